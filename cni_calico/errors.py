@@ -1,0 +1,305 @@
+"""One tree of errors: every class carries its CNI code and says whose fault it is.
+
+Rule: errors are translated into this tree at the door where they happen (``raise X(...) from e``); above the doors
+nothing else is raised on purpose. ``str(error)`` reads ``cannot <verb> <object>: <cause>``, ``details`` what to do.
+
+Codes 1 to 99 are the CNI specification's, 100 and up are ours, one per condition (docs/errors.md lists them).
+"""
+
+from __future__ import annotations
+
+# CNI specification, "Error" (1.1.0)
+INCOMPATIBLE_VERSION = 1
+UNSUPPORTED_FIELD = 2
+UNKNOWN_CONTAINER = 3
+INVALID_ENVIRONMENT = 4
+IO_FAILURE = 5
+DECODE_FAILURE = 6
+INVALID_CONFIG = 7
+TRY_AGAIN = 11
+NOT_AVAILABLE = 50
+NOT_AVAILABLE_LIMITED = 51
+
+
+class CalicoError(Exception):
+    """Base of all errors raised on purpose.
+
+    ``code`` is the CNI error code; ``blame`` names who has to act: "user" (configuration or request), "node" (this
+    host), "cluster" (datastore content or reachability), "bug" (us).
+    """
+
+    code = IO_FAILURE
+    blame = "node"
+    hint = ""
+
+    def __init__(self, message: str, *, details: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details or self.hint
+
+    def __str__(self) -> str:
+        return self.message
+
+
+# -- the request ------------------------------------------------------------------------------------------------------
+
+
+class IncompatibleVersion(CalicoError):
+    """The cniVersion, or the verb with this cniVersion, is not supported."""
+
+    code = INCOMPATIBLE_VERSION
+    blame = "user"
+    hint = "use a cniVersion from 0.1.0 to 1.1.0; CHECK needs 0.4.0 or later, STATUS and GC need 1.1.0"
+
+
+class UnsupportedField(CalicoError):
+    """A configuration field asks for something this plugin does not do."""
+
+    code = UNSUPPORTED_FIELD
+    blame = "user"
+
+
+class UnknownContainer(CalicoError):
+    """The container (attachment) asked about does not exist."""
+
+    code = UNKNOWN_CONTAINER
+    blame = "user"
+
+
+class InvalidEnvironment(CalicoError):
+    """A CNI_* variable or a CNI_ARGS entry is missing or malformed."""
+
+    code = INVALID_ENVIRONMENT
+    blame = "user"
+
+
+class DecodeFailure(CalicoError):
+    """The configuration on stdin is not JSON, or not JSON of the expected shape."""
+
+    code = DECODE_FAILURE
+    blame = "user"
+
+
+class InvalidConfig(CalicoError):
+    """The network configuration is well-formed but wrong."""
+
+    code = INVALID_CONFIG
+    blame = "user"
+
+
+class InvalidAnnotation(InvalidConfig):
+    """An annotation of the pod or its namespace is malformed; the text names annotation and value."""
+
+    code = 108
+
+
+class FeatureDisabled(InvalidConfig):
+    """A feature was asked for that feature_control does not enable."""
+
+    code = 109
+
+
+# -- time and concurrency ---------------------------------------------------------------------------------------------
+
+
+class TryAgain(CalicoError):
+    """Nothing is wrong with the request; it may succeed later."""
+
+    code = TRY_AGAIN
+    blame = "cluster"
+
+
+class DeadlineExceeded(TryAgain):
+    """The deadline of the whole call passed; what was done has been undone."""
+
+
+class AttachmentBusy(TryAgain):
+    """Somebody else is executing a request for the same attachment."""
+
+    blame = "node"
+
+
+class NotReady(TryAgain):
+    """ClusterInformation says datastoreReady is false, or STATUS finds that no ADD could succeed."""
+
+    code = NOT_AVAILABLE
+    blame = "cluster"
+
+
+# -- the datastore ----------------------------------------------------------------------------------------------------
+
+
+class DatastoreError(CalicoError):
+    """Base of what the datastore door raises."""
+
+    code = 100
+    blame = "cluster"
+
+
+class DatastoreUnavailable(DatastoreError):
+    """No answer, or no connection; a write that raised this was NOT applied."""
+
+    code = 101
+    hint = "check that the datastore named in the network configuration is running and reachable from this node"
+
+
+class OutcomeUnknown(DatastoreUnavailable):
+    """The connection was lost while a write was in flight: it may have been applied. Re-read before retrying."""
+
+
+class DatastoreDenied(DatastoreError):
+    """The datastore refused our credentials or permissions."""
+
+    code = 102
+    hint = "check the certificate, user or token in the network configuration and the role it has"
+
+
+class CorruptRecord(DatastoreError):
+    """A stored record cannot be read; it is named and never overwritten."""
+
+    code = 103
+    hint = "inspect the record with calicoctl; it has been left as it is"
+
+
+class Compacted(DatastoreError):
+    """The revision asked for is no longer kept: list again and watch from there."""
+
+    code = 104
+
+
+# -- IPAM -------------------------------------------------------------------------------------------------------------
+
+
+class IPAMError(CalicoError):
+    """Base of address management conditions."""
+
+    code = 110
+    blame = "cluster"
+
+
+class PoolExhausted(IPAMError):
+    """No address is left in any usable pool."""
+
+    code = 111
+    hint = "add an IPPool, or look for leaked addresses with 'calicoctl ipam check'"
+
+
+class NoPool(IPAMError):
+    """No enabled pool is usable for this node, namespace or request."""
+
+    code = 112
+    blame = "user"
+    hint = "'calicoctl get ippool -o wide' shows the pools; one must be enabled and select this node"
+
+
+class BlockLimit(IPAMError):
+    """The node already has as many blocks as maxBlocksPerHost allows."""
+
+    code = 113
+    hint = "raise maxBlocksPerHost with 'calicoctl ipam configure --max-blocks-per-host=N'"
+
+
+class AddressInUse(IPAMError):
+    """The address asked for is taken by another handle."""
+
+    code = 114
+    blame = "user"
+
+
+class AddressOutsidePools(IPAMError):
+    """The address asked for is in no usable pool."""
+
+    code = 115
+    blame = "user"
+
+
+class Contention(IPAMError):
+    """Too many compare-and-swap conflicts in a row."""
+
+    code = TRY_AGAIN
+
+
+class AddressMismatch(IPAMError):
+    """A release named a handle or sequence number that the stored allocation does not have."""
+
+    code = 116
+    blame = "user"
+
+
+# -- the kernel -------------------------------------------------------------------------------------------------------
+
+
+class KernelError(CalicoError):
+    """Base of what the kernel door raises. ``errno`` is the kernel's, 0 when there is none."""
+
+    code = 120
+
+    def __init__(self, message: str, *, errno: int = 0, details: str = "") -> None:
+        super().__init__(message, details=details)
+        self.errno = errno
+
+
+class NetnsGone(KernelError):
+    """The network namespace path does not exist, or is not a network namespace."""
+
+    code = 121
+    hint = "CNI_NETNS must name a network namespace, such as /var/run/netns/NAME or /proc/PID/ns/net"
+
+
+class LinkConflict(KernelError):
+    """An interface of that name exists and belongs to another attachment."""
+
+    code = 122
+
+
+class RouteConflict(KernelError):
+    """A route to the address exists through an interface that is not ours."""
+
+    code = 123
+
+
+class LinkGone(KernelError):
+    """An interface that must exist does not."""
+
+    code = 124
+
+
+# -- this node --------------------------------------------------------------------------------------------------------
+
+
+class NodeNotSetUp(CalicoError):
+    """The nodename file or another fact that calico-node writes is missing."""
+
+    code = 130
+
+
+class DelegateFailed(CalicoError):
+    """A delegated IPAM plugin is missing or failed; its own error is in the text."""
+
+    code = 131
+
+
+class CheckFailed(CalicoError):
+    """CHECK found differences; ``details`` lists all of them."""
+
+    code = 132
+
+
+class TeardownIncomplete(CalicoError):
+    """DEL or GC removed what it could; the text lists what is left. Repeating the call finishes it."""
+
+    code = 133
+
+
+class ProtocolMismatch(CalicoError):
+    """The plugin executable and the resident server speak different protocol versions."""
+
+    code = 134
+    hint = "restart calico-node, or install the plugin executables of the same release"
+
+
+class InternalError(CalicoError):
+    """A bug: an exception that nobody translated. The text names its type; the log has the trace."""
+
+    code = 199
+    blame = "bug"

@@ -1,0 +1,195 @@
+"""PURE: the identity of every stored thing, and its etcd key (which the embedded store uses too).
+
+Rule: a key is a value; two keys are equal exactly when they name the same record. Kubernetes names are made in
+datastore/kubernetes.py from the same identities. Source: SPEC-datamodel "etcd keys".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
+
+Network = IPv4Network | IPv6Network
+
+RESOURCES = "/calico/resources/v3/projectcalico.org/"
+IPAM = "/calico/ipam/v2/"
+
+CLUSTER_KINDS = {
+    "Node": "nodes",
+    "IPPool": "ippools",
+    "IPReservation": "ipreservations",
+    "BGPConfiguration": "bgpconfigurations",
+    "BGPPeer": "bgppeers",
+    "BGPFilter": "bgpfilters",
+    "FelixConfiguration": "felixconfigurations",
+    "ClusterInformation": "clusterinformations",
+    "GlobalNetworkPolicy": "globalnetworkpolicies",
+    "GlobalNetworkSet": "globalnetworksets",
+    "HostEndpoint": "hostendpoints",
+    "Profile": "profiles",
+    "Tier": "tiers",
+    "KubeControllersConfiguration": "kubecontrollersconfigurations",
+    "CalicoNodeStatus": "caliconodestatuses",
+}
+NAMESPACED_KINDS = {
+    "WorkloadEndpoint": "workloadendpoints",
+    "NetworkPolicy": "networkpolicies",
+    "NetworkSet": "networksets",
+}
+PLURALS = {**CLUSTER_KINDS, **NAMESPACED_KINDS}
+KINDS = {plural: kind for kind, plural in PLURALS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceKey:
+    """An API resource; ``namespace`` is "" for cluster-scoped kinds."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockKey:
+    cidr: Network
+
+
+@dataclass(frozen=True, slots=True)
+class AffinityKey:
+    """``type`` is "host" (a node's) or "virtual" (load-balancer IPAM)."""
+
+    node: str
+    cidr: Network
+    type: str = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class HandleKey:
+    handle_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class IPAMConfigKey:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceList:
+    """All resources of a kind; of one namespace when ``namespace`` is given."""
+
+    kind: str
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockList:
+    """All blocks, or those of one family (4 or 6)."""
+
+    family: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AffinityList:
+    """Affinities of all nodes, of one node, or of one node and family."""
+
+    node: str = ""
+    family: int = 0
+    type: str = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class HandleList:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class EverythingList:
+    """Every record of Calico (export, ipam check)."""
+
+
+Key = ResourceKey | BlockKey | AffinityKey | HandleKey | IPAMConfigKey
+ListKey = ResourceList | BlockList | AffinityList | HandleList | EverythingList
+
+
+def _cidr_name(cidr: Network) -> str:
+    return f"{cidr.network_address}-{cidr.prefixlen}"
+
+
+def etcd_path(key: Key) -> str:
+    """The etcd key of a record."""
+    if isinstance(key, ResourceKey):
+        middle = f"{key.namespace}/" if key.namespace else ""
+        return f"{RESOURCES}{PLURALS[key.kind]}/{middle}{key.name}"
+    if isinstance(key, BlockKey):
+        return f"{IPAM}assignment/ipv{key.cidr.version}/block/{_cidr_name(key.cidr)}"
+    if isinstance(key, AffinityKey):
+        return f"{IPAM}{key.type}/{key.node}/ipv{key.cidr.version}/block/{_cidr_name(key.cidr)}"
+    if isinstance(key, HandleKey):
+        return f"{IPAM}handle/{key.handle_id}"
+    return f"{IPAM}config"
+
+
+def etcd_prefix(listing: ListKey) -> str:
+    """The etcd key prefix under which a listing's records lie (it may hold others: filter with ``parse_path``)."""
+    if isinstance(listing, ResourceList):
+        return f"{RESOURCES}{PLURALS[listing.kind]}/" + (f"{listing.namespace}/" if listing.namespace else "")
+    if isinstance(listing, BlockList):
+        return f"{IPAM}assignment/" + (f"ipv{listing.family}/block/" if listing.family else "")
+    if isinstance(listing, AffinityList):
+        if not listing.node:
+            return f"{IPAM}{listing.type}/"
+        return f"{IPAM}{listing.type}/{listing.node}/" + (f"ipv{listing.family}/block/" if listing.family else "")
+    if isinstance(listing, HandleList):
+        return f"{IPAM}handle/"
+    return "/calico/"
+
+
+def covers(listing: ListKey, key: Key) -> bool:
+    """Whether a record belongs to a listing."""
+    if isinstance(listing, ResourceList):
+        return isinstance(key, ResourceKey) and listing.kind == key.kind and listing.namespace in ("", key.namespace)
+    if isinstance(listing, BlockList):
+        return isinstance(key, BlockKey) and listing.family in (0, key.cidr.version)
+    if isinstance(listing, AffinityList):
+        return (
+            isinstance(key, AffinityKey)
+            and listing.type == key.type
+            and listing.node in ("", key.node)
+            and listing.family in (0, key.cidr.version)
+        )
+    if isinstance(listing, HandleList):
+        return isinstance(key, HandleKey)
+    return True
+
+
+def _parse_cidr_name(text: str) -> Network:
+    address, _, length = text.rpartition("-")
+    return ip_network(f"{address}/{length}")
+
+
+def parse_path(path: str) -> Key | None:
+    """The identity behind an etcd key, or None for a key that is not one of ours to read."""
+    if path.startswith(RESOURCES):
+        plural, _, rest = path[len(RESOURCES) :].partition("/")
+        kind = KINDS.get(plural)
+        if kind is None or not rest:
+            return None
+        namespace, slash, name = rest.partition("/")
+        if not slash:
+            return ResourceKey(kind, rest) if kind in CLUSTER_KINDS else None
+        return ResourceKey(kind, name, namespace) if kind in NAMESPACED_KINDS and name else None
+    if not path.startswith(IPAM):
+        return None
+    parts = path[len(IPAM) :].split("/")
+    try:
+        if parts == ["config"]:
+            return IPAMConfigKey()
+        if parts[0] == "handle" and len(parts) > 1:
+            return HandleKey("/".join(parts[1:]))
+        if parts[0] == "assignment" and len(parts) == 4:
+            return BlockKey(_parse_cidr_name(parts[3]))
+        if parts[0] in ("host", "virtual") and len(parts) == 5:
+            return AffinityKey(parts[1], _parse_cidr_name(parts[4]), parts[0])
+    except ValueError:
+        return None
+    return None

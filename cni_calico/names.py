@@ -1,0 +1,92 @@
+"""PURE: the names that Calico gives to interfaces, handles, endpoints and stored objects.
+
+Rule: text in, text out; nothing here looks at the system. Source: SPEC "Handles and names", upstream's stored data.
+"""
+
+from __future__ import annotations
+
+from _sha1 import sha1  # hashlib would load libcrypto: milliseconds and megabytes on every call
+
+HOST_MAC = "ee:ee:ee:ee:ee:ee"
+HOST_MAC_BYTES = b"\xee" * 6
+HOST_LINK_LOCAL = "fe80::ecee:eeff:feee:eeee"
+GATEWAY_V4 = "169.254.1.1"
+DEFAULT_PREFIX = "cali"
+IFNAME_MAX = 15  # IFNAMSIZ less the terminating zero
+NETWORK_NAME_MAX = 250
+
+
+def kubernetes_veth(namespace: str, pod: str, prefix: str = DEFAULT_PREFIX) -> str:
+    """Host interface of a pod: prefix + first 11 hex digits of SHA-1("<namespace>.<pod>")."""
+    digest: str = sha1(f"{namespace}.{pod}".encode()).hexdigest()
+    return (prefix + digest[:11])[:IFNAME_MAX]
+
+
+def container_veth(container_id: str) -> str:
+    """Host interface outside Kubernetes: "cali" + first 11 characters of the container ID."""
+    return (DEFAULT_PREFIX + container_id[:11])[:IFNAME_MAX]
+
+
+def hashed_veth(container_id: str, ifname: str) -> str:
+    """Host interface when container_veth() is taken by another endpoint (ours, not upstream's)."""
+    digest: str = sha1(f"{container_id}.{ifname}".encode()).hexdigest()
+    return DEFAULT_PREFIX + digest[:11]
+
+
+def handle_id(network: str, container_id: str) -> str:
+    """The IPAM handle of an attachment: "<network>.<container ID>"."""
+    return f"{network}.{container_id}"
+
+
+def _escaped(part: str) -> str:
+    return part.replace("-", "--")
+
+
+def endpoint_name(node: str, orchestrator: str, workload: str, ifname: str) -> str:
+    """WorkloadEndpoint name: parts joined by "-", every "-" inside a part doubled.
+
+    ``orchestrator`` is "k8s" (workload = pod name) or "cni" (workload = container ID). Raises ValueError for a part
+    that is empty or begins or ends with "-", which could not be told apart when reading the name back.
+    """
+    for part in (node, orchestrator, workload, ifname):
+        if not part or part.startswith("-") or part.endswith("-"):
+            raise ValueError(f"{part!r} cannot be part of a WorkloadEndpoint name: empty, or begins or ends with '-'")
+    return "-".join((_escaped(node), orchestrator, _escaped(workload), _escaped(ifname)))
+
+
+def parse_endpoint_name(name: str) -> tuple[str, str, str, str]:
+    """(node, orchestrator, workload, ifname) of a WorkloadEndpoint name. Raises ValueError when it is not one."""
+    parts, current, i = [], "", 0
+    while i < len(name):
+        if name[i] == "-":
+            if name[i + 1 : i + 2] == "-":
+                current, i = current + "-", i + 2
+                continue
+            parts.append(current)
+            current = ""
+        else:
+            current += name[i]
+        i += 1
+    parts.append(current)
+    if len(parts) != 4 or not all(parts):
+        raise ValueError(f"{name!r} is not a WorkloadEndpoint name (<node>-<k8s|cni>-<workload>-<interface>)")
+    return parts[0], parts[1], parts[2], parts[3]
+
+
+def valid_ifname(name: str) -> bool:
+    """Linux's rule for interface names (dev_valid_name): 1-15 bytes, no "/", ":", white space; not "." or ".."."""
+    raw = name.encode()
+    return (
+        0 < len(raw) <= IFNAME_MAX
+        and name not in (".", "..")
+        and not any(c in "/:" or c.isspace() or not c.isprintable() for c in name)
+    )
+
+
+_ID_START = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+_ID_REST = _ID_START | frozenset("_.-")
+
+
+def valid_identifier(name: str) -> bool:
+    """The CNI specification's rule for container IDs and network names: [a-zA-Z0-9][a-zA-Z0-9_.-]*."""
+    return bool(name) and name[0] in _ID_START and all(c in _ID_REST for c in name)
