@@ -75,10 +75,11 @@ class IPAMConfigKey:
 
 @dataclass(frozen=True, slots=True)
 class ResourceList:
-    """All resources of a kind; of one namespace when ``namespace`` is given."""
+    """All resources of a kind; of one namespace, and there with one beginning of the name, when these are given."""
 
     kind: str
     namespace: str = ""
+    name_prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,8 @@ def etcd_path(key: Key) -> str:
 def etcd_prefix(listing: ListKey) -> str:
     """The etcd key prefix under which a listing's records lie (it may hold others: filter with ``parse_path``)."""
     if isinstance(listing, ResourceList):
-        return f"{RESOURCES}{PLURALS[listing.kind]}/" + (f"{listing.namespace}/" if listing.namespace else "")
+        namespace = f"{listing.namespace}/" if listing.namespace else ""
+        return f"{RESOURCES}{PLURALS[listing.kind]}/{namespace}{listing.name_prefix}"
     if isinstance(listing, BlockList):
         return f"{IPAM}assignment/" + (f"ipv{listing.family}/block/" if listing.family else "")
     if isinstance(listing, AffinityList):
@@ -147,7 +149,12 @@ def etcd_prefix(listing: ListKey) -> str:
 def covers(listing: ListKey, key: Key) -> bool:
     """Whether a record belongs to a listing."""
     if isinstance(listing, ResourceList):
-        return isinstance(key, ResourceKey) and listing.kind == key.kind and listing.namespace in ("", key.namespace)
+        return (
+            isinstance(key, ResourceKey)
+            and listing.kind == key.kind
+            and listing.namespace in ("", key.namespace)
+            and key.name.startswith(listing.name_prefix)
+        )
     if isinstance(listing, BlockList):
         return isinstance(key, BlockKey) and listing.family in (0, key.cidr.version)
     if isinstance(listing, AffinityList):

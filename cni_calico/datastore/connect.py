@@ -1,0 +1,38 @@
+"""From a DatastoreConfig to an open backend; the client library of a backend is imported only when it is chosen."""
+
+from __future__ import annotations
+
+from cni_calico.datastore.client import Datastore
+from cni_calico.errors import InvalidConfig
+from cni_calico.model.settings import DatastoreConfig
+
+
+def open_datastore(config: DatastoreConfig) -> Datastore:
+    """Open the backend that ``config`` names. Raises InvalidConfig, DatastoreError."""
+    if config.type == "local":
+        from cni_calico.datastore.local import LocalStore
+
+        return LocalStore(config.path)
+    if config.type == "etcdv3":
+        if not config.etcd_endpoints and not config.etcd_discovery_srv:
+            raise InvalidConfig(
+                "cannot open the etcdv3 datastore: no etcd endpoints specified",
+                details="set etcd_endpoints in the network configuration, or ETCD_ENDPOINTS",
+            )
+        from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
+
+        return EtcdStore(
+            EtcdConfig(
+                endpoints=config.etcd_endpoints,
+                discovery_srv=config.etcd_discovery_srv,
+                key_file=config.etcd_key_file,
+                cert_file=config.etcd_cert_file,
+                ca_file=config.etcd_ca_cert_file,
+                username=config.etcd_username,
+                password=config.etcd_password,
+            )
+        )
+    raise InvalidConfig(
+        f"cannot open the datastore: unknown datastore type: {config.type}",
+        details="datastore_type must be local, etcdv3 or kubernetes",
+    )

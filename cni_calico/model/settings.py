@@ -1,0 +1,37 @@
+"""PURE: how to reach a datastore and a Kubernetes API, as values; who parses them decides where they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+LOCAL_PATH = "/var/lib/calico/datastore.db"
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesAccess:
+    """A Kubernetes API server. Inline values win over ``kubeconfig``; all empty: the pod's service account."""
+
+    kubeconfig: str = ""
+    api_root: str = ""
+    token: str = field(default="", repr=False)
+    client_certificate: str = ""
+    client_key: str = ""
+    certificate_authority: str = ""
+    qps: float = 0.0
+    burst: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DatastoreConfig:
+    """``type`` is "local", "etcdv3" or "kubernetes". Two equal configurations may share one connection."""
+
+    type: str
+    path: str = LOCAL_PATH
+    etcd_endpoints: tuple[str, ...] = ()
+    etcd_discovery_srv: str = ""
+    etcd_key_file: str = ""
+    etcd_cert_file: str = ""
+    etcd_ca_cert_file: str = ""
+    etcd_username: str = ""
+    etcd_password: str = field(default="", repr=False)
+    kubernetes: KubernetesAccess = KubernetesAccess()
