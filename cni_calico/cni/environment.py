@@ -23,7 +23,7 @@ REQUIRED = {
 }
 
 # What a served call needs of the caller's environment; the shim sends these, whoever parses looks at no others.
-CALLER_VARIABLES = [
+CALLER_VARIABLES = (
     "CNI_COMMAND",
     "CNI_CONTAINERID",
     "CNI_NETNS",
@@ -51,7 +51,9 @@ CALLER_VARIABLES = [
     "K8S_API_TOKEN",
     "KUBERNETES_SERVICE_HOST",
     "KUBERNETES_SERVICE_PORT",
-]
+    "CALICO_RUN_DIR",
+    "CALICO_STATE_DIR",
+)
 
 MAX_ID = 253
 

@@ -147,7 +147,8 @@ def _parse_routes(section: Fields) -> tuple[ResultRoute, ...]:
 
 
 def _parse_020(top: Fields) -> Result:
-    ips, routes = [], []
+    ips: list[ResultIP] = []
+    routes: list[ResultRoute] = []
     for key in ("ip4", "ip6"):
         if top.values.get(key) is None:
             continue

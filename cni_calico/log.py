@@ -1,0 +1,121 @@
+"""The log of a call: stderr and, when configured, a rotating file; never stdout, never a secret.
+
+Rule: one line per record, written with a single O_APPEND write, so lines of several processes never mix. Rotation
+renames under a lock file after checking that the file is still the one that was too large (Python's own
+RotatingFileHandler loses lines across processes). A log that cannot be written never fails a call.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "fatal": 50, "panic": 50, "none": 99}
+_SECRET = re.compile(
+    r"(?i)((?:token|password|passwd|secret|authorization|client-key-data|private[ _-]?key)\"?\s*[:=]\s*\"?)"
+    r"(?:bearer\s+)?[^\s\",}]+|eyJ[\w-]+\.[\w-]+\.[\w-]+|-----BEGIN [^-]*PRIVATE KEY-----.*?(?:-----END|$)",
+    re.DOTALL,
+)
+
+
+def without_secrets(text: str) -> str:
+    """The text with tokens, passwords and keys blotted out."""
+    return _SECRET.sub(lambda match: (match.group(1) or "") + "[hidden]", text)
+
+
+class Log:
+    """Where a call's records go. ``context`` stands in front of every record (container ID, verb)."""
+
+    def __init__(
+        self,
+        level: str = "info",
+        file_path: str = "",
+        *,
+        max_size_mb: int = 100,
+        max_age_days: int = 30,
+        max_count: int = 10,
+        context: str = "",
+        stderr: bool = True,
+    ) -> None:
+        self.threshold = LEVELS.get(level, 20)
+        self.file_path = file_path
+        self.max_bytes = max_size_mb * 1024 * 1024
+        self.max_age_s = max_age_days * 86400
+        self.max_count = max_count
+        self.context = context
+        self.stderr = stderr
+
+    def debug(self, text: str) -> None:
+        self.write("debug", text)
+
+    def info(self, text: str) -> None:
+        self.write("info", text)
+
+    def warning(self, text: str) -> None:
+        self.write("warning", text)
+
+    def error(self, text: str) -> None:
+        self.write("error", text)
+
+    def write(self, level: str, text: str) -> None:
+        """Write one record; a line break inside it becomes a continuation."""
+        if LEVELS[level] < self.threshold:
+            return
+        now = time.time()
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}"
+        body = without_secrets(text).replace("\n", "\n\t")
+        line = f"{stamp} [{level.upper()}][{os.getpid()}] {self.context}{body}\n".encode("utf-8", "replace")
+        try:
+            if self.stderr:
+                os.write(2, line)
+        except OSError:
+            pass
+        if self.file_path:
+            try:
+                self._append(line)
+            except OSError:
+                pass
+
+    def _append(self, line: bytes) -> None:
+        directory = os.path.dirname(self.file_path)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        try:
+            fd = os.open(self.file_path, flags, 0o644)
+        except FileNotFoundError:
+            os.makedirs(directory, exist_ok=True)
+            fd = os.open(self.file_path, flags, 0o644)
+        try:
+            os.write(fd, line)
+            size = os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+        if size > self.max_bytes:
+            self._rotate()
+
+    def _rotate(self) -> None:
+        lock = os.open(self.file_path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.stat(self.file_path).st_size <= self.max_bytes:
+                return  # somebody else has rotated it
+            base, suffix = os.path.splitext(self.file_path)
+            now = time.time()
+            stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime(now)) + f".{int(now * 1e6) % 1000000:06d}"
+            os.rename(self.file_path, f"{base}-{stamp}{suffix}")
+            self._remove_old(base, suffix, now)
+        finally:
+            os.close(lock)
+
+    def _remove_old(self, base: str, suffix: str, now: float) -> None:
+        directory, stem = os.path.split(base)
+        pattern = re.compile(re.escape(stem) + r"-\d{4}-\d\d-\d\dT[\d.-]+" + re.escape(suffix) + "$")
+        backups = sorted(name for name in os.listdir(directory or ".") if pattern.match(name))
+        for position, name in enumerate(reversed(backups)):
+            path = os.path.join(directory, name)
+            if position >= self.max_count or now - os.stat(path).st_mtime > self.max_age_s:
+                os.unlink(path)
+
+
+SILENT = Log("none", stderr=False)
