@@ -1,0 +1,171 @@
+"""calico-ipam's verbs: an allocator behind the CNI contract.
+
+Rule: ``assign`` and ``release`` are what calico runs in its own process; ADD and DEL of the calico-ipam executable are
+the same functions with the CNI result around them, so both give identical results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_interface
+from typing import TYPE_CHECKING, Any
+
+from cni_calico import names
+from cni_calico.cni.answer import Answer
+from cni_calico.cni.environment import Call
+from cni_calico.cni.netconf import NetConf
+from cni_calico.cni.result import Result, ResultIP, ResultRoute, render_result
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, CheckFailed, NotReady
+from cni_calico.ipam.nodename import BOOT_WAIT_S, read_nodename
+from cni_calico.ipam.services import Services
+from cni_calico.ipam.serving import Handler, run_call
+from cni_calico.model.keys import ResourceKey
+
+if TYPE_CHECKING:
+    from cni_calico.ipam.allocator import Allocator, Assigned
+
+Address = IPv4Address | IPv6Address
+
+UNDO_TIMEOUT_S = 5.0  # what undoing may take after the call's own deadline
+
+
+@dataclass(frozen=True, slots=True)
+class IpamRequest:
+    """What an attachment asks for: ``addresses`` exactly, or else so many from these pools."""
+
+    node: str
+    handle_id: str
+    attributes: Mapping[str, str]
+    num4: int = 0
+    num6: int = 0
+    pools4: tuple[str, ...] = ()
+    pools6: tuple[str, ...] = ()
+    addresses: tuple[Address, ...] = ()
+    namespace_labels: Mapping[str, str] | None = field(default=None)
+
+
+def plan_request(conf: NetConf, call: Call, node: str) -> IpamRequest:
+    """The request of a call that says everything itself (annotations come on top, from whoever read the pod)."""
+    attributes = {"node": node}
+    if call.args.is_kubernetes:
+        attributes |= {"namespace": call.args.pod_namespace, "pod": call.args.pod_name}
+    explicit = (call.args.ip,) if call.args.ip is not None else ()
+    return IpamRequest(
+        node=node,
+        handle_id=names.handle_id(conf.name, call.container_id),
+        attributes=attributes,
+        num4=int(conf.ipam.assign_ipv4),
+        num6=int(conf.ipam.assign_ipv6),
+        pools4=conf.ipam.ipv4_pools,
+        pools6=conf.ipam.ipv6_pools,
+        addresses=explicit,
+    )
+
+
+def handle_ids(conf: NetConf, call: Call) -> tuple[str, ...]:
+    """The handles an attachment's addresses may be stored under: ours, then those of very old releases."""
+    old = f"{call.args.pod_namespace}.{call.args.pod_name}" if call.args.is_kubernetes else call.container_id
+    return (names.handle_id(conf.name, call.container_id), old)
+
+
+def assign(allocator: Allocator, request: IpamRequest, deadline: Deadline) -> tuple[Assigned, ...]:
+    """The addresses of a request, all of them or an error with nothing taken. Raises IPAMError, DatastoreError."""
+    from cni_calico.ipam.allocator import AssignRequest
+
+    if request.addresses:
+        return _assign_explicit(allocator, request, deadline)
+    return allocator.assign(
+        AssignRequest(
+            node=request.node,
+            handle_id=request.handle_id,
+            attributes=request.attributes,
+            num4=request.num4,
+            num6=request.num6,
+            pools4=request.pools4,
+            pools6=request.pools6,
+            namespace_labels=request.namespace_labels,
+        ),
+        deadline,
+    )
+
+
+def _assign_explicit(allocator: Allocator, request: IpamRequest, deadline: Deadline) -> tuple[Assigned, ...]:
+    held = {item.address for item in allocator.addresses_of(request.handle_id, deadline)}
+    taken: list[Assigned] = []
+    try:
+        for address in request.addresses:
+            taken.append(
+                allocator.assign_address(address, request.handle_id, request.attributes, request.node, deadline)
+            )
+    except CalicoError:
+        fresh = [item.address for item in taken if item.address not in held]
+        if fresh:
+            allocator.release_addresses(fresh, Deadline.after(UNDO_TIMEOUT_S), handle_id=request.handle_id)
+        raise
+    return tuple(taken)
+
+
+def release(allocator: Allocator, handles: tuple[str, ...], deadline: Deadline) -> tuple[Address, ...]:
+    """Release everything held under these handles; nothing held is success."""
+    released: list[Address] = []
+    for handle_id in handles:
+        released.extend(allocator.release_handle(handle_id, deadline))
+    return tuple(released)
+
+
+def result_of(assigned: tuple[Assigned, ...], *, explicit: bool) -> Result:
+    """calico-ipam's result: each address with its block's prefix, /32 or /128 when it was asked for by name."""
+    prefixed = [
+        ip_interface((item.address, item.address.max_prefixlen if explicit else item.block.prefixlen))
+        for item in assigned
+    ]
+    return Result(
+        ips=tuple(ResultIP(address) for address in prefixed),
+        routes=tuple(ResultRoute(str(address)) for address in prefixed),
+    )
+
+
+def require_ready(services: Services, conf: NetConf, deadline: Deadline) -> None:
+    """Raises NotReady while ClusterInformation says that the datastore is being migrated or upgraded."""
+    found = services.store(conf.datastore).get(ResourceKey("ClusterInformation", "default"), deadline)
+    if found is None:
+        return
+    spec = found.value.get("spec")
+    if isinstance(spec, Mapping) and spec.get("datastoreReady") is False:
+        raise NotReady(
+            "Calico is currently not ready to process requests",
+            details="ClusterInformation 'default' has datastoreReady: false; a migration or upgrade sets and clears it",
+        )
+
+
+def _add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Mapping[str, Any]:
+    node = read_nodename(conf, services.files, deadline, wait_s=BOOT_WAIT_S)
+    request = plan_request(conf, call, node)
+    require_ready(services, conf, deadline)
+    with services.ipam_lock(conf, deadline):
+        assigned = assign(services.allocator(conf.datastore), request, deadline)
+    return render_result(result_of(assigned, explicit=bool(request.addresses)), conf.cni_version)
+
+
+def _delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+    with services.ipam_lock(conf, deadline):
+        release(services.allocator(conf.datastore), handle_ids(conf, call), deadline)
+
+
+def _check(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+    allocator = services.allocator(conf.datastore)
+    if not any(allocator.addresses_of(handle, deadline) for handle in handle_ids(conf, call)):
+        raise CheckFailed(
+            f"cannot find an allocation for container {call.container_id} in network {conf.name}",
+            details=f"no address is held under handle {handle_ids(conf, call)[0]}",
+        )
+
+
+HANDLERS: dict[str, Handler] = {"ADD": _add, "DEL": _delete, "CHECK": _check}
+
+
+def serve(call: Call, services: Services) -> Answer:
+    """The answer of the calico-ipam executable to a call."""
+    return run_call(call, services, HANDLERS)

@@ -1,0 +1,70 @@
+"""What a call needs of the process that serves it: open datastores, an allocator on each, the caller's files, a log.
+
+Rule: a command asks here and never opens anything itself, so the same command runs in a one-shot process and in the
+resident server, which hands out connections and caches that outlive the call.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from ipaddress import IPv4Address, IPv6Address
+from typing import TYPE_CHECKING
+
+from cni_calico.cni.netconf import NetConf
+from cni_calico.datastore.client import Datastore
+from cni_calico.datastore.connect import open_datastore
+from cni_calico.deadline import Deadline
+from cni_calico.kernel.files import Files
+from cni_calico.log import SILENT, Log
+from cni_calico.model.settings import DatastoreConfig
+
+if TYPE_CHECKING:
+    from cni_calico.ipam.allocator import Allocator
+
+Address = IPv4Address | IPv6Address
+
+RUN_DIR = "/var/run/calico"
+STATE_DIR = "/var/lib/calico"
+
+
+class Services:
+    """The services of a one-shot process; the resident server has its own, with the same methods."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None, *, files: Files | None = None) -> None:
+        environ = environ or {}
+        self.files = files or Files()
+        self.log: Log = SILENT
+        self.run_dir = environ.get("CALICO_RUN_DIR") or RUN_DIR
+        self.state_dir = environ.get("CALICO_STATE_DIR") or STATE_DIR
+        self._stores: dict[DatastoreConfig, Datastore] = {}
+
+    def store(self, config: DatastoreConfig) -> Datastore:
+        """The open datastore of a configuration. Raises InvalidConfig, DatastoreError."""
+        store = self._stores.get(config)
+        if store is None:
+            store = self._stores[config] = open_datastore(config)
+        return store
+
+    def allocator(self, config: DatastoreConfig) -> Allocator:
+        """An allocator on that datastore."""
+        from cni_calico.ipam.allocator import Allocator
+
+        return Allocator(self.store(config))
+
+    @contextmanager
+    def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:
+        """Upstream's host-wide IPAM lock, so that a node running both does not fight. Raises AttachmentBusy."""
+        from cni_calico.kernel.lock import file_lock
+
+        with file_lock(self.files.path(conf.ipam_lock_file or f"{self.run_dir}/ipam.lock"), deadline):
+            yield
+
+    def random_bytes(self, count: int) -> bytes:
+        return os.urandom(count)
+
+    def close(self) -> None:
+        """Close what was opened; the object is not used afterwards."""
+        while self._stores:
+            self._stores.popitem()[1].close()

@@ -1,0 +1,86 @@
+"""One call, from its Call to its Answer: parse, run the verb's handler, turn whatever happened into CNI's words.
+
+Rule: nothing escapes. Errors of our tree become their CNI error; anything else is a bug, logged with its trace and
+answered as InternalError. The whole call has one deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cni_calico.cni.answer import NOTHING, Answer, answer_document, answer_error
+from cni_calico.cni.netconf import NetConf, parse_json, parse_netconf, parse_version
+from cni_calico.cni.versions import CURRENT, SUPPORTED, VERSION_ANSWER
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, DecodeFailure, InternalError
+from cni_calico.log import Log
+
+if TYPE_CHECKING:
+    from cni_calico.cni.environment import Call
+    from cni_calico.ipam.services import Services
+
+CALL_TIMEOUT_S = 60.0
+
+Handler = Callable[["Call", NetConf, "Services", Deadline], Mapping[str, Any] | None]
+
+
+def run_call(
+    call: Call, services: Services, handlers: Mapping[str, Handler], *, timeout_s: float = CALL_TIMEOUT_S
+) -> Answer:
+    """The answer to a call; never raises."""
+    version = CURRENT
+    try:
+        if call.command == "VERSION":
+            return _answer_version(call.stdin)
+        document = parse_json(call.stdin)
+        version = str(document.get("cniVersion") or CURRENT)
+        version = parse_version(document, call.command)
+        conf = parse_netconf(document, call.environ, call.command)
+        services.log = _log_of(conf, call, services)
+        result = handlers[call.command](call, conf, services, Deadline.after(timeout_s))
+        return NOTHING if result is None else answer_document(result)
+    except CalicoError as e:
+        _log_failure(call, services, e)
+        return answer_error(e, version)
+    except Exception as e:
+        return _answer_bug(call, services, e, version)
+
+
+def _answer_version(stdin: bytes) -> Answer:
+    try:
+        version = parse_json(stdin).get("cniVersion") if stdin.strip() else None
+    except DecodeFailure:
+        version = None  # a runtime asks for VERSION in order to learn what it may send
+    return Answer(0, VERSION_ANSWER % (version if version in SUPPORTED else CURRENT) + "\n")
+
+
+def _log_of(conf: NetConf, call: Call, services: Services) -> Log:
+    section = conf.log
+    return Log(
+        section.level,
+        services.files.path(section.file_path) if section.file_path else "",
+        max_size_mb=section.file_max_size_mb,
+        max_age_days=section.file_max_age_days,
+        max_count=section.file_max_count,
+        context=f"{call.command} {call.container_id[:13] or '-'} {call.ifname or '-'}: ",
+    )
+
+
+def _log_failure(call: Call, services: Services, error: CalicoError) -> None:
+    services.log.error(
+        f"failed with code {error.code}: {error.message}" + (f" ({error.details})" if error.details else "")
+    )
+
+
+def _answer_bug(call: Call, services: Services, error: Exception, version: str) -> Answer:
+    import traceback
+
+    services.log.error("unexpected failure\n" + "".join(traceback.format_exception(error)))
+    return answer_error(
+        InternalError(
+            f"cannot finish {call.command}: unexpected {type(error).__name__}",
+            details="this is a defect in cni-calico; the log has the trace",
+        ),
+        version,
+    )

@@ -1,0 +1,99 @@
+"""The files of the caller: every path in a request is resolved in the caller's root, whoever serves it.
+
+Rule: with ``root_fd`` None paths are this process's own; with an O_PATH descriptor of the caller's "/" they are resolved
+below it (openat2 RESOLVE_IN_ROOT), so a resident server in another mount namespace sees what the caller sees.
+Writes are atomic (temporary name, fsync, rename, fsync of the directory).
+"""
+
+from __future__ import annotations
+
+import os
+
+from cni_calico import faults
+
+WRITE = faults.declare("file.write")
+RENAME = faults.declare("file.rename")
+REMOVE = faults.declare("file.remove")
+
+READ_LIMIT = 4 * 1024 * 1024
+
+
+class Files:
+    """Reads and writes below one root."""
+
+    def __init__(self, root_fd: int | None = None) -> None:
+        self.root_fd = root_fd
+
+    def path(self, path: str) -> str:
+        """A path under which this process reaches the caller's ``path``."""
+        if self.root_fd is None:
+            return path
+        from cni_calico.kernel.openat2 import below
+
+        return below(self.root_fd, path)
+
+    def read_bytes(self, path: str) -> bytes:
+        """The content, at most READ_LIMIT bytes. Raises OSError."""
+        fd = os.open(self.path(path), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            chunks = []
+            while chunk := os.read(fd, 65536):
+                chunks.append(chunk)
+                if sum(map(len, chunks)) > READ_LIMIT:
+                    raise OSError(27, "file too large", path)
+            return b"".join(chunks)
+        finally:
+            os.close(fd)
+
+    def read_text(self, path: str) -> str:
+        """The content as UTF-8. Raises OSError, UnicodeDecodeError."""
+        return self.read_bytes(path).decode()
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self.path(path))
+
+    def names(self, directory: str) -> list[str]:
+        """The names in a directory, sorted; none when it does not exist."""
+        try:
+            return sorted(os.listdir(self.path(directory)))
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, directory: str, mode: int = 0o700) -> None:
+        os.makedirs(self.path(directory), mode=mode, exist_ok=True)
+
+    def write_atomic(self, path: str, data: bytes, mode: int = 0o600) -> None:
+        """Replace ``path`` by ``data``: after a crash there is the old content or the new, never a part."""
+        target = self.path(path)
+        directory, name = os.path.split(target)
+        temporary = os.path.join(directory, f".{name[:200]}.{os.getpid()}.new")
+        faults.before(WRITE)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        try:
+            os.fchmod(fd, mode)
+            os.write(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        faults.after(WRITE)
+        faults.before(RENAME)
+        os.rename(temporary, target)
+        _sync_directory(directory)
+        faults.after(RENAME)
+
+    def remove(self, path: str) -> None:
+        """Remove a file; absent is success."""
+        faults.before(REMOVE)
+        try:
+            os.unlink(self.path(path))
+        except FileNotFoundError:
+            return
+        faults.after(REMOVE)
+
+
+def _sync_directory(directory: str) -> None:
+    fd = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
