@@ -111,6 +111,7 @@ class Node:
 class IPNAT:
     internal_ip: Address
     external_ip: Address
+    extra: Extra = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class EndpointPort:
     protocol: str = "TCP"
     host_port: int = 0
     host_ip: str = ""
+    extra: Extra = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,199 @@
+"""PURE: JSON fields as typed values, described in tables that are read and written by two functions.
+
+Rule: what is not known, or was not changed, is written back exactly as it was read. ``Unknown`` makes that possible:
+it holds the fields no table names and remembers the object they came from, so that a default which was not in the
+input is not in the output either, and a spelling of ours never replaces one that means the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_interface, ip_network
+from typing import Any
+
+from cni_calico.model.resources import Address, Interface, Network
+
+JSON = Mapping[str, Any]
+_SHOWN_MAX = 80
+
+
+class Wrong(ValueError):
+    """A value of the wrong shape; the codec turns it into CorruptRecord with the record's name."""
+
+    def __init__(self, at: str, expected: str, got: object) -> None:
+        super().__init__(f"{at}: expected {expected}, got {shown(got)}" if at else f"expected {expected}")
+
+
+class Unknown(dict[str, Any]):
+    """Fields without a meaning to us; ``source`` is the object they were read with. Compares as the fields alone."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, fields: JSON, source: JSON | None) -> None:
+        super().__init__(fields)
+        self.source = source
+
+
+def source_of(extra: JSON) -> JSON | None:
+    """The object that a record's ``extra`` was read with; None for a record that is newly made."""
+    return getattr(extra, "source", None)
+
+
+def shown(value: object) -> str:
+    """A value as JSON, short enough for a message."""
+    import json
+
+    text = json.dumps(value, default=repr, ensure_ascii=False)
+    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
+
+
+# -- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def parse_object(raw: Any, at: str) -> JSON:
+    if not isinstance(raw, Mapping):
+        raise Wrong(at, "an object", raw)
+    return raw
+
+
+def parse_list(raw: Any, at: str) -> list[Any] | tuple[Any, ...]:
+    if not isinstance(raw, (list, tuple)):
+        raise Wrong(at, "a list", raw)
+    return raw
+
+
+def parse_text(raw: Any, at: str) -> str:
+    if not isinstance(raw, str):
+        raise Wrong(at, "a text", raw)
+    return raw
+
+
+def parse_bool(raw: Any, at: str) -> bool:
+    if raw is not True and raw is not False:
+        raise Wrong(at, "true or false", raw)
+    return raw
+
+
+def parse_int(raw: Any, at: str) -> int:
+    if type(raw) is not int:
+        raise Wrong(at, "a whole number", raw)
+    return raw
+
+
+def parse_number_or_text(raw: Any, at: str) -> str:
+    """What Go's numorstring reads: a number or a text, as text."""
+    return str(raw) if type(raw) is int else parse_text(raw, at)
+
+
+def parse_address(raw: Any, at: str) -> Address:
+    try:
+        return ip_address(parse_text(raw, at))
+    except ValueError as e:
+        raise Wrong(at, "an IP address", raw) from e
+
+
+def parse_interface(raw: Any, at: str) -> Interface:
+    try:
+        return ip_interface(parse_text(raw, at))
+    except ValueError as e:
+        raise Wrong(at, "an IP address with its prefix length", raw) from e
+
+
+def parse_network(raw: Any, at: str) -> Network:
+    """A network in CIDR notation; bits beyond the prefix are dropped, as Go's ParseCIDR does."""
+    try:
+        return ip_network(parse_text(raw, at), strict=False)
+    except ValueError as e:
+        raise Wrong(at, "a network in CIDR notation", raw) from e
+
+
+def parse_texts(raw: Any, at: str) -> tuple[str, ...]:
+    return tuple(parse_text(item, f"{at}[{i}]") for i, item in enumerate(parse_list(raw, at)))
+
+
+def parse_networks(raw: Any, at: str) -> tuple[Network, ...]:
+    return tuple(parse_network(item, f"{at}[{i}]") for i, item in enumerate(parse_list(raw, at)))
+
+
+def parse_objects(raw: Any, at: str) -> tuple[JSON, ...]:
+    return tuple(parse_object(item, f"{at}[{i}]") for i, item in enumerate(parse_list(raw, at)))
+
+
+def parse_text_map(raw: Any, at: str) -> Mapping[str, str]:
+    for key, value in parse_object(raw, at).items():
+        if not isinstance(value, str):
+            raise Wrong(f"{at}[{shown(key)}]", "a text", value)
+    return dict(raw)
+
+
+def render_same(value: Any) -> Any:
+    return value
+
+
+def render_list(value: Any) -> list[Any]:
+    return list(value)
+
+
+def render_text_list(value: Any) -> list[str]:
+    return [str(item) for item in value]
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One JSON field; ``empty`` is its value when absent or null, ``always`` writes that into newly made records too."""
+
+    name: str
+    attr: str
+    parse: Callable[[Any, str], Any]
+    empty: Any
+    render: Callable[[Any], Any] = render_same
+    always: bool = False
+
+
+Table = tuple[Field, ...]
+
+
+def text(name: str, attr: str, *, always: bool = False) -> Field:
+    return Field(name, attr, parse_text, "", always=always)
+
+
+def flag(name: str, attr: str) -> Field:
+    return Field(name, attr, parse_bool, False)
+
+
+def decode_fields(raw: JSON, table: Table, at: str) -> tuple[dict[str, Any], Unknown]:
+    """The values of ``table`` by attribute name, and the fields it does not name. Raises Wrong."""
+    values = {}
+    known = set()
+    for field in table:
+        known.add(field.name)
+        item = raw.get(field.name)
+        values[field.attr] = (
+            field.empty if item is None else field.parse(item, f"{at}.{field.name}" if at else field.name)
+        )
+    return values, Unknown({k: v for k, v in raw.items() if k not in known}, raw)
+
+
+def encode_fields(values: JSON, table: Table, extra: JSON) -> dict[str, Any]:
+    """The JSON object that ``decode_fields`` reads; a field whose value is the stored one keeps its stored form."""
+    out = dict(extra)
+    source = source_of(extra)
+    for field in table:
+        value = values[field.attr]
+        if source is not None and field.name in source:
+            raw = source[field.name]
+            if (field.empty if raw is None else field.parse(raw, field.name)) == value:
+                out[field.name] = raw
+            elif field.always or value != field.empty:
+                out[field.name] = field.render(value)
+        elif value != field.empty or (field.always and source is None):
+            out[field.name] = field.render(value)
+    return out
+
+
+def attributes_of(record: Any, table: Table) -> dict[str, Any]:
+    return {field.attr: getattr(record, field.attr) for field in table}
