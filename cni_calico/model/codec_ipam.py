@@ -7,7 +7,6 @@ A decoded block is safe to allocate from: no free ordinal is out of range, liste
 from __future__ import annotations
 
 from ipaddress import ip_network
-from typing import Any
 
 from cni_calico.model.fields import (
     JSON,
@@ -28,6 +27,10 @@ from cni_calico.model.fields import (
     source_of,
 )
 from cni_calico.model.resources import Affinity, Attribute, Block, Extra, Handle, IPAMConfig, Network
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _BLOCK_FIELDS = (
     "cidr",

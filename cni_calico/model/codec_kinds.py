@@ -5,8 +5,6 @@ Rule: what differs between kinds is in the tables; the few functions here are fo
 
 from __future__ import annotations
 
-from typing import Any
-
 from cni_calico.model.codec_resources import SpecUnknown, build_document, document_of, read_head, unknown_top
 from cni_calico.model.fields import (
     JSON,
@@ -44,6 +42,10 @@ from cni_calico.model.resources import (
     Node,
     WorkloadEndpoint,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 BLOCK_SIZE = {4: 26, 6: 122}
 

@@ -6,8 +6,6 @@ document, so that unknown fields beside the spec survive too. The kinds' own tab
 
 from __future__ import annotations
 
-from typing import Any
-
 from cni_calico.model.fields import (
     JSON,
     Field,
@@ -25,6 +23,10 @@ from cni_calico.model.fields import (
 )
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 API_VERSION = "projectcalico.org/v3"
 

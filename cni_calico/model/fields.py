@@ -10,11 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface, ip_network
-from typing import Any
 
 from cni_calico.model.resources import Address, Interface, Network
 
-JSON = Mapping[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing costs milliseconds of import on the call path
+    from typing import Any
+
+    JSON = Mapping[str, Any]
+    Dict = dict[str, Any]
+else:
+    JSON = Mapping
+    Dict = dict
+
 _SHOWN_MAX = 80
 
 
@@ -25,7 +33,7 @@ class Wrong(ValueError):
         super().__init__(f"{at}: expected {expected}, got {shown(got)}" if at else f"expected {expected}")
 
 
-class Unknown(dict[str, Any]):
+class Unknown(Dict):
     """Fields without a meaning to us; ``source`` is the object they were read with. Compares as the fields alone."""
 
     __slots__ = ("source",)
@@ -144,7 +152,7 @@ def render_text_list(value: Any) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One JSON field; ``empty`` is its value when absent or null, ``always`` writes that into newly made records too."""
+    """A JSON field: ``empty`` is its value when absent or null, ``always`` writes that into newly made records too."""
 
     name: str
     attr: str
