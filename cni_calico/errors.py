@@ -167,6 +167,20 @@ class Compacted(DatastoreError):
     code = 104
 
 
+class DatastoreDamaged(DatastoreError):
+    """The store as a whole cannot be read (not one record of it); it is left as it is."""
+
+    code = 105
+    hint = "the file has been left as it is: restore it from a backup, or move it away and import an export again"
+
+
+class DatastoreUnsupported(DatastoreError):
+    """The store is none this program may use: of a newer version, another program's, or on a network file system."""
+
+    code = 106
+    blame = "user"
+
+
 # -- IPAM -------------------------------------------------------------------------------------------------------------
 
 
