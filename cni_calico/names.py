@@ -16,10 +16,15 @@ IFNAME_MAX = 15  # IFNAMSIZ less the terminating zero
 NETWORK_NAME_MAX = 250
 
 
+def sha1_hex(text: str) -> str:
+    """SHA-1 in hex: what Calico derives names from."""
+    digest: str = sha1(text.encode()).hexdigest()
+    return digest
+
+
 def kubernetes_veth(namespace: str, pod: str, prefix: str = DEFAULT_PREFIX) -> str:
     """Host interface of a pod: prefix + first 11 hex digits of SHA-1("<namespace>.<pod>")."""
-    digest: str = sha1(f"{namespace}.{pod}".encode()).hexdigest()
-    return (prefix + digest[:11])[:IFNAME_MAX]
+    return (prefix + sha1_hex(f"{namespace}.{pod}")[:11])[:IFNAME_MAX]
 
 
 def container_veth(container_id: str) -> str:
@@ -29,8 +34,7 @@ def container_veth(container_id: str) -> str:
 
 def hashed_veth(container_id: str, ifname: str) -> str:
     """Host interface when container_veth() is taken by another endpoint (ours, not upstream's)."""
-    digest: str = sha1(f"{container_id}.{ifname}".encode()).hexdigest()
-    return DEFAULT_PREFIX + digest[:11]
+    return DEFAULT_PREFIX + sha1_hex(f"{container_id}.{ifname}")[:11]
 
 
 def handle_id(network: str, container_id: str) -> str:

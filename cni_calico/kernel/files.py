@@ -1,6 +1,6 @@
 """The files of the caller: every path in a request is resolved in the caller's root, whoever serves it.
 
-Rule: with ``root_fd`` None paths are this process's own; with an O_PATH descriptor of the caller's "/" they are resolved
+Rule: with ``root_fd`` None paths are this process's own; with an O_PATH descriptor of the caller's "/" they resolve
 below it (openat2 RESOLVE_IN_ROOT), so a resident server in another mount namespace sees what the caller sees.
 Writes are atomic (temporary name, fsync, rename, fsync of the directory).
 """
@@ -51,6 +51,10 @@ class Files:
 
     def exists(self, path: str) -> bool:
         return os.path.exists(self.path(path))
+
+    def is_executable(self, path: str) -> bool:
+        real = self.path(path)
+        return os.path.isfile(real) and os.access(real, os.X_OK)
 
     def names(self, directory: str) -> list[str]:
         """The names in a directory, sorted; none when it does not exist."""

@@ -1,0 +1,26 @@
+"""Entry point of ``calico-ipam``."""
+
+from __future__ import annotations
+
+import sys
+
+from cni_calico.ipam.shim import run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cni_calico.ipam.shim import Serve
+
+
+def _load() -> Serve:
+    from cni_calico.ipam.commands import serve
+
+    return serve
+
+
+def main() -> int:
+    """Serve one CNI IPAM call described by the environment and stdin; the exit status."""
+    return run("calico-ipam", sys.argv[1:], _load)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""The start of ``calico`` and ``calico-ipam``: milliseconds count here.
+
+Rule: nothing is imported that the frozen interpreter has not loaded already, but what the case at hand needs. VERSION
+and -v are answered right here; a call goes to the resident server when one listens; else it runs in this process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cni_calico.cni.answer import Answer
+    from cni_calico.cni.environment import Call
+    from cni_calico.ipam.services import Services
+
+    Serve = Callable[[Call, Services], Answer]
+    Load = Callable[[], Serve]
+    Flags = Mapping[str, Callable[[bytes], int]]
+
+SUPPORTED = '["0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]'
+CURRENT = "1.1.0"
+
+
+def read_stdin() -> bytes:
+    """All of stdin."""
+    chunks = []
+    while True:
+        chunk = os.read(0, 65536)
+        if not chunk:
+            return b"".join(chunks)
+        chunks.append(chunk)
+
+
+def write_stdout(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+def version_answer(stdin: bytes) -> bytes:
+    """The answer to VERSION: the cniVersion found in stdin when it is a supported one, else the newest."""
+    _, found, rest = stdin.partition(b'"cniVersion"')
+    asked = rest.partition(b'"')[2].partition(b'"')[0].decode("ascii", "replace") if found else ""
+    version = asked if asked and f'"{asked}"' in SUPPORTED else CURRENT
+    return f'{{"cniVersion":"{version}","supportedVersions":{SUPPORTED}}}\n'.encode()
+
+
+def run(executable: str, arguments: list[str], load: Load, flags: Flags | None = None) -> int:
+    """Serve one execution of ``calico`` or ``calico-ipam``; the exit status.
+
+    ``load`` imports and returns the executable's ``serve``; ``flags`` maps further flags to what runs for them.
+    """
+    if arguments:
+        return _run_flags(executable, arguments, flags or {})
+    command = os.environ.get("CNI_COMMAND")
+    if command == "VERSION":
+        write_stdout(version_answer(read_stdin()))
+        return 0
+    answer = _serve_here(load)
+    write_stdout(answer.stdout.encode())
+    return answer.exit_code
+
+
+def _serve_here(load: Load) -> Answer:
+    from cni_calico.cni.answer import answer_error
+    from cni_calico.cni.environment import parse_call
+    from cni_calico.cni.versions import CURRENT as NEWEST
+    from cni_calico.errors import CalicoError
+    from cni_calico.faults import install_from_environment
+    from cni_calico.ipam.services import Services
+
+    install_from_environment(os.environ)
+    try:
+        call = parse_call(os.environ, read_stdin())
+    except CalicoError as e:
+        return answer_error(e, NEWEST)
+    services = Services(os.environ)
+    try:
+        return load()(call, services)
+    finally:
+        services.close()
+
+
+def _run_flags(executable: str, arguments: list[str], flags: Flags) -> int:
+    from cni_calico import __version__
+
+    if arguments in (["-v"], ["--version"], ["-version"]):
+        write_stdout(f"v{__version__}\n".encode())
+        return 0
+    if len(arguments) == 1 and arguments[0] in flags:
+        return flags[arguments[0]](read_stdin())
+    known = " ".join(["-v", *flags])
+    sys.stderr.write(f"{executable}: unknown arguments {arguments}: a CNI runtime calls it without any; {known}\n")
+    return 2

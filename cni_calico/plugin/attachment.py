@@ -1,0 +1,152 @@
+"""PURE: who an attachment is: the names under which a container's interface is stored, allocated and seen.
+
+Rule: everything follows from the call, the network's name and the node's name; nothing is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_network
+
+from cni_calico import names
+from cni_calico.cni.environment import Call
+from cni_calico.errors import InvalidEnvironment
+from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.model.resources import Address, Metadata, Resource, WorkloadEndpoint
+
+KUBERNETES, PLAIN = "k8s", "cni"
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """One interface of one container in one network on this node. ``workload`` is the pod, or the container ID."""
+
+    network: str
+    node: str
+    orchestrator: str
+    namespace: str
+    workload: str
+    container_id: str
+    ifname: str
+    veth_prefix: str = names.DEFAULT_PREFIX
+
+    @property
+    def endpoint_key(self) -> ResourceKey:
+        name = names.endpoint_name(self.node, self.orchestrator, self.workload, self.ifname)
+        return ResourceKey("WorkloadEndpoint", name, self.namespace)
+
+    @property
+    def handle_id(self) -> str:
+        return names.handle_id(self.network, self.container_id)
+
+    @property
+    def label(self) -> str:
+        """The attachment in words, for locks and messages."""
+        return f"{self.network}/{self.container_id}/{self.ifname}"
+
+    @property
+    def siblings(self) -> ResourceList:
+        """The endpoints that could want the same host interface name: outside Kubernetes those whose container ID
+        has the same first 11 characters; in Kubernetes those of the same pod.
+        """
+        stem = self.workload if self.orchestrator == KUBERNETES else self.workload[:11]
+        prefix = "-".join((self.node.replace("-", "--"), self.orchestrator, stem.replace("-", "--")))
+        return ResourceList("WorkloadEndpoint", self.namespace, prefix)
+
+    @property
+    def veth(self) -> str:
+        """The host interface name that upstream would choose."""
+        if self.orchestrator == KUBERNETES:
+            return names.kubernetes_veth(self.namespace, self.workload, self.veth_prefix)
+        return names.container_veth(self.container_id)
+
+    @property
+    def veth_when_taken(self) -> str:
+        return names.hashed_veth(self.container_id, self.ifname)
+
+
+def plan_attachment(call: Call, network: str, node: str) -> Attachment:
+    """The attachment of a call. Raises InvalidEnvironment for an ID that cannot be part of an endpoint's name."""
+    args = call.args
+    attachment = Attachment(
+        network=network,
+        node=node,
+        orchestrator=KUBERNETES if args.is_kubernetes else PLAIN,
+        namespace=args.test_namespace or (args.pod_namespace if args.is_kubernetes else "default"),
+        workload=args.pod_name if args.is_kubernetes else call.container_id,
+        container_id=call.container_id,
+        ifname=call.ifname,
+        veth_prefix=call.environ.get("FELIX_INTERFACEPREFIX", "").split(",")[0].strip() or names.DEFAULT_PREFIX,
+    )
+    try:
+        attachment.endpoint_key  # noqa: B018 - the name is made here to learn whether it can be
+    except ValueError as e:
+        raise InvalidEnvironment(f"cannot name the endpoint: {e}") from e
+    return attachment
+
+
+def select_veth(attachment: Attachment, own: WorkloadEndpoint | None, others: Iterable[WorkloadEndpoint]) -> str:
+    """The host interface of an attachment: as recorded; else upstream's name, unless another endpoint records it."""
+    if own is not None and own.interface_name and own.container_id == attachment.container_id:
+        return own.interface_name
+    if any(other.interface_name == attachment.veth for other in others):
+        return attachment.veth_when_taken
+    return attachment.veth
+
+
+def plan_endpoint(
+    attachment: Attachment,
+    *,
+    own: WorkloadEndpoint | None,
+    veth: str,
+    mac: str,
+    addresses: Iterable[Address],
+    now: str,
+    uid: str,
+) -> WorkloadEndpoint:
+    """The endpoint record after ADD: a new one, or ``own`` brought up to date (its other profiles are kept)."""
+    labels = {
+        "projectcalico.org/namespace": attachment.namespace,
+        "projectcalico.org/orchestrator": attachment.orchestrator,
+    }
+    profiles = (attachment.network,)
+    metadata = Metadata(
+        name=attachment.endpoint_key.name,
+        namespace=attachment.namespace,
+        uid=uid,
+        creation_timestamp=now,
+        labels=labels,
+    )
+    if own is not None:
+        metadata = own.metadata
+        if own.container_id == attachment.container_id:
+            profiles = own.profiles + tuple(name for name in profiles if name not in own.profiles)
+    return WorkloadEndpoint(
+        metadata=metadata,
+        orchestrator=attachment.orchestrator,
+        node=attachment.node,
+        endpoint=attachment.ifname,
+        interface_name=veth,
+        container_id=attachment.container_id,
+        pod=attachment.workload if attachment.orchestrator == KUBERNETES else "",
+        mac=mac,
+        ip_networks=tuple(ip_network(address) for address in addresses),
+        profiles=profiles,
+        extra=own.extra if own is not None else {},
+    )
+
+
+def plan_profile(attachment: Attachment, *, now: str, uid: str) -> Resource:
+    """The Profile of a network outside Kubernetes policy mode: members may talk to one another and out."""
+    network = attachment.network
+    source: Mapping[str, str] = {} if attachment.orchestrator == KUBERNETES else {"selector": f"has({network})"}
+    return Resource(
+        kind="Profile",
+        metadata=Metadata(name=network, uid=uid, creation_timestamp=now),
+        spec={
+            "ingress": [{"action": "Allow", "source": dict(source), "destination": {}}],
+            "egress": [{"action": "Allow", "source": {}, "destination": {}}],
+            "labelsToApply": {network: ""},
+        },
+    )

@@ -1,0 +1,84 @@
+"""IPAM plugins of others (host-local, dhcp, static): found on CNI_PATH and executed as CNI says.
+
+Rule: the delegate gets the network configuration and the caller's CNI_* environment; its result is parsed before it is
+used, its error is passed on with its own text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from cni_calico.cni.environment import Call
+from cni_calico.cni.netconf import NetConf
+from cni_calico.cni.result import Result, parse_result
+from cni_calico.deadline import Deadline
+from cni_calico.errors import DelegateFailed
+from cni_calico.ipam.services import Services
+
+
+def find_plugin(call: Call, name: str, services: Services) -> str:
+    """The path of a plugin's executable as the caller names it. Raises DelegateFailed."""
+    for directory in call.path:
+        candidate = f"{directory}/{name}"
+        if services.files.is_executable(candidate):
+            return candidate
+    raise DelegateFailed(
+        f'failed to find plugin "{name}" in path [{" ".join(call.path)}]',
+        details="ipam.type names a plugin that must be installed in one of the directories of CNI_PATH",
+    )
+
+
+def run_delegate(
+    call: Call,
+    conf: NetConf,
+    services: Services,
+    deadline: Deadline,
+    *,
+    command: str,
+    document: Mapping[str, Any] | None = None,
+) -> bytes:
+    """Run the configuration's IPAM plugin with ``command``; its stdout. Raises DelegateFailed with its error."""
+    from cni_calico.kernel.process import run
+
+    executable = find_plugin(call, conf.ipam.type, services)
+    environment = {name: value for name, value in call.environ.items() if name == "PATH" or name.startswith("CNI_")}
+    environment["CNI_COMMAND"] = command
+    stdin = json.dumps(document if document is not None else conf.raw).encode()
+    done = run((executable,), stdin=stdin, env=environment, deadline=deadline)
+    if done.rc != 0:
+        raise _failure(conf.ipam.type, command, done.rc, done.stdout, done.stderr)
+    return done.stdout
+
+
+def _failure(name: str, command: str, rc: int, stdout: bytes, stderr: bytes) -> DelegateFailed:
+    try:
+        error = json.loads(stdout)
+        text = f"{error['msg']}" + (f": {error['details']}" if error.get("details") else "")
+        code = int(error.get("code", 0))
+    except (ValueError, KeyError, TypeError):
+        tail = (stderr or stdout).decode("utf-8", "replace").strip().splitlines()
+        text, code = (tail[-1][:300] if tail else "no output"), 0
+    failure = DelegateFailed(f"cannot {command} with IPAM plugin {name}: {text}", details=f"exit status {rc}")
+    if code in (11, 50, 51):
+        failure.code = code
+    return failure
+
+
+def assign_delegated(
+    call: Call, conf: NetConf, services: Services, deadline: Deadline, document: Mapping[str, Any] | None = None
+) -> Result:
+    """ADD through the delegate. Raises DelegateFailed, also for a result without an address."""
+    stdout = run_delegate(call, conf, services, deadline, command="ADD", document=document)
+    try:
+        result = parse_result(json.loads(stdout), f"result of {os.path.basename(conf.ipam.type)}.")
+    except ValueError as e:
+        raise DelegateFailed(f"cannot use the result of IPAM plugin {conf.ipam.type}: {e}") from e
+    if not result.ips:
+        raise DelegateFailed(
+            f"cannot use the result of IPAM plugin {conf.ipam.type}: it has no address",
+            details="IPAM plugin returned missing IP config",
+        )
+    return result

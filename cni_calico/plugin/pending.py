@@ -1,0 +1,81 @@
+"""Durable DEL intents: what is still to be released when the datastore could not be reached.
+
+Rule: one file per attachment under <state>/cni/pending-del/, atomic, 0600; it names handles and the endpoint, never an
+address alone, so a replay cannot release what was given to somebody else meanwhile. A new ADD of the same attachment
+takes its intent back. A file that cannot be read is left and reported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from cni_calico.errors import CalicoError
+from cni_calico.kernel.files import Files
+from cni_calico.model.settings import DatastoreConfig, KubernetesAccess
+from cni_calico.names import sha1_hex
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A release that is owed. ``endpoint`` is (namespace, name) of the record to clear, ("", "") when unknown."""
+
+    network: str
+    container_id: str
+    ifname: str
+    handle_ids: tuple[str, ...]
+    endpoint: tuple[str, str]
+    datastore: DatastoreConfig
+    addresses: tuple[str, ...] = ()
+    recorded: str = field(default="", compare=False)
+
+    @property
+    def file_name(self) -> str:
+        return sha1_hex(f"{self.network}/{self.container_id}/{self.ifname}") + ".json"
+
+
+def directory(state_dir: str) -> str:
+    return f"{state_dir}/cni/pending-del"
+
+
+def record_intent(files: Files, state_dir: str, intent: Intent) -> None:
+    """Make the intent durable. Raises OSError."""
+    files.make_directory(directory(state_dir))
+    document = {"format": FORMAT, **asdict(intent)}
+    data = json.dumps(document, separators=(",", ":")).encode()
+    files.write_atomic(f"{directory(state_dir)}/{intent.file_name}", data, 0o600)
+
+
+def remove_intent(files: Files, state_dir: str, intent_file: str) -> None:
+    """Forget an intent; absent is success. Raises OSError."""
+    files.remove(f"{directory(state_dir)}/{intent_file}")
+
+
+def read_intents(files: Files, state_dir: str) -> Iterator[tuple[str, Intent | str]]:
+    """(file name, intent) of every recorded intent; (file name, what is wrong) for one that cannot be read."""
+    for name in files.names(directory(state_dir)):
+        if not name.endswith(".json") or name.startswith("."):
+            continue
+        try:
+            yield name, _parse(json.loads(files.read_bytes(f"{directory(state_dir)}/{name}")))
+        except FileNotFoundError:
+            continue  # somebody else has replayed it
+        except (OSError, ValueError, TypeError, KeyError, CalicoError) as e:
+            yield name, f"{type(e).__name__}: {e}"
+
+
+def _parse(document: Mapping[str, Any]) -> Intent:
+    if document["format"] != FORMAT:
+        raise ValueError(f"format {document['format']!r} is not {FORMAT}: written by another release")
+    values = {item.name: document[item.name] for item in fields(Intent)}
+    datastore = dict(values["datastore"])
+    datastore["kubernetes"] = KubernetesAccess(**datastore["kubernetes"])
+    datastore["etcd_endpoints"] = tuple(datastore["etcd_endpoints"])
+    values["datastore"] = DatastoreConfig(**datastore)
+    for name in ("handle_ids", "endpoint", "addresses"):
+        values[name] = tuple(values[name])
+    return Intent(**values)

@@ -1,0 +1,239 @@
+"""PURE: what a pod's network must look like, and where reality differs from it.
+
+Rule: a PodPlan decides everything; plugin/dataplane.py only carries out what these functions say, and CHECK compares
+with the same functions. Sources: SPEC-cni "ADD", tests/golden/vectors/k8s-pod-netstate.txt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+
+from cni_calico import names
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+Sysctl = tuple[tuple[str, ...], str]  # path below /proc/sys/net, value
+
+GATEWAY_V4 = IPv4Address(names.GATEWAY_V4)
+GATEWAY_V6 = IPv6Address(names.HOST_LINK_LOCAL)
+DEFAULT_V4 = IPv4Network("0.0.0.0/0")
+DEFAULT_V6 = IPv6Network("::/0")
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlan:
+    """The network of one attachment.
+
+    ``mac`` None lets the kernel choose; ``extra_routes`` (of a delegated IPAM) take the place of the default routes
+    unless ``include_default_routes``. All routes of the pod lead to the host, whatever gateway an IPAM names.
+    """
+
+    host_ifname: str
+    pod_ifname: str
+    mtu: int
+    addresses: tuple[Address, ...]
+    mac: bytes | None = None
+    num_queues: int = 1
+    include_default_routes: bool = False
+    extra_routes: tuple[Network, ...] = ()
+    allow_ip_forwarding: bool = False
+
+    @property
+    def has_v4(self) -> bool:
+        return any(address.version == 4 for address in self.addresses)
+
+    @property
+    def has_v6(self) -> bool:
+        return any(address.version == 6 for address in self.addresses)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A unicast route of the main table; ``via`` None means the destination is on the link itself."""
+
+    dst: Network
+    via: Address | None = None
+
+    def __str__(self) -> str:
+        return f"{self.dst} via {self.via}" if self.via else f"{self.dst} on link"
+
+
+def host_network(address: Address) -> Network:
+    """The /32 or /128 of one address."""
+    return IPv4Network(address) if isinstance(address, IPv4Address) else IPv6Network(address)
+
+
+def random_mac(random: bytes) -> bytes:
+    """A locally administered unicast MAC out of six random bytes."""
+    return bytes((random[0] & 0xFC | 0x02,)) + random[1:6]
+
+
+def desired_host_routes(plan: PodPlan) -> tuple[Route, ...]:
+    """One route per address, on the host interface."""
+    return tuple(Route(host_network(address)) for address in plan.addresses)
+
+
+def desired_pod_routes(plan: PodPlan) -> tuple[Route, ...]:
+    """In the order in which they can be added: the on-link route to the gateway before what goes through it."""
+    routes: list[Route] = []
+    if plan.has_v4:
+        routes.append(Route(host_network(GATEWAY_V4)))
+        routes += [Route(dst, GATEWAY_V4) for dst in _destinations(plan, 4)]
+    if plan.has_v6:
+        routes += [Route(dst, GATEWAY_V6) for dst in _destinations(plan, 6)]
+    return tuple(routes)
+
+
+def _destinations(plan: PodPlan, version: int) -> tuple[Network, ...]:
+    # an IPAM that gives routes replaces both families' defaults, as upstream does
+    extra = tuple(dst for dst in plan.extra_routes if dst.version == version)
+    default: Network = DEFAULT_V4 if version == 4 else DEFAULT_V6
+    if plan.extra_routes and not plan.include_default_routes:
+        return tuple(dict.fromkeys(extra))
+    return tuple(dict.fromkeys((*extra, default)))
+
+
+def desired_host_sysctls(plan: PodPlan) -> tuple[Sysctl, ...]:
+    """accept_dad stands before anything that could bring the link up with a tentative address."""
+    v4, v6 = ("ipv4", "conf", plan.host_ifname), ("ipv6", "conf", plan.host_ifname)
+    wanted: list[Sysctl] = [((*v6, "accept_ra"), "0")]
+    if plan.has_v4:
+        wanted += [
+            ((*v4, "route_localnet"), "1"),
+            ((*v4, "proxy_arp"), "1"),
+            ((*v4, "forwarding"), "1"),
+            (("ipv4", "neigh", plan.host_ifname, "proxy_delay"), "0"),
+        ]
+    if plan.has_v6:
+        wanted += [
+            # the pod's IPv6 gateway is the link-local address made of the host MAC: eui64, whatever the node's default
+            ((*v6, "addr_gen_mode"), "0"),
+            ((*v6, "disable_ipv6"), "0"),
+            ((*v6, "accept_dad"), "0"),
+            ((*v6, "proxy_ndp"), "1"),
+            ((*v6, "forwarding"), "1"),
+        ]
+    return tuple(wanted)
+
+
+def desired_pod_sysctls(plan: PodPlan) -> tuple[Sysctl, ...]:
+    forwarding = "1" if plan.allow_ip_forwarding else "0"
+    wanted: list[Sysctl] = []
+    if plan.has_v4:
+        wanted.append((("ipv4", "ip_forward"), forwarding))
+    if plan.has_v6:
+        v6 = ("ipv6", "conf")
+        wanted += [((*v6, name, "disable_ipv6"), "0") for name in ("all", "default", "lo", plan.pod_ifname)]
+        wanted.append(((*v6, plan.pod_ifname, "accept_dad"), "0"))
+        wanted.append(((*v6, "all", "forwarding"), forwarding))
+    return tuple(wanted)
+
+
+def optional_sysctl(plan: PodPlan, name: tuple[str, ...]) -> bool:
+    """Whether a kernel without IPv6 may lack this one."""
+    return name[0] == "ipv6" and not plan.has_v6
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """``peer_here``: the other end is the interface of the plan on the other side."""
+
+    up: bool
+    mac: str
+    mtu: int
+    peer_here: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What is there. ``host_routes`` maps an address to the interface its host route leads to ("" for a route without
+    one, no entry for no route); absent sysctls have no entry; MACs and sysctls as text.
+    """
+
+    host: LinkState | None
+    pod: LinkState | None
+    addresses: frozenset[Address]
+    pod_routes: frozenset[Route]
+    host_routes: Mapping[Address, str]
+    neighbours: Mapping[Address, str]
+    host_sysctls: Mapping[tuple[str, ...], str]
+    pod_sysctls: Mapping[tuple[str, ...], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """``where`` is "host" or "pod"; ``kind`` link, address, route, neighbour or sysctl; "" means absent."""
+
+    where: str
+    kind: str
+    name: str
+    wanted: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.where} {self.kind} {self.name}: wanted {self.wanted or 'none'}, found {self.found or 'none'}"
+
+
+def select_differences(plan: PodPlan, seen: Observed) -> tuple[Difference, ...]:
+    """Everything the plan wants and reality lacks, in the order links, addresses, routes, neighbour, sysctls.
+
+    What is there beyond the plan (addresses or routes of a chained plugin) is none of our business.
+    """
+    found = [
+        *_link_differences("host", plan.host_ifname, seen.host, plan.mtu, names.HOST_MAC),
+        *_link_differences("pod", plan.pod_ifname, seen.pod, plan.mtu, format_mac(plan.mac) if plan.mac else ""),
+    ]
+    if seen.pod:
+        found += _pod_differences(plan, seen)
+    for address in plan.addresses:
+        holder = seen.host_routes.get(address)
+        if holder != plan.host_ifname:
+            text = "" if holder is None else f"dev {holder}" if holder else "a route without interface"
+            found.append(Difference("host", "route", str(address), f"dev {plan.host_ifname}", text))
+    if seen.host:
+        found += _sysctl_differences(plan, "host", desired_host_sysctls(plan), seen.host_sysctls)
+    return tuple(found)
+
+
+def format_mac(mac: bytes) -> str:
+    return mac.hex(":")
+
+
+def _link_differences(where: str, name: str, link: LinkState | None, mtu: int, mac: str) -> list[Difference]:
+    if link is None:
+        return [Difference(where, "link", name, "present", "")]
+    facts = [("up", "up" if link.up else "down"), (f"mtu {mtu}", f"mtu {link.mtu}")]
+    facts.append(("joined to the other end", "joined to the other end" if link.peer_here else "joined elsewhere"))
+    if mac:
+        facts.append((f"mac {mac}", f"mac {link.mac}"))
+    return [Difference(where, "link", name, wanted, found) for wanted, found in facts if wanted != found]
+
+
+def _pod_differences(plan: PodPlan, seen: Observed) -> list[Difference]:
+    found = [
+        Difference("pod", "address", str(host_network(address)), "present", "")
+        for address in plan.addresses
+        if address not in seen.addresses
+    ]
+    by_dst = {route.dst: str(route) for route in seen.pod_routes}
+    found += [
+        Difference("pod", "route", str(route.dst), str(route), by_dst.get(route.dst, ""))
+        for route in desired_pod_routes(plan)
+        if route not in seen.pod_routes
+    ]
+    if plan.has_v4 and seen.neighbours.get(GATEWAY_V4) != names.HOST_MAC:
+        mac = seen.neighbours.get(GATEWAY_V4, "")
+        found.append(Difference("pod", "neighbour", str(GATEWAY_V4), names.HOST_MAC, mac))
+    return found + _sysctl_differences(plan, "pod", desired_pod_sysctls(plan), seen.pod_sysctls)
+
+
+def _sysctl_differences(
+    plan: PodPlan, where: str, wanted: tuple[Sysctl, ...], seen: Mapping[tuple[str, ...], str]
+) -> list[Difference]:
+    return [
+        Difference(where, "sysctl", "net/" + "/".join(name), value, seen.get(name, ""))
+        for name, value in wanted
+        if seen.get(name) != value and not (name not in seen and optional_sysctl(plan, name))
+    ]
