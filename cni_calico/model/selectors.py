@@ -1,0 +1,223 @@
+"""PURE: Calico's selector language: text to a ``Selector`` that tells whether a set of labels matches.
+
+Rule: recursive descent over a token list, one function per precedence level; every error says where in the text.
+
+    or      := and ("||" and)*
+    and     := unary ("&&" unary)*
+    unary   := "!" unary | "(" or ")" | "all()" | "global()" | "has(" label ")" | label test
+    test    := ("==" | "!=" | "contains" | "starts with" | "ends with") quoted | ("in" | "not in") "{" quoted, ... "}"
+
+A label that is absent fails every test but "!=" and "not in". An empty text matches everything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from cni_calico.errors import InvalidConfig
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Labels = Mapping[str, str]
+    Match = Callable[[Labels], bool]
+
+_LABEL = r"[A-Za-z0-9_./-]{1,512}"
+_TOKEN = re.compile(
+    rf"""\s*(?:
+      (?P<quoted>"[^"]*"|'[^']*')
+    | (?P<call>(?:all|global)\(\s*\)|has\(\s*(?P<has>{_LABEL})\s*\))
+    | (?P<symbol>==|!=|&&|\|\||[!(){{}},])
+    | (?P<word>{_LABEL})
+    )""",
+    re.VERBOSE,
+)
+_DEPTH_MAX = 100  # of nesting: Python's stack is not the user's problem
+
+
+class InvalidSelector(InvalidConfig):
+    """A selector that cannot be parsed."""
+
+    hint = "selectors look like: has(zone) && zone in {'a', 'b'} && !(role == 'db')"
+
+
+class Selector:
+    """A parsed selector; equal texts give the same object."""
+
+    __slots__ = ("_match", "text")
+
+    def __init__(self, text: str, match: Match) -> None:
+        self.text = text
+        self._match = match
+
+    def matches(self, labels: Labels) -> bool:
+        return self._match(labels)
+
+    def __repr__(self) -> str:
+        return f"Selector({self.text!r})"
+
+
+@lru_cache(maxsize=1024)
+def parse_selector(text: str) -> Selector:
+    """Raises InvalidSelector, whose text names the position."""
+    parser = _Parser(text)
+    if not parser.tokens:
+        return Selector(text, _everything)
+    match = parser.parse_or(0)
+    if parser.at < len(parser.tokens):
+        raise parser.error("&&, || or the end")
+    return Selector(text, match)
+
+
+def _everything(labels: Labels) -> bool:
+    return True
+
+
+def _has(label: str) -> Match:
+    return lambda labels: label in labels
+
+
+def _test(label: str, operator: str, value: str) -> Match:
+    if operator == "==":
+        return lambda labels: labels.get(label) == value
+    if operator == "!=":
+        return lambda labels: labels.get(label) != value
+    if operator == "contains":
+        return lambda labels: label in labels and value in labels[label]
+    if operator == "starts with":
+        return lambda labels: label in labels and labels[label].startswith(value)
+    return lambda labels: label in labels and labels[label].endswith(value)
+
+
+def _is_in(label: str, values: frozenset[str]) -> Match:
+    return lambda labels: labels.get(label) in values
+
+
+def _not(inner: Match) -> Match:
+    return lambda labels: not inner(labels)
+
+
+def _all_of(parts: list[Match]) -> Match:
+    return parts[0] if len(parts) == 1 else lambda labels: all(part(labels) for part in parts)
+
+
+def _any_of(parts: list[Match]) -> Match:
+    return parts[0] if len(parts) == 1 else lambda labels: any(part(labels) for part in parts)
+
+
+class _Parser:
+    """``tokens`` are (kind, text, position); ``at`` is the next one."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = self._tokens()
+        self.at = 0
+
+    def _tokens(self) -> list[tuple[str, str, int]]:
+        tokens, at, end = [], 0, len(self.text.rstrip())
+        while at < end:
+            found = _TOKEN.match(self.text, at)
+            if found is None:
+                start = at + len(self.text[at:]) - len(self.text[at:].lstrip())
+                quote = self.text[start] in "\"'"
+                what = "the closing quote of a text" if quote else "a label, an operator or a quoted text"
+                raise self._error_at(start, what)
+            label = found.group("has")
+            kind = "has" if label else found.lastgroup or ""
+            tokens.append((kind, label or found.group(kind), found.end() - len(found.group().lstrip())))
+            at = found.end()
+        return tokens
+
+    def _error_at(self, position: int, expected: str) -> InvalidSelector:
+        got = self.text[position : position + 20].rstrip()
+        return InvalidSelector(
+            f"cannot parse selector {self.text!r}: expected {expected} at position {position}, "
+            + (f"got {got!r}" if got else "got the end")
+        )
+
+    def error(self, expected: str) -> InvalidSelector:
+        position = self.tokens[self.at][2] if self.at < len(self.tokens) else len(self.text.rstrip())
+        return self._error_at(position, expected)
+
+    def accept(self, kind: str, *texts: str) -> str | None:
+        """The next token's text if it is such a one, which is then consumed."""
+        if self.at < len(self.tokens):
+            found, text, _ = self.tokens[self.at]
+            if found == kind and (not texts or text in texts):
+                self.at += 1
+                return text
+        return None
+
+    def parse_or(self, depth: int) -> Match:
+        parts = [self.parse_and(depth)]
+        while self.accept("symbol", "||"):
+            parts.append(self.parse_and(depth))
+        return _any_of(parts)
+
+    def parse_and(self, depth: int) -> Match:
+        parts = [self.parse_unary(depth)]
+        while self.accept("symbol", "&&"):
+            parts.append(self.parse_unary(depth))
+        return _all_of(parts)
+
+    def parse_unary(self, depth: int) -> Match:
+        if depth > _DEPTH_MAX:
+            raise self.error(f"at most {_DEPTH_MAX} levels of nesting")
+        if self.accept("symbol", "!"):
+            return _not(self.parse_unary(depth + 1))
+        if self.accept("symbol", "("):
+            inner = self.parse_or(depth + 1)
+            if not self.accept("symbol", ")"):
+                raise self.error("')'")
+            return inner
+        label = self.accept("has")
+        if label is not None:
+            return _has(label)
+        if self.accept("call"):
+            return _everything
+        label = self.accept("word")
+        if label is None:
+            raise self.error("a label, has(label), all(), global(), '!' or '('")
+        return self.parse_test(label)
+
+    def parse_test(self, label: str) -> Match:
+        operator = self.accept("symbol", "==", "!=") or self.accept("word", "contains", "in")
+        if operator is None:
+            operator = self.parse_two_words()
+        if operator == "in":
+            return _is_in(label, self.parse_set())
+        if operator == "not in":
+            return _not(_is_in(label, self.parse_set()))
+        return _test(label, operator, self.parse_quoted())
+
+    def parse_two_words(self) -> str:
+        joined = self.accept("word", "notin", "startswith", "endswith")
+        if joined:
+            return {"notin": "not in", "startswith": "starts with", "endswith": "ends with"}[joined]
+        start = self.at
+        first = self.accept("word", "not", "starts", "ends")
+        if first and self.accept("word", "in" if first == "not" else "with"):
+            return "not in" if first == "not" else f"{first} with"
+        self.at = start
+        raise self.error("==, !=, in, not in, contains, starts with or ends with")
+
+    def parse_quoted(self) -> str:
+        quoted = self.accept("quoted")
+        if quoted is None:
+            raise self.error("a quoted text")
+        return quoted[1:-1]
+
+    def parse_set(self) -> frozenset[str]:
+        if not self.accept("symbol", "{"):
+            raise self.error("'{'")
+        values = []
+        while not self.accept("symbol", "}"):
+            values.append(self.parse_quoted())
+            if not self.accept("symbol", ","):
+                if not self.accept("symbol", "}"):
+                    raise self.error("',' or '}'")
+                break
+        return frozenset(values)

@@ -1,0 +1,147 @@
+"""The selector language against a naive evaluator, and its errors."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cni_calico.model.selectors import InvalidSelector, parse_selector
+
+LABELS = ["a", "b", "zone", "projectcalico.org/name", "in", "not", "has", "starts", "x-y_z.w/v", "0a"]
+VALUES = ["", "x", "xy", "yx", "a b", "&&", "}", "it's"]
+
+tests = st.one_of(
+    st.tuples(
+        st.sampled_from(["==", "!=", "contains", "starts with", "ends with"]),
+        st.sampled_from(LABELS),
+        st.sampled_from(VALUES),
+    ),
+    st.tuples(
+        st.sampled_from(["in", "not in"]), st.sampled_from(LABELS), st.lists(st.sampled_from(VALUES), max_size=3)
+    ),
+    st.tuples(st.just("has"), st.sampled_from(LABELS)),
+    st.tuples(st.sampled_from(["all", "global"])),
+)
+trees = st.recursive(
+    tests,
+    lambda inner: st.one_of(
+        st.tuples(st.just("!"), inner),
+        st.tuples(st.sampled_from(["&&", "||"]), st.lists(inner, min_size=2, max_size=3)),
+    ),
+    max_leaves=8,
+)
+labels = st.dictionaries(st.sampled_from(LABELS), st.sampled_from(VALUES))
+
+
+def quoted(value):
+    return f'"{value}"' if "'" in value else f"'{value}'"
+
+
+def written(tree, space):
+    op = tree[0]
+    if op in ("all", "global"):
+        return f"{op}({space})"
+    if op == "has":
+        return f"has({space}{tree[1]}{space})"
+    if op == "!":
+        return f"!{space}({written(tree[1], space)})"
+    if op in ("&&", "||"):
+        return f"{space}{op}{space}".join(f"({written(t, space)})" for t in tree[1])
+    if op in ("in", "not in"):
+        return f"{tree[1]} {op}{space}{{{space}" + f"{space},".join(map(quoted, tree[2])) + f"{space}}}"
+    gap = " " if op[0].isalpha() else space
+    return f"{tree[1]}{gap}{op}{space}{quoted(tree[2])}"
+
+
+def naive(tree, labels):
+    op, rest = tree[0], tree[1:]
+    match op:
+        case "all" | "global":
+            return True
+        case "has":
+            return rest[0] in labels
+        case "!":
+            return not naive(rest[0], labels)
+        case "&&":
+            return all(naive(t, labels) for t in rest[0])
+        case "||":
+            return any(naive(t, labels) for t in rest[0])
+    present, value = rest[0] in labels, labels.get(rest[0], "")
+    match op:
+        case "==":
+            return present and value == rest[1]
+        case "!=":
+            return not present or value != rest[1]
+        case "in":
+            return present and value in rest[1]
+        case "not in":
+            return not present or value not in rest[1]
+        case "contains":
+            return present and value.find(rest[1]) >= 0
+        case "starts with":
+            return present and value[: len(rest[1])] == rest[1]
+        case "ends with":
+            return present and value[len(value) - len(rest[1]) :] == rest[1] and len(value) >= len(rest[1])
+    raise AssertionError(op)
+
+
+@settings(max_examples=300, deadline=None)
+@given(trees, labels, st.sampled_from(["", " ", "\t \n"]))
+def test_same_answer_as_the_naive_evaluator(tree, labels, space):
+    assert parse_selector(written(tree, space)).matches(labels) is naive(tree, labels)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet="ab=!&|(){}'\" ,inhasot", max_size=25))
+def test_any_text_parses_or_is_refused(text):
+    try:
+        assert parse_selector(text).matches({}) in (True, False)
+    except InvalidSelector as e:
+        assert "at position" in str(e)
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "expected"),
+    [
+        ("", {}, True),
+        ("  ", {"a": "b"}, True),
+        ("!all()", {}, False),
+        ("!!all()", {}, True),
+        # && binds tighter than ||
+        ("all() || all() && !all()", {}, True),
+        ("(all() || all()) && !all()", {}, False),
+        ("a in {'x',}", {"a": "x"}, True),
+        ("a not in {}", {"a": "x"}, True),
+        ("has == 'x'", {"has": "x"}, True),
+        ("a startswith 'x'", {"a": "xy"}, True),
+    ],
+)
+def test_examples(text, labels, expected):
+    assert parse_selector(text).matches(labels) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "expected"),
+    [
+        ("a ==", 4, "expected a quoted text at position 4, got the end"),
+        ("a == b", 5, "expected a quoted text"),
+        ("a == 'b", 5, "the closing quote"),
+        ("a", 1, "expected ==, !=, in"),
+        ("a starts 'b'", 2, "starts with"),
+        ("(a == 'b'", 9, "expected ')'"),
+        ("a == 'b' c", 9, "&&, || or the end"),
+        ("a in 'b'", 5, "expected '{'"),
+        ("a in {'b' 'c'}", 10, "',' or '}'"),
+        ("a == 'b' &&", 11, "expected a label"),
+        ("a ? 'b'", 2, "got \"? 'b'\""),
+        ("!" * 200 + "all()", 101, "levels of nesting"),
+    ],
+)
+def test_errors_say_where(text, position, expected):
+    with pytest.raises(InvalidSelector) as caught:
+        parse_selector(text)
+    assert f"at position {position}" in str(caught.value)
+    assert expected in str(caught.value)
+
+
+def test_equal_texts_are_parsed_once():
+    assert parse_selector("a == 'cached'") is parse_selector("a == 'cached'")
