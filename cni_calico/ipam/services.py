@@ -61,6 +61,27 @@ class Services:
         with file_lock(self.files.path(conf.ipam_lock_file or f"{self.run_dir}/ipam.lock"), deadline):
             yield
 
+    @contextmanager
+    def attachment_lock(self, label: str, deadline: Deadline) -> Iterator[None]:
+        """Never two executions of one attachment at a time, whichever process runs them. Raises AttachmentBusy."""
+        from cni_calico.kernel.lock import attachment_lock
+
+        with attachment_lock(self.files.path(f"{self.run_dir}/cni-locks"), label, deadline):
+            yield
+
+    def open_netns(self, path: str) -> int:
+        """A descriptor of the network namespace the call names; the caller closes it. Raises NetnsGone."""
+        from cni_calico.kernel.netns import open_netns
+
+        return open_netns(self.files.path(path))
+
+    def new_uid(self) -> str:
+        """A random UUID (RFC 4122, version 4)."""
+        raw = bytearray(os.urandom(16))
+        raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
+        text = raw.hex()
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
     def random_bytes(self, count: int) -> bytes:
         return os.urandom(count)
 

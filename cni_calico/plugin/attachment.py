@@ -41,6 +41,17 @@ class Attachment:
         return names.handle_id(self.network, self.container_id)
 
     @property
+    def own_handle_id(self) -> str:
+        """The handle of a container's further interface in the same network, so that DEL of one keeps the other's."""
+        return f"{self.handle_id}.{self.ifname}"
+
+    @property
+    def handle_ids(self) -> tuple[str, ...]:
+        """Every handle the attachment's addresses may be stored under, the ones of very old releases last."""
+        old = f"{self.namespace}.{self.workload}" if self.orchestrator == KUBERNETES else self.container_id
+        return (self.handle_id, self.own_handle_id, old)
+
+    @property
     def label(self) -> str:
         """The attachment in words, for locks and messages."""
         return f"{self.network}/{self.container_id}/{self.ifname}"
@@ -110,7 +121,7 @@ def plan_endpoint(
         "projectcalico.org/namespace": attachment.namespace,
         "projectcalico.org/orchestrator": attachment.orchestrator,
     }
-    profiles = (attachment.network,)
+    profiles: tuple[str, ...] = (attachment.network,)
     metadata = Metadata(
         name=attachment.endpoint_key.name,
         namespace=attachment.namespace,

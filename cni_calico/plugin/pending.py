@@ -16,6 +16,7 @@ from cni_calico.errors import CalicoError
 from cni_calico.kernel.files import Files
 from cni_calico.model.settings import DatastoreConfig, KubernetesAccess
 from cni_calico.names import sha1_hex
+from cni_calico.plugin.attachment import Attachment
 
 FORMAT = 1
 
@@ -30,12 +31,30 @@ class Intent:
     handle_ids: tuple[str, ...]
     endpoint: tuple[str, str]
     datastore: DatastoreConfig
-    addresses: tuple[str, ...] = ()
     recorded: str = field(default="", compare=False)
 
     @property
     def file_name(self) -> str:
-        return sha1_hex(f"{self.network}/{self.container_id}/{self.ifname}") + ".json"
+        return intent_file(self.network, self.container_id, self.ifname)
+
+
+def intent_file(network: str, container_id: str, ifname: str) -> str:
+    """The file name of an attachment's intent: there is at most one."""
+    return sha1_hex(f"{network}/{container_id}/{ifname}") + ".json"
+
+
+def plan_intent(attachment: Attachment, datastore: DatastoreConfig, *, recorded: str = "") -> Intent:
+    """Everything an attachment may hold in the datastore."""
+    key = attachment.endpoint_key
+    return Intent(
+        network=attachment.network,
+        container_id=attachment.container_id,
+        ifname=attachment.ifname,
+        handle_ids=attachment.handle_ids,
+        endpoint=(key.namespace, key.name),
+        datastore=datastore,
+        recorded=recorded,
+    )
 
 
 def directory(state_dir: str) -> str:
@@ -76,6 +95,6 @@ def _parse(document: Mapping[str, Any]) -> Intent:
     datastore["kubernetes"] = KubernetesAccess(**datastore["kubernetes"])
     datastore["etcd_endpoints"] = tuple(datastore["etcd_endpoints"])
     values["datastore"] = DatastoreConfig(**datastore)
-    for name in ("handle_ids", "endpoint", "addresses"):
+    for name in ("handle_ids", "endpoint"):
         values[name] = tuple(values[name])
     return Intent(**values)

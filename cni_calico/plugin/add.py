@@ -1,0 +1,266 @@
+"""ADD: addresses, kernel, endpoint record, result; and when any of them fails, all of it undone in reverse.
+
+Rule: everything is parsed before anything is taken; the undo of a step stands beside the step. A repeated ADD ends in
+the same state with the same addresses; a second network of the same container joins its endpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv6Address, ip_interface, ip_network
+from typing import TYPE_CHECKING, Any
+
+from cni_calico.cni.environment import Call
+from cni_calico.cni.netconf import NetConf
+from cni_calico.cni.result import Result, ResultInterface, ResultIP, ResultRoute, render_result
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, InvalidConfig
+from cni_calico.ipam.commands import (
+    UNDO_TIMEOUT_S,
+    IpamRequest,
+    assign,
+    plan_request,
+    require_ready,
+    result_of,
+)
+from cni_calico.ipam.nodename import BOOT_WAIT_S, read_nodename
+from cni_calico.ipam.services import Services
+from cni_calico.plugin import pending
+from cni_calico.plugin.attachment import Attachment, plan_attachment, plan_endpoint, plan_profile, select_veth
+from cni_calico.plugin.endpoints import Recorded, apply_endpoint, ensure_profile, read_recorded
+from cni_calico.plugin.mtu import read_mtu
+from cni_calico.plugin.plan import PodPlan, random_mac
+
+if TYPE_CHECKING:
+    from cni_calico.ipam.allocator import Allocator
+
+Address = IPv4Address | IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """What IPAM gave: the addresses, its result's routes, and destinations that replace the default routes."""
+
+    addresses: tuple[Address, ...]
+    result_routes: tuple[ResultRoute, ...]
+    dns: Mapping[str, Any]
+    extra_routes: tuple[Any, ...] = ()
+
+
+def add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Mapping[str, Any]:
+    """The result of ADD, rendered for the configuration's version. Raises CalicoError with everything undone."""
+    if not conf.ipam.type:
+        raise InvalidConfig(
+            "cannot set up the pod's network: the configuration has no ipam.type",
+            details='add "ipam": {"type": "calico-ipam"}',
+        )
+    node = read_nodename(conf, services.files, deadline, wait_s=BOOT_WAIT_S)
+    attachment = plan_attachment(call, conf.name, node)
+    request = plan_request(conf, call, node)
+    with ExitStack() as held:
+        netns = services.open_netns(call.netns)
+        held.callback(os.close, netns)
+        held.enter_context(services.attachment_lock(attachment.label, deadline))
+        require_ready(services, conf, deadline)
+        store = services.store(conf.datastore)
+        recorded = read_recorded(store, attachment, deadline)
+        if _is_second_network(recorded, attachment):
+            result = _join_network(conf, services, attachment, recorded, deadline)
+        else:
+            mtu = read_mtu(conf, services, node, deadline)
+            task = _Addition(call, conf, services, deadline, attachment, recorded, netns, mtu)
+            result = task.run(request)
+        _take_back_intent(services, attachment)
+    return render_result(result, conf.cni_version)
+
+
+def _is_second_network(recorded: Recorded, attachment: Attachment) -> bool:
+    own = recorded.own
+    return own is not None and recorded.is_ours(attachment) and attachment.network not in own.profiles
+
+
+def _join_network(
+    conf: NetConf, services: Services, attachment: Attachment, recorded: Recorded, deadline: Deadline
+) -> Result:
+    """Add this network's profile to the endpoint the container has; its addresses are the answer."""
+    own = recorded.own
+    assert own is not None
+    store = services.store(conf.datastore)
+    ensure_profile(store, plan_profile(attachment, now=rfc3339(time.time()), uid=services.new_uid()), deadline)
+    endpoint = replace(own, profiles=(*own.profiles, attachment.network))
+    apply_endpoint(store, recorded.stored, endpoint, deadline)
+    return Result(
+        interfaces=(ResultInterface(own.interface_name), ResultInterface(own.endpoint, mac=own.mac)),
+        ips=tuple(ResultIP(ip_interface(str(network)), 1) for network in own.ip_networks),
+        routes=tuple(ResultRoute(str(network)) for network in own.ip_networks),
+        dns=dict(conf.raw.get("dns") or {}),
+    )
+
+
+def _take_back_intent(services: Services, attachment: Attachment) -> None:
+    name = pending.intent_file(attachment.network, attachment.container_id, attachment.ifname)
+    if services.files.exists(f"{pending.directory(services.state_dir)}/{name}"):
+        pending.remove_intent(services.files, services.state_dir, name)
+
+
+def rfc3339(now_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s))
+
+
+@dataclass(slots=True)
+class _Addition:
+    """One ADD under its lock; the steps share what has been found out."""
+
+    call: Call
+    conf: NetConf
+    services: Services
+    deadline: Deadline
+    attachment: Attachment
+    recorded: Recorded
+    netns: int
+    mtu: int
+
+    def run(self, request: IpamRequest) -> Result:
+        with ExitStack() as undo:
+            given = self._addresses(request, undo)
+            plan = self._plan(given)
+            mac = self._network(plan, undo)
+            self._endpoint(plan, mac)
+            undo.pop_all()
+        return self._result(plan, given, mac)
+
+    # -- addresses ----------------------------------------------------------------------------------------------------
+
+    def _addresses(self, request: IpamRequest, undo: ExitStack) -> Addresses:
+        if self.conf.ipam.is_calico:
+            return self._calico_addresses(request, undo)
+        return self._delegated_addresses(undo)
+
+    def _calico_addresses(self, request: IpamRequest, undo: ExitStack) -> Addresses:
+        allocator = self.services.allocator(self.conf.datastore)
+        handle_id = self._handle(allocator)
+        request = replace(request, handle_id=handle_id)
+        with self.services.ipam_lock(self.conf, self.deadline):
+            assigned = assign(allocator, request, self.deadline)
+        if not self.recorded.is_ours(self.attachment):  # else the addresses were there before this call
+            undo.callback(self._give_back, handle_id, tuple(item.address for item in assigned))
+        result = result_of(assigned, explicit=bool(request.addresses))
+        return Addresses(
+            addresses=tuple(item.address for item in assigned), result_routes=result.routes, dns=self._dns({})
+        )
+
+    def _handle(self, allocator: Allocator) -> str:
+        """The attachment's usual handle, unless another interface of the container holds its addresses under it."""
+        main = self.attachment.handle_id
+        others = {n.network_address for e in self.recorded.same_container(self.attachment) for n in e.ip_networks}
+        if not others:
+            return main
+        held = {item.address for item in allocator.addresses_of(main, self.deadline)}
+        own = self.recorded.own
+        mine = {n.network_address for n in own.ip_networks} if own and self.recorded.is_ours(self.attachment) else set()
+        return self.attachment.own_handle_id if held & others and not held & mine else main
+
+    def _give_back(self, handle_id: str, addresses: tuple[Address, ...]) -> None:
+        allocator = self.services.allocator(self.conf.datastore)
+        try:
+            allocator.release_handle(handle_id, Deadline.after(UNDO_TIMEOUT_S))
+        except CalicoError as e:
+            self.services.log.error(f"cannot give back {', '.join(map(str, addresses))}: {e.message}")
+            self._owe()
+
+    def _owe(self) -> None:
+        """What cannot be undone now is recorded, and released when the datastore is back."""
+        intent = pending.plan_intent(self.attachment, self.conf.datastore)
+        try:
+            pending.record_intent(self.services.files, self.services.state_dir, intent)
+        except OSError as e:
+            self.services.log.error(f"cannot record that {self.attachment.label} is to be released: {e}")
+
+    def _delegated_addresses(self, undo: ExitStack) -> Addresses:
+        from cni_calico.plugin.delegate import assign_delegated, run_delegate
+
+        own = self.recorded.own
+        if own is not None and self.recorded.is_ours(self.attachment) and own.ip_networks:
+            # the delegate would refuse to allocate twice for one container
+            addresses = tuple(network.network_address for network in own.ip_networks)
+            return Addresses(addresses, tuple(ResultRoute(str(n)) for n in own.ip_networks), self._dns({}))
+        undo.callback(
+            _ignoring_failure,
+            self.services,
+            lambda: run_delegate(self.call, self.conf, self.services, Deadline.after(UNDO_TIMEOUT_S), command="DEL"),
+        )
+        result = assign_delegated(self.call, self.conf, self.services, self.deadline)
+        return Addresses(
+            addresses=tuple(ip.address.ip for ip in result.ips),
+            result_routes=result.routes or tuple(ResultRoute(str(ip.address)) for ip in result.ips),
+            dns=self._dns(result.dns),
+            extra_routes=tuple(ip_network(route.dst, strict=False) for route in result.routes),
+        )
+
+    def _dns(self, from_ipam: Mapping[str, Any]) -> Mapping[str, Any]:
+        return dict(from_ipam) or dict(self.conf.raw.get("dns") or {})
+
+    # -- kernel -------------------------------------------------------------------------------------------------------
+
+    def _plan(self, given: Addresses) -> PodPlan:
+        own = self.recorded.own
+        mac = bytes.fromhex(own.mac.replace(":", "")) if own and self.recorded.is_ours(self.attachment) else b""
+        return PodPlan(
+            host_ifname=select_veth(self.attachment, own, self.recorded.others),
+            pod_ifname=self.call.ifname,
+            mtu=self.mtu,
+            addresses=given.addresses,
+            mac=mac if len(mac) == 6 else random_mac(self.services.random_bytes(6)),
+            num_queues=self.conf.num_queues,
+            include_default_routes=self.conf.include_default_routes,
+            extra_routes=given.extra_routes,
+            allow_ip_forwarding=self.conf.allow_ip_forwarding,
+        )
+
+    def _network(self, plan: PodPlan, undo: ExitStack) -> str:
+        from cni_calico.plugin.dataplane import apply_addresses, create_links
+
+        links = create_links(plan, self.netns, undo, self.deadline)
+        apply_addresses(
+            plan, links, self.netns, self.deadline, owned=lambda _: self.conf.ipam.is_calico, log=self.services.log
+        )
+        return links.mac
+
+    # -- record and result --------------------------------------------------------------------------------------------
+
+    def _endpoint(self, plan: PodPlan, mac: str) -> None:
+        store, now = self.services.store(self.conf.datastore), rfc3339(time.time())
+        endpoint = plan_endpoint(
+            self.attachment,
+            own=self.recorded.own,
+            veth=plan.host_ifname,
+            mac=mac,
+            addresses=plan.addresses,
+            now=now,
+            uid=self.services.new_uid(),
+        )
+        profile = plan_profile(self.attachment, now=now, uid=self.services.new_uid())
+        ensure_profile(store, profile, self.deadline)
+        apply_endpoint(store, self.recorded.stored, endpoint, self.deadline)
+
+    def _result(self, plan: PodPlan, given: Addresses, mac: str) -> Result:
+        return Result(
+            interfaces=(
+                ResultInterface(plan.host_ifname),
+                ResultInterface(plan.pod_ifname, mac=mac, sandbox=self.call.netns, mtu=plan.mtu),
+            ),
+            ips=tuple(ResultIP(ip_interface((a, a.max_prefixlen)), 1) for a in given.addresses),
+            routes=given.result_routes,
+            dns=given.dns,
+        )
+
+
+def _ignoring_failure(services: Services, act: Any) -> None:
+    try:
+        act()
+    except CalicoError as e:
+        services.log.error(f"while undoing: {e.message}")

@@ -1,0 +1,35 @@
+"""calico's verbs: ``serve(call, services) -> Answer``, the one function that the resident server and the one-shot
+process both run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cni_calico.cni.answer import Answer
+from cni_calico.cni.environment import Call
+from cni_calico.cni.netconf import NetConf
+from cni_calico.deadline import Deadline
+from cni_calico.ipam.services import Services
+from cni_calico.ipam.serving import Handler, run_call
+
+
+def _add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Mapping[str, Any]:
+    from cni_calico.plugin.add import add
+
+    return add(call, conf, services, deadline)
+
+
+def _delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+    from cni_calico.plugin.delete import delete
+
+    delete(call, conf, services, deadline)
+
+
+HANDLERS: dict[str, Handler] = {"ADD": _add, "DEL": _delete}
+
+
+def serve(call: Call, services: Services) -> Answer:
+    """The answer of the calico executable to a call; never raises."""
+    return run_call(call, services, HANDLERS)

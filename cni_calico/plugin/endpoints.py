@@ -1,0 +1,94 @@
+"""The stored side of an attachment: its WorkloadEndpoint, its neighbours' in name, and its network's Profile.
+
+Rule: an endpoint is written and removed by compare-and-swap, and removed only when its containerID is ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cni_calico.datastore.client import CommitConflict, Datastore, Versioned, Write
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CorruptRecord, TryAgain
+from cni_calico.model.codec import decode_endpoint, encode
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Resource, WorkloadEndpoint
+from cni_calico.plugin.attachment import Attachment
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """``own`` is the endpoint stored under the attachment's key, whoever it belongs to; ``others`` those whose host
+    interface could have the same name.
+    """
+
+    stored: Versioned | None
+    own: WorkloadEndpoint | None
+    others: tuple[WorkloadEndpoint, ...]
+
+    def is_ours(self, attachment: Attachment) -> bool:
+        return self.own is not None and self.own.container_id == attachment.container_id
+
+    def same_container(self, attachment: Attachment) -> tuple[WorkloadEndpoint, ...]:
+        """Endpoints of the container's other interfaces."""
+        return tuple(other for other in self.others if other.container_id == attachment.container_id)
+
+
+def read_recorded(store: Datastore, attachment: Attachment, deadline: Deadline) -> Recorded:
+    """One list. Raises DatastoreError; CorruptRecord only for the attachment's own endpoint."""
+    stored, own, others = None, None, []
+    for item in store.list(attachment.siblings, deadline).items:
+        if not isinstance(item.key, ResourceKey):
+            continue
+        if item.key == attachment.endpoint_key:
+            stored, own = item, decode_endpoint(item.key, item.value)
+            continue
+        try:
+            others.append(decode_endpoint(item.key, item.value))
+        except CorruptRecord:
+            continue  # another attachment's; 'calicoctl ipam check' names it
+    return Recorded(stored, own, tuple(others))
+
+
+def ensure_profile(store: Datastore, profile: Resource, deadline: Deadline) -> None:
+    """Create a network's Profile when it is missing; an existing one is the user's and stays."""
+    key = ResourceKey("Profile", profile.metadata.name)
+    if store.get(key, deadline) is not None:
+        return
+    try:
+        store.commit([Write.create(key, encode(profile))], deadline)
+    except CommitConflict:
+        return
+
+
+def apply_endpoint(store: Datastore, old: Versioned | None, endpoint: WorkloadEndpoint, deadline: Deadline) -> None:
+    """Store an endpoint over ``old``. Raises TryAgain when somebody else keeps changing it."""
+    metadata = endpoint.metadata
+    key = ResourceKey("WorkloadEndpoint", metadata.name, metadata.namespace)
+    for _ in range(_ATTEMPTS):
+        write = Write.create(key, encode(endpoint)) if old is None else Write.update(old, encode(endpoint))
+        try:
+            store.commit([write], deadline)
+            return
+        except CommitConflict as e:
+            old = e.failed[0].current
+    raise TryAgain(f"cannot write WorkloadEndpoint {metadata.namespace}/{metadata.name}: it keeps changing")
+
+
+def remove_endpoint(
+    store: Datastore, key: ResourceKey, container_id: str, deadline: Deadline, *, stored: Versioned | None = None
+) -> None:
+    """Remove an endpoint if it is this container's; absent, or another container's, is success."""
+    if stored is None:
+        stored = store.get(key, deadline)
+    for _ in range(_ATTEMPTS):
+        if stored is None or decode_endpoint(key, stored.value).container_id != container_id:
+            return
+        try:
+            store.commit([Write.delete(stored)], deadline)
+            return
+        except CommitConflict as e:
+            stored = e.failed[0].current
+    raise TryAgain(f"cannot remove WorkloadEndpoint {key.namespace}/{key.name}: it keeps changing")

@@ -1,0 +1,73 @@
+"""The MTU of a pod's interface when the configuration leaves it open.
+
+Rule: the configuration's own number > the file that calico-node writes > the MTU of the interface that holds the node's
+address less the encapsulation its pools use > the interface of the default route > 1500.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_interface
+from typing import Any
+
+from cni_calico.cni.netconf import NetConf
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CorruptRecord, NodeNotSetUp
+from cni_calico.ipam.services import Services
+from cni_calico.model.codec import decode_pool
+from cni_calico.model.keys import ResourceKey, ResourceList
+
+DEFAULT_MTU = 1500
+MIN_MTU = 68  # RFC 791; the kernel refuses less
+OVERHEAD = {"ipip": 20, "vxlan4": 50, "vxlan6": 70}
+
+
+def read_mtu(conf: NetConf, services: Services, node: str, deadline: Deadline) -> int:
+    """The MTU to use. Raises NodeNotSetUp when require_mtu_file is set and the file is missing or wrong."""
+    if conf.mtu:
+        return conf.mtu
+    path = f"{services.state_dir}/mtu"
+    try:
+        mtu = int(services.files.read_text(path).strip())
+        if mtu >= MIN_MTU:
+            return mtu
+        problem = f"{mtu} is below {MIN_MTU}"
+    except (OSError, ValueError) as e:
+        problem = str(e)
+    if conf.require_mtu_file:
+        raise NodeNotSetUp(
+            f"cannot read the MTU from {path}: {problem}",
+            details="calico-node writes the file; or set mtu in the configuration, or require_mtu_file to false",
+        )
+    return _mtu_of_node(conf, services, node, deadline)
+
+
+def _mtu_of_node(conf: NetConf, services: Services, node: str, deadline: Deadline) -> int:
+    from cni_calico.kernel.interfaces_brief import mtu_of_address, mtu_of_default_route
+
+    store = services.store(conf.datastore)
+    stored = store.get(ResourceKey("Node", node), deadline)
+    address = _own_address(stored.value) if stored is not None else None
+    mtu = mtu_of_address(address, deadline) if address is not None else 0
+    base = mtu or mtu_of_default_route(deadline) or DEFAULT_MTU
+    return max(base - _overhead(conf, services, deadline), MIN_MTU)
+
+
+def _own_address(document: Any) -> Any:
+    try:
+        return ip_interface(document["spec"]["bgp"]["ipv4Address"]).ip
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _overhead(conf: NetConf, services: Services, deadline: Deadline) -> int:
+    largest = 0
+    for item in services.store(conf.datastore).list(ResourceList("IPPool"), deadline).items:
+        try:
+            pool = decode_pool(item.key, item.value)  # type: ignore[arg-type]
+        except CorruptRecord:
+            continue
+        if pool.ipip_mode != "Never":
+            largest = max(largest, OVERHEAD["ipip"])
+        if pool.vxlan_mode != "Never":
+            largest = max(largest, OVERHEAD[f"vxlan{pool.cidr.version}"])
+    return largest
