@@ -1,0 +1,17 @@
+#!/bin/sh
+# Builds the executables: calico, calico-ipam and the others of build/launch, over one shared contents directory.
+#
+#   build/build.sh [DIR]        (default dist/bin)
+#
+# What is there already and made from the same sources is left as it is. The executables run on this machine and on
+# those with the same or a newer C library; build/install-bundle.sh makes them run on older ones.
+set -eu
+case ${1:-} in "" | /*) directory=${1:-} ;; *) directory=$PWD/$1 ;; esac
+cd "$(dirname "$0")/.."
+directory=${directory:-dist/bin}
+tests/setup/python.sh
+mkdir -p .cache "$directory"
+# one build at a time: tests that need the executables may ask for them together
+exec 9>.cache/build.lock
+flock 9
+exec .venv/bin/python build/freeze.py "$directory"

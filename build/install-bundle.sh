@@ -1,0 +1,116 @@
+#!/bin/sh
+# Installs a bundle of executables beside whatever is there, so that no call of a CNI runtime ever fails meanwhile.
+#
+#   install-bundle.sh [--plain] SRC DEST [FINAL [NAME...]]
+#
+#   SRC    a directory that build/build.sh made
+#   DEST   where to write, as this process sees it          (/host/opt/cni/bin)
+#   FINAL  the same directory as the host sees it           (/opt/cni/bin; default: DEST made absolute)
+#   NAME   executables to install                           (default: all)
+#   --plain  leave the dynamic linker as it is: the executables then need a C library as new as the build machine's
+#
+# Without --plain the executables use the dynamic linker and the C library of the bundle, by an absolute path below
+# FINAL; they do not start from another place.
+#
+# Rules: files are written under temporary names, checked, and renamed. The contents directory carries the version in its
+# name and is complete before an executable that uses it appears. The contents that the replaced executables used stay
+# (processes may still load modules from there), those before them go after a day.
+# Needs: cp dd find head ln ls mkdir mktemp mv rm sha256sum sync touch; busybox has them all.
+set -eu
+
+die() {
+  echo "install-bundle.sh: $*" >&2
+  exit 1
+}
+plain=
+if [ "${1:-}" = --plain ]; then
+  plain=1
+  shift
+fi
+[ $# -ge 2 ] || die "usage: install-bundle.sh [--plain] SRC DEST [FINAL [NAME...]]"
+src=$(cd "$1" && pwd -P)
+mkdir -p "$2"
+dest=$(cd "$2" && pwd -P)
+final=${3:-$dest}
+final=${final%/}
+case $final in /*) ;; *) die "cannot install for $final: not an absolute path" ;; esac
+if [ $# -gt 3 ]; then shift 3; else shift $#; fi
+
+# The contents directory that the executables of SRC belong to; there may be older ones beside it.
+contents=
+for directory in "$src"/.calico-*; do
+  if [ -f "$directory/executables" ] && (cd "$src" && sha256sum -c "$directory/executables") >/dev/null 2>&1; then
+    contents=${directory##*/}
+  fi
+done
+[ -n "$contents" ] || die "cannot install from $src: no bundle there, or a damaged one"
+
+verify() { # contents directory
+  (cd "$1" && sha256sum -c manifest) >/dev/null 2>&1
+}
+
+# Everything unfinished goes when this script ends, however it ends.
+trap 'rm -rf "${scratch:-}"' EXIT
+trap 'exit 1' HUP INT TERM
+scratch=$(mktemp -d "$dest/.install-XXXXXX")
+chmod 755 "$scratch"
+
+if ! verify "$dest/$contents"; then
+  cp -R "$src/$contents" "$scratch/contents"
+  verify "$scratch/contents" || die "cannot install into $dest: what was copied differs from $src/$contents"
+  # a directory cannot be replaced in one step: a damaged one is moved aside
+  if [ -e "$dest/$contents" ]; then mv "$dest/$contents" "$scratch/damaged"; fi
+  mv "$scratch/contents" "$dest/$contents"
+fi
+rm -f "$dest/$contents/superseded"
+# an executable finds its contents directory beside itself
+ln -s "$dest/$contents" "$scratch/$contents"
+
+poke() { # file offset; bytes come on stdin
+  dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
+}
+
+# Make a copied executable use the bundle's dynamic linker (and, with the colon back in its search path, C library).
+make_portable() { # file interpreter-offset interpreter-room search-path-cut
+  linker=
+  for candidate in "$dest/$contents"/glibc/ld-*.so*; do linker=$final/$contents/glibc/${candidate##*/}; done
+  [ "${#linker}" -lt "$3" ] || die "cannot install for $final: the path is too long"
+  printf '%s\000' "$linker" | poke "$1" "$2"
+  printf ':' | poke "$1" "$4"
+}
+
+# Does it start? Through the dynamic linker by its path as seen from here: FINAL may exist on the host only.
+starts() { # file
+  for linker in "$dest/$contents"/glibc/ld-*.so*; do
+    CNI_COMMAND=VERSION "$linker" --library-path "$dest/$contents/glibc:$dest/$contents" "$1" -v </dev/null >/dev/null
+  done
+}
+
+while read -r digest name; do
+  if [ $# -gt 0 ]; then
+    case " $* " in *" $name "*) ;; *) continue ;; esac
+  fi
+  new=$scratch/$name
+  cp "$src/$name" "$new"
+  echo "$digest  $new" | sha256sum -c >/dev/null 2>&1 || die "cannot install $name: the copy differs"
+  if [ -z "$plain" ]; then
+    while read -r which interpreter room cut; do
+      if [ "$which" = "$name" ]; then make_portable "$new" "$interpreter" "$room" "$cut"; fi
+    done <"$src/$contents/placeholders"
+  fi
+  starts "$new" || die "cannot install $name: it does not start"
+done <"$src/$contents/executables"
+sync
+while read -r _ name; do
+  if [ -f "$scratch/$name" ]; then mv -f "$scratch/$name" "$dest/$name"; fi
+done <"$dest/$contents/executables"
+
+# Contents of other versions: note when they went out of use; keep the last one, and all for a day.
+for directory in "$dest"/.calico-*; do
+  if [ "$directory" != "$dest/$contents" ] && [ ! -e "$directory/superseded" ]; then touch "$directory/superseded"; fi
+done
+find "$dest" -maxdepth 1 -name '.install-*' -mtime +0 -exec rm -rf {} +
+previous=$(cd "$dest" && find .calico-* -maxdepth 1 -name superseded -exec ls -dt {} + | head -n 1)
+find "$dest" -maxdepth 2 -path "$dest/.calico-*/superseded" -mtime +0 | while read -r mark; do
+  if [ "$mark" != "$dest/$previous" ]; then rm -rf "${mark%/superseded}"; fi
+done
