@@ -75,6 +75,15 @@ class Services:
 
         return open_netns(self.files.path(path))
 
+    def was_synced(self) -> bool:
+        """Whether the datastore has been reached since this node started (the directory is emptied at boot)."""
+        return self.files.exists(f"{self.run_dir}/cni-synced")
+
+    def mark_synced(self) -> None:
+        if not self.was_synced():
+            self.files.make_directory(self.run_dir, 0o755)
+            self.files.write_atomic(f"{self.run_dir}/cni-synced", b"", 0o644)
+
     def new_uid(self) -> str:
         """A random UUID (RFC 4122, version 4)."""
         raw = bytearray(os.urandom(16))

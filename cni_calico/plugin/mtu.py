@@ -42,7 +42,7 @@ def read_mtu(conf: NetConf, services: Services, node: str, deadline: Deadline) -
 
 
 def _mtu_of_node(conf: NetConf, services: Services, node: str, deadline: Deadline) -> int:
-    from cni_calico.kernel.interfaces_brief import mtu_of_address, mtu_of_default_route
+    from cni_calico.kernel.mtu import mtu_of_address, mtu_of_default_route
 
     store = services.store(conf.datastore)
     stored = store.get(ResourceKey("Node", node), deadline)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from cni_calico.errors import CalicoError
+from cni_calico.errors import CalicoError, DecodeFailure
 from cni_calico.kernel.files import Files
 from cni_calico.model.settings import DatastoreConfig, KubernetesAccess
 from cni_calico.names import sha1_hex
@@ -80,11 +80,22 @@ def read_intents(files: Files, state_dir: str) -> Iterator[tuple[str, Intent | s
         if not name.endswith(".json") or name.startswith("."):
             continue
         try:
-            yield name, _parse(json.loads(files.read_bytes(f"{directory(state_dir)}/{name}")))
-        except FileNotFoundError:
-            continue  # somebody else has replayed it
-        except (OSError, ValueError, TypeError, KeyError, CalicoError) as e:
-            yield name, f"{type(e).__name__}: {e}"
+            intent = read_intent(files, state_dir, name)
+        except (OSError, CalicoError) as e:
+            yield name, str(e)
+            continue
+        if intent is not None:  # else somebody else has replayed it
+            yield name, intent
+
+
+def read_intent(files: Files, state_dir: str, name: str) -> Intent | None:
+    """One recorded intent, None when there is none. Raises OSError, DecodeFailure."""
+    try:
+        return _parse(json.loads(files.read_bytes(f"{directory(state_dir)}/{name}")))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError) as e:
+        raise DecodeFailure(f"cannot read {directory(state_dir)}/{name}: {type(e).__name__}: {e}") from e
 
 
 def _parse(document: Mapping[str, Any]) -> Intent:

@@ -1,0 +1,145 @@
+"""CHECK: prevResult against reality; every difference is found, none is repaired.
+
+Rule: the first difference is the message, all of them are ``details``: a JSON list of {where, kind, name, wanted, found}.
+Source: CNI specification 1.1.0 "CHECK".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from cni_calico.cni.environment import Call
+from cni_calico.cni.netconf import NetConf
+from cni_calico.cni.result import Result, parse_result
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CheckFailed, InvalidConfig, NetnsGone
+from cni_calico.ipam.nodename import read_nodename
+from cni_calico.ipam.services import Services
+from cni_calico.plugin.attachment import Attachment, plan_attachment
+from cni_calico.plugin.endpoints import Recorded, read_recorded
+from cni_calico.plugin.mtu import read_mtu
+from cni_calico.plugin.plan import Difference, PodPlan
+
+
+def check(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+    """Raises CheckFailed when anything differs from what ADD left."""
+    if conf.prev_result is None:
+        raise InvalidConfig("cannot check: required prevResult is missing", details="CHECK needs the result of ADD")
+    previous = parse_result(conf.prev_result)
+    attachment = plan_attachment(call, conf.name, read_nodename(conf, services.files, deadline))
+    with ExitStack() as held:
+        held.enter_context(services.attachment_lock(attachment.label, deadline))
+        recorded = read_recorded(services.store(conf.datastore), attachment, deadline)
+        plan = _plan(call, conf, services, attachment, recorded, previous, deadline)
+        found = [
+            *_network_differences(plan, call, services, deadline),
+            *_endpoint_differences(attachment, recorded, plan, previous),
+            *_ipam_differences(call, conf, services, attachment, recorded, plan, deadline),
+        ]
+    if found:
+        raise CheckFailed(
+            f"cannot confirm {attachment.label}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""),
+            details=json.dumps(
+                [
+                    {"where": d.where, "kind": d.kind, "name": d.name, "wanted": d.wanted, "found": d.found}
+                    for d in found
+                ]
+            ),
+        )
+
+
+def _plan(
+    call: Call,
+    conf: NetConf,
+    services: Services,
+    attachment: Attachment,
+    recorded: Recorded,
+    previous: Result,
+    deadline: Deadline,
+) -> PodPlan:
+    """The network that ADD must have left, from its own result."""
+    own = {index for index, item in enumerate(previous.interfaces) if item.name == call.ifname and item.sandbox}
+    pod = next((item for item in previous.interfaces if item.name == call.ifname and item.sandbox), None)
+    host = previous.interfaces[0].name if previous.interfaces else attachment.veth
+    if recorded.own is not None and recorded.is_ours(attachment):
+        host = recorded.own.interface_name
+    addresses = tuple(ip.address.ip for ip in previous.ips if not own or ip.interface is None or ip.interface in own)
+    if not addresses:
+        raise InvalidConfig(f"cannot check: prevResult has no address on {call.ifname}")
+    return PodPlan(
+        host_ifname=host,
+        pod_ifname=call.ifname,
+        mtu=pod.mtu if pod is not None and pod.mtu else read_mtu(conf, services, attachment.node, deadline),
+        addresses=addresses,
+        mac=bytes.fromhex(pod.mac.replace(":", "")) if pod is not None and len(pod.mac) == 17 else None,
+        num_queues=conf.num_queues,
+        include_default_routes=conf.include_default_routes,
+        allow_ip_forwarding=conf.allow_ip_forwarding,
+    )
+
+
+def _network_differences(plan: PodPlan, call: Call, services: Services, deadline: Deadline) -> tuple[Difference, ...]:
+    from cni_calico.plugin.dataplane import find_differences
+
+    try:
+        netns = services.open_netns(call.netns)
+    except NetnsGone as e:
+        return (Difference("pod", "netns", call.netns, "present", e.message),)
+    try:
+        return find_differences(plan, netns, deadline)
+    finally:
+        os.close(netns)
+
+
+def _endpoint_differences(
+    attachment: Attachment, recorded: Recorded, plan: PodPlan, previous: Result
+) -> Iterator[Difference]:
+    key = attachment.endpoint_key
+    name = f"{key.namespace}/{key.name}"
+    own = recorded.own
+    if own is None:
+        yield Difference("datastore", "endpoint", name, "present", "")
+        return
+    wanted = {
+        "containerID": attachment.container_id,
+        "node": attachment.node,
+        "endpoint": attachment.ifname,
+        "ipNetworks": ",".join(sorted(f"{a}/{a.max_prefixlen}" for a in plan.addresses)),
+    }
+    found = {
+        "containerID": own.container_id,
+        "node": own.node,
+        "endpoint": own.endpoint,
+        "ipNetworks": ",".join(sorted(map(str, own.ip_networks))),
+    }
+    if previous.interfaces:
+        wanted["interfaceName"], found["interfaceName"] = previous.interfaces[0].name, own.interface_name
+    if plan.mac is not None:
+        wanted["mac"], found["mac"] = plan.mac.hex(":"), own.mac.lower()
+    for field, value in wanted.items():
+        if found[field] != value:
+            yield Difference("datastore", "endpoint", f"{name} {field}", value, found[field])
+
+
+def _ipam_differences(
+    call: Call,
+    conf: NetConf,
+    services: Services,
+    attachment: Attachment,
+    recorded: Recorded,
+    plan: PodPlan,
+    deadline: Deadline,
+) -> Iterator[Difference]:
+    if not conf.ipam.is_calico:
+        from cni_calico.plugin.delegate import run_delegate
+
+        run_delegate(call, conf, services, deadline, command="CHECK")
+        return
+    allocator = services.allocator(conf.datastore)
+    held = {item.address for handle in attachment.handle_ids for item in allocator.addresses_of(handle, deadline)}
+    for address in plan.addresses:
+        if address not in held:
+            yield Difference("datastore", "allocation", str(address), f"handle {attachment.handle_id}", "")

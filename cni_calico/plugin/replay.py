@@ -1,0 +1,74 @@
+"""Recorded DEL intents are carried out once the datastore is back: by the next successful call, or by the agent.
+
+Rule: an intent is carried out under its attachment's lock, by handle and by container ID, and its file goes last; a
+crash in between repeats what has no further effect. One that cannot be carried out stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, DatastoreError
+from cni_calico.ipam.services import Services
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.settings import DatastoreConfig
+from cni_calico.plugin import pending
+from cni_calico.plugin.endpoints import remove_endpoint
+
+LOCK_PATIENCE_S = 0.05
+BATCH = 16
+
+
+@dataclass(slots=True)
+class Replayed:
+    """How many intents were carried out, and what kept the others."""
+
+    done: int = 0
+    kept: int = 0
+    unreadable: int = 0
+
+
+def replay_intents(
+    services: Services, deadline: Deadline, *, only: DatastoreConfig | None = None, limit: int = BATCH
+) -> Replayed:
+    """Carry out at most ``limit`` intents (of one datastore when ``only`` is given); never raises CalicoError."""
+    report = Replayed()
+    for name, intent in pending.read_intents(services.files, services.state_dir):
+        if report.done + report.kept >= limit or deadline.expired():
+            break
+        if isinstance(intent, str):
+            report.unreadable += 1
+            services.log.error(f"cannot read the DEL intent {name}: {intent}; it is left in place")
+            continue
+        if only is not None and intent.datastore != only:
+            continue
+        try:
+            _replay(services, name, deadline)
+            report.done += 1
+        except (CalicoError, OSError) as e:
+            report.kept += 1
+            services.log.warning(f"the DEL intent {name} is kept: {e}")
+            if isinstance(e, DatastoreError):
+                break  # the next one would meet the same datastore
+    return report
+
+
+def _replay(services: Services, name: str, deadline: Deadline) -> None:
+    intent = pending.read_intent(services.files, services.state_dir, name)
+    if intent is None:
+        return
+    label = f"{intent.network}/{intent.container_id}/{intent.ifname}"
+    with services.attachment_lock(label, deadline.sooner(LOCK_PATIENCE_S)):
+        if pending.read_intent(services.files, services.state_dir, name) is None:
+            return  # an ADD has taken it back, or somebody else was faster
+        store = services.store(intent.datastore)
+        namespace, endpoint = intent.endpoint
+        if endpoint:
+            key = ResourceKey("WorkloadEndpoint", endpoint, namespace)
+            remove_endpoint(store, key, intent.container_id, deadline)
+        allocator = services.allocator(intent.datastore)
+        for handle_id in dict.fromkeys(intent.handle_ids):
+            allocator.release_handle(handle_id, deadline)
+        pending.remove_intent(services.files, services.state_dir, name)
+        services.log.info(f"released what {label} held, as recorded by an earlier DEL")
