@@ -1,0 +1,196 @@
+"""PURE: requests about interfaces and namespaces' ids, encoded by hand, and their answers decoded.
+
+Rule: no socket here; kernel/rtnl.py sends what these functions build. pyroute2, too slow to import on the call path, is
+the oracle in the tests. Layouts: linux/if_link.h, veth.h, net_namespace.h.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from cni_calico import faults
+from cni_calico.kernel import wire
+from cni_calico.kernel.wire import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Request, attribute, nested, text, u32
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NamedTuple
+else:
+    from cni_calico.kernel.tuples import NamedTuple
+
+LINK_CREATE = faults.declare("netlink.link-create")
+LINK_SET = faults.declare("netlink.link-set")
+LINK_DELETE = faults.declare("netlink.link-delete")
+
+AF_INET, AF_INET6 = 2, 10
+RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK, RTM_SETLINK = 16, 17, 18, 19
+RTM_NEWNSID, RTM_GETNSID = 88, 90
+
+IFF_UP = 0x1
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_TXQLEN, IFLA_LINKINFO = 1, 3, 4, 5, 13, 18
+IFLA_AF_SPEC, IFLA_GROUP, IFLA_NET_NS_FD, IFLA_EXT_MASK = 26, 27, 28, 29
+IFLA_NUM_TX_QUEUES, IFLA_NUM_RX_QUEUES, IFLA_LINK_NETNSID = 31, 32, 37
+IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 1, 2, 1
+IFLA_INET_CONF, IFLA_INET6_CONF, IFLA_INET6_ADDR_GEN_MODE = 1, 2, 8
+SKIP_STATISTICS = 8  # RTEXT_FILTER_SKIP_STATS
+NETNSA_NSID, NETNSA_FD = 1, 3
+
+_IFINFO = Struct("=BxHiII")  # family, device type, index, flags, change mask
+
+
+def _link(index: int = 0, flags: int = 0, change: int = 0) -> bytes:
+    return _IFINFO.pack(0, 0, index, flags, change)
+
+
+def create_veth(
+    name: str,
+    peer: str,
+    peer_netns_fd: int,
+    *,
+    mtu: int,
+    mac: bytes | None = None,
+    peer_mac: bytes | None = None,
+    queues: int = 1,
+    group: int = 0,
+) -> Request:
+    """A veth whose peer is born in its namespace: moving it there later would cost 37 ms.
+
+    The host's end gets transmit queue length 0, as upstream's. IFF_UP cannot be asked for here: ENOTCONN for the peer.
+    """
+    ends = [b"", b""]
+    for i, (ifname, address) in enumerate(((name, mac), (peer, peer_mac))):
+        parts = [text(IFLA_IFNAME, ifname), u32(IFLA_MTU, mtu)]
+        parts += [u32(IFLA_NUM_TX_QUEUES, queues), u32(IFLA_NUM_RX_QUEUES, queues)]
+        if address:
+            parts.append(attribute(IFLA_ADDRESS, address))
+        ends[i] = b"".join(parts)
+    data = nested(VETH_INFO_PEER, _link(), ends[1], u32(IFLA_NET_NS_FD, peer_netns_fd))
+    info = nested(IFLA_LINKINFO, text(IFLA_INFO_KIND, "veth"), nested(IFLA_INFO_DATA, data))
+    body = _link() + ends[0] + u32(IFLA_TXQLEN, 0) + (u32(IFLA_GROUP, group) if group else b"") + info
+    return Request(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, f"create interface {name} (peer {peer})", LINK_CREATE)
+
+
+def get_link(which: str | int) -> Request:
+    """By name or index; answers ENODEV when there is none."""
+    skip = u32(IFLA_EXT_MASK, SKIP_STATISTICS)
+    if isinstance(which, int):
+        return Request(RTM_GETLINK, 0, _link(which) + skip, f"read interface number {which}")
+    return Request(RTM_GETLINK, 0, _link() + skip + text(IFLA_IFNAME, which), f"read interface {which}")
+
+
+def list_links() -> Request:
+    return Request(RTM_GETLINK, NLM_F_DUMP, _link() + u32(IFLA_EXT_MASK, SKIP_STATISTICS), "list interfaces")
+
+
+def set_link(
+    index: int,
+    label: str,
+    *,
+    up: bool | None = None,
+    mac: bytes | None = None,
+    mtu: int | None = None,
+    name: str | None = None,
+    group: int | None = None,
+) -> Request:
+    """``label`` is the interface's name as error texts give it."""
+    flags, change = (IFF_UP if up else 0), (0 if up is None else IFF_UP)
+    body = _link(index, flags, change)
+    if mac is not None:
+        body += attribute(IFLA_ADDRESS, mac)
+    if mtu is not None:
+        body += u32(IFLA_MTU, mtu)
+    if name is not None:
+        body += text(IFLA_IFNAME, name)
+    if group is not None:
+        body += u32(IFLA_GROUP, group)
+    return Request(RTM_SETLINK, 0, body, f"set interface {label}", LINK_SET)
+
+
+def delete_link(index: int, label: str) -> Request:
+    return Request(RTM_DELLINK, 0, _link(index), f"delete interface {label}", LINK_DELETE)
+
+
+def delete_group(group: int) -> Request:
+    """Every interface of the group at once: one wait of the kernel instead of one for each."""
+    body = _link() + u32(IFLA_GROUP, group)
+    return Request(RTM_DELLINK, 0, body, f"delete the interfaces of group {group}", LINK_DELETE)
+
+
+class Link(NamedTuple):
+    """``peer`` is the index of a veth's other end (0: none), ``peer_netns`` its namespace's id here (-1: this one).
+
+    ``inet`` and ``inet6`` are the interface's configuration as 32-bit numbers in the kernel's order (see devconf).
+    """
+
+    ifindex: int
+    name: str
+    up: bool
+    mac: bytes
+    mtu: int
+    kind: str
+    peer: int
+    peer_netns: int
+    group: int
+    tx_queues: int
+    inet: bytes
+    inet6: bytes
+    addr_gen_mode: int
+
+
+def decode_link(payload: bytes) -> Link:
+    """Raises KernelError for anything that is not an RTM_NEWLINK payload."""
+    if len(payload) < _IFINFO.size:
+        raise wire.malformed("an interface", f"{len(payload)} bytes")
+    _family, _type, index, flags, _change = _IFINFO.unpack_from(payload)
+    found = wire.attributes(payload, _IFINFO.size)
+    info = wire.attributes(found.get(IFLA_LINKINFO, b""))
+    spec = wire.attributes(found.get(IFLA_AF_SPEC, b""))
+    inet, inet6 = wire.attributes(spec.get(AF_INET, b"")), wire.attributes(spec.get(AF_INET6, b""))
+    mode = inet6.get(IFLA_INET6_ADDR_GEN_MODE, b"\0")
+    return Link(
+        ifindex=index,
+        name=wire.name(found.get(IFLA_IFNAME)),
+        up=bool(flags & IFF_UP),
+        mac=found.get(IFLA_ADDRESS, b""),
+        mtu=wire.number(found.get(IFLA_MTU)),
+        kind=wire.name(info.get(IFLA_INFO_KIND)),
+        peer=wire.number(found.get(IFLA_LINK)),
+        peer_netns=wire.signed(found.get(IFLA_LINK_NETNSID), -1),
+        group=wire.number(found.get(IFLA_GROUP)),
+        tx_queues=wire.number(found.get(IFLA_NUM_TX_QUEUES)),
+        inet=inet.get(IFLA_INET_CONF, b""),
+        inet6=inet6.get(IFLA_INET6_CONF, b""),
+        addr_gen_mode=mode[0] if mode else 0,
+    )
+
+
+def decode_group(payload: bytes) -> tuple[int, int]:
+    """(index, group) of a link: the part of decode_link that looking through all links of a host needs."""
+    if len(payload) < _IFINFO.size:
+        raise wire.malformed("an interface", f"{len(payload)} bytes")
+    return _IFINFO.unpack_from(payload)[2], wire.number(wire.attributes(payload, _IFINFO.size).get(IFLA_GROUP))
+
+
+# Position of a setting in Link.inet and Link.inet6: linux/ip.h (counted from 1 there) and linux/ipv6.h
+_INET = {"forwarding": 0, "proxy_arp": 2, "route_localnet": 25}
+_INET6 = {"forwarding": 0, "accept_ra": 3, "proxy_ndp": 22, "disable_ipv6": 26, "accept_dad": 27}
+
+
+def devconf(link: Link, family: str, setting: str) -> int | None:
+    """The value of ``net.<family>.conf.<link>.<setting>`` as the link's description gave it; None: not in it."""
+    if family == "ipv6" and setting == "addr_gen_mode":
+        return link.addr_gen_mode if link.inet6 else None
+    values, positions = (link.inet, _INET) if family == "ipv4" else (link.inet6, _INET6)
+    at = positions.get(setting, -1) * 4
+    if at < 0 or len(values) < at + 4:
+        return None
+    return wire.signed(values[at : at + 4], 0)
+
+
+def get_netns_id(netns_fd: int) -> Request:
+    """The id that this namespace knows another one by (-1: none yet), to tell whose peer a veth has."""
+    return Request(RTM_GETNSID, 0, b"\0\0\0\0" + u32(NETNSA_FD, netns_fd), "read the id of a network namespace")
+
+
+def decode_netns_id(payload: bytes) -> int:
+    return wire.signed(wire.attributes(payload, 4).get(NETNSA_NSID), -1)

@@ -1,0 +1,207 @@
+"""The rtnetlink socket: sends the requests of links.py, addresses.py and routes.py, several at a time.
+
+Rule: one Rtnl belongs to one network namespace (the one its opener was in) and one thread at a time; every error of the
+kernel becomes a KernelError with the kernel's own words. ``_socket`` because ``socket`` costs 6 ms of import.
+
+The kernel works through the messages of one send in their order and reports every failure, so only the last message
+asks for an acknowledgement: when that has come, everything before it has been done or has failed.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+from errno import EAGAIN, EINTR, ENOBUFS, ENODEV
+
+from cni_calico import faults
+from cni_calico.errors import DeadlineExceeded, KernelError, LinkGone
+from cni_calico.kernel import wire
+from cni_calico.kernel.wire import HEADER, NLM_F_ACK, NLM_F_DUMP_INTR, NLM_F_REQUEST, Request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import NamedTuple
+
+    from cni_calico.deadline import Deadline
+    from cni_calico.kernel.wire import Message
+else:
+    from cni_calico.kernel.tuples import NamedTuple
+
+_SOL_NETLINK = 270
+_NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 10, 11, 12
+_RECEIVE_BYTES = 32768  # the largest part of a dump that the kernel makes
+_DUMP_ATTEMPTS = 10
+
+
+class Outcome(NamedTuple):
+    """What became of one request: the payloads it was answered with, or its error."""
+
+    replies: list[bytes]
+    error: KernelError | None
+
+
+class Rtnl:
+    """A NETLINK_ROUTE socket of the namespace the opening thread is in."""
+
+    def __init__(self) -> None:
+        try:
+            self._socket = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, _socket.NETLINK_ROUTE)
+            for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK):
+                try:
+                    self._socket.setsockopt(_SOL_NETLINK, option, 1)
+                except OSError:
+                    pass  # an older kernel: no texts (4.12), unfiltered dumps (4.20); callers filter again anyway
+            self._socket.setblocking(False)
+        except OSError as e:
+            raise KernelError(f"cannot open a netlink socket: {e.strerror}", errno=e.errno or 0) from e
+        self._buffer = bytearray(_RECEIVE_BYTES)
+        self._seq = 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Rtnl:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def one(self, request: Request, deadline: Deadline) -> bytes:
+        """The first (for a single object: only) answer to a read; b"" for a request that only changes."""
+        replies = self.run((request,), deadline)[0]
+        return replies[0] if replies else b""
+
+    def run(self, requests: Sequence[Request], deadline: Deadline) -> list[list[bytes]]:
+        """Carry out all, in order; the answers of each. Raises the first error after all were tried."""
+        outcomes = self.submit(requests, deadline)
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+        return [outcome.replies for outcome in outcomes]
+
+    def submit(self, requests: Sequence[Request], deadline: Deadline) -> list[Outcome]:
+        """Carry out all, in order and in one send; a failure does not keep later ones from being tried.
+
+        A dump must be alone. Raises DeadlineExceeded, and KernelError when the conversation itself broke.
+        """
+        deadline.require(requests[0].doing)
+        if requests[0].is_dump:
+            return [Outcome(self._dump(requests[0], deadline), None)]
+        allowed, injected = _reach_before(requests)
+        outcomes = self._exchange(allowed, deadline) if allowed else []
+        if injected is not None:
+            outcomes.append(injected)
+            return outcomes
+        for i, request in enumerate(requests):
+            if request.point and outcomes[i].error is None:
+                try:
+                    faults.after(request.point)
+                except faults.Injected as e:
+                    outcomes[i] = Outcome([], _translated(request, e.errno, "", e))
+        return outcomes
+
+    def dump(self, request: Request, deadline: Deadline) -> list[bytes]:
+        """All answers to a list request."""
+        deadline.require(request.doing)
+        return self._dump(request, deadline)
+
+    def _exchange(self, requests: Sequence[Request], deadline: Deadline) -> list[Outcome]:
+        first = self._seq + 1
+        last = first + len(requests) - 1
+        self._send(requests, NLM_F_ACK)
+        outcomes = [Outcome([], None) for _ in requests]
+        for message in self._answers(first, last, requests[0].doing, deadline):
+            request = requests[message.seq - first]
+            if message.kind != wire.NLMSG_ERROR:
+                outcomes[message.seq - first].replies.append(message.payload)
+                continue
+            errno, text = wire.parse_acknowledgement(message)
+            if errno:
+                outcomes[message.seq - first] = Outcome([], _translated(request, errno, text))
+            if message.seq == last:
+                break
+        return outcomes
+
+    def _dump(self, request: Request, deadline: Deadline) -> list[bytes]:
+        for _ in range(_DUMP_ATTEMPTS):
+            self._send((request,), 0)
+            replies: list[bytes] = []
+            interrupted = False
+            for message in self._answers(self._seq, self._seq, request.doing, deadline):
+                if message.kind in (wire.NLMSG_DONE, wire.NLMSG_ERROR):
+                    interrupted |= bool(message.flags & NLM_F_DUMP_INTR)
+                    errno, text = wire.parse_acknowledgement(message)
+                    if errno:
+                        raise _translated(request, errno, text)
+                    break
+                interrupted |= bool(message.flags & NLM_F_DUMP_INTR)
+                replies.append(message.payload)
+            if not interrupted:
+                return replies
+            deadline.require(request.doing)
+        raise KernelError(f"cannot {request.doing}: it kept changing while it was read", errno=EINTR)
+
+    def _send(self, requests: Sequence[Request], last_flags: int) -> None:
+        parts, last = [], len(requests) - 1
+        for i, request in enumerate(requests):
+            self._seq = self._seq + 1 & 0x7FFFFFFF or 1
+            flags = NLM_F_REQUEST | request.flags | (last_flags if i == last else 0)
+            body = request.body
+            parts.append(HEADER.pack(HEADER.size + len(body), request.kind, flags, self._seq, 0) + body)
+        try:
+            self._socket.sendto(b"".join(parts), (0, 0))
+        except OSError as e:
+            raise _translated(requests[0], e.errno, "", e) from e
+
+    def _answers(self, first: int, last: int, doing: str, deadline: Deadline) -> Iterator[Message]:
+        """Messages from the kernel with our sequence numbers, for ever; others are leftovers of a broken exchange."""
+        while True:
+            for message in wire.split_messages(self._receive(doing, deadline)):
+                if first <= message.seq <= last and message.kind != wire.NLMSG_NOOP:
+                    yield message
+
+    def _receive(self, doing: str, deadline: Deadline) -> bytes:
+        while True:
+            try:
+                size, sender = self._socket.recvfrom_into(self._buffer, _RECEIVE_BYTES, _socket.MSG_TRUNC)
+            except OSError as e:
+                if e.errno != EAGAIN:
+                    lost = "; answers were lost" if e.errno == ENOBUFS else ""
+                    raise KernelError(f"cannot {doing}: {e.strerror}{lost}", errno=e.errno or 0) from e
+                self._wait(doing, deadline)
+                continue
+            if size > _RECEIVE_BYTES:
+                raise wire.malformed("a netlink answer", f"{size} bytes are more than fit")
+            if sender[0] == 0:  # the kernel; any process may send to this socket
+                return bytes(memoryview(self._buffer)[:size])
+
+    def _wait(self, doing: str, deadline: Deadline) -> None:
+        from select import POLLIN, poll
+
+        poller = poll()
+        poller.register(self._socket.fileno(), POLLIN)
+        if not poller.poll(deadline.remaining_s() * 1000):
+            raise DeadlineExceeded(f"cannot {doing}: the kernel did not answer in time")
+
+
+def _reach_before(requests: Sequence[Request]) -> tuple[Sequence[Request], Outcome | None]:
+    """The requests that may be sent, and the outcome of the one that a test makes fail."""
+    for i, request in enumerate(requests):
+        if request.point:
+            try:
+                faults.before(request.point)
+            except faults.Injected as e:
+                return requests[:i], Outcome([], _translated(request, e.errno, "", e))
+    return requests, None
+
+
+def _translated(request: Request, errno: int | None, kernel_text: str, cause: OSError | None = None) -> KernelError:
+    number = errno or 0
+    reason = str(cause) if isinstance(cause, faults.Injected) else os.strerror(number)
+    if kernel_text:
+        reason += f" (kernel: {kernel_text})"
+    kind = LinkGone if number == ENODEV else KernelError
+    error = kind(f"cannot {request.doing}: {reason}", errno=number)
+    error.__cause__ = cause
+    return error
