@@ -1,0 +1,142 @@
+"""The datastores that the contract suite runs against.
+
+A backend joins by adding a class to ``BACKENDS`` (and its address to ``open_address`` when it can be used by several
+processes). ``fresh`` gives an empty store for one test or example; ``Space.open`` one more client of that same store.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from pathlib import Path
+
+from cni_calico.datastore.client import Datastore, Document
+from cni_calico.datastore.local import LocalStore
+from cni_calico.model.keys import BlockKey, HandleKey, Key, ResourceKey
+from tests.fakes.memory_store import MemoryStore
+
+
+@dataclass
+class Space:
+    """An empty store. ``address``: for ``open_address`` in another process; "" when there is no such thing."""
+
+    first: Datastore
+    address: str = ""
+    opened: list[Datastore] = field(default_factory=list)
+
+    def open(self) -> Datastore:
+        if not self.address:
+            return self.first
+        self.opened.append(open_address(self.address))
+        return self.opened[-1]
+
+
+class Backend:
+    """``history``: lists at old revisions; ``verbatim``: documents come back as they were written;
+    ``processes``: several processes can use it.
+    """
+
+    name = ""
+    history = True
+    verbatim = True
+    processes = True
+
+    @contextmanager
+    def fresh(self) -> Iterator[Space]:
+        raise NotImplementedError
+        yield
+
+    def close(self) -> None:
+        """End what the backend started for the whole run."""
+
+
+class Memory(Backend):
+    name = "memory"
+    processes = False
+
+    @contextmanager
+    def fresh(self) -> Iterator[Space]:
+        yield Space(MemoryStore())
+
+
+class Local(Backend):
+    name = "local"
+
+    @contextmanager
+    def fresh(self) -> Iterator[Space]:
+        directory = tempfile.mkdtemp(prefix="cct-local-")
+        address = f"local:{directory}/datastore.db"
+        with ExitStack() as undo:
+            undo.callback(shutil.rmtree, directory)
+            space = Space(open_address(address), address)
+            undo.callback(space.first.close)
+            undo.callback(lambda: [store.close() for store in space.opened])
+            yield space
+
+
+BACKENDS: dict[str, type[Backend]] = {"memory": Memory, "local": Local}
+
+
+def open_address(address: str) -> Datastore:
+    """A client of the store that ``Space.address`` names."""
+    kind, _, rest = address.partition(":")
+    if kind == "local":
+        return LocalStore(rest, poll_s=0.005)
+    raise ValueError(address)
+
+
+# -- documents every backend can store, told apart by a number ---------------------------------------------------------
+
+BLOCK = ip_network("10.65.0.0/26")
+KEYS: tuple[Key, ...] = (
+    HandleKey("net.one"),
+    HandleKey("net.two"),
+    HandleKey("net.three"),
+    BlockKey(BLOCK),
+    BlockKey(ip_network("fd00:65::40/122")),
+    ResourceKey("GlobalNetworkSet", "first"),
+    ResourceKey("GlobalNetworkSet", "second"),
+    ResourceKey("NetworkSet", "third", "space"),
+)
+
+
+def document(key: Key, n: int) -> Document:
+    if isinstance(key, HandleKey):
+        return {"block": {str(BLOCK): n}, "deleted": False}
+    if isinstance(key, BlockKey):
+        return {
+            "cidr": str(key.cidr),
+            "affinity": "host:node-1",
+            "allocations": [None] * key.cidr.num_addresses,
+            "unallocated": list(range(key.cidr.num_addresses)),
+            "attributes": [],
+            "sequenceNumber": n,
+            "sequenceNumberForAllocation": {},
+            "deleted": False,
+        }
+    assert isinstance(key, ResourceKey)
+    name = {"name": key.name, "namespace": key.namespace} if key.namespace else {"name": key.name}
+    return {
+        "apiVersion": "projectcalico.org/v3",
+        "kind": key.kind,
+        "metadata": name,
+        "spec": {"nets": [f"10.{n // 256 % 256}.{n % 256}.0/24"]},
+    }
+
+
+def number(key: Key, value: Document) -> int:
+    if isinstance(key, HandleKey):
+        return int(value["block"][str(BLOCK)])
+    if isinstance(key, BlockKey):
+        return int(value["sequenceNumber"])
+    _, high, low, _ = value["spec"]["nets"][0].split(".")
+    return int(high) * 256 + int(low)
+
+
+def scratch_file(space: Space) -> Path:
+    """The file of an embedded store."""
+    return Path(space.address.removeprefix("local:"))

@@ -1,0 +1,34 @@
+"""Fixtures of the contract suite: every test runs once per backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from cni_calico.datastore.client import Datastore
+from cni_calico.deadline import Deadline
+from tests.contract.backends import BACKENDS, Backend, Space
+
+
+@pytest.fixture(scope="session", params=sorted(BACKENDS))
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    made = BACKENDS[request.param]()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def space(backend: Backend) -> Iterator[Space]:
+    with backend.fresh() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def store(space: Space) -> Datastore:
+    return space.first
+
+
+@pytest.fixture
+def soon() -> Deadline:
+    return Deadline.after(30)
