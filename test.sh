@@ -1,0 +1,32 @@
+#!/bin/bash
+# Sets up what is missing, builds the executables, and runs the tests.
+#
+#   ./test.sh [--all] [-- PYTEST-ARGUMENT...]
+#
+#   --all   the slow tests too
+#
+# pytest's summary names every test that was skipped, and why. A test that could run on this machine (root, network
+# namespaces) and was skipped all the same counts as failed; tests/conftest.py has the rules.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+options=(--no-unexpected-skips)
+while [ $# -gt 0 ]; do
+  case $1 in
+    --all) options+=(--slow) ;;
+    --)
+      shift
+      break
+      ;;
+    *)
+      sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//p;}' "$0" >&2
+      exit 2
+      ;;
+  esac
+  shift
+done
+
+tests/setup/python.sh
+if [ "$(id -u)" = 0 ]; then tests/setup/tests.sh; fi
+build/build.sh
+exec .venv/bin/python -m pytest "${options[@]}" "$@"

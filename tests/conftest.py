@@ -1,0 +1,104 @@
+"""What every suite shares: which tests can run on this machine, and that none is skipped without being noticed.
+
+Rule: a test is skipped for one of two reasons, a marker's need that this machine does not meet, or one of
+``MAY_BE_SKIPPED``. With ``--no-unexpected-skips`` (as ./test.sh calls pytest) any other skip, and a marker's skip on a
+machine that has root and network namespaces, is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+ROOT = Path(__file__).resolve().parent.parent
+LAB_CACHE = Path(
+    os.environ.get("LAB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cni-lab"
+)
+
+# beginnings of reasons that are good ones anywhere
+MAY_BE_SKIPPED = ("slow: ", "kernel: ")
+
+
+@cache
+def has_namespaces() -> bool:
+    return os.geteuid() == 0 and subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode == 0
+
+
+def has_tool(*names: str) -> bool:
+    return all((LAB_CACHE / name).is_file() for name in names)
+
+
+# marker -> (is its need met?, the reason when it is not)
+NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
+    "netns": (has_namespaces, "netns: needs root and network namespaces"),
+    "etcd": (lambda: has_tool("bin/etcd"), "etcd: tests/setup/tests.sh builds it"),
+    "cnitool": (lambda: has_tool("bin/cnitool", "cni/bin/portmap"), "cnitool: tests/setup/tests.sh builds it"),
+    "bundle": (lambda: Path("/usr/bin/objcopy").exists(), "bundle: tests/setup/python.sh installs what it needs"),
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("cni-calico")
+    group.addoption("--slow", action="store_true", help="run the tests marked slow too")
+    group.addoption(
+        "--no-unexpected-skips", action="store_true", help="fail for a skip without one of the good reasons"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not config.getoption("--slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: only with ./test.sh --all"))
+        for marker, (met, reason) in NEEDS.items():
+            if item.get_closest_marker(marker) and not met():
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def unexpected(reason: str) -> bool:
+    """True for a skip that hides something: not a good reason anywhere, and not one on this machine."""
+    if reason.startswith(MAY_BE_SKIPPED):
+        return False
+    return has_namespaces() or not reason.startswith(tuple(f"{marker}: " for marker in NEEDS))
+
+
+def _fail_if_unexpected(config: pytest.Config, report: Any) -> None:
+    if not report.skipped or hasattr(report, "wasxfail") or not config.getoption("--no-unexpected-skips"):
+        return
+    reason = (
+        report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    )
+    if unexpected(reason):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but has to run on this machine: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _fail_if_unexpected(item.config, report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _fail_if_unexpected(collector.config, report)
+    return report
+
+
+@pytest.fixture(scope="session")
+def bundle() -> Path:
+    """The directory with the frozen executables of the sources as they are."""
+    done = subprocess.run([ROOT / "build" / "build.sh"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return ROOT / "dist" / "bin"

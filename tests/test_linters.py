@@ -1,0 +1,119 @@
+"""The linters and the house's rules, as tests: nobody has to remember them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = Path(sys.executable).parent
+LONGEST_MODULE = 400
+GENERATED = {"cni_calico/datastore/etcd_pb2.py"}
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """Every file of the project, relative to its root: tracked, or new and not ignored."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return tuple(Path(name) for name in sorted(listed.split("\0")) if name and (ROOT / name).is_file())
+
+
+def is_shell_script(path: Path) -> bool:
+    if path.suffix == ".sh":
+        return True
+    with (ROOT / path).open("rb") as f:
+        return re.match(rb"#! ?/(usr/)?bin/(env )?(ba|da)?sh\b", f.readline()) is not None
+
+
+def run_tool(*command: str | Path, **environment: str) -> None:
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **environment, "NO_COLOR": "1"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_ruff() -> None:
+    run_tool(TOOLS / "ruff", "check", ".")
+
+
+def test_ruff_format() -> None:
+    run_tool(TOOLS / "ruff", "format", "--check", ".")
+
+
+def test_mypy() -> None:
+    run_tool(TOOLS / "mypy")
+
+
+def test_mypy_of_the_build() -> None:
+    run_tool(TOOLS / "mypy", "--strict", *(p for p in files() if p.match("build/*.py")), MYPYPATH="build")
+
+
+def test_layers() -> None:
+    run_tool(TOOLS / "lint-imports", "--no-cache")
+
+
+def test_shellcheck() -> None:
+    scripts = [p for p in files() if is_shell_script(p)]
+    assert {"build.sh", "install-bundle.sh", "run"} <= {p.name for p in scripts}
+    run_tool(TOOLS / "shellcheck", "--external-sources", *scripts)
+
+
+def test_module_size() -> None:
+    sizes = {
+        str(p): (ROOT / p).read_text().count("\n")
+        for p in files()
+        if p.suffix == ".py" and p.parts[0] != "tests" and str(p) not in GENERATED
+    }
+    assert {name: lines for name, lines in sizes.items() if lines > LONGEST_MODULE} == {}
+
+
+def test_no_attic_modules() -> None:
+    attic = re.compile(r"(utils?|common|helpers?|manager|misc)\.py")
+    assert [str(p) for p in files() if attic.fullmatch(p.name)] == []
+
+
+# split, so that this file does not find itself
+UNWANTED = {
+    "a path of one machine": r"(?<![\w.~-])/(wo" + r"rk|ro" + r"ot)/",
+    "a registry's host": r"\b(py"
+    + r"pi\.org|files\.python"
+    + r"hosted\.org|proxy\.go"
+    + r"lang\.org|sum\.go"
+    + r"lang\.org)",
+    "unfinished work": r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|NotImplemented" + r"Error)\b",
+}
+
+
+@pytest.mark.parametrize("what", UNWANTED)
+def test_unwanted_text(what: str) -> None:
+    pattern = re.compile(UNWANTED[what])
+    found = [
+        f"{path}:{number}: {line.strip()[:100]}"
+        for path in files()
+        if path.name != "requirements.lock" and path.parts[:2] != ("tests", "golden")
+        for number, line in enumerate((ROOT / path).read_text(errors="replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+def test_tests_do_not_sleep() -> None:
+    sleep = re.compile(r"\btime\.sleep\(|\bfrom time import .*\bsleep\b")
+    found = [
+        str(path)
+        for path in files()
+        if path.suffix == ".py" and path.parts[0] == "tests" and sleep.search((ROOT / path).read_text())
+    ]
+    assert [name for name in found if name != "tests/test_linters.py"] == []
