@@ -27,7 +27,7 @@ CURRENT = "1.1.0"
 
 def read_stdin() -> bytes:
     """All of stdin."""
-    chunks = []
+    chunks: list[bytes] = []
     while True:
         chunk = os.read(0, 65536)
         if not chunk:
@@ -60,12 +60,34 @@ def run(executable: str, arguments: list[str], load: Load, flags: Flags | None =
     if command == "VERSION":
         write_stdout(version_answer(read_stdin()))
         return 0
-    answer = _serve_here(load)
-    write_stdout(answer.stdout.encode())
-    return answer.exit_code
+    stdin = read_stdin()
+    served = _serve_there(executable, stdin) if command else None
+    if served is None:
+        answer = _serve_here(load, stdin)
+        served = answer.exit_code, answer.stdout.encode()
+    write_stdout(served[1])
+    return served[0]
 
 
-def _serve_here(load: Load) -> Answer:
+def socket_path(environ: Mapping[str, str]) -> str:
+    return (environ.get("CALICO_RUN_DIR") or "/var/run/calico") + "/cni.sock"
+
+
+def _serve_there(executable: str, stdin: bytes) -> tuple[int, bytes] | None:
+    path = socket_path(os.environ)
+    try:
+        os.stat(path)
+    except OSError:
+        return None  # no server on this host: not even its client is imported
+    from cni_calico.ipam.client import ServerStuck, call_server
+
+    try:
+        return call_server(path, executable, os.environ, stdin)
+    except ServerStuck:
+        return None  # the attachment's lock decides who goes on
+
+
+def _serve_here(load: Load, stdin: bytes) -> Answer:
     from cni_calico.cni.answer import answer_error
     from cni_calico.cni.environment import parse_call
     from cni_calico.cni.versions import CURRENT as NEWEST
@@ -75,7 +97,7 @@ def _serve_here(load: Load) -> Answer:
 
     install_from_environment(os.environ)
     try:
-        call = parse_call(os.environ, read_stdin())
+        call = parse_call(os.environ, stdin)
     except CalicoError as e:
         return answer_error(e, NEWEST)
     services = Services(os.environ)

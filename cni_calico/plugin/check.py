@@ -1,6 +1,7 @@
 """CHECK: prevResult against reality; every difference is found, none is repaired.
 
-Rule: the first difference is the message, all of them are ``details``: a JSON list of {where, kind, name, wanted, found}.
+Rule: the first difference is the message, all of them are ``details``: a JSON list of objects with where, kind, name,
+wanted and found.
 Source: CNI specification 1.1.0 "CHECK".
 """
 

@@ -1,0 +1,100 @@
+"""Group work: what arrives while a batch is under way becomes the next batch.
+
+Rule: one batch at a time; the caller whose item comes first in a batch carries it out for all of them, so there is no
+thread of its own and no delay when nobody else is waiting. Every caller gets its own result or its own error.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import DeadlineExceeded
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+
+class _Slot(Generic[Item, Outcome]):
+    __slots__ = ("done", "error", "item", "leads", "outcome", "wake")
+
+    def __init__(self, item: Item) -> None:
+        self.item = item
+        self.outcome: Outcome | None = None
+        self.error: BaseException | None = None
+        self.done = False
+        self.leads = False
+        self.wake = allocate_lock()
+        self.wake.acquire()
+
+
+class Batcher(Generic[Item, Outcome]):
+    """``run(items)`` answers an outcome or an exception for each item, in order; if it raises, all of them get that."""
+
+    def __init__(self, run: Callable[[Sequence[Item]], Sequence[Outcome | BaseException]], *, limit: int) -> None:
+        self._run = run
+        self._limit = limit
+        self._guard = allocate_lock()
+        self._waiting: deque[_Slot[Item, Outcome]] = deque()
+        self._busy = False
+        self.sizes: list[int] = [0] * (limit + 1)  # how many batches there were of each size
+
+    def submit(self, item: Item, deadline: Deadline, doing: str) -> Outcome:
+        """The outcome for ``item``. Raises what ``run`` gave for it; DeadlineExceeded if its turn never came."""
+        slot: _Slot[Item, Outcome] = _Slot(item)
+        with self._guard:
+            self._waiting.append(slot)
+            lead = not self._busy
+            if lead:
+                self._busy = True
+        if not lead:
+            lead = self._await(slot, deadline, doing)
+        if lead:
+            self._lead()
+        if slot.error is not None:
+            raise slot.error
+        assert slot.done
+        return slot.outcome  # type: ignore[return-value]
+
+    def _await(self, slot: _Slot[Item, Outcome], deadline: Deadline, doing: str) -> bool:
+        """Wait until the item is done (False) or leads the next batch (True)."""
+        if not slot.wake.acquire(timeout=max(deadline.remaining_s(), 0.001)):
+            with self._guard:
+                if slot in self._waiting and not slot.leads:
+                    self._waiting.remove(slot)
+                    raise DeadlineExceeded(f"cannot {doing}: the deadline passed while others were served")
+            slot.wake.acquire()  # its batch is under way: the outcome is on its way too
+        return slot.leads
+
+    def _lead(self) -> None:
+        with self._guard:
+            batch = [self._waiting.popleft() for _ in range(min(self._limit, len(self._waiting)))]
+        self.sizes[len(batch)] += 1
+        try:
+            outcomes = self._run([slot.item for slot in batch])
+            for slot, outcome in zip(batch, outcomes, strict=True):
+                if isinstance(outcome, BaseException):
+                    slot.error = outcome
+                else:
+                    slot.outcome = outcome
+        except BaseException as e:
+            for slot in batch:
+                slot.error = slot.error or e
+        finally:
+            self._finish(batch)
+
+    def _finish(self, batch: Sequence[_Slot[Item, Outcome]]) -> None:
+        with self._guard:
+            if self._waiting:
+                heir = self._waiting[0]
+                heir.leads = True
+                heir.wake.release()
+            else:
+                self._busy = False
+        for slot in batch:
+            slot.done = True
+            if not slot.leads and slot.wake.locked():
+                slot.wake.release()

@@ -1,0 +1,98 @@
+"""The plugin executable's side of a call to the resident server.
+
+Rule: imports nothing beyond what a frozen start has loaded (``_socket``, not ``socket``: 6 ms). ``call_server`` answers
+None when the call must run in this process instead: nobody listens, or the server went away before it answered.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+from sys import byteorder
+
+from cni_calico.ipam import protocol
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PATIENCE_S = 65.0  # the call's own deadline and a little more: the server answers in time or is stuck
+CONNECT_S = 2.0
+
+VARIABLES = (
+    "CNI_COMMAND CNI_CONTAINERID CNI_NETNS CNI_IFNAME CNI_ARGS CNI_PATH CNI_NETNS_OVERRIDE PATH HOSTNAME NODENAME "
+    "FELIX_INTERFACEPREFIX DATASTORE_TYPE DATASTORE_PATH ETCD_ENDPOINTS ETCD_AUTHORITY ETCD_SCHEME ETCD_DISCOVERY_SRV "
+    "ETCD_KEY_FILE ETCD_CERT_FILE ETCD_CA_CERT_FILE ETCD_USERNAME ETCD_PASSWORD KUBECONFIG K8S_API_ENDPOINT "
+    "K8S_API_TOKEN KUBERNETES_SERVICE_HOST KUBERNETES_SERVICE_PORT CALICO_RUN_DIR CALICO_STATE_DIR"
+)
+
+
+class ServerStuck(Exception):
+    """The server took the request and did not answer in time: it may still be at it."""
+
+
+def call_server(path: str, executable: str, environ: Mapping[str, str], stdin: bytes) -> tuple[int, bytes] | None:
+    """(exit status, stdout) from the server at ``path``; None when there is none. Raises ServerStuck."""
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    opened: list[int] = []
+    try:
+        connection.settimeout(CONNECT_S)
+        try:
+            connection.connect(path)
+        except OSError:
+            return None
+        connection.settimeout(PATIENCE_S)
+        names = _open_descriptors(environ, opened)
+        variables = [(name, environ[name]) for name in VARIABLES.split() if name in environ]
+        data = protocol.frame(protocol.request_fields(executable, variables, stdin, names))
+        try:
+            _send(connection, data, opened)
+            return _receive_answer(connection)
+        except TimeoutError as e:
+            raise ServerStuck from e
+        except (OSError, protocol.Malformed):
+            return None
+    finally:
+        connection.close()
+        for fd in opened:
+            os.close(fd)
+
+
+def _open_descriptors(environ: Mapping[str, str], opened: list[int]) -> list[bytes]:
+    """Open what the server needs of this process: its network namespace argument, its root, its mount namespace."""
+    names = []
+    for name, path, flags in (
+        (protocol.NETNS, environ.get("CNI_NETNS", ""), os.O_RDONLY | os.O_NONBLOCK),
+        (protocol.ROOT, "/", os.O_PATH),
+        (protocol.MOUNTS, "/proc/self/ns/mnt", os.O_RDONLY),
+    ):
+        if not path:
+            continue
+        try:
+            opened.append(os.open(path, flags | os.O_CLOEXEC))
+        except OSError:
+            continue  # the server names the problem, with the path
+        names.append(name)
+    return names
+
+
+def _send(connection: _socket.socket, data: bytes, descriptors: list[int]) -> None:
+    rights = b"".join([fd.to_bytes(4, byteorder) for fd in descriptors])
+    sent = connection.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if rights else [])
+    while sent < len(data):
+        sent += connection.send(data[sent:])
+
+
+def _receive(connection: _socket.socket, count: int) -> bytes:
+    parts = b""
+    while len(parts) < count:
+        part = connection.recv(count - len(parts))
+        if not part:
+            raise protocol.Malformed("the connection ended in the middle of an answer")
+        parts += part
+    return parts
+
+
+def _receive_answer(connection: _socket.socket) -> tuple[int, bytes]:
+    _, length = protocol.parse_header(_receive(connection, protocol.HEADER_BYTES))
+    return protocol.parse_answer(protocol.parse_fields(_receive(connection, length)))
