@@ -1,0 +1,237 @@
+"""PURE: Pods as WorkloadEndpoint documents, Namespaces and ServiceAccounts as Profile documents.
+
+Rule: these Calico resources are derived: nothing is stored for them but three annotations of the pod. A pod's endpoint
+is always named after eth0. Sources: SPEC-datamodel, tests/golden/vectors, upstream's conversion.
+"""
+
+from __future__ import annotations
+
+import json
+from ipaddress import ip_interface, ip_network
+
+from cni_calico import names
+from cni_calico.errors import CorruptRecord
+from cni_calico.model.codec_resources import API_VERSION
+from cni_calico.model.crd import object_name
+from cni_calico.model.fields import JSON, Wrong, parse_list, parse_object, parse_objects, parse_text, parse_text_map
+from cni_calico.model.keys import ResourceKey
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+POD_IP = "cni.projectcalico.org/podIP"
+POD_IPS = "cni.projectcalico.org/podIPs"
+CONTAINER_ID = "cni.projectcalico.org/containerID"
+FLOATING_IPS = "cni.projectcalico.org/floatingIPs"
+SOURCE_PREFIXES = "cni.projectcalico.org/allowedSourcePrefixes"
+NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
+ENDPOINT = "eth0"
+_FINISHED = ("Failed", "Succeeded", "Completed")
+_PROTOCOLS = ("TCP", "UDP", "SCTP")
+_LABEL_MAX = 63
+
+
+# -- pods -------------------------------------------------------------------------------------------------------------
+
+
+def endpoint_key(namespace: str, pod: str, node: str) -> ResourceKey:
+    return ResourceKey("WorkloadEndpoint", names.endpoint_name(node, "k8s", pod, ENDPOINT), namespace)
+
+
+def read_pod(obj: JSON, *, prefix: str = names.DEFAULT_PREFIX) -> tuple[ResourceKey, dict[str, Any]] | None:
+    """Key and document of a pod's endpoint; None for a pod on the host's network or not on a node yet.
+
+    ``prefix`` begins the host interface's name. Raises CorruptRecord.
+    """
+    try:
+        return _read_pod(obj, prefix)
+    except ValueError as e:
+        raise CorruptRecord(f"cannot read {object_name(obj)}: {e}") from e
+
+
+def _read_pod(obj: JSON, prefix: str) -> tuple[ResourceKey, dict[str, Any]] | None:
+    metadata = parse_object(obj.get("metadata"), "metadata")
+    spec = parse_object(obj.get("spec") or {}, "spec")
+    if spec.get("hostNetwork") or not spec.get("nodeName"):
+        return None
+    pod = parse_text(metadata.get("name"), "metadata.name")
+    namespace = parse_text(metadata.get("namespace"), "metadata.namespace")
+    node = parse_text(spec["nodeName"], "spec.nodeName")
+    annotations = parse_text_map(metadata.get("annotations") or {}, "metadata.annotations")
+    account = parse_text(spec.get("serviceAccountName") or "", "spec.serviceAccountName")
+    key = endpoint_key(namespace, pod, node)
+    networks = [] if finished(obj) else pod_networks(obj)
+    profiles = [f"kns.{namespace}"] + ([f"ksa.{namespace}.{account}"] if account else [])
+    endpoint = {
+        "orchestrator": "k8s",
+        "node": node,
+        "containerID": annotations.get(CONTAINER_ID, ""),
+        "pod": pod,
+        "endpoint": ENDPOINT,
+        "serviceAccountName": account,
+        "ipNetworks": networks,
+        "ipNATs": _read_nats(annotations, networks),
+        "profiles": profiles,
+        "interfaceName": names.kubernetes_veth(namespace, pod, prefix),
+        "ports": _read_ports(spec),
+        "allowSpoofedSourcePrefixes": _read_prefixes(annotations),
+    }
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": "WorkloadEndpoint",
+        "metadata": _read_metadata(key, metadata, account, annotations),
+        "spec": {name: value for name, value in endpoint.items() if value not in ("", [])},
+    }
+    return key, document
+
+
+def _read_metadata(key: ResourceKey, metadata: JSON, account: str, annotations: JSON) -> dict[str, Any]:
+    out: dict[str, Any] = {"name": key.name, "namespace": key.namespace}
+    for field in ("uid", "creationTimestamp", "deletionTimestamp", "generateName"):
+        if metadata.get(field):
+            out[field] = metadata[field]
+    labels = dict(parse_text_map(metadata.get("labels") or {}, "metadata.labels"))
+    labels["projectcalico.org/namespace"] = key.namespace
+    labels["projectcalico.org/orchestrator"] = "k8s"
+    if account and len(account) < _LABEL_MAX:
+        labels["projectcalico.org/serviceaccount"] = account
+    out["labels"] = labels
+    if NETWORK_STATUS in annotations:
+        out["annotations"] = {NETWORK_STATUS: annotations[NETWORK_STATUS]}
+    return out
+
+
+def finished(obj: JSON) -> bool:
+    """Whether the pod has lost its addresses: it ran to its end, or is being deleted and its DEL was done."""
+    metadata, status = parse_object(obj.get("metadata"), "metadata"), parse_object(obj.get("status") or {}, "status")
+    annotations = parse_text_map(metadata.get("annotations") or {}, "metadata.annotations")
+    if metadata.get("deletionTimestamp") and annotations.get(POD_IP) == "":
+        return True
+    return status.get("phase") in _FINISHED
+
+
+def _address_texts(annotations: JSON, status: JSON) -> list[Any]:
+    """The status comes before the annotations, the plural forms before the singular ones."""
+    if status.get("podIPs"):
+        return [entry.get("ip") for entry in parse_objects(status["podIPs"], "status.podIPs")]
+    if status.get("podIP"):
+        return [status["podIP"]]
+    if annotations.get(POD_IPS):
+        return parse_text(annotations[POD_IPS], POD_IPS).split(",")
+    return [annotations[POD_IP]] if annotations.get(POD_IP) else []
+
+
+def pod_networks(obj: JSON) -> list[str]:
+    """The addresses recorded for a pod, as /32 and /128. Raises Wrong."""
+    metadata, status = parse_object(obj.get("metadata"), "metadata"), parse_object(obj.get("status") or {}, "status")
+    annotations = parse_text_map(metadata.get("annotations") or {}, "metadata.annotations")
+    networks = []
+    for text in _address_texts(annotations, status):
+        try:
+            networks.append(str(ip_network(parse_text(text, "pod IP"), strict=False)))
+        except ValueError as e:
+            raise Wrong("pod IP", "an IP address", text) from e
+    return networks
+
+
+def _json_list(annotations: JSON, name: str) -> list[str]:
+    text = annotations.get(name)
+    if not text:
+        return []
+    at = f"metadata.annotations[{name}]"
+    try:
+        return [parse_text(item, at) for item in parse_list(json.loads(text), at)]
+    except (ValueError, RecursionError) as e:
+        raise Wrong(at, "a JSON list of texts", text) from e
+
+
+def _read_nats(annotations: JSON, networks: list[str]) -> list[dict[str, str]]:
+    internal = {ip_interface(network).version: str(ip_interface(network).ip) for network in networks}
+    nats = []
+    for text in _json_list(annotations, FLOATING_IPS) if networks else ():
+        version = 6 if ":" in text else 4
+        if version in internal:
+            nats.append({"internalIP": internal[version], "externalIP": text})
+    return nats
+
+
+def _read_prefixes(annotations: JSON) -> list[str]:
+    prefixes = []
+    for text in _json_list(annotations, SOURCE_PREFIXES):
+        try:
+            prefixes.append(str(ip_network(text, strict=False)))
+        except ValueError as e:
+            raise Wrong(f"metadata.annotations[{SOURCE_PREFIXES}]", "networks in CIDR notation", text) from e
+    return prefixes
+
+
+def _read_ports(spec: JSON) -> list[dict[str, Any]]:
+    ports = []
+    for field in ("containers", "initContainers"):
+        for container in parse_objects(spec.get(field) or [], f"spec.{field}"):
+            for port in parse_objects(container.get("ports") or [], f"spec.{field}.ports"):
+                protocol = port.get("protocol") or "TCP"
+                if not port.get("containerPort") or not (port.get("name") or port.get("hostPort")):
+                    continue
+                if protocol in _PROTOCOLS:
+                    ports.append(_read_port(port, protocol))
+    return ports
+
+
+def _read_port(port: JSON, protocol: str) -> dict[str, Any]:
+    out = {"name": port.get("name") or "", "protocol": protocol, "port": port["containerPort"]}
+    if port.get("hostPort"):
+        out["hostPort"] = port["hostPort"]
+    if port.get("hostIP"):
+        out["hostIP"] = port["hostIP"]
+    return out
+
+
+def endpoint_annotations(document: JSON) -> dict[str, str]:
+    """The pod's annotations that stand for its endpoint."""
+    spec = document.get("spec") or {}
+    networks = list(spec.get("ipNetworks") or ())
+    return {
+        POD_IP: networks[0] if networks else "",
+        POD_IPS: ",".join(networks),
+        CONTAINER_ID: spec.get("containerID") or "",
+    }
+
+
+def cleared_annotations() -> dict[str, str]:
+    """The pod's annotations after DEL; the container ID stays."""
+    return {POD_IP: "", POD_IPS: ""}
+
+
+# -- profiles ---------------------------------------------------------------------------------------------------------
+
+
+def read_namespace(obj: JSON) -> tuple[ResourceKey, dict[str, Any]]:
+    """The Profile ``kns.<namespace>``: allows everything, applies the namespace's labels."""
+    allow = [{"action": "Allow", "source": {}, "destination": {}}]
+    return _read_profile(obj, "kns.{name}", "pcns.", {"ingress": allow, "egress": allow})
+
+
+def read_service_account(obj: JSON) -> tuple[ResourceKey, dict[str, Any]]:
+    """The Profile ``ksa.<namespace>.<name>``: applies the service account's labels."""
+    return _read_profile(obj, "ksa.{namespace}.{name}", "pcsa.", {})
+
+
+def _read_profile(obj: JSON, pattern: str, prefix: str, rules: JSON) -> tuple[ResourceKey, dict[str, Any]]:
+    try:
+        metadata = parse_object(obj.get("metadata"), "metadata")
+        own = parse_text(metadata.get("name"), "metadata.name")
+        labels = parse_text_map(metadata.get("labels") or {}, "metadata.labels")
+    except Wrong as e:
+        raise CorruptRecord(f"cannot read {object_name(obj)}: {e}") from e
+    name = pattern.format(name=own, namespace=metadata.get("namespace", ""))
+    apply = {prefix + label: value for label, value in labels.items()}
+    apply[prefix + "projectcalico.org/name"] = own
+    head = {field: metadata[field] for field in ("uid", "creationTimestamp") if metadata.get(field)}
+    return ResourceKey("Profile", name), {
+        "apiVersion": API_VERSION,
+        "kind": "Profile",
+        "metadata": {"name": name, **head},
+        "spec": {**rules, "labelsToApply": apply},
+    }
