@@ -1,5 +1,5 @@
 #!/bin/bash
-# What the tests need beyond Python: Debian packages and Go programs.
+# What the tests need beyond Python: Debian packages, Go programs, a Debian 11 root.
 #
 #   tests/setup/tests.sh [--check]      --check: only say (by exit status) whether everything is there
 set -euo pipefail
@@ -10,8 +10,9 @@ cd "$(dirname "$0")/../.."
 PACKAGES=(debootstrap nftables iptables bird2 openssl)
 
 if [ "${1:-}" = --check ]; then
-  debian_missing "${PACKAGES[@]}" >/dev/null && tests/setup/build-go-tools.sh --check
+  debian_missing "${PACKAGES[@]}" >/dev/null && tests/setup/build-go-tools.sh --check && tests/setup/old-root.sh --check
   exit
 fi
 debian_install "${PACKAGES[@]}"
 tests/setup/build-go-tools.sh
+tests/setup/old-root.sh
