@@ -13,8 +13,9 @@ import time
 from os import getpid
 
 from cni_calico.datastore.client import Event
-from cni_calico.datastore.local_file import SUB_BITS, translated
+from cni_calico.datastore.local_file import translated
 from cni_calico.datastore.local_pool import Pool
+from cni_calico.datastore.local_sql import newest_revision
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreUnavailable
 
@@ -40,8 +41,11 @@ class Feed:
         self._pool = pool
         self._poll_s = poll_s
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="local-watch", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        opened = self._open()  # here, not in the thread: the file that is there now is the one to watch
+        if opened is not None:
+            self._thread = threading.Thread(target=self._run, args=opened, name="local-watch", daemon=True)
+            self._thread.start()
 
     def announce(self, revision: int) -> None:
         """A commit of this process, or one the thread noticed."""
@@ -54,7 +58,7 @@ class Feed:
         """End the thread; watches raise DatastoreUnavailable."""
         self._stop.set()
         self._fail(DatastoreUnavailable(f"cannot watch datastore {self._pool.path}: it has been closed"))
-        if self.pid == getpid():
+        if self._thread is not None and self.pid == getpid():
             self._thread.join(READ_S)
 
     def _fail(self, error: CalicoError) -> None:
@@ -62,27 +66,31 @@ class Feed:
             self.error = self.error or error
             self.changed.notify_all()
 
-    def _run(self) -> None:
+    def _open(self) -> tuple[sqlite3.Connection, tuple[int, int]] | None:
         try:
-            connection, file = self._pool.take(Deadline.after(READ_S))
-            try:
-                self._poll(connection)
-            finally:
-                self._pool.give(connection, file)
+            return self._pool.take(Deadline.after(READ_S))
+        except CalicoError as e:
+            self._fail(e)
+            return None
+
+    def _run(self, connection: sqlite3.Connection, file: tuple[int, int]) -> None:
+        try:
+            self._poll(connection, file)
         except (sqlite3.Error, OSError) as e:
             self._fail(translated(e, f"watch datastore {self._pool.path}"))
         except CalicoError as e:
             self._fail(e)
+        finally:
+            self._pool.give(connection, file)
 
-    def _poll(self, connection: sqlite3.Connection) -> None:
-        generation, seen = self._pool.generation(), None
+    def _poll(self, connection: sqlite3.Connection, file: tuple[int, int]) -> None:
+        seen = None
         while not self._stop.is_set():
             version = connection.execute("PRAGMA data_version").fetchone()[0]
             if version != seen:
                 seen = version
-                newest = connection.execute("SELECT max(id) FROM change").fetchone()[0] or 0
-                self.announce(newest >> SUB_BITS)
-            if self._pool.generation() != generation:
+                self.announce(newest_revision(connection))
+            if self._pool.generation() != (self.pid, *file):
                 raise DatastoreUnavailable(f"cannot watch datastore {self._pool.path}: the file was replaced")
             self._stop.wait(self._poll_s)
 
