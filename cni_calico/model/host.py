@@ -1,0 +1,93 @@
+"""PURE: what the kernel of this host holds, as values: interfaces, routes, neighbours, forwarding entries.
+
+Rule: kernel/ reads and writes these, nodeagent/ computes with them; interfaces are named, never numbered, so that a
+value stays true when a device is removed and made again (``HostInterface.index`` is only an order).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+Interface = IPv4Interface | IPv6Interface
+
+PROTO_BOOT = 3
+PROTO_CALICO = 80  # upstream's number for routes that its agent programs
+
+
+@dataclass(frozen=True, slots=True)
+class HostInterface:
+    """``addresses`` in the kernel's order, those that other hosts should not be told (temporary ones) last."""
+
+    index: int
+    name: str
+    up: bool
+    mtu: int
+    addresses: tuple[Interface, ...] = ()
+    mac: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRoute:
+    """A route of the main table. ``device`` is "" and ``via`` None for a blackhole.
+
+    ``metric`` 0 is the kernel's default of the family (shown as 1024 by IPv6: readers turn that into 0).
+    """
+
+    dst: Network
+    device: str = ""
+    via: Address | None = None
+    kind: str = "unicast"
+    onlink: bool = False
+    scope: str = "global"
+    protocol: int = PROTO_CALICO
+    source: Address | None = None
+    metric: int = 0
+
+    def __str__(self) -> str:
+        parts = [self.kind] if self.kind != "unicast" else []
+        parts.append(str(self.dst))
+        parts += [f"via {self.via}"] if self.via else []
+        parts += [f"dev {self.device}"] if self.device else []
+        return " ".join(parts + (["onlink"] if self.onlink else []))
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourEntry:
+    """A permanent neighbour (``kind`` "neighbour": address -> MAC) of a device."""
+
+    device: str
+    address: Address
+    mac: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardingEntry:
+    """A static entry of a VXLAN device's forwarding database: packets for ``mac`` go to ``remote``."""
+
+    device: str
+    mac: str
+    remote: Address
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelDevice:
+    """A tunnel device with everything about it that the agent decides.
+
+    ``kind`` is "vxlan" or "ipip"; ``parent``, ``local``, ``vni``, ``port`` and ``mac`` mean VXLAN only.
+    """
+
+    name: str
+    kind: str
+    mtu: int
+    address: Address | None = None
+    parent: str = ""
+    local: Address | None = None
+    vni: int = 0
+    port: int = 0
+    mac: str = ""
+    extra_addresses: frozenset[Interface] = field(default_factory=frozenset)
+    up: bool = True

@@ -1,0 +1,196 @@
+"""PURE: which address of the host is the node's, given a list of its interfaces and a method.
+
+Rule: interfaces are walked from the highest index down, as upstream does, so first-found prefers the newest one. The
+built-in patterns are anchored at the start of a name, users' patterns are found anywhere in it. Only global unicast
+addresses of an interface that is up can be chosen. Source: SPEC "Startup", upstream's documentation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, ip_address, ip_network
+
+from cni_calico.errors import InvalidConfig
+from cni_calico.model.host import Address, HostInterface, Interface, Network
+
+# Interfaces that no other host can reach: container bridges, our own devices, kube-proxy's and the like.
+LOCAL_INTERFACES = (
+    r"docker.*",
+    r"cbr.*",
+    r"dummy.*",
+    r"podman.*",
+    r"virbr.*",
+    r"lxcbr.*",
+    r"veth.*",
+    r"lo$",
+    r"br-.*",
+    r"cali.*",
+    r"tunl.*",
+    r"flannel.*",
+    r"kube-ipvs.*",
+    r"cni.*",
+    r"vxlan\.calico$",
+    r"vxlan-v6\.calico$",
+    r"wireguard\.cali$",
+    r"wg-v6\.cali$",
+    r"nodelocaldns",
+)
+_LOCAL = re.compile("|".join(LOCAL_INTERFACES))
+_METHODS = "first-found, kubernetes-internal-ip, can-reach=, interface=, skip-interface= or cidr="
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """``kind`` is one of the names above; the other fields belong to the kinds that need them."""
+
+    kind: str
+    text: str
+    target: str = ""
+    patterns: tuple[re.Pattern[str], ...] = ()
+    networks: tuple[Network, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An address with its prefix and the interface that holds it ("" when none does)."""
+
+    address: Interface
+    interface: str
+
+
+def parse_method(text: str) -> Method:
+    """Raises ValueError saying what is wrong; an empty text is first-found."""
+    kind, equals, argument = text.strip().partition("=")
+    if not equals and kind in ("", "first-found", "kubernetes-internal-ip"):
+        return Method(kind or "first-found", text)
+    if not equals or not argument.strip():
+        raise ValueError(f"expected {_METHODS} with a value after the equals sign")
+    parts = tuple(filter(None, (part.strip() for part in argument.split(","))))
+    if kind == "can-reach":
+        return Method(kind, text, target=argument.strip())
+    if kind in ("interface", "skip-interface"):
+        return Method(kind, text, patterns=tuple(map(_parse_pattern, parts)))
+    if kind == "cidr":
+        return Method(kind, text, networks=tuple(map(_parse_network, parts)))
+    raise ValueError(f"expected {_METHODS}")
+
+
+def _parse_pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as e:
+        raise ValueError(f"expected a regular expression, {text!r} is none: {e}") from e
+
+
+def _parse_network(text: str) -> Network:
+    try:
+        return ip_network(text, strict=False)
+    except ValueError as e:
+        raise ValueError(f"expected a network in CIDR notation, got {text!r}") from e
+
+
+def is_local_interface(name: str) -> bool:
+    """Whether first-found and skip-interface leave an interface out."""
+    return _LOCAL.match(name) is not None
+
+
+def is_global_unicast(address: Address) -> bool:
+    return not (
+        address.is_multicast
+        or address.is_loopback
+        or address.is_link_local
+        or address.is_unspecified
+        or address == IPv4Address("255.255.255.255")
+    )
+
+
+def select_interfaces(interfaces: Iterable[HostInterface]) -> list[HostInterface]:
+    """The interfaces that are up, in the order in which they are tried."""
+    return sorted((i for i in interfaces if i.up), key=lambda i: -i.index)
+
+
+def select_address(
+    method: Method,
+    family: int,
+    interfaces: Sequence[HostInterface],
+    *,
+    internal_ips: Iterable[Address] = (),
+    reached_from: Address | None = None,
+) -> Choice | None:
+    """The node's address of a family, None when no interface has one that the method accepts.
+
+    ``internal_ips`` are the Kubernetes node's; ``reached_from`` is the source address of the route to a can-reach
+    target. An internal IP that no interface holds is taken as it is, with the prefix of a single address.
+    """
+    if method.kind == "kubernetes-internal-ip":
+        for internal in internal_ips:
+            if internal.version == family:
+                return select_holder(internal, interfaces)
+        return None
+    if method.kind == "can-reach":
+        if reached_from is None or reached_from.version != family:
+            return None
+        found = select_holder(reached_from, interfaces)
+        return found if found.interface else None
+    for interface in select_interfaces(interfaces):
+        if not _accepts(method, interface.name):
+            continue
+        for address in interface.addresses:
+            if address.version != family or not is_global_unicast(address.ip):
+                continue
+            if method.kind != "cidr" or any(_contains(network, address.ip) for network in method.networks):
+                return Choice(address, interface.name)
+    return None
+
+
+def _accepts(method: Method, name: str) -> bool:
+    if method.kind == "interface":
+        return any(pattern.search(name) for pattern in method.patterns)
+    if method.kind == "cidr":
+        return True
+    return not is_local_interface(name) and not any(pattern.search(name) for pattern in method.patterns)
+
+
+def _contains(network: Network, address: Address) -> bool:
+    return network.version == address.version and address in network
+
+
+def select_holder(address: Address, interfaces: Iterable[HostInterface]) -> Choice:
+    """The address with the prefix it has on its interface; without an interface that of a single address."""
+    for interface in interfaces:
+        for held in interface.addresses:
+            if held.ip == address:
+                return Choice(held, interface.name)
+    return Choice(single(address), "")
+
+
+def single(address: Address) -> Interface:
+    """The address as a /32 or /128."""
+    from ipaddress import ip_interface
+
+    return ip_interface((address, address.max_prefixlen))
+
+
+def parse_target(text: str) -> Address | None:
+    """A can-reach target that is an address already, None for a host name."""
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
+def not_found(family: int, method: Method, interfaces: Iterable[HostInterface]) -> InvalidConfig:
+    """The error for a method that found nothing; it lists what there was to choose from."""
+    seen = [
+        f"{interface.name}{'' if interface.up else ' (down)'}: {', '.join(map(str, interface.addresses)) or 'none'}"
+        for interface in sorted(interfaces, key=lambda i: i.index)
+    ]
+    variable = "IP" if family == 4 else "IP6"
+    return InvalidConfig(
+        f"cannot detect the node's IPv{family} address: method {method.text or method.kind!r} matches none of this "
+        "host's addresses",
+        details=f"set {variable} to an address or none, or {variable}_AUTODETECTION_METHOD to {_METHODS}; "
+        f"interfaces and addresses found: {'; '.join(seen) or 'none'}",
+    )

@@ -1,0 +1,223 @@
+"""PURE: the parameters that upstream calls Felix's: FELIX_ variables and FelixConfiguration resources.
+
+Rule: environment > FelixConfiguration node.<name> > FelixConfiguration default > built-in, parameter by parameter. A
+value that cannot be parsed is warned about and the next source is used; a name nobody knows is warned about, and so is
+one that upstream knows and this agent does not use. Names compare without case.
+"""
+
+# ruff: noqa: RUF009 -- a call in a class body declares a field
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any
+
+from cni_calico.nodeagent.variables import (
+    FLAG,
+    MTU,
+    NAMES,
+    PORT,
+    SECONDS,
+    TEXT,
+    Kind,
+    Setting,
+    choice,
+    number,
+    setting,
+    settings_of,
+)
+
+SEVERITIES = choice(
+    "debug",
+    "info",
+    "warning",
+    "error",
+    "none",
+    spellings={"trace": "debug", "warn": "warning", "fatal": "error", "panic": "error"},
+)
+_ENABLED = choice("Enabled", "Disabled")
+_V4 = Kind(IPv4Address, "IPv4 address")
+_V6 = Kind(IPv6Address, "IPv6 address")
+
+
+@dataclass(frozen=True, slots=True)
+class FelixSettings:
+    """The parameters this agent uses."""
+
+    interface_prefixes: tuple[str, ...] = setting(
+        "InterfacePrefix", NAMES, ("cali",), "What the names of workloads' interfaces begin with.", section="Interfaces"
+    )
+    ipv6_support: bool = setting("Ipv6Support", FLAG, True, "Do IPv6.")
+    ip_forwarding: str = setting("IPForwarding", _ENABLED, "Enabled", "Switch the host's IP forwarding on.")
+    device_route_protocol: int = setting(
+        "DeviceRouteProtocol", number(1, 255), 3, "Protocol number of routes to workloads that the agent adds."
+    )
+    device_route_source: IPv4Address | None = setting(
+        "DeviceRouteSourceAddress", _V4, None, "Source address of the host's packets to workloads."
+    )
+    device_route_source_v6: IPv6Address | None = setting(
+        "DeviceRouteSourceAddressIPv6", _V6, None, "The same for IPv6."
+    )
+    remove_external_routes: bool = setting(
+        "RemoveExternalRoutes", FLAG, True, "Remove routes on workloads' interfaces that nothing wants."
+    )
+    route_sync_disabled: bool = setting("RouteSyncDisabled", FLAG, False, "Leave all routes alone.")
+    program_cluster_routes: str = setting(
+        "ProgramClusterRoutes",
+        _ENABLED,
+        "Disabled",
+        "The agent, not BIRD, makes the routes to other nodes' blocks of IPIP and unencapsulated pools.",
+    )
+    mtu_v4_ipip: int = setting(
+        "IpInIpMtu", MTU, 0, "MTU of tunl0; 0: the node's less 20.", section="Tunnels", shown_default="0"
+    )
+    ipip_enabled: bool | None = setting("IpInIpEnabled", FLAG, None, "Make tunl0; unset: when a pool asks for it.")
+    vxlan_enabled: bool | None = setting("VXLANEnabled", FLAG, None, "Make VXLAN devices; unset: when a pool asks.")
+    vxlan_mtu: int = setting("VXLANMTU", MTU, 0, "MTU of vxlan.calico; 0: the node's less 50.")
+    vxlan_mtu_v6: int = setting("VXLANMTUV6", MTU, 0, "MTU of vxlan-v6.calico; 0: the node's less 70.")
+    vxlan_port: int = setting("VXLANPort", PORT, 4789, "UDP port of VXLAN.")
+    vxlan_vni: int = setting("VXLANVNI", number(1, 16777215), 4096, "VXLAN network identifier.")
+    iptables_backend: str = setting(
+        "IptablesBackend",
+        choice("auto", "nft", "legacy"),
+        "auto",
+        "Which rules the host's iptables are: decides where natOutgoing is done.",
+        section="Packet filter",
+    )
+    nftables_mode: str = setting("NFTablesMode", choice("Auto", "Enabled", "Disabled"), "Auto", "Use nftables.")
+    chain_insert_mode: str = setting(
+        "ChainInsertMode", choice("insert", "append"), "insert", "Where rules go in chains of the legacy iptables."
+    )
+    nat_port_range: str = setting("NATPortRange", TEXT, "", "Source ports of masqueraded connections, MIN:MAX.")
+    nat_address: IPv4Address | None = setting("NATOutgoingAddress", _V4, None, "Address to masquerade with.")
+    nat_exclusions: str = setting(
+        "NATOutgoingExclusions",
+        choice("IPPoolsOnly", "IPPoolsAndHostIPs"),
+        "IPPoolsOnly",
+        "Destinations that are not masqueraded: addresses of pools, or of hosts too.",
+    )
+    nat_interface: str = setting(
+        "IptablesNATOutgoingInterfaceFilter", TEXT, "", "Masquerade only what leaves through this interface."
+    )
+    endpoint_to_host: str = setting(
+        "DefaultEndpointToHostAction",
+        choice("DROP", "RETURN", "ACCEPT"),
+        "DROP",
+        "Recorded for the policy engine; packets from workloads to the host are not filtered yet.",
+    )
+    route_refresh_s: float = setting(
+        "RouteRefreshInterval", SECONDS, 90.0, "How often routes are compared with what is wanted.", section="Resync"
+    )
+    interface_refresh_s: float = setting("InterfaceRefreshInterval", SECONDS, 90.0, "The same for interfaces.")
+    iptables_refresh_s: float = setting(
+        "IptablesRefreshInterval", SECONDS, 180.0, "The same for legacy iptables rules."
+    )
+    nftables_refresh_s: float = setting("NftablesRefreshInterval", SECONDS, 180.0, "The same for nftables rules.")
+    health_enabled: bool = setting(
+        "HealthEnabled", FLAG, False, "Serve /liveness and /readiness.", section="Health, metrics, logs"
+    )
+    health_host: str = setting("HealthHost", TEXT, "localhost", "Address they are served on.")
+    health_port: int = setting("HealthPort", PORT, 9099, "Port they are served on.")
+    metrics_enabled: bool = setting("PrometheusMetricsEnabled", FLAG, False, "Serve Prometheus metrics.")
+    metrics_host: str = setting("PrometheusMetricsHost", TEXT, "", "Address they are served on.")
+    metrics_port: int = setting("PrometheusMetricsPort", PORT, 9091, "Port they are served on.")
+    log_severity: str = setting("LogSeverityScreen", SEVERITIES, "info", "Log level on stderr.")
+    log_file: str = setting("LogFilePath", TEXT, "", "Log file, when file logging is not disabled.")
+
+    @property
+    def resync_s(self) -> float:
+        """One full resync serves all kinds: the shortest of the intervals that is not zero; 0 switches it off."""
+        intervals = (self.route_refresh_s, self.interface_refresh_s, self.iptables_refresh_s, self.nftables_refresh_s)
+        return min(filter(None, intervals), default=0.0)
+
+
+# What a FelixConfiguration calls parameters whose FELIX_ variable is spelled otherwise.
+_RESOURCE_NAMES = {"ipipmtu": "ipinipmtu", "ipipenabled": "ipinipenabled"}
+
+# What the names of upstream's further parameters begin with: policy, eBPF, WireGuard, flow logs, OpenStack, ...
+ELSEWHERE = tuple(  # a text, because a list would take a hundred lines
+    """
+    allowipip allowvxlan awssrcdstcheck bpf cgroupv2path clusterguid clustertype calicoversion dataplane
+    datastoretype debug disableconntrackinvalid endpointreporting endpointstatuspathprefix etcd externalnodes
+    failsafe featuredetect featuregates felixhostname floatingips flowlogs genericxdp gogcthreshold gomaxprocs
+    gomemorylimit healthtimeout ignorelooserpf interfaceexclude ipsets iptablesfilter iptableslock iptablesmangle
+    iptablesmark iptablespostwrite ipv4elevated ipv4normal ipv6elevated ipv6normal ipv4vxlantunnel ipv6vxlantunnel
+    ipiniptunneladdr istio kubenodeport livemigration logaction logdebug logprefix logseverityfile logseveritysys
+    maxipsetsize metadataaddr metadataport mtuifacepattern netlinktimeout nftablesfilter nftablesmangle
+    nftablesmark openstack policysync prometheusgo prometheusprocess prometheuswireguard prometheusmetricsca
+    prometheusmetricscert prometheusmetricskey prometheusmetricsclient prometheusreporter reporting requiremtufile
+    routesource routetablerange serviceloop sidecar typha usageexport usagereporting useinternaldataplane
+    usenodelocal variant vxlantunnelmac windows wireguard workloadsource xdp
+    """.split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    settings: FelixSettings
+    warnings: tuple[str, ...]
+
+
+def parse_felix(
+    environ: Mapping[str, str],
+    node_spec: Mapping[str, Any] | None = None,
+    default_spec: Mapping[str, Any] | None = None,
+) -> Parameters:
+    """The parameters out of FELIX_ variables and the specs of FelixConfiguration node.<name> and default."""
+    environment = {name[6:]: value for name, value in environ.items() if name.upper().startswith("FELIX_")}
+    sources = (
+        ("FELIX_{}", {name.lower(): (name, text) for name, text in environment.items()}),
+        ("{} of FelixConfiguration node.<name>", _texts(node_spec)),
+        ("{} of FelixConfiguration default", _texts(default_spec)),
+    )
+    values: dict[str, Any] = {}
+    warnings: list[str] = []
+    declared = {item.name.lower(): item for item in settings_of(FelixSettings)}
+    for label, source in sources:
+        for lower, (name, text) in source.items():
+            item = declared.get(lower)
+            if item is None:
+                warnings += _stranger(label.format(name), lower)
+                continue
+            if not text:
+                continue
+            try:
+                value = _parse(item, text)
+            except ValueError as e:
+                warnings.append(f"{label.format(name)}={text!r} is not used: {e}")
+                continue
+            values.setdefault(item.attribute, value)
+    return Parameters(FelixSettings(**values), tuple(warnings))
+
+
+def _parse(item: Setting, text: str) -> Any:
+    """The value of a text; "none" is nothing at all (0, "", false) where it is no value of its own."""
+    if text.lower() == "none":
+        if item.kind is TEXT:
+            return ""
+        if isinstance(item.default, (bool, int, float)) or item.default is None:
+            return None if item.default is None else type(item.default)()
+    return item.kind.parse(text)
+
+
+def _stranger(label: str, lower: str) -> list[str]:
+    if lower.startswith(ELSEWHERE):
+        return [f"{label} has no effect: this agent does not use it"]
+    return [f"{label} is unknown: no parameter has this name"]
+
+
+def _texts(spec: Mapping[str, Any] | None) -> dict[str, tuple[str, str]]:
+    """A spec's fields as the texts that environment variables would have."""
+    out = {}
+    for name, value in (spec or {}).items():
+        lower = _RESOURCE_NAMES.get(name.lower(), name.lower())
+        if isinstance(value, bool):
+            text = "true" if value else "false"
+        elif isinstance(value, (str, int, float)):
+            text = str(value)
+        else:
+            text = "" if value is None else repr(value)
+        out[lower] = (name, text)
+    return out
