@@ -27,7 +27,25 @@ def _delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) -
     delete(call, conf, services, deadline)
 
 
-HANDLERS: dict[str, Handler] = {"ADD": _add, "DEL": _delete}
+def _check(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+    from cni_calico.plugin.check import check
+
+    check(call, conf, services, deadline)
+
+
+def _status(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+    from cni_calico.plugin.status import status
+
+    status(call, conf, services, deadline)
+
+
+def _collect(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+    from cni_calico.plugin.collect import collect_garbage
+
+    collect_garbage(call, conf, services, deadline)
+
+
+HANDLERS: dict[str, Handler] = {"ADD": _add, "DEL": _delete, "CHECK": _check, "STATUS": _status, "GC": _collect}
 
 
 def serve(call: Call, services: Services) -> Answer:
