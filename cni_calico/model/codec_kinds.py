@@ -68,7 +68,7 @@ def _version(parse: Any, version: int) -> Any:
     return parse_version
 
 
-def _parse_as_number(raw: Any, at: str) -> int:
+def parse_as_number(raw: Any, at: str) -> int:
     """A number, a text with a number, or the dotted form "high.low"."""
     if type(raw) is int and 0 <= raw < 1 << 32:
         return raw
@@ -117,7 +117,7 @@ NODE: Table = (
     Field("interfaces", "interfaces", parse_objects, (), render_list),
 )
 NODE_BGP: Table = (
-    Field("asNumber", "as_number", _parse_as_number, None),
+    Field("asNumber", "as_number", parse_as_number, None),
     Field("ipv4Address", "ipv4", _version(parse_interface, 4), None, str),
     Field("ipv6Address", "ipv6", _version(parse_interface, 6), None, str),
     Field("ipv4IPIPTunnelAddr", "ipv4_ipip_tunnel", _version(parse_address, 4), None, str),
