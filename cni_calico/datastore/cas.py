@@ -1,0 +1,72 @@
+"""The one loop that reads a record, applies a pure function, and writes the result with compare-and-swap.
+
+Rule: the function may be called several times, each time with what is stored then; a conflict brings the new value
+along, so it costs no read. After a lost answer the record is read again: the write counts as done when the record is
+what was wanted. If others changed it since, nobody can tell whether ours came first: the function then has to recognise
+its own effect in what it is given, so make it idempotent ("this address is mine", not "one more").
+"""
+
+from __future__ import annotations
+
+from cni_calico.datastore.client import CommitConflict, Write
+from cni_calico.datastore.records import decode_document, encode_document
+from cni_calico.errors import DatastoreUnavailable, OutcomeUnknown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cni_calico.datastore.client import Datastore, Document, Versioned
+    from cni_calico.deadline import Deadline
+    from cni_calico.model.keys import Key
+
+    Change = Callable[[Versioned | None], Document | None]
+
+
+def update(store: Datastore, key: Key, change: Change, deadline: Deadline) -> Versioned | None:
+    """Make a record what ``change`` says; returns it as stored (None: absent).
+
+    ``change(current)`` returns the document to store, None for "there shall be no record", or the very object
+    ``current.value`` for "leave it". What it raises ends the loop. Raises DatastoreError, DeadlineExceeded;
+    OutcomeUnknown when an answer was lost and the record could not be read again.
+    """
+    current = store.get(key, deadline)
+    lost = False
+    while True:
+        wanted = change(current)
+        write = plan_write(key, current, wanted)
+        if write is None:
+            return current
+        try:
+            stored = store.commit((write,), deadline).stored
+            return stored[0] if stored else None
+        except CommitConflict as conflict:
+            current = conflict.failed[0].current
+        except OutcomeUnknown as unknown:
+            lost = True
+            current = _read_again(store, key, deadline, unknown)
+        if lost and _same(current, wanted):
+            return current
+        deadline.require(f"write {key}: it keeps changing")
+
+
+def plan_write(key: Key, current: Versioned | None, wanted: Document | None) -> Write | None:
+    """The compare-and-swap write from ``current`` to ``wanted``; None when there is nothing to write."""
+    if current is None:
+        return None if wanted is None else Write.create(key, wanted)
+    if wanted is None:
+        return Write.delete(current)
+    return None if wanted is current.value else Write.update(current, wanted)
+
+
+def _read_again(store: Datastore, key: Key, deadline: Deadline, unknown: OutcomeUnknown) -> Versioned | None:
+    try:
+        return store.get(key, deadline)
+    except DatastoreUnavailable as e:
+        raise unknown from e  # not the read's error: that one would say that nothing was written
+
+
+def _same(current: Versioned | None, wanted: Document | None) -> bool:
+    if current is None or wanted is None:
+        return current is None and wanted is None
+    return current.value == decode_document(encode_document(wanted).encode())
