@@ -145,11 +145,12 @@ class Datastore(Protocol):
     """A backend. Safe to use from several threads.
 
     ``max_commit`` is how many members one commit may have: 1 where there are no transactions (Kubernetes).
-    ``identity`` names the store for logs and cache keys, without secrets.
+    ``identity`` names the store for logs and cache keys, without secrets. ``round_trips`` counts what it asked for.
     """
 
     max_commit: int
     identity: str
+    round_trips: RoundTrips
 
     def get(self, key: Key, deadline: Deadline) -> Versioned | None:
         """The record, or None. Raises DatastoreUnavailable, DatastoreDenied, CorruptRecord, DeadlineExceeded."""
