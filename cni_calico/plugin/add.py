@@ -224,7 +224,7 @@ class _Addition:
     def _network(self, plan: PodPlan, undo: ExitStack) -> str:
         from cni_calico.plugin.dataplane import apply_addresses, create_links
 
-        links = create_links(plan, self.netns, undo, self.deadline)
+        links = create_links(plan, self.netns, undo, self.deadline, log=self.services.log)
         apply_addresses(
             plan, links, self.netns, self.deadline, owned=lambda _: self.conf.ipam.is_calico, log=self.services.log
         )

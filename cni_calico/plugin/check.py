@@ -83,7 +83,7 @@ def _plan(
 
 
 def _network_differences(plan: PodPlan, call: Call, services: Services, deadline: Deadline) -> tuple[Difference, ...]:
-    from cni_calico.plugin.dataplane import find_differences
+    from cni_calico.plugin.observe import find_differences
 
     try:
         netns = services.open_netns(call.netns)

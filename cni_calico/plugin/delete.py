@@ -100,12 +100,10 @@ class Removal:
     # -- kernel -------------------------------------------------------------------------------------------------------
 
     def _remove_network(self, netns: int | None, call: Call, recorded: Recorded) -> None:
-        from cni_calico.plugin.dataplane import remove_pod_network
+        from cni_calico.plugin.teardown import remove_pod_network
 
         for host_ifname in self._host_ifnames(recorded):
-            remove_pod_network(
-                host_ifname, netns, call.ifname, self._addresses(recorded), self.deadline, log=self.services.log
-            )
+            remove_pod_network(host_ifname, netns, call.ifname, self.deadline)
 
     def _host_ifnames(self, recorded: Recorded) -> tuple[str, ...]:
         """The recorded name; without a record every name it could have that no other endpoint has.
