@@ -13,7 +13,7 @@ import sys
 from contextlib import contextmanager
 from fcntl import ioctl
 
-from cni_calico.errors import InvalidEnvironment, KernelError, NetnsGone
+from cni_calico.errors import KernelError, NetnsGone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,28 +79,25 @@ def open_netns(path: str) -> int:
 
 
 def require_netns(fd: int, path: str) -> None:
-    """Raises NetnsGone, naming ``path``, unless ``fd`` is a network namespace: a received one may be anything."""
+    """Raises NetnsGone, naming ``path``, unless ``fd`` is a network namespace, and not the host's own.
+
+    The descriptor may have come from another process. A path such as /proc/PID/ns/net names the host's own namespace
+    once the PID is somebody else's: a pod there would take over the host, a DEL remove the host's interfaces.
+    """
     try:
         kind = ioctl(fd, _NS_GET_NSTYPE)
     except OSError as e:
         raise NetnsGone(f"cannot use network namespace {path!r}: not a namespace", errno=e.errno or 0) from e
     if kind != CLONE_NEWNET:
         raise NetnsGone(f"cannot use network namespace {path!r}: a namespace, but not a network namespace")
+    if is_own(fd):
+        raise NetnsGone(f"cannot use network namespace {path!r}: it is the host's own")
 
 
 def is_own(fd: int) -> bool:
     """Whether ``fd`` is the namespace that the calling thread is in."""
     theirs, ours = os.fstat(fd), os.stat(_OWN)
     return (theirs.st_ino, theirs.st_dev) == (ours.st_ino, ours.st_dev)
-
-
-def require_other(fd: int, path: str) -> None:
-    """Raises InvalidEnvironment when ``fd`` is the host's own namespace: a pod there would take over the host."""
-    if is_own(fd):
-        raise InvalidEnvironment(
-            f"cannot use network namespace {path!r}: it is the host's own",
-            details="a container with its own network namespace is needed; host-network pods get no CNI call",
-        )
 
 
 def open_own() -> int:

@@ -2,271 +2,299 @@
 
 Rule: every function is idempotent and registers its undo before it acts, so that an effect whose answer was lost is
 taken back too. A healthy link is kept, a link of another attachment is never touched. What a pod's network looks like
-is decided in plan.py.
-
-The host side is the namespace that the calling thread is in.
+is decided in plan.py. The host side is the namespace that the calling thread is in.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from errno import EEXIST
+import time
+from errno import EADDRNOTAVAIL, EEXIST, ENOENT, ESRCH
 
 from cni_calico import names
 from cni_calico.deadline import Deadline
-from cni_calico.errors import LinkConflict, LinkGone
-from cni_calico.kernel import links, netns, sysctl
+from cni_calico.errors import KernelError, LinkConflict, LinkGone
+from cni_calico.kernel import addresses, links, netns, routes, sysctl
 from cni_calico.kernel.rtnl import Rtnl
-from cni_calico.plugin import plan
-from cni_calico.plugin.plan import Address, PodPlan
+from cni_calico.log import SILENT
+from cni_calico.plugin import hostroutes
+from cni_calico.plugin.host import Borrowed, Host, Pair, is_joined, read_link, read_pair
+from cni_calico.plugin.plan import desired_host_sysctls, desired_pod_sysctls, format_mac, optional_sysctl
+from cni_calico.plugin.podside import apply_pod
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
+    from typing import NamedTuple
 
     from cni_calico.kernel.links import Link
     from cni_calico.kernel.wire import Request
+    from cni_calico.log import Log
+    from cni_calico.plugin.plan import Address, PodPlan
+else:
+    from cni_calico.kernel.tuples import NamedTuple
 
 _MAC_READ_BACK_S = 5.0
+_MAC_INTERVAL_S = 0.01
 _UNDO_S = 5.0  # an undo must not fail because the call's own deadline has passed
 
 
-class Host:
-    """The host side of one thread: its socket, its namespace, and where notices go. Close it."""
-
-    __slots__ = ("home", "notice", "rtnl")
-
-    def __init__(self, notice: Callable[[str], None]) -> None:
-        self.home = netns.open_own()
-        self.notice = notice
-        try:
-            self.rtnl = Rtnl()
-        except BaseException:
-            _close(self.home)
-            raise
-
-    def close(self) -> None:
-        self.rtnl.close()
-        _close(self.home)
-
-    def __enter__(self) -> Host:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _close(fd: int) -> None:
-    import os
-
-    os.close(fd)
-
-
-@dataclass(slots=True)
-class Links:
-    """Both ends of an attachment's veth; ``created`` says whether this call made them. ``pod`` is a socket in the
-    pod's namespace; apply_addresses closes it, and so does create_links' undo.
-    """
+class Links(NamedTuple):
+    """Both ends of an attachment's veth; ``created`` says whether this call made them, ``mac`` is the pod's."""
 
     host_index: int
     pod_index: int
+    mac: str
     created: bool
-    pod: Rtnl
+    undo: ExitStack
 
 
 # -- phase 1 ----------------------------------------------------------------------------------------------------------
 
 
 def create_links(
-    host: Host,
-    wanted: PodPlan,
+    plan: PodPlan,
     netns_fd: int,
     undo: ExitStack,
     deadline: Deadline,
     *,
-    may_replace: Callable[[str], bool],
+    may_replace: bool = True,
+    log: Log = SILENT,
+    host: Host | None = None,
 ) -> Links:
     """The veth and the sysctls of both sides; nothing is up and no address exists yet.
 
-    ``may_replace(name)`` says whether an existing host interface of that name is this attachment's or nobody's; it is
-    asked only when there is one that does not lead to this pod. Raises LinkConflict, KernelError, DeadlineExceeded.
+    ``may_replace`` says that an existing host interface of that name is this attachment's or nobody's. ``netns_fd``
+    stays open until ``undo`` has run. Raises LinkConflict, KernelError, DeadlineExceeded.
     """
-    creation = _Creation(host, wanted, netns_fd)
-    undo.callback(creation.undo)
-    link = creation.create(deadline)
-    if link is None:
-        link = _settle_links(creation, deadline, may_replace)
-    with netns.inside(netns_fd, host.home):
-        pod = Rtnl()
-        undo.callback(pod.close)
-        for name, value in plan.desired_pod_sysctls(wanted):
-            sysctl.ensure(name, value)
-    _ensure_host_sysctls(wanted, link)
-    made = Links(link.ifindex, link.peer, creation.outcome == "created", pod)
-    if not made.created:
-        _repair_ends(host, wanted, link, pod, deadline)
-    return made
+    with Borrowed(host) as host:
+        creation = _Creation(plan, netns_fd)
+        undo.callback(creation.undo)
+        link = creation.create(host, deadline) or _settle_links(creation, host, deadline, may_replace, log)
+        created = creation.outcome == "created"
+        mac = plan.mac
+        with netns.inside(netns_fd, host.home):
+            for name, value in desired_pod_sysctls(plan):
+                sysctl.ensure(name, value)
+            if not created or mac is None:
+                with Rtnl() as pod:
+                    mac = _repair_pod_end(pod, plan, link.peer, deadline)
+        _ensure_host_sysctls(plan, link)
+        if not created and link.mtu != plan.mtu:
+            host.rtnl.run((links.set_link(link.ifindex, link.name, mtu=plan.mtu),), deadline)
+    return Links(link.ifindex, link.peer, format_mac(mac), created, undo)
 
 
 class _Creation:
-    """The creation of the veth and its undo. ``outcome``: "unknown" while nobody can tell, "created", or "kept"."""
+    """The creation of the veth and its undo. ``outcome``: "kept" (nothing made), "unknown", or "created"."""
 
-    def __init__(self, host: Host, wanted: PodPlan, netns_fd: int) -> None:
-        self.host = host
-        self.wanted = wanted
+    def __init__(self, plan: PodPlan, netns_fd: int) -> None:
+        self.plan = plan
         self.netns_fd = netns_fd
         self.outcome = "kept"
 
-    def create(self, deadline: Deadline) -> Link | None:
+    def create(self, host: Host, deadline: Deadline) -> Link | None:
         """The host's end; None when an interface of one of the two names exists."""
-        wanted = self.wanted
+        plan = self.plan
         request = links.create_veth(
-            wanted.host_ifname,
-            wanted.pod_ifname,
+            plan.host_ifname,
+            plan.pod_ifname,
             self.netns_fd,
-            mtu=wanted.mtu,
+            mtu=plan.mtu,
             mac=names.HOST_MAC_BYTES,
-            peer_mac=wanted.mac,
-            queues=wanted.num_queues,
+            peer_mac=plan.mac,
+            queues=plan.num_queues,
         )
         self.outcome = "unknown"
-        made, read = self.host.rtnl.submit((request, links.get_link(wanted.host_ifname)), deadline)
-        if made.error is not None:
-            if made.error.errno != EEXIST:
-                raise made.error
+        outcomes = host.rtnl.submit((request, links.get_link(plan.host_ifname)), deadline)
+        failure = outcomes[0].error
+        if failure is not None and failure.errno == EEXIST:
             self.outcome = "kept"
             return None
+        if failure is not None:
+            raise failure
         self.outcome = "created"
-        if read.error is not None:
-            raise read.error
-        return links.decode_link(read.replies[0])
+        if outcomes[1].error is not None:
+            raise outcomes[1].error
+        return links.decode_link(outcomes[1].replies[0])
 
     def undo(self) -> None:
         if self.outcome == "kept":
             return
         deadline = Deadline.after(_UNDO_S)
-        link, _, joined = read_pair(self.host, self.wanted, self.netns_fd, deadline)
-        # with the answer lost, a link that is up is an older one: a new one has not been upped yet
-        if link is not None and joined and (self.outcome == "created" or not link.up):
-            self.host.rtnl.run((links.delete_link(link.ifindex, link.name),), deadline)
+        with Host() as host:
+            pair = read_pair(host, self.plan, self.netns_fd, deadline)
+            # when the answer was lost, a link that is up is an older one: a new one has not been upped yet
+            if pair.joined and pair.host is not None and (self.outcome == "created" or not pair.host.up):
+                host.rtnl.run((links.delete_link(pair.host.ifindex, pair.host.name),), deadline)
 
 
-def read_link(rtnl: Rtnl, which: str | int, deadline: Deadline) -> Link | None:
-    """None when there is none."""
-    try:
-        return links.decode_link(rtnl.one(links.get_link(which), deadline))
-    except LinkGone:
-        return None
-
-
-def read_pair(host: Host, wanted: PodPlan, netns_fd: int, deadline: Deadline) -> tuple[Link | None, Link | None, bool]:
-    """The interfaces of the plan's names on host and pod side, and whether they are each other's ends."""
-    ours = read_link(host.rtnl, wanted.host_ifname, deadline)
-    pod_id = links.decode_netns_id(host.rtnl.one(links.get_netns_id(netns_fd), deadline))
-    with netns.inside(netns_fd, host.home), Rtnl() as pod:
-        theirs = read_link(pod, wanted.pod_ifname, deadline)
-    joined = ours is not None and theirs is not None and _joined(ours, theirs, pod_id)
-    return ours, theirs, joined
-
-
-def _joined(ours: Link, theirs: Link, pod_id: int) -> bool:
-    return (
-        ours.kind == theirs.kind == "veth"
-        and (ours.peer, theirs.peer) == (theirs.ifindex, ours.ifindex)
-        and ours.peer_netns == pod_id
-    )
-
-
-def _settle_links(creation: _Creation, deadline: Deadline, may_replace: Callable[[str], bool]) -> Link:
+def _settle_links(creation: _Creation, host: Host, deadline: Deadline, may_replace: bool, log: Log) -> Link:
     """One of the two names exists: keep the pair if it is whole, replace what may be replaced, refuse the rest."""
-    host, wanted = creation.host, creation.wanted
-    ours, theirs, joined = read_pair(host, wanted, creation.netns_fd, deadline)
-    if joined and ours is not None:
-        return ours
-    stale = []
-    if theirs is not None:
-        stale.append(_other_end(host, wanted, creation.netns_fd, theirs, deadline))
-    if ours is not None and ours not in stale:
-        stale.append(ours)
-    for link in stale:
-        if link.kind != "veth" or not may_replace(link.name):
-            raise LinkConflict(
-                f"cannot create interface {wanted.host_ifname} (peer {wanted.pod_ifname}): interface {link.name} is in "
-                "the way and belongs to another attachment",
-                errno=EEXIST,
-            )
-        host.notice(f"replacing interface {link.name}, left over from an earlier attachment")
-        host.rtnl.run((links.delete_link(link.ifindex, link.name),), deadline)
-    made = creation.create(deadline)
+    plan = creation.plan
+    pair = read_pair(host, plan, creation.netns_fd, deadline)
+    if pair.joined and pair.host is not None:
+        return pair.host
+    for link in _select_stale(host, creation, pair, deadline, may_replace):
+        log.warning(f"replacing interface {link.name}, left over from an earlier attachment")
+        try:
+            host.rtnl.run((links.delete_link(link.ifindex, link.name),), deadline)
+        except LinkGone:
+            pass
+    made = creation.create(host, deadline)
     if made is None:
         raise LinkConflict(
-            f"cannot create interface {wanted.host_ifname} (peer {wanted.pod_ifname}): somebody else just did",
-            errno=EEXIST,
+            f"cannot create interface {plan.host_ifname} (peer {plan.pod_ifname}): somebody else just did", errno=EEXIST
         )
     return made
 
 
-def _other_end(host: Host, wanted: PodPlan, netns_fd: int, theirs: Link, deadline: Deadline) -> Link:
-    """The host's end of the pod interface that stands in the way. Raises LinkConflict when it has none here."""
-    pod_id = links.decode_netns_id(host.rtnl.one(links.get_netns_id(netns_fd), deadline))
-    ours = read_link(host.rtnl, theirs.peer, deadline) if theirs.kind == "veth" and theirs.peer else None
-    if ours is None or not _joined(ours, theirs, pod_id):
-        raise LinkConflict(
-            f"cannot create interface {wanted.pod_ifname} in the pod: it exists and does not lead to this host",
-            errno=EEXIST,
-            details="another plugin made this interface; delete it, or give the attachment another interface name",
-        )
-    return ours
+def _select_stale(
+    host: Host, creation: _Creation, pair: Pair, deadline: Deadline, may_replace: bool
+) -> tuple[Link, ...]:
+    """The host's interfaces that have to go. Raises LinkConflict when one of them is not this attachment's."""
+    plan = creation.plan
+    stale: dict[int, Link] = {}
+    if pair.pod is not None:
+        end = read_link(host.rtnl, pair.pod.peer, deadline) if pair.pod.peer else None
+        # the MAC tells Calico's interfaces from those of other plugins
+        ours = is_joined(host, end, pair.pod, creation.netns_fd, deadline)
+        if end is None or not ours or end.mac != names.HOST_MAC_BYTES:
+            raise LinkConflict(
+                f"cannot create interface {plan.pod_ifname} in the pod: it exists and is not this network's",
+                errno=EEXIST,
+                details="another plugin made this interface; delete it, or give the attachment another interface name",
+            )
+        stale[end.ifindex] = end
+    if pair.host is not None and pair.host.ifindex not in stale:
+        if pair.host.kind != "veth" or not may_replace:
+            raise LinkConflict(
+                f"cannot create interface {plan.host_ifname}: it exists and belongs to another attachment", errno=EEXIST
+            )
+        stale[pair.host.ifindex] = pair.host
+    return tuple(stale.values())
 
 
-def _ensure_host_sysctls(wanted: PodPlan, link: Link) -> None:
-    """Only what the kernel's description of the link does not already show is written: no reads of files."""
-    for name, value in plan.desired_host_sysctls(wanted):
+def _ensure_host_sysctls(plan: PodPlan, link: Link) -> None:
+    """What the kernel's description of the link already shows as wanted is not written, and no file is read."""
+    for name, value in desired_host_sysctls(plan):
         if name[1] == "conf" and str(links.devconf(link, name[0], name[-1])) == value:
             continue
-        sysctl.write(name, value, optional=plan.optional_sysctl(wanted, name))
+        sysctl.write(name, value, optional=optional_sysctl(plan, name))
 
 
-def _repair_ends(host: Host, wanted: PodPlan, link: Link, pod: Rtnl, deadline: Deadline) -> None:
-    """What creation would have given the two ends of a link that was kept."""
-    if link.mtu != wanted.mtu or link.mac != names.HOST_MAC_BYTES:
-        repair = links.set_link(link.ifindex, link.name, mtu=wanted.mtu, mac=names.HOST_MAC_BYTES)
-        host.rtnl.run((repair,), deadline)
-    theirs = links.decode_link(pod.one(links.get_link(link.peer), deadline))
-    if theirs.mtu != wanted.mtu or wanted.mac not in (None, theirs.mac):
-        pod.run((links.set_link(theirs.ifindex, theirs.name, mtu=wanted.mtu, mac=wanted.mac),), deadline)
+def _repair_pod_end(pod: Rtnl, plan: PodPlan, index: int, deadline: Deadline) -> bytes:
+    """The MAC of the pod's end, which gets what a new one would have been created with."""
+    link = links.decode_link(pod.one(links.get_link(index), deadline))
+    if link.mtu != plan.mtu or plan.mac not in (None, link.mac):
+        pod.run((links.set_link(index, plan.pod_ifname, mtu=plan.mtu, mac=plan.mac),), deadline)
+    return plan.mac or link.mac
 
 
 # -- phase 2 ----------------------------------------------------------------------------------------------------------
 
 
 def apply_addresses(
-    host: Host,
-    wanted: PodPlan,
+    plan: PodPlan,
     made: Links,
-    undo: ExitStack,
+    netns_fd: int,
     deadline: Deadline,
     *,
     owned: Callable[[Address], bool],
-) -> bytes:
-    """Everything that makes the addresses live; call it only once they are committed. Answers the pod's MAC.
+    log: Log = SILENT,
+    host: Host | None = None,
+) -> None:
+    """Everything that makes the addresses live; call it only once they are committed.
 
-    ``wanted`` may have other addresses than at creation (of the same families). ``owned(address)`` says whether IPAM
+    ``plan`` may have other addresses than at creation (of the same families). ``owned(address)`` says whether IPAM
     gave the address to this attachment: only then is somebody else's route to it a stale one. Raises RouteConflict,
     KernelError, DeadlineExceeded.
     """
-    try:
-        if not made.created:
-            _remove_stale_addresses(host, wanted, made, deadline)
-        _apply_host(host, wanted, made, undo, deadline, owned)
-        return _apply_pod(wanted, made, undo, deadline)
-    finally:
-        made.pod.close()
+    with Borrowed(host) as host:
+        with netns.inside(netns_fd, host.home):
+            pod = Rtnl()
+        with pod:
+            if not made.created:
+                _prepare_kept(host, pod, plan, made, netns_fd, deadline)
+            _apply_host(host, plan, made, deadline, owned, log)
+            apply_pod(pod, plan, made.pod_index, deadline)
 
 
 def _apply_host(
-    host: Host, wanted: PodPlan, made: Links, undo: ExitStack, deadline: Deadline, owned: Callable[[Address], bool]
+    host: Host, plan: PodPlan, made: Links, deadline: Deadline, owned: Callable[[Address], bool], log: Log
 ) -> None:
-    batch: list[Request] = [links.set_link(made.host_index, wanted.host_ifname, up=True)]
-    ...
+    index, name = made.host_index, plan.host_ifname
+    batch: list[Request] = [links.set_link(index, name, up=True)]
+    batch += [hostroutes.add_request(address, index, name) for address in plan.addresses]
+    batch += [routes.match_route(address) for address in plan.addresses]
+    batch.append(links.get_link(index))
+    outcomes = host.rtnl.submit(batch, deadline)
+    count = len(plan.addresses)
+    if outcomes[0].error is not None:
+        raise outcomes[0].error
+    for address, added, matched in zip(plan.addresses, outcomes[1:], outcomes[1 + count :], strict=False):
+        if added.error is not None and added.error.errno != EEXIST:
+            raise added.error
+        if not (matched.replies and hostroutes.leads_to(matched.replies[0], address, index)):
+            hostroutes.ensure_route(host.rtnl, address, index, name, deadline, owned, log)
+    if outcomes[-1].error is not None:
+        raise outcomes[-1].error
+    _ensure_host_mac(host.rtnl, links.decode_link(outcomes[-1].replies[0]), deadline)
+
+
+def _ensure_host_mac(rtnl: Rtnl, link: Link, deadline: Deadline) -> None:
+    """Pods have this MAC in their neighbour tables, so it must stick; on a busy node it may take several attempts."""
+    limit = deadline.sooner(_MAC_READ_BACK_S)
+    while link.mac != names.HOST_MAC_BYTES:
+        if limit.expired():
+            raise KernelError(
+                f"cannot set the MAC of {link.name} to {names.HOST_MAC}: it reads back as {format_mac(link.mac)}",
+                details="another program (udev, NetworkManager) may be managing this interface; exempt it there",
+            )
+        request = links.set_link(link.ifindex, link.name, mac=names.HOST_MAC_BYTES)
+        replies = rtnl.run((request, links.get_link(link.ifindex)), limit)
+        link = links.decode_link(replies[1][0])
+        if link.mac != names.HOST_MAC_BYTES:
+            time.sleep(_MAC_INTERVAL_S)
+
+
+# -- a link that was kept ---------------------------------------------------------------------------------------------
+
+
+def _prepare_kept(host: Host, pod: Rtnl, plan: PodPlan, made: Links, netns_fd: int, deadline: Deadline) -> None:
+    """Take off what an earlier attempt with other addresses left, and have the undo take off what is added now."""
+    listed = [addresses.decode_address(reply) for reply in pod.dump(addresses.list_addresses(made.pod_index), deadline)]
+    present = {
+        entry.address
+        for entry in listed
+        if entry.ifindex == made.pod_index and entry.prefix_length == entry.address.max_prefixlen
+    }
+    stale = [address for address in present if address not in plan.addresses]
+    label = plan.host_ifname
+    _remove_all(host.rtnl, [hostroutes.delete_request(a, made.host_index, label) for a in stale], deadline)
+    _remove_all(pod, [addresses.delete_address(made.pod_index, plan.pod_ifname, a) for a in stale], deadline)
+    added = [address for address in plan.addresses if address not in present]
+    if added:
+        made.undo.callback(_undo_addresses, plan, made, netns_fd, added)
+
+
+def _undo_addresses(plan: PodPlan, made: Links, netns_fd: int, added: list[Address]) -> None:
+    deadline = Deadline.after(_UNDO_S)
+    with Host() as host:
+        _remove_all(
+            host.rtnl, [hostroutes.delete_request(a, made.host_index, plan.host_ifname) for a in added], deadline
+        )
+        with netns.inside(netns_fd, host.home):
+            pod = Rtnl()
+        with pod:
+            requests = [addresses.delete_address(made.pod_index, plan.pod_ifname, address) for address in added]
+            _remove_all(pod, requests, deadline)
+
+
+def _remove_all(rtnl: Rtnl, requests: list[Request], deadline: Deadline) -> None:
+    """Absent is success."""
+    if not requests:
+        return
+    for outcome in rtnl.submit(requests, deadline):
+        if outcome.error is not None and outcome.error.errno not in (ESRCH, ENOENT, EADDRNOTAVAIL):
+            raise outcome.error

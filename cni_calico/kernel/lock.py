@@ -1,0 +1,108 @@
+"""Lock files that threads and processes wait for until their deadline.
+
+Rule: flock on a descriptor of its own for every holder, so it excludes threads too and ends with its process. A file
+that is removed while somebody waits for it is no lock any more: whoever gets it looks whether it is still the one at
+the path, and starts again when it is not.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+from errno import EAGAIN, EEXIST
+from fcntl import LOCK_EX, LOCK_NB, flock
+
+from cni_calico import faults
+from cni_calico.errors import AttachmentBusy, KernelError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cni_calico.deadline import Deadline
+
+LOCK = faults.declare("file.lock")
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
+
+
+@contextmanager
+def file_lock(path: str, deadline: Deadline) -> Iterator[None]:
+    """Hold the lock file at ``path``, which stays there. Raises AttachmentBusy at the deadline, KernelError."""
+    fd = _acquire(path, path, deadline)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def attachment_lock(directory: str, label: str, deadline: Deadline) -> Iterator[None]:
+    """Hold the lock of the attachment ``label``; its file is gone afterwards.
+
+    Raises AttachmentBusy at the deadline, KernelError.
+    """
+    path = lock_path(directory, label)
+    _make_directory(directory)
+    fd = _acquire(path, f"attachment {label}", deadline)
+    try:
+        yield
+    finally:
+        # removed while it is held: who waits for it finds another file, or none, at the path
+        try:
+            os.unlink(path)
+        except OSError:
+            pass  # left behind it does no harm
+        os.close(fd)
+
+
+def lock_path(directory: str, label: str) -> str:
+    """The label may be longer than a file name and hold any character."""
+    from _sha1 import sha1
+
+    return f"{directory}/{sha1(label.encode()).hexdigest()}.lock"
+
+
+def _make_directory(directory: str) -> None:
+    try:
+        os.makedirs(directory, 0o700, exist_ok=True)
+    except OSError as e:
+        raise KernelError(f"cannot create directory {directory}: {e.strerror}", errno=e.errno or EEXIST) from e
+
+
+def _acquire(path: str, what: str, deadline: Deadline) -> int:
+    pause_s = _FIRST_PAUSE_S
+    try:
+        faults.before(LOCK)
+        while (fd := _try(path)) is None:
+            if deadline.expired():
+                raise AttachmentBusy(f"cannot lock {what}: another call holds it")
+            time.sleep(min(pause_s, deadline.remaining_s()))
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+        try:
+            faults.after(LOCK)
+        except BaseException:
+            os.close(fd)
+            raise
+    except OSError as e:
+        reason = str(e) if isinstance(e, faults.Injected) else e.strerror
+        raise KernelError(f"cannot lock {what}: {reason}", errno=e.errno or 0) from e
+    return fd
+
+
+def _try(path: str) -> int | None:
+    """The descriptor that holds the lock; None when somebody else does or the file was removed under us."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        flock(fd, LOCK_EX | LOCK_NB)
+        ours, there = os.fstat(fd), os.stat(path)
+        if (ours.st_ino, ours.st_dev) == (there.st_ino, there.st_dev):
+            return fd
+    except FileNotFoundError:
+        pass
+    except OSError as e:
+        if e.errno != EAGAIN:
+            os.close(fd)
+            raise
+    os.close(fd)
+    return None

@@ -1,0 +1,171 @@
+"""The only place that starts processes.
+
+Rule: a process gets exactly the arguments, environment and input it is given, is killed with all its children at the
+deadline, and cannot fill our memory. Nothing of the frozen bundle (its libraries' path) reaches it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from errno import EAGAIN, EPIPE
+from select import POLLERR, POLLHUP, POLLIN, POLLOUT, poll
+
+from cni_calico import faults
+from cni_calico.errors import DeadlineExceeded, KernelError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cni_calico.deadline import Deadline
+
+START = faults.declare("process.start")
+OUTPUT_LIMIT_BYTES = 1024 * 1024
+_TICK_S = 0.01  # where the kernel (before 5.3) cannot tell us that a process has ended
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """``rc`` is the exit status, or minus the signal that ended it."""
+
+    rc: int
+    stdout: bytes
+    stderr: bytes
+
+
+def run(argv: Sequence[str], *, stdin: bytes = b"", env: Mapping[str, str], deadline: Deadline) -> Completed:
+    """Run ``argv[0]`` (a path) to its end. Its network namespace is that of the calling thread.
+
+    Raises KernelError when it cannot be started or writes more than OUTPUT_LIMIT_BYTES, DeadlineExceeded.
+    """
+    deadline.require(f"run {argv[0]}")
+    child = _Child(argv, stdin)
+    try:
+        child.start(env)
+        child.converse(deadline)
+        return Completed(child.rc or 0, bytes(child.output[0]), bytes(child.output[1]))
+    finally:
+        child.close()
+
+
+def clean_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Without what the frozen executable's loader set for itself; the caller's own LD_LIBRARY_PATH is put back."""
+    cleaned = {name: value for name, value in env.items() if not name.startswith(("_PYI_", "_MEIPASS"))}
+    original = cleaned.pop("LD_LIBRARY_PATH_ORIG", None)
+    if original is not None:
+        cleaned["LD_LIBRARY_PATH"] = original
+    elif getattr(sys, "frozen", False):
+        cleaned.pop("LD_LIBRARY_PATH", None)
+    return cleaned
+
+
+class _Child:
+    def __init__(self, argv: Sequence[str], stdin: bytes) -> None:
+        self.argv = argv
+        self.input = memoryview(stdin)
+        self.output = (bytearray(), bytearray())
+        self.pid = 0
+        self.rc: int | None = None
+        self.fds: dict[int, int] = {}  # our ends of the pipes: descriptor -> 0, 1, 2 of the child
+        self.pidfd = -1
+
+    def start(self, env: Mapping[str, str]) -> None:
+        pipes = [os.pipe() for _ in range(3)]  # close-on-exec
+        theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
+        ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
+        self.fds = {fd: i for i, fd in enumerate(ours)}
+        actions = [(os.POSIX_SPAWN_DUP2, fd, i) for i, fd in enumerate(theirs)]
+        try:
+            faults.before(START)
+            self.pid = os.posix_spawn(
+                self.argv[0],
+                list(self.argv),
+                clean_environment(env),
+                file_actions=actions,
+                setpgroup=0,
+                setsigmask=(),
+                setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD),
+            )
+            faults.after(START)
+        except (OSError, ValueError) as e:  # ValueError: a zero byte in an argument
+            reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
+            raise KernelError(f"cannot run {self.argv[0]}: {reason}", errno=getattr(e, "errno", 0) or 0) from e
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        for fd in ours:
+            os.set_blocking(fd, False)
+        try:
+            self.pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            pass
+
+    def converse(self, deadline: Deadline) -> None:
+        """Feed and drain until the process has ended; pipes that its children keep open do not hold us up."""
+        poller = poll()
+        for fd, number in self.fds.items():
+            poller.register(fd, POLLOUT if number == 0 else POLLIN)
+        if self.pidfd >= 0:
+            poller.register(self.pidfd, POLLIN)
+        while self.rc is None:
+            left = deadline.remaining_s()
+            if left <= 0:
+                raise DeadlineExceeded(f"cannot wait for {self.argv[0]}: it did not end in time and was killed")
+            for fd, events in poller.poll((left if self.pidfd >= 0 else min(left, _TICK_S)) * 1000):
+                if fd != self.pidfd and not self._serve(fd, events):
+                    poller.unregister(fd)
+                    os.close(fd)
+                    del self.fds[fd]
+            self._reap(os.WNOHANG)
+        for fd, number in self.fds.items():
+            if number:
+                self._drain(fd, number)
+
+    def _serve(self, fd: int, events: int) -> bool:
+        """False when this pipe is done."""
+        number = self.fds[fd]
+        if number == 0:
+            return not events & (POLLERR | POLLHUP) and self._feed(fd)
+        return self._drain(fd, number)
+
+    def _feed(self, fd: int) -> bool:
+        try:
+            self.input = self.input[os.write(fd, self.input[:65536]) :] if self.input else self.input
+        except OSError as e:
+            if e.errno not in (EAGAIN, EPIPE):
+                raise KernelError(f"cannot write to {self.argv[0]}: {e.strerror}", errno=e.errno or 0) from e
+            return e.errno == EAGAIN  # a process need not read its input
+        return bool(self.input)
+
+    def _drain(self, fd: int, number: int) -> bool:
+        buffer = self.output[number - 1]
+        while True:
+            try:
+                data = os.read(fd, 65536)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            buffer += data
+            if len(buffer) > OUTPUT_LIMIT_BYTES:
+                raise KernelError(f"cannot run {self.argv[0]}: it wrote more than {OUTPUT_LIMIT_BYTES} bytes")
+
+    def _reap(self, options: int) -> None:
+        pid, status = os.waitpid(self.pid, options)
+        if pid:
+            self.rc = os.waitstatus_to_exitcode(status)
+
+    def close(self) -> None:
+        """Leave no process, no zombie, no descriptor behind, however it ended."""
+        if self.pid and self.rc is None:
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self._reap(0)
+        for fd in (*self.fds, self.pidfd):
+            if fd >= 0:
+                os.close(fd)

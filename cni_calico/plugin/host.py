@@ -1,0 +1,98 @@
+"""The host side of a pod's network: the namespace of the calling thread, its netlink socket, and the veths it holds.
+
+Rule: nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cni_calico.errors import LinkGone
+from cni_calico.kernel import links, netns
+from cni_calico.kernel.rtnl import Rtnl
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NamedTuple
+
+    from cni_calico.deadline import Deadline
+    from cni_calico.kernel.links import Link
+    from cni_calico.plugin.plan import PodPlan
+else:
+    from cni_calico.kernel.tuples import NamedTuple
+
+
+class Host:
+    """One thread's door to the host's namespace; a resident server keeps one per worker. Close it."""
+
+    __slots__ = ("home", "rtnl")
+
+    def __init__(self) -> None:
+        self.home = netns.open_own()
+        try:
+            self.rtnl = Rtnl()
+        except BaseException:
+            os.close(self.home)
+            raise
+
+    def close(self) -> None:
+        self.rtnl.close()
+        os.close(self.home)
+
+    def __enter__(self) -> Host:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Borrowed:
+    """``with Borrowed(host) as host``: the caller's Host, or one of its own for the duration when there is none."""
+
+    __slots__ = ("given", "own")
+
+    def __init__(self, given: Host | None) -> None:
+        self.given = given
+        self.own: Host | None = None
+
+    def __enter__(self) -> Host:
+        if self.given is not None:
+            return self.given
+        self.own = Host()
+        return self.own
+
+    def __exit__(self, *_: object) -> None:
+        if self.own is not None:
+            self.own.close()
+
+
+class Pair(NamedTuple):
+    """The interfaces of a plan's two names; ``joined``: they are each other's ends."""
+
+    host: Link | None
+    pod: Link | None
+    joined: bool
+
+
+def read_link(rtnl: Rtnl, which: str | int, deadline: Deadline) -> Link | None:
+    """None when there is none."""
+    try:
+        return links.decode_link(rtnl.one(links.get_link(which), deadline))
+    except LinkGone:
+        return None
+
+
+def read_pair(host: Host, plan: PodPlan, netns_fd: int, deadline: Deadline) -> Pair:
+    ours = read_link(host.rtnl, plan.host_ifname, deadline)
+    with netns.inside(netns_fd, host.home), Rtnl() as pod:
+        theirs = read_link(pod, plan.pod_ifname, deadline)
+    return Pair(ours, theirs, is_joined(host, ours, theirs, netns_fd, deadline))
+
+
+def is_joined(host: Host, ours: Link | None, theirs: Link | None, netns_fd: int, deadline: Deadline) -> bool:
+    """Whether an interface of the host and one of the pod's namespace are the two ends of one veth."""
+    if ours is None or theirs is None or not ours.kind == theirs.kind == "veth":
+        return False
+    if (ours.peer, theirs.peer) != (theirs.ifindex, ours.ifindex):
+        return False
+    return ours.peer_netns == links.decode_netns_id(host.rtnl.one(links.get_netns_id(netns_fd), deadline))

@@ -1,0 +1,102 @@
+"""Host routes to pods: one per address, and what to do when somebody else has one to the same address.
+
+Rule: a route of others is removed only when IPAM says that the address belongs to this attachment now, and the log
+says who held it; otherwise the call fails and names both interfaces.
+"""
+
+from __future__ import annotations
+
+from errno import EEXIST, ESRCH
+
+from cni_calico.errors import KernelError, RouteConflict
+from cni_calico.kernel import routes
+from cni_calico.plugin.host import read_link
+from cni_calico.plugin.plan import host_network
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cni_calico.deadline import Deadline
+    from cni_calico.kernel.routes import Route
+    from cni_calico.kernel.rtnl import Rtnl
+    from cni_calico.kernel.wire import Request
+    from cni_calico.log import Log
+    from cni_calico.plugin.plan import Address
+
+
+def add_request(address: Address, index: int, label: str) -> Request:
+    return routes.add_route(_route(address, index), label)
+
+
+def delete_request(address: Address, index: int, label: str) -> Request:
+    return routes.delete_route(_route(address, index), label)
+
+
+def _route(address: Address, index: int) -> Route:
+    scope = routes.SCOPE_LINK if address.version == 4 else routes.SCOPE_UNIVERSE
+    return routes.Route(host_network(address), index, scope=scope)
+
+
+def leads_to(payload: bytes, address: Address, index: int) -> bool:
+    """Whether the answer to routes.match_route is the address's own route on interface ``index``."""
+    found = routes.decode_route(payload)
+    return found.oif == index and found.dst == host_network(address) and found.kind == routes.RTN_UNICAST
+
+
+def list_exact(rtnl: Rtnl, address: Address, deadline: Deadline) -> list[Route]:
+    """Every route to exactly this address in the tables main and local."""
+    wanted = host_network(address)
+    return [
+        route
+        for table in (routes.TABLE_LOCAL, routes.TABLE_MAIN)
+        for payload in rtnl.dump(routes.list_routes(address.version, table=table), deadline)
+        if (route := routes.decode_route(payload)).dst == wanted and route.table == table
+    ]
+
+
+def ensure_route(
+    rtnl: Rtnl, address: Address, index: int, label: str, deadline: Deadline, owned: Callable[[Address], bool], log: Log
+) -> None:
+    """Make the address's route lead to interface ``index`` (named ``label``). Raises RouteConflict, KernelError."""
+    found = list_exact(rtnl, address, deadline)
+    for route in found:
+        if route.table == routes.TABLE_LOCAL and route.kind == routes.RTN_LOCAL:
+            raise RouteConflict(
+                f"cannot add route {route.dst} through {label}: the address is this host's own, on interface "
+                f"{_holder(rtnl, route, deadline)}",
+                errno=EEXIST,
+                details="remove the address from the host, or reserve it with an IPReservation",
+            )
+    main = [route for route in found if route.table == routes.TABLE_MAIN]
+    for route in main:
+        if route.oif == index:
+            continue
+        holder = _holder(rtnl, route, deadline)
+        if not owned(address):
+            raise RouteConflict(
+                f"cannot add route {route.dst} through {label}: it exists through {holder}",
+                errno=EEXIST,
+                details=f"find out whose interface {holder} is; delete the route if nobody needs it",
+            )
+        log.warning(f"removing the route {route.dst} through {holder}: the address was given to {label}")
+        _remove(rtnl, route, holder, deadline)
+    if not any(route.oif == index for route in main):
+        rtnl.run((add_request(address, index, label),), deadline)
+
+
+def _remove(rtnl: Rtnl, route: Route, holder: str, deadline: Deadline) -> None:
+    try:
+        rtnl.run((routes.delete_route(route, holder),), deadline)
+    except KernelError as e:
+        if e.errno != ESRCH:
+            raise
+        # gone meanwhile, or one with a next-hop object, which does not match by interface
+        found = rtnl.submit((routes.delete_route(route._replace(oif=0, gateway=None), holder),), deadline)[0]
+        if found.error is not None and found.error.errno != ESRCH:
+            raise found.error from e
+
+
+def _holder(rtnl: Rtnl, route: Route, deadline: Deadline) -> str:
+    link = read_link(rtnl, route.oif, deadline) if route.oif else None
+    return link.name if link is not None else "no interface"

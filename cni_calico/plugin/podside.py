@@ -1,0 +1,68 @@
+"""The pod's side of phase 2: interface up, addresses, routes, the permanent neighbour.
+
+Rule: one conversation on the pod's socket when nothing is in the way; what is already as wanted stays, a route that
+leads elsewhere is not ours to replace.
+"""
+
+from __future__ import annotations
+
+from errno import EEXIST
+
+from cni_calico import names
+from cni_calico.errors import RouteConflict
+from cni_calico.kernel import addresses, links, routes
+from cni_calico.plugin.host import read_link
+from cni_calico.plugin.plan import GATEWAY_V4, desired_pod_routes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cni_calico.deadline import Deadline
+    from cni_calico.kernel.rtnl import Rtnl
+    from cni_calico.kernel.wire import Request
+    from cni_calico.plugin.plan import PodPlan, Route
+
+
+def apply_pod(pod: Rtnl, plan: PodPlan, index: int, deadline: Deadline) -> None:
+    """Bring interface ``index`` of the namespace of ``pod`` to the plan. Raises RouteConflict, KernelError."""
+    name = plan.pod_ifname
+    batch: list[Request] = [links.set_link(index, name, up=True)]
+    batch += [addresses.add_address(index, name, address) for address in plan.addresses]
+    wanted = desired_pod_routes(plan)
+    first_route = len(batch)
+    batch += [routes.add_route(_kernel_route(route, index), name) for route in wanted]
+    if plan.has_v4:
+        batch.append(addresses.set_neighbour(index, name, GATEWAY_V4, names.HOST_MAC_BYTES))
+    outcomes = pod.submit(batch, deadline)
+    # a route that is there already may make later ones fail only if it leads elsewhere, which is reported first
+    for i, outcome in enumerate(outcomes):
+        if outcome.error is None:
+            continue
+        at = i - first_route
+        if outcome.error.errno != EEXIST or not 0 <= at < len(wanted):
+            raise outcome.error
+        _settle_route(pod, plan, wanted[at], index, deadline)
+
+
+def _kernel_route(route: Route, index: int) -> routes.Route:
+    scope = routes.SCOPE_LINK if route.via is None and route.dst.version == 4 else routes.SCOPE_UNIVERSE
+    return routes.Route(route.dst, index, route.via, scope=scope)
+
+
+def _settle_route(pod: Rtnl, plan: PodPlan, wanted: Route, index: int, deadline: Deadline) -> None:
+    """A route to that destination exists: it is the wanted one, a wrong one of our own interface, or another's."""
+    for payload in pod.dump(routes.list_routes(wanted.dst.version), deadline):
+        found = routes.decode_route(payload)
+        if found.dst != wanted.dst or found.table != routes.TABLE_MAIN:
+            continue
+        if found.oif == index and found.gateway == wanted.via:
+            return
+        if found.oif != index:
+            link = read_link(pod, found.oif, deadline) if found.oif else None
+            holder = link.name if link is not None else "no interface"
+            raise RouteConflict(
+                f"cannot add route {wanted.dst} through {plan.pod_ifname} in the pod: it exists through {holder}",
+                errno=EEXIST,
+                details="two networks of one pod cannot both have this route; let one of them give other routes",
+            )
+        pod.run((routes.delete_route(found, plan.pod_ifname),), deadline)
+    pod.run((routes.add_route(_kernel_route(wanted, index), plan.pod_ifname),), deadline)

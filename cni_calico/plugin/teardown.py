@@ -1,0 +1,128 @@
+"""Takes a pod's network down: what is gone already is success, a failure does not stop the rest, all are reported.
+
+Rule: deleting the veth is all there is to do, the kernel removes every address, neighbour and route of both ends with
+it. It waits about 18 ms each time, so a resident server deletes many together.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cni_calico.errors import CalicoError, KernelError, LinkGone, TeardownIncomplete
+from cni_calico.kernel import links, netns
+from cni_calico.kernel.rtnl import Rtnl
+from cni_calico.plugin.host import Borrowed, Host, read_link
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cni_calico.deadline import Deadline
+    from cni_calico.kernel.links import Link
+
+_FIRST_GROUP = 65537  # below live the groups that people name in /etc/iproute2/group
+
+
+def remove_pod_network(
+    host_ifname: str, netns_fd: int | None, pod_ifname: str, deadline: Deadline, *, host: Host | None = None
+) -> None:
+    """Afterwards neither interface nor host route of the attachment is left. Raises TeardownIncomplete.
+
+    ``host_ifname`` "" removes the pod's side only: the host's interface of that name has become another sandbox's.
+    """
+    failures: list[CalicoError] = []
+    with Borrowed(host) as host:
+        if host_ifname:
+            try:
+                _remove_veth(host.rtnl, host_ifname, deadline)
+            except CalicoError as e:
+                failures.append(e)
+        if netns_fd is not None:
+            try:
+                with netns.inside(netns_fd, host.home):
+                    pod = Rtnl()
+                with pod:
+                    # usually gone with the host's end; an interface of another kind is another plugin's
+                    link = read_link(pod, pod_ifname, deadline)
+                    if link is not None and link.kind == "veth":
+                        _delete(pod, link, deadline)
+            except CalicoError as e:
+                failures.append(e)
+    _report(failures)
+
+
+def _remove_veth(rtnl: Rtnl, name: str, deadline: Deadline) -> None:
+    link = read_link(rtnl, name, deadline)
+    if link is not None:
+        _require_veth(link)
+        _delete(rtnl, link, deadline)
+
+
+def _require_veth(link: Link) -> None:
+    if link.kind != "veth":
+        kind = link.kind or "physical"
+        raise KernelError(f"cannot delete interface {link.name}: it is a {kind} interface, not a pod's")
+
+
+def _delete(rtnl: Rtnl, link: Link, deadline: Deadline) -> None:
+    try:
+        rtnl.run((links.delete_link(link.ifindex, link.name),), deadline)
+    except LinkGone:
+        pass
+
+
+def _report(failures: Sequence[CalicoError]) -> None:
+    if failures:
+        cause = failures[0] if len(failures) == 1 else ExceptionGroup("teardown", failures)
+        raise TeardownIncomplete("; ".join(error.message for error in failures)) from cause
+
+
+def remove_links_together(host: Host, names: Sequence[str], deadline: Deadline) -> None:
+    """Delete the veths of these names in one kernel wait; absent ones are fine. Raises TeardownIncomplete.
+
+    The kernel deletes a whole link group at once. Ours gets a random number that nobody else has, and its members are
+    counted before it is deleted.
+    """
+    failures: list[CalicoError] = []
+    found: list[Link] = []
+    outcomes = host.rtnl.submit([links.get_link(name) for name in names], deadline) if names else []
+    for outcome in outcomes:
+        try:
+            if outcome.error is not None:
+                raise outcome.error
+            link = links.decode_link(outcome.replies[0])
+            _require_veth(link)
+            found.append(link)
+        except LinkGone:
+            pass
+        except CalicoError as e:
+            failures.append(e)
+    try:
+        if len(found) == 1 or (found and not _delete_as_group(host.rtnl, found, deadline)):
+            failures += _delete_each(host.rtnl, found, deadline)
+    except CalicoError as e:
+        failures.append(e)
+    _report(failures)
+
+
+def _delete_as_group(rtnl: Rtnl, found: Sequence[Link], deadline: Deadline) -> bool:
+    """False when it could not be done this way and nothing was deleted."""
+    group = _FIRST_GROUP + int.from_bytes(os.urandom(4), "little") % (2**31 - _FIRST_GROUP)
+    for outcome in rtnl.submit([links.set_link(link.ifindex, link.name, group=group) for link in found], deadline):
+        if outcome.error is not None and not isinstance(outcome.error, LinkGone):
+            return False
+    listed = (links.decode_group(reply) for reply in rtnl.dump(links.list_links(), deadline))
+    members = {index for index, its_group in listed if its_group == group}
+    if not members <= {link.ifindex for link in found}:
+        return False  # somebody drew the same number in this moment
+    return not members or rtnl.submit((links.delete_group(group),), deadline)[0].error is None
+
+
+def _delete_each(rtnl: Rtnl, found: Sequence[Link], deadline: Deadline) -> list[CalicoError]:
+    failures: list[CalicoError] = []
+    for link in found:
+        try:
+            _delete(rtnl, link, deadline)
+        except CalicoError as e:
+            failures.append(e)
+    return failures
