@@ -181,6 +181,13 @@ class DatastoreUnsupported(DatastoreError):
     blame = "user"
 
 
+class RecordRefused(DatastoreError):
+    """The store's own validation refuses a record."""
+
+    code = 107
+    blame = "user"
+
+
 # -- IPAM -------------------------------------------------------------------------------------------------------------
 
 
