@@ -7,10 +7,10 @@ resident server, which hands out connections and caches that outlive the call.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.client import Datastore
@@ -36,6 +36,8 @@ class Services:
         environ = environ or {}
         self.files = files or Files()
         self.log: Log = SILENT
+        self.host: Any = None  # a worker's plugin.host.Host; None: each step opens its own
+        self.remove_link: Callable[[str, Deadline], None] | None = None  # deletes a host interface together with others
         self.run_dir = environ.get("CALICO_RUN_DIR") or RUN_DIR
         self.state_dir = environ.get("CALICO_STATE_DIR") or STATE_DIR
         self._stores: dict[DatastoreConfig, Datastore] = {}

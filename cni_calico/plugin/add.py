@@ -224,9 +224,10 @@ class _Addition:
     def _network(self, plan: PodPlan, undo: ExitStack) -> str:
         from cni_calico.plugin.dataplane import apply_addresses, create_links
 
-        links = create_links(plan, self.netns, undo, self.deadline, log=self.services.log)
+        log, host = self.services.log, self.services.host
+        links = create_links(plan, self.netns, undo, self.deadline, log=log, host=host)
         apply_addresses(
-            plan, links, self.netns, self.deadline, owned=lambda _: self.conf.ipam.is_calico, log=self.services.log
+            plan, links, self.netns, self.deadline, owned=lambda _: self.conf.ipam.is_calico, log=log, host=host
         )
         return links.mac
 

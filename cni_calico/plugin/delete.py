@@ -102,8 +102,12 @@ class Removal:
     def _remove_network(self, netns: int | None, call: Call, recorded: Recorded) -> None:
         from cni_calico.plugin.teardown import remove_pod_network
 
-        for host_ifname in self._host_ifnames(recorded):
-            remove_pod_network(host_ifname, netns, call.ifname, self.deadline)
+        services = self.services
+        for name in self._host_ifnames(recorded):
+            if name and services.remove_link is not None:
+                services.remove_link(name, self.deadline)
+                name = ""  # the host's end is gone; what is left of the pod's end goes below
+            remove_pod_network(name, netns, call.ifname, self.deadline, host=services.host)
 
     def _host_ifnames(self, recorded: Recorded) -> tuple[str, ...]:
         """The recorded name; without a record every name it could have that no other endpoint has.
