@@ -15,7 +15,7 @@
 # Rules: files are written under temporary names, checked, and renamed. The contents directory carries the version in its
 # name and is complete before an executable that uses it appears. The contents that the replaced executables used stay
 # (processes may still load modules from there), those before them go after a day.
-# Needs: cp dd find head ln ls mkdir mktemp mv rm sha256sum sync touch; busybox has them all.
+# Needs: cp dd find head ln ls mkdir mktemp mv rm sha256sum sync touch; coreutils and busybox have them.
 set -eu
 
 die() {
@@ -59,8 +59,9 @@ if ! verify "$dest/$contents"; then
   cp -R "$src/$contents" "$scratch/contents"
   verify "$scratch/contents" || die "cannot install into $dest: what was copied differs from $src/$contents"
   # a directory cannot be replaced in one step: a damaged one is moved aside
-  if [ -e "$dest/$contents" ]; then mv "$dest/$contents" "$scratch/damaged"; fi
-  mv "$scratch/contents" "$dest/$contents"
+  if [ -e "$dest/$contents" ]; then mv -T "$dest/$contents" "$scratch/damaged"; fi
+  # another installer may have been faster
+  mv -T "$scratch/contents" "$dest/$contents" || verify "$dest/$contents"
 fi
 rm -f "$dest/$contents/superseded"
 # an executable finds its contents directory beside itself

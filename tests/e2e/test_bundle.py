@@ -1,0 +1,119 @@
+"""The frozen executables as they are built: they start, cheaply, and carry what they need and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.bundle
+
+PLUGINS = ("calico", "calico-ipam")
+VERSIONS = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]
+# all that the interpreter and the answer to VERSION load from the contents directory
+START_MODULES = (
+    "__future__", "encodings/__init__", "encodings/aliases", "encodings/utf_8", "cni_calico/__init__",
+    "cni_calico/plugin/__init__", "cni_calico/plugin/main", "cni_calico/ipam/__init__", "cni_calico/ipam/main",
+    "cni_calico/ipam/shim",
+)  # fmt: skip
+
+
+def run(executable: Path, *arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([executable, *arguments], input=stdin, capture_output=True, text=True, env=environment)
+
+
+def contents_of(directory: Path) -> Path:
+    """The contents directory that the executables belong to."""
+    (found,) = (
+        d
+        for d in directory.glob(".calico-*")
+        if subprocess.run(["sha256sum", "-c", d / "executables"], cwd=directory, capture_output=True).returncode == 0
+    )
+    return found
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_version(bundle: Path, name: str) -> None:
+    done = run(bundle / name, stdin='{"cniVersion":"1.0.0"}', CNI_COMMAND="VERSION")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == {"cniVersion": "1.0.0", "supportedVersions": VERSIONS}
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_an_error_is_one_json_object(bundle: Path, name: str) -> None:
+    done = run(bundle / name, stdin='{"cniVersion":"1.0.0","name":"n","type":"t"}', CNI_COMMAND="NOSUCH")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["code"] == 4
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_works_without_any_environment_or_locale(bundle: Path, name: str) -> None:
+    done = subprocess.run([bundle / name, "-v"], capture_output=True, env={}, cwd="/")
+    assert (done.returncode, done.stderr) == (0, b"")
+    done = subprocess.run([bundle / name, "-v"], capture_output=True, env={"LC_ALL": "tr_TR.ISO-8859-9"}, cwd="/")
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_version_needs_few_modules(bundle: Path, tmp_path: Path) -> None:
+    contents = contents_of(bundle)
+    small = tmp_path / contents.name
+    small.mkdir()
+    for library in contents.glob("lib*.so*"):
+        (small / library.name).symlink_to(library)
+    for module in START_MODULES:
+        (small / module).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(contents / f"{module}.pyc", small / f"{module}.pyc")
+    for name in PLUGINS:
+        shutil.copy(bundle / name, tmp_path / name)
+        done = run(tmp_path / name, stdin="{}", CNI_COMMAND="VERSION")
+        assert (done.returncode, done.stderr) == (0, ""), name
+
+
+def test_every_executable_is_small(bundle: Path) -> None:
+    """What is large is shared: the modules and libraries lie in the contents directory once."""
+    names = [line.split()[1] for line in (contents_of(bundle) / "executables").read_text().splitlines()]
+    assert set(PLUGINS) <= set(names)
+    assert {name: (bundle / name).stat().st_size for name in names if (bundle / name).stat().st_size > 200_000} == {}
+
+
+def test_starts_once(bundle: Path, tmp_path: Path) -> None:
+    """PyInstaller's loader would execute itself a second time to set LD_LIBRARY_PATH."""
+    trace = tmp_path / "trace"
+    preload = {**os.environ, "LD_DEBUG": "statistics", "LD_DEBUG_OUTPUT": str(trace)}
+    subprocess.run([bundle / "calico", "-v"], env=preload, check=True, capture_output=True)
+    (output,) = tmp_path.iterdir()
+    assert output.read_text().count("total startup time") == 1
+
+
+def test_bundle_has_no_development_tools(bundle: Path) -> None:
+    contents = contents_of(bundle)
+    unwanted = {"_pytest", "hypothesis", "mypy", "PyInstaller", "pip", "ruff", "setuptools", "grpc_tools", "pygments"}
+    assert {p.name.partition(".")[0] for p in contents.iterdir()} & unwanted == set()
+    assert not (contents / "base_library.zip").exists()
+
+
+def test_manifest_lists_every_file(bundle: Path) -> None:
+    contents = contents_of(bundle)
+    listed = {line.split("  ", 1)[1] for line in (contents / "manifest").read_text().splitlines()}
+    found = {str(p.relative_to(contents)) for p in contents.rglob("*") if p.is_file()}
+    assert found - listed == {"manifest", "executables", "placeholders"}
+    assert listed <= found
+    subprocess.run(["sha256sum", "--quiet", "-c", "manifest"], cwd=contents, check=True)
+
+
+def test_building_again_changes_nothing(bundle: Path) -> None:
+    root = bundle.parents[1]
+    freeze = [root / ".venv/bin/python", root / "build/freeze.py", bundle]
+    wanted = subprocess.run([*freeze, "--print-contents"], capture_output=True, text=True, check=True).stdout.strip()
+    before = {p.name: p.stat().st_ino for p in bundle.iterdir()}
+    current = contents_of(bundle).name
+    done = subprocess.run([root / "build/build.sh", bundle], capture_output=True, text=True, check=True)
+    if current == wanted:  # sources may have been edited since this session built them
+        assert done.stdout == ""
+        assert {p.name: p.stat().st_ino for p in bundle.iterdir()} == before
+    else:
+        assert "freezing" in done.stdout

@@ -1,0 +1,204 @@
+"""build/install-bundle.sh: a plugin directory is upgraded under running calls, and old hosts can use it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import LAB_CACHE, ROOT
+
+pytestmark = pytest.mark.bundle
+
+INSTALL = ROOT / "build" / "install-bundle.sh"
+OLD_ROOT = LAB_CACHE / "old-root.tar.gz"
+
+
+def install(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([INSTALL, *arguments], capture_output=True, text=True)
+
+
+def installed(*arguments: str | Path) -> None:
+    done = install(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def version(executable: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([executable], input="{}", capture_output=True, text=True, env={"CNI_COMMAND": "VERSION"})
+
+
+def contents(directory: Path) -> set[str]:
+    return {p.name for p in directory.glob(".calico-*")}
+
+
+@pytest.fixture(scope="session")
+def source(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the bundle that stays the same while dist/bin may be built anew."""
+    directory = tmp_path_factory.mktemp("source")
+    installed("--plain", bundle, directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def other(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return renamed(source, tmp_path_factory.mktemp("other"), "ffffffff")
+
+
+def renamed(source: Path, directory: Path, build: str) -> Path:
+    """The same bundle as if it were another build: the name of the contents directory, everywhere it stands."""
+    (old,) = contents(source)
+    new = old.rpartition("-")[0] + "-" + build
+    shutil.copytree(source / old, directory / new, symlinks=True)
+    for line in (source / old / "executables").read_text().splitlines():
+        name = line.split()[1]
+        (directory / name).write_bytes((source / name).read_bytes().replace(old.encode(), new.encode()))
+        (directory / name).chmod(0o755)
+    names = sorted(p.name for p in directory.iterdir() if p.is_file())
+    sums = subprocess.run(["sha256sum", *names], cwd=directory, capture_output=True, text=True, check=True).stdout
+    (directory / new / "executables").write_text(sums)
+    return directory
+
+
+def age(mark: Path, days: float) -> None:
+    when = time.time() - days * 86400
+    os.utime(mark, (when, when))
+
+
+def test_installed_executables_use_the_bundled_c_library(source: Path, tmp_path: Path) -> None:
+    installed(source, tmp_path)
+    assert contents(tmp_path) == contents(source)
+    (name,) = contents(source)
+    for executable in ("calico", "calico-ipam"):
+        assert version(tmp_path / executable).returncode == 0
+        listed = subprocess.run(
+            [tmp_path / executable], env={"LD_TRACE_LOADED_OBJECTS": "1"}, capture_output=True, text=True, check=True
+        ).stdout
+        paths = [line.split("=>")[-1].split()[0] for line in listed.splitlines() if "vdso" not in line]
+        assert paths
+        assert [p for p in paths if not p.startswith(f"{tmp_path}/{name}/")] == []
+
+
+def test_plain_executables_use_the_hosts_c_library(source: Path) -> None:
+    listed = subprocess.run(["ldd", source / "calico"], capture_output=True, text=True, check=True).stdout
+    (libc,) = (line.split("=>")[1].split()[0] for line in listed.splitlines() if "libc.so" in line)
+    assert not libc.startswith(str(source))
+
+
+def test_nothing_else_is_left_or_touched(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "bridge").write_text("another plugin")
+    for _ in range(2):
+        installed(source, tmp_path)
+        names = {line.split()[1] for p in tmp_path.glob(".calico-*/executables") for line in p.read_text().splitlines()}
+        assert {p.name for p in tmp_path.iterdir()} == names | {"bridge"} | contents(source)
+    assert (tmp_path / "bridge").read_text() == "another plugin"
+
+
+def test_calls_never_fail_during_upgrades(source: Path, other: Path, tmp_path: Path) -> None:
+    installed(source, tmp_path)
+    failures: list[str] = []
+    stop = threading.Event()
+
+    def call() -> None:
+        while not stop.is_set():
+            done = version(tmp_path / "calico")
+            if done.returncode:
+                failures.append(done.stdout + done.stderr)
+
+    callers = [threading.Thread(target=call) for _ in range(2)]
+    # a call that began before the upgrade, and loads its modules after it
+    waiting = subprocess.Popen(
+        [tmp_path / "calico"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={"CNI_COMMAND": "NOSUCH"}
+    )
+    for thread in callers:
+        thread.start()
+    try:
+        for bundle in (other, source, other):
+            installed(bundle, tmp_path)
+    finally:
+        stop.set()
+        for thread in callers:
+            thread.join()
+        answer, _ = waiting.communicate(b'{"cniVersion":"1.0.0"}')
+    assert failures == []
+    assert (waiting.returncode, b'"code":4' in answer.replace(b" ", b"")) == (1, True)
+    assert contents(tmp_path) == contents(source) | contents(other)
+
+
+def test_contents_of_older_versions_go_after_a_day(source: Path, other: Path, tmp_path: Path) -> None:
+    third = renamed(source, tmp_path / "third", "eeeeeeee")
+    target = tmp_path / "bin"
+    (oldest,), (old,), (new,) = contents(source), contents(other), contents(third)
+    installed(source, target)
+    installed(other, target)
+    installed(third, target)
+    assert contents(target) == {oldest, old, new}
+    age(target / oldest / "superseded", 0.9)
+    installed(third, target)
+    assert contents(target) == {oldest, old, new}
+    age(target / oldest / "superseded", 3)
+    age(target / old / "superseded", 2)
+    installed(third, target)
+    assert contents(target) == {old, new}, "the last one stays, however old"
+    installed(other, target)
+    assert not (target / old / "superseded").exists(), "it is in use again"
+    assert version(target / "calico").returncode == 0
+
+
+def test_damaged_contents_are_replaced(source: Path, tmp_path: Path) -> None:
+    installed(source, tmp_path)
+    (name,) = contents(source)
+    (tmp_path / name / "os.pyc").write_bytes(b"damaged")
+    (tmp_path / name / "encodings" / "utf_8.pyc").unlink()
+    installed(source, tmp_path)
+    assert version(tmp_path / "calico").returncode == 0
+    assert contents(tmp_path) == {name}
+
+
+@pytest.mark.parametrize("what", ["executable", "module"])
+def test_a_damaged_source_changes_nothing(source: Path, other: Path, tmp_path: Path, what: str) -> None:
+    target, damaged = tmp_path / "bin", tmp_path / "damaged"
+    shutil.copytree(other, damaged, symlinks=True)
+    (name,) = contents(other)
+    victim = damaged / "calico" if what == "executable" else damaged / name / "os.pyc"
+    victim.write_bytes(victim.read_bytes()[:-1] + b"\1")
+    installed(source, target)
+    before = {p.name: p.stat().st_ino for p in target.iterdir()}
+    done = install(damaged, target)
+    assert done.returncode == 1
+    assert done.stderr.startswith("install-bundle.sh: cannot install")
+    assert {p.name: p.stat().st_ino for p in target.iterdir()} == before
+
+
+def test_chosen_executables_only(source: Path, tmp_path: Path) -> None:
+    installed(source, tmp_path, tmp_path, "calico-ipam")
+    assert {p.name for p in tmp_path.iterdir()} == {"calico-ipam"} | contents(source)
+
+
+def test_a_path_that_is_too_long_is_refused(source: Path, tmp_path: Path) -> None:
+    done = install(source, tmp_path / "bin", "/" + "x" * 600)
+    assert done.returncode == 1
+    assert "the path is too long" in done.stderr
+
+
+@pytest.mark.netns
+def test_runs_on_a_host_with_an_older_c_library(source: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    subprocess.run(["tar", "-C", root, "-xzf", OLD_ROOT], check=True)
+    installed("--plain", source, root / "plain")
+    installed(source, root / "opt/cni/bin", "/opt/cni/bin")
+
+    def in_old_root(executable: str) -> subprocess.CompletedProcess[str]:
+        script = f"mount -t proc proc {root}/proc && CNI_COMMAND=VERSION exec chroot {root} {executable}"
+        return subprocess.run(["unshare", "-m", "sh", "-c", script], input="{}", capture_output=True, text=True)
+
+    assert "2.31" in in_old_root("/usr/bin/ldd --version").stdout
+    assert "version `GLIBC_2.3" in in_old_root("/plain/calico").stderr
+    done = in_old_root("/opt/cni/bin/calico")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"1.1.0"' in done.stdout
