@@ -78,7 +78,8 @@ def delete_route(route: Route, label: str) -> Request:
 def match_route(address: IPAddress) -> Request:
     """The route that a packet to ``address`` takes now, as the table holds it."""
     family = AF_INET if address.version == 4 else AF_INET6
-    flags = RTM_F_LOOKUP_TABLE | RTM_F_FIB_MATCH
+    # without the first, IPv4 does not say which table; with it, IPv6 refuses (and always says)
+    flags = RTM_F_FIB_MATCH | (RTM_F_LOOKUP_TABLE if address.version == 4 else 0)
     body = _RTMSG.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, flags) + attribute(RTA_DST, address.packed)
     return Request(RTM_GETROUTE, 0, body, f"look up the route to {address}")
 

@@ -6,9 +6,10 @@ Rule: nothing here changes anything.
 from __future__ import annotations
 
 import os
+from errno import ENOENT
 
-from cni_calico.errors import LinkGone
-from cni_calico.kernel import links, netns
+from cni_calico.errors import KernelError, LinkGone
+from cni_calico.kernel import links, netns, routes
 from cni_calico.kernel.rtnl import Rtnl
 
 TYPE_CHECKING = False
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from cni_calico.deadline import Deadline
     from cni_calico.kernel.links import Link
+    from cni_calico.kernel.routes import Route
     from cni_calico.plugin.plan import PodPlan
 else:
     from cni_calico.kernel.tuples import NamedTuple
@@ -80,6 +82,17 @@ def read_link(rtnl: Rtnl, which: str | int, deadline: Deadline) -> Link | None:
         return links.decode_link(rtnl.one(links.get_link(which), deadline))
     except LinkGone:
         return None
+
+
+def read_routes(rtnl: Rtnl, version: int, deadline: Deadline, *, table: int = routes.TABLE_MAIN) -> list[Route]:
+    """The routes of one table; a table that never had one does not exist, which is the same as empty."""
+    try:
+        replies = rtnl.dump(routes.list_routes(version, table=table), deadline)
+    except KernelError as e:
+        if e.errno == ENOENT:
+            return []
+        raise
+    return [route for reply in replies if (route := routes.decode_route(reply)).table == table]
 
 
 def read_pair(host: Host, plan: PodPlan, netns_fd: int, deadline: Deadline) -> Pair:

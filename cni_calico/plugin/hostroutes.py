@@ -10,7 +10,7 @@ from errno import EEXIST, ESRCH
 
 from cni_calico.errors import KernelError, RouteConflict
 from cni_calico.kernel import routes
-from cni_calico.plugin.host import read_link
+from cni_calico.plugin.host import read_link, read_routes
 from cni_calico.plugin.plan import host_network
 
 TYPE_CHECKING = False
@@ -50,8 +50,8 @@ def list_exact(rtnl: Rtnl, address: Address, deadline: Deadline) -> list[Route]:
     return [
         route
         for table in (routes.TABLE_LOCAL, routes.TABLE_MAIN)
-        for payload in rtnl.dump(routes.list_routes(address.version, table=table), deadline)
-        if (route := routes.decode_route(payload)).dst == wanted and route.table == table
+        for route in read_routes(rtnl, address.version, deadline, table=table)
+        if route.dst == wanted
     ]
 
 

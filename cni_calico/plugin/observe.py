@@ -9,7 +9,7 @@ from cni_calico.errors import KernelError, LinkGone
 from cni_calico.kernel import addresses, netns, routes, sysctl
 from cni_calico.kernel.rtnl import Rtnl
 from cni_calico.plugin import hostroutes
-from cni_calico.plugin.host import Borrowed, Host, is_joined, read_link
+from cni_calico.plugin.host import Borrowed, Host, is_joined, read_link, read_routes
 from cni_calico.plugin.plan import (
     Difference,
     LinkState,
@@ -82,13 +82,11 @@ def _read_addresses(pod: Rtnl, index: int, deadline: Deadline) -> frozenset[Addr
 
 
 def _read_routes(pod: Rtnl, index: int, deadline: Deadline) -> frozenset[Route]:
-    listed = (
-        routes.decode_route(reply) for version in (4, 6) for reply in pod.dump(routes.list_routes(version), deadline)
-    )
     return frozenset(
         Route(route.dst, route.gateway)
-        for route in listed
-        if route.oif == index and route.table == routes.TABLE_MAIN and route.kind == routes.RTN_UNICAST
+        for version in (4, 6)
+        for route in read_routes(pod, version, deadline)
+        if route.oif == index and route.kind == routes.RTN_UNICAST
     )
 
 

@@ -11,7 +11,7 @@ from errno import EEXIST
 from cni_calico import names
 from cni_calico.errors import RouteConflict
 from cni_calico.kernel import addresses, links, routes
-from cni_calico.plugin.host import read_link
+from cni_calico.plugin.host import read_link, read_routes
 from cni_calico.plugin.plan import GATEWAY_V4, desired_pod_routes
 
 TYPE_CHECKING = False
@@ -50,9 +50,8 @@ def _kernel_route(route: Route, index: int) -> routes.Route:
 
 def _settle_route(pod: Rtnl, plan: PodPlan, wanted: Route, index: int, deadline: Deadline) -> None:
     """A route to that destination exists: it is the wanted one, a wrong one of our own interface, or another's."""
-    for payload in pod.dump(routes.list_routes(wanted.dst.version), deadline):
-        found = routes.decode_route(payload)
-        if found.dst != wanted.dst or found.table != routes.TABLE_MAIN:
+    for found in read_routes(pod, wanted.dst.version, deadline):
+        if found.dst != wanted.dst:
             continue
         if found.oif == index and found.gateway == wanted.via:
             return
