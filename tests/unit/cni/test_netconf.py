@@ -108,9 +108,33 @@ def test_not_an_object(stdin):
 
 
 KEYS = st.sampled_from(
-    "name cniVersion type mtu num_queues nodename nodename_file datastore_type datastore_path etcd_endpoints ipam policy "
-    "kubernetes feature_control container_settings log_level log_file_max_size prevResult runtimeConfig qps burst "
-    "readiness_gates cni.dev/valid-attachments cni.dev/attachments include_default_routes".split()
+    [
+        "name",
+        "cniVersion",
+        "type",
+        "mtu",
+        "num_queues",
+        "nodename",
+        "nodename_file",
+        "datastore_type",
+        "datastore_path",
+        "etcd_endpoints",
+        "ipam",
+        "policy",
+        "kubernetes",
+        "feature_control",
+        "container_settings",
+        "log_level",
+        "log_file_max_size",
+        "prevResult",
+        "runtimeConfig",
+        "qps",
+        "burst",
+        "readiness_gates",
+        "cni.dev/valid-attachments",
+        "cni.dev/attachments",
+        "include_default_routes",
+    ]
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=10),
