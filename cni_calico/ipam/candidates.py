@@ -1,0 +1,96 @@
+"""PURE: which blocks of a pool come first for a host, and what others' blocks are good for.
+
+Rule: the order depends on host name and pool alone: a start point derived from the host's name, then once round the
+pool, so that hosts spread and one host finds its way again. Everything is lazy: a pool may have 2**74 blocks.
+"""
+
+from __future__ import annotations
+
+from _sha1 import sha1
+from collections.abc import Container, Iterable, Iterator
+from ipaddress import IPv4Network, IPv6Network
+
+from cni_calico.ipam.timestamps import parse_claim_time
+from cni_calico.model.resources import Address, Block, IPPool, Network
+
+RECLAIM_AGE_NS = 60 * 1_000_000_000
+
+
+def count_blocks(pool: IPPool) -> int:
+    """How many blocks a pool has; none when its blocks would be larger than itself."""
+    return 1 << (pool.block_size - pool.cidr.prefixlen) if pool.block_size >= pool.cidr.prefixlen else 0
+
+
+def start_of(node: str, count: int) -> int:
+    """Where in a pool of so many blocks a host begins to look."""
+    return int.from_bytes(sha1(node.encode()).digest()[:16], "big") % count
+
+
+def walk_pool(pool: IPPool, node: str) -> Iterator[Network]:
+    """All blocks of a pool, once each, from the host's start point round to it."""
+    count = count_blocks(pool)
+    if not count:
+        return
+    start = start_of(node, count)
+    for index in range(start, start + count):
+        yield _block_at(pool, index % count)
+
+
+def _block_at(pool: IPPool, index: int) -> Network:
+    first = int(pool.cidr.network_address) + (index << (pool.cidr.max_prefixlen - pool.block_size))
+    make = IPv4Network if pool.cidr.version == 4 else IPv6Network
+    return make((first, pool.block_size))
+
+
+def free_blocks(pool: IPPool, node: str, occupied: Container[Network]) -> Iterator[Network]:
+    """The walk without what is known to be taken."""
+    return (cidr for cidr in walk_pool(pool, node) if cidr not in occupied)
+
+
+def sort_blocks(pool: IPPool, node: str, cidrs: Iterable[Network]) -> list[Network]:
+    """Those of ``cidrs`` that lie in the pool, in the order in which the host's walk meets them."""
+    count = count_blocks(pool)
+    if not count:
+        return []
+    shift = pool.cidr.max_prefixlen - pool.block_size
+    first, start = int(pool.cidr.network_address), start_of(node, count)
+    inside = [cidr for cidr in cidrs if cidr.version == pool.cidr.version and cidr.network_address in pool.cidr]
+    return sorted(inside, key=lambda cidr: (((int(cidr.network_address) - first) >> shift) - start) % count)
+
+
+def block_of(pool: IPPool, address: Address) -> Network:
+    """The block of the pool that an address lies in."""
+    shift = pool.cidr.max_prefixlen - pool.block_size
+    return _block_at(pool, (int(address) - int(pool.cidr.network_address)) >> shift)
+
+
+def chunked(cidrs: Iterable[Network], first: int, largest: int) -> Iterator[list[Network]]:
+    """Lists of ``first``, twice as many, ... and at most ``largest`` members."""
+    chunk: list[Network] = []
+    size = first
+    for cidr in cidrs:
+        chunk.append(cidr)
+        if len(chunk) == size:
+            yield chunk
+            chunk, size = [], min(size * 2, largest)
+    if chunk:
+        yield chunk
+
+
+def is_reclaimable(block: Block, node: str, now_ns: int) -> bool:
+    """Whether ``node`` may take an empty block from whom it belongs to: claimed more than a minute ago.
+
+    A block without a claim time is as old as its sequence number, which begins at its creation. One of nobody has
+    been left behind. Blocks of other kinds (load balancers') are never taken.
+    """
+    if not block.empty or block.node == node or not (block.affinity is None or block.node):
+        return False
+    if block.affinity is None:
+        return True
+    claimed = parse_claim_time(block.affinity_claim_time)
+    return now_ns - (block.sequence_number if claimed is None else claimed) > RECLAIM_AGE_NS
+
+
+def is_borrowable(block: Block) -> bool:
+    """Whether single addresses may be taken from somebody else's block; not from those of other kinds."""
+    return block.affinity is None or block.node is not None

@@ -1,0 +1,115 @@
+"""PURE: which pools a request may use, and which addresses are reserved.
+
+Rule: pools named by the request are used whatever they select, as long as they can be used at all and serve the use at
+hand; otherwise the automatic ones that select both the node and the namespace, in name order. Every error says what
+was asked for. Source: SPEC-datamodel "Which pool", texts of SPEC-cni.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+
+from cni_calico.errors import InvalidConfig, NoPool
+from cni_calico.model.resources import Address, IPPool, IPReservation, Network
+from cni_calico.model.selectors import parse_selector
+
+WORKLOAD = "Workload"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node as selectors see it; ``known`` is False when there is no record of it (its labels are then none)."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    known: bool = True
+
+
+def select_pools(
+    pools: Sequence[IPPool],
+    *,
+    family: int,
+    node: NodeFacts,
+    explicit: Sequence[str] = (),
+    use: str = WORKLOAD,
+    namespace_labels: Mapping[str, str] | None = None,
+) -> tuple[IPPool, ...]:
+    """The pools to take addresses of ``family`` from, in order. Raises NoPool."""
+    usable = sorted((p for p in pools if p.cidr.version == family and p.usable), key=lambda p: p.metadata.name)
+    if explicit:
+        named = {pool.cidr: pool for pool in (_find_pool(text, usable, pools, family) for text in explicit)}
+        return _serving(tuple(named.values()), use)
+    if not usable:
+        raise NoPool(f"cannot find a qualified ippool: no IPv{family} pool exists that is enabled")
+    selecting = tuple(p for p in usable if p.assignment_mode == "Automatic" and _selects(p, node, namespace_labels))
+    if not selecting:
+        raise NoPool(f"no configured Calico pools for node {node.name}")
+    return _serving(selecting, use)
+
+
+def _serving(pools: tuple[IPPool, ...], use: str) -> tuple[IPPool, ...]:
+    serving = tuple(pool for pool in pools if use in pool.allowed_uses)
+    if not serving:
+        raise NoPool(f"cannot find a qualified ippool, no pools match the required use ({use})")
+    return serving
+
+
+def _find_pool(text: str, usable: Sequence[IPPool], pools: Sequence[IPPool], family: int) -> IPPool:
+    """The usable pool with this CIDR or name."""
+    wanted = _parse_cidr(text)
+    if wanted is None:
+        named = [pool for pool in pools if pool.metadata.name == text]
+        if not named:
+            raise NoPool(f'error parsing pool "{text}": invalid CIDR address: {text}')
+        wanted = named[0].cidr
+    if wanted.version != family:
+        raise NoPool(f'error parsing pool "{text}": {wanted} is no IPv{family} network')
+    for pool in usable:
+        if pool.cidr == wanted:
+            return pool
+    raise NoPool(f"the given pool ({wanted}) does not exist, or is not enabled")
+
+
+def _parse_cidr(text: str) -> Network | None:
+    if "/" not in text:
+        return None
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
+def selects_node(pool: IPPool, node: NodeFacts) -> bool:
+    """Whether the pool's nodeSelector matches. Raises NoPool naming a pool whose selector cannot be read."""
+    return _matches(pool, "nodeSelector", pool.node_selector, node.labels)
+
+
+def _selects(pool: IPPool, node: NodeFacts, namespace_labels: Mapping[str, str] | None) -> bool:
+    if not selects_node(pool, node):
+        return False
+    selector = pool.namespace_selector.strip()
+    if selector in ("", "all()"):
+        return True
+    # without knowledge of the namespace a pool that is picky about it is not for us
+    return namespace_labels is not None and _matches(pool, "namespaceSelector", selector, namespace_labels)
+
+
+def _matches(pool: IPPool, name: str, selector: str, labels: Mapping[str, str]) -> bool:
+    try:
+        return parse_selector(selector).matches(labels)
+    except InvalidConfig as e:
+        raise NoPool(f"cannot use IPPool {pool.metadata.name}: its {name} is wrong: {e.message}") from e
+
+
+def pool_of(pools: Iterable[IPPool], network: Network | Address) -> IPPool | None:
+    """The pool (the narrowest, should they overlap) that an address or block lies in."""
+    first = network.network_address if hasattr(network, "network_address") else network
+    found = [pool for pool in pools if pool.cidr.version == first.version and first in pool.cidr]
+    return max(found, key=lambda pool: pool.cidr.prefixlen, default=None)
+
+
+def reserved_networks(reservations: Iterable[IPReservation]) -> tuple[Network, ...]:
+    """What is never assigned unless asked for by address."""
+    return tuple(cidr for reservation in reservations for cidr in reservation.reserved_cidrs)

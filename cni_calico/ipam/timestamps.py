@@ -1,0 +1,44 @@
+"""PURE: points in time as Calico's records spell them.
+
+Rule: times are Unix nanoseconds inside; texts only here.
+"""
+
+from __future__ import annotations
+
+_DAYS_1970 = 719468  # days from 0000-03-01 to 1970-01-01
+
+
+def _civil(now_ns: int) -> tuple[str, str]:
+    """("YYYY-MM-DD", "HH:MM:SS") in UTC; the calendar counted in 400-year eras that begin in March."""
+    days, second = divmod(now_ns // 1_000_000_000, 86400)
+    era, day_of_era = divmod(days + _DAYS_1970, 146097)
+    year = (day_of_era - day_of_era // 1460 + day_of_era // 36524 - day_of_era // 146096) // 365
+    day_of_year = day_of_era - (365 * year + year // 4 - year // 100)
+    month = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * month + 2) // 5 + 1
+    month += 3 if month < 10 else -9
+    year += era * 400 + (month <= 2)
+    return f"{year:04}-{month:02}-{day:02}", f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
+
+
+def allocation_time(now_ns: int) -> str:
+    """``2026-11-20 12:06:28.943484342 +0000 UTC``, as Go prints a time: without zeros at the end of the fraction."""
+    day, time = _civil(now_ns)
+    fraction = f"{now_ns % 1_000_000_000:09}".rstrip("0")
+    return f"{day} {time}{'.' if fraction else ''}{fraction} +0000 UTC"
+
+
+def claim_time(now_ns: int) -> str:
+    """``2026-11-20T12:06:28Z``: RFC 3339, whole seconds."""
+    return "{}T{}Z".format(*_civil(now_ns))
+
+
+def parse_claim_time(text: str) -> int | None:
+    """Unix nanoseconds of an RFC 3339 time; None for what is none (it then says nothing about the block's age)."""
+    from datetime import datetime  # only looked at when blocks run out
+
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return int(parsed.timestamp()) * 1_000_000_000 if parsed.tzinfo is not None else None
