@@ -30,7 +30,10 @@ class Wrong(ValueError):
     """A value of the wrong shape; the codec turns it into CorruptRecord with the record's name."""
 
     def __init__(self, at: str, expected: str, got: object) -> None:
-        super().__init__(f"{at}: expected {expected}, got {shown(got)}" if at else f"expected {expected}")
+        super().__init__(f"{at}: expected {expected}, got {shown(got)}")
+        self.at = at
+        self.expected = expected
+        self.got = got
 
 
 class Unknown(Dict):

@@ -1,0 +1,142 @@
+"""PURE: whether a resource may be stored.
+
+Rule: everything wrong is reported at once, each problem with field and value; unknown fields are no problem (a newer
+version of upstream may know them), except that FelixConfiguration warns about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cni_calico.errors import CorruptRecord
+from cni_calico.model import codec, validate_bgp, validate_ipam
+from cni_calico.model.codec_resources import API_VERSION
+from cni_calico.model.fields import Wrong
+from cni_calico.model.keys import NAMESPACED_KINDS, PLURALS, ResourceKey
+from cni_calico.model.resources import IPPool
+from cni_calico.model.rules import InvalidResource, Problem, Report
+
+__all__ = ["InvalidResource", "Problem", "Report", "check_resource", "require_valid", "with_defaults"]
+
+_SELECTORS = {
+    "GlobalNetworkPolicy": ("selector", "namespaceSelector", "serviceAccountSelector"),
+    "NetworkPolicy": ("selector", "serviceAccountSelector"),
+}
+
+
+def check_resource(
+    document: Mapping[str, Any], *, old: Mapping[str, Any] | None = None, pools: Iterable[IPPool] = ()
+) -> Report:
+    """Problems and warnings of a resource's document.
+
+    ``old`` is what is stored now (for what must not change), ``pools`` are the stored pools (for overlaps).
+    """
+    kind = str(document.get("kind"))
+    report = Report(kind)
+    if kind not in PLURALS:
+        report.wrong("kind", document.get("kind"), "is not a kind of resource known here")
+        return report
+    if document.get("apiVersion") != API_VERSION:
+        report.wrong("apiVersion", document.get("apiVersion"), f"must be {API_VERSION}")
+    metadata = report.object("metadata", document.get("metadata"))
+    _check_metadata(report, kind, metadata)
+    spec = report.object("spec", document.get("spec"))
+    name = str(metadata.get("name"))
+    _check_spec(report, kind, name, spec)
+    if kind == "IPPool":
+        old_spec = report.object("spec", (old or {}).get("spec"))
+        if old is not None:
+            validate_ipam.check_pool_update(report, spec, old_spec)
+        validate_ipam.check_pool_overlap(report, name, spec, pools)
+    if not report.problems:
+        _check_readable(report, document)
+    return report
+
+
+def _check_readable(report: Report, document: Mapping[str, Any]) -> None:
+    """What no rule above looked at must at least have a shape that we can read again."""
+    metadata = document["metadata"]
+    key = ResourceKey(report.kind, metadata["name"], metadata.get("namespace") or "")
+    try:
+        codec.decode(key, document)
+    except CorruptRecord as e:
+        cause = e.__cause__
+        if not isinstance(cause, Wrong):
+            raise
+        report.wrong(cause.at, cause.got, f"must be {cause.expected}")
+
+
+def require_valid(
+    document: Mapping[str, Any], *, old: Mapping[str, Any] | None = None, pools: Iterable[IPPool] = ()
+) -> list[Problem]:
+    """Warnings of a resource that may be stored. Raises InvalidResource for one that may not."""
+    report = check_resource(document, old=old, pools=pools)
+    if report.problems:
+        raise InvalidResource(report.text())
+    return report.warnings
+
+
+def _check_metadata(report: Report, kind: str, metadata: Mapping[str, Any]) -> None:
+    report.name("metadata.name", metadata.get("name"))
+    namespace = report.string("metadata.namespace", metadata.get("namespace"))
+    if kind in NAMESPACED_KINDS:
+        report.name("metadata.namespace", namespace)
+    elif namespace:
+        report.wrong("metadata.namespace", namespace, f"{kind} is not a namespaced kind")
+    for key, value in report.object("metadata.labels", metadata.get("labels")).items():
+        report.label("metadata.labels", key, value)
+    for key, value in report.object("metadata.annotations", metadata.get("annotations")).items():
+        report.string(f"metadata.annotations[{key}]", value)
+
+
+def _check_spec(report: Report, kind: str, name: str, spec: Mapping[str, Any]) -> None:
+    if kind == "IPPool":
+        validate_ipam.check_pool(report, spec)
+    elif kind == "IPReservation":
+        validate_ipam.check_reservation(report, spec)
+    elif kind == "Node":
+        validate_ipam.check_node(report, spec)
+    elif kind == "WorkloadEndpoint":
+        validate_ipam.check_endpoint(report, spec, name)
+    elif kind == "BGPPeer":
+        validate_bgp.check_peer(report, spec)
+    elif kind == "BGPConfiguration":
+        validate_bgp.check_configuration(report, spec, name)
+    elif kind == "BGPFilter":
+        validate_bgp.check_filter(report, spec)
+    elif kind == "FelixConfiguration":
+        _check_felix(report, spec)
+    for field in _SELECTORS.get(kind, ()):
+        report.selector(f"spec.{field}", spec.get(field))
+
+
+def _check_felix(report: Report, spec: Mapping[str, Any]) -> None:
+    from cni_calico.model.felix_fields import DURATIONS, KNOWN
+
+    for field, value in spec.items():
+        if field not in KNOWN:
+            report.odd(f"spec.{field}", value, "is not a field of FelixConfiguration; it is stored but has no effect")
+        elif field in DURATIONS:
+            report.duration(f"spec.{field}", value)
+    for field in ("healthPort", "prometheusMetricsPort", "vxlanPort"):
+        report.number(f"spec.{field}", spec.get(field), 0, 65535)
+
+
+def with_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with the fields that upstream fills in when a resource is made."""
+    if document.get("kind") != "IPPool" or not isinstance(document.get("spec"), Mapping):
+        return dict(document)
+    spec = dict(document["spec"])
+    size = validate_ipam.BLOCK_SIZES[6 if ":" in str(spec.get("cidr")) else 4][2]
+    for field, value in (
+        ("blockSize", size),
+        ("ipipMode", "Never"),
+        ("vxlanMode", "Never"),
+        ("nodeSelector", "all()"),
+        ("allowedUses", ["Workload", "Tunnel"]),
+        ("assignmentMode", "Automatic"),
+    ):
+        if not spec.get(field):
+            spec[field] = value
+    return {**document, "spec": spec}

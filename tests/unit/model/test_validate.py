@@ -1,0 +1,282 @@
+"""Validation: every rule has a resource that breaks it and nothing else; good ones pass; nothing ever raises."""
+
+import copy
+import json
+import pathlib
+from ipaddress import ip_network
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cni_calico.model import codec, crd
+from cni_calico.model.felix_fields import KNOWN
+from cni_calico.model.keys import CLUSTER_KINDS, NAMESPACED_KINDS, ResourceKey
+from cni_calico.model.resources import IPPool, Metadata
+from cni_calico.model.validate import InvalidResource, check_resource, require_valid, with_defaults
+
+VECTORS = pathlib.Path(__file__).parents[2] / "golden" / "vectors"
+
+
+def resource(kind, spec, name="x", **metadata):
+    namespace = {"namespace": "ns"} if kind in NAMESPACED_KINDS else {}
+    return {
+        "apiVersion": "projectcalico.org/v3",
+        "kind": kind,
+        "metadata": {"name": name} | namespace | metadata,
+        "spec": spec,
+    }
+
+
+def problems(document, **context):
+    return [str(problem) for problem in check_resource(document, **context).problems]
+
+
+GOOD = {
+    "IPPool": {"cidr": "10.0.0.0/16", "ipipMode": "CrossSubnet", "nodeSelector": "!all()", "blockSize": 32},
+    "IPReservation": {"reservedCIDRs": ["10.0.0.0/30", "10.0.0.9", "fd00::/120"]},
+    "Node": {
+        "bgp": {
+            "ipv4Address": "10.0.0.1/24",
+            "ipv6Address": "fd00::1",
+            "asNumber": "1.10",
+            "ipv4IPIPTunnelAddr": "10.1.1.1",
+            "routeReflectorClusterID": "1.0.0.1",
+        },
+        "ipv6VXLANTunnelAddr": "fd00::2",
+        "vxlanTunnelMACAddr": "66:0a:00:00:00:01",
+        "orchRefs": [{"nodeName": "x", "orchestrator": "k8s"}],
+    },
+    "BGPPeer": {
+        "peerIP": "10.0.0.1:1790",
+        "asNumber": 64512,
+        "node": "n",
+        "password": {"secretKeyRef": {"name": "s", "key": "k"}},
+        "maxRestartTime": "1m30s",
+        "ttlSecurity": 2,
+        "filters": ["f"],
+    },
+    "BGPConfiguration": {
+        "listenPort": 179,
+        "communities": [{"name": "c", "value": "64512:1"}],
+        "prefixAdvertisements": [{"cidr": "10.0.0.0/8", "communities": ["c", "1:2:3"]}],
+        "serviceClusterIPs": [{"cidr": "10.96.0.0/12"}],
+        "ignoredInterfaces": ["eth9"],
+    },
+    "BGPFilter": {
+        "exportV4": [{"cidr": "10.0.0.0/8", "matchOperator": "In", "action": "Accept", "prefixLength": {"min": 9}}],
+        "importV6": [
+            {"action": "Reject", "interface": "eth*", "source": "RemotePeers", "communities": {"values": ["1:2"]}}
+        ],
+    },
+    "FelixConfiguration": {"healthPort": 9099, "reportingInterval": "0s", "logSeverityScreen": "Info"},
+    "WorkloadEndpoint": {
+        "orchestrator": "cni",
+        "node": "n",
+        "containerID": "c",
+        "endpoint": "eth0",
+        "interfaceName": "cali1",
+        "ipNetworks": ["10.0.0.1/32", "fd00::1"],
+        "ipNATs": [{"internalIP": "10.0.0.1", "externalIP": "1.2.3.4"}],
+        "ports": [{"name": "http", "port": 80, "hostPort": 8080}],
+    },
+    "GlobalNetworkPolicy": {"selector": "a == 'b'", "types": ["Ingress"]},
+}
+NAMES = {"WorkloadEndpoint": "n-cni-c-eth0"}
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_good_resources(kind):
+    report = check_resource(resource(kind, GOOD[kind], NAMES.get(kind, "x")))
+    assert (report.problems, report.warnings) == ([], [])
+
+
+def test_everything_that_upstream_stored_is_valid():
+    for dump in VECTORS.glob("etcd-dump-*.json"):
+        for path, kv in json.loads(dump.read_text())["kvs"].items():
+            if "/resources/" in path:
+                assert problems(kv["value"]) == [], path
+    for dump in VECTORS.glob("k8s-*.json"):
+        for plural, objects in json.loads(dump.read_text()).items():
+            for obj in objects if plural not in ("nodes", "pods") else ():
+                key, document = crd.read_object(obj)
+                if isinstance(key, ResourceKey):
+                    assert problems(document) == [], key
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "problem"),
+    [
+        ("IPPool", {"cidr": None}, "IPPool.spec.cidr = null (must be a network in CIDR notation)"),
+        ("IPPool", {"cidr": "10.0.0.0"}, 'IPPool.spec.cidr = "10.0.0.0" (must be a network in CIDR notation)'),
+        ("IPPool", {"cidr": "10.0.0.1/16"}, "did you mean 10.0.0.0/16?"),
+        ("IPPool", {"cidr": "169.254.0.0/17"}, "overlaps with the link-local range 169.254.0.0/16"),
+        ("IPPool", {"blockSize": 19}, "IPPool.spec.blockSize = 19 (must be from 20 to 32 for an IPv4 pool)"),
+        ("IPPool", {"blockSize": "26"}, 'IPPool.spec.blockSize = "26" (must be from 20 to 32'),
+        ("IPPool", {"cidr": "fd00::/64", "ipipMode": "Never"}, "(must be from 116 to 128 for an IPv6 pool)"),
+        ("IPPool", {"cidr": "10.0.0.0/27", "blockSize": 26}, "smaller than one of its blocks (blockSize 26)"),
+        ("IPPool", {"cidr": "fd00::/64", "blockSize": 122}, "IPIP is not supported on an IPv6 pool"),
+        ("IPPool", {"vxlanMode": "Always"}, "a pool cannot have both encapsulations"),
+        ("IPPool", {"ipipMode": "always"}, '= "always" (must be one of Never, Always, CrossSubnet)'),
+        ("IPPool", {"nodeSelector": "a =="}, "at position 4"),
+        ("IPPool", {"allowedUses": ["Workload", "Pods"]}, 'IPPool.spec.allowedUses[1] = "Pods"'),
+        ("IPPool", {"allowedUses": ["Workload", "LoadBalancer"], "nodeSelector": "all()"}, "cannot be combined"),
+        ("IPPool", {"allowedUses": ["LoadBalancer"]}, "must be all() for a pool of load balancer addresses"),
+        ("IPPool", {"assignmentMode": "Auto"}, "must be one of Automatic, Manual"),
+        ("IPPool", {"disabled": "yes"}, 'IPPool.spec.disabled = "yes" (must be true or false)'),
+        ("IPPool", {"ipip": {"enabled": True}}, "belongs to an older API"),
+        ("IPReservation", {"reservedCIDRs": ["10.0.0.0/99"]}, "IPReservation.spec.reservedCIDRs[0]"),
+        ("IPReservation", {"reservedCIDRs": "10.0.0.0/8"}, "must be a list"),
+        ("Node", {"bgp": {"ipv4Address": "fd00::1/64"}}, "must be an IPv4 address with its prefix length"),
+        ("Node", {"bgp": {"asNumber": 1 << 32}}, "must be an AS number"),
+        ("Node", {"ipv4VXLANTunnelAddr": "x"}, 'Node.spec.ipv4VXLANTunnelAddr = "x" (must be an IPv4 address)'),
+        ("Node", {"vxlanTunnelMACAddr": "66"}, "must be a MAC address"),
+        ("Node", {"orchRefs": [{"nodeName": "x"}]}, "Node.spec.orchRefs[0].orchestrator = null (must be given)"),
+        ("BGPPeer", {"peerIP": "10.0.0.1:99999"}, "must be an IP address, optionally as"),
+        ("BGPPeer", {"peerIP": "[fd00::1]"}, "must be an IP address, optionally as"),
+        ("BGPPeer", {"peerIP": None}, "either peerIP or peerSelector must be given"),
+        ("BGPPeer", {"nodeSelector": "all()"}, "cannot be given together with node"),
+        ("BGPPeer", {"asNumber": None, "peerSelector": "all()"}, "cannot be given together with peerIP"),
+        ("BGPPeer", {"sourceAddress": "Any"}, "must be one of UseNodeIP, None"),
+        ("BGPPeer", {"password": {}}, None),
+        ("BGPPeer", {"ttlSecurity": 256}, "must be a whole number from 0 to 255"),
+        ("BGPPeer", {"maxRestartTime": 90}, "must be a duration"),
+        ("BGPPeer", {"reachableBy": "x"}, "must be an IP address"),
+        ("BGPConfiguration", {"listenPort": 0}, "must be a whole number from 1 to 65535"),
+        ("BGPConfiguration", {"nodeToNodeMeshEnabled": False}, 'can only be given in BGPConfiguration "default"'),
+        ("BGPConfiguration", {"communities": [{"name": "c", "value": "70000:1"}]}, "must be aa:nn or aa:nn:mm"),
+        ("BGPConfiguration", {"communities": []}, "a name defined in spec.communities"),
+        ("BGPConfiguration", {"logSeverityScreen": "Loud"}, "must be one of Debug, Info"),
+        ("BGPFilter", {"exportV4": [{"cidr": "fd00::/8", "matchOperator": "In", "action": "Accept"}]}, "IPv4 network"),
+        ("BGPFilter", {"exportV4": [{"cidr": "10.0.0.0/8", "action": "Accept"}]}, "must be given together"),
+        ("BGPFilter", {"exportV4": [{}]}, "BGPFilter.spec.exportV4[0].action = null (must be Accept or Reject)"),
+        ("BGPFilter", {"exportV4": [{"action": "Accept", "prefixLength": {"min": 1}}]}, "has no meaning without cidr"),
+        (
+            "BGPFilter",
+            {"importV6": [{"action": "Reject", "operations": [{"setPriority": {"value": 1}}]}]},
+            "can only be given with action Accept",
+        ),
+        ("FelixConfiguration", {"reportingInterval": 30}, "must be a duration"),
+        ("WorkloadEndpoint", {"endpoint": "eth1"}, "must be n-cni-c-eth1, as its node"),
+        ("WorkloadEndpoint", {"ipNetworks": ["10.0.0.0/24", "10.0.0.1"]}, "must be a single address"),
+        ("WorkloadEndpoint", {"ipNATs": [{"internalIP": "10.0.0.2", "externalIP": "1.2.3.4"}]}, "is not one of"),
+        ("WorkloadEndpoint", {"interfaceName": "a" * 16}, "is not a valid interface name"),
+        ("WorkloadEndpoint", {"ports": [{"port": 70000}]}, "WorkloadEndpoint.spec.ports[0].port = 70000"),
+        ("WorkloadEndpoint", {"mac": "ee"}, "must be a MAC address"),
+        ("WorkloadEndpoint", {"profiles": "p"}, 'WorkloadEndpoint.spec.profiles = "p" (must be a list)'),
+        ("GlobalNetworkPolicy", {"selector": "("}, "GlobalNetworkPolicy.spec.selector"),
+    ],
+)
+def test_one_thing_wrong(kind, change, problem):
+    found = problems(resource(kind, GOOD[kind] | change, NAMES.get(kind, "x")))
+    if problem is None:
+        assert len(found) == 2
+    else:
+        assert len(found) == 1, found
+        assert problem in found[0]
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        (resource("IPPool", GOOD["IPPool"], "Pool"), 'IPPool.metadata.name = "Pool" (must consist of lower case'),
+        (resource("IPPool", GOOD["IPPool"], "a" * 254), "at most 253 characters"),
+        (resource("IPPool", GOOD["IPPool"], None), "IPPool.metadata.name = null (must be given)"),
+        (resource("IPPool", GOOD["IPPool"], namespace="ns"), "is not a namespaced kind"),
+        (resource("NetworkSet", {}, namespace=""), "NetworkSet.metadata.namespace"),
+        (resource("IPPool", GOOD["IPPool"], labels={"a b": "c"}), "is not a valid label name"),
+        (resource("IPPool", GOOD["IPPool"], labels={"a": "c d"}), "is not a valid label value"),
+        (resource("IPPool", GOOD["IPPool"], annotations={"a": 1}), "must be a text"),
+        (resource("Pool", {}), 'Pool.kind = "Pool"'),
+        (resource("IPPool", []), "IPPool.spec = [] (must be an object)"),
+        (resource("Tier", {}) | {"apiVersion": "v1"}, "must be projectcalico.org/v3"),
+    ],
+)
+def test_metadata(document, problem):
+    assert any(problem in found for found in problems(document)), problems(document)
+
+
+def test_pool_cannot_move():
+    old = resource("IPPool", {"cidr": "10.0.0.0/16"})
+    assert problems(resource("IPPool", {"cidr": "10.0.0.0/16", "blockSize": 26}), old=old) == []
+    found = problems(resource("IPPool", {"cidr": "10.0.0.0/15", "blockSize": 27}), old=old)
+    assert "cannot be changed (it is 10.0.0.0/16)" in found[0]
+    assert "cannot be changed (it is 26)" in found[1]
+
+
+def test_pools_cannot_overlap():
+    pools = [
+        IPPool(Metadata(name), ip_network(cidr), 26) for name, cidr in (("x", "10.0.0.0/16"), ("y", "10.8.0.0/13"))
+    ]
+    assert problems(resource("IPPool", {"cidr": "10.0.0.0/16"}), pools=pools) == []
+    assert problems(resource("IPPool", {"cidr": "10.15.0.0/16"}), pools=pools) == [
+        'IPPool.spec.cidr = "10.15.0.0/16" (overlaps with IPPool y, whose cidr is 10.8.0.0/13)'
+    ]
+
+
+def test_all_problems_in_one_error():
+    with pytest.raises(InvalidResource) as caught:
+        require_valid(resource("IPPool", {"cidr": "x", "ipipMode": "y"}))
+    assert str(caught.value).startswith("error with the following fields:\n-  IPPool.spec.cidr")
+    with pytest.raises(InvalidResource) as caught:
+        require_valid(resource("IPPool", {"cidr": "x"}))
+    assert str(caught.value).startswith('error with field IPPool.spec.cidr = "x"')
+
+
+def test_unknown_felix_fields_warn_only():
+    warnings = require_valid(resource("FelixConfiguration", {"helthPort": 1}))
+    assert [warning.at for warning in warnings] == ["FelixConfiguration.spec.helthPort"]
+    assert len(KNOWN) == 190
+
+
+def test_defaults_are_those_upstream_stores():
+    made = with_defaults(resource("IPPool", {"cidr": "fd00::/64", "blockSize": 120}))
+    assert made["spec"] == {
+        "cidr": "fd00::/64",
+        "blockSize": 120,
+        "ipipMode": "Never",
+        "vxlanMode": "Never",
+        "nodeSelector": "all()",
+        "allowedUses": ["Workload", "Tunnel"],
+        "assignmentMode": "Automatic",
+    }
+    assert with_defaults(resource("Tier", {"order": 1})) == resource("Tier", {"order": 1})
+
+
+values = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-1, 300), st.sampled_from(["", "x", "10.0.0.1", "10.0.0.0/8", "("])
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["cidr", "a", "name", "values"]), inner, max_size=3),
+    ),
+    max_leaves=5,
+)
+
+
+def places(value, at=()):
+    yield at
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*at, key))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_whatever_validation_accepts_the_codec_reads(data):
+    kind = data.draw(st.sampled_from(sorted(GOOD)))
+    document = copy.deepcopy(resource(kind, GOOD[kind], NAMES.get(kind, "x")))
+    at = data.draw(st.sampled_from(sorted(filter(None, places(document)), key=repr)))
+    parent = document
+    for step in at[:-1]:
+        parent = parent[step]
+    parent[at[-1]] = data.draw(values)
+    if not problems(document, old=document):
+        metadata = document["metadata"]
+        codec.decode(ResourceKey(document["kind"], metadata["name"], metadata.get("namespace") or ""), document)
+
+
+@pytest.mark.parametrize("kind", sorted({*CLUSTER_KINDS, *NAMESPACED_KINDS}))
+def test_every_kind_is_checked_for_its_metadata(kind):
+    assert any("metadata.name" in problem for problem in problems(resource(kind, {}, "-")))
