@@ -1,0 +1,216 @@
+"""CNI calls as a runtime makes them, and what they leave behind.
+
+Rule: a call runs in a namespace that plays the host, either in a forked child through ``serve`` (fault points can be
+scripted) or through an executable. What is left over is read with ``ip`` and from the store, never from the code under
+test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cni_calico import faults
+from cni_calico.cni.answer import answer_error
+from cni_calico.cni.environment import parse_call
+from cni_calico.cni.versions import CURRENT
+from cni_calico.datastore.client import Write
+from cni_calico.datastore.connect import open_datastore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.ipam.commands import serve as serve_ipam
+from cni_calico.ipam.services import Services
+from cni_calico.model.keys import AffinityList, BlockList, HandleList, ResourceKey, ResourceList
+from cni_calico.model.settings import DatastoreConfig
+from cni_calico.plugin.commands import serve as serve_plugin
+from tests.netns.namespaces import Killed, Namespace
+
+POOLS = {"pool4": ("10.65.0.0/16", 26), "pool6": ("fd00:65::/112", 122)}
+
+
+@dataclass
+class Reply:
+    """What a call answered: exit status and parsed stdout (None when there was no output)."""
+
+    rc: int
+    document: Any
+
+    @property
+    def ok(self) -> bool:
+        return self.rc == 0
+
+
+@dataclass
+class Node:
+    """A host namespace with a datastore, a state directory and one network configuration."""
+
+    host: Namespace
+    root: Path
+    datastore: DatastoreConfig
+    nodename: str = "node1"
+    overrides: dict[str, Any] = field(default_factory=dict)
+    environ: dict[str, str] = field(default_factory=dict)
+    bin_dir: Path | None = None  # frozen executables; None: serve() in a forked child
+    timeout_s: int = 30
+
+    def conf(self, **changes: Any) -> dict[str, Any]:
+        conf: dict[str, Any] = {
+            "cniVersion": "1.1.0",
+            "name": "calnet",
+            "type": "calico",
+            "nodename": self.nodename,
+            "mtu": 1450,
+            "log_level": "info",
+            "log_file_path": str(self.root / "cni.log"),
+            "ipam": {"type": "calico-ipam"},
+            "ipam_lock_file": str(self.root / "run" / "ipam.lock"),
+            **datastore_keys(self.datastore),
+        }
+        return {key: value for key, value in {**conf, **self.overrides, **changes}.items() if value is not None}
+
+    def env(self, command: str, container: str, netns: str, ifname: str, args: str) -> dict[str, str]:
+        return {
+            "CNI_COMMAND": command,
+            "CNI_CONTAINERID": container,
+            "CNI_NETNS": netns,
+            "CNI_IFNAME": ifname,
+            "CNI_PATH": str(self.bin_dir or "/opt/cni/bin"),
+            "CNI_ARGS": args,
+            "PATH": os.environ["PATH"],
+            "CALICO_RUN_DIR": str(self.root / "run"),
+            "CALICO_STATE_DIR": str(self.root / "state"),
+            **self.environ,
+        }
+
+    def call(
+        self,
+        command: str,
+        container: str,
+        netns: str = "",
+        *,
+        ifname: str = "eth0",
+        args: str = "",
+        fault: str = "",
+        plugin: str = "calico",
+        stdin: bytes | None = None,
+        **changes: Any,
+    ) -> Reply:
+        """One call; Killed when a fault killed it."""
+        environ = {**self.env(command, container, netns, ifname, args), "CALICO_FAULT": fault}
+        data = json.dumps(self.conf(**changes)).encode() if stdin is None else stdin
+        if self.bin_dir is None:
+            rc, out = self.host.call(_serve, plugin, environ, data, timeout_s=self.timeout_s)
+        else:
+            rc, out = self._execute(plugin, environ, data)
+        return Reply(rc, json.loads(out) if out.strip() else None)
+
+    def _execute(self, plugin: str, environ: Mapping[str, str], data: bytes) -> tuple[int, str]:
+        assert self.bin_dir is not None
+        argv = ["nsenter", f"--net={self.host.path}", str(self.bin_dir / plugin)]
+        environ = {name: value for name, value in environ.items() if value}
+        done = subprocess.run(argv, input=data, env=dict(environ), capture_output=True, timeout=self.timeout_s)
+        if done.returncode < 0 or done.returncode > 128:
+            raise Killed(f"{plugin} ended with {done.returncode}")
+        return done.returncode, done.stdout.decode()
+
+    # -- what is stored -----------------------------------------------------------------------------------------------
+
+    def store(self) -> Any:
+        return open_datastore(self.datastore)
+
+    def apply(self, kind: str, name: str, spec: Mapping[str, Any], namespace: str = "") -> None:
+        store = self.store()
+        try:
+            metadata = {"name": name, "uid": f"uid-{name}", "creationTimestamp": "2026-11-20T12:00:00Z"}
+            document = {"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": metadata, "spec": dict(spec)}
+            store.commit([Write.put(ResourceKey(kind, name, namespace), document)], Deadline.after(10))
+        finally:
+            store.close()
+
+    def apply_pools(self) -> None:
+        for name, (cidr, size) in POOLS.items():
+            self.apply("IPPool", name, {"cidr": cidr, "blockSize": size, "nodeSelector": "all()"})
+
+    def records(self, listing: Any) -> dict[str, Any]:
+        """Stored documents of a listing by key text."""
+        store = self.store()
+        try:
+            return {str(item.key): item.value for item in store.list(listing, Deadline.after(10)).items}
+        finally:
+            store.close()
+
+    def taken(self) -> dict[str, str]:
+        """address -> handle of every allocated address, read from the raw blocks."""
+        import ipaddress
+
+        found = {}
+        for block in self.records(BlockList()).values():
+            base = ipaddress.ip_network(block["cidr"])[0]
+            for ordinal, index in enumerate(block["allocations"]):
+                if index is not None:
+                    found[str(base + ordinal)] = block["attributes"][index]["handle_id"]
+        return found
+
+    def handles(self) -> dict[str, Any]:
+        return self.records(HandleList())
+
+    def endpoints(self) -> list[Any]:
+        return list(self.records(ResourceList("WorkloadEndpoint")).values())
+
+    def affinities(self) -> dict[str, Any]:
+        return self.records(AffinityList())
+
+    # -- what is left over --------------------------------------------------------------------------------------------
+
+    def leftovers(self) -> dict[str, Any]:
+        """Everything that must be gone once every container is; empty when nothing leaked."""
+        return {
+            name: value
+            for name, value in {
+                "links": [link["ifname"] for link in self.host.ip("link", "show") if link["ifname"].startswith("cali")],
+                "routes": [r for v in (4, 6) for r in self.host.routes(v) if str(r.get("dev", "")).startswith("cali")],
+                "addresses": self.taken(),
+                "handles": self.handles(),
+                "endpoints": [e["metadata"]["name"] for e in self.endpoints()],
+                "intents": self.intents(),
+                "files": [str(p) for p in self.root.rglob("*.new")],
+            }.items()
+            if value
+        }
+
+    def intents(self) -> list[str]:
+        return [path.name for path in (self.root / "state" / "cni" / "pending-del").glob("*")]
+
+
+def datastore_keys(config: DatastoreConfig) -> dict[str, Any]:
+    """The configuration keys that name a datastore."""
+    if config.type == "local":
+        return {"datastore_type": "local", "datastore_path": config.path}
+    return {
+        "datastore_type": "etcdv3",
+        "etcd_endpoints": ",".join(config.etcd_endpoints),
+        "etcd_key_file": config.etcd_key_file,
+        "etcd_cert_file": config.etcd_cert_file,
+        "etcd_ca_cert_file": config.etcd_ca_cert_file,
+    }
+
+
+def _serve(plugin: str, environ: dict[str, str], stdin: bytes) -> tuple[int, str]:
+    """What the executable does with a call, without its start."""
+    faults.install_from_environment(environ)
+    try:
+        call = parse_call(environ, stdin)
+    except CalicoError as e:
+        answer = answer_error(e, CURRENT)
+        return answer.exit_code, answer.stdout
+    services = Services(environ)
+    try:
+        answer = (serve_ipam if plugin == "calico-ipam" else serve_plugin)(call, services)
+    finally:
+        services.close()
+    return answer.exit_code, answer.stdout

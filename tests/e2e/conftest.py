@@ -1,0 +1,21 @@
+"""Fixtures of the end-to-end tests: a node per datastore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cni_calico.model.settings import DatastoreConfig
+from tests.e2e.calls import Node
+from tests.netns.conftest import host_ns, make_pod_ns, pod_ns  # noqa: F401 - fixtures
+from tests.netns.namespaces import Namespace
+
+
+@pytest.fixture
+def node(host_ns: Namespace, tmp_path: Path) -> Node:  # noqa: F811
+    """A node on the embedded datastore, with one pool of each family."""
+    made = Node(host_ns, tmp_path, DatastoreConfig("local", path=str(tmp_path / "datastore.db")))
+    (tmp_path / "run").mkdir()
+    made.apply_pools()
+    return made
