@@ -44,7 +44,7 @@ class Listing:
 class Write:
     """One member of a commit. ``op`` is "create" (must be absent), "update" (must be at ``revision``), "put" (whatever
     is there), "delete" (must be at ``revision``), "remove" (whatever is there, absent is fine) or "expect" (must be at
-    ``revision``; None: must be absent; nothing is written).
+    ``revision``; None: must be absent; nothing is written). ``was``: what a "delete" deletes, where it is known.
     """
 
     op: str
@@ -52,6 +52,7 @@ class Write:
     value: Document | None = None
     revision: Revision | None = None
     uid: str = ""
+    was: Document | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def create(cls, key: Key, value: Document) -> Write:
@@ -67,7 +68,7 @@ class Write:
 
     @classmethod
     def delete(cls, old: Versioned) -> Write:
-        return cls("delete", old.key, None, old.revision, old.uid)
+        return cls("delete", old.key, None, old.revision, old.uid, old.value)
 
     @classmethod
     def remove(cls, key: Key) -> Write:
