@@ -87,7 +87,7 @@ class _Child:
                 file_actions=actions,
                 setpgroup=0,
                 setsigmask=(),
-                setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD),
+                setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
             )
             faults.after(START)
         except (OSError, ValueError) as e:  # ValueError: a zero byte in an argument

@@ -1,0 +1,170 @@
+"""Network namespaces for tests: a machine of one's own to be the "host", and the pods' beside it.
+
+Rule: names begin with "cct-" and the process's number, so that runs side by side do not meet; ``ip -j`` is the judge of
+what is in them. Code under test runs in a forked child, so that nothing it does to its thread or process reaches the
+tests.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from cni_calico import faults
+from cni_calico.kernel import netns
+
+_numbers = itertools.count()
+
+
+class Killed(Exception):
+    """The child was ended by a signal."""
+
+
+class Namespace:
+    """One named network namespace."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.path = f"/var/run/netns/{name}"
+
+    def ip(self, *arguments: str) -> Any:
+        """What ``ip -j -d`` says in here, parsed; [] for no output."""
+        text = _checked(["ip", "-n", self.name, "-j", "-d", *arguments])
+        # ip 6.1 answers an empty table with "[{}]" in places
+        return [entry for entry in json.loads(text or "[]") if entry]
+
+    def do(self, *arguments: str) -> None:
+        """An ``ip`` command that changes something."""
+        _checked(["ip", "-n", self.name, *arguments])
+
+    def run(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """A program in here; the file system, and with it /sys, stays the tests' own."""
+        command = ["nsenter", f"--net={self.path}", *argv]
+        return subprocess.run(command, capture_output=True, text=True, check=check, timeout=60)
+
+    def sysctl(self, name: str) -> str:
+        """``name`` with "/" between its parts, below /proc/sys/net."""
+        return self.run("cat", f"/proc/sys/net/{name}").stdout.strip()
+
+    def set_sysctl(self, name: str, value: str) -> None:
+        self.run("sh", "-c", f"echo {value} > /proc/sys/net/{name}")
+
+    def link(self, name: str) -> dict[str, Any] | None:
+        found = [entry for entry in self.ip("link", "show") if entry["ifname"] == name]
+        return found[0] if found else None
+
+    def addresses(self, name: str) -> set[str]:
+        """Global addresses of an interface, with their prefix length."""
+        return {
+            f"{info['local']}/{info['prefixlen']}"
+            for entry in self.ip("addr", "show", "dev", name)
+            for info in entry["addr_info"]
+            if info["scope"] == "global"
+        }
+
+    def routes(self, version: int = 4) -> list[dict[str, Any]]:
+        routes: list[dict[str, Any]] = self.ip(f"-{version}", "route", "show")
+        return routes
+
+    def call(self, function: Callable[..., Any], *arguments: Any, fault: str = "", timeout_s: int = 60) -> Any:
+        """``function(*arguments)`` in a child process in here: its value, its exception, or Killed.
+
+        ``fault`` is a plan in the syntax of CALICO_FAULT.
+        """
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _child(self.path, write, function, arguments, fault, timeout_s)
+        os.close(write)
+        with os.fdopen(read, "rb") as pipe:
+            data = pipe.read()
+        _, status = os.waitpid(pid, 0)
+        if os.WIFSIGNALED(status):
+            raise Killed(f"signal {os.WTERMSIG(status)}")
+        ok, value = pickle.loads(data)
+        if not ok:
+            raise value
+        return value
+
+
+def _child(
+    path: str, pipe: int, function: Callable[..., Any], arguments: Sequence[Any], fault: str, timeout_s: int
+) -> None:
+    """Never returns."""
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(timeout_s)
+        netns.enter(os.open(path, os.O_RDONLY))
+        faults.install(faults.Plan(fault) if fault else None)
+        try:
+            answer = (True, function(*arguments))
+        except Exception as e:
+            e.add_note("".join(traceback.format_exception(e)))
+            answer = (False, e)
+        os.write(pipe, pickle.dumps(answer))
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc(file=sys.__stderr__)
+        os._exit(99)
+
+
+def until(condition: Callable[[], Any], what: str, timeout_s: float = 10.0) -> Any:
+    """The first true value of ``condition()``."""
+    end = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < end, f"never happened: {what}"
+        select.select((), (), (), 0.01)
+    return value
+
+
+def _checked(argv: list[str]) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+@contextmanager
+def namespace(label: str) -> Iterator[Namespace]:
+    """A new namespace with its loopback up; removed at the end."""
+    name = f"cct-{os.getpid()}-{next(_numbers)}-{label}"
+    _checked(["ip", "netns", "add", name])
+    try:
+        made = Namespace(name)
+        made.do("link", "set", "lo", "up")
+        yield made
+    finally:
+        _checked(["ip", "netns", "del", name])
+
+
+@contextmanager
+def host_namespace() -> Iterator[Namespace]:
+    """A namespace that looks like a node: it forwards, has an uplink with addresses and default routes.
+
+    The unused interfaces shift the numbers of later ones: when both ends of a veth have the same number the kernel may
+    take a second to notice that the link is up.
+    """
+    with namespace("host") as host:
+        host.set_sysctl("ipv4/ip_forward", "1")
+        host.set_sysctl("ipv6/conf/all/forwarding", "1")
+        for i in range(8):
+            host.do("link", "add", f"unused{i}", "type", "veth", "peer", "name", f"unused{i}b")
+        host.do("link", "add", "uplink", "type", "veth", "peer", "name", "wire")
+        host.do("link", "set", "wire", "up")
+        host.do("link", "set", "uplink", "up")
+        host.do("addr", "add", "192.0.2.10/24", "dev", "uplink")
+        host.do("addr", "add", "2001:db8::10/64", "dev", "uplink", "nodad")
+        host.do("route", "add", "default", "via", "192.0.2.1")
+        host.do("-6", "route", "add", "default", "via", "2001:db8::1")
+        yield host

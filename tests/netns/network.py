@@ -1,0 +1,90 @@
+"""What tests do with the data plane: the functions under test, called as the plugin calls them, inside the host's
+namespace; and readers of the result.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from ipaddress import ip_address
+
+from cni_calico.deadline import Deadline
+from cni_calico.kernel import netns
+from cni_calico.log import Log
+from cni_calico.plugin.dataplane import apply_addresses, create_links
+from cni_calico.plugin.observe import find_differences
+from cni_calico.plugin.plan import Address, Difference, PodPlan
+from cni_calico.plugin.teardown import remove_pod_network
+
+V4, V6 = ip_address("10.65.104.0"), ip_address("fd00:65::6800")
+DUAL = (V4, V6)
+MAC = bytes.fromhex("f2063fe2a32a")
+PLAN = PodPlan("cali5f31907e6ad", "eth0", 1500, DUAL, mac=MAC)
+
+
+class Notes(Log):
+    """Keeps what would be logged."""
+
+    def __init__(self) -> None:
+        super().__init__("none", stderr=False)
+        self.texts: list[str] = []
+
+    def write(self, level: str, text: str) -> None:
+        self.texts.append(f"{level}: {text}")
+
+
+def add(
+    plan: PodPlan, pod_path: str, *, owned: Sequence[Address] | None = None, may_replace: bool = True
+) -> tuple[str, bool, list[str]]:
+    """Both phases; (the pod's MAC, whether a veth was made, what was logged)."""
+    log, deadline = Notes(), Deadline.after(20)
+    with ExitStack() as held:
+        fd = netns.open_netns(pod_path)
+        held.callback(os.close, fd)
+        with ExitStack() as undo:
+            made = create_links(plan, fd, undo, deadline, may_replace=may_replace, log=log)
+            apply_addresses(plan, made, fd, deadline, owned=lambda a: owned is None or a in owned, log=log)
+            undo.pop_all()
+    return made.mac, made.created, log.texts
+
+
+def add_then_fail(plan: PodPlan, pod_path: str) -> None:
+    """Both phases, and the undo of both, as when the endpoint's record cannot be written."""
+    deadline = Deadline.after(20)
+    with ExitStack() as undo:
+        fd = netns.open_netns(pod_path)
+        undo.callback(os.close, fd)
+        made = create_links(plan, fd, undo, deadline)
+        apply_addresses(plan, made, fd, deadline, owned=lambda _: True)
+
+
+def links_only(plan: PodPlan, pod_path: str) -> None:
+    """Phase 1 alone, kept: what a process killed between the phases leaves."""
+    fd = netns.open_netns(pod_path)
+    with ExitStack() as undo:
+        create_links(plan, fd, undo, Deadline.after(20))
+        undo.pop_all()
+    os.close(fd)
+
+
+def remove(plan: PodPlan, pod_path: str | None) -> None:
+    fd = netns.open_netns(pod_path) if pod_path is not None else None
+    try:
+        remove_pod_network(plan.host_ifname, fd, plan.pod_ifname, Deadline.after(20))
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def differences(plan: PodPlan, pod_path: str) -> tuple[Difference, ...]:
+    fd = netns.open_netns(pod_path)
+    try:
+        return find_differences(plan, fd, Deadline.after(20))
+    finally:
+        os.close(fd)
+
+
+def with_addresses(*addresses: str) -> PodPlan:
+    return replace(PLAN, addresses=tuple(ip_address(a) for a in addresses))
