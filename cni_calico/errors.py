@@ -319,6 +319,35 @@ class ProtocolMismatch(CalicoError):
     hint = "restart calico-node, or install the plugin executables of the same release"
 
 
+# -- BIRD -------------------------------------------------------------------------------------------------------------
+
+
+class BirdError(CalicoError):
+    """Base of what the BGP daemon's doors raise."""
+
+    code = 150
+
+
+class BirdUnavailable(BirdError):
+    """BIRD does not answer on its control socket, or stopped answering in the middle."""
+
+    code = 151
+    hint = "'calico-node -bird-live' asks the same; the log of calico-node has BIRD's own messages"
+
+
+class BirdRefused(BirdError):
+    """BIRD refused a configuration or a command; the text is BIRD's. The configuration in force stays in force."""
+
+    code = 152
+
+
+class BirdUnsupported(BirdError):
+    """BIRD is not installed, or is none that we can drive."""
+
+    code = 153
+    hint = "install BIRD 2.0.12 or later from the distribution (Debian and Ubuntu: bird2, Fedora: bird)"
+
+
 class InternalError(CalicoError):
     """A bug: an exception that nobody translated. The text names its type; the log has the trace."""
 
