@@ -1,0 +1,90 @@
+"""PURE: what is wrong with the records BGP is made from, as values; and a reader that finds it field by field.
+
+Rule: a wrong field never stops anything but what it belongs to. It becomes a ``Problem`` that names the record, and its
+reader goes on with the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from cni_calico.model.fields import Wrong, parse_list
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
+    D = TypeVar("D")
+
+ERROR = "error"  # something configured is not in effect
+WARNING = "warning"  # it is in effect, but probably not as meant
+NOTE = "note"  # worth a line in a status, nothing to do
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """``about`` names the record ("BGPPeer tor-1"), ``text`` says what of it is not in effect and why."""
+
+    about: str
+    text: str
+    severity: str = ERROR
+
+    def __str__(self) -> str:
+        return f"{self.about}: {self.text}"
+
+
+class SpecReader:
+    """Reads the fields of one record's spec; ``problems`` collects what was wrong, ``done`` adds unknown fields."""
+
+    def __init__(
+        self, about: str, spec: Mapping[str, Any], *, at: str = "", problems: list[Problem] | None = None
+    ) -> None:
+        self.about = about
+        self.spec = spec
+        self.at = at
+        self.problems: list[Problem] = [] if problems is None else problems
+        self.known: set[str] = set()
+
+    @property
+    def failed(self) -> bool:
+        return any(problem.severity == ERROR for problem in self.problems)
+
+    def inner(self, spec: Mapping[str, Any], at: str) -> SpecReader:
+        """A reader of an object inside this one; it adds to the same problems."""
+        return SpecReader(self.about, spec, at=f"{self.at}{at}.", problems=self.problems)
+
+    def error(self, text: str) -> None:
+        self.problems.append(Problem(self.about, text))
+
+    def warn(self, text: str) -> None:
+        self.problems.append(Problem(self.about, text, WARNING))
+
+    def read(self, name: str, parse: Callable[[Any, str], T], default: D) -> T | D:
+        """The field, or the default when it is absent, null or wrong."""
+        self.known.add(name)
+        raw = self.spec.get(name)
+        if raw is None:
+            return default
+        try:
+            return parse(raw, f"{self.at}{name}")
+        except Wrong as e:
+            self.error(str(e))
+            return default
+
+    def read_each(self, name: str, parse: Callable[[Any, str], T]) -> tuple[T, ...]:
+        """The items of a list field; wrong ones are left out."""
+        items = self.read(name, parse_list, ())
+        out = []
+        for i, item in enumerate(items):
+            try:
+                out.append(parse(item, f"{self.at}{name}[{i}]"))
+            except Wrong as e:
+                self.error(str(e))
+        return tuple(out)
+
+    def done(self, ignored: Iterable[str] = ()) -> None:
+        """Warn about fields that nobody read; ``ignored`` are known to concern somebody else."""
+        for name in sorted(set(self.spec) - self.known - set(ignored)):
+            self.warn(f"field {self.at}{name} is not known to this version and has no effect")

@@ -1,0 +1,50 @@
+"""PURE: how values are written in a BIRD configuration. Every name and text of a record passes through here.
+
+Rule: nothing that a user wrote can end the text, comment or symbol it stands in. BIRD's texts have no escapes, so what
+cannot be written is replaced (names, which are for people) or has been refused before (passwords, patterns).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Network
+
+from cni_calico.names import sha1_hex
+
+SYMBOL_MAX = 64
+_SYMBOL = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
+_HASH_LENGTH = 10
+
+
+def render_name(name: str) -> str:
+    """A record's name for a comment or a description: printable ASCII without quotes, anything else as "?"."""
+    return "".join(c if " " <= c <= "~" and c not in "\"'\\" else "?" for c in name[:200])
+
+
+def render_text(text: str) -> str:
+    """A quoted text of which the caller knows that it can be written; raises ValueError otherwise."""
+    if any(c == '"' or ord(c) < 0x20 or ord(c) == 0x7F for c in text):
+        raise ValueError("a BIRD text cannot hold quotes or control characters")
+    return f'"{text}"'
+
+
+def render_symbol(prefix: str, name: str, suffix: str) -> str:
+    """A quoted symbol; two names give two symbols, also when they are too long or have letters that BIRD refuses."""
+    room = SYMBOL_MAX - len(prefix) - len(suffix)
+    safe = "".join(c if c in _SYMBOL else "_" for c in name)
+    if safe != name or len(safe) > room:
+        # the "~" that no name has is missing from BIRD's alphabet; ":" is in it, and in no name that is kept as it is
+        safe = f"{safe[: room - _HASH_LENGTH - 1]}:{sha1_hex(name)[:_HASH_LENGTH]}"
+    return f"'{prefix}{safe}{suffix}'"
+
+
+def render_set(networks: Iterable[IPv4Network | IPv6Network], *, inside: bool = False) -> str:
+    """A prefix set: the networks themselves, or with ``inside`` also everything in them."""
+    mark = "+" if inside else ""
+    ordered = sorted(set(networks), key=lambda n: (n.version, n.network_address, n.prefixlen))
+    return "[ " + ", ".join(f"{network}{mark}" for network in ordered) + " ]"
+
+
+def render_block(head: str, lines: Iterable[str]) -> list[str]:
+    """``head { ... }`` with the lines inside indented."""
+    return [f"{head} {{", *(f"  {line}" for line in lines), "}"]
