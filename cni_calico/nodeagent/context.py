@@ -1,0 +1,34 @@
+"""What the parts of calico-node work with: settings, datastore, log, files, time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cni_calico.datastore.client import Datastore
+from cni_calico.deadline import Deadline
+from cni_calico.kernel.files import Files
+from cni_calico.log import Log
+from cni_calico.nodeagent.fresh import Fresh
+from cni_calico.nodeagent.kubernetes_node import KubernetesNode
+from cni_calico.nodeagent.settings import NodeSettings
+
+STEP_S = 30.0
+
+
+@dataclass(slots=True)
+class Context:
+    """What start-up works with. ``wait`` sleeps that many seconds and answers whether to give up (a signal came)."""
+
+    settings: NodeSettings
+    store: Datastore
+    log: Log
+    wait: Callable[[float], bool]
+    files: Files = field(default_factory=Files)
+    fresh: Fresh = field(default_factory=Fresh)
+    kubernetes: KubernetesNode | None = None
+    ipv6_support: bool = True
+    is_kubernetes_datastore: bool = False
+
+    def deadline(self) -> Deadline:
+        return Deadline.after(STEP_S)

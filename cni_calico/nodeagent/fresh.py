@@ -1,0 +1,28 @@
+"""Where the agent's pure parts get time and randomness from; tests pass their own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """``clock`` gives seconds since 1970, ``random`` that many random bytes."""
+
+    clock: Callable[[], float] = time.time
+    random: Callable[[int], bytes] = os.urandom
+
+    def timestamp(self) -> str:
+        """RFC 3339 in whole seconds, as stored in metadata."""
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.clock()))
+
+    def uid(self) -> str:
+        return str(UUID(bytes=self.random(16), version=4))
+
+    def guid(self) -> str:
+        """A cluster's: 32 hex digits."""
+        return self.random(16).hex()
