@@ -80,7 +80,8 @@ def test_a_daemon_that_keeps_the_pipes_does_not_hold_us_up(tmp_path: Path) -> No
 
 def test_signals_are_as_a_new_program_expects_them() -> None:
     """Python ignores SIGPIPE; a child that inherits that would write into closed pipes for ever."""
-    assert b"SigIgn:\t0000000000000000" in sh("cat /proc/self/status")[1]
+    ignored = int(sh("grep SigIgn /proc/self/status")[1].split()[1], 16)
+    assert ignored & ~(0b11 << 31) == 0  # the C library keeps signals 32 and 33 for itself
 
 
 @pytest.mark.parametrize(("path", "reason"), [("/nonexistent", "No such file"), ("/etc/passwd", "Permission denied")])
