@@ -1,0 +1,307 @@
+"""PURE: whether what is stored about addresses fits together, and what does not, as typed findings.
+
+Rule: looks at decoded records only and says for each problem what it is about, in words and in fields, so that a tool
+can act on it. An address is in use when an endpoint, a node's tunnel or a service has it; it is leaked when a block
+says it is taken and nobody uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cni_calico.ipam.block import holdings
+from cni_calico.model.keys import AffinityKey
+from cni_calico.model.resources import Address, Affinity, Block, Handle, IPPool, Network, Node, WorkloadEndpoint
+
+_WIREGUARD = ("interfaceIPv4Address", "interfaceIPv6Address")
+
+
+class Problem(StrEnum):
+    CORRUPT = "corrupt record"
+    LEAKED = "leaked address"
+    DOUBLE = "address used twice"
+    UNALLOCATED = "address in use but not allocated"
+    OUTSIDE_POOLS = "address in use outside of any pool"
+    NO_HANDLE_ID = "address without a handle"
+    MISSING_HANDLE = "missing handle"
+    HANDLE_COUNT = "wrong count in a handle"
+    LEAKED_HANDLE = "handle without addresses"
+    LOST_ORDINAL = "free address that is never given out"
+    NO_BLOCK = "affinity without a block"
+    NO_AFFINITY = "block without an affinity record"
+    WRONG_AFFINITY = "affinity to another node's block"
+    TWO_AFFINITIES = "block with two confirmed affinities"
+    UNFINISHED = "unfinished claim or release of a block"
+    BLOCK_OUTSIDE_POOLS = "block outside of any pool"
+    UNKNOWN_NODE = "affinity of an unknown node"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``subject`` names the record; the others say which address, handle, block and node are meant, where known."""
+
+    problem: Problem
+    subject: str
+    text: str
+    address: Address | None = None
+    block: Network | None = None
+    handle_id: str | None = None
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """An address that a block says is taken, and who uses it."""
+
+    address: Address
+    block: Network
+    ordinal: int
+    handle_id: str | None
+    attributes: Mapping[str, str]
+    sequence_number: int | None
+    users: tuple[str, ...] = ()
+
+    @property
+    def in_use(self) -> bool:
+        return bool(self.users) or "service" in self.attributes
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Everything that is looked at. ``corrupt`` is (key in words, why) of what could not be decoded."""
+
+    blocks: Mapping[Network, Block] = field(default_factory=dict)
+    handles: Mapping[str, Handle] = field(default_factory=dict)
+    affinities: Mapping[AffinityKey, Affinity] = field(default_factory=dict)
+    endpoints: Sequence[WorkloadEndpoint] = ()
+    nodes: Sequence[Node] = ()
+    pools: Sequence[IPPool] = ()
+    corrupt: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    allocations: tuple[Allocation, ...]
+    users: Mapping[Address, tuple[str, ...]]
+    findings: tuple[Finding, ...]
+
+    def of(self, *problems: Problem) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.problem in problems)
+
+
+# -- who uses what ----------------------------------------------------------------------------------------------------
+
+
+def tunnel_addresses(node: Node) -> Iterator[tuple[Address, str]]:
+    """(address, which tunnel) of a node."""
+    for address, what in (
+        (node.ipv4_ipip_tunnel, "IPIP"),
+        (node.ipv4_vxlan_tunnel, "VXLAN"),
+        (node.ipv6_vxlan_tunnel, "VXLAN v6"),
+    ):
+        if address is not None:
+            yield address, f"{what} tunnel of node {node.metadata.name}"
+    wireguard = node.extra.get("wireguard")
+    for text in map(wireguard.get, _WIREGUARD) if isinstance(wireguard, Mapping) else ():
+        address = _parse_address(text)
+        if address is not None:
+            yield address, f"WireGuard tunnel of node {node.metadata.name}"
+
+
+def _parse_address(text: object) -> Address | None:
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def list_users(endpoints: Iterable[WorkloadEndpoint], nodes: Iterable[Node]) -> dict[Address, tuple[str, ...]]:
+    """Who uses each address; a node's tunnels of different kinds may share one."""
+    users: dict[Address, list[str]] = {}
+    for endpoint in endpoints:
+        name = f"workload endpoint {endpoint.metadata.namespace}/{endpoint.metadata.name}"
+        for network in endpoint.ip_networks:
+            users.setdefault(network.network_address, []).append(name)
+    for node in nodes:
+        for address, what in tunnel_addresses(node):
+            users.setdefault(address, []).append(what)
+    return {address: tuple(names) for address, names in users.items()}
+
+
+def list_allocations(block: Block, users: Mapping[Address, tuple[str, ...]]) -> Iterator[Allocation]:
+    for ordinal, index in enumerate(block.allocations):
+        if index is not None:
+            attribute, address = block.attributes[index], block.cidr[ordinal]
+            yield Allocation(
+                address,
+                block.cidr,
+                ordinal,
+                attribute.handle_id,
+                attribute.secondary,
+                block.sequence_for.get(ordinal),
+                users.get(address, ()),
+            )
+
+
+def pool_of(cidr: Network, pools: Iterable[IPPool]) -> IPPool | None:
+    """The pool that contains a block or an address (as a network)."""
+    for pool in pools:
+        if pool.cidr.version == cidr.version and cidr.subnet_of(pool.cidr):  # type: ignore[arg-type]
+            return pool
+    return None
+
+
+# -- the checks -------------------------------------------------------------------------------------------------------
+
+
+def check_records(records: Records) -> Report:
+    users = list_users(records.endpoints, records.nodes)
+    allocations = tuple(found for block in records.blocks.values() for found in list_allocations(block, users))
+    findings = [
+        *(Finding(Problem.CORRUPT, subject, why) for subject, why in records.corrupt),
+        *_check_leaks(allocations, records.blocks),
+        *_check_users(users, allocations, records.pools),
+        *_check_handles(records),
+        *_check_blocks(records),
+        *_check_affinities(records),
+    ]
+    return Report(allocations, users, tuple(findings))
+
+
+def _check_leaks(allocations: Iterable[Allocation], blocks: Mapping[Network, Block]) -> Iterator[Finding]:
+    for found in allocations:
+        virtual = (blocks[found.block].affinity or "").startswith("virtual:")
+        if not found.in_use and not virtual:
+            yield Finding(
+                Problem.LEAKED,
+                str(found.address),
+                f"{found.address} is allocated to {describe_owner(found)} but nobody uses it",
+                found.address,
+                found.block,
+                found.handle_id,
+                found.attributes.get("node"),
+            )
+        if found.handle_id is None:
+            text = f"{found.address} is allocated without a handle: nothing releases it"
+            yield Finding(Problem.NO_HANDLE_ID, str(found.address), text, found.address, found.block)
+
+
+def describe_owner(found: Allocation) -> str:
+    """Who an address was allocated to, from its attributes."""
+    pod, namespace = found.attributes.get("pod"), found.attributes.get("namespace")
+    if pod:
+        return f"pod {namespace}/{pod}"
+    kind, node = found.attributes.get("type"), found.attributes.get("node")
+    if kind and node:
+        return f"{kind} of node {node}"
+    return f"handle {found.handle_id}"
+
+
+def _check_users(
+    users: Mapping[Address, tuple[str, ...]], allocations: Iterable[Allocation], pools: Sequence[IPPool]
+) -> Iterator[Finding]:
+    allocated = {found.address for found in allocations}
+    for address, names in users.items():
+        if len(names) > 1 and any(name.startswith("workload") for name in names):
+            yield Finding(Problem.DOUBLE, str(address), f"{address} is used by {' and '.join(names)}", address)
+        if address in allocated:
+            continue
+        if pool_of(_as_network(address), pools) is None:
+            text = f"{address}, used by {names[0]}, is in no pool"
+            yield Finding(Problem.OUTSIDE_POOLS, str(address), text, address)
+        else:
+            text = f"{address}, used by {names[0]}, is not allocated: it may be given to somebody else"
+            yield Finding(Problem.UNALLOCATED, str(address), text, address)
+
+
+def _as_network(address: Address) -> Network:
+    from ipaddress import ip_network
+
+    return ip_network(address)
+
+
+def _check_handles(records: Records) -> Iterator[Finding]:
+    held: dict[str, dict[Network, int]] = {}
+    for cidr, block in records.blocks.items():
+        for handle_id, count in holdings(block).items():
+            held.setdefault(_folded(handle_id, records), {})[cidr] = count
+    known = {_folded(handle_id, records): (handle_id, handle) for handle_id, handle in records.handles.items()}
+    for folded, counts in held.items():
+        if folded not in known:
+            addresses = sum(counts.values())
+            text = f"handle {folded} holds {addresses} address(es) but has no record: a release by handle misses them"
+            yield Finding(Problem.MISSING_HANDLE, folded, text, block=next(iter(counts)), handle_id=folded)
+    for folded, (handle_id, handle) in known.items():
+        yield from _check_handle(handle_id, handle, held.get(folded, {}))
+
+
+def _folded(handle_id: str, records: Records) -> str:
+    """A handle ID as its record has it (Kubernetes: names in lower case)."""
+    lower = handle_id.lower()
+    return lower if handle_id not in records.handles and lower in records.handles else handle_id
+
+
+def _check_handle(handle_id: str, handle: Handle, held: Mapping[Network, int]) -> Iterator[Finding]:
+    if not held and not any(handle.blocks.values()):
+        yield Finding(Problem.LEAKED_HANDLE, handle_id, f"handle {handle_id} holds nothing", handle_id=handle_id)
+        return
+    if not held:
+        blocks = ", ".join(map(str, handle.blocks))
+        text = f"handle {handle_id} claims addresses in {blocks}, where it has none"
+        yield Finding(Problem.LEAKED_HANDLE, handle_id, text, handle_id=handle_id)
+        return
+    for cidr in dict.fromkeys((*handle.blocks, *held)):
+        said, has = handle.blocks.get(cidr, 0), held.get(cidr, 0)
+        if said != has:
+            text = f"handle {handle_id} says {said} address(es) in block {cidr}, which has {has}"
+            yield Finding(Problem.HANDLE_COUNT, handle_id, text, block=cidr, handle_id=handle_id)
+
+
+def _check_blocks(records: Records) -> Iterator[Finding]:
+    affinities = records.affinities
+    for cidr, block in records.blocks.items():
+        lost = len(block.allocations) - len(block.unallocated) - sum(index is not None for index in block.allocations)
+        if lost:
+            text = f"block {cidr} has {lost} free address(es) that it never gives out"
+            yield Finding(Problem.LOST_ORDINAL, f"block {cidr}", text, block=cidr)
+        if pool_of(cidr, records.pools) is None:
+            text = f"block {cidr} of {block.affinity or 'nobody'} is in no pool"
+            yield Finding(Problem.BLOCK_OUTSIDE_POOLS, f"block {cidr}", text, block=cidr, node=block.node)
+        if block.affinity is not None:
+            kind, _, owner = block.affinity.partition(":")
+            if AffinityKey(owner, cidr, kind) not in affinities:
+                text = f"block {cidr} belongs to {block.affinity}, which has no affinity record for it"
+                yield Finding(Problem.NO_AFFINITY, f"block {cidr}", text, block=cidr, node=owner)
+
+
+def _check_affinities(records: Records) -> Iterator[Finding]:
+    confirmed: dict[Network, list[str]] = {}
+    names = {node.metadata.name for node in records.nodes}
+    for key, affinity in records.affinities.items():
+        subject = f"affinity of {key.cidr} to {key.node}"
+        found = _check_affinity(key, affinity, records.blocks.get(key.cidr))
+        if found is not None:
+            yield Finding(found[0], subject, f"{subject}: {found[1]}", block=key.cidr, node=key.node)
+        if key.type == "host" and names and key.node not in names:
+            text = f"{subject}: there is no such node"
+            yield Finding(Problem.UNKNOWN_NODE, subject, text, block=key.cidr, node=key.node)
+        if affinity.confirmed:
+            confirmed.setdefault(key.cidr, []).append(key.node)
+    for cidr, owners in confirmed.items():
+        if len(owners) > 1:
+            text = f"block {cidr} is confirmed for {' and '.join(owners)}"
+            yield Finding(Problem.TWO_AFFINITIES, f"block {cidr}", text, block=cidr)
+
+
+def _check_affinity(key: AffinityKey, affinity: Affinity, block: Block | None) -> tuple[Problem, str] | None:
+    if not affinity.confirmed:
+        return Problem.UNFINISHED, f"its state is {affinity.state}"
+    if block is None:
+        return Problem.NO_BLOCK, "there is no such block"
+    if block.affinity != f"{key.type}:{key.node}":
+        return Problem.WRONG_AFFINITY, f"the block belongs to {block.affinity or 'nobody'}"
+    return None
