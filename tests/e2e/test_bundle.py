@@ -117,3 +117,40 @@ def test_building_again_changes_nothing(bundle: Path) -> None:
         assert {p.name: p.stat().st_ino for p in bundle.iterdir()} == before
     else:
         assert "freezing" in done.stdout
+
+
+IMPORT_ALL = """
+import os, sys, encodings
+contents = sys.argv[1]
+start = set(sys.modules)
+encodings.__path__[:] = [contents + "/encodings"]
+sys.path[:] = [contents + "/python3.11/lib-dynload", contents]
+sys.frozen = True
+import importlib
+from pathlib import Path
+failed = {}
+for path in sorted(Path(contents, "cni_calico").rglob("*.pyc")):
+    name = ".".join(path.relative_to(contents).with_suffix("").parts).removesuffix(".__init__")
+    try:
+        importlib.import_module(name)
+    except Exception as e:
+        failed[name] = repr(e)
+outside = {n: m.__file__ for n, m in sys.modules.items() if n not in start and m.__spec__
+           and m.__spec__.origin not in (None, "built-in", "frozen") and not m.__spec__.origin.startswith(contents)}
+print(len([n for n in sys.modules if n.startswith("cni_calico")]), failed, outside)
+"""
+
+
+def test_every_module_is_there_with_all_it_imports(bundle: Path) -> None:
+    """By an interpreter that sees nothing but the contents directory."""
+    contents = contents_of(bundle)
+    done = subprocess.run(
+        ["/usr/bin/python3", "-I", "-S", "-c", IMPORT_ALL, contents],
+        env={"LD_LIBRARY_PATH": str(contents)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    count, _, rest = done.stdout.strip().partition(" ")
+    assert int(count) > 30
+    assert rest == "{} {}"
