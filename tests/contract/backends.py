@@ -14,9 +14,13 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
 
+from cni_calico.datastore import etcd_pb2 as pb
 from cni_calico.datastore.client import Datastore, Document
+from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
 from cni_calico.datastore.local import LocalStore
+from cni_calico.deadline import Deadline
 from cni_calico.model.keys import BlockKey, HandleKey, Key, ResourceKey
+from tests.contract import etcd_process
 from tests.fakes.memory_store import MemoryStore
 
 
@@ -37,10 +41,11 @@ class Space:
 
 class Backend:
     """``history``: lists at old revisions; ``verbatim``: documents come back as they were written;
-    ``processes``: several processes can use it.
+    ``processes``: several processes can use it; ``missing``: why it cannot be tested here.
     """
 
     name = ""
+    missing = ""
     history = True
     verbatim = True
     processes = True
@@ -78,7 +83,37 @@ class Local(Backend):
             yield space
 
 
-BACKENDS: dict[str, type[Backend]] = {"memory": Memory, "local": Local}
+class Etcd(Backend):
+    """One real etcd for the whole run; every test starts by deleting what the one before left."""
+
+    name = "etcd"
+    missing = "" if etcd_process.etcd_binary() else "no etcd: run tests/setup/build-go-tools.sh"
+
+    def __init__(self) -> None:
+        self._server = etcd_process.single().__enter__()
+        self._address = f"etcd:{self._server.urls[0]}"
+
+    @contextmanager
+    def fresh(self) -> Iterator[Space]:
+        with ExitStack() as undo:
+            space = Space(open_address(self._address), self._address)
+            undo.callback(space.first.close)
+            undo.callback(lambda: [store.close() for store in space.opened])
+            empty_etcd(space.first)
+            yield space
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def empty_etcd(store: EtcdStore) -> None:
+    delete = pb.DeleteRangeRequest(key=b"/calico/", range_end=b"/calico0")
+    request = pb.TxnRequest(success=[pb.RequestOp(request_delete_range=delete)])
+    store._cluster.write("Txn", request, "empty etcd", Deadline.after(10))
+    store.round_trips.reads = store.round_trips.writes = 0
+
+
+BACKENDS: dict[str, type[Backend]] = {"memory": Memory, "local": Local, "etcd": Etcd}
 
 
 def open_address(address: str) -> Datastore:
@@ -86,6 +121,8 @@ def open_address(address: str) -> Datastore:
     kind, _, rest = address.partition(":")
     if kind == "local":
         return LocalStore(rest, poll_s=0.005)
+    if kind == "etcd":
+        return EtcdStore(EtcdConfig(endpoints=(rest,)))
     raise ValueError(address)
 
 

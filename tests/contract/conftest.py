@@ -13,6 +13,8 @@ from tests.contract.backends import BACKENDS, Backend, Space
 
 @pytest.fixture(scope="session", params=sorted(BACKENDS))
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    if BACKENDS[request.param].missing:
+        pytest.skip(BACKENDS[request.param].missing)
     made = BACKENDS[request.param]()
     yield made
     made.close()
