@@ -135,8 +135,9 @@ for path in sorted(Path(contents, "cni_calico").rglob("*.pyc")):
         importlib.import_module(name)
     except Exception as e:
         failed[name] = repr(e)
-outside = {n: m.__file__ for n, m in sys.modules.items() if n not in start and m.__spec__
-           and m.__spec__.origin not in (None, "built-in", "frozen") and not m.__spec__.origin.startswith(contents)}
+origins = {n: m.__spec__.origin for n, m in sys.modules.items() if n not in start and getattr(m, "__spec__", None)}
+outside = {n: origin for n, origin in origins.items()
+           if origin not in (None, "built-in", "frozen") and not origin.startswith(contents)}
 print(len([n for n in sys.modules if n.startswith("cni_calico")]), failed, outside)
 """
 
