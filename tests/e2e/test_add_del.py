@@ -138,7 +138,7 @@ def test_interface_names_that_collide(node: Node, make_pod_ns):
 
 def test_two_interfaces_of_one_container(node: Node, pod_ns):
     first = node.call("ADD", "c1", pod_ns.path)
-    second = node.call("ADD", "c1", pod_ns.path, ifname="eth1", container_settings=None)
+    second = node.call("ADD", "c1", pod_ns.path, ifname="eth1", **V6)  # both of one family would want one default route
     assert first.ok and not set(addresses(first)) & set(addresses(second)), second
     assert node.call("DEL", "c1", pod_ns.path, ifname="eth1").ok
     assert pod_ns.addresses("eth0") == set(addresses(first)) and len(node.taken()) == 1

@@ -1,0 +1,200 @@
+"""A runtime's whole path: cnitool drives the frozen executables, chained with the reference portmap and bandwidth.
+
+Rule: results are compared with what upstream's plugin printed (tests/golden), the network with ``ip``, ``tc`` and real
+traffic. cnitool's cache of results is a directory of the test's own, mounted where cnitool expects it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import dataclass, field
+from ipaddress import ip_interface
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import LAB_CACHE
+from tests.e2e.calls import Node
+from tests.netns.namespaces import Namespace, until
+
+pytestmark = [pytest.mark.netns, pytest.mark.bundle, pytest.mark.cnitool]
+
+VECTOR = Path(__file__).parent.parent / "golden" / "vectors" / "k8s-pod-netstate.txt"
+DUAL = {"ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}}
+PORTMAP = {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}}
+BANDWIDTH = {"type": "bandwidth", "capabilities": {"bandwidth": True}}
+VERSIONS = ["0.3.1", "0.4.0", "1.0.0", "1.1.0"]
+
+
+@dataclass
+class Cnitool:
+    """cnitool in the host's namespace, with one network."""
+
+    node: Node
+    version: str = "1.0.0"
+    changes: dict[str, Any] = field(default_factory=dict)
+    chained: list[dict[str, Any]] = field(default_factory=list)
+    runtime_config: dict[str, Any] = field(default_factory=dict)
+
+    def write(self) -> Path:
+        directory = self.node.root / "net.d"
+        directory.mkdir(exist_ok=True)
+        conf = self.node.conf(**self.changes)
+        name, _ = conf.pop("name"), conf.pop("cniVersion")
+        document = {"cniVersion": self.version, "name": name, "plugins": [conf, *self.chained]}
+        (directory / "10-test.conflist").write_text(json.dumps(document))
+        return directory
+
+    def run(self, command: str, pod: Namespace) -> subprocess.CompletedProcess[str]:
+        assert self.node.bin_dir is not None
+        cache = self.node.root / "cache"
+        cache.mkdir(exist_ok=True)
+        environ = {
+            name: value for name, value in self.node.env("", "", "", "", "").items() if not name.startswith("CNI_")
+        }
+        environ |= {
+            "NETCONFPATH": str(self.write()),
+            "CNI_PATH": f"{self.node.bin_dir}:{LAB_CACHE}/cni/bin",
+            "CAP_ARGS": json.dumps(self.runtime_config),
+        }
+        script = (
+            'mkdir -p /var/lib/cni && mount --bind "$0" /var/lib/cni && exec nsenter --net="$1" "$2" "$3" calnet "$4"'
+        )
+        argv = ["unshare", "-m", "sh", "-c", script, str(cache), self.node.host.path]
+        argv += [str(LAB_CACHE / "bin/cnitool"), command, pod.path]
+        return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60)
+
+    def ok(self, command: str, pod: Namespace) -> Any:
+        done = self.run(command, pod)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout) if done.stdout.strip() else None
+
+
+@pytest.fixture
+def node(node: Node, bundle: Path) -> Node:
+    """The node of the other end-to-end tests, with the executables instead of functions."""
+    node.bin_dir = bundle
+    return node
+
+
+def upstream_result(pod: str) -> Any:
+    """What upstream's plugin printed for an ADD of that pod."""
+    text = VECTOR.read_text()
+    part = text[text.index(f"# pod vec/{pod} on ") :]
+    found = re.search(r"^## calico ADD: stdout.*?\n(.*?)^## ", part, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def shape(value: Any) -> Any:
+    """The same with each text replaced by its kind, so that two machines' results compare."""
+    if isinstance(value, dict):
+        return {key: shape(item) for key, item in value.items() if key != "cniVersion"}
+    if isinstance(value, list):
+        return [shape(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    for pattern, kind in ((r"cali[0-9a-f-]+|calicnitool.*", "host veth"), (r"([0-9a-f]{2}:){5}[0-9a-f]{2}", "mac")):
+        if re.fullmatch(pattern, value):
+            return kind
+    if value.startswith("/var/run/netns/"):
+        return "sandbox"
+    if "/" in value:
+        network = ip_interface(value).network
+        return f"v{network.version}/{network.prefixlen}"
+    return value
+
+
+def expected_shape(pod: str, version: str) -> Any:
+    """Upstream's result (0.3.1) as the later versions of the specification have it."""
+    expected = shape(upstream_result(pod))
+    if version in ("1.0.0", "1.1.0"):
+        for ip in expected["ips"]:
+            del ip["version"]
+        expected["interfaces"][1]["mtu"] = 1450
+    return expected
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("pod", "changes"), [("plain", {}), ("dual", DUAL)])
+def test_add_check_del(node: Node, pod_ns: Namespace, version: str, pod: str, changes: dict[str, Any]) -> None:
+    tool = Cnitool(node, version, changes)
+    result = tool.ok("add", pod_ns)
+    assert result["cniVersion"] == version
+    assert shape(result) == expected_shape(pod, version)
+    assert pod_ns.addresses("eth0") == {ip["address"] for ip in result["ips"]}
+    if version != "0.3.1":
+        tool.ok("check", pod_ns)
+    tool.ok("del", pod_ns)
+    tool.ok("del", pod_ns)
+    assert not node.leftovers()
+    assert pod_ns.link("eth0") is None
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
+def test_check_fails_when_something_was_changed(node: Node, pod_ns: Namespace, version: str) -> None:
+    tool = Cnitool(node, version)
+    tool.ok("add", pod_ns)
+    pod_ns.do("route", "del", "default")
+    done = tool.run("check", pod_ns)
+    assert done.returncode != 0
+    assert "default" in done.stdout + done.stderr
+    tool.ok("del", pod_ns)
+    assert not node.leftovers()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_chained_with_portmap_and_bandwidth(node: Node, pod_ns: Namespace, version: str) -> None:
+    mapping = {"hostPort": 18080, "containerPort": 8080, "protocol": "tcp"}
+    rates = {"ingressRate": 8_000_000, "ingressBurst": 8_000_000, "egressRate": 8_000_000, "egressBurst": 8_000_000}
+    tool = Cnitool(node, version, DUAL, [PORTMAP, BANDWIDTH], {"portMappings": [mapping], "bandwidth": rates})
+    before = {link["ifname"] for link in node.host.ip("link", "show")}
+    result = tool.ok("add", pod_ns)
+    veth = result["interfaces"][0]["name"]
+    assert "qdisc tbf" in node.host.run("tc", "qdisc", "show", "dev", veth).stdout
+
+    server = [
+        "nsenter",
+        f"--net={pod_ns.path}",
+        "/usr/bin/python3",
+        "-m",
+        "http.server",
+        "8080",
+        "--directory",
+        "/var/empty",
+    ]
+    with subprocess.Popen(server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as web:
+        try:
+            # from the host itself to its own address: what portmap maps must come to the pod through our veth
+            answer = lambda: node.host.run("/usr/bin/python3", "-c", PROBE, check=False).stdout  # noqa: E731
+            until(lambda: "HTTP" in answer(), "an answer through the mapped port")
+        finally:
+            web.kill()
+    if version != "0.3.1":
+        tool.ok("check", pod_ns)
+    tool.ok("del", pod_ns)
+    assert not node.leftovers()
+    assert {link["ifname"] for link in node.host.ip("link", "show")} == before
+    assert "18080" not in node.host.run("iptables-save").stdout
+
+
+PROBE = """
+import socket
+s = socket.create_connection(("192.0.2.10", 18080), 2)
+s.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+print(s.recv(100).decode())
+"""
+
+
+def test_status_and_gc(node: Node, pod_ns: Namespace) -> None:
+    tool = Cnitool(node, "1.1.0")
+    tool.ok("status", pod_ns)
+    tool.ok("add", pod_ns)
+    # what the runtime forgot: its cache is empty, so nothing is valid any more
+    for cached in (node.root / "cache").rglob("*calnet*"):
+        cached.unlink()
+    tool.ok("gc", pod_ns)
+    assert not node.leftovers()
