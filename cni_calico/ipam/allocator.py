@@ -1,0 +1,128 @@
+"""The allocator: addresses for handles, out of the blocks of this and other nodes, over any datastore.
+
+Rule: a request gets all it asked for or an error with nothing taken; what is already so is success. All state is in
+the datastore: an allocator may be shared by threads, and another one may do the same at the same time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from cni_calico.datastore.client import Datastore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.ipam import explicit, release
+from cni_calico.ipam.assign import Assignment, AssignRequest, held_addresses
+from cni_calico.ipam.batch import Assigned
+from cni_calico.ipam.block import Release
+from cni_calico.ipam.claims import release_block
+from cni_calico.ipam.ledger import Ledger, Patience
+from cni_calico.ipam.view import DirectView, Facts, View
+from cni_calico.model.keys import HandleKey
+from cni_calico.model.resources import Address, Network
+
+__all__ = ["AssignRequest", "Assigned", "Allocator", "Release"]
+
+UNDO_TIMEOUT_S = 5.0
+
+
+def _random() -> float:
+    return int.from_bytes(os.urandom(4), "big") / 2**32  # the random module costs milliseconds of import
+
+
+class Allocator:
+    """``view`` answers reads (default: the datastore itself), ``clock`` gives Unix nanoseconds, ``rng`` numbers in
+    [0, 1) that spread retries, ``sleep`` waits.
+    """
+
+    def __init__(
+        self,
+        store: Datastore,
+        view: View | None = None,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        rng: Callable[[], float] = _random,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.store = store
+        self.view: View = view if view is not None else DirectView(store)
+        self.clock = clock
+        self._patience = Patience(rng, sleep)
+
+    def ledger(self, deadline: Deadline, view: View | None = None) -> Ledger:
+        """The working records of one request."""
+        return Ledger(self.store, view or self.view, deadline, self._patience)
+
+    # -- taking -------------------------------------------------------------------------------------------------------
+
+    def assign(self, request: AssignRequest, deadline: Deadline) -> tuple[Assigned, ...]:
+        """The addresses of a request, IPv4 first; those its handle holds already count.
+
+        Raises NoPool, PoolExhausted, BlockLimit, Contention, DatastoreError, DeadlineExceeded.
+        """
+        ledger, facts = self._begin(request.node, request.handle_id, deadline)
+        held = self._held_before(ledger, request.handle_id)
+        try:
+            return Assignment(ledger, request, facts, self.clock()).run()
+        except CalicoError as e:
+            self._undo(ledger, request.handle_id, held, e)
+            raise
+
+    def assign_address(
+        self, address: Address, handle_id: str, attributes: Mapping[str, str], node: str, deadline: Deadline
+    ) -> Assigned:
+        """Exactly this address. Raises AddressInUse, AddressOutsidePools and what ``assign`` raises."""
+        ledger, facts = self._begin(node, handle_id, deadline)
+        held = self._held_before(ledger, handle_id)
+        try:
+            return explicit.assign_address(ledger, address, handle_id, attributes, facts, self.clock())
+        except CalicoError as e:
+            self._undo(ledger, handle_id, held, e)
+            raise
+
+    def _begin(self, node: str, handle_id: str, deadline: Deadline) -> tuple[Ledger, Facts]:
+        ledger = self.ledger(deadline)
+        facts = self.view.facts(node, handle_id, deadline)
+        ledger.learn(HandleKey(handle_id), facts.handle)
+        return ledger, facts
+
+    def _held_before(self, ledger: Ledger, handle_id: str) -> frozenset[Address]:
+        return frozenset(item.address for item in held_addresses(ledger, handle_id))
+
+    def _undo(self, ledger: Ledger, handle_id: str, held: Collection[Address], error: CalicoError) -> None:
+        """Give back what a failed request may have taken; ``error`` tells when that fails too."""
+        if not ledger.wrote:
+            return
+        again = self.ledger(Deadline.after(UNDO_TIMEOUT_S), DirectView(self.store))
+        try:
+            release.release_handle(again, handle_id, self.clock(), frozenset(held))
+        except CalicoError as e:
+            error.details += f"; what was taken under handle {handle_id} is still there: {e.message}"
+
+    # -- what is held -------------------------------------------------------------------------------------------------
+
+    def addresses_of(self, handle_id: str, deadline: Deadline) -> tuple[Assigned, ...]:
+        """What a handle holds, IPv4 first."""
+        return held_addresses(self.ledger(deadline), handle_id)
+
+    # -- giving back --------------------------------------------------------------------------------------------------
+
+    def release_handle(self, handle_id: str, deadline: Deadline) -> tuple[Address, ...]:
+        """Release all that a handle holds; what was released. Absent is success."""
+        return release.release_handle(self.ledger(deadline), handle_id, self.clock())
+
+    def release_addresses(
+        self, addresses: Iterable[Address | Release], deadline: Deadline, *, handle_id: str | None = None
+    ) -> tuple[Address, ...]:
+        """Release single addresses; what was released, those free already are success.
+
+        ``handle_id`` is the guard of those given without one of their own. Raises AddressMismatch.
+        """
+        releases = [item if isinstance(item, Release) else Release(item, handle_id) for item in addresses]
+        return release.release_addresses(self.ledger(deadline), releases, self.clock())
+
+    def release_node_block(self, node: str, cidr: Network, deadline: Deadline, *, require_empty: bool = True) -> bool:
+        """Take a block from a node; one with addresses keeps them without an owner. False: it is not empty."""
+        return release_block(self.ledger(deadline), node, cidr, self.clock(), require_empty=require_empty)

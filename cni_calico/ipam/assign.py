@@ -1,0 +1,178 @@
+"""One request for addresses, from what its handle already holds to what it asked for.
+
+Rule: every round looks at what the handle holds in the blocks as they are now, plans what is missing and applies it;
+so a conflict, a lost answer and a repeated request are the same thing: another round. Only the blocks it needs are
+looked for, and those of both families before the first address is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cni_calico.errors import BlockLimit, NoPool, PoolExhausted
+from cni_calico.ipam.batch import Assigned, Step, Take, plan_batch
+from cni_calico.ipam.block import addresses_of, count_free, reserved_ordinals
+from cni_calico.ipam.candidates import is_borrowable
+from cni_calico.ipam.ledger import Ledger
+from cni_calico.ipam.pools import WORKLOAD, reserved_networks, select_pools
+from cni_calico.ipam.release import leave_unselected_blocks
+from cni_calico.ipam.search import BlockSearch, Scope, Source
+from cni_calico.ipam.timestamps import allocation_time
+from cni_calico.ipam.view import Facts
+from cni_calico.model.keys import IPAMConfigKey
+from cni_calico.model.resources import IPAMConfig, Network
+
+FAMILIES = (4, 6)
+DEFAULT_CONFIG = IPAMConfig(auto_allocate_blocks=True, extra={"kubeVirtVMAddressPersistence": "Enabled"})
+
+
+@dataclass(frozen=True, slots=True)
+class AssignRequest:
+    """``attributes`` without the timestamp; ``pools4``/``pools6`` are names or CIDRs, none of them: automatic ones;
+    ``namespace_labels`` None: nobody knows them.
+    """
+
+    node: str
+    handle_id: str
+    attributes: Mapping[str, str]
+    num4: int = 0
+    num6: int = 0
+    pools4: tuple[str, ...] = ()
+    pools6: tuple[str, ...] = ()
+    use: str = WORKLOAD
+    namespace_labels: Mapping[str, str] | None = None
+
+
+def held_addresses(ledger: Ledger, handle_id: str) -> tuple[Assigned, ...]:
+    """What a handle holds, IPv4 first. Raises DatastoreError."""
+    handle = ledger.handle(handle_id)
+    return () if handle is None else _held_in(ledger, handle_id, handle.blocks)
+
+
+def _held_in(ledger: Ledger, handle_id: str, cidrs: Mapping[Network, object]) -> tuple[Assigned, ...]:
+    ledger.load_blocks(cidrs)
+    found = []
+    for cidr in sorted(cidrs, key=lambda c: (c.version, c.network_address)):
+        block = ledger.block(cidr)
+        if block is not None:
+            found += [Assigned(address, cidr) for address in addresses_of(block, handle_id)]
+    return tuple(found)
+
+
+def read_config(ledger: Ledger, facts: Facts) -> IPAMConfig:
+    """The IPAM configuration; the first one who needs it creates the record."""
+    config = facts.config
+    if config is None:
+        ledger.learn(IPAMConfigKey(), None)
+        while (config := ledger.config()) is None:
+            ledger.apply([Step(IPAMConfigKey(), DEFAULT_CONFIG)])
+    return config
+
+
+class Assignment:
+    """An AssignRequest under way; ``run`` once."""
+
+    def __init__(self, ledger: Ledger, request: AssignRequest, facts: Facts, now_ns: int) -> None:
+        self._ledger = ledger
+        self._request = request
+        self._facts = facts
+        self._now_ns = now_ns
+        self._wanted = {4: request.num4, 6: request.num6}
+        self._reserved = reserved_networks(facts.reservations)
+        self._searches: dict[int, BlockSearch] = {}
+        self._more: dict[int, Iterator[Source]] = {}
+        self._sources: dict[Network, Source] = {}
+
+    def run(self) -> tuple[Assigned, ...]:
+        """Raises IPAMError with nothing of this request left behind but for what ``Ledger.apply`` may have stored."""
+        while True:
+            held = self._held()
+            missing = {f: self._wanted[f] - len(held[f]) for f in FAMILIES if self._wanted[f] > len(held[f])}
+            if not missing:
+                self._leave_unselected_blocks()
+                return tuple(item for family in FAMILIES for item in held[family][: self._wanted[family]])
+            self._open_searches(missing)
+            for family, count in missing.items():
+                self._find(family, count, len(held[family]))
+            self._take(missing)
+
+    def _held(self) -> dict[int, list[Assigned]]:
+        handle = self._ledger.handle(self._request.handle_id)
+        cidrs = {**dict.fromkeys(handle.blocks if handle else ()), **dict.fromkeys(self._sources)}
+        found = _held_in(self._ledger, self._request.handle_id, cidrs)
+        return {family: [item for item in found if item.block.version == family] for family in FAMILIES}
+
+    def _take(self, missing: Mapping[int, int]) -> None:
+        request = self._request
+        take = Take(
+            request.handle_id,
+            {**request.attributes, "timestamp": allocation_time(self._now_ns)},
+            num4=missing.get(4, 0),
+            num6=missing.get(6, 0),
+        )
+        plan = plan_batch(
+            {cidr: self._ledger.block(cidr) for cidr in self._sources},
+            {request.handle_id: self._ledger.handle(request.handle_id)},
+            (take,),
+            {cidr: self._withheld(source) for cidr, source in self._sources.items()},
+        )
+        assert plan.outcomes[0] is not None, "the sources were chosen to have enough"
+        self._ledger.apply(plan.steps)
+
+    # -- where from ---------------------------------------------------------------------------------------------------
+
+    def _open_searches(self, missing: Mapping[int, int]) -> None:
+        opened = {family: self._scope(family) for family in missing if family not in self._searches}
+        for family, scope in opened.items():
+            self._searches[family] = BlockSearch(self._ledger, scope)
+            self._more[family] = self._searches[family].sources()
+
+    def _scope(self, family: int) -> Scope:
+        request, facts = self._request, self._facts
+        try:
+            pools = select_pools(
+                facts.pools,
+                family=family,
+                node=facts.node,
+                explicit=request.pools4 if family == 4 else request.pools6,
+                use=request.use,
+                namespace_labels=request.namespace_labels,
+            )
+        except NoPool as e:
+            raise NoPool(f"failed to request IPv{family} addresses: {e.message}", details=e.details) from e
+        config = read_config(self._ledger, facts)
+        return Scope(request.node, family, pools, config, self._reserved, self._now_ns)
+
+    def _find(self, family: int, count: int, held: int) -> None:
+        """Add sources until there is enough. Raises PoolExhausted, BlockLimit."""
+        free = sum(self._count_free(s) for s in self._sources.values() if s.cidr.version == family)
+        while free < count:
+            try:
+                source = next(self._more[family])
+            except (PoolExhausted, BlockLimit) as e:
+                wanted = self._wanted[family]
+                raise type(e)(
+                    f"failed to request IPv{family} addresses: Assigned {held + free} out of {wanted} requested "
+                    f"IPv{family} addresses; {e.message}",
+                    details=e.details,
+                ) from e
+            found = self._count_free(source)
+            if found:
+                self._sources[source.cidr] = source
+                free += found
+
+    def _count_free(self, source: Source) -> int:
+        block = self._ledger.block(source.cidr)
+        return 0 if block is None else count_free(block, self._withheld(source))
+
+    def _withheld(self, source: Source) -> frozenset[int]:
+        """Ordinals not to be given: reserved ones, and all of a block that is no longer what it was chosen for."""
+        block = self._ledger.block(source.cidr)
+        if block is None or not (is_borrowable(block) if source.borrowed else block.node == self._request.node):
+            return frozenset(range(source.cidr.num_addresses))
+        return reserved_ordinals(source.cidr, self._reserved)
+
+    def _leave_unselected_blocks(self) -> None:
+        for search in self._searches.values():
+            leave_unselected_blocks(self._ledger, self._facts.node, search.elsewhere, self._facts.pools, self._now_ns)

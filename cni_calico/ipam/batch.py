@@ -1,0 +1,222 @@
+"""PURE: several requests computed together on the same blocks: what each gets, and what is to be written.
+
+Rule: the records given are the whole truth about what they name, and the handles' counts are set to what the blocks
+then hold, so a count that a crash left wrong is put right by the next request of that handle. Steps are in the order
+that leaves no address without its handle when they are written one at a time and the writer dies in between:
+handles that gain, blocks, handles that lose. Takes come before gives, so what is freed is never handed out in the
+same write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from cni_calico.errors import IPAMError
+from cni_calico.ipam.block import (
+    NOTHING,
+    Release,
+    allocate,
+    allocate_address,
+    holder_of,
+    holdings,
+    next_write,
+    release_addresses,
+    release_handle,
+)
+from cni_calico.model.keys import BlockKey, HandleKey, Key
+from cni_calico.model.resources import Address, Affinity, Block, Handle, IPAMConfig, Network
+
+Blocks = Mapping[Network, Block | None]
+Handles = Mapping[str, Handle | None]
+Reserved = Mapping[Network, AbstractSet[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """An address and the block it lies in."""
+
+    address: Address
+    block: Network
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The record behind ``key`` becomes ``record``; None: it is no more."""
+
+    key: Key
+    record: Block | Handle | Affinity | IPAMConfig | None
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """So many addresses of each family, and these; all of them or none. ``attributes`` are stored as they are."""
+
+    handle_id: str
+    attributes: Mapping[str, str]
+    num4: int = 0
+    num6: int = 0
+    addresses: tuple[Address, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """Back with all that a handle holds, but ``keep``."""
+
+    handle_id: str
+    keep: AbstractSet[Address] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True, slots=True)
+class GiveAddresses:
+    """Back with these addresses, where their guards hold."""
+
+    releases: tuple[Release, ...]
+
+
+Request = Take | Give | GiveAddresses
+Outcome = tuple[Assigned, ...] | IPAMError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``outcomes`` per request: what it got or gave back; the error that it alone runs into; None when the blocks do
+    not have as much as it takes. Requests with an error or None change nothing.
+    """
+
+    steps: tuple[Step, ...]
+    outcomes: tuple[Outcome, ...]
+
+
+def plan_batch(blocks: Blocks, handles: Handles, requests: Sequence[Request], reserved: Reserved | None = None) -> Plan:
+    """Serve requests from ``blocks``, earlier ones first.
+
+    ``blocks`` must hold every block a handle of these requests is to be counted in (None: it is gone), ``handles``
+    every handle that gains or loses; no handle may gain in one request and lose in another.
+    """
+    work = _Work(blocks, reserved or {})
+    outcomes: list[Outcome] = [None] * len(requests)
+    for i in sorted(range(len(requests)), key=lambda i: not isinstance(requests[i], Take)):
+        request = requests[i]
+        if isinstance(request, Take):
+            outcomes[i] = work.take(request)
+        elif isinstance(request, Give):
+            outcomes[i] = work.give(request)
+        else:
+            outcomes[i] = work.give_addresses(request)
+    if not work.gaining.isdisjoint(work.losing):
+        raise ValueError("a handle gains and loses in one batch")
+    gains = _handle_steps(sorted(work.gaining), handles, work.blocks)
+    losses = _handle_steps(sorted(work.losing), handles, work.blocks)
+    return Plan((*gains, *_block_steps(blocks, work.blocks), *losses), tuple(outcomes))
+
+
+class _Work:
+    """The blocks while requests are served from them, and whose counts change."""
+
+    def __init__(self, blocks: Blocks, reserved: Reserved) -> None:
+        self.blocks: dict[Network, Block | None] = dict(blocks)
+        self.reserved = reserved
+        self.gaining: set[str] = set()
+        self.losing: set[str] = set()
+
+    def take(self, request: Take) -> Outcome:
+        before = dict(self.blocks)
+        try:
+            given = self._take_explicit(request)
+        except IPAMError as e:
+            self.blocks = before
+            return e
+        for family, count in ((4, request.num4), (6, request.num6)):
+            found = self._take_any(family, count, request)
+            if found is None:
+                self.blocks = before
+                return None
+            given += found
+        self.gaining.add(request.handle_id)
+        return tuple(given)
+
+    def _take_explicit(self, request: Take) -> list[Assigned]:
+        given = []
+        for address in request.addresses:
+            for cidr, block in self.blocks.items():
+                if block is not None and address.version == cidr.version and address in cidr:
+                    self.blocks[cidr] = allocate_address(block, address, request.handle_id, request.attributes)
+                    given.append(Assigned(address, cidr))
+                    break
+            else:
+                raise ValueError(f"{address} is in none of the blocks of this batch")
+        return given
+
+    def _take_any(self, family: int, count: int, request: Take) -> list[Assigned] | None:
+        given: list[Assigned] = []
+        for cidr, block in self.blocks.items():
+            if len(given) == count:
+                break
+            if block is not None and cidr.version == family:
+                self.blocks[cidr], found = allocate(
+                    block,
+                    count - len(given),
+                    request.handle_id,
+                    request.attributes,
+                    self.reserved.get(cidr, NOTHING),
+                )
+                given += [Assigned(address, cidr) for address in found]
+        return given if len(given) == count else None
+
+    def give(self, request: Give) -> Outcome:
+        given: list[Assigned] = []
+        for cidr, block in self.blocks.items():
+            if block is not None:
+                self.blocks[cidr], found = release_handle(block, request.handle_id, request.keep)
+                given += [Assigned(address, cidr) for address in found]
+        self.losing.add(request.handle_id)
+        return tuple(given)
+
+    def give_addresses(self, request: GiveAddresses) -> Outcome:
+        before, losing = dict(self.blocks), set()
+        given: list[Assigned] = []
+        for cidr, block in self.blocks.items():
+            mine = [r for r in request.releases if r.address.version == cidr.version and r.address in cidr]
+            if block is None or not mine:
+                continue
+            try:
+                after, found = release_addresses(block, mine)
+            except IPAMError as e:
+                self.blocks = before
+                return e
+            holders = [holder_of(block, address) for address in found]
+            losing |= {holder.handle_id for holder in holders if holder is not None and holder.handle_id}
+            self.blocks[cidr] = after
+            given += [Assigned(address, cidr) for address in found]
+        self.losing |= losing
+        return tuple(given)
+
+
+def _block_steps(before: Blocks, after: Blocks) -> list[Step]:
+    steps = []
+    for cidr, block in after.items():
+        if block is not None and block is not before[cidr]:
+            # an empty block of nobody has no reason to be
+            leaves = block.empty and block.affinity is None
+            steps.append(Step(BlockKey(cidr), None if leaves else next_write(block)))
+    return steps
+
+
+def _handle_steps(handle_ids: Sequence[str], handles: Handles, blocks: Blocks) -> list[Step]:
+    if not handle_ids:
+        return []
+    held = {cidr: {} if block is None else holdings(block) for cidr, block in blocks.items()}
+    steps = []
+    for handle_id in handle_ids:
+        before = handles[handle_id]
+        counts = {} if before is None else {c: n for c, n in before.blocks.items() if c not in held}
+        counts |= {cidr: found[handle_id] for cidr, found in held.items() if handle_id in found}
+        if before is None:
+            after = Handle(counts) if counts else None
+        else:
+            after = replace(before, blocks=counts) if counts else None
+        if after != before:
+            steps.append(Step(HandleKey(handle_id), after))
+    return steps

@@ -1,0 +1,95 @@
+"""An address asked for by name: the block it lies in is claimed if nobody has it, or borrowed from.
+
+Rule: pools must only contain it and be usable; what they select, serve or reserve does not matter. A block beyond the
+node's limit is made without an owner instead of failing a request that can be served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cni_calico.errors import AddressOutsidePools, BlockLimit, IPAMError
+from cni_calico.ipam.assign import read_config
+from cni_calico.ipam.batch import Assigned, Take, plan_batch
+from cni_calico.ipam.block import holder_of, new_block
+from cni_calico.ipam.candidates import block_of, count_blocks, is_borrowable
+from cni_calico.ipam.claims import secure_block
+from cni_calico.ipam.ledger import Ledger
+from cni_calico.ipam.pools import pool_of
+from cni_calico.ipam.search import Scope
+from cni_calico.ipam.timestamps import allocation_time
+from cni_calico.ipam.view import Facts
+from cni_calico.model.keys import AffinityKey
+from cni_calico.model.resources import Address, Block, IPPool, Network
+
+
+def assign_address(
+    ledger: Ledger,
+    address: Address,
+    handle_id: str,
+    attributes: Mapping[str, str],
+    facts: Facts,
+    now_ns: int,
+) -> Assigned:
+    """Take this address for a handle; what the handle holds already is its own.
+
+    Raises AddressOutsidePools, AddressInUse, BlockLimit, IPAMError, DatastoreError.
+    """
+    pool = _pool_with(facts, address)
+    cidr = block_of(pool, address)
+    take = Take(handle_id, {**attributes, "timestamp": allocation_time(now_ns)}, addresses=(address,))
+    config = read_config(ledger, facts)
+    scope = Scope(facts.node.name, address.version, (pool,), config, (), now_ns)
+    while True:
+        block = ledger.block(cidr)
+        if block is None:
+            if not _is_at_limit(ledger, scope, cidr):
+                secure_block(ledger, scope.node, cidr, now_ns)
+                continue
+            block = _ownerless_block(scope, cidr)
+        holder = holder_of(block, address)
+        if holder is not None and holder.handle_id == handle_id:
+            return Assigned(address, cidr)
+        _require_allowed(block, scope, address)
+        plan = plan_batch({cidr: block}, {handle_id: ledger.handle(handle_id)}, (take,))
+        outcome = plan.outcomes[0]
+        if isinstance(outcome, IPAMError):
+            raise outcome
+        ledger.apply(plan.steps)
+
+
+def _pool_with(facts: Facts, address: Address) -> IPPool:
+    pool = pool_of([pool for pool in facts.pools if pool.usable], address)
+    if pool is None or not count_blocks(pool):
+        raise AddressOutsidePools(
+            f"cannot assign {address}: The provided IP address is not in a configured pool",
+            details="an IPPool that contains it must exist and be enabled",
+        )
+    return pool
+
+
+def _is_at_limit(ledger: Ledger, scope: Scope, cidr: Network) -> bool:
+    """Whether one block more would be too many; a claim of this block that is under way counts as one."""
+    affinities = ledger.view.affinities(scope.node, scope.family, ledger.deadline)
+    ledger.learn(AffinityKey(scope.node, cidr), affinities.get(cidr))
+    others = [c for c in affinities if c != cidr and pool_of(scope.pools, c) is not None]
+    return len(others) >= scope.max_blocks
+
+
+def _ownerless_block(scope: Scope, cidr: Network) -> Block:
+    if scope.config.strict_affinity:
+        raise BlockLimit(
+            f"cannot assign an address of {cidr} to node {scope.node}: "
+            "cannot allocate new block due to per host block limit"
+        )
+    return new_block(cidr, None, scope.now_ns, "")
+
+
+def _require_allowed(block: Block, scope: Scope, address: Address) -> None:
+    if block.node == scope.node or (is_borrowable(block) and not scope.config.strict_affinity):
+        return
+    raise IPAMError(
+        f"cannot assign {address} to node {scope.node}: block {block.cidr} belongs to {block.affinity or 'no node'}"
+        + ("" if not is_borrowable(block) else " and strict affinity is enabled"),
+        details="ask for an address of the node's own blocks, or 'calicoctl ipam configure --strictaffinity=false'",
+    )

@@ -1,0 +1,131 @@
+"""Giving addresses back: by handle, by address, and blocks that have no reason to stay.
+
+Rule: what is already gone is success. A handle goes with its last address, in the same commit or after it; a block that
+belongs to nobody goes with its last address; one whose pool stopped selecting its node is let go of when it is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+
+from cni_calico.errors import AddressMismatch, CalicoError
+from cni_calico.ipam.batch import Assigned, Give, GiveAddresses, plan_batch
+from cni_calico.ipam.block import Release, holder_of
+from cni_calico.ipam.candidates import block_of, count_blocks
+from cni_calico.ipam.claims import release_block
+from cni_calico.ipam.ledger import Ledger
+from cni_calico.ipam.pools import NodeFacts, pool_of, selects_node
+from cni_calico.model.resources import Address, IPPool, Network
+
+BLOCKS_AT_ONCE = 20
+
+
+def release_handle(
+    ledger: Ledger, handle_id: str, now_ns: int, keep: AbstractSet[Address] = frozenset()
+) -> tuple[Address, ...]:
+    """Release all that a handle holds but ``keep``; the addresses that were released. Raises DatastoreError."""
+    freed: dict[Address, None] = {}
+    done: dict[Network, None] = {}
+    while (handle := ledger.handle(handle_id)) is not None:
+        todo = [cidr for cidr in handle.blocks if cidr not in done][:BLOCKS_AT_ONCE]
+        if handle.blocks and not todo:
+            break
+        ledger.load_blocks(todo)
+        plan = plan_batch({cidr: ledger.block(cidr) for cidr in todo}, {handle_id: handle}, (Give(handle_id, keep),))
+        freed |= dict.fromkeys(_addresses(plan.outcomes[0]))
+        if ledger.apply(plan.steps):
+            done |= dict.fromkeys(todo)
+    _leave_emptied(ledger, done, now_ns)
+    return tuple(freed)
+
+
+def release_addresses(ledger: Ledger, releases: Sequence[Release], now_ns: int) -> tuple[Address, ...]:
+    """Release addresses whose guards hold; those that were released (others were free already).
+
+    Raises AddressMismatch naming the first whose guard does not hold; nothing of its block is then released, but of
+    other blocks it is. Raises DatastoreError.
+    """
+    freed: dict[Address, None] = {}
+    mismatch: CalicoError | None = None
+    by_block: dict[Network, list[Release]] = {}
+    for release in releases:
+        cidr = _find_block(ledger, release.address)
+        if cidr is not None:
+            by_block.setdefault(cidr, []).append(release)
+    for cidr, mine in by_block.items():
+        try:
+            freed |= dict.fromkeys(_release_in(ledger, cidr, tuple(mine)))
+        except AddressMismatch as e:
+            mismatch = mismatch or e
+    _leave_emptied(ledger, by_block, now_ns)
+    if mismatch is not None:
+        raise mismatch
+    return tuple(freed)
+
+
+def _release_in(ledger: Ledger, cidr: Network, releases: tuple[Release, ...]) -> tuple[Address, ...]:
+    freed: dict[Address, None] = {}
+    while (block := ledger.block(cidr)) is not None:
+        holders = [holder_of(block, release.address) for release in releases]
+        handle_ids = {holder.handle_id for holder in holders if holder is not None and holder.handle_id}
+        handles = {handle_id: ledger.handle(handle_id) for handle_id in handle_ids}
+        plan = plan_batch({cidr: block}, handles, (GiveAddresses(releases),))
+        outcome = plan.outcomes[0]
+        if isinstance(outcome, CalicoError):
+            raise outcome
+        freed |= dict.fromkeys(_addresses(outcome))
+        if ledger.apply(plan.steps):
+            break
+    return tuple(freed)
+
+
+def _addresses(outcome: object) -> tuple[Address, ...]:
+    assert isinstance(outcome, tuple)
+    given: tuple[Assigned, ...] = outcome
+    return tuple(item.address for item in given)
+
+
+def _find_block(ledger: Ledger, address: Address) -> Network | None:
+    """The block an address lies in: its pool's, or, when that pool is gone or was made anew, whichever contains it."""
+    pool = pool_of(ledger.view.pools(ledger.deadline), address)
+    if pool is not None and count_blocks(pool):
+        cidr = block_of(pool, address)
+        if ledger.block(cidr) is not None:
+            return cidr
+    everyone = ledger.view.block_cidrs(address.version, ledger.deadline)
+    return next((cidr for cidr in everyone if address in cidr), None)
+
+
+# -- blocks without a reason to stay ----------------------------------------------------------------------------------
+
+
+def _leave_emptied(ledger: Ledger, cidrs: Iterable[Network], now_ns: int) -> None:
+    """The addresses are released already, so what goes wrong here is left to the next request of the block's node."""
+    try:
+        for cidr in cidrs:
+            block = ledger.block(cidr)
+            if block is not None and block.empty and block.node is not None:
+                node = ledger.view.node(block.node, ledger.deadline)
+                leave_unselected_blocks(ledger, node, (cidr,), ledger.view.pools(ledger.deadline), now_ns)
+    except CalicoError:
+        return
+
+
+def leave_unselected_blocks(
+    ledger: Ledger, node: NodeFacts, cidrs: Iterable[Network], pools: Sequence[IPPool], now_ns: int
+) -> None:
+    """Let go of the node's empty blocks whose pool does not select it any more; never raises what is not a bug.
+
+    A node without a record, and a block without a pool, are not ours to judge.
+    """
+    try:
+        for cidr in cidrs:
+            pool = pool_of(pools, cidr)
+            if not node.known or pool is None or selects_node(pool, node):
+                continue
+            block = ledger.block(cidr)
+            if block is not None and block.empty and block.node == node.name:
+                release_block(ledger, node.name, cidr, now_ns)
+    except CalicoError:
+        return

@@ -1,0 +1,190 @@
+"""What the allocator reads, and its plain implementation: a few questions to the datastore per request.
+
+Rule: a view gives decoded records together with what they were decoded from, so that a write can be compared against
+it. A stale answer is harmless: every write is compare-and-swap, and a conflict brings the truth. The resident server
+answers the same questions from its caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cni_calico.datastore.client import Datastore, Versioned
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CorruptRecord
+from cni_calico.ipam.pools import NodeFacts
+from cni_calico.model import codec
+from cni_calico.model.keys import (
+    AffinityKey,
+    AffinityList,
+    BlockKey,
+    BlockList,
+    HandleKey,
+    IPAMConfigKey,
+    Key,
+    ResourceKey,
+    ResourceList,
+)
+from cni_calico.model.resources import Affinity, IPAMConfig, IPPool, IPReservation, Network, Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+else:
+    Protocol = object  # typing costs milliseconds of import on the call path
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record and where it was found; the fields of ``at`` are those of datastore.client.Versioned."""
+
+    at: Versioned
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What an assignment needs to know first; ``config`` and ``handle`` are None where there is no record."""
+
+    pools: Sequence[IPPool]
+    reservations: Sequence[IPReservation]
+    config: IPAMConfig | None
+    node: NodeFacts
+    handle: Stored | None
+
+
+class View(Protocol):
+    """Answers may be old, never torn. All of them raise DatastoreError and DeadlineExceeded."""
+
+    def facts(self, node: str, handle_id: str, deadline: Deadline) -> Facts:
+        """All of pools, reservations, config, node and handle, in as few round trips as possible."""
+
+    def pools(self, deadline: Deadline) -> Sequence[IPPool]: ...
+
+    def reservations(self, deadline: Deadline) -> Sequence[IPReservation]: ...
+
+    def config(self, deadline: Deadline) -> IPAMConfig | None: ...
+
+    def node(self, name: str, deadline: Deadline) -> NodeFacts: ...
+
+    def affinities(self, node: str, family: int, deadline: Deadline) -> Mapping[Network, Stored]:
+        """The host affinities of a node."""
+
+    def occupied(self, family: int, deadline: Deadline) -> frozenset[Network]:
+        """Blocks that a confirmed affinity of any node names: the cheap half of the truth about who has what."""
+
+    def block_cidrs(self, family: int, deadline: Deadline) -> Sequence[Network]:
+        """Which blocks there are; for the rare case that their pool does not tell."""
+
+    def blocks(self, cidrs: Sequence[Network], deadline: Deadline) -> Sequence[Stored | CorruptRecord | None]:
+        """In the order asked for. A block that cannot be read is given as its error, so that one bad block of
+        somebody else does not hide the others.
+        """
+
+    def handle(self, handle_id: str, deadline: Deadline) -> Stored | None:
+        """None only if it is known that there is none: a release believes it."""
+
+
+def stored(found: Versioned) -> Stored:
+    """Raises CorruptRecord."""
+    return Stored(found, codec.decode(found.key, found.value))
+
+
+def node_facts(name: str, found: Versioned | None) -> NodeFacts:
+    """The labels of a Node resource. Raises CorruptRecord."""
+    if found is None:
+        return NodeFacts(name, known=False)
+    return NodeFacts(name, codec.decode_resource(ResourceKey("Node", name), found.value).metadata.labels)
+
+
+class DirectView:
+    """Every answer comes from the datastore, now."""
+
+    def __init__(self, store: Datastore) -> None:
+        self._store = store
+
+    def facts(self, node: str, handle_id: str, deadline: Deadline) -> Facts:
+        config, node_record, handle = self._store.get_many(
+            (IPAMConfigKey(), ResourceKey("Node", node), HandleKey(handle_id)), deadline
+        )
+        return Facts(
+            pools=self.pools(deadline),
+            reservations=self.reservations(deadline),
+            config=None if config is None else codec.decode_ipam_config(IPAMConfigKey(), config.value),
+            node=node_facts(node, node_record),
+            handle=None if handle is None else stored(handle),
+        )
+
+    def pools(self, deadline: Deadline) -> Sequence[IPPool]:
+        items = self._store.list(ResourceList("IPPool"), deadline).items
+        return [codec.decode_pool(_resource_key(item.key), item.value) for item in items]
+
+    def reservations(self, deadline: Deadline) -> Sequence[IPReservation]:
+        items = self._store.list(ResourceList("IPReservation"), deadline).items
+        return [codec.decode_reservation(_resource_key(item.key), item.value) for item in items]
+
+    def config(self, deadline: Deadline) -> IPAMConfig | None:
+        found = self._store.get(IPAMConfigKey(), deadline)
+        return None if found is None else codec.decode_ipam_config(IPAMConfigKey(), found.value)
+
+    def node(self, name: str, deadline: Deadline) -> NodeFacts:
+        return node_facts(name, self._store.get(ResourceKey("Node", name), deadline))
+
+    def affinities(self, node: str, family: int, deadline: Deadline) -> Mapping[Network, Stored]:
+        items = self._store.list(AffinityList(node, family), deadline).items
+        return {item.key.cidr: stored(item) for item in items if isinstance(item.key, AffinityKey)}
+
+    def occupied(self, family: int, deadline: Deadline) -> frozenset[Network]:
+        items = self._store.list(AffinityList("", family), deadline).items
+        return frozenset(item.key.cidr for item in items if isinstance(item.key, AffinityKey) and _is_confirmed(item))
+
+    def block_cidrs(self, family: int, deadline: Deadline) -> Sequence[Network]:
+        items = self._store.list(BlockList(family), deadline).items
+        return [item.key.cidr for item in items if isinstance(item.key, BlockKey)]
+
+    def blocks(self, cidrs: Sequence[Network], deadline: Deadline) -> Sequence[Stored | CorruptRecord | None]:
+        return [decode_found(item) for item in read_each(self._store, [BlockKey(c) for c in cidrs], deadline)]
+
+    def handle(self, handle_id: str, deadline: Deadline) -> Stored | None:
+        found = self._store.get(HandleKey(handle_id), deadline)
+        return None if found is None else stored(found)
+
+
+def _resource_key(key: Key) -> ResourceKey:
+    assert isinstance(key, ResourceKey)
+    return key
+
+
+def _is_confirmed(item: Versioned) -> bool:
+    try:
+        affinity = codec.decode(item.key, item.value)
+    except CorruptRecord:
+        return False  # its block is looked at instead
+    return isinstance(affinity, Affinity) and affinity.confirmed
+
+
+def read_each(store: Datastore, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | CorruptRecord | None]:
+    """Like get_many, with a record that is no document given as its error."""
+    if not keys:
+        return ()
+    try:
+        return store.get_many(keys, deadline)
+    except CorruptRecord:
+        return [_read_one(store, key, deadline) for key in keys]
+
+
+def _read_one(store: Datastore, key: Key, deadline: Deadline) -> Versioned | CorruptRecord | None:
+    try:
+        return store.get(key, deadline)
+    except CorruptRecord as e:
+        return e
+
+
+def decode_found(found: Versioned | CorruptRecord | None) -> Stored | CorruptRecord | None:
+    if not isinstance(found, Versioned):
+        return found
+    try:
+        return stored(found)
+    except CorruptRecord as e:
+        return e
