@@ -29,6 +29,7 @@ from cni_calico.nodeagent.bird.values import parse_cluster_id
 
 MAIN, AGGREGATION, IPAM = "bird.cfg", "bird_aggr.cfg", "bird_ipam.cfg"
 FAMILIES = (4, 6)
+RECOVERY_WAIT_S = 60  # after a restart: until then new routes wait for peers that do not come back (BIRD: 240)
 _LOG = {
     "debug": "all",
     "info": "{ info, remote, warning, error, auth, fatal, bug }",
@@ -160,7 +161,9 @@ def _render_main(snapshot: BgpSnapshot, peers: tuple[Peer, ...], cluster_id: str
     lines = [
         _HEAD,
         f"log stderr {_LOG[severity]};",
+        'timeformat protocol "%FT%T%z";  # one word, read back by status.py',
         f"router id {select_router_id(snapshot)};",
+        f"graceful restart wait {RECOVERY_WAIT_S};",
         f'include "{AGGREGATION}";',
         f'include "{IPAM}";',
         *render_block("protocol device device1", [*render_debug(severity), "scan time 2;"]),
