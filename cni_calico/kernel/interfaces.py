@@ -1,91 +1,74 @@
-"""The interfaces of the network namespace the calling thread is in, as values; read with pyroute2.
+"""The interfaces of the network namespace the calling thread is in, as values.
 
-Rule: reads only, and nothing is kept between calls: the caller decides how fresh an answer must be.
+Rule: reads only, and nothing is kept between calls: the caller decides how fresh an answer must be. The hand-encoded
+netlink of the call path reads it: a node with a thousand pods is dumped in milliseconds.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from ipaddress import ip_address, ip_interface
-from typing import Any
 
-from cni_calico.errors import KernelError
+from cni_calico.deadline import Deadline
+from cni_calico.kernel import wire
+from cni_calico.kernel.addresses import AF_INET, AF_INET6, decode_address, list_addresses
+from cni_calico.kernel.links import decode_link, get_link, list_links
+from cni_calico.kernel.routes import decode_route, list_routes
+from cni_calico.kernel.rtnl import Rtnl
 from cni_calico.model.host import Address, HostInterface, Interface
 
-_IFF_UP = 1
+_FLAGS_ATTRIBUTE = 8  # IFA_FLAGS; the header's own field holds the lower eight bits
 _TEMPORARY_OR_DEPRECATED = 0x01 | 0x20
 _DAD_FAILED = 0x08
 _ANY_PORT = 9  # connect() of a datagram socket sends nothing
 
 
-@contextmanager
-def opened(doing: str) -> Iterator[Any]:
-    """A pyroute2 socket in this namespace; its errors become KernelError naming what was being done."""
-    from pyroute2 import IPRoute
-    from pyroute2.netlink.exceptions import NetlinkError
-
-    try:
-        with IPRoute() as ip:
-            yield ip
-    except NetlinkError as e:
-        raise KernelError(f"cannot {doing}: {e}", errno=e.code or 0) from e
-    except OSError as e:
-        raise KernelError(f"cannot {doing}: {e.strerror or e}", errno=e.errno or 0) from e
-
-
-def read_interfaces() -> tuple[HostInterface, ...]:
+def read_interfaces(deadline: Deadline) -> tuple[HostInterface, ...]:
     """Every interface with its addresses, in the order of their indexes. Raises KernelError."""
-    with opened("read this host's interfaces") as ip:
-        links = list(ip.link("dump"))
-        addresses = list(ip.addr("dump"))
+    with Rtnl() as rtnl:
+        links = [decode_link(payload) for payload in rtnl.dump(list_links(), deadline)]
+        addresses = rtnl.dump(list_addresses(0), deadline)
     held: dict[int, list[tuple[bool, Interface]]] = {}
-    for message in addresses:
-        found = _address(message)
-        if found is not None:
-            held.setdefault(message["index"], []).append(found)
-    return tuple(_interface(link, held.get(link["index"], ())) for link in sorted(links, key=lambda x: x["index"]))
-
-
-def _address(message: Any) -> tuple[bool, Interface] | None:
-    """(whether others should not be told it, the address); None for one that cannot be used."""
-    text = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
-    if text is None:
-        return None
-    address = ip_interface((text, message["prefixlen"]))
-    if address.version == 4:
-        return False, address
-    flags = message.get_attr("IFA_FLAGS") or message["flags"]
-    return None if flags & _DAD_FAILED else (bool(flags & _TEMPORARY_OR_DEPRECATED), address)
-
-
-def _interface(link: Any, held: Sequence[tuple[bool, Interface]]) -> HostInterface:
-    info = link.get_attr("IFLA_LINKINFO")
-    return HostInterface(
-        index=link["index"],
-        name=link.get_attr("IFLA_IFNAME"),
-        up=bool(link["flags"] & _IFF_UP),
-        mtu=link.get_attr("IFLA_MTU") or 0,
-        addresses=tuple(address for last, address in sorted(held, key=lambda item: item[0])),
-        mac=link.get_attr("IFLA_ADDRESS") or "",
-        kind=(info.get_attr("IFLA_INFO_KIND") or "") if info is not None else "",
+    for payload in addresses:
+        if payload[0] in (AF_INET, AF_INET6):
+            index, last, address = _address(payload)
+            if address is not None:
+                held.setdefault(index, []).append((last, address))
+    return tuple(
+        HostInterface(
+            index=link.ifindex,
+            name=link.name,
+            up=link.up,
+            mtu=link.mtu,
+            addresses=_sorted(held.get(link.ifindex, ())),
+            mac=link.mac.hex(":"),
+            kind=link.kind,
+        )
+        for link in sorted(links, key=lambda link: link.ifindex)
     )
 
 
-def read_default_interface(family: int) -> str:
+def _address(payload: bytes) -> tuple[int, bool, Interface | None]:
+    """(interface, whether others should not be told it, the address; None for one that cannot be used)."""
+    found = decode_address(payload)
+    address = ip_interface((found.address, found.prefix_length))
+    if address.version == 4:
+        return found.ifindex, False, address
+    flags = wire.number(wire.attributes(payload, 8).get(_FLAGS_ATTRIBUTE), payload[2])
+    return found.ifindex, bool(flags & _TEMPORARY_OR_DEPRECATED), None if flags & _DAD_FAILED else address
+
+
+def _sorted(held: Sequence[tuple[bool, Interface]]) -> tuple[Interface, ...]:
+    return tuple(address for _, address in sorted(held, key=lambda item: item[0]))
+
+
+def read_default_interface(family: int, deadline: Deadline) -> str:
     """The interface of the default route of a family with the lowest metric, "" without one. Raises KernelError."""
-    with opened("read the default route") as ip:
-        kernel_family = socket.AF_INET if family == 4 else socket.AF_INET6
-        routes = [
-            (route.get_attr("RTA_PRIORITY") or 0, route.get_attr("RTA_OIF"))
-            for route in ip.route("dump", family=kernel_family, table=254)
-            if route["dst_len"] == 0 and route.get_attr("RTA_OIF")
-        ]
-        if not routes:
-            return ""
-        links = ip.link("get", index=min(routes)[1])
-        return str(links[0].get_attr("IFLA_IFNAME")) if links else ""
+    with Rtnl() as rtnl:
+        routes = [decode_route(payload) for payload in rtnl.dump(list_routes(family), deadline)]
+        found = [(route.metric, route.oif) for route in routes if route.dst.prefixlen == 0 and route.oif]
+        return decode_link(rtnl.one(get_link(min(found)[1]), deadline)).name if found else ""
 
 
 def read_source_address(target: str, family: int) -> Address | None:

@@ -6,7 +6,7 @@ value stays true when a device is removed and made again (``HostInterface.index`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 
 Address = IPv4Address | IPv6Address
@@ -57,7 +57,7 @@ class HostRoute:
 
 @dataclass(frozen=True, slots=True)
 class NeighbourEntry:
-    """A permanent neighbour (``kind`` "neighbour": address -> MAC) of a device."""
+    """A permanent neighbour of a device: packets to ``address`` go to ``mac``."""
 
     device: str
     address: Address
@@ -77,17 +77,19 @@ class ForwardingEntry:
 class TunnelDevice:
     """A tunnel device with everything about it that the agent decides.
 
-    ``kind`` is "vxlan" or "ipip"; ``parent``, ``local``, ``vni``, ``port`` and ``mac`` mean VXLAN only.
+    ``kind`` is "vxlan" or "ipip"; ``parent``, ``local``, ``vni``, ``port``, ``mac`` and ``learning`` mean VXLAN only.
+    ``address`` is the device's only one: a device that is read and has several is not equal to what is wanted.
     """
 
     name: str
     kind: str
     mtu: int
     address: Address | None = None
+    more_addresses: bool = False
     parent: str = ""
     local: Address | None = None
     vni: int = 0
     port: int = 0
     mac: str = ""
-    extra_addresses: frozenset[Interface] = field(default_factory=frozenset)
+    learning: bool = False
     up: bool = True

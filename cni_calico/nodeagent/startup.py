@@ -93,7 +93,7 @@ def _read_facts(context: Context, name: str) -> _Facts:
     stored = context.store.get(node_record.key_of(name), context.deadline())
     facts = KubernetesFacts() if context.kubernetes is None else context.kubernetes.read_facts(context.deadline())
     node = None if stored is None else decode_node(node_record.key_of(name), stored.value)
-    return _Facts(kernel.read_interfaces(), facts, node)
+    return _Facts(kernel.read_interfaces(context.deadline()), facts, node)
 
 
 # -- addresses --------------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def _find_doubts(context: Context, name: str, facts: _Facts, v4: Found, v6: Foun
             family,
             found,
             facts.interfaces,
-            default_interface=kernel.read_default_interface(family),
+            default_interface=kernel.read_default_interface(family, context.deadline()),
             internal_ips=facts.kubernetes.internal_ips,
             peers=peers,
         )

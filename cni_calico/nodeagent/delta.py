@@ -1,0 +1,126 @@
+"""PURE: desired minus actual: what is to be added, changed and removed.
+
+Rule: what is not ours is never removed. Ours are: routes of protocol 80, routes on workloads' interfaces, static
+neighbours and forwarding entries of our tunnel devices, and these devices themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from cni_calico.model.host import PROTO_CALICO, HostRoute, TunnelDevice
+from cni_calico.nodeagent.desired_endpoints import is_workload_interface
+from cni_calico.nodeagent.felix import FelixSettings
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Changes(Generic[T]):
+    """In the order in which they can be carried out: additions before removals, so that nothing is ever missing."""
+
+    add: tuple[T, ...] = ()
+    remove: tuple[T, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.add or self.remove)
+
+
+def plan_set(desired: Iterable[T], actual: Iterable[T]) -> Changes[T]:
+    """For things that are equal or different, and all ours."""
+    wanted, there = set(desired), set(actual)
+    return Changes(tuple(sorted(wanted - there, key=str)), tuple(sorted(there - wanted, key=str)))
+
+
+def is_ours(route: HostRoute, felix: FelixSettings) -> bool:
+    """Whether a route that is not wanted may be removed.
+
+    BIRD's routes and the kernel's (IPv6 link-local, multicast) have protocols of their own. A route on a workload's
+    interface that somebody else made counts as ours only while RemoveExternalRoutes is on.
+    """
+    if route.protocol == PROTO_CALICO:
+        return True
+    on_workload = bool(route.device) and is_workload_interface(route.device, felix)
+    if not on_workload or route.dst.is_link_local or route.dst.is_multicast:
+        return False
+    return route.protocol == felix.device_route_protocol or felix.remove_external_routes
+
+
+def plan_routes(desired: Iterable[HostRoute], actual: Iterable[HostRoute], felix: FelixSettings) -> Changes[HostRoute]:
+    """The additions are as they were desired, flags that are not compared included."""
+    wanted, there = {_normal(route): route for route in desired}, {_normal(route): route for route in actual}
+    add = [route for key, route in wanted.items() if key not in there]
+    remove = [route for key, route in there.items() if key not in wanted and is_ours(route, felix)]
+    return Changes(tuple(sorted(add, key=_order)), tuple(sorted(remove, key=_order)))
+
+
+def _normal(route: HostRoute) -> HostRoute:
+    """What the kernel does not tell back reliably is not compared."""
+    return replace(route, onlink=False) if route.onlink else route
+
+
+def _order(route: HostRoute) -> tuple[int, int, int, str]:
+    return (route.dst.version, route.dst.prefixlen, int(route.dst.network_address), route.device)
+
+
+@dataclass(slots=True)
+class Grace:
+    """Holds back changes to workloads' routes until they were wanted for a while without a break.
+
+    The CNI plugin makes a workload's route before its record, and our copy of the records may be moments old: what
+    looks wrong now is often right a moment later, and taking it away would cut a pod off.
+    """
+
+    seconds: float
+    since: dict[tuple[str, HostRoute], float]
+
+    def ripe(
+        self, changes: Changes[HostRoute], delicate: Callable[[HostRoute], bool], now: float
+    ) -> Changes[HostRoute]:
+        """The changes that are not ``delicate``, or are no longer new; the rest is remembered for the next time."""
+        seen: dict[tuple[str, HostRoute], float] = {}
+
+        def is_ripe(kind: str, route: HostRoute) -> bool:
+            if not delicate(route):
+                return True
+            first = seen[kind, route] = self.since.get((kind, route), now)
+            return now - first >= self.seconds
+
+        add = tuple(route for route in changes.add if is_ripe("add", route))
+        remove = tuple(route for route in changes.remove if is_ripe("remove", route))
+        self.since = seen
+        return Changes(add, remove)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChange:
+    """``remake``: something about the device cannot be changed in place."""
+
+    wanted: TunnelDevice
+    actual: TunnelDevice | None
+    remake: bool = False
+
+
+def plan_devices(
+    desired: Mapping[str, TunnelDevice], actual: Mapping[str, TunnelDevice]
+) -> tuple[tuple[DeviceChange, ...], tuple[str, ...]]:
+    """(what to make or change, the names to remove)."""
+    changes = []
+    for name, wanted in sorted(desired.items()):
+        there = actual.get(name)
+        if there is None:
+            changes.append(DeviceChange(wanted, None))
+        elif _fixed_parts(wanted) != _fixed_parts(there):
+            changes.append(DeviceChange(wanted, there, remake=True))
+        elif wanted != there:
+            changes.append(DeviceChange(wanted, there))
+    return tuple(changes), tuple(sorted(set(actual) - set(desired)))
+
+
+def _fixed_parts(device: TunnelDevice) -> tuple[object, ...]:
+    """What the kernel does not change on a device that exists."""
+    if device.kind != "vxlan":
+        return (device.kind,)
+    return (device.kind, device.vni, device.port, device.local, device.parent, device.learning)

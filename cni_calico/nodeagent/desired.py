@@ -1,0 +1,145 @@
+"""PURE: the data plane that this node must have, out of the snapshot and the host's interfaces.
+
+Rule: the same inputs give the same value, whatever order they come in; nothing here knows what is there already
+(delta.py compares) or how it is made (apply.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, collapse_addresses, ip_network
+
+from cni_calico.model.host import (
+    Address,
+    ForwardingEntry,
+    HostInterface,
+    HostRoute,
+    NeighbourEntry,
+    Network,
+    TunnelDevice,
+)
+from cni_calico.nodeagent import desired_endpoints, desired_routes, encapsulation
+from cni_calico.nodeagent.felix import FelixSettings
+from cni_calico.nodeagent.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Nat:
+    """What is masqueraded in one family: from ``sources`` to anywhere but ``exclusions``, both sorted, no overlaps.
+
+    ``to`` is an address to use instead of the outgoing interface's, ``ports`` (low, high) or None.
+    """
+
+    family: int
+    sources: tuple[Network, ...] = ()
+    exclusions: tuple[Network, ...] = ()
+    to: IPv4Address | None = None
+    ports: tuple[int, int] | None = None
+    out_interface: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """``routes_enabled`` False: routes are left alone. ``mtu`` is for workloads (/var/lib/calico/mtu)."""
+
+    devices: dict[str, TunnelDevice] = field(default_factory=dict)
+    routes: frozenset[HostRoute] = frozenset()
+    neighbours: frozenset[NeighbourEntry] = frozenset()
+    forwarding: frozenset[ForwardingEntry] = frozenset()
+    settings: tuple[desired_endpoints.Setting, ...] = ()
+    nat: tuple[Nat, ...] = ()
+    forward_prefixes: tuple[str, ...] = ()
+    mtu: int = 0
+    routes_enabled: bool = True
+    problems: tuple[str, ...] = ()
+
+
+def desired_state(
+    snapshot: Snapshot, interfaces: Sequence[HostInterface], felix: FelixSettings, backend: str
+) -> Desired:
+    """The whole of it. Without a record of this node only workloads are looked after."""
+    own = snapshot.own
+    present = desired_endpoints.select_present(snapshot.endpoints, {interface.name for interface in interfaces})
+    routes = desired_endpoints.desired_endpoint_routes(present, felix)
+    settings = desired_endpoints.host_settings(felix) + desired_endpoints.desired_endpoint_settings(present)
+    problems = list(snapshot.problems)
+    devices: dict[str, TunnelDevice] = {}
+    neighbours: set[NeighbourEntry] = set()
+    entries: set[ForwardingEntry] = set()
+    if own is None:
+        problems.append(f"there is no Node {snapshot.node}: run calico-node -startup")
+    elif backend != "none":
+        devices, found = encapsulation.desired_devices(own, snapshot.pools, interfaces, felix, backend)
+        problems += found
+        for family in _families(felix):
+            fabric = _fabric(snapshot, family, interfaces, frozenset(devices), felix, backend)
+            routes |= desired_routes.desired_remote_routes(fabric, snapshot.blocks)
+            routes |= desired_routes.desired_blackholes(fabric, snapshot.blocks)
+            hops, vteps = desired_routes.desired_vteps(fabric)
+            neighbours |= hops
+            entries |= vteps
+    return Desired(
+        devices=devices,
+        routes=frozenset(routes),
+        neighbours=frozenset(neighbours),
+        forwarding=frozenset(entries),
+        settings=tuple(settings),
+        nat=tuple(desired_nat(snapshot, family, felix) for family in _families(felix)),
+        forward_prefixes=felix.interface_prefixes,
+        mtu=encapsulation.workload_mtu(own, snapshot.pools, interfaces, felix, backend),
+        routes_enabled=not felix.route_sync_disabled,
+        problems=tuple(problems),
+    )
+
+
+def _families(felix: FelixSettings) -> tuple[int, ...]:
+    return (4, 6) if felix.ipv6_support else (4,)
+
+
+def _fabric(
+    snapshot: Snapshot,
+    family: int,
+    interfaces: Sequence[HostInterface],
+    devices: frozenset[str],
+    felix: FelixSettings,
+    backend: str,
+) -> desired_routes.Fabric:
+    return desired_routes.Fabric(
+        family=family,
+        node=snapshot.node,
+        nodes=snapshot.nodes,
+        pools=snapshot.pools,
+        interfaces=interfaces,
+        devices=devices,
+        others_program=felix.program_cluster_routes != "Enabled" and backend == "bird",
+    )
+
+
+def desired_nat(snapshot: Snapshot, family: int, felix: FelixSettings) -> Nat:
+    """Pools that may not be used any more still masquerade: their workloads are still there."""
+    pools = [pool for pool in snapshot.pools if pool.cidr.version == family]
+    excluded = [pool.cidr for pool in pools]
+    if felix.nat_exclusions == "IPPoolsAndHostIPs":
+        excluded += [_single(address) for address in desired_routes.addresses_of(snapshot.nodes, family)]
+    return Nat(
+        family,
+        _collapsed([pool.cidr for pool in pools if pool.nat_outgoing]),
+        _collapsed(excluded),
+        to=felix.nat_address if family == 4 else None,
+        ports=_ports(felix.nat_port_range),
+        out_interface=felix.nat_interface,
+    )
+
+
+def _single(address: Address) -> Network:
+    return ip_network(address)
+
+
+def _collapsed(networks: Sequence[Network]) -> tuple[Network, ...]:
+    return tuple(sorted(collapse_addresses(networks)))  # type: ignore[type-var]
+
+
+def _ports(text: str) -> tuple[int, int] | None:
+    low, _, high = text.partition(":")
+    return (int(low), int(high or low)) if low.isdecimal() and (high or low).isdecimal() else None

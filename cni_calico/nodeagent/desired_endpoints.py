@@ -1,0 +1,83 @@
+"""PURE: what the host's side of this node's workloads must look like: routes and interface settings.
+
+Rule: the same as the CNI plugin makes (plugin/plan.py, compared by a test), so that the agent repairs what somebody
+changed and never what the plugin made. An endpoint whose interface is not there gets nothing: it is being made or gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from cni_calico.model.host import HostRoute
+from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.nodeagent.felix import FelixSettings
+
+Setting = tuple[tuple[str, ...], str]  # path below /proc/sys/net, value
+
+
+def is_workload_interface(name: str, felix: FelixSettings) -> bool:
+    return name.startswith(felix.interface_prefixes)
+
+
+def select_present(endpoints: Iterable[WorkloadEndpoint], interfaces: Collection[str]) -> dict[str, WorkloadEndpoint]:
+    """The endpoints whose interface exists, by interface."""
+    return {e.interface_name: e for e in endpoints if e.interface_name and e.interface_name in interfaces}
+
+
+def desired_endpoint_routes(present: Mapping[str, WorkloadEndpoint], felix: FelixSettings) -> set[HostRoute]:
+    """One per address, on the interface. Without IPv6 support only IPv4's."""
+    routes = set()
+    for name, endpoint in present.items():
+        for network in endpoint.ip_networks:
+            if network.version == 6 and not felix.ipv6_support:
+                continue
+            routes.add(
+                HostRoute(
+                    network,
+                    name,
+                    scope="link" if network.version == 4 else "global",
+                    protocol=felix.device_route_protocol,
+                    source=felix.device_route_source if network.version == 4 else felix.device_route_source_v6,
+                )
+            )
+    return routes
+
+
+def desired_endpoint_settings(present: Mapping[str, WorkloadEndpoint]) -> list[Setting]:
+    wanted: list[Setting] = []
+    for name, endpoint in sorted(present.items()):
+        families = {network.version for network in endpoint.ip_networks}
+        wanted += interface_settings(name, v4=4 in families, v6=6 in families)
+    return wanted
+
+
+def interface_settings(name: str, *, v4: bool, v6: bool) -> list[Setting]:
+    """The settings of one workload's host interface."""
+    conf4, conf6 = ("ipv4", "conf", name), ("ipv6", "conf", name)
+    wanted: list[Setting] = [((*conf6, "accept_ra"), "0")]
+    if v4:
+        wanted += [
+            ((*conf4, "route_localnet"), "1"),
+            ((*conf4, "proxy_arp"), "1"),
+            ((*conf4, "forwarding"), "1"),
+            (("ipv4", "neigh", name, "proxy_delay"), "0"),
+        ]
+    if v6:
+        wanted += [
+            ((*conf6, "addr_gen_mode"), "0"),
+            ((*conf6, "disable_ipv6"), "0"),
+            ((*conf6, "accept_dad"), "0"),
+            ((*conf6, "proxy_ndp"), "1"),
+            ((*conf6, "forwarding"), "1"),
+        ]
+    return wanted
+
+
+def host_settings(felix: FelixSettings) -> list[Setting]:
+    """What the host as a whole needs."""
+    if felix.ip_forwarding != "Enabled":
+        return []
+    wanted: list[Setting] = [(("ipv4", "ip_forward"), "1")]
+    if felix.ipv6_support:
+        wanted.append((("ipv6", "conf", "all", "forwarding"), "1"))
+    return wanted

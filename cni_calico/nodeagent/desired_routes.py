@@ -1,0 +1,137 @@
+"""PURE: the routes, neighbours and forwarding entries that lead to other nodes' addresses, and our blocks' blackholes.
+
+Rule: VXLAN routes are always the agent's; those of other pools are BIRD's unless ProgramClusterRoutes says otherwise.
+A node that cannot be reached (no address, no tunnel address yet) gets no route; nothing else suffers from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from ipaddress import ip_network
+
+from cni_calico.model.host import (
+    PROTO_CALICO,
+    Address,
+    ForwardingEntry,
+    HostInterface,
+    HostRoute,
+    NeighbourEntry,
+    Network,
+)
+from cni_calico.model.resources import IPPool, Node
+from cni_calico.nodeagent.encapsulation import IPIP, VXLAN, Endpoint, encapsulation_of, endpoint_of, holder_of, pool_of
+from cni_calico.nodeagent.snapshot import BlockRoute
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """The node, the others and the devices between them, for one family.
+
+    ``devices`` are the tunnel devices that exist or will; ``others_program`` tells that BIRD makes the routes of pools
+    without VXLAN.
+    """
+
+    family: int
+    node: str
+    nodes: Mapping[str, Node]
+    pools: Sequence[IPPool]
+    interfaces: Sequence[HostInterface]
+    devices: frozenset[str]
+    others_program: bool
+
+    @cached_property
+    def ends(self) -> dict[str, Endpoint]:
+        found = {name: endpoint_of(node, self.family) for name, node in self.nodes.items()}
+        return {name: end for name, end in found.items() if end is not None}
+
+    @cached_property
+    def own(self) -> Endpoint | None:
+        return self.ends.get(self.node)
+
+    @cached_property
+    def parent(self) -> str:
+        """The interface that holds this node's address, "" when none does."""
+        holder = None if self.own is None else holder_of(self.own.address, self.interfaces)
+        return "" if holder is None else holder.name
+
+
+def desired_remote_routes(fabric: Fabric, blocks: Sequence[BlockRoute]) -> set[HostRoute]:
+    """One route per block of another node, one per address that is held elsewhere than its block."""
+    routes = set()
+    for block in blocks:
+        if block.cidr.version != fabric.family:
+            continue
+        pool = pool_of(block.cidr, fabric.pools)
+        if pool is None:
+            continue
+        for dst, holder in _destinations(block):
+            if holder != fabric.node:
+                route = _route_to(fabric, pool, dst, holder)
+                if route is not None:
+                    routes.add(route)
+    return routes
+
+
+def _destinations(block: BlockRoute) -> Iterator[tuple[Network, str]]:
+    if block.node is not None:
+        yield block.cidr, block.node
+    for address, holder in block.lent.items():
+        yield ip_network(address), holder
+
+
+def _route_to(fabric: Fabric, pool: IPPool, dst: Network, holder: str) -> HostRoute | None:
+    own, end = fabric.own, fabric.ends.get(holder)
+    if own is None or end is None or end.address == own.address:
+        return None
+    kind, mode = encapsulation_of(pool)
+    if kind != "vxlan" and fabric.others_program:
+        return None
+    same_subnet = end.address in own.network
+    if kind == "none" or (mode == "CrossSubnet" and same_subnet):
+        if not same_subnet or not fabric.parent:
+            return None  # a gateway in between would not know the way: BGP is for that
+        return HostRoute(dst, fabric.parent, end.address, protocol=PROTO_CALICO)
+    if kind == "ipip":
+        if IPIP not in fabric.devices:
+            return None
+        return HostRoute(dst, IPIP, end.address, onlink=True, protocol=PROTO_CALICO)
+    if end.vtep is None or VXLAN[fabric.family] not in fabric.devices:
+        return None
+    return HostRoute(dst, VXLAN[fabric.family], end.vtep, onlink=True, protocol=PROTO_CALICO)
+
+
+def desired_blackholes(fabric: Fabric, blocks: Sequence[BlockRoute]) -> set[HostRoute]:
+    """Our own blocks, so that packets to a free address of ours do not run in circles.
+
+    Not single-address blocks: the blackhole would be the workload's own route.
+    """
+    routes = set()
+    for block in blocks:
+        single = block.cidr.prefixlen == block.cidr.max_prefixlen
+        if block.node != fabric.node or block.cidr.version != fabric.family or single:
+            continue
+        pool = pool_of(block.cidr, fabric.pools)
+        if pool is not None and (encapsulation_of(pool)[0] == "vxlan" or not fabric.others_program):
+            routes.add(HostRoute(block.cidr, kind="blackhole", protocol=PROTO_CALICO))
+    return routes
+
+
+def desired_vteps(fabric: Fabric) -> tuple[set[NeighbourEntry], set[ForwardingEntry]]:
+    """How the VXLAN device finds the others: address -> MAC, MAC -> node."""
+    device = VXLAN[fabric.family]
+    neighbours: set[NeighbourEntry] = set()
+    entries: set[ForwardingEntry] = set()
+    if device in fabric.devices:
+        for name, end in fabric.ends.items():
+            if name != fabric.node and end.vtep is not None:
+                neighbours.add(NeighbourEntry(device, end.vtep, end.mac))
+                entries.add(ForwardingEntry(device, end.mac, end.address))
+    return neighbours, entries
+
+
+def addresses_of(nodes: Mapping[str, Node], family: int) -> set[Address]:
+    """The addresses of all nodes of a family."""
+    ends = (endpoint_of(node, family) for node in nodes.values())
+    return {end.address for end in ends if end is not None}

@@ -1,0 +1,56 @@
+"""PURE: everything the data plane of this node is computed from, as one immutable value.
+
+Rule: a record that cannot be read is left out and named in ``problems``; the rest is used. Blocks are reduced to what
+routing needs (``BlockRoute``), because there is one per 64 pods of the whole cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cni_calico.model.host import Address, Network
+from cni_calico.model.resources import Block, IPPool, Node, WorkloadEndpoint
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRoute:
+    """Who a block belongs to (None: nobody), and its addresses that other nodes hold."""
+
+    cidr: Network
+    node: str | None
+    lent: Mapping[Address, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """``endpoints`` are this node's; ``policies`` counts the policies that nobody enforces here."""
+
+    node: str
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    pools: tuple[IPPool, ...] = ()
+    blocks: tuple[BlockRoute, ...] = ()
+    endpoints: tuple[WorkloadEndpoint, ...] = ()
+    felix_node: Mapping[str, Any] | None = None
+    felix_default: Mapping[str, Any] | None = None
+    policies: int = 0
+    problems: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> Node | None:
+        return self.nodes.get(self.node)
+
+
+def reduce_block(block: Block) -> BlockRoute | None:
+    """What routing needs of a block; None for a block that is being deleted."""
+    if block.deleted:
+        return None
+    lent = {}
+    for ordinal, index in enumerate(block.allocations):
+        if index is None or index >= len(block.attributes):
+            continue
+        holder = block.attributes[index].secondary.get("node")
+        if holder and holder != block.node:
+            lent[block.cidr.network_address + ordinal] = holder
+    return BlockRoute(block.cidr, block.node, lent)
