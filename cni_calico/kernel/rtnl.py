@@ -94,7 +94,7 @@ class Rtnl:
             outcomes.append(injected)
             return outcomes
         for i, request in enumerate(requests):
-            if request.point and outcomes[i].error is None:
+            if request.point:  # also when it was refused: that answer can be lost as well
                 try:
                     faults.after(request.point)
                 except faults.Injected as e:

@@ -60,8 +60,9 @@ def ensure_route(
 ) -> None:
     """Make the address's route lead to interface ``index`` (named ``label``). Raises RouteConflict, KernelError."""
     found = list_exact(rtnl, address, deadline)
+    # the kernel makes routes by itself only for addresses of interfaces here
     for route in found:
-        if route.table == routes.TABLE_LOCAL and route.kind == routes.RTN_LOCAL:
+        if route.protocol == routes.PROTO_KERNEL and route.kind in (routes.RTN_LOCAL, routes.RTN_UNICAST):
             raise RouteConflict(
                 f"cannot add route {route.dst} through {label}: the address is this host's own, on interface "
                 f"{_holder(rtnl, route, deadline)}",

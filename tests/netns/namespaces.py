@@ -161,8 +161,9 @@ def host_namespace() -> Iterator[Namespace]:
         for i in range(8):
             host.do("link", "add", f"unused{i}", "type", "veth", "peer", "name", f"unused{i}b")
         host.do("link", "add", "uplink", "type", "veth", "peer", "name", "wire")
-        host.do("link", "set", "wire", "up")
-        host.do("link", "set", "uplink", "up")
+        for end in ("wire", "uplink"):  # no link-local addresses, which come and settle in their own time
+            host.do("link", "set", end, "addrgenmode", "none")
+            host.do("link", "set", end, "up")
         host.do("addr", "add", "192.0.2.10/24", "dev", "uplink")
         host.do("addr", "add", "2001:db8::10/64", "dev", "uplink", "nodad")
         host.do("route", "add", "default", "via", "192.0.2.1")

@@ -136,34 +136,32 @@ assert HOST is not None
 assert POD is not None
 
 
-@pytest.mark.parametrize(
-    ("seen", "wanted"),
-    [
-        (replace(SEEN, host=replace(HOST, up=False)), ("host", "link", "cali1", "up", "down")),
-        (
-            replace(SEEN, host=replace(HOST, mac="02:00:00:00:00:09")),
-            ("host", "link", "cali1", f"mac {EE}", "mac 02:00:00:00:00:09"),
-        ),
-        (replace(SEEN, pod=replace(POD, mtu=9000)), ("pod", "link", "eth0", "mtu 1450", "mtu 9000")),
-        (
-            replace(SEEN, pod=replace(POD, peer_here=False)),
-            ("pod", "link", "eth0", "joined to the other end", "joined elsewhere"),
-        ),
-        (replace(SEEN, addresses=frozenset({V6})), ("pod", "address", "10.65.0.1/32", "present", "")),
-        (
-            replace(SEEN, host_routes={V4: "cali1", V6: "cali2"}),
-            ("host", "route", "fd00:65::1", "dev cali1", "dev cali2"),
-        ),
-        (replace(SEEN, host_routes={V4: "cali1"}), ("host", "route", "fd00:65::1", "dev cali1", "")),
-        (
-            replace(SEEN, host_routes={V4: "", V6: "cali1"}),
-            ("host", "route", "10.65.0.1", "dev cali1", "a route without interface"),
-        ),
-        (replace(SEEN, neighbours={}), ("pod", "neighbour", "169.254.1.1", EE, "")),
-    ],
-)
-def test_one_difference(seen: Observed, wanted: tuple[str, ...]) -> None:
-    assert select_differences(DUAL, seen) == (Difference(*wanted),)
+OTHER_MAC = "02:00:00:00:00:09"
+DIFFERENCES = [
+    (replace(SEEN, host=replace(HOST, up=False)), "host link cali1: wanted up, found down"),
+    (replace(SEEN, host=replace(HOST, mac=OTHER_MAC)), f"host link cali1: wanted mac {EE}, found mac {OTHER_MAC}"),
+    (replace(SEEN, pod=replace(POD, mtu=9000)), "pod link eth0: wanted mtu 1450, found mtu 9000"),
+    (
+        replace(SEEN, pod=replace(POD, peer_here=False)),
+        "pod link eth0: wanted joined to the other end, found joined elsewhere",
+    ),
+    (replace(SEEN, addresses=frozenset({V6})), "pod address 10.65.0.1/32: wanted present, found none"),
+    (
+        replace(SEEN, host_routes={V4: "cali1", V6: "cali2"}),
+        "host route fd00:65::1: wanted dev cali1, found dev cali2",
+    ),
+    (replace(SEEN, host_routes={V4: "cali1"}), "host route fd00:65::1: wanted dev cali1, found none"),
+    (
+        replace(SEEN, host_routes={V4: "", V6: "cali1"}),
+        "host route 10.65.0.1: wanted dev cali1, found a route without interface",
+    ),
+    (replace(SEEN, neighbours={}), f"pod neighbour 169.254.1.1: wanted {EE}, found none"),
+]
+
+
+@pytest.mark.parametrize(("seen", "wanted"), DIFFERENCES, ids=[text for _, text in DIFFERENCES])
+def test_one_difference(seen: Observed, wanted: str) -> None:
+    assert [str(difference) for difference in select_differences(DUAL, seen)] == [wanted]
 
 
 def test_a_route_that_leads_elsewhere() -> None:
