@@ -24,7 +24,7 @@ LAB_CACHE = Path(
 )
 
 # beginnings of reasons that are good ones anywhere
-MAY_BE_SKIPPED = ("slow: ", "kernel: ")
+MAY_BE_SKIPPED = ("slow: ", "kernel: ", "kubernetes: ")
 
 
 @cache
@@ -39,7 +39,12 @@ def has_tool(*names: str) -> bool:
 # marker -> (is its need met?, the reason when it is not)
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "netns": (has_namespaces, "netns: needs root and network namespaces"),
+    "bird": (lambda: Path("/usr/sbin/bird").exists(), "bird: needs BIRD 2 (Debian's bird2)"),
     "etcd": (lambda: has_tool("bin/etcd"), "etcd: tests/setup/tests.sh builds it"),
+    "kubernetes": (
+        lambda: has_tool("bin/etcd", "bin/kube-apiserver", "bin/kubectl"),
+        "kubernetes: tests/setup/kubernetes.sh builds it",
+    ),
     "cnitool": (lambda: has_tool("bin/cnitool", "cni/bin/portmap"), "cnitool: tests/setup/tests.sh builds it"),
     "bundle": (lambda: Path("/usr/bin/objcopy").exists(), "bundle: tests/setup/python.sh installs what it needs"),
 }
