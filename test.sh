@@ -3,7 +3,7 @@
 #
 #   ./test.sh [--all] [-- PYTEST-ARGUMENT...]
 #
-#   --all   the slow tests too
+#   --all   the slow tests too, and those that need a Kubernetes API server (built once: some eight minutes)
 #
 # pytest's summary names every test that was skipped, and why. A test that could run on this machine (root, network
 # namespaces) and was skipped all the same counts as failed; tests/conftest.py has the rules.
@@ -13,7 +13,7 @@ cd "$(dirname "$0")"
 options=(--no-unexpected-skips)
 while [ $# -gt 0 ]; do
   case $1 in
-    --all) options+=(--slow) ;;
+    --all) options+=(--slow); all=1 ;;
     --)
       shift
       break
@@ -28,5 +28,6 @@ done
 
 tests/setup/python.sh
 if [ "$(id -u)" = 0 ]; then tests/setup/tests.sh; fi
+if [ -n "${all:-}" ]; then tests/setup/kubernetes.sh; fi
 build/build.sh
 exec .venv/bin/python -m pytest "${options[@]}" "$@"

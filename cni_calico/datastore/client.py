@@ -150,8 +150,12 @@ class Datastore(Protocol):
     """
 
     max_commit: int
-    identity: str
-    round_trips: RoundTrips
+
+    @property
+    def identity(self) -> str: ...
+
+    @property
+    def round_trips(self) -> RoundTrips: ...
 
     def get(self, key: Key, deadline: Deadline) -> Versioned | None:
         """The record, or None. Raises DatastoreUnavailable, DatastoreDenied, CorruptRecord, DeadlineExceeded."""

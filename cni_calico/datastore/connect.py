@@ -32,6 +32,10 @@ def open_datastore(config: DatastoreConfig) -> Datastore:
                 password=config.etcd_password,
             )
         )
+    if config.type == "kubernetes":
+        from cni_calico.datastore.kubernetes import KubernetesStore
+
+        return KubernetesStore(config.kubernetes)
     raise InvalidConfig(
         f"cannot open the datastore: unknown datastore type: {config.type}",
         details="datastore_type must be local, etcdv3 or kubernetes",

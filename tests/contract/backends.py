@@ -17,9 +17,12 @@ from pathlib import Path
 from cni_calico.datastore import etcd_pb2 as pb
 from cni_calico.datastore.client import Datastore, Document
 from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
+from cni_calico.datastore.kubernetes import KubernetesStore
 from cni_calico.datastore.local import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import BlockKey, HandleKey, Key, ResourceKey
+from cni_calico.model.settings import KubernetesAccess
+from tests.conftest import LAB_CACHE
 from tests.contract import etcd_process
 from tests.fakes.memory_store import MemoryStore
 
@@ -40,7 +43,8 @@ class Space:
 
 
 class Backend:
-    """``history``: lists at old revisions; ``verbatim``: documents come back as they were written;
+    """``history``: lists at old revisions; ``verbatim``: documents come back as they were written; ``exact_deletes``:
+    a watch from the revision of a delete does not tell of that delete;
     ``processes``: several processes can use it; ``missing``: why it cannot be tested here.
     """
 
@@ -48,6 +52,7 @@ class Backend:
     missing = ""
     history = True
     verbatim = True
+    exact_deletes = True
     processes = True
 
     @contextmanager
@@ -113,7 +118,35 @@ def empty_etcd(store: EtcdStore) -> None:
     store.round_trips.reads = store.round_trips.writes = 0
 
 
-BACKENDS: dict[str, type[Backend]] = {"memory": Memory, "local": Local, "etcd": Etcd}
+class Kubernetes(Backend):
+    """One real API server for the whole run, emptied for every test; documents' metadata is the server's own."""
+
+    name = "kubernetes"
+    history = False
+    verbatim = False
+    exact_deletes = False
+    missing = (
+        "" if (LAB_CACHE / "bin" / "kube-apiserver").is_file() else "kubernetes: tests/setup/kubernetes.sh builds it"
+    )
+
+    def __init__(self) -> None:
+        from tests.e2e.kube import shared_cluster
+
+        self._cluster = shared_cluster()
+        self._cluster.ensure_namespace("space")
+
+    @contextmanager
+    def fresh(self) -> Iterator[Space]:
+        address = f"kubernetes:{self._cluster.url} {self._cluster.ca}"
+        with ExitStack() as undo:
+            self._cluster.empty()
+            space = Space(open_address(address), address)
+            undo.callback(space.first.close)
+            undo.callback(lambda: [store.close() for store in space.opened])
+            yield space
+
+
+BACKENDS: dict[str, type[Backend]] = {"memory": Memory, "local": Local, "etcd": Etcd, "kubernetes": Kubernetes}
 
 
 def open_address(address: str) -> Datastore:
@@ -123,6 +156,9 @@ def open_address(address: str) -> Datastore:
         return LocalStore(rest, poll_s=0.005)
     if kind == "etcd":
         return EtcdStore(EtcdConfig(endpoints=(rest,)))
+    if kind == "kubernetes":
+        url, ca = rest.split(" ")
+        return KubernetesStore(KubernetesAccess(api_root=url, token="admin-token", certificate_authority=ca))
     raise ValueError(address)
 
 

@@ -27,7 +27,7 @@ from cni_calico.datastore.kubernetes import KubernetesStore
 from cni_calico.datastore.kubernetes_api import KubernetesAPI
 from cni_calico.datastore.kubernetes_layout import CRD_ROOT
 from cni_calico.deadline import Deadline
-from cni_calico.errors import DatastoreError, DatastoreUnsupported
+from cni_calico.errors import DatastoreError
 from cni_calico.model.settings import KubernetesAccess
 from manifests import schemas
 from tests.conftest import LAB_CACHE
@@ -141,14 +141,9 @@ class Cluster:
         api.close()
 
     def _until_served(self, api: KubernetesAPI, plural: str) -> None:
-        until = Deadline.after(60)
-        while True:
-            try:
-                api.get(f"{CRD_ROOT}/{plural}/none", until, f"see {plural}")
-                return
-            except DatastoreUnsupported:
-                until.require(f"see {plural}")
-                select_pause()
+        until, doing = Deadline.after(60), f"see {plural}"
+        while api.request("GET", f"{CRD_ROOT}/{plural}?limit=1", until, doing, expect=(404,)).status == 404:
+            select_pause()
 
     def empty(self) -> None:
         """Delete every record of Calico's, and every node and pod."""
@@ -291,7 +286,8 @@ class Cluster:
         _openssl(
             d,
             "ecparam -name prime256v1 -genkey -noout -out ca.key",
-            "req -x509 -new -key ca.key -subj /CN=test-ca -days 30 -out ca.crt -addext basicConstraints=critical,CA:TRUE",
+            "req -x509 -new -key ca.key -subj /CN=test-ca -days 30 -out ca.crt "
+            "-addext basicConstraints=critical,CA:TRUE",
         )
         for name, subject, extensions in (("server", "/CN=kube-apiserver", "san"), ("cert", "/CN=cert-user", "client")):
             _openssl(

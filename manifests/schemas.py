@@ -1,0 +1,335 @@
+"""The schemas of Calico's custom resources (``crd.projectcalico.org/v1``), as values; render.py makes YAML of them.
+
+Rule: what would break IPAM or routing is refused by the API server itself: addresses, block sizes, enumerations, and
+changes of what must not change. What a schema does not name is kept, because newer releases of Calico add fields.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Schema = dict[str, Any]
+
+GROUP = "crd.projectcalico.org"
+OPEN = {"x-kubernetes-preserve-unknown-fields": True}
+NAME_LENGTH = 256
+
+
+def text(*, longest: int = 0, **more: Any) -> Schema:
+    return {"type": "string", **({"maxLength": longest} if longest else {}), **more}
+
+
+def choice(*values: str) -> Schema:
+    """One of the values; "" stands for the default, as everywhere in Calico."""
+    return {"type": "string", "enum": ["", *values]}
+
+
+def flag() -> Schema:
+    return {"type": "boolean"}
+
+
+def number(low: int, high: int) -> Schema:
+    return {"type": "integer", "format": "int64", "minimum": low, "maximum": high}
+
+
+def cidr() -> Schema:
+    return text(longest=64, format="cidr")
+
+
+def address() -> Schema:
+    return text(longest=64, anyOf=[{"format": "ipv4"}, {"format": "ipv6"}])
+
+
+def network() -> Schema:
+    """An address or a network."""
+    return text(longest=64, anyOf=[{"format": "cidr"}, {"format": "ipv4"}, {"format": "ipv6"}])
+
+
+def items(of: Schema, **more: Any) -> Schema:
+    return {"type": "array", "items": of, **more}
+
+
+def mapping(of: Schema, **more: Any) -> Schema:
+    return {"type": "object", "additionalProperties": of, **more}
+
+
+def fields(required: tuple[str, ...] = (), rules: tuple[tuple[str, str], ...] = (), **properties: Schema) -> Schema:
+    """An object that may have more fields than these; ``rules`` are CEL expressions and what to say."""
+    schema: Schema = {"type": "object", **OPEN, "properties": properties}
+    if required:
+        schema["required"] = list(required)
+    if rules:
+        schema["x-kubernetes-validations"] = [{"rule": rule, "message": message} for rule, message in rules]
+    return schema
+
+
+def fixed(schema: Schema) -> Schema:
+    """A field that keeps its first value."""
+    rule = {"rule": "self == oldSelf", "message": "cannot be changed"}
+    return {**schema, "x-kubernetes-validations": [rule]}
+
+
+def nullable(schema: Schema) -> Schema:
+    return {**schema, "nullable": True}
+
+
+AS_NUMBER = number(0, 4294967295)
+PORT = number(0, 65535)
+INTEGER = {"type": "integer", "format": "int64"}
+ANY_OBJECT: Schema = {"type": "object", **OPEN}
+TEXTS = items(text())
+ORDER = nullable({"type": "number"})
+
+# -- address management -----------------------------------------------------------------------------------------------
+
+_PREFIX = "int(self.cidr.split('/')[1])"
+_BLOCK_RANGE = (
+    "!has(self.blockSize) || self.blockSize == 0 || "
+    "(self.cidr.contains(':') ? (self.blockSize >= 116 && self.blockSize <= 128)"
+    " : (self.blockSize >= 20 && self.blockSize <= 32))"
+)
+POOL = fields(
+    ("cidr",),
+    (
+        (_BLOCK_RANGE, "blockSize must be from 20 to 32 for IPv4, from 116 to 128 for IPv6"),
+        (
+            f"!has(self.blockSize) || self.blockSize == 0 || self.blockSize >= {_PREFIX}",
+            "blockSize must not be shorter than the prefix of cidr: no block would fit into the pool",
+        ),
+        (
+            "!has(oldSelf.blockSize) || oldSelf.blockSize == 0 || "
+            "(has(self.blockSize) && self.blockSize == oldSelf.blockSize)",
+            "blockSize cannot be changed: make another pool",
+        ),
+        (
+            "!(has(self.ipipMode) && has(self.vxlanMode) && self.ipipMode in ['Always', 'CrossSubnet']"
+            " && self.vxlanMode in ['Always', 'CrossSubnet'])",
+            "ipipMode and vxlanMode cannot both be used",
+        ),
+        (
+            "!(self.cidr.contains(':') && has(self.ipipMode) && self.ipipMode in ['Always', 'CrossSubnet'])",
+            "ipipMode is for IPv4 only",
+        ),
+    ),
+    cidr=fixed(cidr()),
+    blockSize=number(0, 128),
+    ipipMode=choice("Always", "CrossSubnet", "Never"),
+    vxlanMode=choice("Always", "CrossSubnet", "Never"),
+    natOutgoing=flag(),
+    disabled=flag(),
+    disableBGPExport=flag(),
+    nodeSelector=text(),
+    namespaceSelector=text(),
+    allowedUses=items({"type": "string", "enum": ["Workload", "Tunnel", "LoadBalancer"]}),
+    assignmentMode=choice("Automatic", "Manual"),
+)
+RESERVATION = fields(reservedCIDRs=items(network()))
+ATTRIBUTE = fields(handle_id=nullable(text()), secondary=nullable(mapping(text())))
+BLOCK = fields(
+    ("allocations", "attributes", "cidr", "unallocated"),
+    (("self.unallocated.size() <= self.allocations.size()", "more free ordinals than addresses"),),
+    cidr=fixed(cidr()),
+    affinity=nullable(text(longest=512)),
+    affinityClaimTime=nullable(text(format="date-time")),
+    # atomic: managed fields would otherwise hold an entry per address
+    allocations=items(nullable(number(0, 65535)), maxItems=65536, **{"x-kubernetes-list-type": "atomic"}),
+    unallocated=items(number(0, 65535), maxItems=65536, **{"x-kubernetes-list-type": "atomic"}),
+    attributes=items(ATTRIBUTE, **{"x-kubernetes-list-type": "atomic"}),
+    sequenceNumber=INTEGER,
+    sequenceNumberForAllocation=mapping(INTEGER, **{"x-kubernetes-map-type": "atomic"}),
+    strictAffinity=flag(),
+    deleted=flag(),
+)
+AFFINITY = fields(
+    ("cidr", "deleted", "node", "state"),
+    cidr=fixed(cidr()),
+    node=fixed(text(longest=NAME_LENGTH)),
+    state=choice("pending", "confirmed", "pendingDeletion"),
+    type=choice("host", "virtual"),
+    deleted=choice("true", "false"),
+)
+HANDLE = fields(
+    ("block", "handleID"),
+    handleID=fixed(text(longest=1024)),
+    block=mapping(number(0, 1 << 32), **{"x-kubernetes-map-type": "atomic"}),
+    deleted=flag(),
+)
+IPAM_CONFIG = fields(
+    strictAffinity=flag(),
+    autoAllocateBlocks=flag(),
+    maxBlocksPerHost=number(0, 2147483647),
+)
+CLUSTER = fields(clusterGUID=text(), clusterType=text(), calicoVersion=text(), datastoreReady=flag(), variant=text())
+
+# -- BGP --------------------------------------------------------------------------------------------------------------
+
+COMMUNITY = text(pattern=r"^(\d+):(\d+)$|^(\d+):(\d+):(\d+)$|^[A-Za-z0-9_.-]+$")
+SERVICE_NETWORKS = items(fields(("cidr",), cidr=network()))
+BGP_CONFIGURATION = fields(
+    asNumber=AS_NUMBER,
+    nodeToNodeMeshEnabled=flag(),
+    listenPort=PORT,
+    logSeverityScreen=text(pattern=r"^(?i)(Trace|Debug|Info|Warning|Error|Fatal)?$"),
+    bindMode=choice("None", "NodeIP"),
+    serviceClusterIPs=SERVICE_NETWORKS,
+    serviceExternalIPs=SERVICE_NETWORKS,
+    serviceLoadBalancerIPs=SERVICE_NETWORKS,
+    serviceLoadBalancerAggregation=choice("Enabled", "Disabled"),
+    communities=items(fields(("name", "value"), name=text(), value=COMMUNITY)),
+    prefixAdvertisements=items(fields(cidr=cidr(), communities=items(COMMUNITY))),
+    ignoredInterfaces=TEXTS,
+    nodeMeshMaxRestartTime=text(),
+    nodeMeshPassword=ANY_OBJECT,
+)
+BGP_PEER = fields(
+    (),
+    (
+        (
+            "!(has(self.node) && self.node != '' && has(self.nodeSelector) && self.nodeSelector != '')",
+            "node and nodeSelector cannot both be given",
+        ),
+        (
+            "!(has(self.peerIP) && self.peerIP != '' && has(self.peerSelector) && self.peerSelector != '')",
+            "peerIP and peerSelector cannot both be given",
+        ),
+    ),
+    node=text(longest=NAME_LENGTH),
+    nodeSelector=text(longest=16384),
+    peerIP=text(longest=128),
+    peerSelector=text(longest=16384),
+    asNumber=AS_NUMBER,
+    localASNumber=AS_NUMBER,
+    sourceAddress=choice("UseNodeIP", "None"),
+    maxRestartTime=text(),
+    keepOriginalNextHop=flag(),
+    numAllowedLocalASNumbers=number(0, 2147483647),
+    ttlSecurity=number(0, 255),
+    filters=TEXTS,
+    password=ANY_OBJECT,
+    reachableBy=text(),
+)
+
+
+def _filter_rules(longest: int) -> Schema:
+    return items(
+        fields(
+            ("action",),
+            (("has(self.cidr) == has(self.matchOperator)", "cidr and matchOperator belong together"),),
+            action={"type": "string", "enum": ["Accept", "Reject"]},
+            cidr=cidr(),
+            matchOperator={"type": "string", "enum": ["Equal", "NotEqual", "In", "NotIn"]},
+            source={"type": "string", "enum": ["RemotePeers"]},
+            interface=text(),
+            prefixLength=fields(min=nullable(number(0, longest)), max=nullable(number(0, longest))),
+        ),
+        maxItems=1000,
+    )
+
+
+BGP_FILTER = fields(
+    importV4=_filter_rules(32), exportV4=_filter_rules(32), importV6=_filter_rules(128), exportV6=_filter_rules(128)
+)
+NODE_STATUS = fields(
+    node=text(),
+    classes=items({"type": "string", "enum": ["Agent", "BGP", "Routes"]}),
+    updatePeriodSeconds=number(0, 2147483647),
+)
+
+# -- policy and the rest ----------------------------------------------------------------------------------------------
+
+RULES = items(fields(("action",), action={"type": "string", "enum": ["Allow", "Deny", "Log", "Pass"]}))
+POLICY = fields(
+    tier=text(),
+    order=ORDER,
+    selector=text(),
+    types=items({"type": "string", "enum": ["Ingress", "Egress"]}),
+    ingress=RULES,
+    egress=RULES,
+)
+NETWORK_SET = fields(nets=items(network()))
+HOST_ENDPOINT = fields(
+    node=text(),
+    interfaceName=text(),
+    expectedIPs=items(address()),
+    profiles=TEXTS,
+    ports=items(fields(("name", "port", "protocol"), name=text(), port=PORT, protocol={**OPEN})),
+)
+TIER = fields(order=ORDER, defaultAction=choice("Pass", "Deny"))
+FELIX = fields(
+    logSeverityScreen=text(pattern=r"^(?i)(Trace|Debug|Info|Warning|Error|Fatal)?$"),
+    ipipEnabled=nullable(flag()),
+    vxlanEnabled=nullable(flag()),
+    vxlanPort=PORT,
+    vxlanVNI=number(0, 16777215),
+    ipipMTU=number(0, 65535),
+    vxlanMTU=number(0, 65535),
+    floatingIPs=choice("Enabled", "Disabled"),
+    interfacePrefix=text(),
+    healthPort=PORT,
+    prometheusMetricsPort=PORT,
+)
+KUBE_CONTROLLERS = ANY_OBJECT
+
+
+class Kind:
+    """One custom resource definition."""
+
+    def __init__(self, kind: str, plural: str, spec: Schema, *, namespaced: bool = False) -> None:
+        self.kind = kind
+        self.plural = plural
+        self.spec = spec
+        self.namespaced = namespaced
+
+
+KINDS = (
+    Kind("BGPConfiguration", "bgpconfigurations", BGP_CONFIGURATION),
+    Kind("BGPFilter", "bgpfilters", BGP_FILTER),
+    Kind("BGPPeer", "bgppeers", BGP_PEER),
+    Kind("BlockAffinity", "blockaffinities", AFFINITY),
+    Kind("CalicoNodeStatus", "caliconodestatuses", NODE_STATUS),
+    Kind("ClusterInformation", "clusterinformations", CLUSTER),
+    Kind("FelixConfiguration", "felixconfigurations", FELIX),
+    Kind("GlobalNetworkPolicy", "globalnetworkpolicies", POLICY),
+    Kind("GlobalNetworkSet", "globalnetworksets", NETWORK_SET),
+    Kind("HostEndpoint", "hostendpoints", HOST_ENDPOINT),
+    Kind("IPAMBlock", "ipamblocks", BLOCK),
+    Kind("IPAMConfig", "ipamconfigs", IPAM_CONFIG),
+    Kind("IPAMHandle", "ipamhandles", HANDLE),
+    Kind("IPPool", "ippools", POOL),
+    Kind("IPReservation", "ipreservations", RESERVATION),
+    Kind("KubeControllersConfiguration", "kubecontrollersconfigurations", KUBE_CONTROLLERS),
+    Kind("NetworkPolicy", "networkpolicies", POLICY, namespaced=True),
+    Kind("NetworkSet", "networksets", NETWORK_SET, namespaced=True),
+    Kind("Tier", "tiers", TIER),
+)
+
+
+def definition(kind: Kind) -> Schema:
+    """The CustomResourceDefinition."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": kind.spec,
+            "status": ANY_OBJECT,
+        },
+    }
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": {
+                "kind": kind.kind,
+                "listKind": f"{kind.kind}List",
+                "plural": kind.plural,
+                "singular": kind.kind.lower(),
+            },
+            "scope": "Namespaced" if kind.namespaced else "Cluster",
+            "versions": [version],
+        },
+    }
