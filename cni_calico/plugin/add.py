@@ -31,7 +31,7 @@ from cni_calico.ipam.nodename import BOOT_WAIT_S, read_nodename
 from cni_calico.ipam.services import Services
 from cni_calico.plugin import pending
 from cni_calico.plugin.attachment import Attachment, plan_attachment, plan_endpoint, plan_profile, select_veth
-from cni_calico.plugin.endpoints import Recorded, apply_endpoint, ensure_profile, read_recorded
+from cni_calico.plugin.endpoints import Recorded, apply_endpoint, ensure_profile, read_recorded, remove_endpoint
 from cni_calico.plugin.mtu import read_mtu
 from cni_calico.plugin.plan import PodPlan, random_mac
 
@@ -129,7 +129,7 @@ class _Addition:
             given = self._addresses(request, undo)
             plan = self._plan(given)
             mac = self._network(plan, undo)
-            self._endpoint(plan, mac)
+            self._endpoint(plan, mac, undo)
             undo.pop_all()
         return self._result(plan, given, mac)
 
@@ -233,7 +233,7 @@ class _Addition:
 
     # -- record and result --------------------------------------------------------------------------------------------
 
-    def _endpoint(self, plan: PodPlan, mac: str) -> None:
+    def _endpoint(self, plan: PodPlan, mac: str, undo: ExitStack) -> None:
         store, now = self.services.store(self.conf.datastore), rfc3339(time.time())
         endpoint = plan_endpoint(
             self.attachment,
@@ -246,7 +246,18 @@ class _Addition:
         )
         profile = plan_profile(self.attachment, now=now, uid=self.services.new_uid())
         ensure_profile(store, profile, self.deadline)
+        if not self.recorded.is_ours(self.attachment):
+            undo.callback(self._remove_endpoint)
         apply_endpoint(store, self.recorded.stored, endpoint, self.deadline)
+
+    def _remove_endpoint(self) -> None:
+        attachment = self.attachment
+        store, deadline = self.services.store(self.conf.datastore), Deadline.after(UNDO_TIMEOUT_S)
+        try:
+            remove_endpoint(store, attachment.endpoint_key, attachment.container_id, deadline)
+        except CalicoError as e:
+            self.services.log.error(f"cannot remove the endpoint of {attachment.label}: {e.message}")
+            self._owe()
 
     def _result(self, plan: PodPlan, given: Addresses, mac: str) -> Result:
         return Result(

@@ -28,6 +28,7 @@ from cni_calico.errors import (
 )
 from cni_calico.ipam.nodename import read_nodename
 from cni_calico.ipam.services import Services
+from cni_calico.model.keys import HandleKey
 from cni_calico.plugin import pending
 from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.endpoints import Recorded, read_recorded, remove_endpoint
@@ -161,13 +162,19 @@ class Removal:
 
     def _release_addresses(self, allocator: Allocator, recorded: Recorded, deadline: Deadline) -> None:
         others = {n.network_address for e in recorded.same_container(self.attachment) for n in e.ip_networks}
-        for handle_id in dict.fromkeys(self.attachment.handle_ids):
+        for handle_id in self._handles(allocator, deadline):
             if others and (held := {item.address for item in allocator.addresses_of(handle_id, deadline)}) & others:
                 mine = [address for address in self._addresses(recorded) if address in held]
                 if mine:
                     allocator.release_addresses(mine, deadline, handle_id=handle_id)
                 continue
             allocator.release_handle(handle_id, deadline)
+
+    def _handles(self, allocator: Allocator, deadline: Deadline) -> tuple[str, ...]:
+        """The usual handle, and of the unusual ones those that exist: one read instead of a release each."""
+        usual, *unusual = dict.fromkeys(self.attachment.handle_ids)
+        found = allocator.store.get_many([HandleKey(handle_id) for handle_id in unusual], deadline)
+        return (usual, *(handle_id for handle_id, item in zip(unusual, found, strict=True) if item is not None))
 
     # -- what cannot be done now --------------------------------------------------------------------------------------
 

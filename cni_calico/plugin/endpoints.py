@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from cni_calico.datastore.client import CommitConflict, Datastore, Versioned, Write
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CorruptRecord, TryAgain
+from cni_calico.errors import CorruptRecord, DatastoreUnavailable, OutcomeUnknown, TryAgain
 from cni_calico.model.codec import decode_endpoint, encode
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Resource, WorkloadEndpoint
@@ -61,20 +61,35 @@ def ensure_profile(store: Datastore, profile: Resource, deadline: Deadline) -> N
         store.commit([Write.create(key, encode(profile))], deadline)
     except CommitConflict:
         return
+    except OutcomeUnknown as e:
+        if _read_again(store, key, deadline, e) is None:
+            raise
 
 
 def apply_endpoint(store: Datastore, old: Versioned | None, endpoint: WorkloadEndpoint, deadline: Deadline) -> None:
     """Store an endpoint over ``old``. Raises TryAgain when somebody else keeps changing it."""
     metadata = endpoint.metadata
     key = ResourceKey("WorkloadEndpoint", metadata.name, metadata.namespace)
+    document = encode(endpoint)
     for _ in range(_ATTEMPTS):
-        write = Write.create(key, encode(endpoint)) if old is None else Write.update(old, encode(endpoint))
+        write = Write.create(key, document) if old is None else Write.update(old, document)
         try:
             store.commit([write], deadline)
             return
         except CommitConflict as e:
             old = e.failed[0].current
+        except OutcomeUnknown as e:
+            old = _read_again(store, key, deadline, e)
+            if old is not None and old.value == document:
+                return
     raise TryAgain(f"cannot write WorkloadEndpoint {metadata.namespace}/{metadata.name}: it keeps changing")
+
+
+def _read_again(store: Datastore, key: ResourceKey, deadline: Deadline, error: OutcomeUnknown) -> Versioned | None:
+    try:
+        return store.get(key, deadline)
+    except DatastoreUnavailable:
+        raise error from None
 
 
 def remove_endpoint(
@@ -91,4 +106,6 @@ def remove_endpoint(
             return
         except CommitConflict as e:
             stored = e.failed[0].current
+        except OutcomeUnknown as e:
+            stored = _read_again(store, key, deadline, e)
     raise TryAgain(f"cannot remove WorkloadEndpoint {key.namespace}/{key.name}: it keeps changing")
