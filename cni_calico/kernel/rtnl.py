@@ -32,6 +32,7 @@ _SOL_NETLINK = 270
 _NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 10, 11, 12
 _RECEIVE_BYTES = 32768  # the largest part of a dump that the kernel makes
 _DUMP_ATTEMPTS = 10
+_SEQ_MAX = 0x7FFFFFFF
 
 
 class Outcome(NamedTuple):
@@ -107,9 +108,8 @@ class Rtnl:
         return self._dump(request, deadline)
 
     def _exchange(self, requests: Sequence[Request], deadline: Deadline) -> list[Outcome]:
-        first = self._seq + 1
-        last = first + len(requests) - 1
-        self._send(requests, NLM_F_ACK)
+        last = self._send(requests, NLM_F_ACK)
+        first = last - len(requests) + 1
         outcomes = [Outcome([], None) for _ in requests]
         for message in self._answers(first, last, requests[0].doing, deadline):
             request = requests[message.seq - first]
@@ -126,26 +126,39 @@ class Rtnl:
     def _dump(self, request: Request, deadline: Deadline) -> list[bytes]:
         for _ in range(_DUMP_ATTEMPTS):
             self._send((request,), 0)
-            replies: list[bytes] = []
-            interrupted = False
-            for message in self._answers(self._seq, self._seq, request.doing, deadline):
-                if message.kind in (wire.NLMSG_DONE, wire.NLMSG_ERROR):
-                    interrupted |= bool(message.flags & NLM_F_DUMP_INTR)
-                    errno, text = wire.parse_acknowledgement(message)
-                    if errno:
-                        raise _translated(request, errno, text)
-                    break
-                interrupted |= bool(message.flags & NLM_F_DUMP_INTR)
-                replies.append(message.payload)
-            if not interrupted:
+            replies = self._read_list(request, deadline)
+            if replies is not None:
                 return replies
             deadline.require(request.doing)
         raise KernelError(f"cannot {request.doing}: it kept changing while it was read", errno=EINTR)
 
-    def _send(self, requests: Sequence[Request], last_flags: int) -> None:
+    def _read_list(self, request: Request, deadline: Deadline) -> list[bytes] | None:
+        """All answers to the list request just sent; None when they are not one consistent list."""
+        replies: list[bytes] = []
+        whole = True
+        while True:
+            try:
+                for message in self._answers(self._seq, self._seq, request.doing, deadline):
+                    whole = whole and not message.flags & NLM_F_DUMP_INTR
+                    if message.kind not in (wire.NLMSG_DONE, wire.NLMSG_ERROR):
+                        replies.append(message.payload)
+                        continue
+                    errno, text = wire.parse_acknowledgement(message)
+                    if errno:
+                        raise _translated(request, errno, text)
+                    return replies if whole else None
+            except KernelError as e:
+                if e.errno != ENOBUFS:
+                    raise
+                whole = False  # read on to its end: the kernel refuses a new list before
+
+    def _send(self, requests: Sequence[Request], last_flags: int) -> int:
+        """The sequence number of the last one; the others' lie right before it."""
         parts, last = [], len(requests) - 1
+        if self._seq > _SEQ_MAX - len(requests):
+            self._seq = 0
         for i, request in enumerate(requests):
-            self._seq = self._seq + 1 & 0x7FFFFFFF or 1
+            self._seq += 1
             flags = NLM_F_REQUEST | request.flags | (last_flags if i == last else 0)
             body = request.body
             parts.append(HEADER.pack(HEADER.size + len(body), request.kind, flags, self._seq, 0) + body)
@@ -153,6 +166,7 @@ class Rtnl:
             self._socket.sendto(b"".join(parts), (0, 0))
         except OSError as e:
             raise _translated(requests[0], e.errno, "", e) from e
+        return self._seq
 
     def _answers(self, first: int, last: int, doing: str, deadline: Deadline) -> Iterator[Message]:
         """Messages from the kernel with our sequence numbers, for ever; others are leftovers of a broken exchange."""

@@ -84,11 +84,12 @@ def test_signals_are_as_a_new_program_expects_them() -> None:
     assert ignored & ~(0b11 << 31) == 0  # the C library keeps signals 32 and 33 for itself
 
 
-@pytest.mark.parametrize(("path", "reason"), [("/nonexistent", "No such file"), ("/etc/passwd", "Permission denied")])
-def test_what_cannot_be_started(path: str, reason: str) -> None:
+@pytest.mark.parametrize(("name", "reason"), [("nosuch", "No such file"), ("text", "Permission denied")])
+def test_what_cannot_be_started(tmp_path: Path, name: str, reason: str) -> None:
+    (tmp_path / "text").write_text("no program")
     before = descriptors()
-    with pytest.raises(KernelError, match=f"cannot run {path}: {reason}"):
-        run((path,), env={}, deadline=Deadline.after(5))
+    with pytest.raises(KernelError, match=f"cannot run {tmp_path}/{name}: {reason}"):
+        run((f"{tmp_path}/{name}",), env={}, deadline=Deadline.after(5))
     assert descriptors() == before
 
 
