@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -185,20 +188,54 @@ def test_a_path_that_is_too_long_is_refused(source: Path, tmp_path: Path) -> Non
     assert "the path is too long" in done.stderr
 
 
-@pytest.mark.netns
-def test_runs_on_a_host_with_an_older_c_library(source: Path, tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
+@dataclass(frozen=True)
+class OldHost:
+    """A Debian 11 root with the bundle in it, as built and as installed; /proc is mounted for each call only."""
+
+    root: Path
+
+    def run(self, *command: str, stdin: str = "{}") -> subprocess.CompletedProcess[str]:
+        script = 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"'
+        argv = ["unshare", "-m", "sh", "-c", script, self.root, *command]
+        environ = {"CNI_COMMAND": "VERSION", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+        return subprocess.run(argv, input=stdin, env=environ, capture_output=True, text=True, timeout=60)
+
+    def test_datastore(self, **conf: Any) -> subprocess.CompletedProcess[str]:
+        """The plugin's own test of its datastore."""
+        document = {"cniVersion": "1.0.0", "name": "net", "type": "calico", **conf}
+        return self.run("/opt/cni/bin/calico", "-t", stdin=json.dumps(document))
+
+
+@pytest.fixture(scope="module")
+def old_host(source: Path, tmp_path_factory: pytest.TempPathFactory) -> OldHost:
+    root = tmp_path_factory.mktemp("old")
     subprocess.run(["tar", "-C", root, "-xzf", OLD_ROOT], check=True)
+    (root / "etc/hosts").write_text("127.0.0.1 localhost datastore\n")
     installed("--plain", source, root / "plain")
     installed(source, root / "opt/cni/bin", "/opt/cni/bin")
+    return OldHost(root)
 
-    def in_old_root(executable: str) -> subprocess.CompletedProcess[str]:
-        script = f"mount -t proc proc {root}/proc && CNI_COMMAND=VERSION exec chroot {root} {executable}"
-        return subprocess.run(["unshare", "-m", "sh", "-c", script], input="{}", capture_output=True, text=True)
 
-    assert "2.31" in in_old_root("/usr/bin/ldd --version").stdout
-    assert "version `GLIBC_2.3" in in_old_root("/plain/calico").stderr
-    done = in_old_root("/opt/cni/bin/calico")
+@pytest.mark.netns
+def test_runs_on_a_host_with_an_older_c_library(old_host: OldHost) -> None:
+    assert "2.31" in old_host.run("ldd", "--version").stdout
+    assert "version `GLIBC_2.3" in old_host.run("/plain/calico").stderr
+    for name in ("calico", "calico-ipam"):
+        done = old_host.run(f"/opt/cni/bin/{name}")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert '"1.1.0"' in done.stdout
+
+
+@pytest.mark.netns
+def test_datastores_work_on_an_older_host(old_host: OldHost) -> None:
+    """SQLite, gRPC, TLS and the resolution of names, each with the libraries of the bundle."""
+    done = old_host.test_datastore(datastore_type="local", datastore_path="/var/lib/datastore.db")
     assert (done.returncode, done.stderr) == (0, "")
-    assert '"1.1.0"' in done.stdout
+    assert (old_host.root / "var/lib/datastore.db").exists()
+    done = old_host.test_datastore(datastore_type="etcdv3", etcd_endpoints="http://datastore:1")
+    assert done.returncode == 1
+    assert "refused" in done.stdout + done.stderr
+    access = {"k8s_api_root": "https://datastore:1", "k8s_auth_token": "t"}
+    done = old_host.test_datastore(datastore_type="kubernetes", policy=access)
+    assert done.returncode == 1
+    assert "refused" in done.stdout + done.stderr
