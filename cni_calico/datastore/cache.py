@@ -1,0 +1,272 @@
+"""A listing kept in memory: list once, then watch; the resident server and the agent read it instead of the store.
+
+Rule: a record never goes back to an older revision, whatever order our own commits, watch events and lists arrive in.
+An outage keeps the last snapshot (``healthy`` says so); what was missed meanwhile is watched or, when it is compacted
+away, listed again. A record that cannot be decoded is there (``get``) but has no ``record``.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Generic, TypeVar
+
+from cni_calico.datastore.client import Versioned
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, Compacted, CorruptRecord, DeadlineExceeded, InternalError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from cni_calico.datastore.client import Committed, Datastore, Event, Listing, Revision, Watch, Write
+    from cni_calico.model.keys import Key, ListKey
+
+T = TypeVar("T")
+
+LIST_S = 30.0
+WATCH_S = 5.0  # how long one wait for events lasts; stop() does not wait for it
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 10.0
+
+
+def order_of(revision: Revision) -> int:
+    """Where a revision stands among others of the same store: the number it is or begins with."""
+    if isinstance(revision, int):
+        return revision
+    digits = revision[: len(revision) - len(revision.lstrip("0123456789"))]
+    return int(digits or 0)
+
+
+def _nothing(_: object, __: object = None) -> None:
+    pass
+
+
+class Cache(Generic[T]):
+    """``decode(versioned)`` makes a record of type T and may raise CorruptRecord, reported to ``corrupt(key, why)``.
+
+    ``on_change(keys)`` is called after every change, outside the lock, by the thread that made it. Safe with threads.
+    """
+
+    def __init__(
+        self,
+        store: Datastore,
+        listing: ListKey,
+        *,
+        decode: Callable[[Versioned], T],
+        on_change: Callable[[frozenset[Key]], None] = _nothing,
+        corrupt: Callable[[Key, str], None] = _nothing,
+    ) -> None:
+        self.listing = listing
+        self._store = store
+        self._decode = decode
+        self._on_change = on_change
+        self._corrupt = corrupt
+        self._changed = threading.Condition()
+        self._entries: dict[Key, tuple[Versioned, T | None]] = {}
+        self._removed: dict[Key, int] = {}  # by our own commits, until the watch has passed them
+        self._revision: Revision | None = None
+        self._error: CalicoError | None = None
+        self._watch: Watch | None = None
+        self._pause_s = 0.0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"cache-{type(listing).__name__}", daemon=True)
+        self._thread.start()
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    @property
+    def synced(self) -> bool:
+        """Whether the listing has been read at least once."""
+        return self._revision is not None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the snapshot is being kept up to date."""
+        return self.synced and self._error is None and not self._stopped.is_set()
+
+    @property
+    def error(self) -> CalicoError | None:
+        """Why the store cannot be watched now."""
+        return self._error
+
+    @property
+    def revision(self) -> Revision | None:
+        """Everything up to here has been seen; None before the first list."""
+        return self._revision
+
+    def get(self, key: Key) -> Versioned | None:
+        entry = self._entries.get(key)
+        return entry[0] if entry is not None else None
+
+    def record(self, key: Key) -> T | None:
+        """The decoded record; None when it is absent or corrupt."""
+        entry = self._entries.get(key)
+        return entry[1] if entry is not None else None
+
+    def items(self) -> dict[Key, Versioned]:
+        """A snapshot."""
+        with self._changed:
+            return {key: entry[0] for key, entry in self._entries.items()}
+
+    def records(self) -> dict[Key, T]:
+        """A snapshot of what could be decoded."""
+        with self._changed:
+            return {key: entry[1] for key, entry in self._entries.items() if entry[1] is not None}
+
+    def wait_synced(self, deadline: Deadline) -> None:
+        """Raises what keeps the listing from being read, DeadlineExceeded when nothing is known to."""
+        if not self.wait_until(lambda: self.synced, deadline):
+            raise self._error or DeadlineExceeded(f"cannot read {self.listing}: no answer before the deadline")
+
+    def wait_until(self, condition: Callable[[], bool], deadline: Deadline) -> bool:
+        """Wait until ``condition`` holds, asked after every change (under the lock); whether it does."""
+        with self._changed:
+            return self._changed.wait_for(condition, deadline.remaining_s())
+
+    # -- our own writes -------------------------------------------------------------------------------------------
+
+    def apply(self, committed: Committed, writes: Sequence[Write] = ()) -> None:
+        """Take a commit of ours into account at once; ``writes`` are its members, which tell what was deleted."""
+        with self._changed:
+            revision = order_of(committed.revision)
+            if self._revision is not None and revision <= order_of(self._revision):
+                return  # the watch has brought it, and perhaps what came after it
+            changed = [v.key for v in committed.stored if self._covered(v.key) and self._take(v)]
+            for write in writes:
+                if write.op in ("delete", "remove") and self._covered(write.key) and self._drop(write.key, revision):
+                    self._removed[write.key] = revision
+                    changed.append(write.key)
+            self._changed.notify_all()
+        self._tell(changed)
+
+    def _covered(self, key: Key) -> bool:
+        from cni_calico.model.keys import covers
+
+        return covers(self.listing, key)
+
+    # -- changes, under the lock ----------------------------------------------------------------------------------
+
+    def _take(self, versioned: Versioned) -> bool:
+        """Take a record unless what we know of it is as new."""
+        revision = order_of(versioned.revision)
+        entry = self._entries.get(versioned.key)
+        known = order_of(entry[0].revision) if entry is not None else self._removed.get(versioned.key, -1)
+        if known >= revision:
+            return False
+        self._store_entry(versioned)
+        return True
+
+    def _store_entry(self, versioned: Versioned) -> None:
+        record = None
+        try:
+            record = self._decode(versioned)
+        except CorruptRecord as e:
+            self._corrupt(versioned.key, str(e))
+        self._removed.pop(versioned.key, None)
+        self._entries[versioned.key] = versioned, record
+
+    def _drop(self, key: Key, revision: int) -> bool:
+        """Forget a record that was deleted at ``revision``, unless it was written after that."""
+        entry = self._entries.get(key)
+        if entry is not None and order_of(entry[0].revision) > revision:
+            return False
+        return self._entries.pop(key, None) is not None or key not in self._removed
+
+    def _replace(self, listing: Listing) -> list[Key]:
+        """Take a list: it is the truth but for what we wrote after it was made."""
+        at = order_of(listing.revision)
+        if self._revision is not None and at < order_of(self._revision):
+            self._entries, self._removed = {}, {}  # another store took the place of ours: nothing known counts
+        newer = {key for key, (v, _) in self._entries.items() if order_of(v.revision) > at}
+        newer.update(key for key, removed in self._removed.items() if removed > at)
+        changed, listed = [], set()
+        for versioned in listing.items:
+            listed.add(versioned.key)
+            known = self.get(versioned.key)
+            if versioned.key not in newer and (known is None or known.revision != versioned.revision):
+                self._store_entry(versioned)
+                changed.append(versioned.key)
+        gone = [key for key in self._entries if key not in listed and key not in newer]
+        for key in gone:
+            del self._entries[key]
+        self._seen(listing.revision)
+        return changed + gone
+
+    def _follow(self, events: Sequence[Event]) -> list[Key]:
+        changed = []
+        for event in events:
+            if event.value is not None:
+                taken = self._take(Versioned(event.key, event.value, event.revision, event.uid))
+            else:
+                taken = event.key in self._entries and self._drop(event.key, order_of(event.revision))
+            if taken:
+                changed.append(event.key)
+        self._seen(events[-1].revision)
+        return changed
+
+    def _seen(self, revision: Revision) -> None:
+        self._revision = revision
+        passed = order_of(revision)
+        for key in [key for key, removed in self._removed.items() if removed <= passed]:
+            del self._removed[key]
+
+    def _tell(self, changed: Iterable[Key]) -> None:
+        keys = frozenset(changed)
+        if keys:
+            self._on_change(keys)
+
+    # -- the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._pause_s * random.uniform(0.5, 1.5)):  # noqa: S311 (not all nodes at once)
+            try:
+                self._list()
+                self._follow_watch()
+            except Compacted:
+                pass  # nothing is wrong: we were away too long
+            except CalicoError as e:
+                self._blind(e)
+            except Exception as e:  # a thread that dies would leave a snapshot that looks alive
+                self._blind(InternalError(f"cannot keep {self.listing} up to date: {type(e).__name__}: {e}"))
+            self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+
+    def _list(self) -> None:
+        listing = self._store.list(self.listing, Deadline.after(LIST_S))
+        with self._changed:
+            changed = self._replace(listing)
+            self._error = None
+            self._changed.notify_all()
+        self._tell(changed)
+
+    def _follow_watch(self) -> None:
+        """Follow one watch until it is cancelled. Raises CalicoError."""
+        assert self._revision is not None
+        with self._store.watch(self.listing, self._revision) as watch:
+            with self._changed:
+                self._watch = watch
+            while not self._stopped.is_set():
+                events = watch.next(WATCH_S)
+                if watch.cancelled:
+                    return
+                self._pause_s = 0.0
+                if events:
+                    with self._changed:
+                        changed = self._follow(events)
+                        self._changed.notify_all()
+                    self._tell(changed)
+
+    def _blind(self, error: CalicoError) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End the thread; the snapshot stays readable."""
+        self._stopped.set()
+        with self._changed:
+            watch = self._watch
+        if watch is not None:
+            watch.cancel()
+        if self._thread is not threading.current_thread():
+            self._thread.join(WATCH_S)

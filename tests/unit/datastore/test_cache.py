@@ -1,0 +1,237 @@
+"""The cache under outages, compaction, and its own writes arriving in any order."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cni_calico.datastore import cache as cache_module
+from cni_calico.datastore.cache import Cache, order_of
+from cni_calico.datastore.client import Committed, Event, Listing, Versioned, Write
+from cni_calico.datastore.local import LocalStore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CorruptRecord, DatastoreUnavailable, DeadlineExceeded
+from cni_calico.model.keys import HandleKey, HandleList, IPAMConfigKey
+from tests.fakes.memory_store import MemoryStore
+
+ONE, TWO = HandleKey("net.one"), HandleKey("net.two")
+SOON = Deadline.after(120)
+
+
+@pytest.fixture(params=["memory", "local"])
+def store(request: pytest.FixtureRequest) -> Iterator:
+    if request.param == "memory":
+        yield MemoryStore()
+        return
+    directory = tempfile.mkdtemp(prefix="cct-cache-")
+    local = LocalStore(f"{directory}/datastore.db", poll_s=0.005)
+    yield local
+    local.close()
+    shutil.rmtree(directory)
+
+
+def number(versioned: Versioned) -> int:
+    if "n" not in versioned.value:
+        raise CorruptRecord(f"cannot read {versioned.key}: no n")
+    return int(versioned.value["n"])
+
+
+@pytest.fixture
+def made() -> Iterator:
+    caches = []
+
+    def make(store, **options) -> Cache[int]:
+        caches.append(Cache(store, HandleList(), decode=number, **options))
+        return caches[-1]
+
+    yield make
+    for cache in caches:
+        cache.stop()
+        assert not cache._thread.is_alive()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch) -> None:
+    monkeypatch.setattr(cache_module, "FIRST_PAUSE_S", 0.005)
+    monkeypatch.setattr(cache_module, "LONGEST_PAUSE_S", 0.02)
+
+
+def test_lists_then_follows(store, made) -> None:
+    store.commit([Write.put(ONE, {"n": 1}), Write.put(IPAMConfigKey(), {"n": 9})], SOON)
+    told: list = []
+    cache = made(store, on_change=told.append)
+    cache.wait_synced(SOON)
+    assert cache.records() == {ONE: 1} and cache.healthy and cache.get(TWO) is None
+    revision = store.commit([Write.put(ONE, {"n": 2}), Write.put(TWO, {"n": 3})], SOON).revision
+    assert cache.wait_until(lambda: cache.revision == revision, SOON)
+    assert cache.records() == {ONE: 2, TWO: 3} and cache.record(TWO) == 3
+    assert cache.items()[ONE].revision == revision
+    store.commit([Write.remove(ONE)], SOON)
+    assert cache.wait_until(lambda: cache.get(ONE) is None, SOON)
+    cache.stop()
+    assert told == [{ONE}, {ONE, TWO}, {ONE}]
+    assert cache.records() == {TWO: 3} and not cache.healthy
+
+
+def test_what_cannot_be_decoded_is_there_without_a_record(store, made) -> None:
+    store.commit([Write.put(ONE, {}), Write.put(TWO, {"n": 2})], SOON)
+    heard: list = []
+    cache = made(store, corrupt=lambda key, why: heard.append(key))
+    cache.wait_synced(SOON)
+    assert cache.get(ONE) is not None and cache.record(ONE) is None and cache.records() == {TWO: 2}
+    assert heard == [ONE]
+
+
+def test_survives_an_outage_with_what_it_knew(made) -> None:
+    store = MemoryStore()
+    store.elsewhere(Write.put(ONE, {"n": 1}))
+    cache = made(store)
+    cache.wait_synced(SOON)
+    store.set_down(True)
+    assert cache.wait_until(lambda: not cache.healthy, SOON)
+    assert isinstance(cache.error, DatastoreUnavailable) and cache.records() == {ONE: 1}
+    store.elsewhere(Write.put(ONE, {"n": 2}))
+    store.elsewhere(Write.remove(ONE), Write.put(TWO, {"n": 3}))
+    store.compact()
+    store.set_down(False)
+    assert cache.wait_until(lambda: cache.healthy, SOON)
+    assert cache.records() == {TWO: 3}
+
+
+def test_lists_again_when_overtaken_by_compaction(made) -> None:
+    store = MemoryStore()
+    cache = made(store)
+    cache.wait_synced(SOON)
+    with store._changed:  # the watcher cannot run in between
+        store.elsewhere(Write.put(ONE, {"n": 1}))
+        store.elsewhere(Write.put(ONE, {"n": 2}))
+        store.compact()
+    assert cache.wait_until(lambda: cache.records() == {ONE: 2}, SOON)
+    assert cache.error is None
+
+
+def test_waiting_in_vain_says_why(made) -> None:
+    store = MemoryStore()
+    store.set_down(True)
+    cache = made(store)
+    assert cache.wait_until(lambda: cache.error is not None, SOON)
+    with pytest.raises(DatastoreUnavailable, match="outage"):
+        cache.wait_synced(Deadline.after(0))
+    assert not cache.synced and cache.revision is None
+
+    class Silent(MemoryStore):
+        def list(self, listing, deadline, *, revision=None):
+            released.wait(60)
+            return super().list(listing, deadline, revision=revision)
+
+    released = threading.Event()
+    silent = made(Silent())
+    with pytest.raises(DeadlineExceeded):
+        silent.wait_synced(Deadline.after(0))
+    released.set()
+
+
+def test_a_bug_in_a_callback_does_not_end_the_thread(made) -> None:
+    store, calls = MemoryStore(), []
+
+    def broken(keys) -> None:
+        calls.append(keys)
+        if len(calls) == 1:
+            raise ZeroDivisionError
+
+    store.elsewhere(Write.put(ONE, {"n": 1}))
+    cache = made(store, on_change=broken)
+    store.elsewhere(Write.put(TWO, {"n": 2}))
+    assert cache.wait_until(lambda: cache.records() == {ONE: 1, TWO: 2} and cache.healthy, SOON)
+
+
+def test_own_writes_count_at_once(made) -> None:
+    """Also before the watch brings them, and what the watch brings later does not undo them."""
+    store, told = MemoryStore(), []
+    cache = made(store, on_change=told.append)
+    cache.wait_synced(SOON)
+    with store._changed:  # the watcher cannot run in between
+        first = store.elsewhere(Write.put(ONE, {"n": 1}), Write.put(TWO, {"n": 1}), Write.put(IPAMConfigKey(), {}))
+        writes = [Write.update(first.stored[0], {"n": 2}), Write.remove(TWO)]
+        second = store.elsewhere(*writes)
+        cache.apply(second, writes)
+        assert cache.records() == {ONE: 2}
+        cache.apply(first)
+        assert cache.records() == {ONE: 2}, "an older commit must not undo a newer one"
+    assert cache.wait_until(lambda: cache.revision == second.revision, SOON)
+    assert cache.records() == {ONE: 2} and set(cache.items()) == {ONE}
+    store.elsewhere(Write.put(TWO, {"n": 5}))
+    assert cache.wait_until(lambda: cache.records() == {ONE: 2, TWO: 5}, SOON)
+    assert cache._removed == {}
+
+
+def test_another_store_in_place_of_ours(made) -> None:
+    """A datastore restored from a backup goes back in time; so does the cache, after listing again."""
+    store = MemoryStore()
+    for n in range(5):
+        store.elsewhere(Write.put(ONE, {"n": n}), Write.put(TWO, {"n": n}))
+    cache = made(store)
+    cache.wait_synced(SOON)
+    with store._changed:
+        store._past, store.revision, store._compacted = {}, 0, 0
+        store.elsewhere(Write.put(ONE, {"n": 77}))
+    assert cache.wait_until(lambda: cache.records() == {ONE: 77}, SOON)
+    assert cache.revision == 1
+
+
+def test_order_of_revisions() -> None:
+    assert order_of(7) == 7
+    assert [order_of(r) for r in ("12", "12@3,4", '9/["a"]', "", "x")] == [12, 12, 9, 0, 0]
+
+
+class Still(Cache[int]):
+    """Without the thread's work: the test decides in which order things arrive."""
+
+    def _run(self) -> None:
+        pass
+
+
+KEYS = (ONE, TWO, HandleKey("net.three"))
+CHANGES = st.lists(st.tuples(st.sampled_from(KEYS), st.booleans(), st.booleans()), min_size=1, max_size=10)
+
+
+@settings(max_examples=200, deadline=None)
+@given(CHANGES, st.randoms(use_true_random=False))
+def test_any_order_of_arrival_ends_in_the_truth(changes, random) -> None:
+    """History of one store; each commit may also be applied as ours, early or late; lists may be of any moment."""
+    truth: dict = {}
+    commits, lists, events = [], [Listing([], 0)], []
+    for revision, (key, delete, ours) in enumerate(changes, 1):
+        if delete:
+            truth.pop(key, None)
+            events.append(Event(key, None, revision))
+            stored, write = [], Write.remove(key)
+        else:
+            truth[key] = Versioned(key, {"n": revision}, revision)
+            events.append(Event(key, {"n": revision}, revision))
+            stored, write = [truth[key]], Write.put(key, {"n": revision})
+        if ours:
+            commits.append((Committed(revision, stored), [write]))
+        lists.append(Listing(list(truth.values()), revision))
+    cache = Still(MemoryStore(), HandleList(), decode=number)
+    at = random.randrange(len(lists))
+    cache._replace(lists[at])
+    random.shuffle(commits)
+    while at < len(changes) or commits:
+        step = random.choice(["event", "commit", "list"])
+        if step == "commit" and commits:
+            cache.apply(*commits.pop())
+        elif step == "event" and at < len(changes):
+            cache._follow([events[at]])
+            at += 1
+        elif step == "list":
+            at = random.randrange(at, len(lists))
+            cache._replace(lists[at])
+    assert cache.items() == truth
+    assert cache.records() == {key: v.value["n"] for key, v in truth.items()}
