@@ -1,0 +1,136 @@
+"""PURE: the command line of calicoctl.
+
+Rule: says what can be given, does nothing; the option names are upstream's, with more readable ones beside them.
+"""
+
+from __future__ import annotations
+
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Sequence
+from typing import NoReturn
+
+from cni_calico.ctl.settings import DEFAULT_PATH
+from cni_calico.errors import InvalidConfig
+
+
+class _Parser(ArgumentParser):
+    """Errors are raised, so that main decides how a program ends."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidConfig(f"{self.prog}: {message}", details=self.format_usage().strip())
+
+
+def _flag(text: str) -> bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise ArgumentTypeError(f"expected true or false, got {text!r}")
+
+
+def _common() -> _Parser:
+    common = _Parser(add_help=False)
+    common.add_argument("-c", "--config", default=SUPPRESS, metavar="FILE", help=f"default {DEFAULT_PATH}")
+    common.add_argument("-l", "--log-level", default=SUPPRESS, metavar="LEVEL", help="accepted, without effect")
+    common.add_argument("--context", default=SUPPRESS, metavar="CONTEXT", help=SUPPRESS)
+    common.add_argument("--allow-version-mismatch", action="store_true", default=SUPPRESS, help=SUPPRESS)
+    common.add_argument("--timeout", type=float, default=SUPPRESS, metavar="SECONDS", help="default 60")
+    return common
+
+
+def _namespaced() -> _Parser:
+    options = _Parser(add_help=False)
+    options.add_argument("-n", "--namespace", default="", metavar="NS")
+    return options
+
+
+def _manifest(*, required: bool) -> _Parser:
+    options = _Parser(add_help=False)
+    options.add_argument("-f", "--filename", required=required, default="", metavar="FILE", help="file, directory or -")
+    options.add_argument("-R", "--recursive", action="store_true", help="with a directory: its directories too")
+    options.add_argument("-e", "--skip-empty", action="store_true", help="no resources is not an error")
+    return options
+
+
+def build_parser() -> _Parser:
+    common = _common()
+    parser = _Parser(prog="calicoctl", description="Manage Calico's resources and addresses.", parents=[common])
+    parser.add_argument("-v", "--version", action="store_const", const="version", dest="show_version")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    resource = [common, _namespaced()]
+    get = commands.add_parser("get", parents=[*resource, _manifest(required=False)], help="show resources")
+    get.add_argument("kind", nargs="?", metavar="KIND")
+    get.add_argument("names", nargs="*", metavar="NAME")
+    get.add_argument("-o", "--output", default="ps", metavar="ps|wide|yaml|json|name|custom-columns=...")
+    get.add_argument("-a", "-A", "--all-namespaces", action="store_true")
+    get.add_argument("--export", action="store_true", help="without what is particular to this cluster")
+    create = commands.add_parser("create", parents=[*resource, _manifest(required=True)], help="create resources")
+    create.add_argument("--skip-exists", action="store_true", help="leave resources that exist as they are")
+    for name, what in (("replace", "replace resources"), ("apply", "create or replace resources")):
+        commands.add_parser(name, parents=[*resource, _manifest(required=True)], help=what)
+    delete = commands.add_parser("delete", parents=[*resource, _manifest(required=False)], help="delete resources")
+    delete.add_argument("kind", nargs="?", metavar="KIND")
+    delete.add_argument("names", nargs="*", metavar="NAME")
+    delete.add_argument("-s", "--skip-not-exists", action="store_true", help="absent resources are not an error")
+    patch = commands.add_parser("patch", parents=resource, help="change parts of a resource")
+    patch.add_argument("kind", metavar="KIND")
+    patch.add_argument("name", metavar="NAME")
+    patch.add_argument("-p", "--patch", required=True, metavar="PATCH", help="JSON or YAML")
+    patch.add_argument("-t", "--type", choices=("strategic", "merge", "json"), default="strategic")
+    label = commands.add_parser("label", parents=resource, help="set or remove a label")
+    label.add_argument("kind", metavar="KIND")
+    label.add_argument("name", metavar="NAME")
+    label.add_argument("label", metavar="KEY=VALUE | KEY --remove")
+    label.add_argument("--overwrite", action="store_true")
+    label.add_argument("--remove", action="store_true")
+    _add_ipam(commands.add_parser("ipam", help="look at and repair addresses"), common)
+    _add_datastore(commands.add_parser("datastore", help="lock, export, import"), common)
+    commands.add_parser("version", parents=[common], help="versions of this program and of the cluster's data")
+    return parser
+
+
+def _add_ipam(parser: _Parser, common: _Parser) -> None:
+    commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True, parser_class=_Parser)
+    show = commands.add_parser("show", parents=[common], help="how full pools and blocks are")
+    show.add_argument("--ip", default="", metavar="ADDRESS", help="who has this address")
+    show.add_argument("--show-blocks", action="store_true")
+    show.add_argument("--show-borrowed", action="store_true")
+    show.add_argument("--show-configuration", action="store_true")
+    check = commands.add_parser("check", parents=[common], help="find what does not fit together")
+    check.add_argument("-o", "--output", dest="report", default="", metavar="FILE", help="write a report")
+    check.add_argument("--show-all-ips", action="store_true")
+    check.add_argument("--show-problem-ips", action="store_true")
+    release = commands.add_parser("release", parents=[common], help="release addresses that nobody uses")
+    release.add_argument("--ip", default="", metavar="ADDRESS")
+    release.add_argument("--from-report", action="append", default=[], metavar="FILE")
+    release.add_argument("--force", action="store_true")
+    configure = commands.add_parser("configure", parents=[common], help="change the configuration")
+    configure.add_argument("--strict-affinity", "--strictaffinity", type=_flag, default=None, metavar="true|false")
+    configure.add_argument("--max-blocks-per-host", type=int, default=None, metavar="N")
+    configure.add_argument("--force", action="store_true", help="although addresses are borrowed")
+
+
+def _add_datastore(parser: _Parser, common: _Parser) -> None:
+    commands = parser.add_subparsers(dest="group", metavar="COMMAND", required=True, parser_class=_Parser)
+    migrate = commands.add_parser("migrate", help="move all data to another datastore")
+    steps = migrate.add_subparsers(dest="subcommand", metavar="COMMAND", required=True, parser_class=_Parser)
+    steps.add_parser("lock", parents=[common], help="stop ADD and DEL while data is moved")
+    steps.add_parser("unlock", parents=[common], help="let ADD and DEL go on")
+    export = steps.add_parser("export", parents=[common], help="print all data")
+    export.add_argument("-o", "--output", dest="file", default="", metavar="FILE")
+    load = steps.add_parser("import", parents=[common], help="write exported data into an empty datastore")
+    load.add_argument("-f", "--filename", required=True, metavar="FILE", help="file or -")
+
+
+def parse_arguments(argv: Sequence[str]) -> Namespace:
+    """Raises InvalidConfig; SystemExit(0) for --help."""
+    arguments = build_parser().parse_args(argv)
+    defaults = {"config": DEFAULT_PATH, "timeout": 60.0, "context": ""}
+    for name, value in defaults.items():
+        if not hasattr(arguments, name):
+            setattr(arguments, name, value)
+    if arguments.context:
+        raise InvalidConfig(
+            "cannot use --context: the current context of the kubeconfig is used", details="set it with kubectl"
+        )
+    if not arguments.command and not arguments.show_version:
+        raise InvalidConfig("calicoctl: name a command", details=build_parser().format_usage().strip())
+    return arguments

@@ -1,0 +1,169 @@
+"""PURE: which columns the table of each kind has, and what stands in them.
+
+Rule: a column is a heading and the path of a field, or a function where a field is not enough. Source: upstream's
+tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cni_calico.errors import InvalidConfig
+from cni_calico.model.keys import NAMESPACED_KINDS
+
+Document = Mapping[str, Any]
+Column = str | Callable[[Document], Any]
+
+
+def _field(document: Document, path: str) -> Any:
+    value: Any = document
+    for step in path.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ",".join(_text(item) for item in value)
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={_text(item)}" for name, item in value.items())
+    return str(value)
+
+
+def _peer_node(document: Document) -> str:
+    spec = document.get("spec") or {}
+    return spec.get("node") or spec.get("nodeSelector") or "(global)"
+
+
+def _default(path: str, value: Any) -> Column:
+    return lambda document: value if _field(document, path) in (None, "") else _field(document, path)
+
+
+def _workload(document: Document) -> str:
+    spec = document.get("spec") or {}
+    return spec.get("pod") or spec.get("workload") or spec.get("containerID") or ""
+
+
+def _nats(document: Document) -> list[str]:
+    nats = _field(document, "spec.ipNATs") or []
+    return [f"{nat.get('externalIP')}->{nat.get('internalIP')}" for nat in nats if isinstance(nat, Mapping)]
+
+
+def _communities(document: Document) -> list[str]:
+    items = _field(document, "spec.prefixAdvertisements") or []
+    return [f"{item.get('cidr')}:{_text(item.get('communities'))}" for item in items if isinstance(item, Mapping)]
+
+
+_NAME: Mapping[str, Column] = {"NAME": "metadata.name"}
+COLUMNS: Mapping[str, Mapping[str, Column]] = {
+    "Node": {
+        "NAME": "metadata.name",
+        "ASN": _default("spec.bgp.asNumber", "(64512)"),
+        "IPV4": "spec.bgp.ipv4Address",
+        "IPV6": "spec.bgp.ipv6Address",
+    },
+    "IPPool": {
+        "NAME": "metadata.name",
+        "CIDR": "spec.cidr",
+        "NAT": _default("spec.natOutgoing", False),
+        "IPIPMODE": _default("spec.ipipMode", "Never"),
+        "VXLANMODE": _default("spec.vxlanMode", "Never"),
+        "DISABLED": _default("spec.disabled", False),
+        "DISABLEBGPEXPORT": _default("spec.disableBGPExport", False),
+        "SELECTOR": _default("spec.nodeSelector", "all()"),
+        "ASSIGNMENTMODE": _default("spec.assignmentMode", "Automatic"),
+        "BLOCKSIZE": "spec.blockSize",
+        "ALLOWEDUSES": "spec.allowedUses",
+    },
+    "IPReservation": {"NAME": "metadata.name", "RESERVEDCIDRS": "spec.reservedCIDRs"},
+    "BGPPeer": {"NAME": "metadata.name", "PEERIP": "spec.peerIP", "NODE": _peer_node, "ASN": "spec.asNumber"},
+    "BGPConfiguration": {
+        "NAME": "metadata.name",
+        "LOGSEVERITY": "spec.logSeverityScreen",
+        "MESHENABLED": "spec.nodeToNodeMeshEnabled",
+        "ASNUMBER": "spec.asNumber",
+        "PREFIXES": _communities,
+    },
+    "BGPFilter": _NAME,
+    "FelixConfiguration": {"NAME": "metadata.name", "LOGSEVERITY": "spec.logSeverityScreen"},
+    "ClusterInformation": {
+        "NAME": "metadata.name",
+        "CLUSTERGUID": "spec.clusterGUID",
+        "CLUSTERTYPE": "spec.clusterType",
+        "CALICOVERSION": "spec.calicoVersion",
+        "DATASTOREREADY": "spec.datastoreReady",
+    },
+    "GlobalNetworkPolicy": {"NAME": "metadata.name", "ORDER": "spec.order", "SELECTOR": "spec.selector"},
+    "GlobalNetworkSet": {"NAME": "metadata.name", "NETS": "spec.nets"},
+    "HostEndpoint": {
+        "NAME": "metadata.name",
+        "NODE": "spec.node",
+        "INTERFACE": "spec.interfaceName",
+        "IPS": "spec.expectedIPs",
+        "PROFILES": "spec.profiles",
+    },
+    "Profile": {"NAME": "metadata.name", "LABELS": "spec.labelsToApply"},
+    "Tier": {"NAME": "metadata.name", "ORDER": "spec.order", "DEFAULTACTION": "spec.defaultAction"},
+    "KubeControllersConfiguration": _NAME,
+    "CalicoNodeStatus": {"NAME": "metadata.name", "NODE": "spec.node", "CLASSES": "spec.classes"},
+    "WorkloadEndpoint": {
+        "NAME": "metadata.name",
+        "WORKLOAD": _workload,
+        "NODE": "spec.node",
+        "NETWORKS": "spec.ipNetworks",
+        "INTERFACE": "spec.interfaceName",
+        "PROFILES": "spec.profiles",
+        "NATS": _nats,
+    },
+    "NetworkPolicy": {"NAME": "metadata.name", "ORDER": "spec.order", "SELECTOR": "spec.selector"},
+    "NetworkSet": {"NAME": "metadata.name", "NETS": "spec.nets"},
+}
+# the columns of the short table, where they are not all
+_SHORT: Mapping[str, Sequence[str]] = {
+    "Node": ("NAME",),
+    "IPPool": ("NAME", "CIDR", "SELECTOR"),
+    "BGPConfiguration": ("NAME", "LOGSEVERITY", "MESHENABLED", "ASNUMBER"),
+    "FelixConfiguration": ("NAME",),
+    "GlobalNetworkPolicy": ("NAME",),
+    "GlobalNetworkSet": ("NAME",),
+    "HostEndpoint": ("NAME", "NODE"),
+    "Profile": ("NAME",),
+    "Tier": ("NAME", "ORDER"),
+    "WorkloadEndpoint": ("WORKLOAD", "NODE", "NETWORKS", "INTERFACE"),
+    "NetworkPolicy": ("NAME",),
+    "NetworkSet": ("NAME",),
+}
+_WIDE: Mapping[str, Sequence[str]] = {"IPPool": tuple(COLUMNS["IPPool"])[:8]}
+
+
+def headings_of(kind: str, *, wide: bool, namespaced: bool) -> list[str]:
+    """The columns of a kind's table; ``namespaced`` puts NAMESPACE first."""
+    chosen = _WIDE.get(kind, tuple(COLUMNS[kind])) if wide else _SHORT.get(kind, tuple(COLUMNS[kind]))
+    return (["NAMESPACE"] if namespaced and kind in NAMESPACED_KINDS else []) + list(chosen)
+
+
+def parse_headings(kind: str, text: str) -> list[str]:
+    """The headings of "NAME,CIDR". Raises InvalidConfig for one that the kind does not have."""
+    headings = [part.strip().upper() for part in text.split(",") if part.strip()]
+    known = [*COLUMNS[kind], *(["NAMESPACE"] if kind in NAMESPACED_KINDS else [])]
+    for heading in headings:
+        if heading not in known:
+            raise InvalidConfig(
+                f"cannot print column {heading}: {kind} has no such column", details="it has " + ", ".join(known)
+            )
+    if not headings:
+        raise InvalidConfig("cannot print custom columns: none is named", details="it has " + ", ".join(known))
+    return headings
+
+
+def row_of(document: Document, kind: str, headings: Sequence[str]) -> list[str]:
+    row = []
+    for heading in headings:
+        column = "metadata.namespace" if heading == "NAMESPACE" else COLUMNS[kind][heading]
+        row.append(_text(column(document) if callable(column) else _field(document, column)))
+    return row

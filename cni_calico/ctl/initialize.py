@@ -1,0 +1,42 @@
+"""What a datastore is given before the first resource is written: a cluster's identity and its tiers.
+
+Rule: only created where missing, never changed. Upstream's client library does the same; values as in the vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cni_calico.ctl.session import Session
+from cni_calico.datastore.client import CommitConflict, Write
+from cni_calico.model.codec import encode_cluster_information, encode_resource, new_metadata
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import ClusterInformation, Resource
+
+TIERS = {"default": (1000000, "Deny"), "kube-admin": (1000, "Pass"), "kube-baseline": (10000000, "Pass")}
+
+
+def initialize(session: Session) -> None:
+    """Make sure that ClusterInformation "default" and the tiers exist. Raises DatastoreError."""
+    wanted = {ResourceKey("ClusterInformation", "default"): _cluster(session)}
+    wanted.update({ResourceKey("Tier", name): _tier(session, name) for name in TIERS})
+    found = session.store.get_many(list(wanted), session.deadline)
+    for key, stored in zip(wanted, found, strict=True):
+        if stored is None:
+            try:
+                session.store.commit([Write.create(key, wanted[key])], session.deadline)
+            except CommitConflict:
+                continue  # somebody else was faster
+
+
+def _cluster(session: Session) -> Mapping[str, Any]:
+    metadata = new_metadata("default", uid=session.uid(), now=session.now())
+    guid = session.uid().replace("-", "")
+    return encode_cluster_information(ClusterInformation(metadata, cluster_guid=guid, datastore_ready=True))
+
+
+def _tier(session: Session, name: str) -> Mapping[str, Any]:
+    order, action = TIERS[name]
+    metadata = new_metadata(name, uid=session.uid(), now=session.now())
+    return encode_resource(Resource("Tier", metadata, {"order": order, "defaultAction": action}, {}))

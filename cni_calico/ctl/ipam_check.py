@@ -1,0 +1,149 @@
+"""``calicoctl ipam check``: what does not fit together, as text and as a report that ``ipam release`` takes.
+
+Rule: ipam/consistency.py finds, this module words. The text follows upstream's order of sections.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from cni_calico import __version__
+from cni_calico.ctl.ipam_records import read_cluster, read_records
+from cni_calico.ctl.render import render_json
+from cni_calico.ctl.session import Session
+from cni_calico.errors import CalicoError
+from cni_calico.ipam.consistency import Allocation, Finding, Problem, Records, Report, check_records
+
+REPORT_VERSION = 1
+_TOP_NODES = 20
+_LEAKS = (Problem.LEAKED, Problem.NO_HANDLE_ID)
+_UNKNOWN = (Problem.OUTSIDE_POOLS,)
+_BY_SECTION = (
+    ("Scanning for IPs that are allocated but not actually in use...", _LEAKS,
+     "Found {n} IPs that are allocated in IPAM but not actually in use."),
+    ("Scanning for IPs that are in use by a workload or node but not allocated in IPAM...", _UNKNOWN,
+     "Found {n} in-use IPs that are not in active IP pools."),
+    ("", (Problem.UNALLOCATED,),
+     "Found {n} in-use IPs that are in active IP pools but have no corresponding IPAM allocation."),
+    ("", (Problem.DOUBLE,), "Found {n} IPs that are used more than once."),
+    ("Scanning for IPAM handles with no matching IPs...", (Problem.LEAKED_HANDLE,),
+     "Found {n} handles with no matching IPs."),
+    ("", (Problem.HANDLE_COUNT,), "Found {n} handles that count wrong."),
+    ("Scanning for IPs with missing handle...", (Problem.MISSING_HANDLE,),
+     "Found {n} handles mentioned in blocks with no matching handle resource."),
+    ("Scanning blocks and their affinities...", (
+        Problem.NO_AFFINITY, Problem.NO_BLOCK, Problem.WRONG_AFFINITY, Problem.TWO_AFFINITIES, Problem.UNFINISHED,
+        Problem.UNKNOWN_NODE),
+     "Found {n} blocks and affinities that do not match."),
+    ("", (Problem.BLOCK_OUTSIDE_POOLS,), "Found {n} blocks outside of any pool."),
+    ("", (Problem.LOST_ORDINAL,), "Found {n} blocks with addresses that are never given out."),
+)  # fmt: skip
+
+
+def check(session: Session, arguments: Namespace) -> str:
+    """Raises DatastoreError, CalicoError when the report cannot be written."""
+    records = read_records(session)
+    report = check_records(records)
+    spec, revision = read_cluster(session)
+    text = render_check(records, report, show_all=arguments.show_all_ips, show_problems=arguments.show_problem_ips)
+    if arguments.report:
+        body = build_report(report, spec, revision)
+        try:
+            Path(arguments.report).write_text(render_json(body))
+        except OSError as e:
+            raise CalicoError(f"cannot write report {arguments.report}: {e.strerror}") from e
+        text += f"Report written to {arguments.report}\n"
+    return text
+
+
+# -- as text ----------------------------------------------------------------------------------------------------------
+
+
+def render_check(records: Records, report: Report, *, show_all: bool = False, show_problems: bool = False) -> str:
+    lines = ["Checking IPAM for inconsistencies...", "", "Loading all IPAM blocks..."]
+    lines.append(f"Found {len(records.blocks)} IPAM blocks.")
+    by_block = Counter(found.block for found in report.allocations)
+    for cidr, block in records.blocks.items():
+        lines.append(f" IPAM block {cidr} affinity={block.affinity or '<none>'}: {by_block[cidr]} allocated")
+        if show_all:
+            lines += [f"  {_describe(found)}" for found in report.allocations if found.block == cidr]
+    lines += [f"IPAM blocks record {len(report.allocations)} allocations.", ""]
+    lines += ["Loading all IPAM pools...", *(f"  {pool.cidr}" for pool in records.pools if pool.usable)]
+    lines += [f"Found {sum(pool.usable for pool in records.pools)} active IP pools.", ""]
+    lines += [f"Loading all nodes and workload endpoints: {len(report.users)} IPs are in use.", ""]
+    lines += [*_render_nodes(report.allocations), ""]
+    lines += _render_findings(report, show_problems=show_problems)
+    return "\n".join(lines) + "\n"
+
+
+def _describe(found: Allocation) -> str:
+    users = f" used by {', '.join(found.users)}" if found.users else ""
+    return f"{found.address} handle={found.handle_id}{users}"
+
+
+def _render_nodes(allocations: Iterable[Allocation]) -> list[str]:
+    counts = Counter(found.attributes["node"] for found in allocations if "node" in found.attributes)
+    lines = [f"Looking for top (up to {_TOP_NODES}) nodes by allocations..."]
+    lines += [f"  {node} has {count} allocations" for node, count in counts.most_common(_TOP_NODES)]
+    if counts:
+        lines.append(f"Node with most allocations has {max(counts.values())}; median is {median(counts.values()):g}")
+    return lines
+
+
+def _render_findings(report: Report, *, show_problems: bool) -> list[str]:
+    lines: list[str] = []
+    for head, problems, found in _BY_SECTION:
+        findings = report.of(*problems)
+        lines += [head] if head else []
+        lines.append(found.format(n=len(findings)))
+        details = show_problems or problems[0] not in (*_LEAKS, *_UNKNOWN, Problem.UNALLOCATED)
+        lines += [f"  {finding.text}" for finding in findings] if details else []
+    corrupt = report.of(Problem.CORRUPT)
+    lines.append(f"Found {len(corrupt)} records that cannot be read.")
+    lines += [f"  {finding.text}" for finding in corrupt]
+    return [*lines, "", f"Check complete; found {len(report.findings)} problems."]
+
+
+# -- as a report ------------------------------------------------------------------------------------------------------
+
+
+def build_report(report: Report, cluster: dict[str, Any], revision: str) -> dict[str, Any]:
+    """What ``ipam release --from-report`` takes. ``datastoreLocked``: nothing could change while it was made."""
+    return {
+        "version": __version__,
+        "reportVersion": REPORT_VERSION,
+        "clusterGUID": cluster.get("clusterGUID", ""),
+        "clusterType": cluster.get("clusterType", ""),
+        "clusterInfoRevision": revision,
+        "datastoreLocked": cluster.get("datastoreReady") is False,
+        "allocations": {str(found.address): [_report_allocation(found, report)] for found in report.allocations},
+        "leakedHandles": [{"handle": finding.handle_id} for finding in report.of(Problem.LEAKED_HANDLE)],
+        "problems": [_report_finding(finding) for finding in report.findings],
+    }
+
+
+def _report_allocation(found: Allocation, report: Report) -> dict[str, Any]:
+    leaked = any(finding.address == found.address for finding in report.of(Problem.LEAKED))
+    return {
+        "ip": str(found.address),
+        "block": str(found.block),
+        "ordinal": found.ordinal,
+        "handle": found.handle_id,
+        "sequenceNumber": found.sequence_number,
+        "attributes": dict(found.attributes),
+        "inUse": not leaked,
+        "owners": list(found.users),
+    }
+
+
+def _report_finding(finding: Finding) -> dict[str, Any]:
+    body = {"problem": str(finding.problem), "subject": finding.subject, "text": finding.text}
+    for name, value in (("ip", finding.address), ("block", finding.block), ("handle", finding.handle_id)):
+        if value is not None:
+            body[name] = str(value)
+    return body

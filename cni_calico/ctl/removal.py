@@ -1,0 +1,79 @@
+"""Deleting resources that others hang on: a node's endpoints, addresses and blocks, a pool's blocks.
+
+Rule: what hangs on it goes first, so that a deletion that failed half-way can be repeated. On Kubernetes nodes and
+pods are Kubernetes' own and nothing is done beside the deletion asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cni_calico.ctl import resources
+from cni_calico.ctl.session import ResourceMissing, Session
+from cni_calico.errors import CorruptRecord
+from cni_calico.ipam.allocator import Allocator
+from cni_calico.ipam.consistency import tunnel_addresses
+from cni_calico.model import codec
+from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey, BlockList, ResourceKey, ResourceList
+from cni_calico.model.resources import Address, Network
+
+
+def delete_resource(session: Session, key: ResourceKey) -> None:
+    """Raises ResourceMissing, DatastoreError."""
+    if not session.store.identity.startswith("kubernetes:"):
+        if key.kind == "Node":
+            _leave_node(session, key)
+        elif key.kind == "IPPool":
+            _leave_pool(session, key)
+    resources.delete(session, key)
+
+
+def _endpoints_of(session: Session, node: str) -> Iterator[tuple[ResourceKey, list[Address]]]:
+    for item in session.store.list(ResourceList("WorkloadEndpoint"), session.deadline).items:
+        assert isinstance(item.key, ResourceKey)
+        endpoint = codec.decode_endpoint(item.key, item.value)
+        if endpoint.node == node:
+            yield item.key, [network.network_address for network in endpoint.ip_networks]
+
+
+def _leave_node(session: Session, key: ResourceKey) -> None:
+    found = resources.read_resource(session, key)
+    node = codec.decode_node(key, found.value)
+    allocator = Allocator(session.store)
+    for endpoint, addresses in _endpoints_of(session, key.name):
+        allocator.release_addresses(addresses, session.deadline)
+        resources.remove_record(session, endpoint, lambda: ResourceMissing(endpoint))  # noqa: B023 - called at once
+    allocator.release_addresses([address for address, _ in tunnel_addresses(node)], session.deadline)
+    for affinity in _host_affinities(session, key.name):
+        allocator.release_node_block(key.name, affinity.cidr, session.deadline, require_empty=False)
+
+
+def _host_affinities(session: Session, node: str = "") -> list[AffinityKey]:
+    items = session.store.list(AffinityList(node), session.deadline).items
+    return [item.key for item in items if isinstance(item.key, AffinityKey)]
+
+
+def _leave_pool(session: Session, key: ResourceKey) -> None:
+    """Disable the pool, so that no block is claimed from it meanwhile, then take its blocks from their nodes."""
+    found = resources.read_resource(session, key)
+    try:
+        pool = codec.decode_pool(key, found.value)
+    except CorruptRecord:
+        return  # it gave no blocks since it became unreadable; those it gave before stay
+    if not pool.disabled:
+        disable = codec.encode_pool(replace(pool, disabled=True))
+        resources.modify(session, key, lambda document: {**document, "spec": disable["spec"]})
+    allocator = Allocator(session.store)
+    for affinity in _host_affinities(session):
+        if _is_within(affinity.cidr, pool.cidr):
+            allocator.release_node_block(affinity.node, affinity.cidr, session.deadline, require_empty=False)
+    for item in session.store.list(BlockList(pool.cidr.version), session.deadline).items:
+        if isinstance(item.key, BlockKey) and _is_within(item.key.cidr, pool.cidr):
+            block = codec.decode_block(item.key, item.value)
+            if block.affinity is None and block.empty:
+                resources.remove_record(session, item.key, lambda: CorruptRecord("gone"))
+
+
+def _is_within(cidr: Network, pool: Network) -> bool:
+    return cidr.version == pool.version and cidr.subnet_of(pool)  # type: ignore[arg-type]

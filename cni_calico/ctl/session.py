@@ -1,0 +1,61 @@
+"""What a command works with, and how it fails.
+
+Rule: commands return the text to print and raise for everything else; only main.py prints and exits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cni_calico.datastore.client import Datastore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.model.keys import ResourceKey
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An open datastore, the deadline of the command, and where time (RFC 3339) and new UIDs come from."""
+
+    store: Datastore
+    deadline: Deadline
+    now: Callable[[], str]
+    uid: Callable[[], str]
+
+
+def shown_key(key: ResourceKey) -> str:
+    """A resource as messages name it: IPPool(name), WorkloadEndpoint(namespace/name)."""
+    return f"{key.kind}({key.namespace}/{key.name})" if key.namespace else f"{key.kind}({key.name})"
+
+
+class ResourceMissing(CalicoError):
+    blame = "user"
+
+    def __init__(self, key: ResourceKey) -> None:
+        super().__init__(f"resource does not exist: {shown_key(key)}")
+
+
+class ResourceExists(CalicoError):
+    blame = "user"
+
+    def __init__(self, key: ResourceKey) -> None:
+        super().__init__(f"resource already exists: {shown_key(key)}")
+
+
+class UpdateConflict(CalicoError):
+    blame = "user"
+    hint = "get the resource again and repeat the change on that version"
+
+    def __init__(self, key: ResourceKey) -> None:
+        super().__init__(f"update conflict: {shown_key(key)}")
+
+
+class CommandFailed(CalicoError):
+    """A command that did something, or nothing, and then failed; ``output`` is what it has to say about that."""
+
+    blame = "user"
+
+    def __init__(self, message: str, *, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output

@@ -1,0 +1,120 @@
+"""Which datastore calicoctl talks to: its configuration file, else the environment, else the embedded store.
+
+Rule: a configuration file that exists decides alone, as upstream's does; the environment counts when there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cni_calico.ctl.manifests import parse_documents
+from cni_calico.errors import InvalidConfig
+from cni_calico.model.settings import LOCAL_PATH, DatastoreConfig, KubernetesAccess
+
+DEFAULT_PATH = "/etc/calico/calicoctl.cfg"
+
+# field of the file's spec, environment variable
+_FIELDS = {
+    "datastoreType": "DATASTORE_TYPE",
+    "datastorePath": "DATASTORE_PATH",
+    "etcdEndpoints": "ETCD_ENDPOINTS",
+    "etcdDiscoverySrv": "ETCD_DISCOVERY_SRV",
+    "etcdUsername": "ETCD_USERNAME",
+    "etcdPassword": "ETCD_PASSWORD",
+    "etcdKeyFile": "ETCD_KEY_FILE",
+    "etcdCertFile": "ETCD_CERT_FILE",
+    "etcdCACertFile": "ETCD_CA_CERT_FILE",
+    "kubeconfig": "KUBECONFIG",
+    "k8sAPIEndpoint": "K8S_API_ENDPOINT",
+    "k8sAPIToken": "K8S_API_TOKEN",
+    "k8sKeyFile": "K8S_KEY_FILE",
+    "k8sCertFile": "K8S_CERT_FILE",
+    "k8sCAFile": "K8S_CA_FILE",
+}
+_REFUSED = ("etcdKey", "etcdCert", "etcdCACert", "kubeconfigInline", "k8sInsecureSkipTLSVerify", "k8sCurrentContext")
+
+
+def read_config(path: str, environ: Mapping[str, str]) -> DatastoreConfig:
+    """The datastore that a user means. Raises InvalidConfig."""
+    try:
+        text = Path(path).read_text()
+    except OSError as e:
+        if path != DEFAULT_PATH or not isinstance(e, FileNotFoundError):
+            raise InvalidConfig(f"cannot read configuration {path}: {e.strerror}") from e
+        return parse_environment(environ)
+    return parse_config(text, path)
+
+
+def require_present(config: DatastoreConfig) -> None:
+    """Raises InvalidConfig when the embedded store's file does not exist: looking must not create one."""
+    if config.type == "local" and not Path(config.path).exists():
+        raise InvalidConfig(
+            f"cannot open the datastore: {config.path} does not exist yet",
+            details=f"write to it first, or name another datastore in {DEFAULT_PATH} or with DATASTORE_TYPE",
+        )
+
+
+def parse_config(text: str, path: str = DEFAULT_PATH) -> DatastoreConfig:
+    """A CalicoAPIConfig document. Raises InvalidConfig."""
+    documents = parse_documents(text, path)
+    document = documents[0] if len(documents) == 1 else {}
+    if document.get("kind") != "CalicoAPIConfig":
+        raise InvalidConfig(f"cannot read configuration {path}: expected one document of kind CalicoAPIConfig")
+    if document.get("apiVersion") != "projectcalico.org/v3":
+        got = document.get("apiVersion")
+        raise InvalidConfig(f"cannot read configuration {path}: apiVersion must be projectcalico.org/v3, got {got}")
+    spec = document.get("spec") or {}
+    if not isinstance(spec, Mapping):
+        raise InvalidConfig(f"cannot read configuration {path}: spec must be an object")
+    for field in _REFUSED:
+        if spec.get(field):
+            raise InvalidConfig(
+                f"cannot read configuration {path}: spec.{field} is not supported", details="name files instead"
+            )
+    return build_config({field: _text(path, field, spec.get(field)) for field in _FIELDS})
+
+
+def _text(path: str, field: str, value: Any) -> str:
+    if value is not None and not isinstance(value, str):
+        raise InvalidConfig(f"cannot read configuration {path}: spec.{field} must be a text")
+    return value or ""
+
+
+def parse_environment(environ: Mapping[str, str]) -> DatastoreConfig:
+    """The environment's variables, each also with the prefix CALICO_, which wins."""
+    return build_config(
+        {field: environ.get(f"CALICO_{name}") or environ.get(name, "") for field, name in _FIELDS.items()}
+    )
+
+
+def build_config(values: Mapping[str, str]) -> DatastoreConfig:
+    endpoints = tuple(part.strip() for part in values["etcdEndpoints"].split(",") if part.strip())
+    return DatastoreConfig(
+        type=values["datastoreType"] or _default_type(values, endpoints),
+        path=values["datastorePath"] or LOCAL_PATH,
+        etcd_endpoints=endpoints,
+        etcd_discovery_srv=values["etcdDiscoverySrv"],
+        etcd_key_file=values["etcdKeyFile"],
+        etcd_cert_file=values["etcdCertFile"],
+        etcd_ca_cert_file=values["etcdCACertFile"],
+        etcd_username=values["etcdUsername"],
+        etcd_password=values["etcdPassword"],
+        kubernetes=KubernetesAccess(
+            kubeconfig=values["kubeconfig"],
+            api_root=values["k8sAPIEndpoint"],
+            token=values["k8sAPIToken"],
+            client_certificate=values["k8sCertFile"],
+            client_key=values["k8sKeyFile"],
+            certificate_authority=values["k8sCAFile"],
+        ),
+    )
+
+
+def _default_type(values: Mapping[str, str], endpoints: tuple[str, ...]) -> str:
+    if values["datastorePath"]:
+        return "local"
+    if endpoints or values["etcdDiscoverySrv"]:
+        return "etcdv3"
+    return "kubernetes" if values["kubeconfig"] or values["k8sAPIEndpoint"] else "local"
