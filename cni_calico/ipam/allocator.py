@@ -123,6 +123,10 @@ class Allocator:
         releases = [item if isinstance(item, Release) else Release(item, handle_id) for item in addresses]
         return release.release_addresses(self.ledger(deadline), releases, self.clock())
 
+    def drop_idle_handle(self, handle_id: str, deadline: Deadline) -> bool:
+        """Remove a handle without addresses, which somebody left who died; False when it is in use."""
+        return release.drop_idle_handle(self.ledger(deadline), handle_id)
+
     def release_node_block(self, node: str, cidr: Network, deadline: Deadline, *, require_empty: bool = True) -> bool:
         """Take a block from a node; one with addresses keeps them without an owner. False: it is not empty."""
         return release_block(self.ledger(deadline), node, cidr, self.clock(), require_empty=require_empty)

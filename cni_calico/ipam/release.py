@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 
 from cni_calico.errors import AddressMismatch, CalicoError
 from cni_calico.ipam.batch import Assigned, Give, GiveAddresses, plan_batch
-from cni_calico.ipam.block import Release, holder_of
+from cni_calico.ipam.block import Release, addresses_of, holder_of
 from cni_calico.ipam.candidates import block_of, count_blocks
 from cni_calico.ipam.claims import release_block
 from cni_calico.ipam.ledger import Ledger
@@ -40,6 +40,18 @@ def release_handle(
     return tuple(freed)
 
 
+def drop_idle_handle(ledger: Ledger, handle_id: str) -> bool:
+    """Remove a handle that holds no address; False when it does, or has just been written."""
+    handle = ledger.handle(handle_id)
+    if handle is None:
+        return False
+    ledger.load_blocks(handle.blocks)
+    blocks = {cidr: ledger.block(cidr) for cidr in handle.blocks}
+    if any(block is not None and addresses_of(block, handle_id) for block in blocks.values()):
+        return False
+    return ledger.apply(plan_batch(blocks, {handle_id: handle}, (Give(handle_id),)).steps)
+
+
 def release_addresses(ledger: Ledger, releases: Sequence[Release], now_ns: int) -> tuple[Address, ...]:
     """Release addresses whose guards hold; those that were released (others were free already).
 
@@ -49,8 +61,9 @@ def release_addresses(ledger: Ledger, releases: Sequence[Release], now_ns: int) 
     freed: dict[Address, None] = {}
     mismatch: CalicoError | None = None
     by_block: dict[Network, list[Release]] = {}
+    pools = ledger.view.pools(ledger.deadline) if releases else ()
     for release in releases:
-        cidr = _find_block(ledger, release.address)
+        cidr = _find_block(ledger, release.address, pools)
         if cidr is not None:
             by_block.setdefault(cidr, []).append(release)
     for cidr, mine in by_block.items():
@@ -86,9 +99,9 @@ def _addresses(outcome: object) -> tuple[Address, ...]:
     return tuple(item.address for item in given)
 
 
-def _find_block(ledger: Ledger, address: Address) -> Network | None:
+def _find_block(ledger: Ledger, address: Address, pools: Sequence[IPPool]) -> Network | None:
     """The block an address lies in: its pool's, or, when that pool is gone or was made anew, whichever contains it."""
-    pool = pool_of(ledger.view.pools(ledger.deadline), address)
+    pool = pool_of(pools, address)
     if pool is not None and count_blocks(pool):
         cidr = block_of(pool, address)
         if ledger.block(cidr) is not None:

@@ -63,6 +63,9 @@ class World:
     def blocks(self) -> dict:
         return {key.cidr: record for key, record in self.records().items() if isinstance(key, BlockKey)}
 
+    def blocks_of(self, node: str, family: int) -> list:
+        return [cidr for cidr, block in self.blocks().items() if block.node == node and cidr.version == family]
+
     def handles(self) -> dict:
         return {key.handle_id: record for key, record in self.records().items() if isinstance(key, HandleKey)}
 
