@@ -20,9 +20,10 @@ from cni_calico.errors import CheckFailed, InvalidConfig, NetnsGone
 from cni_calico.ipam.nodename import read_nodename
 from cni_calico.ipam.services import Services
 from cni_calico.plugin.attachment import Attachment, plan_attachment
+from cni_calico.plugin.differences import Difference
 from cni_calico.plugin.endpoints import Recorded, read_recorded
 from cni_calico.plugin.mtu import read_mtu
-from cni_calico.plugin.plan import Difference, PodPlan
+from cni_calico.plugin.plan import PodPlan
 
 
 def check(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:

@@ -9,18 +9,15 @@ from cni_calico.errors import KernelError, LinkGone
 from cni_calico.kernel import addresses, netns, routes, sysctl
 from cni_calico.kernel.rtnl import Rtnl
 from cni_calico.plugin import hostroutes
+from cni_calico.plugin.differences import Difference, LinkState, Observed, select_differences
 from cni_calico.plugin.host import Borrowed, Host, is_joined, read_link, read_routes
 from cni_calico.plugin.plan import (
-    Difference,
-    LinkState,
-    Observed,
     PodPlan,
     Route,
     desired_host_sysctls,
     desired_pod_sysctls,
     format_mac,
     host_network,
-    select_differences,
 )
 
 TYPE_CHECKING = False
