@@ -217,6 +217,7 @@ class _Attempt:
         self.maybe_applied = False
         self._count = 0
         self._renewed = False
+        self._lost = False
         self._session: _Session | None = None
 
     def run(self) -> Answer | None:
@@ -271,8 +272,8 @@ class _Attempt:
             raise OutcomeUnknown(
                 f"cannot {self.doing}: {error}; it may have been done", details=DatastoreUnavailable.hint
             ) from error
-        if lost and not self._count and not self.deadline.expired():
-            self._count += 1
+        if lost and not self._lost and not self.deadline.expired():
+            self._lost = True
             return
         raise self._unavailable(error) from error
 

@@ -1,0 +1,111 @@
+"""An HTTP server that answers what a test tells it, request by request, on loopback.
+
+A step is ``(status, body)``, ``(status, body, {header: value})``, "close" (end the connection without an answer),
+"hang" (keep it open and say nothing) or a list of chunks: the events of a watch, "hang" among them keeps it open.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+REASONS = {200: "OK", 201: "Created"}
+
+
+class Scripted:
+    """Steps are taken in the order of the requests; ``requests`` are (method, path, headers, body)."""
+
+    def __init__(self, steps: Sequence[Any]) -> None:
+        self.steps = list(steps)
+        self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._open: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            for connection in self._open:
+                try:
+                    connection.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+                connection.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                self._open.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        stream = connection.makefile("rb")
+        try:
+            while self._one(connection, stream):
+                pass
+        except (OSError, ValueError):
+            pass
+
+    def _one(self, connection: socket.socket, stream: Any) -> bool:
+        line = stream.readline()
+        if not line:
+            return False
+        headers = {}
+        while (header := stream.readline().decode().strip()) != "":
+            name, _, value = header.partition(":")
+            headers[name.lower()] = value.strip()
+        body = stream.read(int(headers.get("content-length", 0)))
+        method, path, _ = line.decode().split(" ")
+        with self._lock:
+            self.requests.append((method, path, headers, body))
+            step = self.steps.pop(0) if self.steps else (500, {"message": "the script is over"})
+        return self._answer(connection, step)
+
+    def _answer(self, connection: socket.socket, step: Any) -> bool:
+        if step == "hang":
+            return True
+        if step == "close":
+            connection.shutdown(socket.SHUT_RDWR)
+            return False
+        if isinstance(step, bytes):
+            connection.sendall(step)
+            return True
+        if isinstance(step, list):
+            return self._stream(connection, step)
+        status, body, *more = step
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'No')}", f"Content-Length: {len(data)}"]
+        lines += [f"{name}: {value}" for name, value in (more[0] if more else {}).items()]
+        connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode() + data)
+        return True
+
+    def _stream(self, connection: socket.socket, events: Sequence[Any]) -> bool:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for event in events:
+            if event == "hang":
+                return True
+            data = event if isinstance(event, bytes) else json.dumps(event).encode() + b"\n"
+            connection.sendall(b"%x\r\n" % len(data) + data + b"\r\n")
+        connection.sendall(b"0\r\n\r\n")
+        return True
+
+
+@contextmanager
+def scripted(*steps: Any) -> Iterator[Scripted]:
+    server = Scripted(steps)
+    try:
+        yield server
+    finally:
+        server.close()
