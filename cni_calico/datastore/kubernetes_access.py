@@ -201,7 +201,7 @@ class _Fields:
         from binascii import Error, a2b_base64
 
         try:
-            return a2b_base64(data)
+            return a2b_base64("".join(data.split()), strict_mode=True)
         except (Error, ValueError):
             raise DatastoreDenied(
                 f"cannot use kubeconfig {self._path}: {name}-data is not base64", details=_HINT
@@ -248,20 +248,16 @@ def _login_by_library(paths: str) -> Login:
 
 def parse_url(url: str) -> tuple[str, str, int, str]:
     """(scheme, host, port, path) of a server's URL. Raises DatastoreDenied."""
-    scheme, separator, rest = (url if "://" in url else f"https://{url}").partition("://")
+    scheme, _, rest = (url if "://" in url else f"https://{url}").partition("://")
     authority, slash, path = rest.partition("/")
-    host, _, port = authority.rpartition("@")[2].rpartition(":")
-    if not host or port.endswith("]"):
-        host, port = authority.rpartition("@")[2], ""
-    host = host.strip("[]")
-    number = int(port) if port.isascii() and port.isdecimal() else {"https": 443, "http": 80}.get(scheme, 0)
-    if (
-        not separator
-        or scheme not in ("http", "https")
-        or not host
-        or (port and not port.isdecimal())
-        or number > 65535
-    ):
+    authority = authority.rpartition("@")[2]
+    if authority.startswith("["):
+        host, _, port = authority[1:].partition("]")
+    else:
+        host, _, port = authority.partition(":")
+    port = port.removeprefix(":")
+    number = int(port) if port.isascii() and port.isdecimal() else -1 if port else {"http": 80}.get(scheme, 443)
+    if scheme not in ("http", "https") or not host or not 0 < number < 65536:
         raise DatastoreDenied(f"cannot use the Kubernetes API server's address {url!r}", details=_HINT)
     return scheme, host, number, (slash + path).rstrip("/")
 
