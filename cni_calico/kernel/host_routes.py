@@ -1,0 +1,140 @@
+"""The main table's routes as HostRoute values: read, added, removed; many at a time.
+
+Rule: names stand for interfaces on this side of the door; a failure of one route does not keep the others from being
+tried, and all failures are reported. The hand-encoded netlink of the call path does it: thousands of routes are read in
+milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from errno import ENODEV, ENOENT, ESRCH
+from ipaddress import ip_address
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+from cni_calico.kernel import wire
+from cni_calico.kernel.links import decode_link, list_links
+from cni_calico.kernel.routes import Route, add_route, decode_route, delete_route, list_routes
+from cni_calico.kernel.rtnl import Rtnl
+from cni_calico.kernel.wire import Request
+from cni_calico.model.host import HostRoute
+
+KINDS = {1: "unicast", 6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}
+_KIND_NUMBERS = {name: number for number, name in KINDS.items()}
+_SCOPES = {0: "global", 253: "link", 254: "host", 255: "nowhere"}
+_SCOPE_NUMBERS = {name: number for number, name in _SCOPES.items()}
+RTA_PREFSRC = 7
+RTNH_F_ONLINK = 4
+RTM_F_CLONED = 0x200
+_FLAGS_AT = 8
+_V6_DEFAULT_METRIC = 1024
+_BATCH = 100
+
+
+def read_host_routes(deadline: Deadline) -> list[HostRoute]:
+    """Every route of the main tables of both families that is no local, broadcast or multicast one."""
+    routes = []
+    with Rtnl() as rtnl:
+        names = _names(rtnl, deadline)
+        for version in (4, 6):
+            try:
+                payloads = rtnl.dump(list_routes(version), deadline)
+            except KernelError:
+                if version == 4:
+                    raise
+                continue  # a kernel without IPv6
+            for payload in payloads:
+                route = _decode(payload, names)
+                if route is not None:
+                    routes.append(route)
+    return routes
+
+
+def _names(rtnl: Rtnl, deadline: Deadline) -> dict[int, str]:
+    links = (decode_link(payload) for payload in rtnl.dump(list_links(), deadline))
+    return {link.ifindex: link.name for link in links}
+
+
+def _decode(payload: bytes, names: dict[int, str]) -> HostRoute | None:
+    route = decode_route(payload)
+    flags = int.from_bytes(payload[_FLAGS_AT : _FLAGS_AT + 4], "little")
+    if route.kind not in KINDS or route.table != 254 or flags & RTM_F_CLONED:
+        return None
+    v6 = route.dst.version == 6
+    source = wire.attributes(payload, 12).get(RTA_PREFSRC)
+    unicast = route.kind == 1
+    return HostRoute(
+        dst=route.dst,
+        device=names.get(route.oif, "") if unicast else "",  # IPv6 shows "lo" for a blackhole
+        via=route.gateway,
+        kind=KINDS[route.kind],
+        onlink=bool(flags & RTNH_F_ONLINK),
+        scope="global" if v6 else _SCOPES.get(route.scope, str(route.scope)),
+        protocol=route.protocol,
+        source=None if source is None else ip_address(source),
+        metric=0 if v6 and route.metric == _V6_DEFAULT_METRIC else route.metric,
+    )
+
+
+def apply_host_routes(
+    add: Sequence[HostRoute], remove: Sequence[HostRoute], deadline: Deadline
+) -> list[tuple[HostRoute, KernelError]]:
+    """Replace or add, then remove; (route, error) of every one that failed. Absent is success for a removal."""
+    failures: list[tuple[HostRoute, KernelError]] = []
+    with Rtnl() as rtnl:
+        indexes = {name: index for index, name in _names(rtnl, deadline).items()}
+        for routes, build, tolerated in ((add, _addition, ()), (remove, _removal, (ESRCH, ENOENT, ENODEV))):
+            failures += _carry_out(rtnl, routes, build, tolerated, indexes, deadline)
+    return failures
+
+
+def _carry_out(
+    rtnl: Rtnl,
+    routes: Sequence[HostRoute],
+    build: object,
+    tolerated: Iterable[int],
+    indexes: dict[str, int],
+    deadline: Deadline,
+) -> list[tuple[HostRoute, KernelError]]:
+    failures: list[tuple[HostRoute, KernelError]] = []
+    ready: list[tuple[HostRoute, Request]] = []
+    for route in routes:
+        if route.device and route.device not in indexes:
+            if build is _addition:
+                failures.append((route, KernelError(f"cannot add route {route}: no such interface", errno=ENODEV)))
+            continue
+        ready.append((route, _addition(route, indexes) if build is _addition else _removal(route, indexes)))
+    for start in range(0, len(ready), _BATCH):
+        batch = ready[start : start + _BATCH]
+        outcomes = rtnl.submit([request for _, request in batch], deadline)
+        for (route, _), outcome in zip(batch, outcomes, strict=False):  # a fault ends a batch early
+            if outcome.error is not None and outcome.error.errno not in tolerated:
+                failures.append((route, outcome.error))
+    return failures
+
+
+def _kernel_route(route: HostRoute, indexes: dict[str, int], metric: int) -> Route:
+    return Route(
+        dst=route.dst,
+        oif=indexes.get(route.device, 0),
+        gateway=route.via,
+        metric=metric,
+        scope=_SCOPE_NUMBERS.get(route.scope, 0) if route.dst.version == 4 else 0,
+        protocol=route.protocol,
+        kind=_KIND_NUMBERS[route.kind],
+    )
+
+
+def _addition(route: HostRoute, indexes: dict[str, int]) -> Request:
+    made = _kernel_route(route, indexes, route.metric)
+    request = add_route(made, route.device or route.kind, replace=True, onlink=route.onlink)
+    if route.source is None:
+        return request
+    body = request.body + wire.attribute(RTA_PREFSRC, route.source.packed)
+    return Request(request.kind, request.flags, body, request.doing, request.point)
+
+
+def _removal(route: HostRoute, indexes: dict[str, int]) -> Request:
+    metric = _V6_DEFAULT_METRIC if route.dst.version == 6 and not route.metric else route.metric
+    return delete_route(_kernel_route(route, indexes, metric), route.device or route.kind)

@@ -1,0 +1,79 @@
+"""Notice that the kernel's network configuration changed; not what changed.
+
+Rule: the agent is level-triggered: a notification only says "look again". What a busy node does all the time (BIRD's
+routes, neighbours that are learnt) is filtered out here, by the fixed part of the message alone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from errno import EAGAIN, ENOBUFS
+from select import POLLIN, poll
+
+from cni_calico.errors import KernelError
+from cni_calico.kernel import wire
+
+# link, neighbours, IPv4 addresses, routes, IPv6 addresses, routes, settings of interfaces (netconf)
+_GROUPS = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400 | 1 << 23 | 1 << 24
+_ROUTES, _NEIGHBOURS = (24, 25), (28, 29)
+_PROTOCOL_AT, _STATE_AT = 5, 8
+_BIRD = 12
+_STATIC = 0x40 | 0x80  # NUD_NOARP, NUD_PERMANENT: entries that somebody made
+_BUFFER = 65536
+
+
+class Monitor:
+    """Notifications of the namespace the opening thread was in. ``wake`` may be called from any thread."""
+
+    def __init__(self) -> None:
+        try:
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+            self._socket.bind((0, _GROUPS))
+            self._socket.setblocking(False)
+        except OSError as e:
+            raise KernelError(f"cannot listen for kernel notifications: {e.strerror}", errno=e.errno or 0) from e
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether something happened within ``timeout_s``: a notification that matters, or ``wake``."""
+        poller = poll()
+        poller.register(self._socket.fileno(), POLLIN)
+        poller.register(self._wake, POLLIN)
+        woken = False
+        for fd, _ in poller.poll(max(0.0, timeout_s) * 1000):
+            if fd == self._wake:
+                os.eventfd_read(self._wake)
+                woken = True
+        return self.drain() or woken
+
+    def drain(self) -> bool:
+        """Read what has arrived; whether any of it matters."""
+        matters = False
+        while True:
+            try:
+                data = self._socket.recv(_BUFFER)
+            except OSError as e:
+                if e.errno == ENOBUFS:
+                    matters = True  # there was more than fits: look again at everything
+                    continue
+                if e.errno == EAGAIN:
+                    return matters
+                raise KernelError(f"cannot read kernel notifications: {e.strerror}", errno=e.errno or 0) from e
+            matters = matters or any(_matters(message) for message in wire.split_messages(data))
+
+    def wake(self) -> None:
+        os.eventfd_write(self._wake, 1)
+
+    def close(self) -> None:
+        self._socket.close()
+        os.close(self._wake)
+
+
+def _matters(message: wire.Message) -> bool:
+    if message.kind in _ROUTES:
+        return message.payload[_PROTOCOL_AT : _PROTOCOL_AT + 1] != bytes((_BIRD,))
+    if message.kind in _NEIGHBOURS:
+        state = int.from_bytes(message.payload[_STATE_AT : _STATE_AT + 2], "little")
+        return bool(state & _STATIC)
+    return True

@@ -1,0 +1,228 @@
+"""The agent's doors to the kernel against ``ip -j``: routes, tunnel devices, neighbours, notifications."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+
+import pytest
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+from cni_calico.kernel.host_routes import apply_host_routes, read_host_routes
+from cni_calico.kernel.interfaces import read_default_interface, read_interfaces
+from cni_calico.kernel.monitor import Monitor
+from cni_calico.kernel.tunnels import apply_vteps, change_tunnel, create_tunnel, read_tunnels, read_vteps, remove_tunnel
+from cni_calico.model.host import ForwardingEntry, HostInterface, HostRoute, NeighbourEntry, TunnelDevice
+from tests.netns.namespaces import Namespace, namespace
+from tests.netns.startups import add_card
+
+pytestmark = pytest.mark.netns
+
+V4 = TunnelDevice(
+    "vxlan.calico",
+    "vxlan",
+    1450,
+    ip_address("10.65.1.0"),
+    parent="eth0",
+    local=ip_address("10.0.0.1"),
+    vni=4096,
+    port=4789,
+    mac="66:00:00:00:00:01",
+)
+V6 = replace(
+    V4,
+    name="vxlan-v6.calico",
+    mtu=1430,
+    address=ip_address("fd65::1:0"),
+    local=ip_address("fd00::1"),
+    mac="66:00:00:00:00:02",
+)
+ROUTES = (
+    HostRoute(ip_network("10.65.2.0/26"), "eth0", ip_address("10.0.0.2")),
+    HostRoute(ip_network("10.65.9.0/26"), "eth0", ip_address("10.77.0.2"), onlink=True),
+    HostRoute(ip_network("10.65.1.0/26"), kind="blackhole"),
+    HostRoute(ip_network("10.65.1.5/32"), "calia", scope="link", protocol=3),
+    HostRoute(ip_network("10.65.1.6/32"), "calia", scope="link", protocol=3, source=ip_address("10.0.0.1")),
+    HostRoute(ip_network("fd65::2:0/122"), "eth0", ip_address("fd00::2")),
+    HostRoute(ip_network("fd65::1:0/122"), kind="blackhole"),
+    HostRoute(ip_network("fd65::1:5/128"), "calia", protocol=3),
+)
+
+
+@pytest.fixture
+def host() -> Iterator[Namespace]:
+    with namespace("agent") as ns:
+        add_card(ns, "eth0", "10.0.0.1/24", "fd00::1/64")
+        add_card(ns, "calia")
+        ns.do("route", "add", "default", "via", "10.0.0.254")
+        ns.do("route", "add", "10.65.7.0/26", "via", "10.0.0.7", "proto", "bird", "metric", "1024")
+        yield ns
+
+
+def soon() -> Deadline:
+    return Deadline.after(10)
+
+
+def _routes(add: list[HostRoute], remove: list[HostRoute]) -> tuple[list[str], list[HostRoute]]:
+    failed = [str(error) for _, error in apply_host_routes(add, remove, soon())]
+    return failed, read_host_routes(soon())
+
+
+def _dropped(route: HostRoute) -> HostRoute:
+    return replace(route, onlink=False)
+
+
+def test_interfaces_are_read_as_ip_shows_them(host: Namespace) -> None:
+    read: tuple[HostInterface, ...] = host.call(read_interfaces, soon())
+    shown = {entry["ifname"]: entry for entry in host.ip("addr", "show")}
+    assert {interface.name for interface in read} == set(shown)
+    for interface in read:
+        entry = shown[interface.name]
+        assert (interface.index, interface.mtu, interface.mac) == (entry["ifindex"], entry["mtu"], entry["address"])
+        assert interface.up == ("UP" in entry["flags"])
+        assert interface.kind == entry.get("linkinfo", {}).get("info_kind", "")
+        assert {str(a) for a in interface.addresses} == {f"{i['local']}/{i['prefixlen']}" for i in entry["addr_info"]}
+    assert host.call(read_default_interface, 4, soon()) == "eth0"
+    assert host.call(read_default_interface, 6, soon()) == ""
+
+
+def test_routes_are_added_read_and_removed(host: Namespace) -> None:
+    before = host.routes(4), host.routes(6)
+    failed, read = host.call(_routes, list(ROUTES), [])
+    assert failed == []
+    assert {_dropped(route) for route in ROUTES} <= {_dropped(route) for route in read}
+    shown = {entry["dst"]: entry for entry in (*host.routes(4), *host.routes(6))}
+    assert (shown["10.65.2.0/26"]["gateway"], shown["10.65.2.0/26"]["protocol"]) == ("10.0.0.2", "80")
+    assert shown["10.65.9.0/26"]["flags"] == ["onlink"]
+    assert shown["10.65.1.0/26"]["type"] == "blackhole"
+    assert (shown["10.65.1.5"]["scope"], shown["10.65.1.6"]["prefsrc"]) == ("link", "10.0.0.1")
+    assert shown["fd65::1:0/122"]["type"] == "blackhole"
+    assert host.call(_routes, list(ROUTES), [])[0] == []  # again: replaced by themselves
+    failed, read = host.call(_routes, [], list(ROUTES))
+    assert failed == []
+    assert (host.routes(4), host.routes(6)) == before
+    assert host.call(_routes, [], list(ROUTES))[0] == []  # absent is success
+
+
+def test_a_route_moves_to_another_interface(host: Namespace) -> None:
+    add_card(host, "calib")
+    old = ROUTES[3]
+    new = replace(old, device="calib")
+    host.call(_routes, [old], [])
+    failed, read = host.call(_routes, [new], [old])
+    assert failed == []
+    assert new in read and old not in read
+
+
+def test_one_bad_route_does_not_stop_the_others(host: Namespace) -> None:
+    bad = HostRoute(ip_network("10.65.8.0/26"), "eth0", ip_address("192.0.2.1"))  # the gateway is nowhere
+    gone = HostRoute(ip_network("10.65.8.64/26"), "eth9")
+    failed, read = host.call(_routes, [bad, gone, *ROUTES], [])
+    assert len(failed) == 2 and any("10.65.8.64/26 dev eth9: no such interface" in text for text in failed)
+    assert ROUTES[0] in read
+
+
+def _make(device: TunnelDevice) -> dict[str, TunnelDevice]:
+    create_tunnel(device, soon())
+    return read_tunnels([device.name], soon())
+
+
+def _change(device: TunnelDevice) -> dict[str, TunnelDevice]:
+    change_tunnel(device, soon())
+    return read_tunnels([device.name], soon())
+
+
+@pytest.mark.parametrize("device", [V4, V6], ids=["v4", "v6"])
+def test_vxlan_devices(host: Namespace, device: TunnelDevice) -> None:
+    assert host.call(read_tunnels, [device.name], soon()) == {}
+    assert host.call(_make, device) == {device.name: device}
+    (shown,) = host.ip("addr", "show", "dev", device.name)
+    data = shown["linkinfo"]["info_data"]
+    assert (data["id"], data["port"], data["link"], data["learning"]) == (4096, 4789, "eth0", False)
+    assert data["local" if device is V4 else "local6"] == str(device.local)
+    assert (shown["mtu"], shown["address"]) == (device.mtu, device.mac)
+    assert f"{device.address}/{32 if device is V4 else 128}" in host.addresses(device.name)
+    changed = replace(device, mtu=1300, mac="66:00:00:00:00:99", address=ip_address(int(device.address) + 1))
+    assert host.call(_change, changed) == {device.name: changed}
+    host.call(remove_tunnel, device.name, soon())
+    host.call(remove_tunnel, device.name, soon())
+    assert host.link(device.name) is None
+
+
+def test_tampering_with_a_device_shows(host: Namespace) -> None:
+    host.call(create_tunnel, V4, soon())
+    host.do("addr", "add", "10.65.1.77/32", "dev", "vxlan.calico")
+    assert host.call(read_tunnels, ["vxlan.calico"], soon())["vxlan.calico"].more_addresses
+    host.do("link", "set", "vxlan.calico", "down", "mtu", "1200")
+    host.call(change_tunnel, V4, soon())
+    assert host.call(read_tunnels, ["vxlan.calico"], soon()) == {"vxlan.calico": V4}
+
+
+def test_a_device_that_cannot_be_made_says_why(host: Namespace) -> None:
+    with pytest.raises(KernelError, match=r"cannot make vxlan\.calico: no interface eth9"):
+        host.call(create_tunnel, replace(V4, parent="eth9"), soon())
+    host.call(create_tunnel, V4, soon())
+    with pytest.raises(KernelError, match=r"cannot make vxlan\.calico: File exists"):
+        host.call(create_tunnel, V4, soon())
+
+
+NEIGHBOURS = [
+    NeighbourEntry("vxlan.calico", ip_address("10.65.2.0"), "66:00:00:00:00:02"),
+    NeighbourEntry("vxlan.calico", ip_address("10.65.3.0"), "66:00:00:00:00:03"),
+]
+ENTRIES = [
+    ForwardingEntry("vxlan.calico", "66:00:00:00:00:02", ip_address("10.0.0.2")),
+    ForwardingEntry("vxlan.calico", "66:00:00:00:00:03", ip_address("10.0.9.3")),
+]
+
+
+def _vteps(neighbours: tuple[list[NeighbourEntry], ...], entries: tuple[list[ForwardingEntry], ...]) -> object:
+    failures = apply_vteps(neighbours, entries, soon())  # type: ignore[arg-type]
+    return [str(failure) for failure in failures], read_vteps(["vxlan.calico"], soon())
+
+
+def test_vteps(host: Namespace) -> None:
+    host.call(create_tunnel, V4, soon())
+    assert host.call(_vteps, (NEIGHBOURS, []), (ENTRIES, [])) == ([], (set(NEIGHBOURS), set(ENTRIES)))
+    shown = host.run("bridge", "fdb", "show", "dev", "vxlan.calico").stdout
+    assert "66:00:00:00:00:03 dst 10.0.9.3 self permanent" in shown
+    assert {(e["dst"], e["lladdr"]) for e in host.ip("neigh", "show", "dev", "vxlan.calico")} == {
+        ("10.65.2.0", "66:00:00:00:00:02"),
+        ("10.65.3.0", "66:00:00:00:00:03"),
+    }
+    moved = replace(ENTRIES[0], remote=ip_address("10.0.0.22"))
+    assert host.call(_vteps, ([], [NEIGHBOURS[1]]), ([moved], ENTRIES)) == ([], ({NEIGHBOURS[0]}, {moved}))
+    assert host.call(_vteps, ([], [NEIGHBOURS[1]]), ([], [ENTRIES[1]]))[0] == []  # absent is success
+    host.call(remove_tunnel, "vxlan.calico", soon())
+    assert host.call(_vteps, (NEIGHBOURS, []), (ENTRIES, [])) == ([], (set(), set()))  # nothing to hold them
+
+
+def _noticed(command: list[str]) -> tuple[bool, bool]:
+    """(before, after) the command."""
+    import subprocess
+
+    monitor = Monitor()
+    before = monitor.wait(0)
+    subprocess.run(command, check=True)
+    return before, monitor.wait(0.5)
+
+
+@pytest.mark.parametrize(
+    ("command", "noticed"),
+    [
+        ("ip route add 10.65.2.0/26 via 10.0.0.2 proto 80", True),
+        ("ip route del 10.65.7.0/26", False),  # BIRD's
+        ("ip link set calia mtu 1400", True),
+        ("ip addr add 10.1.0.1/24 dev eth0", True),
+        ("ip neigh add 10.0.0.9 lladdr 66:00:00:00:00:09 dev eth0 nud permanent", True),
+        ("ip neigh add 10.0.0.9 lladdr 66:00:00:00:00:09 dev eth0 nud reachable", False),
+        ("sh -c 'echo 1 > /proc/sys/net/ipv4/conf/calia/forwarding'", True),
+        ("true", False),
+    ],
+)
+def test_notifications(host: Namespace, command: str, noticed: bool) -> None:
+    import shlex
+
+    assert host.call(_noticed, shlex.split(command)) == (False, noticed)
