@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from bootloader import prepare_bootloader
@@ -23,6 +24,7 @@ LAUNCH = ROOT / "build" / "launch"
 WORK = ROOT / ".cache" / "pyinstaller"
 # what decides about the bundle's bytes
 SOURCES = ("build/*.py", "build/*.spec", "build/launch/*.py", "cni_calico/**/*", "pyproject.toml", "requirements.lock")
+KEEP_S = 900  # longer than any one test
 
 
 def executables() -> list[str]:
@@ -87,6 +89,17 @@ def finish(bundle: Path, contents: str) -> None:
         os.utime(path, (when, when), follow_symlinks=False)
 
 
+def remove_old_contents(directory: Path) -> None:
+    """Every change of a source makes a contents directory: sooner than on a node, those of former builds go.
+
+    The last one stays, and those that a test which is still running may use.
+    """
+    marks = sorted(directory.glob(".calico-*/superseded"), key=lambda mark: mark.stat().st_mtime)
+    for mark in marks[:-1]:
+        if mark.stat().st_mtime < time.time() - KEEP_S:
+            shutil.rmtree(mark.parent)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Freeze the executables into a directory.")
     parser.add_argument("directory", type=Path)
@@ -103,6 +116,7 @@ def main() -> None:
     finish(bundle, contents)
     subprocess.run([ROOT / "build" / "install-bundle.sh", "--plain", bundle, arguments.directory], check=True)
     shutil.rmtree(bundle.parent.parent)
+    remove_old_contents(arguments.directory)
 
 
 if __name__ == "__main__":
