@@ -25,6 +25,7 @@ from cni_calico.model.fields import (
     parse_text,
     parse_text_map,
     source_of,
+    without_zone,
 )
 from cni_calico.model.resources import Affinity, Attribute, Block, Extra, Handle, IPAMConfig, Network
 
@@ -157,7 +158,7 @@ def _given(raw: JSON, name: str, default: Any) -> Any:
 
 def _parse_block_cidr(raw: Any, at: str) -> Network:
     try:
-        return ip_network(parse_text(raw, at))
+        return ip_network(without_zone(parse_text(raw, at)))
     except ValueError as e:
         raise Wrong(at, "the network of a block", raw) from e
 
@@ -247,7 +248,7 @@ def _parse_counts(raw: Any, at: str) -> dict[Network, int]:
     counts: dict[Network, int] = {}
     for cidr, number in parse_object(raw, at).items():
         try:
-            network = ip_network(cidr)
+            network = ip_network(without_zone(cidr))
         except ValueError as e:
             raise Wrong(at, "blocks in CIDR notation as its keys", cidr) from e
         counts[network] = parse_int(number, f'{at}["{cidr}"]')

@@ -13,7 +13,7 @@ from ipaddress import ip_network
 
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.codec_resources import API_VERSION
-from cni_calico.model.fields import JSON, Wrong, parse_object, parse_text, parse_text_map
+from cni_calico.model.fields import JSON, Wrong, parse_object, parse_text, parse_text_map, without_zone
 from cni_calico.model.keys import (
     PLURALS,
     AffinityKey,
@@ -146,7 +146,7 @@ def document_of(obj: JSON) -> dict[str, Any]:
 
 def _parse_cidr(spec: JSON) -> Network:
     try:
-        return ip_network(parse_text(spec.get("cidr"), "spec.cidr"))
+        return ip_network(without_zone(parse_text(spec.get("cidr"), "spec.cidr")))
     except ValueError as e:
         raise Wrong("spec.cidr", "the network of a block", spec.get("cidr")) from e
 

@@ -97,16 +97,23 @@ def parse_number_or_text(raw: Any, at: str) -> str:
     return str(raw) if type(raw) is int else parse_text(raw, at)
 
 
+def without_zone(text: str) -> str:
+    """The text, unless it has a zone ("fe80::1%eth0"): Go's parsers know none, and Python's take anything for one."""
+    if "%" in text:
+        raise ValueError("an address with a zone")
+    return text
+
+
 def parse_address(raw: Any, at: str) -> Address:
     try:
-        return ip_address(parse_text(raw, at))
+        return ip_address(without_zone(parse_text(raw, at)))
     except ValueError as e:
         raise Wrong(at, "an IP address", raw) from e
 
 
 def parse_interface(raw: Any, at: str) -> Interface:
     try:
-        return ip_interface(parse_text(raw, at))
+        return ip_interface(without_zone(parse_text(raw, at)))
     except ValueError as e:
         raise Wrong(at, "an IP address with its prefix length", raw) from e
 
@@ -114,7 +121,7 @@ def parse_interface(raw: Any, at: str) -> Interface:
 def parse_network(raw: Any, at: str) -> Network:
     """A network in CIDR notation; bits beyond the prefix are dropped, as Go's ParseCIDR does."""
     try:
-        return ip_network(parse_text(raw, at), strict=False)
+        return ip_network(without_zone(parse_text(raw, at)), strict=False)
     except ValueError as e:
         raise Wrong(at, "a network in CIDR notation", raw) from e
 

@@ -171,6 +171,8 @@ def covers(listing: ListKey, key: Key) -> bool:
 
 def _parse_cidr_name(text: str) -> Network:
     address, _, length = text.rpartition("-")
+    if "%" in address:
+        raise ValueError("a network has no zone")
     return ip_network(f"{address}/{length}")
 
 
