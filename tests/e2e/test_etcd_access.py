@@ -1,0 +1,624 @@
+"""Getting at etcd: endpoints that are dead, TLS, users, discovery, certificates that change."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+import pytest
+
+from cni_calico import faults
+from cni_calico.datastore import etcd_dns
+from cni_calico.datastore import etcd_pb2 as pb
+from cni_calico.datastore.client import Write
+from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import (
+    Compacted,
+    CorruptRecord,
+    DatastoreDenied,
+    DatastoreUnavailable,
+    DatastoreUnsupported,
+    DeadlineExceeded,
+    OutcomeUnknown,
+)
+from cni_calico.model.keys import HandleKey, HandleList, etcd_path
+from tests.contract import etcd_process
+from tests.contract.backends import empty_etcd
+from tests.e2e import etcd_admin
+from tests.e2e.etcd_certificates import Authority, make_authority
+
+pytestmark = [
+    pytest.mark.etcd,
+    pytest.mark.skipif(etcd_process.etcd_binary() is None, reason="no etcd: run tests/setup/build-go-tools.sh"),
+]
+
+ONE, TWO = HandleKey("net.one"), HandleKey("net.two")
+_serial = itertools.count()  # etcd reads its files at every handshake: each server keeps its own
+SERVED_NAMES = "IP:127.0.0.1,IP:::1,DNS:localhost"
+
+
+@pytest.fixture
+def soon() -> Deadline:
+    return Deadline.after(60)
+
+
+@pytest.fixture
+def undo() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[str]:
+    with etcd_process.single() as server:
+        yield server.urls[0]
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return make_authority(tmp_path_factory.mktemp("ca"))
+
+
+def tls_arguments(authority: Authority, names: str = SERVED_NAMES) -> list[str]:
+    """Clients must have a certificate; the server's own is for serverAuth only."""
+    cert, key = authority.issue(f"server-{next(_serial)}", "etcd-server", "serverAuth", names)
+    files = ["--cert-file", str(cert), "--key-file", str(key), "--trusted-ca-file", str(authority.certificate)]
+    return [*files, "--client-cert-auth"]
+
+
+@pytest.fixture(scope="module")
+def tls_server(authority: Authority) -> Iterator[etcd_process.Cluster]:
+    with etcd_process.single(arguments=tls_arguments(authority), scheme="https") as server:
+        yield server
+
+
+def tls_config(authority: Authority, urls: tuple[str, ...], name: str = "client", **others: str) -> EtcdConfig:
+    cert, key = authority.issue(name, name, "clientAuth")
+    return EtcdConfig(urls, key_file=str(key), cert_file=str(cert), ca_file=str(authority.certificate), **others)
+
+
+def opened(undo: ExitStack, config: EtcdConfig) -> EtcdStore:
+    store = EtcdStore(config)
+    undo.callback(store.close)
+    return store
+
+
+def silent_endpoint(undo: ExitStack) -> str:
+    """Takes connections and never says a word, as a stopped process does."""
+    s = undo.enter_context(socket.socket())
+    s.bind(("127.0.0.1", 0))
+    s.listen(64)
+    return f"http://127.0.0.1:{s.getsockname()[1]}"
+
+
+def black_hole(undo: ExitStack) -> str:
+    """Drops connection requests, as a host that is gone does: its queue is full."""
+    s = undo.enter_context(socket.socket())
+    s.bind(("127.0.0.1", 0))
+    s.listen(0)
+    for _ in range(3):
+        filler = undo.enter_context(socket.socket())
+        filler.setblocking(False)
+        filler.connect_ex(s.getsockname())
+    return f"http://127.0.0.1:{s.getsockname()[1]}"
+
+
+def refusing() -> str:
+    return f"http://127.0.0.1:{etcd_process.free_ports(1)[0]}"
+
+
+def took(began: float) -> float:
+    return time.monotonic() - began
+
+
+# -- endpoints ---------------------------------------------------------------------------------------------------------
+
+
+def test_refused_connections_fail_at_once_and_name_the_endpoints(undo, soon) -> None:
+    urls = (refusing(), refusing())
+    store = opened(undo, EtcdConfig(urls))
+    for call in (
+        lambda: store.get(ONE, soon),
+        lambda: store.list(HandleList(), soon),
+        lambda: store.commit([Write.create(ONE, {})], soon),
+    ):
+        began = time.monotonic()
+        with pytest.raises(DatastoreUnavailable, match="refused") as caught:
+            call()
+        assert not isinstance(caught.value, OutcomeUnknown)
+        assert all(url in str(caught.value) for url in urls)
+        assert took(began) < 5
+
+
+@pytest.mark.parametrize("kind", [black_hole, silent_endpoint])
+def test_three_endpoints_that_never_answer(undo, soon, kind) -> None:
+    urls = tuple(kind(undo) for _ in range(3))
+    store = opened(undo, EtcdConfig(urls))
+    began = time.monotonic()
+    with pytest.raises(DatastoreUnavailable, match="no answer") as caught:
+        store.commit([Write.create(ONE, {})], soon)
+    assert not isinstance(caught.value, OutcomeUnknown), "nothing can have been sent"
+    assert all(url in str(caught.value) for url in urls)
+    assert took(began) < 5
+    began = time.monotonic()
+    with pytest.raises((DatastoreUnavailable, DeadlineExceeded)):
+        store.get(ONE, Deadline.after(0.3))
+    assert took(began) < 2
+    began = time.monotonic()
+    failures: list[bool] = []
+
+    def read() -> None:
+        try:
+            store.get(ONE, soon)
+        except DatastoreUnavailable:
+            failures.append(True)
+
+    threads = [threading.Thread(target=read) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(failures) == 16
+    assert took(began) < 5, "threads must not wait for one another's attempts"
+
+
+@pytest.mark.parametrize("kind", [black_hole, silent_endpoint])
+def test_a_dead_endpoint_costs_one_bounded_attempt(undo, soon, plain, kind) -> None:
+    store = opened(undo, EtcdConfig((kind(undo), refusing(), plain)))
+    began = time.monotonic()
+    store.commit([Write.put(ONE, {"n": 1})], soon)
+    assert took(began) < 3
+    began = time.monotonic()
+    for _ in range(20):
+        assert store.get(ONE, soon).value == {"n": 1}
+    assert took(began) < 3
+
+
+def test_host_names_and_ipv6(undo, soon) -> None:
+    with etcd_process.single("::1") as server:
+        port = server.urls[0].rpartition(":")[2]
+        for url in (f"http://[::1]:{port}", f"[::1]:{port}/", f"http://localhost:{port}"):
+            opened(undo, EtcdConfig((url,))).commit([Write.put(ONE, {"u": url})], soon)
+
+
+def test_not_an_etcd(undo, soon) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    other = grpc.server(ThreadPoolExecutor(2))
+    port = other.add_insecure_port("127.0.0.1:0")
+    other.start()
+    undo.callback(lambda: other.stop(None).wait())
+    with pytest.raises(DatastoreUnsupported, match=f"127.0.0.1:{port}"):
+        opened(undo, EtcdConfig((f"http://127.0.0.1:{port}",))).get(ONE, soon)
+
+
+# -- TLS ---------------------------------------------------------------------------------------------------------------
+
+
+def test_tls_with_a_client_certificate(undo, soon, authority, tls_server) -> None:
+    port = tls_server.urls[0].rpartition(":")[2]
+    for url in (tls_server.urls[0], f"https://localhost:{port}", f"127.0.0.1:{port}"):
+        store = opened(undo, tls_config(authority, (url,)))
+        store.commit([Write.put(ONE, {"u": url})], soon)
+        assert store.get(ONE, soon).value == {"u": url}
+
+
+def test_tls_over_ipv6(undo, soon, authority) -> None:
+    with etcd_process.single("::1", tls_arguments(authority), "https") as server:
+        opened(undo, tls_config(authority, server.urls)).commit([Write.put(ONE, {})], soon)
+
+
+def test_tls_refusals_are_clear_and_quick(undo, soon, authority, tls_server, tmp_path) -> None:
+    good = tls_config(authority, tls_server.urls)
+    stranger = make_authority(tmp_path / "other", "other-ca")
+    cert, key = stranger.issue("client", "client", "clientAuth")
+    cases = {
+        "unknown CA": EtcdConfig(good.endpoints, key_file=good.key_file, cert_file=good.cert_file,
+                                 ca_file=str(stranger.certificate)),
+        "no client certificate": EtcdConfig(good.endpoints, ca_file=good.ca_file),
+        "a stranger's certificate": EtcdConfig(good.endpoints, key_file=str(key), cert_file=str(cert),
+                                               ca_file=good.ca_file),
+        "plain to a TLS port": EtcdConfig((good.endpoints[0].replace("https", "http"),)),
+    }  # fmt: skip
+    for name, config in cases.items():
+        began = time.monotonic()
+        with pytest.raises(DatastoreUnavailable) as caught:
+            opened(undo, config).commit([Write.put(ONE, {})], soon)
+        assert not isinstance(caught.value, OutcomeUnknown), name
+        assert "127.0.0.1" in str(caught.value) and took(began) < 5, name
+        assert "BEGIN" not in str(caught.value)
+
+
+def test_a_server_with_another_name_is_refused(undo, soon, authority) -> None:
+    arguments = tls_arguments(authority, "DNS:etcd.elsewhere")
+    with etcd_process.single(arguments=arguments, scheme="https") as server, pytest.raises(DatastoreUnavailable):
+        opened(undo, tls_config(authority, server.urls)).get(ONE, soon)
+
+
+def test_missing_files_are_named(undo, soon, tmp_path) -> None:
+    config = EtcdConfig(("https://127.0.0.1:1",), ca_file=str(tmp_path / "missing.crt"))
+    with pytest.raises(DatastoreUnavailable, match=r"missing\.crt"):
+        opened(undo, config).get(ONE, soon)
+
+
+def test_certificates_are_read_again_when_they_change(undo, soon, authority, tls_server, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("cni_calico.datastore.etcd_cluster.FILES_S", 0.0)
+    stranger = make_authority(tmp_path / "other", "other-ca")
+    cert, key = (tmp_path / name for name in ("client.crt", "client.key"))
+
+    def install(pair: tuple[Path, Path]) -> None:
+        for source, target in zip(pair, (cert, key), strict=True):
+            fresh = target.with_suffix(".new")
+            fresh.write_bytes(source.read_bytes())
+            fresh.rename(target)
+
+    install(stranger.issue("client", "client", "clientAuth"))
+    config = EtcdConfig(tls_server.urls, key_file=str(key), cert_file=str(cert), ca_file=str(authority.certificate))
+    store = opened(undo, config)
+    with pytest.raises(DatastoreUnavailable):
+        store.get(ONE, soon)
+    install(authority.issue("renewed", "client", "clientAuth"))
+    store.commit([Write.put(ONE, {"n": 1})], soon)
+    first = store._cluster._link
+    assert store.get(ONE, soon) is not None and store._cluster._link is first
+    install(authority.issue("renewed", "client", "clientAuth"))
+    assert store.get(ONE, soon) is not None and store._cluster._link is not first
+
+
+# -- users -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def secured(authority: Authority) -> Iterator[tuple[etcd_process.Cluster, EtcdConfig]]:
+    """TLS and users: root, calico (role on /calico/ only), and one known by the CN of its certificate."""
+    arguments = [*tls_arguments(authority), "--auth-token-ttl", "2"]
+    with etcd_process.single(arguments=arguments, scheme="https") as server:
+        config = tls_config(authority, server.urls, "somebody")
+        pems = [Path(p).read_bytes() for p in (config.ca_file, config.key_file, config.cert_file)]
+        target = server.urls[0].removeprefix("https://")
+        with grpc.secure_channel(target, grpc.ssl_channel_credentials(*pems)) as channel:
+            etcd_admin.add_role(channel, "calico-role", "/calico/")
+            etcd_admin.add_user(channel, "calico", "pa55-w0rd", "calico-role")
+            etcd_admin.add_user(channel, "calico-cn", "", "calico-role")
+            etcd_admin.add_role(channel, "other-role", "/other/")
+            etcd_admin.add_user(channel, "other-cn", "", "other-role")
+            etcd_admin.enable(channel, "r00t-w0rd")
+        yield server, config
+
+
+def with_login(config: EtcdConfig, username: str, password: str) -> EtcdConfig:
+    return EtcdConfig(config.endpoints, "", config.key_file, config.cert_file, config.ca_file, username, password)
+
+
+def test_user_and_password_survive_expired_tokens(undo, soon, secured) -> None:
+    _, config = secured
+    store = opened(undo, with_login(config, "calico", "pa55-w0rd"))
+    store.commit([Write.put(ONE, {"n": 1})], soon)
+    store._cluster._token = "expired.1"
+    assert store.get(ONE, soon).value == {"n": 1}
+    store._cluster._token = "expired.1"
+    store.commit([Write.put(ONE, {"n": 2})], soon)
+    revision = store.list(HandleList(), soon).revision
+    with store.watch(HandleList(), revision) as watch:
+        store._cluster._token = "expired.1"
+        store.commit([Write.put(ONE, {"n": 3})], soon)
+        assert watch.next(20)[0].value == {"n": 3}
+    store._cluster._token = "expired.1"
+    with store.watch(HandleList(), revision) as watch:
+        assert watch.next(20)[0].value == {"n": 3}
+
+
+def test_logs_in_again_after_the_server_was_restarted(undo, soon, secured) -> None:
+    server, config = secured
+    store = opened(undo, with_login(config, "calico", "pa55-w0rd"))
+    store.commit([Write.put(ONE, {"n": 1})], soon)
+    [member] = server.members
+    member.stop()
+    with pytest.raises(DatastoreUnavailable):
+        store.get(ONE, soon)
+    member.start(server.initial, "existing")
+    member.wait_serving()
+    assert store.get(ONE, soon).value == {"n": 1}
+
+
+def test_users_known_by_their_certificate(undo, soon, authority, secured) -> None:
+    server, _ = secured
+    opened(undo, tls_config(authority, server.urls, "calico-cn")).commit([Write.put(TWO, {"n": 1})], soon)
+
+
+def test_refused_users_are_told_without_their_password(undo, soon, authority, secured) -> None:
+    server, config = secured
+    for name, refused in {
+        "wrong password": with_login(config, "calico", "wr0ng-w0rd"),
+        "unknown user": with_login(config, "nobody", "wr0ng-w0rd"),
+        "no permission": tls_config(authority, server.urls, "other-cn"),
+        "certificate of nobody": config,
+    }.items():
+        store = opened(undo, refused)
+        for call in (lambda s: s.get(ONE, soon), lambda s: s.commit([Write.put(ONE, {})], soon)):
+            with pytest.raises(DatastoreDenied) as caught:
+                call(store)
+            assert "wr0ng" not in str(caught.value) + repr(caught.value) + repr(refused), name
+    denied = opened(undo, tls_config(authority, server.urls, "other-cn"))
+    with denied.watch(HandleList(), 1) as watch, pytest.raises(DatastoreDenied):
+        watch.next(20)
+
+
+def test_a_login_where_none_is_needed(undo, soon, plain) -> None:
+    store = opened(undo, EtcdConfig((plain,), username="calico", password="pa55-w0rd"))
+    for n in range(3):
+        store.commit([Write.put(ONE, {"n": n})], soon)
+    assert store.round_trips.by_operation["Authenticate"] == 1
+
+
+# -- discovery ---------------------------------------------------------------------------------------------------------
+
+
+class NameServer(threading.Thread):
+    """Answers SRV queries from a table, over UDP and TCP."""
+
+    def __init__(self, table: dict[str, list[tuple[int, int, int, str]]], *, truncate: bool = False) -> None:
+        super().__init__(daemon=True)
+        self.table = table
+        self.truncate = truncate
+        self.udp, self.tcp = socket.socket(type=socket.SOCK_DGRAM), socket.socket()
+        [self.port] = etcd_process.free_ports(1)
+        self.tcp.bind(("127.0.0.1", self.port))
+        self.udp.bind(("127.0.0.1", self.port))
+        self.tcp.listen()
+        self.start()
+        threading.Thread(target=self.serve_tcp, daemon=True).start()
+
+    def answer(self, query: bytes) -> bytes:
+        at, labels = 12, []
+        while query[at]:
+            labels.append(query[at + 1 : at + 1 + query[at]].decode())
+            at += 1 + query[at]
+        records = self.table.get(".".join(labels), [])
+        body = b""
+        for priority, weight, port, target in records:
+            name = b"".join(bytes([len(x)]) + x.encode() for x in target.split(".")) + b"\0"
+            data = struct.pack("!3H", priority, weight, port) + name
+            body += b"\xc0\x0c" + struct.pack("!HHIH", 33, 1, 60, len(data)) + data
+        flags = 0x8180 if records else 0x8183
+        return query[:2] + struct.pack("!5H", flags, 1, len(records), 0, 0) + query[12 : at + 5] + body
+
+    def run(self) -> None:
+        while True:
+            try:
+                query, sender = self.udp.recvfrom(512)
+            except OSError:
+                return
+            answer = self.answer(query)
+            if self.truncate:
+                answer = answer[:2] + b"\x83\x80\0\1\0\0\0\0\0\0" + query[12:]
+            self.udp.sendto(answer, sender)
+
+    def serve_tcp(self) -> None:
+        while True:
+            try:
+                connection, _ = self.tcp.accept()
+            except OSError:
+                return
+            with connection:
+                query = connection.recv(512)[2:]
+                answer = self.answer(query)
+                connection.sendall(struct.pack("!H", len(answer)) + answer)
+
+    def close(self) -> None:
+        for s in (self.udp, self.tcp):
+            s.shutdown(socket.SHUT_RDWR) if s is self.tcp else None
+            s.close()
+
+
+@pytest.fixture
+def name_server(undo, tmp_path, monkeypatch):
+    def start(table, **options) -> NameServer:
+        server = NameServer(table, **options)
+        undo.callback(server.close)
+        conf = tmp_path / "resolv.conf"
+        conf.write_text("search example\nnameserver 127.0.0.1\n")
+        monkeypatch.setattr(etcd_dns, "RESOLV_CONF", str(conf))
+        monkeypatch.setattr(etcd_dns, "PORT", server.port)
+        return server
+
+    return start
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_discovery_finds_the_cluster(undo, soon, plain, name_server, truncate) -> None:
+    port = int(plain.rpartition(":")[2])
+    dead = etcd_process.free_ports(1)[0]
+    table = {"_etcd-client._tcp.cluster.example": [(10, 1, dead, "127.0.0.1"), (1, 1, port, "localhost")]}
+    name_server(table, truncate=truncate)
+    store = opened(undo, EtcdConfig(discovery_srv="cluster.example"))
+    store.commit([Write.put(ONE, {"n": 1})], soon)
+    assert store.identity == "etcdv3:srv:cluster.example"
+
+
+def test_discovery_with_tls(undo, soon, authority, tls_server, name_server) -> None:
+    port = int(tls_server.urls[0].rpartition(":")[2])
+    name_server({"_etcd-client-ssl._tcp.cluster.example": [(1, 1, port, "localhost")]})
+    good = tls_config(authority, ())
+    config = EtcdConfig((), "cluster.example", good.key_file, good.cert_file, good.ca_file)
+    opened(undo, config).commit([Write.put(ONE, {})], soon)
+
+
+def test_discovery_that_finds_nothing(undo, soon, name_server, monkeypatch) -> None:
+    name_server({})
+    store = opened(undo, EtcdConfig(discovery_srv="cluster.example"))
+    with pytest.raises(DatastoreUnavailable, match=r"_etcd-client-ssl\._tcp\.cluster\.example"):
+        store.get(ONE, soon)
+    monkeypatch.setattr(etcd_dns, "PORT", etcd_process.free_ports(1)[0])
+    began = time.monotonic()
+    with pytest.raises(DatastoreUnavailable, match="cannot look up"):
+        opened(undo, EtcdConfig(discovery_srv="cluster.example")).get(ONE, soon)
+    assert took(began) < 5
+
+
+# -- what is particular to etcd as a store -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(undo, plain) -> EtcdStore:
+    made = opened(undo, EtcdConfig((plain,)))
+    empty_etcd(made)
+    return made
+
+
+def test_corrupt_records_are_named_and_kept(store, soon) -> None:
+    [one, _] = store.commit([Write.create(ONE, {"n": 1}), Write.create(TWO, {"n": 2})], soon).stored
+    put = pb.RequestOp(request_put=pb.PutRequest(key=etcd_path(ONE).encode(), value=b'{"n": '))
+    revision = store.list(HandleList(), soon).revision
+    store._cluster.write("Txn", pb.TxnRequest(success=[put]), "spoil", soon)
+    heard: list = []
+    store.corrupt = lambda key, why: heard.append(key)
+    for write in (Write.create(ONE, {}), Write.update(one, {}), Write.put(ONE, {}), Write.delete(one)):
+        with pytest.raises(CorruptRecord, match=r"handle/net\.one"):
+            store.commit([write, Write.update(store.get(TWO, soon), {"n": 3})], soon)
+    with pytest.raises(CorruptRecord):
+        store.get(ONE, soon)
+    assert [v.value for v in store.list(HandleList(), soon).items] == [{"n": 2}] and heard == [ONE]
+    with store.watch(HandleList(), revision) as watch:
+        assert [(e.key, e.value) for e in watch.next(20)] == [(ONE, None)]
+    store.commit([Write.remove(ONE)], soon)
+    assert store.get(ONE, soon) is None
+
+
+def test_compaction_is_told(store, soon) -> None:
+    first = store.commit([Write.put(ONE, {"n": 1})], soon).revision
+    last = store.commit([Write.put(ONE, {"n": 2})], soon).revision
+    store._cluster.read("Compact", pb.CompactionRequest(revision=last, physical=True), "compact", soon)
+    with pytest.raises(Compacted):
+        store.list(HandleList(), soon, revision=first)
+    for revision in (first - 1, last + 1000):
+        with store.watch(HandleList(), revision) as watch, pytest.raises(Compacted):
+            watch.next(20)
+    assert store.list(HandleList(), soon, revision=last).items[0].value == {"n": 2}
+
+
+def test_long_lists_come_in_pages_of_one_moment(store, soon, monkeypatch) -> None:
+    monkeypatch.setattr("cni_calico.datastore.etcd.PAGE", 7)
+    for start in (0, 25):
+        store.commit([Write.put(HandleKey(f"net.{i:03}"), {"n": 1}) for i in range(start, start + 25)], soon)
+    other = EtcdStore(store._cluster._config)
+    real = store._cluster.read
+    pages: list = []
+
+    def read(name, request, *arguments, **options):
+        answer = real(name, request, *arguments, **options)
+        pages.append(len(answer.kvs))
+        other.commit([Write.put(HandleKey("net.049"), {"n": 2}), Write.remove(HandleKey("net.048"))], soon)
+        return answer
+
+    monkeypatch.setattr(store._cluster, "read", read)
+    listing = store.list(HandleList(), soon)
+    other.close()
+    assert pages == [7] * 7 + [1]
+    assert [v.value for v in listing.items] == [{"n": 1}] * 50
+    assert {v.key for v in listing.items} == {HandleKey(f"net.{i:03}") for i in range(50)}
+
+
+def test_faults(store, soon, undo) -> None:
+    undo.callback(faults.install, None)
+    faults.install(faults.Plan("etcd.commit:before:1:fail,etcd.commit:after:1:fail,etcd.read:before:2:fail"))
+    with pytest.raises(DatastoreUnavailable) as caught:
+        store.commit([Write.create(ONE, {"n": 1})], soon)
+    assert not isinstance(caught.value, OutcomeUnknown) and store.get(ONE, soon) is None
+    with pytest.raises(DatastoreUnavailable):
+        store.get(ONE, soon)
+    with pytest.raises(OutcomeUnknown):
+        store.commit([Write.create(ONE, {"n": 2})], soon)
+    assert store.get(ONE, soon).value == {"n": 2}
+
+
+def test_too_large_a_record_is_refused(store, soon) -> None:
+    with pytest.raises(Exception, match="too large") as caught:
+        store.commit([Write.create(ONE, {"x": "y" * 2_000_000})], soon)
+    assert not isinstance(caught.value, OutcomeUnknown)
+    assert store.get(ONE, soon) is None
+
+
+def test_a_forked_child_is_told(store, soon) -> None:
+    store.get(ONE, soon)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            store.get(ONE, soon)
+        except DatastoreUnavailable:
+            store.close()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert store.get(ONE, soon) is None
+
+
+def test_a_closed_store_is_unavailable(store, soon) -> None:
+    store.get(ONE, soon)
+    store.close()
+    with pytest.raises(DatastoreUnavailable, match="closed"):
+        store.get(ONE, soon)
+
+
+def test_a_write_whose_answer_is_lost_is_unknown(undo, soon, plain, monkeypatch) -> None:
+    """The member takes the write and never answers: a proxy that swallows what comes back."""
+    monkeypatch.setattr("cni_calico.datastore.etcd_cluster.WRITE_S", 0.5)
+    proxy = Proxy(plain)
+    undo.callback(proxy.close)
+    store = opened(undo, EtcdConfig((proxy.url, plain)))
+    empty_etcd(store)
+    assert store.get(ONE, soon) is None
+    proxy.swallow = True
+    with pytest.raises(OutcomeUnknown, match=proxy.url):
+        store.commit([Write.create(ONE, {"n": 1})], soon)
+    assert store.get(ONE, soon).value == {"n": 1}, "it was applied, and another endpoint says so"
+
+
+class Proxy:
+    """Forwards connections to an endpoint; ``swallow``: drops what the server answers."""
+
+    def __init__(self, url: str) -> None:
+        self.swallow = False
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        self.upstream = (host, int(port))
+        self.listener = socket.socket()
+        self.listener.bind(("127.0.0.1", 0))
+        self.listener.listen()
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.open: list[socket.socket] = []
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self) -> None:
+        while True:
+            try:
+                client, _ = self.listener.accept()
+                server = socket.create_connection(self.upstream)
+            except OSError:
+                return
+            self.open += [client, server]
+            threading.Thread(target=self.copy, args=(client, server, False), daemon=True).start()
+            threading.Thread(target=self.copy, args=(server, client, True), daemon=True).start()
+
+    def copy(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
+        try:
+            while data := source.recv(65536):
+                if not (answers and self.swallow):
+                    target.sendall(data)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        for s in (self.listener, *self.open):
+            s.close()
