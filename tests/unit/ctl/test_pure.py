@@ -1,0 +1,163 @@
+"""Settings, patches, kinds, tables: pure parts of calicoctl."""
+
+import pytest
+
+from cni_calico.ctl.kinds import ALIASES, parse_kind
+from cni_calico.ctl.main import main
+from cni_calico.ctl.patching import json_patch, merge_patch
+from cni_calico.ctl.settings import parse_config, parse_environment, read_config
+from cni_calico.ctl.tables import render_box, render_columns
+from cni_calico.errors import InvalidConfig
+from cni_calico.model.settings import LOCAL_PATH
+
+HEAD = "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata:\nspec:\n"
+
+
+class TestSettings:
+    def test_file(self, tmp_path):
+        path = tmp_path / "calicoctl.cfg"
+        path.write_text(
+            HEAD
+            + "  datastoreType: etcdv3\n  etcdEndpoints: https://a:2379, https://b:2379\n  etcdKeyFile: /k\n"
+            + "  etcdCertFile: /c\n  etcdCACertFile: /ca\n  etcdUsername: u\n  etcdPassword: secret\n"
+        )
+        config = read_config(str(path), {"DATASTORE_TYPE": "kubernetes", "ETCD_ENDPOINTS": "http://x"})
+        assert (config.type, config.etcd_endpoints) == ("etcdv3", ("https://a:2379", "https://b:2379"))
+        assert (config.etcd_key_file, config.etcd_cert_file, config.etcd_ca_cert_file) == ("/k", "/c", "/ca")
+        assert (config.etcd_username, config.etcd_password) == ("u", "secret")
+        assert "secret" not in repr(config)
+
+    def test_json_is_fine_too(self):
+        text = '{"apiVersion":"projectcalico.org/v3","kind":"CalicoAPIConfig","spec":{"kubeconfig":"/k"}}'
+        config = parse_config(text)
+        assert (config.type, config.kubernetes.kubeconfig) == ("kubernetes", "/k")
+
+    def test_nothing_configured_is_the_embedded_store(self, tmp_path):
+        config = parse_environment({})
+        assert (config.type, config.path) == ("local", LOCAL_PATH)
+        assert parse_config(HEAD).type == "local"
+
+    def test_environment(self):
+        config = parse_environment(
+            {"ETCD_ENDPOINTS": "http://a", "CALICO_ETCD_ENDPOINTS": "http://b,http://c", "ETCD_KEY_FILE": "/k"}
+        )
+        assert (config.type, config.etcd_endpoints, config.etcd_key_file) == ("etcdv3", ("http://b", "http://c"), "/k")
+        assert parse_environment({"KUBECONFIG": "/k"}).type == "kubernetes"
+        local = parse_environment({"KUBECONFIG": "/k", "DATASTORE_PATH": "/x.db"})
+        assert (local.type, local.path) == ("local", "/x.db")
+        assert parse_environment({"DATASTORE_TYPE": "kubernetes", "ETCD_ENDPOINTS": "http://a"}).type == "kubernetes"
+
+    @pytest.mark.parametrize(
+        ("text", "error"),
+        [
+            ("kind: Other", "expected one document of kind CalicoAPIConfig"),
+            ("", "expected one document of kind CalicoAPIConfig"),
+            ("apiVersion: v1\nkind: CalicoAPIConfig", "apiVersion must be projectcalico.org/v3, got v1"),
+            (HEAD + "  etcdKey: inline", "spec.etcdKey is not supported"),
+            (HEAD + "  etcdEndpoints: [a]", "spec.etcdEndpoints must be a text"),
+            ("a: [", "cannot read /etc/calico/calicoctl.cfg"),
+        ],
+    )
+    def test_errors(self, text, error):
+        with pytest.raises(InvalidConfig) as caught:
+            parse_config(text)
+        assert error in str(caught.value)
+
+    def test_a_file_that_was_named_must_exist(self, tmp_path):
+        with pytest.raises(InvalidConfig) as caught:
+            read_config(str(tmp_path / "none"), {})
+        assert "No such file" in str(caught.value)
+
+
+class TestPatches:
+    def test_the_examples_of_rfc_7386(self):
+        for target, patch, result in (
+            ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+            ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+            ({"a": "b"}, {"a": None}, {}),
+            ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+            ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+            ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+            ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+            (["a", "b"], ["c", "d"], ["c", "d"]),
+            ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+            ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+            ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+        ):
+            assert merge_patch(target, patch) == result
+
+    def test_operations_of_rfc_6902(self):
+        for target, operation, result in (
+            ({"a": 1}, {"op": "add", "path": "/b", "value": 2}, {"a": 1, "b": 2}),
+            ({"a": [1, 2]}, {"op": "add", "path": "/a/1", "value": 9}, {"a": [1, 9, 2]}),
+            ({"a": [1]}, {"op": "add", "path": "/a/-", "value": 2}, {"a": [1, 2]}),
+            ({"a": 1, "b": 2}, {"op": "remove", "path": "/b"}, {"a": 1}),
+            ({"a": [1, 2]}, {"op": "remove", "path": "/a/0"}, {"a": [2]}),
+            ({"a": [1, 2]}, {"op": "replace", "path": "/a/0", "value": 3}, {"a": [3, 2]}),
+            ({"a": {"b": 1}, "c": {}}, {"op": "move", "from": "/a/b", "path": "/c/d"}, {"a": {}, "c": {"d": 1}}),
+            ({"a": {"b": 1}}, {"op": "copy", "from": "/a", "path": "/c"}, {"a": {"b": 1}, "c": {"b": 1}}),
+            ({"a/b": {"~": 1}}, {"op": "replace", "path": "/a~1b/~0", "value": 2}, {"a/b": {"~": 2}}),
+            ({"a": 1}, {"op": "test", "path": "/a", "value": 1}, {"a": 1}),
+            ({"a": 1}, {"op": "add", "path": "", "value": {"b": 1}}, {"b": 1}),
+        ):
+            before = repr(target)
+            assert json_patch(target, [operation]) == result
+            assert repr(target) == before
+
+    @pytest.mark.parametrize(
+        "operations",
+        [
+            {},
+            [1],
+            [{"op": "remove", "path": "/b"}],
+            [{"op": "remove", "path": "/l/5"}],
+            [{"op": "add", "path": "/l/5", "value": 1}],
+            [{"op": "add", "path": "/l/x", "value": 1}],
+            [{"op": "add", "path": "/a/b/c", "value": 1}],
+            [{"op": "add", "path": "/a/b", "value": 1}],
+            [{"op": "add", "path": "/b"}],
+            [{"op": "add", "path": "b", "value": 1}],
+            [{"op": "test", "path": "/a", "value": 2}],
+            [{"op": "fix", "path": "/a"}],
+            [{"op": "copy", "path": "/b"}],
+        ],
+    )
+    def test_patches_that_do_not_fit(self, operations):
+        with pytest.raises(InvalidConfig):
+            json_patch({"a": 1, "l": [1]}, operations)
+
+
+def test_kinds_as_users_write_them():
+    for text, kind in (
+        ("ippool", "IPPool"),
+        ("IPPools", "IPPool"),
+        ("ipp", "IPPool"),
+        ("nodes", "Node"),
+        ("wep", "WorkloadEndpoint"),
+        ("workloadendpoints", "WorkloadEndpoint"),
+        ("bgppeers", "BGPPeer"),
+        ("felixconfig", "FelixConfiguration"),
+        ("gnp", "GlobalNetworkPolicy"),
+        ("policies", "NetworkPolicy"),
+        ("networkpolicies", "NetworkPolicy"),
+        ("caliconodestatuses", "CalicoNodeStatus"),
+        ("clusterinformations", "ClusterInformation"),
+    ):
+        assert parse_kind(text) == kind
+    with pytest.raises(InvalidConfig):
+        parse_kind("pod")
+    assert len(ALIASES) > 60
+
+
+def test_tables():
+    assert render_columns(("A", "LONG"), [("value", "x")]) == "A       LONG   \nvalue   x      \n\n"
+    box = "+-----+----+\n|  A  | B  |\n+-----+----+\n| xxx |  1 |\n| y   | 10 |\n+-----+----+\n"
+    assert render_box(("A", "B"), [("xxx", "1"), ("y", "10")], right=(1,)) == box
+
+
+def test_the_executables_entry_point(monkeypatch, capsys, tmp_path):
+    config = tmp_path / "calicoctl.cfg"
+    config.write_text(HEAD + f"  datastorePath: {tmp_path}/none.db\n")
+    monkeypatch.setattr("sys.argv", ["calicoctl", "get", "nodes", f"--config={config}"])
+    assert main() == 1
+    assert "does not exist yet" in capsys.readouterr().err
