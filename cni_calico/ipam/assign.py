@@ -18,7 +18,7 @@ from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.pools import WORKLOAD, reserved_networks, select_pools
 from cni_calico.ipam.release import leave_unselected_blocks
 from cni_calico.ipam.search import BlockSearch, Scope, Source
-from cni_calico.ipam.timestamps import allocation_time
+from cni_calico.ipam.timestamps import stamped
 from cni_calico.ipam.view import Facts
 from cni_calico.model.keys import IPAMConfigKey
 from cni_calico.model.resources import IPAMConfig, Network
@@ -107,7 +107,7 @@ class Assignment:
         request = self._request
         take = Take(
             request.handle_id,
-            {**request.attributes, "timestamp": allocation_time(self._now_ns)},
+            stamped(request.attributes, self._now_ns),
             num4=missing.get(4, 0),
             num6=missing.get(6, 0),
         )

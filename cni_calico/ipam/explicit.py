@@ -17,7 +17,7 @@ from cni_calico.ipam.claims import secure_block
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.pools import pool_of
 from cni_calico.ipam.search import Scope
-from cni_calico.ipam.timestamps import allocation_time
+from cni_calico.ipam.timestamps import stamped
 from cni_calico.ipam.view import Facts
 from cni_calico.model.keys import AffinityKey
 from cni_calico.model.resources import Address, Block, IPPool, Network
@@ -37,7 +37,7 @@ def assign_address(
     """
     pool = _pool_with(facts, address)
     cidr = block_of(pool, address)
-    take = Take(handle_id, {**attributes, "timestamp": allocation_time(now_ns)}, addresses=(address,))
+    take = Take(handle_id, stamped(attributes, now_ns), addresses=(address,))
     config = read_config(ledger, facts)
     scope = Scope(facts.node.name, address.version, (pool,), config, (), now_ns)
     while True:

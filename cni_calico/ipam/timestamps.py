@@ -5,6 +5,10 @@ Rule: times are Unix nanoseconds inside; texts only here.
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _DAYS_1970 = 719468  # days from 0000-03-01 to 1970-01-01
 
 
@@ -26,6 +30,11 @@ def allocation_time(now_ns: int) -> str:
     day, time = _civil(now_ns)
     fraction = f"{now_ns % 1_000_000_000:09}".rstrip("0")
     return f"{day} {time}{'.' if fraction else ''}{fraction} +0000 UTC"
+
+
+def stamped(attributes: Mapping[str, str], now_ns: int) -> dict[str, str]:
+    """An allocation's attributes with its time; those of tunnel addresses (the ones with a type) have none upstream."""
+    return dict(attributes) if "type" in attributes else {**attributes, "timestamp": allocation_time(now_ns)}
 
 
 def claim_time(now_ns: int) -> str:
