@@ -8,6 +8,7 @@ import pytest
 
 from cni_calico.model.settings import DatastoreConfig
 from tests.e2e.calls import Node
+from tests.e2e.kube_fixtures import kube, running, soon, store  # noqa: F401 - fixtures
 from tests.netns.conftest import host_ns, make_pod_ns, pod_ns  # noqa: F401 - fixtures
 from tests.netns.namespaces import Namespace
 

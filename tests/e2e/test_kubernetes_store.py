@@ -1,0 +1,539 @@
+"""The Kubernetes datastore on a real API server: what the contract suite cannot say for all backends."""
+
+from __future__ import annotations
+
+import json
+import sys
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.datastore.client import CommitConflict, Versioned, Write
+from cni_calico.datastore.kubernetes import KubernetesStore
+from cni_calico.datastore.kubernetes_layout import CRD_ROOT
+from cni_calico.deadline import Deadline
+from cni_calico.errors import (
+    Compacted,
+    DatastoreDenied,
+    DatastoreError,
+    DatastoreUnavailable,
+    DatastoreUnsupported,
+    RecordRefused,
+)
+from cni_calico.model.codec import decode_endpoint, decode_node, decode_pool
+from cni_calico.model.crd import affinity_labels
+from cni_calico.model.keys import (
+    AffinityKey,
+    AffinityList,
+    BlockKey,
+    BlockList,
+    EverythingList,
+    HandleKey,
+    HandleList,
+    ResourceKey,
+    ResourceList,
+)
+from cni_calico.model.settings import KubernetesAccess
+from tests.e2e.kube import Cluster, running_cluster
+from tests.e2e.kube_fixtures import NAMESPACE
+
+pytestmark = pytest.mark.kubernetes
+
+VECTORS = Path(__file__).parents[1] / "golden" / "vectors"
+NODE, POD = "node-1", "web-0"
+ENDPOINT = ResourceKey("WorkloadEndpoint", "node--1-k8s-web--0-eth0", NAMESPACE)
+BLOCK = ip_network("10.65.0.0/26")
+CONTAINER = "cni.projectcalico.org/containerID"
+POD_IP, POD_IPS = "cni.projectcalico.org/podIP", "cni.projectcalico.org/podIPs"
+
+
+def block(number: int = 1, **changes: Any) -> dict[str, Any]:
+    return {
+        "cidr": str(BLOCK),
+        "affinity": f"host:{NODE}",
+        "allocations": [None] * 64,
+        "unallocated": list(range(64)),
+        "attributes": [],
+        "sequenceNumber": number,
+        "sequenceNumberForAllocation": {},
+        "deleted": False,
+        **changes,
+    }
+
+
+def endpoint(container: str, *networks: str) -> dict[str, Any]:
+    return {"spec": {"containerID": container, "ipNetworks": list(networks)}}
+
+
+def annotations(pod: dict[str, Any]) -> dict[str, str]:
+    return {k: v for k, v in (pod["metadata"].get("annotations") or {}).items() if k.startswith("cni.projectcalico")}
+
+
+# -- what upstream stored ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in VECTORS.glob("k8s-0*.json")))
+def test_what_upstream_stored_is_accepted_read_and_written_back(
+    name: str, kube: Cluster, store: KubernetesStore, soon: Deadline
+) -> None:
+    dump = {k: v for k, v in json.loads((VECTORS / name).read_text()).items() if k not in ("nodes", "pods")}
+    stored: dict[tuple[str, str], Any] = {}
+    for plural, objects in dump.items():
+        for obj in objects:
+            metadata = {k: v for k, v in obj["metadata"].items() if k in ("name", "namespace", "labels", "annotations")}
+            made = kube.request("POST", f"{CRD_ROOT}/{plural}", {**obj, "metadata": metadata})
+            assert (made["spec"], made.get("status")) == (obj["spec"], obj.get("status"))
+            stored[plural, metadata["name"]] = made
+    records = store.list(EverythingList(), soon).items
+    assert len(records) == len(stored)
+    for record in records:
+        again = store.get(record.key, soon)
+        assert again == record
+        [written] = store.commit([Write.update(again, again.value)], soon).stored
+        assert written.value == record.value
+    for (plural, object_name), before in stored.items():
+        after = kube.request("GET", f"{CRD_ROOT}/{plural}/{object_name}")
+        for obj in (before, after):
+            for field in ("resourceVersion", "generation", "managedFields"):
+                obj["metadata"].pop(field, None)
+        assert after == before
+
+
+# -- validation by the API server -------------------------------------------------------------------------------------
+
+
+def pool(name: str, **spec: Any) -> tuple[ResourceKey, dict[str, Any]]:
+    return ResourceKey("IPPool", name), {"metadata": {"name": name}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"cidr": "10.0.0.0"},
+        {"cidr": "300.0.0.0/8"},
+        {},
+        {"cidr": "10.0.0.0/16", "blockSize": 33},
+        {"cidr": "10.0.0.0/16", "blockSize": 19},
+        {"cidr": "10.0.0.0/28", "blockSize": 26},
+        {"cidr": "fd00::/48", "blockSize": 64},
+        {"cidr": "10.0.0.0/16", "ipipMode": "Sometimes"},
+        {"cidr": "10.0.0.0/16", "ipipMode": "Always", "vxlanMode": "CrossSubnet"},
+        {"cidr": "fd00::/48", "ipipMode": "Always"},
+        {"cidr": "10.0.0.0/16", "allowedUses": ["Play"]},
+        {"cidr": "10.0.0.0/16", "natOutgoing": "yes"},
+    ],
+    ids=range(12),
+)
+def test_a_wrong_pool_is_refused(spec: dict[str, Any], store: KubernetesStore, soon: Deadline) -> None:
+    key, value = pool("wrong", **spec)
+    with pytest.raises(RecordRefused, match=r"cannot create IPPool wrong: .*spec"):
+        store.commit([Write.create(key, value)], soon)
+
+
+def test_what_must_not_change_does_not(store: KubernetesStore, soon: Deadline) -> None:
+    key, value = pool("p", cidr="10.0.0.0/16", blockSize=26, natOutgoing=False)
+    [made] = store.commit([Write.create(key, value)], soon).stored
+    for change in ({"cidr": "10.1.0.0/16"}, {"blockSize": 27}):
+        with pytest.raises(RecordRefused, match="cannot be changed"):
+            store.commit([Write.update(made, {**value, "spec": {**value["spec"], **change}})], soon)
+    [changed] = store.commit(
+        [Write.update(made, {**value, "spec": {**value["spec"], "natOutgoing": True}})], soon
+    ).stored
+    assert decode_pool(key, changed.value).nat_outgoing
+
+
+def test_fields_of_newer_releases_are_kept(store: KubernetesStore, soon: Deadline) -> None:
+    key, value = pool("p", cidr="10.0.0.0/16", futureField={"a": [1]}, awsSubnetID="subnet-1")
+    store.commit([Write.create(key, value)], soon)
+    assert store.get(key, soon).value["spec"]["futureField"] == {"a": [1]}
+
+
+def test_users_metadata_of_a_resource_comes_back(kube: Cluster, store: KubernetesStore, soon: Deadline) -> None:
+    key, value = pool("p", cidr="10.0.0.0/16")
+    value["metadata"] |= {"labels": {"site": "a"}, "annotations": {"note": "b"}}
+    store.commit([Write.create(key, value)], soon)
+    path = f"{CRD_ROOT}/ippools/p"
+    owned = [{"apiVersion": "v1", "kind": "Namespace", "name": "x", "uid": "1"}]
+    patch = {"metadata": {"finalizers": ["example.org/hold"], "ownerReferences": owned}}
+    kube.request("PATCH", path, patch, content_type="application/merge-patch+json")
+    read = store.get(key, soon)
+    assert (read.value["metadata"]["labels"], read.value["metadata"]["annotations"]) == ({"site": "a"}, {"note": "b"})
+    store.commit([Write.update(read, {**read.value, "spec": {"cidr": "10.0.0.0/16", "disabled": True}})], soon)
+    after = kube.request("GET", path)
+    assert after["metadata"]["finalizers"] == ["example.org/hold"] and after["metadata"]["ownerReferences"] == owned
+    kube.request("PATCH", path, {"metadata": {"finalizers": None}}, content_type="application/merge-patch+json")
+
+
+# -- IPAM records -----------------------------------------------------------------------------------------------------
+
+
+def test_affinities_are_found_by_their_labels(kube: Cluster, store: KubernetesStore, soon: Deadline) -> None:
+    mine = [AffinityKey(NODE, BLOCK), AffinityKey(NODE, ip_network("fd00::/122"))]
+    others = [AffinityKey("node-10", BLOCK), AffinityKey(NODE, ip_network("10.65.0.64/26"), "virtual")]
+    for key in (*mine, *others):
+        store.commit([Write.create(key, {"state": "pending", "deleted": False})], soon)
+    assert [v.key for v in store.list(AffinityList(NODE), soon).items] == mine
+    assert [v.key for v in store.list(AffinityList(NODE, 6), soon).items] == mine[1:]
+    assert [v.key for v in store.list(AffinityList(type="virtual"), soon).items] == others[1:]
+    assert len(store.list(AffinityList(), soon).items) == 3
+    obj = kube.request("GET", f"{CRD_ROOT}/blockaffinities/node-1-10-65-0-0-26")
+    assert obj["spec"]["deleted"] == "false" and obj["metadata"]["labels"] == affinity_labels(mine[0])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "plural", "mark"),
+    [
+        (BlockKey(BLOCK), block(), "ipamblocks", True),
+        (HandleKey("net.abc"), {"block": {str(BLOCK): 1}, "deleted": False}, "ipamhandles", True),
+        (AffinityKey(NODE, BLOCK), {"state": "confirmed", "deleted": False}, "blockaffinities", "true"),
+    ],
+    ids=["block", "handle", "affinity"],
+)
+def test_a_half_done_deletion_is_finished_by_whoever_reads(
+    key: Any, value: Any, plural: str, mark: Any, kube: Cluster, store: KubernetesStore, soon: Deadline
+) -> None:
+    def half_delete() -> None:
+        store.commit([Write.create(key, value)], soon)
+        [obj] = kube.request("GET", f"{CRD_ROOT}/{plural}")["items"]
+        obj["spec"]["deleted"] = mark
+        kube.request("PUT", f"{CRD_ROOT}/{plural}/{obj['metadata']['name']}", obj)
+
+    def left() -> int:
+        return len(kube.request("GET", f"{CRD_ROOT}/{plural}")["items"])
+
+    half_delete()
+    assert store.get(key, soon) is None and left() == 0
+    half_delete()
+    listing = {"ipamblocks": BlockList(), "ipamhandles": HandleList(), "blockaffinities": AffinityList()}[plural]
+    assert not store.list(listing, soon).items and left() == 0
+    half_delete()
+    [made] = store.commit([Write.create(key, value)], soon).stored
+    assert left() == 1
+    store.commit([Write.delete(made)], soon)
+    assert left() == 0
+
+
+def test_a_deletion_is_two_requests_and_the_record_is_marked_first(
+    kube: Cluster, store: KubernetesStore, soon: Deadline
+) -> None:
+    key = HandleKey("net.abc")
+    [made] = store.commit([Write.create(key, {"block": {str(BLOCK): 1}, "deleted": False})], soon).stored
+    before = store.round_trips.writes, store.round_trips.reads
+    watch = kube.store().watch(HandleList(), made.revision)
+    store.commit([Write.delete(made)], soon)
+    assert (store.round_trips.writes - before[0], store.round_trips.reads - before[1]) == (2, 0)
+    with watch:
+        assert [e.value for e in watch.next(10)] == [None]
+        assert not watch.next(0.2)
+
+
+def test_a_long_node_name_is_shortened(store: KubernetesStore, soon: Deadline) -> None:
+    node = ".".join(["n" * 60] * 4)
+    key = AffinityKey(node, ip_network("fd00:65:aaaa:bbbb:cccc:dddd:eeee:0/122"))
+    store.commit([Write.create(key, {"state": "pending", "deleted": False})], soon)
+    assert store.get(key, soon) is not None
+    assert [v.key for v in store.list(AffinityList(node), soon).items] == [key]
+
+
+# -- pods -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("user_annotations", [{}, {"team": "a"}], ids=["bare", "annotated"])
+def test_the_life_of_a_pods_endpoint(
+    user_annotations: dict[str, str], kube: Cluster, store: KubernetesStore, soon: Deadline
+) -> None:
+    metadata = {"labels": {"app": "web"}, **({"annotations": user_annotations} if user_annotations else {})}
+    kube.create_pod(NAMESPACE, POD, NODE, **metadata)
+    fresh = store.get(ENDPOINT, soon)
+    record = decode_endpoint(ENDPOINT, fresh.value)
+    assert (record.container_id, record.ip_networks, record.metadata.labels["app"]) == ("", (), "web")
+    assert record.profiles == (f"kns.{NAMESPACE}", f"ksa.{NAMESPACE}.default") or record.profiles == (
+        f"kns.{NAMESPACE}",
+    )
+    reads = store.round_trips.reads
+    [added] = store.commit([Write.update(fresh, endpoint("c1", "10.65.0.1/32", "fd00::1/128"))], soon).stored
+    assert store.round_trips.reads == reads
+    pod = kube.read_pod(NAMESPACE, POD)
+    assert annotations(pod) == {CONTAINER: "c1", POD_IP: "10.65.0.1/32", POD_IPS: "10.65.0.1/32,fd00::1/128"}
+    assert user_annotations.items() <= pod["metadata"]["annotations"].items()
+    with pytest.raises(CommitConflict) as caught:
+        store.commit([Write.update(fresh, endpoint("c0", "10.65.0.9/32"))], soon)
+    assert caught.value.failed[0].current == added
+    store.commit([Write.delete(added)], soon)
+    assert annotations(kube.read_pod(NAMESPACE, POD)) == {CONTAINER: "c1", POD_IP: "", POD_IPS: ""}
+    cleared = store.get(ENDPOINT, soon)
+    assert decode_endpoint(ENDPOINT, cleared.value).container_id == ""
+    writes = store.round_trips.writes
+    store.commit([Write.delete(cleared)], soon)
+    assert annotations(kube.read_pod(NAMESPACE, POD))[CONTAINER] == "c1"
+    store.commit([Write.update(cleared, endpoint("c2", "10.65.0.2/32"))], soon)
+    assert store.round_trips.writes == writes + 1 + 1 or store.round_trips.writes == writes + 2
+    assert annotations(kube.read_pod(NAMESPACE, POD))[CONTAINER] == "c2"
+
+
+def test_what_the_kubelet_writes_meanwhile_is_no_conflict(
+    kube: Cluster, store: KubernetesStore, soon: Deadline
+) -> None:
+    kube.create_pod(NAMESPACE, POD, NODE)
+    fresh = store.get(ENDPOINT, soon)
+    status = {"status": {"phase": "Running", "hostIP": "10.0.0.1"}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{POD}/status"
+    kube.request("PATCH", path, status, content_type="application/merge-patch+json")
+    store.commit([Write.update(fresh, endpoint("c1", "10.65.0.1/32"))], soon)
+    assert annotations(kube.read_pod(NAMESPACE, POD))[CONTAINER] == "c1"
+
+
+def test_a_pod_of_the_same_name_is_another_pod(kube: Cluster, store: KubernetesStore, soon: Deadline) -> None:
+    first = kube.create_pod(NAMESPACE, POD, NODE)
+    old = store.get(ENDPOINT, soon)
+    kube.delete_pod(first)
+    second = kube.create_pod(NAMESPACE, POD, NODE)
+    with pytest.raises(CommitConflict) as caught:
+        store.commit([Write.update(old, endpoint("c1", "10.65.0.1/32"))], soon)
+    assert caught.value.failed[0].current.uid == second["metadata"]["uid"] != old.uid
+    assert annotations(kube.read_pod(NAMESPACE, POD)) == {}
+
+
+def test_a_late_del_leaves_the_new_containers_endpoint_alone(
+    kube: Cluster, store: KubernetesStore, soon: Deadline
+) -> None:
+    kube.create_pod(NAMESPACE, POD, NODE)
+    fresh = store.get(ENDPOINT, soon)
+    [one] = store.commit([Write.update(fresh, endpoint("c1", "10.65.0.1/32"))], soon).stored
+    [two] = store.commit([Write.update(one, endpoint("c2", "10.65.0.2/32"))], soon).stored
+    with pytest.raises(CommitConflict) as caught:
+        store.commit([Write.delete(one)], soon)
+    assert caught.value.failed[0].current == two
+    assert annotations(kube.read_pod(NAMESPACE, POD))[POD_IP] == "10.65.0.2/32"
+
+
+def test_endpoints_without_their_pod(kube: Cluster, store: KubernetesStore, soon: Deadline) -> None:
+    assert store.get(ENDPOINT, soon) is None
+    with pytest.raises(DatastoreError, match=f"pod {NAMESPACE}/{POD} does not exist"):
+        store.commit([Write.create(ENDPOINT, endpoint("c1"))], soon)
+    kube.create_pod(NAMESPACE, POD, "other-node")
+    assert store.get(ENDPOINT, soon) is None
+    pod = kube.create_pod(NAMESPACE, "gone", NODE)
+    key = ResourceKey("WorkloadEndpoint", "node--1-k8s-gone-eth0", NAMESPACE)
+    stored = store.get(key, soon)
+    kube.delete_pod(pod)
+    with pytest.raises(CommitConflict) as caught:
+        store.commit([Write.delete(Versioned(key, stored.value, stored.revision.replace("null", '["c","x"]')))], soon)
+    assert caught.value.failed[0].current is None
+
+
+def test_endpoints_of_a_node_are_listed_without_the_pods_of_others(
+    kube: Cluster, store: KubernetesStore, soon: Deadline
+) -> None:
+    for pod, node in (("web-0", NODE), ("web-00", NODE), ("api", NODE), ("web-1", "node-2")):
+        kube.create_pod(NAMESPACE, pod, node)
+    kube.create_pod(NAMESPACE, "host", NODE, spec={"hostNetwork": True})
+    since = len(kube.audited())
+    names = [v.key.name for v in store.list(ResourceList("WorkloadEndpoint", NAMESPACE, "node--1-k8s-web"), soon).items]
+    assert names == ["node--1-k8s-web--0-eth0", "node--1-k8s-web--00-eth0"]
+    [event] = [e for e in kube.audited(since) if e["verb"] == "list"]
+    assert "fieldSelector=spec.nodeName%3Dnode-1" in event["requestURI"]
+    assert len(store.list(ResourceList("WorkloadEndpoint"), soon).items) == 4
+
+
+def test_endpoints_are_watched(kube: Cluster, store: KubernetesStore, soon: Deadline) -> None:
+    listing = ResourceList("WorkloadEndpoint", "", "node--1-")
+    with store.watch(listing, store.list(listing, soon).revision) as watch:
+        pod = kube.create_pod(NAMESPACE, POD, NODE)
+        kube.create_pod(NAMESPACE, "elsewhere", "node-2")
+        [made] = watch.next(10)
+        assert made.key == ENDPOINT and made.uid == pod["metadata"]["uid"]
+        store.commit(
+            [Write.update(Versioned(made.key, made.value, made.revision, made.uid), endpoint("c1", "10.65.0.1/32"))],
+            soon,
+        )
+        [changed] = watch.next(10)
+        assert changed.value["spec"]["containerID"] == "c1"
+        kube.delete_pod(pod)
+        last = changed
+        while last.value is not None and not soon.expired():
+            [last] = watch.next(10)
+            assert last.key == ENDPOINT
+        assert last.value is None
+
+
+# -- nodes and profiles -----------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_written_as_annotations(kube: Cluster, store: KubernetesStore, soon: Deadline) -> None:
+    kube.create_node(NODE, metadata={"labels": {"zone": "a"}, "annotations": {"other": "kept"}})
+    key = ResourceKey("Node", NODE)
+    read = store.get(key, soon)
+    assert decode_node(key, read.value).metadata.labels["zone"] == "a"
+    bgp = {"ipv4Address": "10.0.0.1/24", "asNumber": 64513}
+    document = {**read.value, "spec": {**read.value["spec"], "bgp": bgp, "ipv4VXLANTunnelAddr": "10.65.0.3"}}
+    kube.request(
+        "PATCH",
+        f"/api/v1/nodes/{NODE}",
+        {"metadata": {"labels": {"zone": "b"}}},
+        content_type="application/merge-patch+json",
+    )
+    [written] = store.commit([Write.update(read, document)], soon).stored
+    node = kube.request("GET", f"/api/v1/nodes/{NODE}")
+    ours = {k: v for k, v in node["metadata"]["annotations"].items() if k.startswith("projectcalico.org/")}
+    assert ours == {
+        "projectcalico.org/ASNumber": "64513",
+        "projectcalico.org/IPv4Address": "10.0.0.1/24",
+        "projectcalico.org/IPv4VXLANTunnelAddr": "10.65.0.3",
+    }
+    assert node["metadata"]["annotations"]["other"] == "kept" and node["metadata"]["labels"]["zone"] == "b"
+    with pytest.raises(CommitConflict) as caught:
+        store.commit([Write.update(read, document)], soon)
+    assert caught.value.failed[0].current == written
+    cleared = {**written.value, "spec": {"orchRefs": written.value["spec"]["orchRefs"]}}
+    store.commit([Write.update(written, cleared)], soon)
+    left = kube.request("GET", f"/api/v1/nodes/{NODE}")["metadata"]["annotations"]
+    assert left == {"other": "kept"}
+
+
+def test_nodes_are_made_and_deleted_by_kubernetes(kube: Cluster, store: KubernetesStore, soon: Deadline) -> None:
+    key = ResourceKey("Node", NODE)
+    with pytest.raises(DatastoreError, match="no Kubernetes node of that name"):
+        store.commit([Write.create(key, {"spec": {}})], soon)
+    kube.create_node(NODE)
+    with pytest.raises(CommitConflict):
+        store.commit([Write.create(key, {"spec": {}})], soon)
+    with pytest.raises(DatastoreUnsupported, match="it is the Kubernetes node itself"):
+        store.commit([Write.remove(key)], soon)
+
+
+def test_profiles_are_derived(kube: Cluster, store: KubernetesStore, soon: Deadline) -> None:
+    kube.ensure_namespace("labelled", labels={"tier": "gold"})
+    profile = store.get(ResourceKey("Profile", "kns.labelled"), soon)
+    assert profile.value["spec"]["labelsToApply"]["pcns.tier"] == "gold"
+    body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "sa.one", "labels": {"role": "x"}}}
+    kube.request("POST", "/api/v1/namespaces/labelled/serviceaccounts", body)
+    account = store.get(ResourceKey("Profile", "ksa.labelled.sa.one"), soon)
+    assert account.value["spec"]["labelsToApply"]["pcsa.role"] == "x"
+    names = {v.key.name for v in store.list(ResourceList("Profile"), soon).items}
+    assert {"kns.labelled", "ksa.labelled.sa.one", "kns.default"} <= names
+    for name in ("kns.nowhere", "ksa.labelled.none", "k8s-pod-network"):
+        assert store.get(ResourceKey("Profile", name), soon) is None
+    with pytest.raises(DatastoreUnsupported, match="profiles are derived"):
+        store.commit([Write.create(ResourceKey("Profile", "net"), {"spec": {}})], soon)
+    listing = ResourceList("Profile")
+    with store.watch(listing, store.list(listing, soon).revision) as watch:
+        body["metadata"]["name"] = "two"
+        kube.request("POST", "/api/v1/namespaces/labelled/serviceaccounts", body)
+        [event] = watch.next(10)
+        assert event.key.name == "ksa.labelled.two"
+    kube.request("DELETE", "/api/v1/namespaces/labelled/serviceaccounts/two")
+    kube.request("DELETE", "/api/v1/namespaces/labelled/serviceaccounts/sa.one")
+
+
+# -- revisions, rights, servers ---------------------------------------------------------------------------------------
+
+
+def test_lists_at_a_revision(store: KubernetesStore, soon: Deadline) -> None:
+    one, two = HandleKey("net.a"), HandleKey("net.b")
+    value = {"block": {}, "deleted": False}
+    first = store.commit([Write.create(one, value)], soon)
+    store.commit([Write.create(two, value)], soon)
+    assert [v.key for v in store.list(HandleList(), soon, revision=first.revision).items] == [one]
+
+
+def test_a_watch_from_too_long_ago_is_compacted(store: KubernetesStore) -> None:
+    with store.watch(HandleList(), "1") as watch, pytest.raises(Compacted):
+        for _ in range(10):
+            watch.next(5)
+
+
+def test_a_missing_right_is_named(kube: Cluster, soon: Deadline) -> None:
+    nobody = kube.store("nobody-token")
+    for call, words in (
+        (lambda: nobody.get(HandleKey("net.a"), soon), ("read handle net.a", "get", "ipamhandles")),
+        (lambda: nobody.list(BlockList(), soon), ("list", "list", "ipamblocks")),
+        (
+            lambda: nobody.commit([Write.create(BlockKey(BLOCK), block())], soon),
+            ("create block", "create", "ipamblocks"),
+        ),
+        (lambda: nobody.get(ENDPOINT, soon), ("read WorkloadEndpoint", "get", "pods")),
+    ):
+        with pytest.raises(DatastoreDenied) as caught:
+            call()
+        text = str(caught.value)
+        assert 'User "nobody" cannot' in text and all(word in text for word in words)
+        assert caught.value.details
+
+
+def test_a_wrong_token_is_denied(kube: Cluster, soon: Deadline) -> None:
+    with pytest.raises(DatastoreDenied, match="Unauthorized"):
+        kube.store("no-such-token").get(HandleKey("net.a"), soon)
+
+
+def test_a_server_of_another_authority_is_not_trusted(kube: Cluster, tmp_path: Path, soon: Deadline) -> None:
+    import subprocess
+
+    other = tmp_path / "ca.crt"
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", f"{tmp_path}/key"]
+    subprocess.run(
+        ["openssl", "req", "-x509", *curve, "-out", str(other), "-subj", "/CN=other"], check=True, capture_output=True
+    )
+    access = KubernetesAccess(api_root=kube.url, token="admin-token", certificate_authority=str(other))
+    with pytest.raises(DatastoreError, match=r"(?i)certificate.verify.failed"):
+        KubernetesStore(access).get(HandleKey("net.a"), soon)
+
+
+def test_client_certificates_and_plugins(kube: Cluster, soon: Deadline) -> None:
+    certificate = {"client-certificate": "cert.crt", "client-key": "cert.key"}
+    with pytest.raises(DatastoreDenied, match='User "cert-user" cannot'):
+        KubernetesStore(KubernetesAccess(kubeconfig=kube.kubeconfig("by-certificate", **certificate))).get(
+            HandleKey("net.a"), soon
+        )
+    version = "client.authentication.k8s.io/v1"
+    answer = json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": {"token": "admin-token"}})
+    plugin = {
+        "apiVersion": version,
+        "command": sys.executable,
+        "args": ["-c", f"print({answer!r})"],
+        "interactiveMode": "Never",
+    }
+    path = kube.kubeconfig("by-plugin", exec=plugin)
+    assert KubernetesStore(KubernetesAccess(kubeconfig=path)).get(HandleKey("net.a"), soon) is None
+
+
+@pytest.mark.slow
+def test_without_custom_resource_definitions_the_missing_ones_are_named(soon: Deadline) -> None:
+    with running_cluster() as bare:
+        empty = bare.store()
+        for call in (
+            lambda: empty.get(HandleKey("net.a"), soon),
+            lambda: empty.list(HandleList(), soon),
+            lambda: empty.commit([Write.create(HandleKey("net.a"), {"block": {}})], soon),
+        ):
+            with pytest.raises(DatastoreUnsupported, match="does not know /apis/crd"):
+                call()
+        assert not empty.list(EverythingList(), soon).items
+
+
+@pytest.mark.slow
+def test_a_restarted_server_is_found_again_and_watches_go_on(soon: Deadline) -> None:
+    with running_cluster() as own:
+        own.apply_definitions()
+        used = own.store()
+        value = {"block": {}, "deleted": False}
+        with used.watch(HandleList(), used.list(HandleList(), soon).revision) as watch:
+            used.commit([Write.create(HandleKey("net.a"), value)], soon)
+            assert watch.next(10)
+            own.stop("kube-apiserver")
+            with pytest.raises(DatastoreError):
+                used.get(HandleKey("net.a"), soon)
+            own.start_apiserver()
+            until = Deadline.after(60)
+            used.commit([Write.put(HandleKey("net.b"), value)], until)
+            seen: set[Any] = set()
+            while HandleKey("net.b") not in seen and not until.expired():
+                try:
+                    seen |= {event.key for event in watch.next(5)}
+                except Compacted:  # the new server remembers nothing older than itself
+                    seen |= {item.key for item in used.list(HandleList(), until).items}
+                except DatastoreUnavailable:
+                    continue
+            assert HandleKey("net.b") in seen
