@@ -53,7 +53,12 @@ class BgpEnvironment:
     advertise_cluster_ips: tuple[Network, ...] = ()
     node_name: str = ""
     interface_prefixes: tuple[str, ...] = ("cali",)
+    ipv6: bool = True  # False: this kernel has none
     problems: tuple[Problem, ...] = ()
+
+    @property
+    def families(self) -> tuple[int, ...]:
+        return (4, 6) if self.ipv6 else (4,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,7 @@ def parse_bgp_environment(environ: Mapping[str, str], *, node_name: str) -> BgpE
         ),
         node_name=environ.get("CALICO_K8S_NODE_REF", "") or node_name,
         interface_prefixes=prefixes or ("cali",),
+        ipv6=environ.get("FELIX_IPV6SUPPORT", "").strip().lower() not in ("false", "0", "no", "n", "f"),
         problems=tuple(problems),
     )
 

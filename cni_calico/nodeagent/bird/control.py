@@ -24,9 +24,6 @@ OK_RECONFIGURED = (3, 4)  # 4: sessions change, it goes on after the reply
 _OUR_PROTOCOLS = ("Mesh_*", "Global_*", "Node_*", "static_v*")  # those whose routes are in the kernel
 _WITHDRAW_S = 2.0
 _POLL_S = 0.02
-_OUR_PROTOCOLS = ("Mesh_*", "Global_*", "Node_*", "static_v*")  # those whose routes are in the kernel
-_WITHDRAW_S = 2.0
-_POLL_S = 0.02
 _REPLY_MAX_BYTES = 64 * 1024 * 1024  # a router with a full table shows a lot
 _ERRORS_FROM = 8000  # 8xxx: the command failed, 9xxx: it was not understood
 

@@ -7,9 +7,8 @@ cannot be written is replaced (names, which are for people) or has been refused 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import sha256
 from ipaddress import IPv4Network, IPv6Network
-
-from cni_calico.names import sha1_hex
 
 SYMBOL_MAX = 64
 _SYMBOL = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
@@ -33,8 +32,9 @@ def render_symbol(prefix: str, name: str, suffix: str) -> str:
     room = SYMBOL_MAX - len(prefix) - len(suffix)
     safe = "".join(c if c in _SYMBOL else "_" for c in name)
     if safe != name or len(safe) > room:
-        # the "~" that no name has is missing from BIRD's alphabet; ":" is in it, and in no name that is kept as it is
-        safe = f"{safe[: room - _HASH_LENGTH - 1]}:{sha1_hex(name)[:_HASH_LENGTH]}"
+        # BIRD's symbols may have a ":", which no name that is kept as it is has; JSON may have lone surrogates
+        digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+        safe = f"{safe[: room - _HASH_LENGTH - 1]}:{digest[:_HASH_LENGTH]}"
     return f"'{prefix}{safe}{suffix}'"
 
 

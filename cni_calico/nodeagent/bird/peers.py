@@ -96,7 +96,7 @@ class _Desk:
         return node.as_number or self.snapshot.configuration.as_number
 
     def own_address(self, version: int) -> Address | None:
-        return node_address(self.own, version)
+        return node_address(self.own, version) if version in self.snapshot.environment.families else None
 
     def problem(self, about: str, text: str, severity: str = "error") -> None:
         self.problems.append(left_out(Problem(about, text, severity)))

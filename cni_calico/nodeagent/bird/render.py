@@ -28,7 +28,6 @@ from cni_calico.nodeagent.bird.sessions import render_debug, render_peer, render
 from cni_calico.nodeagent.bird.values import parse_cluster_id
 
 MAIN, AGGREGATION, IPAM = "bird.cfg", "bird_aggr.cfg", "bird_ipam.cfg"
-FAMILIES = (4, 6)
 RECOVERY_WAIT_S = 60  # after a restart: until then new routes wait for peers that do not come back (BIRD: 240)
 _LOG = {
     "debug": "all",
@@ -81,7 +80,7 @@ def _render_aggregation_file(
     snapshot: BgpSnapshot, peers: tuple[Peer, ...], services: Mapping[int, ServiceRoutes]
 ) -> str:
     lines = [_HEAD]
-    for version in FAMILIES:
+    for version in snapshot.environment.families:
         statics = desired_statics(snapshot.blocks, services[version].announced, peers, version)
         lines += render_statics(statics, version)
         lines += render_aggregation(snapshot.blocks, version, snapshot.configuration.normal_priority(version))
@@ -91,7 +90,7 @@ def _render_aggregation_file(
 def _render_ipam_file(snapshot: BgpSnapshot, services: Mapping[int, ServiceRoutes]) -> str:
     own = snapshot.own
     lines = [_HEAD]
-    for version in FAMILIES:
+    for version in snapshot.environment.families:
         normal = snapshot.configuration.normal_priority(version)
         interface = None if own is None else (own.ipv4 if version == 4 else own.ipv6)
         network = None if interface is None else interface.network
@@ -121,10 +120,9 @@ def _render_direct(snapshot: BgpSnapshot) -> list[str]:
     without = [*snapshot.configuration.ignored_interfaces]
     without += [f"{prefix}*" for prefix in snapshot.environment.interface_prefixes]
     without.append("kube-ipvs*")  # has an address for every cluster IP
-    patterns = [f"-{render_text(pattern)}" for pattern in dict.fromkeys(without)]
-    return render_block(
-        "protocol direct direct1", ["ipv4;", "ipv6;", f"interface {', '.join([*patterns, chr(34) + '*' + chr(34)])};"]
-    )
+    patterns = [*(f"-{render_text(pattern)}" for pattern in dict.fromkeys(without)), render_text("*")]
+    families = [f"ipv{version};" for version in snapshot.environment.families]
+    return render_block("protocol direct direct1", [*families, f"interface {', '.join(patterns)};"])
 
 
 def _render_filters(peers: tuple[Peer, ...], snapshot: BgpSnapshot) -> list[str]:
@@ -169,7 +167,7 @@ def _render_main(snapshot: BgpSnapshot, peers: tuple[Peer, ...], cluster_id: str
         *render_block("protocol device device1", [*render_debug(severity), "scan time 2;"]),
         *_render_direct(snapshot),
     ]
-    for version in FAMILIES:
+    for version in snapshot.environment.families:
         lines += _render_kernel(version, severity)
         lines += render_template(version, severity)
     lines += _render_filters(peers, snapshot)
@@ -193,7 +191,7 @@ def render_bird_config(snapshot: BgpSnapshot) -> BirdConfig:
         return BirdConfig({}, (), snapshot.problems)
     peerings = desired_peers(snapshot)
     cluster_id, found = _select_cluster_id(snapshot)
-    services = {version: _service_routes(snapshot, version) for version in FAMILIES}
+    services = {version: _service_routes(snapshot, version) for version in snapshot.environment.families}
     files = {
         AGGREGATION: _render_aggregation_file(snapshot, peerings.peers, services),
         IPAM: _render_ipam_file(snapshot, services),

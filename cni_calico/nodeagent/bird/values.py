@@ -12,7 +12,7 @@ from fractions import Fraction
 from ipaddress import IPv4Address, ip_address
 
 from cni_calico.model.codec_kinds import parse_as_number
-from cni_calico.model.fields import Wrong, parse_int, parse_network, parse_object, parse_text
+from cni_calico.model.fields import Wrong, parse_int, parse_network, parse_object, parse_text, without_zone
 from cni_calico.model.resources import Address, Network
 
 TYPE_CHECKING = False
@@ -87,7 +87,7 @@ def parse_seconds(raw: Any, at: str) -> int:
             break
         nanoseconds += Fraction(part[1].rstrip(".") or "0") * _UNIT_NS[part[2]]
         end = part.end()
-    if end != len(text) or (not end and text != "0"):
+    if text != "0" and (not end or end != len(text)):
         raise Wrong(at, 'a duration such as "90s" or "2m"', raw)
     return int(nanoseconds / 10**9 + Fraction(1, 2))
 
@@ -112,7 +112,7 @@ def parse_secret_ref(raw: Any, at: str) -> SecretRef:
 def parse_community(raw: Any, at: str) -> Community:
     """Written as "aa:nn" or "aa:nn:mm"."""
     parts = parse_text(raw, at).split(":")
-    limit = {2: U16, 3: U32}.get(len(parts), 0)
+    limit = {2: U16, 3: U32}.get(len(parts), -1)
     if all(p.isascii() and p.isdecimal() and len(p) <= 10 for p in parts):
         numbers = tuple(map(int, parts))
         if max(numbers) <= limit:
@@ -160,10 +160,10 @@ def parse_host(text: str, at: str, raw: Any = None) -> Address:
     """An address a BGP session can be opened to or a route can point to."""
     shown = text if raw is None else raw
     try:
-        address = ip_address(text)
+        address = ip_address(without_zone(text))
     except ValueError as e:
         raise Wrong(at, _ADDRESS_FORM, shown) from e
-    if address.is_unspecified or address.is_multicast or getattr(address, "scope_id", None):
+    if address.is_unspecified or address.is_multicast:
         raise Wrong(at, "the address of one host", shown)
     if address.version == 6 and address.is_link_local:
         raise Wrong(at, "an address that is not link-local", shown)
@@ -189,7 +189,7 @@ def password_fault(password: str) -> str:
     """
     if not password:
         return "is empty"
-    if len(password.encode("utf-8", "surrogateescape")) > PASSWORD_MAX:
+    if len(password.encode("utf-8", "surrogatepass")) > PASSWORD_MAX:
         return f"is longer than {PASSWORD_MAX} bytes, the most that TCP MD5 allows"
     if '"' in password:
         return "contains a double quote, which BIRD cannot read"
