@@ -1,0 +1,57 @@
+"""iptables in both its forms (legacy tables and nft's compatibility layer): rules read as text, changed by scripts.
+
+Rule: scripts go through iptables-restore --noflush, so one script is one transaction per table and leaves alone what it
+does not name. A legacy table is looked at only if the kernel has it: asking would load the module and make it.
+"""
+
+from __future__ import annotations
+
+from cni_calico import faults
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+from cni_calico.kernel.nftables import find_program, run_program
+
+APPLY = faults.declare("iptables.apply")
+VARIANTS = ("nft", "legacy")
+_WAIT = ["-w", "5"]
+_TABLES = {4: "/proc/net/ip_tables_names", 6: "/proc/net/ip6_tables_names"}
+
+
+def _name(family: int, variant: str, suffix: str = "") -> str:
+    return f"{'iptables' if family == 4 else 'ip6tables'}-{variant}{suffix}"
+
+
+def is_installed(family: int, variant: str) -> bool:
+    return bool(find_program(_name(family, variant, "-restore")))
+
+
+def in_use(family: int, variant: str) -> bool:
+    """Whether reading this variant's rules cannot make tables that were not there."""
+    if not is_installed(family, variant):
+        return False
+    if variant == "nft":
+        return True
+    try:
+        with open(_TABLES[family]) as file:
+            return bool(file.read().strip())
+    except OSError:
+        return False
+
+
+def read_rules(family: int, variant: str, deadline: Deadline, *, table: str = "") -> str:
+    """What iptables-save says, of one table when it is named. Raises KernelError."""
+    argv = [find_program(_name(family, variant, "-save")), *(["-t", table] if table else [])]
+    return run_program(argv, b"", deadline).decode(errors="replace")
+
+
+def apply_rules(family: int, variant: str, script: str, deadline: Deadline) -> None:
+    """Carry out an iptables-restore script. Raises KernelError."""
+    program = find_program(_name(family, variant, "-restore"))
+    if not program:
+        raise KernelError(f"cannot apply iptables rules: {_name(family, variant, '-restore')} is not installed")
+    try:
+        faults.before(APPLY)
+        run_program([program, "--noflush", *_WAIT], script.encode(), deadline)
+        faults.after(APPLY)
+    except faults.Injected as e:
+        raise KernelError(f"cannot apply iptables rules: {e}", errno=e.errno or 0) from e

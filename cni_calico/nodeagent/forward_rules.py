@@ -1,0 +1,76 @@
+"""PURE: what must be changed in iptables rules that others made.
+
+Packets to and from workloads are accepted where the FORWARD chain would drop them, and what upstream's agent
+left behind is taken away.
+
+Rule: text of iptables-save in, script for iptables-restore --noflush out, "" when nothing is to be done. Our rules have
+a comment by which they are found again; upstream's chains are those that begin "cali-".
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+COMMENT = "cni-calico: forward workload packets"
+UPSTREAM = "cali-"
+
+
+def _lines_of_tables(saved: str) -> dict[str, list[str]]:
+    tables: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in saved.splitlines():
+        if line.startswith("*"):
+            current = tables.setdefault(line[1:].strip(), [])
+        elif line.startswith((":", "-A ")):
+            current.append(line)
+    return tables
+
+
+def drops_forwarded(saved: str) -> bool:
+    """Whether the FORWARD chain drops or rejects what no rule accepted, by its policy or by its last rule."""
+    lines = _lines_of_tables(saved).get("filter", [])
+    if any(line.startswith(":FORWARD DROP") for line in lines):
+        return True
+    rules = [line for line in lines if line.startswith("-A FORWARD ")]
+    return bool(rules) and rules[-1].startswith(("-A FORWARD -j DROP", "-A FORWARD -j REJECT"))
+
+
+def plan_forward(saved: str, prefixes: Sequence[str]) -> str:
+    """The rules that are missing, at the head of the chain; ours that are no longer wanted go."""
+    wanted = [f"-{side} {prefix}+" for prefix in prefixes for side in ("i", "o")] if drops_forwarded(saved) else []
+    there = [
+        line for line in _lines_of_tables(saved).get("filter", []) if line.startswith("-A FORWARD ") and COMMENT in line
+    ]
+    missing = [match for match in wanted if not any(f" {match} " in line for line in there)]
+    stale = [line for line in there if not any(f" {match} " in line for match in wanted)]
+    if not missing and not stale:
+        return ""
+    lines = ["*filter", *("-D" + line[2:] for line in stale)]
+    lines += [f'-I FORWARD {match} -m comment --comment "{COMMENT}" -j ACCEPT' for match in missing]
+    return "\n".join([*lines, "COMMIT"]) + "\n"
+
+
+def plan_takeover(saved: str) -> str:
+    """Take upstream's chains away in every table, with the rules of others' chains that lead to them."""
+    out: list[str] = []
+    for table, lines in _lines_of_tables(saved).items():
+        chains = [line[1:].split()[0] for line in lines if line.startswith(f":{UPSTREAM}")]
+        if not chains:
+            continue
+        out += [f"*{table}", *(f":{chain} - [0:0]" for chain in chains)]
+        out += ["-D" + line[2:] for line in lines if not line.startswith(f"-A {UPSTREAM}") and _leads_upstream(line)]
+        out += [*(f"-X {chain}" for chain in chains), "COMMIT"]
+    return "\n".join(out) + "\n" if out else ""
+
+
+def _leads_upstream(line: str) -> bool:
+    if not line.startswith("-A "):
+        return False
+    words = shlex.split(line)
+    return any(word in ("-j", "-g") and after.startswith(UPSTREAM) for word, after in pairwise(words))
+
+
+def count_upstream_chains(saved: Iterable[str]) -> int:
+    return sum(text.count(f"\n:{UPSTREAM}") for text in saved)

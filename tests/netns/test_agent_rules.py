@@ -1,0 +1,135 @@
+"""Masquerading, forwarding and taking over with the real programs: nft, iptables-nft, iptables-legacy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+from cni_calico.kernel import iptables, nftables
+from cni_calico.nodeagent.desired import Nat
+from cni_calico.nodeagent.forward_rules import plan_forward, plan_takeover
+from cni_calico.nodeagent.nat_rules import render_iptables, render_iptables_removal, render_nftables, select_own
+from tests.netns.namespaces import Namespace, namespace
+
+pytestmark = pytest.mark.netns
+
+NAT = {
+    4: Nat(
+        4, (ip_network("10.65.0.0/16"),), (ip_network("10.65.0.0/16"), ip_network("10.66.0.0/16")), ports=(1000, 2000)
+    ),
+    6: Nat(6, (ip_network("fd65::/64"),), (ip_network("fd65::/64"),), out_interface="eth+"),
+}
+UPSTREAM = """\
+*filter
+:cali-FORWARD - [0:0]
+:cali-from-wl - [0:0]
+-A FORWARD -m comment --comment "cali:wUHhoiAYhphO9Mso" -j cali-FORWARD
+-A FORWARD -i lo -m comment --comment "of somebody" -j ACCEPT
+-A cali-FORWARD -g cali-from-wl
+-A cali-from-wl -j DROP
+COMMIT
+*nat
+:cali-POSTROUTING - [0:0]
+-A POSTROUTING -j cali-POSTROUTING
+COMMIT
+"""
+
+
+@pytest.fixture
+def host() -> Iterator[Namespace]:
+    with namespace("rules") as ns:
+        yield ns
+
+
+def soon() -> Deadline:
+    return Deadline.after(20)
+
+
+def _apply(nat: Nat) -> Any:
+    nftables.apply_script(render_nftables(nat), soon())
+    return nftables.read_table("ip" if nat.family == 4 else "ip6", "calico", soon())
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_nftables(host: Namespace, family: int) -> None:
+    assert host.call(nftables.usable, soon())
+    name = "ip" if family == 4 else "ip6"
+    assert host.call(nftables.read_table, name, "calico", soon()) is None
+    first = host.call(_apply, NAT[family])
+    assert first == host.call(_apply, NAT[family])  # the same rules read the same
+    sets = {item["set"]["name"]: item["set"] for item in first if "set" in item}
+    assert sets["nat-sources"]["elem"]
+    assert sum("rule" in item for item in first) == (2 if family == 4 else 1)
+    host.run("nft", "flush", "table", name, "calico")
+    assert host.call(nftables.read_table, name, "calico", soon()) != first
+    host.call(_apply, NAT[family])
+    assert host.call(_apply, Nat(family)) is None
+    assert host.call(_apply, Nat(family)) is None
+
+
+def test_a_script_is_applied_whole_or_not_at_all(host: Namespace) -> None:
+    host.call(_apply, NAT[4])
+    with pytest.raises(KernelError, match=r"cannot run .*nft"):
+        host.call(nftables.apply_script, "delete table ip calico\nadd rule ip nowhere x accept\n", soon())
+    assert host.call(nftables.read_table, "ip", "calico", soon()) is not None
+
+
+def test_upstreams_table_of_that_name_is_replaced(host: Namespace) -> None:
+    host.run(
+        "nft",
+        "add table ip calico; add chain ip calico filter-cali-FORWARD; add rule ip calico filter-cali-FORWARD drop",
+    )
+    table = host.call(_apply, NAT[4])
+    assert [item["chain"]["name"] for item in table if "chain" in item] == ["nat-outgoing"]
+
+
+def _iptables(family: int, variant: str, script: str, table: str = "") -> str:
+    if script:
+        iptables.apply_rules(family, variant, script, soon())
+    return iptables.read_rules(family, variant, soon(), table=table)
+
+
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+@pytest.mark.parametrize("family", [4, 6])
+def test_masquerading_with_iptables(host: Namespace, family: int, variant: str) -> None:
+    def own(script: str) -> list[str]:
+        return select_own(host.call(_iptables, family, variant, script, "nat"))
+
+    first = own(render_iptables(NAT[family], jump_is_there=False, insert=True))
+    assert "-A POSTROUTING -j calico-nat-outgoing" in first and len(first) >= 5
+    assert own(render_iptables(NAT[family], jump_is_there=True, insert=True)) == first
+    saved = host.call(_iptables, family, variant, "", "nat")
+    assert own(render_iptables_removal(saved)) == []
+
+
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+def test_forwarding_is_accepted_where_docker_drops_it(host: Namespace, variant: str) -> None:
+    saved = host.call(_iptables, 4, variant, "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i docker0 -j ACCEPT\nCOMMIT\n")
+    after = host.call(_iptables, 4, variant, plan_forward(saved, ("cali",)))
+    rules = [line.split(" -m ")[0] for line in after.splitlines() if line.startswith("-A FORWARD")]
+    assert set(rules[:2]) == {"-A FORWARD -i cali+", "-A FORWARD -o cali+"} and len(rules) == 3
+    assert plan_forward(after, ("cali",)) == ""
+    opened = host.call(_iptables, 4, variant, "*filter\n:FORWARD ACCEPT [0:0]\nCOMMIT\n")
+    closed = host.call(_iptables, 4, variant, plan_forward(opened, ("cali",)))
+    assert "cali+" not in closed
+
+
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+def test_upstreams_chains_go_and_others_stay(host: Namespace, variant: str) -> None:
+    saved = host.call(_iptables, 4, variant, UPSTREAM)
+    assert saved.count("\n:cali-") == 3
+    after = host.call(_iptables, 4, variant, plan_takeover(saved))
+    assert "cali" not in after
+    assert "of somebody" in after
+    assert plan_takeover(after) == ""
+
+
+def test_legacy_tables_are_not_made_by_looking(host: Namespace) -> None:
+    assert not host.call(iptables.in_use, 4, "legacy")
+    host.call(_iptables, 4, "legacy", "*filter\n-A INPUT -j ACCEPT\nCOMMIT\n")
+    assert host.call(iptables.in_use, 4, "legacy")
