@@ -19,7 +19,8 @@ def open_datastore(config: DatastoreConfig) -> Datastore:
                 "cannot open the etcdv3 datastore: no etcd endpoints specified",
                 details="set etcd_endpoints in the network configuration, or ETCD_ENDPOINTS",
             )
-        from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
+        from cni_calico.datastore.etcd import EtcdStore
+        from cni_calico.datastore.etcd_config import EtcdConfig
 
         return EtcdStore(
             EtcdConfig(

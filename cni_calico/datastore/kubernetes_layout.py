@@ -23,6 +23,7 @@ from cni_calico.model.keys import (
     EverythingList,
     HandleKey,
     HandleList,
+    IPAMConfigList,
     Key,
     ListKey,
     ResourceKey,
@@ -141,6 +142,8 @@ def select_collections(listing: ListKey, prefix: str = DEFAULT_PREFIX) -> tuple[
         return (_custom("blockaffinities", query=_affinity_query(listing)),)
     if isinstance(listing, HandleList):
         return (_custom("ipamhandles"),)
+    if isinstance(listing, IPAMConfigList):
+        return (_custom("ipamconfigs"),)
     if isinstance(listing, EverythingList):
         return _everything(prefix)
     return _resources(listing, prefix)

@@ -129,10 +129,8 @@ def result_of(assigned: tuple[Assigned, ...], *, explicit: bool) -> Result:
 
 def require_ready(services: Services, conf: NetConf, deadline: Deadline) -> None:
     """Raises NotReady while ClusterInformation says that the datastore is being migrated or upgraded."""
-    found = services.store(conf.datastore).get(ResourceKey("ClusterInformation", "default"), deadline)
-    if found is None:
-        return
-    spec = found.value.get("spec")
+    document = services.read(conf.datastore, ResourceKey("ClusterInformation", "default"), deadline)
+    spec = document.get("spec") if document is not None else None
     if isinstance(spec, Mapping) and spec.get("datastoreReady") is False:
         raise NotReady(
             "Calico is currently not ready to process requests",

@@ -8,7 +8,7 @@ that it was not applied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cni_calico.datastore.client import CommitConflict, Datastore, Versioned, Write
 from cni_calico.deadline import Deadline
@@ -60,6 +60,10 @@ class Ledger:
     def learn(self, key: Key, found: Stored | None) -> None:
         """Work with this instead of asking the view."""
         self._known[key] = found
+
+    def known(self) -> Mapping[Key, Stored | None]:
+        """Every record this ledger knows, as it is stored to the best of its knowledge."""
+        return dict(self._known)
 
     def presume_absent(self, key: Key) -> None:
         """Work as if there were none, unless more is known; a commit finds out."""

@@ -36,7 +36,7 @@ def release_handle(
         freed |= dict.fromkeys(_addresses(plan.outcomes[0]))
         if ledger.apply(plan.steps):
             done |= dict.fromkeys(todo)
-    _leave_emptied(ledger, done, now_ns)
+    leave_emptied(ledger, done, now_ns)
     return tuple(freed)
 
 
@@ -71,7 +71,7 @@ def release_addresses(ledger: Ledger, releases: Sequence[Release], now_ns: int) 
             freed |= dict.fromkeys(_release_in(ledger, cidr, tuple(mine)))
         except AddressMismatch as e:
             mismatch = mismatch or e
-    _leave_emptied(ledger, by_block, now_ns)
+    leave_emptied(ledger, by_block, now_ns)
     if mismatch is not None:
         raise mismatch
     return tuple(freed)
@@ -113,7 +113,8 @@ def _find_block(ledger: Ledger, address: Address, pools: Sequence[IPPool]) -> Ne
 # -- blocks without a reason to stay ----------------------------------------------------------------------------------
 
 
-def _leave_emptied(ledger: Ledger, cidrs: Iterable[Network], now_ns: int) -> None:
+def leave_emptied(ledger: Ledger, cidrs: Iterable[Network], now_ns: int) -> None:
+    """Let go of those of these blocks that are empty now and whose pool does not select their node any more."""
     """The addresses are released already, so what goes wrong here is left to the next request of the block's node."""
     try:
         for cidr in cidrs:

@@ -13,11 +13,12 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Any
 
 from cni_calico.cni.netconf import NetConf
-from cni_calico.datastore.client import Datastore
+from cni_calico.datastore.client import Datastore, Document
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT, Log
+from cni_calico.model.keys import Key
 from cni_calico.model.settings import DatastoreConfig
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Services:
         environ = environ or {}
         self.files = files or Files()
         self.log: Log = SILENT
+        self.stderr = True
+        self.optimistic = False  # whether ``store`` may not know yet what another process has just written
         self.host: Any = None  # a worker's plugin.host.Host; None: each step opens its own
         self.remove_link: Callable[[str, Deadline], None] | None = None  # deletes a host interface together with others
         self.run_dir = environ.get("CALICO_RUN_DIR") or RUN_DIR
@@ -48,6 +51,18 @@ class Services:
         if store is None:
             store = self._stores[config] = open_datastore(config)
         return store
+
+    def fresh_store(self, config: DatastoreConfig) -> Datastore:
+        """The datastore itself, past any memory of ours."""
+        return self.store(config)
+
+    def begin(self, conf: NetConf, deadline: Deadline) -> None:
+        """Told the configuration once it is parsed."""
+
+    def read(self, config: DatastoreConfig, key: Key, deadline: Deadline) -> Document | None:
+        """A record that a call reads but does not write; from memory where there is one."""
+        found = self.store(config).get(key, deadline)
+        return None if found is None else found.value
 
     def allocator(self, config: DatastoreConfig) -> Allocator:
         """An allocator on that datastore."""

@@ -38,7 +38,9 @@ def run_call(
         version = parse_version(document, call.command)
         conf = parse_netconf(document, call.environ, call.command)
         services.log = _log_of(conf, call, services)
-        result = handlers[call.command](call, conf, services, Deadline.after(timeout_s))
+        deadline = Deadline.after(timeout_s)
+        services.begin(conf, deadline)
+        result = handlers[call.command](call, conf, services, deadline)
         return NOTHING if result is None else answer_document(result)
     except CalicoError as e:
         _log_failure(call, services, e)
@@ -63,6 +65,7 @@ def _log_of(conf: NetConf, call: Call, services: Services) -> Log:
         max_size_mb=section.file_max_size_mb,
         max_age_days=section.file_max_age_days,
         max_count=section.file_max_count,
+        stderr=services.stderr,
         context=f"{call.command} {call.container_id[:13] or '-'} {call.ifname or '-'}: ",
     )
 

@@ -104,12 +104,17 @@ class HandleList:
 
 
 @dataclass(frozen=True, slots=True)
+class IPAMConfigList:
+    """The IPAM configuration as a listing, so that it can be watched."""
+
+
+@dataclass(frozen=True, slots=True)
 class EverythingList:
     """Every record of Calico (export, ipam check)."""
 
 
 Key = ResourceKey | BlockKey | AffinityKey | HandleKey | IPAMConfigKey
-ListKey = ResourceList | BlockList | AffinityList | HandleList | EverythingList
+ListKey = ResourceList | BlockList | AffinityList | HandleList | IPAMConfigList | EverythingList
 
 
 def _cidr_name(cidr: Network) -> str:
@@ -143,6 +148,8 @@ def etcd_prefix(listing: ListKey) -> str:
         return f"{IPAM}{listing.type}/{listing.node}/" + (f"ipv{listing.family}/block/" if listing.family else "")
     if isinstance(listing, HandleList):
         return f"{IPAM}handle/"
+    if isinstance(listing, IPAMConfigList):
+        return f"{IPAM}config"
     return "/calico/"
 
 
@@ -166,6 +173,8 @@ def covers(listing: ListKey, key: Key) -> bool:
         )
     if isinstance(listing, HandleList):
         return isinstance(key, HandleKey)
+    if isinstance(listing, IPAMConfigList):
+        return isinstance(key, IPAMConfigKey)
     return True
 
 

@@ -18,7 +18,7 @@ from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultInterface, ResultIP, ResultRoute, render_result
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, InvalidConfig
+from cni_calico.errors import CalicoError, InvalidConfig, LinkConflict
 from cni_calico.ipam.commands import (
     UNDO_TIMEOUT_S,
     IpamRequest,
@@ -29,6 +29,7 @@ from cni_calico.ipam.commands import (
 )
 from cni_calico.ipam.nodename import BOOT_WAIT_S, read_nodename
 from cni_calico.ipam.services import Services
+from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.plugin import pending
 from cni_calico.plugin.attachment import Attachment, plan_attachment, plan_endpoint, plan_profile, select_veth
 from cni_calico.plugin.endpoints import Recorded, apply_endpoint, ensure_profile, read_recorded, remove_endpoint
@@ -91,8 +92,16 @@ def _join_network(
     assert own is not None
     store = services.store(conf.datastore)
     ensure_profile(store, plan_profile(attachment, now=rfc3339(time.time()), uid=services.new_uid()), deadline)
-    endpoint = replace(own, profiles=(*own.profiles, attachment.network))
-    apply_endpoint(store, recorded.stored, endpoint, deadline)
+
+    def build(found: WorkloadEndpoint | None) -> WorkloadEndpoint:
+        base = found or own
+        return (
+            base
+            if attachment.network in base.profiles
+            else replace(base, profiles=(*base.profiles, attachment.network))
+        )
+
+    apply_endpoint(store, attachment.endpoint_key, recorded.stored, build, deadline)
     return Result(
         interfaces=(ResultInterface(own.interface_name), ResultInterface(own.endpoint, mac=own.mac)),
         ips=tuple(ResultIP(ip_interface(str(network)), 1) for network in own.ip_networks),
@@ -127,8 +136,7 @@ class _Addition:
     def run(self, request: IpamRequest) -> Result:
         with ExitStack() as undo:
             given = self._addresses(request, undo)
-            plan = self._plan(given)
-            mac = self._network(plan, undo)
+            plan, mac = self._network(given, undo)
             self._endpoint(plan, mac, undo)
             undo.pop_all()
         return self._result(plan, given, mac)
@@ -221,34 +229,48 @@ class _Addition:
             allow_ip_forwarding=self.conf.allow_ip_forwarding,
         )
 
-    def _network(self, plan: PodPlan, undo: ExitStack) -> str:
+    def _network(self, given: Addresses, undo: ExitStack) -> tuple[PodPlan, str]:
+        """The plan as it was carried out, and the MAC of the pod's side."""
         from cni_calico.plugin.dataplane import apply_addresses, create_links
 
-        log, host = self.services.log, self.services.host
-        links = create_links(plan, self.netns, undo, self.deadline, log=log, host=host)
+        log, host, plan = self.services.log, self.services.host, self._plan(given)
+        sure = not self.services.optimistic
+        try:
+            links = create_links(plan, self.netns, undo, self.deadline, may_replace=sure, log=log, host=host)
+        except LinkConflict:
+            if sure:
+                raise
+            # something of that name exists: whose it is must be known for certain before it is replaced
+            store = self.services.fresh_store(self.conf.datastore)
+            self.recorded = read_recorded(store, self.attachment, self.deadline)
+            plan = self._plan(given)
+            links = create_links(plan, self.netns, undo, self.deadline, log=log, host=host)
         apply_addresses(
             plan, links, self.netns, self.deadline, owned=lambda _: self.conf.ipam.is_calico, log=log, host=host
         )
-        return links.mac
+        return plan, links.mac
 
     # -- record and result --------------------------------------------------------------------------------------------
 
     def _endpoint(self, plan: PodPlan, mac: str, undo: ExitStack) -> None:
         store, now = self.services.store(self.conf.datastore), rfc3339(time.time())
-        endpoint = plan_endpoint(
-            self.attachment,
-            own=self.recorded.own,
-            veth=plan.host_ifname,
-            mac=mac,
-            addresses=plan.addresses,
-            now=now,
-            uid=self.services.new_uid(),
-        )
+
+        def build(own: WorkloadEndpoint | None) -> WorkloadEndpoint:
+            return plan_endpoint(
+                self.attachment,
+                own=own,
+                veth=plan.host_ifname,
+                mac=mac,
+                addresses=plan.addresses,
+                now=now,
+                uid=self.services.new_uid(),
+            )
+
         profile = plan_profile(self.attachment, now=now, uid=self.services.new_uid())
         ensure_profile(store, profile, self.deadline)
         if not self.recorded.is_ours(self.attachment):
             undo.callback(self._remove_endpoint)
-        apply_endpoint(store, self.recorded.stored, endpoint, self.deadline)
+        apply_endpoint(store, self.attachment.endpoint_key, self.recorded.stored, build, self.deadline)
 
     def _remove_endpoint(self) -> None:
         attachment = self.attachment

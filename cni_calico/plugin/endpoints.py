@@ -5,7 +5,9 @@ Rule: an endpoint is written and removed by compare-and-swap, and removed only w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from cni_calico.datastore.client import CommitConflict, Datastore, Versioned, Write
 from cni_calico.deadline import Deadline
@@ -66,23 +68,28 @@ def ensure_profile(store: Datastore, profile: Resource, deadline: Deadline) -> N
             raise
 
 
-def apply_endpoint(store: Datastore, old: Versioned | None, endpoint: WorkloadEndpoint, deadline: Deadline) -> None:
-    """Store an endpoint over ``old``. Raises TryAgain when somebody else keeps changing it."""
-    metadata = endpoint.metadata
-    key = ResourceKey("WorkloadEndpoint", metadata.name, metadata.namespace)
-    document = encode(endpoint)
+def apply_endpoint(
+    store: Datastore,
+    key: ResourceKey,
+    old: Versioned | None,
+    build: Callable[[WorkloadEndpoint | None], WorkloadEndpoint],
+    deadline: Deadline,
+) -> None:
+    """Store ``build(what is there)`` over ``old``. Raises TryAgain when somebody else keeps changing it."""
+    written: dict[str, Any] | None = None
     for _ in range(_ATTEMPTS):
-        write = Write.create(key, document) if old is None else Write.update(old, document)
+        document = encode(build(None if old is None else decode_endpoint(key, old.value)))
         try:
-            store.commit([write], deadline)
+            store.commit([Write.create(key, document) if old is None else Write.update(old, document)], deadline)
             return
         except CommitConflict as e:
             old = e.failed[0].current
         except OutcomeUnknown as e:
+            written = document
             old = _read_again(store, key, deadline, e)
-            if old is not None and old.value == document:
-                return
-    raise TryAgain(f"cannot write WorkloadEndpoint {metadata.namespace}/{metadata.name}: it keeps changing")
+        if old is not None and old.value == written:
+            return
+    raise TryAgain(f"cannot write WorkloadEndpoint {key.namespace}/{key.name}: it keeps changing")
 
 
 def _read_again(store: Datastore, key: ResourceKey, deadline: Deadline, error: OutcomeUnknown) -> Versioned | None:

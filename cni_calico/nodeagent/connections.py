@@ -1,0 +1,99 @@
+"""The server's side of a connection: who is calling, what it asks, which descriptors came along.
+
+Rule: only root may call (SO_PEERCRED); every descriptor received is owned by the Request and closed with it; a caller
+that sends slowly or sends nonsense costs one bounded wait and nothing else.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import struct
+from dataclasses import dataclass, field
+
+from cni_calico.ipam import protocol
+
+RECEIVE_S = 5.0
+_DESCRIPTORS_MAX = 8
+_CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
+
+
+class Refused(Exception):
+    """The caller may not call, or did not send a request; the text says why."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One received request. ``close`` closes its descriptors."""
+
+    version: int
+    executable: str
+    environ: dict[str, str]
+    stdin: bytes
+    descriptors: dict[bytes, int] = field(default_factory=dict)
+
+    def close(self) -> None:
+        while self.descriptors:
+            os.close(self.descriptors.popitem()[1])
+
+
+def require_root(connection: socket.socket) -> None:
+    """Raises Refused for a caller that is not root. (The pid is 0 for one in another pid namespace.)"""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(raw)
+    if uid != 0:
+        raise Refused(f"user {uid} may not call the CNI server: only root may")
+
+
+def read_request(connection: socket.socket) -> Request:
+    """The request on a fresh connection. Raises Refused, OSError."""
+    require_root(connection)
+    connection.settimeout(RECEIVE_S)
+    received: list[int] = []
+    try:
+        header = _receive(connection, protocol.HEADER_BYTES, received)
+        version, length = protocol.parse_header(header)
+        executable, environ, stdin, names = protocol.parse_request(
+            protocol.parse_fields(_receive(connection, length, received))
+        )
+        if len(names) != len(received):
+            raise Refused(f"{len(received)} descriptors came for {len(names)} names")
+    except protocol.Malformed as e:
+        _close_all(received)
+        raise Refused(str(e)) from e
+    except BaseException:
+        _close_all(received)
+        raise
+    return Request(version, executable, environ, stdin, dict(zip(names, received, strict=True)))
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for fd in descriptors:
+        os.close(fd)
+
+
+def _receive(connection: socket.socket, count: int, received: list[int]) -> bytes:
+    parts: list[bytes] = []
+    missing = count
+    while missing:
+        space = socket.CMSG_SPACE(_DESCRIPTORS_MAX * 4)
+        data, ancillary, _, _ = connection.recvmsg(missing, space, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds = array.array("i")
+                fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+                received.extend(fds)
+        if not data:
+            raise Refused("the connection ended in the middle of a request")
+        parts.append(data)
+        missing -= len(data)
+    return b"".join(parts)
+
+
+def send_answer(connection: socket.socket, version: int, exit_code: int, stdout: bytes) -> None:
+    """Send the answer; a caller that has gone is no error."""
+    try:
+        connection.sendall(protocol.frame(protocol.answer_fields(exit_code, stdout), version))
+    except OSError:
+        pass

@@ -1,0 +1,37 @@
+"""The socket of the resident server: bound under a temporary name and renamed into place.
+
+Rule: never unlinked on exit, for that would take away a successor's; a leftover of a dead server refuses connections
+and is replaced by the next one's rename.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+BACKLOG = 512
+
+
+def listen(path: str) -> socket.socket:
+    """A listening socket at ``path``, for root only. Raises OSError."""
+    directory = os.path.dirname(path)
+    os.makedirs(directory, mode=0o755, exist_ok=True)
+    temporary = f"{path}.{os.getpid()}.new"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        try:
+            os.unlink(temporary)
+        except FileNotFoundError:
+            pass
+        previous = os.umask(0o177)
+        try:
+            listener.bind(temporary)
+        finally:
+            os.umask(previous)
+        os.chmod(temporary, 0o600)
+        listener.listen(BACKLOG)
+        os.rename(temporary, path)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,183 @@
+"""The node's own WorkloadEndpoints in memory, as a datastore that answers for them.
+
+Rule: this node's CNI is the only writer of its endpoints, so they are listed once and then followed by our own commits;
+no watch over the whole cluster's endpoints is needed. A one-shot process may write beside us, hence ``may_miss``: what
+is not known is looked up, unless the caller's write finds out by itself (an ADD creates, and a conflict tells).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from cni_calico.datastore.client import (
+    CommitConflict,
+    Committed,
+    Datastore,
+    Listing,
+    Revision,
+    RoundTrips,
+    Versioned,
+    Watch,
+    Write,
+)
+from cni_calico.deadline import Deadline
+from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList
+from cni_calico.names import parse_endpoint_name
+from cni_calico.plugin.attachment import KUBERNETES
+
+ENDPOINT = "WorkloadEndpoint"
+Stem = tuple[str, str, str]  # namespace, orchestrator, what the names have in common
+PROFILE_TTL_S = 60.0
+
+
+class NodeEndpoints:
+    """The memory; ``door`` gives the datastore for one call."""
+
+    def __init__(self, store: Datastore, node: str) -> None:
+        self.store = store
+        self.node = node
+        self._escaped = node.replace("-", "--") + "-"
+        self._known: dict[ResourceKey, Versioned] | None = None
+        self._index: dict[Stem, set[ResourceKey]] = {}
+        self._guard = threading.Lock()
+        self._loading = threading.Lock()
+        self._profiles: dict[Key, tuple[Versioned, float]] = {}
+
+    def door(self, *, may_miss: bool) -> Datastore:
+        """A datastore for one call. Where there are no transactions (Kubernetes) it is the store itself."""
+        return self.store if self.store.max_commit == 1 else _Door(self, may_miss)
+
+    # -- endpoints ----------------------------------------------------------------------------------------------------
+
+    def serves(self, listing: ListKey) -> bool:
+        """Whether a listing is of this node's endpoints of one namespace."""
+        return (
+            isinstance(listing, ResourceList)
+            and listing.kind == ENDPOINT
+            and bool(listing.namespace)
+            and listing.name_prefix.startswith(self._escaped)
+        )
+
+    def select(self, listing: ResourceList, deadline: Deadline) -> list[Versioned]:
+        """What is known of a listing that ``serves`` accepts."""
+        known = self._load(deadline)
+        with self._guard:
+            keys = self._index.get(self._stem_asked(listing), set())
+            return sorted((known[key] for key in keys), key=lambda versioned: str(versioned.key))
+
+    def _stem_asked(self, listing: ResourceList) -> Stem:
+        orchestrator, _, stem = listing.name_prefix[len(self._escaped) :].partition("-")
+        return listing.namespace, orchestrator, stem.replace("--", "-")
+
+    def learn(self, found: Sequence[Versioned], removed: Sequence[Key] = ()) -> None:
+        """Take into account what was read or written."""
+        with self._guard:
+            if self._known is None:
+                return
+            for versioned in found:
+                if isinstance(versioned.key, ResourceKey) and versioned.key.kind == ENDPOINT:
+                    self._known[versioned.key] = versioned
+                    self._index.setdefault(_stem_of(versioned.key), set()).add(versioned.key)
+            for key in removed:
+                if isinstance(key, ResourceKey) and self._known.pop(key, None) is not None:
+                    self._forget(_stem_of(key), key)
+
+    def _forget(self, stem: Stem, key: ResourceKey) -> None:
+        keys = self._index.get(stem, set())
+        keys.discard(key)
+        if not keys:
+            self._index.pop(stem, None)
+
+    def _load(self, deadline: Deadline) -> Mapping[ResourceKey, Versioned]:
+        if self._known is not None:
+            return self._known
+        with self._loading:
+            if self._known is None:
+                items = self.store.list(ResourceList(ENDPOINT), deadline).items
+                with self._guard:
+                    self._known = {}
+                self.learn([item for item in items if _node_of(item) == self.node])
+        assert self._known is not None
+        return self._known
+
+    # -- profiles -----------------------------------------------------------------------------------------------------
+
+    def profile(self, key: Key) -> Versioned | None:
+        found = self._profiles.get(key)
+        return found[0] if found is not None and time.monotonic() - found[1] < PROFILE_TTL_S else None
+
+    def learn_profile(self, found: Versioned) -> None:
+        self._profiles[found.key] = found, time.monotonic()
+
+
+def _stem_of(key: ResourceKey) -> Stem:
+    """What endpoints that could want one host interface name have in common (plugin/attachment.py, ``siblings``)."""
+    try:
+        _, orchestrator, workload, _ = parse_endpoint_name(key.name)
+    except ValueError:
+        return key.namespace, "", key.name
+    return key.namespace, orchestrator, workload if orchestrator == KUBERNETES else workload[:11]
+
+
+def _node_of(item: Versioned) -> object:
+    spec = item.value.get("spec")
+    return spec.get("node") if isinstance(spec, Mapping) else None
+
+
+class _Door:
+    """The datastore, with this node's endpoints answered from memory."""
+
+    def __init__(self, endpoints: NodeEndpoints, may_miss: bool) -> None:
+        self._endpoints = endpoints
+        self._may_miss = may_miss
+        self._store = endpoints.store
+        self.max_commit = self._store.max_commit
+        self.identity = self._store.identity
+
+    @property
+    def round_trips(self) -> RoundTrips:
+        return self._store.round_trips
+
+    def get(self, key: Key, deadline: Deadline) -> Versioned | None:
+        is_profile = isinstance(key, ResourceKey) and key.kind == "Profile"
+        if is_profile and (known := self._endpoints.profile(key)) is not None:
+            return known
+        found = self._store.get(key, deadline)
+        if is_profile and found is not None:
+            self._endpoints.learn_profile(found)
+        return found
+
+    def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
+        return self._store.get_many(keys, deadline)
+
+    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+        if revision is None and isinstance(listing, ResourceList) and self._endpoints.serves(listing):
+            found = self._endpoints.select(listing, deadline)
+            if found or self._may_miss:
+                return Listing(found, 0)
+            listed = self._store.list(listing, deadline)
+            self._endpoints.learn(listed.items)
+            return listed
+        return self._store.list(listing, deadline, revision=revision)
+
+    def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
+        try:
+            committed = self._store.commit(writes, deadline)
+        except CommitConflict as e:
+            current = [failed.current for failed in e.failed if failed.current is not None]
+            self._endpoints.learn(current, [failed.key for failed in e.failed if failed.current is None])
+            raise
+        removed = [write.key for write in writes if write.op in ("delete", "remove")]
+        self._endpoints.learn(committed.stored, removed)
+        for versioned in committed.stored:
+            if isinstance(versioned.key, ResourceKey) and versioned.key.kind == "Profile":
+                self._endpoints.learn_profile(versioned)
+        return committed
+
+    def watch(self, listing: ListKey, revision: Revision) -> Watch:
+        return self._store.watch(listing, revision)
+
+    def close(self) -> None:
+        """The resident server closes it."""

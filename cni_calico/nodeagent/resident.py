@@ -1,0 +1,249 @@
+"""What the resident server keeps between calls: connections, caches, allocators, one netlink socket per worker.
+
+Rule: everything is keyed by the request's own configuration as its caller means it (a path lies in the caller's root),
+so networks with different datastores do not meet. A connection that nobody has used for a while is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from cni_calico.batching import Batcher
+from cni_calico.cni.netconf import NetConf
+from cni_calico.datastore.client import Datastore, Document
+from cni_calico.datastore.connect import open_datastore
+from cni_calico.datastore.grouped import GroupedStore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, NodeNotSetUp
+from cni_calico.ipam import protocol
+from cni_calico.ipam.allocator import Allocator
+from cni_calico.ipam.group import GroupAllocator
+from cni_calico.ipam.nodename import read_nodename
+from cni_calico.ipam.services import Services
+from cni_calico.kernel.files import Files
+from cni_calico.kernel.netns import require_netns
+from cni_calico.log import Log
+from cni_calico.model.keys import Key
+from cni_calico.model.settings import DatastoreConfig
+from cni_calico.nodeagent.caches import CLUSTER, ClusterCaches
+from cni_calico.nodeagent.cni_metrics import CniMetrics
+from cni_calico.nodeagent.connections import Request
+from cni_calico.nodeagent.node_endpoints import NodeEndpoints
+from cni_calico.plugin.host import Host
+from cni_calico.plugin.teardown import remove_links_together
+
+LINKS_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class BackendKey:
+    """``root`` identifies the caller's root directory, so that equal paths in different roots stay apart."""
+
+    config: DatastoreConfig
+    node: str
+    root: tuple[int, int, int]
+
+
+class Backend:
+    """One open datastore with what is known of it."""
+
+    def __init__(self, store: Datastore, node: str, log: Log) -> None:
+        self.store = store
+        self.grouped = GroupedStore(store)
+        self.caches = ClusterCaches(store, node, lambda key, why: log.error(f"cannot read {key}: {why}"))
+        self.allocator = GroupAllocator(store, self.caches)
+        self.endpoints = NodeEndpoints(self.grouped, node)
+        self.used_at = time.monotonic()
+
+    def close(self) -> None:
+        self.caches.stop()
+        self.store.close()
+
+
+class Resident:
+    """Owns everything that outlives a call."""
+
+    def __init__(self, log: Log, metrics: CniMetrics) -> None:
+        self.log = log
+        self.metrics = metrics
+        self._backends: dict[BackendKey, Backend] = {}
+        self._opening = threading.Lock()
+        self._worker = threading.local()
+        self._roots: list[int] = []
+        self._own_root = _identity("/", "/proc/self/ns/mnt")
+        self.links: Batcher[str, None] = Batcher(self._remove_links, limit=LINKS_AT_ONCE)
+
+    @contextmanager
+    def services(self, request: Request) -> Iterator[Services]:
+        """The services of one call, on the calling worker's thread."""
+        yield ResidentServices(self, request, self._host())
+
+    def _host(self) -> Host:
+        host: Host | None = getattr(self._worker, "host", None)
+        if host is None:
+            host = self._worker.host = Host()
+        return host
+
+    def files_of(self, request: Request) -> Files:
+        """The caller's files: our own when it has our root and our mounts."""
+        root, mounts = request.descriptors.get(protocol.ROOT), request.descriptors.get(protocol.MOUNTS)
+        if root is None or mounts is None or _identity(root, mounts) == self._own_root:
+            return Files()
+        return Files(root)
+
+    def root_of(self, request: Request) -> tuple[int, int, int]:
+        root, mounts = request.descriptors.get(protocol.ROOT), request.descriptors.get(protocol.MOUNTS)
+        return self._own_root if root is None or mounts is None else _identity(root, mounts)
+
+    def backend(self, key: BackendKey, files: Files) -> Backend:
+        """The backend of a configuration, opened when it is asked for first. Raises InvalidConfig, DatastoreError."""
+        backend = self._backends.get(key)
+        if backend is None:
+            with self._opening:
+                backend = self._backends.get(key)
+                if backend is None:
+                    backend = self._backends[key] = self._open(key.config, key.node, files)
+        backend.used_at = time.monotonic()
+        return backend
+
+    def _open(self, config: DatastoreConfig, node: str, files: Files) -> Backend:
+        if files.root_fd is not None:
+            root = os.dup(files.root_fd)
+            self._roots.append(root)
+            config = in_root(config, Files(root))
+        self.log.info(f"opening datastore {config.type} for node {node}")
+        return Backend(open_datastore(config), node, self.log)
+
+    def _remove_links(self, names: Sequence[str]) -> Sequence[BaseException | None]:
+        try:
+            remove_links_together(self._host(), list(dict.fromkeys(names)), Deadline.after(30))
+        except CalicoError as e:
+            if len(names) == 1:
+                return [e]
+            return [_alone(self._host(), name) for name in names]
+        return [None] * len(names)
+
+    def metrics_lines(self) -> list[str]:
+        lines = []
+        for number, backend in enumerate(list(self._backends.values())):
+            labels = f'backend="{number}",type="{type(backend.store).__name__}"'
+            trips = backend.grouped.round_trips
+            lines += [
+                f"calico_datastore_reads_total{{{labels}}} {trips.reads}",
+                f"calico_datastore_writes_total{{{labels}}} {trips.writes}",
+                f"calico_ipam_fast_total{{{labels}}} {backend.allocator.statistics.fast}",
+                f"calico_ipam_slow_total{{{labels}}} {backend.allocator.statistics.slow}",
+                f"calico_ipam_spares_total{{{labels}}} {backend.allocator.statistics.spares}",
+            ]
+            for size, count in enumerate(backend.allocator.statistics.sizes):
+                if count:
+                    lines.append(f'calico_ipam_batches_total{{{labels},size="{size}"}} {count}')
+        return lines
+
+    def close(self) -> None:
+        while self._backends:
+            self._backends.popitem()[1].close()
+        while self._roots:
+            os.close(self._roots.pop())
+
+
+class ResidentServices(Services):
+    """Services of one call, out of what the server keeps."""
+
+    def __init__(self, resident: Resident, request: Request, host: Host) -> None:
+        super().__init__(request.environ, files=resident.files_of(request))
+        self._resident = resident
+        self._request = request
+        self.host = host
+        self.stderr = False
+        self.optimistic = True
+        self.remove_link = self._remove_link
+        self._node = ""
+
+    def _backend(self, config: DatastoreConfig) -> Backend:
+        key = BackendKey(config, self._node, self._resident.root_of(self._request))
+        return self._resident.backend(key, self.files)
+
+    def begin(self, conf: NetConf, deadline: Deadline) -> None:
+        try:
+            self._node = read_nodename(conf, self.files, deadline)
+        except NodeNotSetUp:
+            self._node = ""  # the command says so, where it matters
+
+    def store(self, config: DatastoreConfig) -> Datastore:
+        """For an ADD without reads: what it creates tells by a conflict that it was there."""
+        may_miss = self._request.environ.get("CNI_COMMAND") == "ADD"
+        return self._backend(config).endpoints.door(may_miss=may_miss)
+
+    def fresh_store(self, config: DatastoreConfig) -> Datastore:
+        return self._backend(config).grouped
+
+    def allocator(self, config: DatastoreConfig) -> Allocator:
+        return self._backend(config).allocator
+
+    def read(self, config: DatastoreConfig, key: Key, deadline: Deadline) -> Document | None:
+        backend = self._backend(config)
+        if key == CLUSTER:
+            known, document = backend.caches.cluster_information()
+            if known:
+                return document
+        return super().read(config, key, deadline)
+
+    @contextmanager
+    def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:
+        """Not taken: held over the datastore's answers it would undo the group commit. Compare-and-swap keeps one-shot
+        processes apart.
+        """
+        yield
+
+    def open_netns(self, path: str) -> int:
+        given = self._request.descriptors.get(protocol.NETNS)
+        if given is None or path != self._request.environ.get("CNI_NETNS"):
+            return super().open_netns(path)
+        require_netns(given, path)
+        return os.dup(given)
+
+    def _remove_link(self, name: str, deadline: Deadline) -> None:
+        self._resident.links.submit(name, deadline, f"delete interface {name}")
+
+
+def in_root(config: DatastoreConfig, files: Files) -> DatastoreConfig:
+    """The configuration with its paths as this process reaches them."""
+
+    def path(text: str) -> str:
+        return files.path(text) if text else ""
+
+    access = config.kubernetes
+    return replace(
+        config,
+        path=path(config.path),
+        etcd_key_file=path(config.etcd_key_file),
+        etcd_cert_file=path(config.etcd_cert_file),
+        etcd_ca_cert_file=path(config.etcd_ca_cert_file),
+        kubernetes=replace(
+            access,
+            kubeconfig=path(access.kubeconfig),
+            client_certificate=path(access.client_certificate),
+            client_key=path(access.client_key),
+            certificate_authority=path(access.certificate_authority),
+        ),
+    )
+
+
+def _alone(host: Host, name: str) -> BaseException | None:
+    try:
+        remove_links_together(host, [name], Deadline.after(30))
+    except CalicoError as e:
+        return e
+    return None
+
+
+def _identity(root: str | int, mounts: str | int) -> tuple[int, int, int]:
+    """Which directory a root is, and in which mount namespace."""
+    found = os.stat(root)
+    return found.st_dev, found.st_ino, os.stat(mounts).st_ino

@@ -1,0 +1,157 @@
+"""The resident CNI server: the same ``serve(call)`` as the one-shot process, with everything warm.
+
+Rule: one thread accepts, a bounded number serve in the order of arrival; a stop finishes what was started. What a
+request names means the caller's view: its network namespace, its root, its environment.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from cni_calico.cni.answer import Answer, answer_error
+from cni_calico.cni.environment import parse_call
+from cni_calico.cni.versions import CURRENT
+from cni_calico.errors import CalicoError, ProtocolMismatch, TryAgain
+from cni_calico.ipam import protocol
+from cni_calico.ipam.commands import serve as serve_ipam
+from cni_calico.ipam.shim import socket_path
+from cni_calico.log import Log
+from cni_calico.nodeagent.cni_metrics import CniMetrics
+from cni_calico.nodeagent.connections import Refused, Request, read_request, send_answer
+from cni_calico.nodeagent.listener import listen
+from cni_calico.nodeagent.resident import Resident
+from cni_calico.plugin.commands import serve as serve_plugin
+
+WORKERS = 32
+QUEUE = 512
+DRAIN_S = 4.0
+SERVES: dict[str, Callable[..., Answer]] = {"calico": serve_plugin, "calico-ipam": serve_ipam}
+METRICS = "metrics"  # the pseudo-executable that asks for the server's numbers
+
+
+class CniServer:
+    """``start`` returns when it listens; ``stop`` when what was started has been answered, or DRAIN_S have passed."""
+
+    def __init__(self, path: str, log: Log, *, workers: int = WORKERS) -> None:
+        self.path = path
+        self.log = log
+        self.metrics = CniMetrics()
+        self.resident = Resident(log, self.metrics)
+        self._waiting: queue.Queue[tuple[socket.socket, float] | None] = queue.Queue(QUEUE)
+        self._threads = [threading.Thread(target=self._work, name=f"cni-{i}", daemon=True) for i in range(workers)]
+        self._acceptor = threading.Thread(target=self._accept, name="cni-accept", daemon=True)
+        self._listener: socket.socket | None = None
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Raises OSError when the socket cannot be made."""
+        self._listener = listen(self.path)
+        for thread in (*self._threads, self._acceptor):
+            thread.start()
+        self.log.info(f"serving CNI calls on {self.path}")
+
+    def stop(self, drain_s: float = DRAIN_S) -> None:
+        """Stop accepting, finish what was accepted."""
+        limit = time.monotonic() + drain_s
+        self._stopping.set()
+        if self._listener is not None:
+            try:
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+            except OSError:
+                pass
+            self._listener.close()
+        for _ in self._threads:
+            self._waiting.put(None)
+        for thread in self._threads:
+            thread.join(max(0.0, limit - time.monotonic()))
+        self.resident.close()
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        while not self._stopping.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError as e:
+                if self._stopping.is_set():
+                    return
+                self.log.error(f"cannot accept: {e.strerror}")
+                time.sleep(0.1)  # out of descriptors: let some calls end
+                continue
+            try:
+                self._waiting.put_nowait((connection, time.monotonic()))
+            except queue.Full:
+                busy = answer_error(TryAgain(f"cannot serve: {QUEUE} calls are waiting already"), CURRENT)
+                send_answer(connection, protocol.VERSION, busy.exit_code, busy.stdout.encode())
+                connection.close()
+            self.metrics.queued(self._waiting.qsize())
+
+    def _work(self) -> None:
+        while True:
+            entry = self._waiting.get()
+            if entry is None:
+                return
+            connection, since = entry
+            with connection:
+                self._serve_connection(connection, since)
+
+    def _serve_connection(self, connection: socket.socket, since: float) -> None:
+        try:
+            request = read_request(connection)
+        except (Refused, OSError) as e:
+            self.metrics.refused()
+            self.log.warning(f"refused a connection: {e}")
+            return
+        try:
+            answer = self._answer(request, since)
+        finally:
+            request.close()
+        send_answer(connection, request.version, answer.exit_code, answer.stdout.encode())
+
+    def _answer(self, request: Request, since: float) -> Answer:
+        if request.executable == METRICS:
+            return Answer(0, self.metrics.render(self.resident))
+        command = request.environ.get("CNI_COMMAND", "")
+        try:
+            answer = self._run(request)
+        except CalicoError as e:
+            answer = answer_error(e, CURRENT)
+        except Exception as e:  # the last line of defence: a worker must not die
+            self.log.error(f"unexpected failure while serving {command}: {type(e).__name__}: {e}")
+            raise
+        self.metrics.served(command, answer.exit_code, time.monotonic() - since)
+        return answer
+
+    def _run(self, request: Request) -> Answer:
+        if request.version not in protocol.ACCEPTED:
+            raise ProtocolMismatch(
+                f"cannot serve: the plugin speaks protocol {request.version}, the server {protocol.VERSION}"
+            )
+        serve = SERVES.get(request.executable)
+        if serve is None:
+            raise ProtocolMismatch(f"cannot serve: unknown executable {request.executable!r}")
+        call = parse_call(request.environ, request.stdin)
+        with self.resident.services(request) as services:
+            return serve(call, services)
+
+
+def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
+    """``calico-node -cni-server``: serve until SIGTERM or SIGINT; the exit status."""
+    log = Log(environ.get("CALICO_CNI_SERVER_LOG_LEVEL", "info").lower(), context="cni-server: ")
+    server = CniServer(socket_path(environ), log)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    try:
+        server.start()
+    except OSError as e:
+        log.error(f"cannot listen on {server.path}: {e.strerror}")
+        return 1
+    ended.wait()
+    server.stop()
+    return 0
