@@ -18,6 +18,7 @@ from cni_calico.ctl.render import render_json
 from cni_calico.ctl.session import Session
 from cni_calico.errors import CalicoError
 from cni_calico.ipam.consistency import Allocation, Finding, Problem, Records, Report, check_records
+from cni_calico.model.resources import Network
 
 REPORT_VERSION = 1
 _TOP_NODES = 20
@@ -67,11 +68,13 @@ def check(session: Session, arguments: Namespace) -> str:
 def render_check(records: Records, report: Report, *, show_all: bool = False, show_problems: bool = False) -> str:
     lines = ["Checking IPAM for inconsistencies...", "", "Loading all IPAM blocks..."]
     lines.append(f"Found {len(records.blocks)} IPAM blocks.")
-    by_block = Counter(found.block for found in report.allocations)
-    for cidr, block in records.blocks.items():
-        lines.append(f" IPAM block {cidr} affinity={block.affinity or '<none>'}: {by_block[cidr]} allocated")
-        if show_all:
-            lines += [f"  {_describe(found)}" for found in report.allocations if found.block == cidr]
+    by_block: dict[Network, list[Allocation]] = {cidr: [] for cidr in records.blocks}
+    for found in report.allocations:
+        by_block[found.block].append(found)
+    for cidr, mine in by_block.items():
+        affinity = records.blocks[cidr].affinity or "<none>"
+        lines.append(f" IPAM block {cidr} affinity={affinity}: {len(mine)} allocated")
+        lines += [f"  {_describe(found)}" for found in mine] if show_all else []
     lines += [f"IPAM blocks record {len(report.allocations)} allocations.", ""]
     lines += ["Loading all IPAM pools...", *(f"  {pool.cidr}" for pool in records.pools if pool.usable)]
     lines += [f"Found {sum(pool.usable for pool in records.pools)} active IP pools.", ""]
@@ -114,6 +117,7 @@ def _render_findings(report: Report, *, show_problems: bool) -> list[str]:
 
 def build_report(report: Report, cluster: dict[str, Any], revision: str) -> dict[str, Any]:
     """What ``ipam release --from-report`` takes. ``datastoreLocked``: nothing could change while it was made."""
+    leaked = {finding.address for finding in report.of(Problem.LEAKED)}
     return {
         "version": __version__,
         "reportVersion": REPORT_VERSION,
@@ -121,14 +125,16 @@ def build_report(report: Report, cluster: dict[str, Any], revision: str) -> dict
         "clusterType": cluster.get("clusterType", ""),
         "clusterInfoRevision": revision,
         "datastoreLocked": cluster.get("datastoreReady") is False,
-        "allocations": {str(found.address): [_report_allocation(found, report)] for found in report.allocations},
+        "allocations": {
+            str(found.address): [_report_allocation(found, in_use=found.address not in leaked)]
+            for found in report.allocations
+        },
         "leakedHandles": [{"handle": finding.handle_id} for finding in report.of(Problem.LEAKED_HANDLE)],
         "problems": [_report_finding(finding) for finding in report.findings],
     }
 
 
-def _report_allocation(found: Allocation, report: Report) -> dict[str, Any]:
-    leaked = any(finding.address == found.address for finding in report.of(Problem.LEAKED))
+def _report_allocation(found: Allocation, *, in_use: bool) -> dict[str, Any]:
     return {
         "ip": str(found.address),
         "block": str(found.block),
@@ -136,7 +142,7 @@ def _report_allocation(found: Allocation, report: Report) -> dict[str, Any]:
         "handle": found.handle_id,
         "sequenceNumber": found.sequence_number,
         "attributes": dict(found.attributes),
-        "inUse": not leaked,
+        "inUse": in_use,
         "owners": list(found.users),
     }
 

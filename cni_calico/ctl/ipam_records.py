@@ -5,18 +5,18 @@ Rule: a record that cannot be read is reported, not fatal: the others are what a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from cni_calico.ctl.session import Session
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.consistency import Records
-from cni_calico.model import codec
+from cni_calico.model.codec import decode, describe
 from cni_calico.model.keys import (
     AffinityKey,
     AffinityList,
     BlockKey,
     BlockList,
+    EverythingList,
     HandleKey,
     HandleList,
     Key,
@@ -24,53 +24,67 @@ from cni_calico.model.keys import (
     ResourceKey,
     ResourceList,
 )
-from cni_calico.model.resources import Affinity, Block, Handle, IPPool, Network, Node, WorkloadEndpoint
+from cni_calico.model.resources import Block, IPPool, Network
+
+_KINDS = ("WorkloadEndpoint", "Node", "IPPool")
+# where there is no snapshot of everything: blocks before endpoints, or each ADD during the scan would look like a leak
+_IN_TURN: tuple[ListKey, ...] = (
+    BlockList(),
+    HandleList(),
+    AffinityList(type="host"),
+    AffinityList(type="virtual"),
+    ResourceList("IPPool"),
+    ResourceList("Node"),
+    ResourceList("WorkloadEndpoint"),
+)
 
 
 def read_records(session: Session) -> Records:
     """Raises DatastoreError."""
+    listings: tuple[ListKey, ...] = (EverythingList(),) if session.store.max_commit > 1 else _IN_TURN
+    blocks, handles, affinities = {}, {}, {}
+    kinds: dict[str, list[Any]] = {kind: [] for kind in _KINDS}
     corrupt: list[tuple[str, str]] = []
-    # blocks last: an address that is taken while we read would otherwise look used but not allocated
-    endpoints: list[WorkloadEndpoint] = _read_kind(session, "WorkloadEndpoint", corrupt)
-    nodes: list[Node] = _read_kind(session, "Node", corrupt)
-    pools = read_pools(session, corrupt)
-    affinities: dict[AffinityKey, Affinity] = {}
-    for kind in ("host", "virtual"):
-        for key, record in _read(session, AffinityList(type=kind), corrupt):
-            assert isinstance(key, AffinityKey)
-            affinities[key] = record
-    handles: dict[str, Handle] = {}
-    for key, record in _read(session, HandleList(), corrupt):
-        assert isinstance(key, HandleKey)
-        handles[key.handle_id] = record
-    return Records(read_blocks(session, corrupt), handles, affinities, endpoints, nodes, pools, corrupt)
+    for listing in listings:
+        for key, record in _read(session, listing, corrupt):
+            if isinstance(key, BlockKey):
+                blocks[key.cidr] = record
+            elif isinstance(key, HandleKey):
+                handles[key.handle_id] = record
+            elif isinstance(key, AffinityKey):
+                affinities[key] = record
+            elif isinstance(key, ResourceKey):
+                kinds[key.kind].append(record)
+    corrupt += [(describe(key), f"cannot read {describe(key)}: {why}") for key, why in session.take_damaged()]
+    endpoints, nodes, pools = kinds.values()
+    return Records(_sorted(blocks), handles, affinities, endpoints, nodes, pools, corrupt)
 
 
 def read_blocks(session: Session, corrupt: list[tuple[str, str]]) -> dict[Network, Block]:
-    blocks: dict[Network, Block] = {}
-    for key, record in _read(session, BlockList(), corrupt):
-        assert isinstance(key, BlockKey)
-        if not record.deleted:
-            blocks[key.cidr] = record
-    return dict(sorted(blocks.items(), key=lambda item: (item[0].version, item[0].network_address)))
+    return _sorted({record.cidr: record for _, record in _read(session, BlockList(), corrupt)})
 
 
 def read_pools(session: Session, corrupt: list[tuple[str, str]]) -> list[IPPool]:
-    return _read_kind(session, "IPPool", corrupt)
+    return [record for _, record in _read(session, ResourceList("IPPool"), corrupt)]
 
 
-def _read_kind(session: Session, kind: str, corrupt: list[tuple[str, str]]) -> list[Any]:
-    return [record for _, record in _read(session, ResourceList(kind), corrupt)]
+def _sorted(blocks: dict[Network, Block]) -> dict[Network, Block]:
+    return dict(sorted(blocks.items(), key=lambda item: (item[0].version, item[0].network_address)))
 
 
 def _read(session: Session, listing: ListKey, corrupt: list[tuple[str, str]]) -> list[tuple[Key, Any]]:
+    """The records that matter here; what is marked as deleted is gone."""
     found = []
-    decode: Callable[[Key, Any], Any] = codec.decode
     for item in session.store.list(listing, session.deadline).items:
+        if isinstance(item.key, ResourceKey) and item.key.kind not in _KINDS:
+            continue
         try:
-            found.append((item.key, decode(item.key, item.value)))
+            record: Any = decode(item.key, item.value)
         except CorruptRecord as e:
-            corrupt.append((codec.describe(item.key), str(e)))
+            corrupt.append((describe(item.key), str(e)))
+            continue
+        if not getattr(record, "deleted", False):
+            found.append((item.key, record))
     return found
 
 

@@ -86,6 +86,7 @@ def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) ->
     from cni_calico.ctl.settings import read_config, require_present
     from cni_calico.datastore.connect import open_datastore
     from cni_calico.deadline import Deadline
+    from cni_calico.model.codec import describe
 
     def now() -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -96,9 +97,14 @@ def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) ->
     store = open_datastore(config)
     try:
         session = Session(store, Deadline.after(arguments.timeout), now, lambda: str(uuid.uuid4()))
+        # every backend has this hook (see Datastore.list)
+        setattr(store, "corrupt", lambda key, why: session.damaged.append((key, why)))  # noqa: B010
         if name in _WRITING:
             initialize(session)
-        return _commands()[name](session, arguments)
+        text = _commands()[name](session, arguments)
+        for key, why in session.take_damaged():
+            _note(f"Left out: {describe(key)}: {why}")
+        return text
     finally:
         store.close()
 

@@ -6,22 +6,32 @@ Rule: commands return the text to print and raise for everything else; only main
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cni_calico.datastore.client import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.model.keys import ResourceKey
+from cni_calico.model.keys import Key, ResourceKey
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """An open datastore, the deadline of the command, and where time (RFC 3339) and new UIDs come from."""
+    """An open datastore, the deadline of the command, and where time (RFC 3339) and new UIDs come from.
+
+    ``damaged`` collects the records that the datastore left out of listings because they are no JSON objects.
+    """
 
     store: Datastore
     deadline: Deadline
     now: Callable[[], str]
     uid: Callable[[], str]
+    damaged: list[tuple[Key, str]] = field(default_factory=list)
+
+    def take_damaged(self) -> list[tuple[Key, str]]:
+        """What was left out since the last call; who takes it tells the user."""
+        taken = list(self.damaged)
+        self.damaged.clear()
+        return taken
 
 
 def shown_key(key: ResourceKey) -> str:

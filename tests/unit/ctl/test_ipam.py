@@ -1,6 +1,8 @@
 """ipam show, check, release, configure, and what deleting nodes and pools does to addresses."""
 
+import contextlib
 import json
+import sqlite3
 
 import pytest
 
@@ -176,6 +178,19 @@ class TestCheckAndRelease:
         out = cluster.ok("ipam", "check")
         assert "cannot read block 10.65.248.128/26: allocations[3]: expected an index into attributes or null" in out
         assert "Found 3 IPAM blocks." in out
+
+    def test_records_that_are_no_json_are_problems_too(self, cluster):
+        with contextlib.closing(sqlite3.connect(cluster.path)) as raw, raw:
+            assert raw.execute("UPDATE change SET value = '[' WHERE key = ?", (HANDLE,)).rowcount == 1
+        out = cluster.ok("ipam", "check")
+        assert "Found 1 records that cannot be read.\n  cannot read handle calnet.cnitool-a6a677acb8bc88c337ae: " in out
+        assert out.endswith("Check complete; found 2 problems.\n")  # and an address whose handle is missing
+        pool = "/calico/resources/v3/projectcalico.org/ippools/pool4"
+        with contextlib.closing(sqlite3.connect(cluster.path)) as raw, raw:
+            raw.execute("UPDATE change SET value = '[' WHERE key = ?", (pool,))
+        result = cluster("get", "ippool", "-o", "name")
+        assert (result.code, result.out) == (0, "ippool/pool6\n")
+        assert result.err.startswith("Left out: IPPool pool4: ")
 
 
 class TestDeletingWhatAddressesHangOn:
