@@ -10,6 +10,7 @@ import os
 import queue
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from cni_calico.cni.answer import Answer, answer_error
 from cni_calico.cni.environment import parse_call
 from cni_calico.cni.versions import CURRENT
 from cni_calico.errors import CalicoError, ProtocolMismatch, TryAgain
+from cni_calico.faults import install_from_environment
 from cni_calico.ipam import protocol
 from cni_calico.ipam.commands import serve as serve_ipam
 from cni_calico.ipam.shim import socket_path
@@ -142,6 +144,7 @@ class CniServer:
 
 def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
     """``calico-node -cni-server``: serve until SIGTERM or SIGINT; the exit status."""
+    install_from_environment(environ)
     log = Log(environ.get("CALICO_CNI_SERVER_LOG_LEVEL", "info").lower(), context="cni-server: ")
     server = CniServer(socket_path(environ), log)
     ended = threading.Event()
@@ -155,3 +158,7 @@ def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
     ended.wait()
     server.stop()
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_server(os.environ))

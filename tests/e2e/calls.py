@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +26,14 @@ from cni_calico.datastore.client import Write
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
+from cni_calico.ipam.client import call_server
 from cni_calico.ipam.commands import serve as serve_ipam
 from cni_calico.ipam.services import Services
+from cni_calico.ipam.shim import socket_path
 from cni_calico.model.keys import AffinityList, BlockList, HandleList, ResourceKey, ResourceList
 from cni_calico.model.settings import DatastoreConfig
 from cni_calico.plugin.commands import serve as serve_plugin
-from tests.netns.namespaces import Killed, Namespace
+from tests.netns.namespaces import Killed, Namespace, until
 
 POOLS = {"pool4": ("10.65.0.0/16", 26), "pool6": ("fd00:65::/112", 122)}
 
@@ -118,6 +123,44 @@ class Node:
             raise Killed(f"{plugin} ended with {done.returncode}")
         return done.returncode, done.stdout.decode()
 
+    # -- the resident server ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def server(self, *, fault: str = "", wrap: Sequence[str] = ()) -> Iterator[subprocess.Popen[bytes]]:
+        """A resident server in the host's namespace; ``wrap`` stands before its command line."""
+        argv = ["nsenter", f"--net={self.host.path}", *wrap, sys.executable, "-m", "cni_calico.nodeagent.server"]
+        environ = {**os.environ, "CALICO_RUN_DIR": str(self.root / "run"), "CALICO_FAULT": fault}
+        with open(self.root / "server.log", "ab") as log:
+            process = subprocess.Popen(argv, env=environ, stderr=log, stdin=subprocess.DEVNULL)
+        try:
+            self.await_server(process)
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def await_server(self, process: subprocess.Popen[bytes]) -> None:
+        """Until it accepts connections."""
+        path = str(self.root / "run" / "cni.sock")
+
+        def accepts() -> bool:
+            assert process.poll() is None, (self.root / "server.log").read_text()
+            with socket.socket(socket.AF_UNIX) as probe:
+                return probe.connect_ex(path) == 0
+
+        until(accepts, "the server accepts connections", 20)
+
+    def metrics(self) -> dict[str, float]:
+        """The server's numbers."""
+        answer = call_server(str(self.root / "run" / "cni.sock"), "metrics", {}, b"")
+        assert answer is not None
+        lines = (line.rsplit(" ", 1) for line in answer[1].decode().splitlines())
+        return {name: float(value) for name, value in lines}
+
     # -- what is stored -----------------------------------------------------------------------------------------------
 
     def store(self) -> Any:
@@ -201,8 +244,11 @@ def datastore_keys(config: DatastoreConfig) -> dict[str, Any]:
 
 
 def _serve(plugin: str, environ: dict[str, str], stdin: bytes) -> tuple[int, str]:
-    """What the executable does with a call, without its start."""
+    """What the executable does with a call, without its start: to the server if one listens, else right here."""
     faults.install_from_environment(environ)
+    served = call_server(socket_path(environ), plugin, environ, stdin)
+    if served is not None:
+        return served[0], served[1].decode()
     try:
         call = parse_call(environ, stdin)
     except CalicoError as e:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,19 @@ from tests.netns.namespaces import Namespace
 
 
 @pytest.fixture
-def node(host_ns: Namespace, tmp_path: Path) -> Node:  # noqa: F811
-    """A node on the embedded datastore, with one pool of each family."""
+def plain_node(host_ns: Namespace, tmp_path: Path) -> Node:  # noqa: F811
+    """A node on the embedded datastore, with one pool of each family and no server."""
     made = Node(host_ns, tmp_path, DatastoreConfig("local", path=str(tmp_path / "datastore.db")))
     (tmp_path / "run").mkdir()
     made.apply_pools()
     return made
+
+
+@pytest.fixture(params=["one-shot", "served"])
+def node(request: pytest.FixtureRequest, plain_node: Node) -> Iterator[Node]:
+    """The same node, without and with a resident server."""
+    if request.param == "one-shot":
+        yield plain_node
+        return
+    with plain_node.server():
+        yield plain_node
