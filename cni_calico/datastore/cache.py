@@ -45,7 +45,8 @@ def _nothing(_: object, __: object = None) -> None:
 class Cache(Generic[T]):
     """``decode(versioned)`` makes a record of type T and may raise CorruptRecord, reported to ``corrupt(key, why)``.
 
-    ``on_change(keys)`` is called after every change, outside the lock, by the thread that made it. Safe with threads.
+    ``on_change(keys)`` is called after every change, outside the lock, by the thread that made it. Without
+    ``keep_documents`` only the records are kept (``get`` then gives empty documents). Safe with threads.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class Cache(Generic[T]):
         decode: Callable[[Versioned], T],
         on_change: Callable[[frozenset[Key]], None] = _nothing,
         corrupt: Callable[[Key, str], None] = _nothing,
+        keep_documents: bool = True,
     ) -> None:
         self.listing = listing
+        self._keep_documents = keep_documents
         self._store = store
         self._decode = decode
         self._on_change = on_change
@@ -164,6 +167,8 @@ class Cache(Generic[T]):
         except CorruptRecord as e:
             self._corrupt(versioned.key, str(e))
         self._removed.pop(versioned.key, None)
+        if not self._keep_documents:
+            versioned = Versioned(versioned.key, {}, versioned.revision, versioned.uid)
         self._entries[versioned.key] = versioned, record
 
     def _drop(self, key: Key, revision: int) -> bool:

@@ -235,3 +235,14 @@ def test_any_order_of_arrival_ends_in_the_truth(changes, random) -> None:
             cache._replace(lists[at])
     assert cache.items() == truth
     assert cache.records() == {key: v.value["n"] for key, v in truth.items()}
+
+
+def test_only_records_may_be_kept(made) -> None:
+    store = MemoryStore()
+    store.elsewhere(Write.put(ONE, {"n": 1, "much": "more"}))
+    cache = made(store, keep_documents=False)
+    cache.wait_synced(SOON)
+    assert cache.records() == {ONE: 1}
+    store.elsewhere(Write.put(ONE, {"n": 2, "much": "more"}))
+    assert cache.wait_until(lambda: cache.record(ONE) == 2, SOON)
+    assert cache.get(ONE).value == {}
