@@ -1,0 +1,236 @@
+"""PURE: what a pod and its namespace ask of the network by their annotations.
+
+Rule: all of them are parsed before anything is taken; one that is wrong is an error that names the annotation, where it
+stands and its value. Quality-of-service annotations do as upstream: a value that means nothing is left out and told.
+Source: SPEC-cni "Kubernetes annotations".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+
+from cni_calico.cni.netconf import NetConf
+from cni_calico.errors import FeatureDisabled, InvalidAnnotation
+from cni_calico.model.resources import Address, Network
+from cni_calico.plugin.qos import parse_qos
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
+
+PREFIX = "cni.projectcalico.org/"
+_SHOWN_MAX = 120
+_FAMILIES = {"IPv4": 4, "IPv6": 6}
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """What a pod asks for.
+
+    ``families`` None: as the network configuration says; ``pools4``/``pools6`` None: likewise. ``addresses`` are
+    assigned through IPAM, ``addresses_no_ipam`` are not. ``ignored`` names annotations that were left out.
+    """
+
+    families: frozenset[int] | None = None
+    pools4: tuple[str, ...] | None = None
+    pools6: tuple[str, ...] | None = None
+    addresses: tuple[Address, ...] = ()
+    addresses_no_ipam: tuple[Address, ...] = ()
+    floating_ips: tuple[Address, ...] = ()
+    mac: bytes | None = None
+    source_prefixes: tuple[Network, ...] = ()
+    qos: Mapping[str, int] = field(default_factory=dict)
+    namespace_labels: Mapping[str, str] | None = None
+    ignored: tuple[str, ...] = ()
+
+
+def parse_pod_annotations(
+    pod: Mapping[str, Any], namespace: Mapping[str, Any] | None, conf: NetConf, *, kubernetes: bool = True
+) -> PodRequest:
+    """The request of a pod (a Kubernetes object) in its namespace. Raises InvalidAnnotation, FeatureDisabled."""
+    own, above = _Annotations("pod", pod), _Annotations("namespace", namespace or {})
+    qos, ignored = parse_qos(own.values)
+    addresses, direct = _parse_addresses(own, conf, kubernetes)
+    return PodRequest(
+        families=_first((own, above), "ipFamilies", _parse_families),
+        pools4=_first((own, above), "ipv4pools", _pools_of(4)),
+        pools6=_first((own, above), "ipv6pools", _pools_of(6)),
+        addresses=addresses,
+        addresses_no_ipam=direct,
+        floating_ips=_parse_floating(own, conf),
+        mac=own.parse("hwAddr", _parse_mac),
+        source_prefixes=own.parse("allowedSourcePrefixes", _parse_prefixes) or (),
+        qos=qos,
+        namespace_labels=None if namespace is None else labels_of(namespace),
+        ignored=ignored,
+    )
+
+
+def labels_of(obj: Mapping[str, Any]) -> dict[str, str]:
+    """The labels of a Kubernetes object."""
+    labels = (obj.get("metadata") or {}).get("labels") or {}
+    return {str(name): str(value) for name, value in labels.items()}
+
+
+class _Wrong(ValueError):
+    """What was expected instead."""
+
+
+class _Annotations:
+    """The annotations of one object, and its name for messages."""
+
+    def __init__(self, kind: str, obj: Mapping[str, Any]) -> None:
+        metadata = obj.get("metadata") or {}
+        self.values: Mapping[str, str] = metadata.get("annotations") or {}
+        self.owner = f"{kind} {'/'.join(filter(None, (metadata.get('namespace'), metadata.get('name'))))}"
+
+    def has(self, name: str) -> bool:
+        """An empty annotation is none, as upstream has it."""
+        return bool(self.values.get(PREFIX + name))
+
+    def parse(self, name: str, parse: Callable[[str], T]) -> T | None:
+        if not self.has(name):
+            return None
+        try:
+            return parse(self.values[PREFIX + name])
+        except _Wrong as e:
+            raise self.wrong(name, str(e)) from e
+
+    def wrong(self, name: str, why: str) -> InvalidAnnotation:
+        value = self.values[PREFIX + name]
+        shown = value if len(value) <= _SHOWN_MAX else value[: _SHOWN_MAX - 3] + "..."
+        return InvalidAnnotation(f"cannot use annotation {PREFIX}{name} of {self.owner}: {why}, got {shown!r}")
+
+
+def _first(levels: tuple[_Annotations, ...], name: str, parse: Callable[[str], T]) -> T | None:
+    """The value of the first object that has the annotation."""
+    for level in levels:
+        if level.has(name):
+            return level.parse(name, parse)
+    return None
+
+
+def _parse_list(text: str, what: str) -> list[str]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise _Wrong(f"expected a JSON list of {what}") from e
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise _Wrong(f"expected a JSON list of {what}")
+    return found
+
+
+def _parse_families(text: str) -> frozenset[int]:
+    names = _parse_list(text, "IPv4, IPv6")
+    if not names or any(name not in _FAMILIES for name in names):
+        raise _Wrong("expected a JSON list of IPv4, IPv6 or both")
+    return frozenset(_FAMILIES[name] for name in names)
+
+
+def _pools_of(family: int) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        pools = _parse_list(text, f"names or CIDRs of IPv{family} pools")
+        for pool in pools:
+            if "/" in pool or ":" in pool:
+                _require_pool_cidr(pool, family)
+            elif not pool:
+                raise _Wrong("expected names or CIDRs of pools")
+        return tuple(pools)
+
+    return parse
+
+
+def _require_pool_cidr(pool: str, family: int) -> None:
+    try:
+        network = ip_network(pool, strict=False)
+    except ValueError as e:
+        raise _Wrong(f'error parsing pool "{pool}": invalid CIDR address: {pool}') from e
+    if network.version != family:
+        raise _Wrong(f"expected IPv{family} pools")
+
+
+def _parse_ips(text: str) -> tuple[Address, ...]:
+    found: list[Address] = []
+    for item in _parse_list(text, "IP addresses"):
+        try:
+            address = ip_address(item)
+        except ValueError as e:
+            raise _Wrong("expected a JSON list of IP addresses") from e
+        if getattr(address, "scope_id", None) or address.is_unspecified or address.is_multicast or address.is_loopback:
+            raise _Wrong("expected addresses that a pod can have")
+        found.append(address)
+    return tuple(found)
+
+
+def _parse_one_per_family(text: str) -> tuple[Address, ...]:
+    found = _parse_ips(text)
+    if not found or len({address.version for address in found}) != len(found):
+        raise _Wrong("expected a JSON list of one IPv4 address, one IPv6 address, or both")
+    return found
+
+
+def _parse_addresses(
+    own: _Annotations, conf: NetConf, kubernetes: bool
+) -> tuple[tuple[Address, ...], tuple[Address, ...]]:
+    """Addresses asked for by ``ipAddrs`` and ``ipAddrsNoIpam``."""
+    if own.has("ipAddrs") and own.has("ipAddrsNoIpam"):
+        raise InvalidAnnotation(
+            "can't have both annotations: 'ipAddrs' and 'ipAddrsNoIpam' in use at the same time",
+            details=f"remove one of them from {own.owner}",
+        )
+    if own.has("ipAddrsNoIpam") and not conf.ip_addrs_no_ipam:
+        raise _disabled("ip_addrs_no_ipam", own, kubernetes)
+    if own.has("ipAddrs") and not conf.ipam.is_calico:
+        raise own.wrong("ipAddrs", f"ipAddrs is not compatible with configured IPAM: {conf.ipam.type}")
+    return (
+        own.parse("ipAddrs", _parse_one_per_family) or (),
+        own.parse("ipAddrsNoIpam", _parse_one_per_family) or (),
+    )
+
+
+def _parse_floating(own: _Annotations, conf: NetConf) -> tuple[Address, ...]:
+    if own.has("floatingIPs") and not conf.floating_ips:
+        raise _disabled("floating_ips", own, True)
+    return own.parse("floatingIPs", _parse_ips) or ()
+
+
+def _disabled(feature: str, own: _Annotations, kubernetes: bool) -> FeatureDisabled:
+    why = "enabled" if kubernetes else "supported for this runtime"
+    return FeatureDisabled(
+        f"requested feature is not {why}: {feature}",
+        details=f"{own.owner} asks for it; enable it with feature_control.{feature} in the network configuration",
+    )
+
+
+def _parse_mac(text: str) -> bytes:
+    """Six bytes as aa:bb:cc:dd:ee:ff, aa-bb-cc-dd-ee-ff or aabb.ccdd.eeff."""
+    for separator, count, width in ((":", 6, 2), ("-", 6, 2), (".", 3, 4)):
+        parts = text.split(separator)
+        if len(parts) == count and all(len(part) == width for part in parts):
+            break
+    else:
+        raise _Wrong("expected a MAC address")
+    try:
+        mac = bytes.fromhex("".join(parts))
+    except ValueError as e:
+        raise _Wrong("expected a MAC address") from e
+    if len(mac) != 6 or mac[0] & 1 or not any(mac):
+        raise _Wrong("expected the MAC address of one interface, neither zero nor a group address")
+    return mac
+
+
+def _parse_prefixes(text: str) -> tuple[Network, ...]:
+    found = []
+    for item in _parse_list(text, "networks in CIDR notation"):
+        try:
+            if "/" not in item:
+                raise ValueError("no prefix length")
+            found.append(ip_network(item, strict=False))
+        except ValueError as e:
+            raise _Wrong("expected a JSON list of networks in CIDR notation") from e
+    return tuple(found)

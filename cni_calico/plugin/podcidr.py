@@ -1,0 +1,93 @@
+"""PURE: ``usePodCidr`` in the configuration of a delegated IPAM plugin (host-local).
+
+Rule: the delegate only sees real networks. For DEL it needs valid ones and does not use them: distinct placeholders,
+because equal or overlapping ones are refused and the address would leak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_network
+
+from cni_calico.errors import InvalidConfig
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_WORDS = {"usepodcidr": 4, "usepodcidripv6": 6}
+
+
+def _family(value: object) -> int:
+    """The family whose podCIDR a subnet asks for, in any case of letters; 0 for a subnet of its own."""
+    return _WORDS.get(value.lower(), 0) if isinstance(value, str) else 0
+
+
+def wants_pod_cidr(ipam: Mapping[str, Any]) -> bool:
+    """Whether an ``ipam`` object has a subnet that the node's podCIDR is to take the place of."""
+    return any(_family(item.get("subnet")) for item in _subnets(ipam))
+
+
+def _subnets(ipam: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    yield ipam
+    for group in ipam.get("ranges") or ():
+        for item in group if isinstance(group, list) else (group,):
+            if isinstance(item, Mapping):
+                yield item
+
+
+def read_pod_cidrs(node: Mapping[str, Any]) -> dict[int, str]:
+    """Family -> podCIDR of a Kubernetes Node."""
+    spec = node.get("spec") or {}
+    found: dict[int, str] = {}
+    for text in (*(spec.get("podCIDRs") or ()), spec.get("podCIDR")):
+        try:
+            found.setdefault(ip_network(text).version, text)
+        except ValueError:
+            continue
+    return found
+
+
+def render_ipam(ipam: Mapping[str, Any], cidrs: Mapping[int, str], node: str) -> dict[str, Any]:
+    """``ipam`` with the node's podCIDRs. Raises InvalidConfig for a family the node has none of."""
+
+    def replaced(item: Mapping[str, Any]) -> dict[str, Any]:
+        family = _family(item.get("subnet"))
+        if not family:
+            return dict(item)
+        if family not in cidrs:
+            raise InvalidConfig(
+                f"cannot use {item['subnet']}: node {node} has no IPv{family} podCIDR",
+                details="kube-controller-manager gives them out (--allocate-node-cidrs, --cluster-cidr)",
+            )
+        return {**item, "subnet": cidrs[family]}
+
+    return _with_subnets(ipam, replaced)
+
+
+def render_ipam_placeholders(ipam: Mapping[str, Any]) -> dict[str, Any]:
+    """``ipam`` for DEL: each subnet that is not known a network of documentation (RFC 5737, RFC 3849) of its own."""
+    count = 0
+
+    def replaced(item: Mapping[str, Any]) -> dict[str, Any]:
+        nonlocal count
+        family = _family(item.get("subnet"))
+        if not family:
+            return dict(item)
+        count += 1
+        subnet = f"192.0.2.{count * 4 % 256}/30" if family == 4 else f"2001:db8:{count:x}::/64"
+        return {**item, "subnet": subnet}
+
+    return _with_subnets(ipam, replaced)
+
+
+def _with_subnets(ipam: Mapping[str, Any], replaced: Any) -> dict[str, Any]:
+    out: dict[str, Any] = replaced(ipam)
+    if isinstance(ipam.get("ranges"), list):
+        out["ranges"] = [
+            [replaced(item) if isinstance(item, Mapping) else item for item in group]
+            if isinstance(group, list)
+            else group
+            for group in ipam["ranges"]
+        ]
+    return out
