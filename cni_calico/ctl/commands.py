@@ -24,7 +24,7 @@ from cni_calico.ctl.render import (
     require_format,
 )
 from cni_calico.ctl.session import ResourceExists, ResourceMissing, Session
-from cni_calico.errors import InvalidConfig
+from cni_calico.errors import CorruptRecord, InvalidConfig
 from cni_calico.model.keys import NAMESPACED_KINDS, ResourceKey, ResourceList
 
 Document = Mapping[str, Any]
@@ -74,7 +74,12 @@ def _get_list(session: Session, arguments: Namespace, kind: str) -> str:
     if kind in NAMESPACED_KINDS and not arguments.all_namespaces:
         namespace = arguments.namespace or DEFAULT_NAMESPACE
     listing = session.store.list(ResourceList(kind, namespace), session.deadline)
-    documents = [resources.shown_document(item) for item in listing.items]
+    documents = []
+    for item in listing.items:
+        try:
+            documents.append(resources.shown_document(item))
+        except CorruptRecord as e:
+            session.damaged.append((item.key, str(e)))
     documents = [exported(document) for document in documents] if arguments.export else documents
     if arguments.output in ("yaml", "json"):
         return render_documents(listed(kind, documents, str(listing.revision)), arguments.output)

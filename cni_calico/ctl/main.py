@@ -103,7 +103,7 @@ def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) ->
             initialize(session)
         text = _commands()[name](session, arguments)
         for key, why in session.take_damaged():
-            _note(f"Left out: {describe(key)}: {why}")
+            _note(f"Left out: {why if why.startswith('cannot read') else f'{describe(key)}: {why}'}")
         return text
     finally:
         store.close()

@@ -13,7 +13,8 @@ from cni_calico.ctl.session import ResourceExists, ResourceMissing, Session, Upd
 from cni_calico.datastore.cas import update
 from cni_calico.datastore.client import Document, Versioned
 from cni_calico.errors import CorruptRecord, InvalidConfig
-from cni_calico.model.codec import decode_pool
+from cni_calico.model.codec import decode_pool, decode_resource
+from cni_calico.model.codec_resources import API_VERSION
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool
 from cni_calico.model.validate import Problem, require_valid, with_defaults
@@ -26,9 +27,12 @@ def ignore(problem: Problem) -> None:
 
 
 def shown_document(found: Versioned) -> dict[str, Any]:
-    """A stored resource as users see it, with its resourceVersion."""
-    metadata = {**(found.value.get("metadata") or {}), "resourceVersion": str(found.revision)}
-    return {**found.value, "metadata": metadata}
+    """A stored resource as users see it, with its resourceVersion. Raises CorruptRecord."""
+    assert isinstance(found.key, ResourceKey)
+    named = decode_resource(found.key, found.value).metadata
+    metadata = {"name": named.name, **({"namespace": named.namespace} if named.namespace else {})}
+    metadata |= {**(found.value.get("metadata") or {}), "resourceVersion": str(found.revision)}
+    return {"apiVersion": API_VERSION, "kind": found.key.kind, **found.value, "metadata": metadata}
 
 
 def read_resource(session: Session, key: ResourceKey) -> Versioned:
@@ -103,6 +107,8 @@ class _Writer:
         self.warned = False
 
     def checked(self, document: Mapping[str, Any], old: Document | None) -> Mapping[str, Any]:
+        if old is not None:
+            decode_resource(self.key, old)  # what cannot be read is never overwritten
         if self.key.kind == "IPPool" and self.pools is None:
             self.pools = read_pools(self.session)
         for problem in require_valid(document, old=old, pools=self.pools or ()):

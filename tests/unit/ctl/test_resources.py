@@ -226,6 +226,35 @@ class TestWriting:
         assert calicoctl.ok("delete", alias, "x") == f"Successfully deleted 1 '{kind}' resource(s)\n"
 
 
+class TestStoredByOthers:
+    PATH = "/calico/resources/v3/projectcalico.org/tiers/"
+
+    def test_kind_and_name_are_shown_where_they_were_not_stored(self, calicoctl):
+        calicoctl.write({self.PATH + "bare": {}})
+        shown = calicoctl.read("tier", "bare")
+        assert (shown["kind"], shown["apiVersion"], shown["metadata"]["name"]) == (
+            "Tier",
+            "projectcalico.org/v3",
+            "bare",
+        )
+        assert "bare" in calicoctl.ok("get", "tier")
+
+    @pytest.mark.parametrize(
+        "damage", [{"metadata": []}, {"spec": "x"}, {"metadata": {"name": "other"}}, {"kind": "Pod"}]
+    )
+    def test_what_cannot_be_read_is_named_and_never_overwritten(self, calicoctl, damage):
+        calicoctl.apply(resource("Tier", "good"))
+        calicoctl.write({self.PATH + "bad": damage})
+        result = calicoctl("get", "tier", "-o", "name")
+        assert "tier/good\n" in result.out
+        assert result.err.startswith("Left out: cannot read Tier bad: ")
+        assert "cannot read Tier bad" in calicoctl.fails("get", "tier", "bad")
+        assert "cannot read Tier bad" in calicoctl.fails("apply", "-f", "-", stdin=json.dumps(resource("Tier", "bad")))
+        assert "cannot read Tier bad" in calicoctl.fails("patch", "tier", "bad", "-p", "{}")
+        assert calicoctl.stored(self.PATH + "bad") == damage
+        calicoctl.ok("delete", "tier", "bad")
+
+
 class TestFiles:
     def test_directories(self, calicoctl, tmp_path):
         (tmp_path / "d" / "sub").mkdir(parents=True)
