@@ -79,7 +79,7 @@ def _get_list(session: Session, arguments: Namespace, kind: str) -> str:
         try:
             documents.append(resources.shown_document(item))
         except CorruptRecord as e:
-            session.damaged.append((item.key, str(e)))
+            session.note_damaged(item.key, str(e))
     documents = [exported(document) for document in documents] if arguments.export else documents
     if arguments.output in ("yaml", "json"):
         return render_documents(listed(kind, documents, str(listing.revision)), arguments.output)

@@ -55,7 +55,7 @@ def read_records(session: Session) -> Records:
                 affinities[key] = record
             elif isinstance(key, ResourceKey):
                 kinds[key.kind].append(record)
-    corrupt += [(describe(key), f"cannot read {describe(key)}: {why}") for key, why in session.take_damaged()]
+    corrupt += session.take_damaged()
     endpoints, nodes, pools = kinds.values()
     return Records(_sorted(blocks), handles, affinities, endpoints, nodes, pools, corrupt)
 

@@ -86,7 +86,6 @@ def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) ->
     from cni_calico.ctl.settings import read_config, require_present
     from cni_calico.datastore.connect import open_datastore
     from cni_calico.deadline import Deadline
-    from cni_calico.model.codec import describe
 
     def now() -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -98,12 +97,12 @@ def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) ->
     try:
         session = Session(store, Deadline.after(arguments.timeout), now, lambda: str(uuid.uuid4()))
         # every backend has this hook (see Datastore.list)
-        setattr(store, "corrupt", lambda key, why: session.damaged.append((key, why)))  # noqa: B010
+        setattr(store, "corrupt", session.note_damaged)  # noqa: B010
         if name in _WRITING:
             initialize(session)
         text = _commands()[name](session, arguments)
-        for key, why in session.take_damaged():
-            _note(f"Left out: {why if why.startswith('cannot read') else f'{describe(key)}: {why}'}")
+        for _, why in session.take_damaged():
+            _note(f"Left out: {why}")
         return text
     finally:
         store.close()

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from cni_calico.datastore.client import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.model.keys import Key, ResourceKey
+from cni_calico.model.codec import describe
+from cni_calico.model.keys import Key, ResourceKey, etcd_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +26,17 @@ class Session:
     deadline: Deadline
     now: Callable[[], str]
     uid: Callable[[], str]
-    damaged: list[tuple[Key, str]] = field(default_factory=list)
+    damaged: list[tuple[str, str]] = field(default_factory=list)
 
-    def take_damaged(self) -> list[tuple[Key, str]]:
-        """What was left out since the last call; who takes it tells the user."""
+    def note_damaged(self, key: Key, why: str) -> None:
+        """``why`` may name the record itself, by its key or in words."""
+        name = describe(key)
+        for known in (etcd_path(key), name):
+            why = why.removeprefix(f"cannot read {known}: ")
+        self.damaged.append((name, f"cannot read {name}: {why}"))
+
+    def take_damaged(self) -> list[tuple[str, str]]:
+        """(record in words, why) of what was left out since the last call; who takes it tells the user."""
         taken = list(self.damaged)
         self.damaged.clear()
         return taken

@@ -190,7 +190,7 @@ class TestCheckAndRelease:
             raw.execute("UPDATE change SET value = '[' WHERE key = ?", (pool,))
         result = cluster("get", "ippool", "-o", "name")
         assert (result.code, result.out) == (0, "ippool/pool6\n")
-        assert result.err.startswith("Left out: IPPool pool4: ")
+        assert result.err.startswith("Left out: cannot read IPPool pool4: ")
 
 
 class TestDeletingWhatAddressesHangOn:
