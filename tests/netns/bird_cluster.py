@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cni_calico.deadline import Deadline
+from cni_calico.nodeagent.bird.control import BirdControl
 from cni_calico.nodeagent.bird.controller import Applied, BirdController
 from cni_calico.nodeagent.bird.process import BirdPaths
 from cni_calico.nodeagent.bird.render import BirdConfig, render_bird_config
@@ -74,6 +75,12 @@ class BirdNode:
 
     def remote(self, version: int = 4) -> dict[str, str]:
         return {dst: via for dst, via in self.learned(version).items() if via != "blackhole"}
+
+    def show_routes(self) -> set[str]:
+        """Every destination in BIRD's own tables."""
+        with BirdControl(self.controller.paths.socket, Deadline.after(5.0)) as control:
+            lines = control.tell("show route all", Deadline.after(5.0)).lines
+        return {text.split()[0] for code, text in lines if code == 1007 and "/" in text.split(" ")[0]}
 
     def add_pod(self, label: str, *addresses: str, make: Callable[[str], Namespace]) -> Namespace:
         """A pod the way CNI sets one up: routes to its addresses through a cali interface, proxy ARP."""

@@ -20,7 +20,6 @@ from cni_calico.nodeagent.bird.lexical import render_block, render_set
 from cni_calico.nodeagent.bird.services import ServiceRoutes
 
 TUNNEL_DEVICE = "tunl0"
-_NOWHERE = {4: "0.0.0.0", 6: "::"}
 _LOCAL_PREF_OURS = 1 << 30  # below it a preference is an ordinary router's (100), not a priority of Calico's
 
 
@@ -62,7 +61,8 @@ def render_export(pools: Sequence[IPPool], services: ServiceRoutes, version: int
     if hidden:
         lines.append(f"if (net ~ {render_set(hidden, inside=True)}) then reject;  # disableBGPExport")
     # routes to other nodes that the agent has put into the kernel: those nodes announce them
-    lines.append(f"if (source = RTS_INHERIT && gw != {_NOWHERE[version]}) then reject;")
+    # a route without a gateway has "::" in IPv4 too; 0.0.0.0 would be ::ffff:0:0
+    lines.append("if (source = RTS_INHERIT && gw != ::) then reject;")
     lines.append(f'if (source = RTS_INHERIT && (ifname = "{TUNNEL_DEVICE}" || ifname ~ "*.calico")) then reject;')
     lines.append(f"apply_communities_v{version}();")
     lines.append(f"calico_aggr_v{version}();")
