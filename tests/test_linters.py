@@ -87,12 +87,9 @@ def test_no_attic_modules() -> None:
 # split, so that this file does not find itself
 UNWANTED = {
     "a path of one machine": r"(?<![\w.~-])/(wo" + r"rk|ro" + r"ot)/",
-    "a registry's host": r"\b(py"
-    + r"pi\.org|files\.python"
-    + r"hosted\.org|proxy\.go"
-    + r"lang\.org|sum\.go"
-    + r"lang\.org)",
-    "unfinished work": r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|NotImplemented" + r"Error)\b",
+    "a registry's host": r"\b(py" + r"pi\.org|files\.python" + r"hosted\.org|(proxy|sum)\.go" + r"lang\.org)",
+    "unfinished work": r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b",
+    "an empty method": r"\bNotImplemented" + r"Error\b",
 }
 
 
@@ -103,6 +100,7 @@ def test_unwanted_text(what: str) -> None:
         f"{path}:{number}: {line.strip()[:100]}"
         for path in files()
         if path.name != "requirements.lock" and path.parts[:2] != ("tests", "golden")
+        if what != "an empty method" or path.parts[0] != "tests"
         for number, line in enumerate((ROOT / path).read_text(errors="replace").splitlines(), 1)
         if pattern.search(line)
     ]
@@ -114,6 +112,9 @@ def test_tests_do_not_sleep() -> None:
     found = [
         str(path)
         for path in files()
-        if path.suffix == ".py" and path.parts[0] == "tests" and sleep.search((ROOT / path).read_text())
+        if path.suffix == ".py"
+        and path.parts[0] == "tests"
+        and path.parts[1] not in ("bench", "test_linters.py")
+        and sleep.search((ROOT / path).read_text())
     ]
-    assert [name for name in found if name != "tests/test_linters.py"] == []
+    assert found == []

@@ -195,7 +195,7 @@ def test_lists_at_a_revision_that_is_not_there(backend: Backend, store: Datastor
     from cni_calico.errors import Compacted
 
     if not backend.history:
-        pytest.skip("no lists at old revisions")
+        pytest.skip("backend: no lists at old revisions")
     now = store.list(EverythingList(), soon).revision
     with pytest.raises(Compacted):
         store.list(EverythingList(), soon, revision=now + 1000)

@@ -31,7 +31,7 @@ def worker(space: Space, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def test_counters_lose_no_update(backend: Backend, space: Space, soon: Deadline) -> None:
     if not backend.processes:
-        pytest.skip("one process only")
+        pytest.skip("backend: one process only")
     with worker(space, "count", "60") as a, worker(space, "count", "60") as b, worker(space, "count", "60") as c:
         assert [p.wait(60) for p in (a, b, c)] == [0, 0, 0]
     assert number(COUNTER, space.first.get(COUNTER, soon).value) == 180
@@ -39,7 +39,7 @@ def test_counters_lose_no_update(backend: Backend, space: Space, soon: Deadline)
 
 def test_killed_writers_leave_whole_commits(backend: Backend, space: Space, soon: Deadline) -> None:
     if not backend.processes or space.first.max_commit < 3:
-        pytest.skip("one process only, or no transactions")
+        pytest.skip("backend: one process only, or no transactions")
     acknowledged = 0
     for commits in (1, 7, 40, 3):
         with worker(space, "pair") as process:

@@ -82,7 +82,7 @@ def test_update_of_what_is_gone_conflicts_with_nothing(store: Datastore, soon: D
 
 def test_every_failing_member_is_named(store: Datastore, soon: Deadline) -> None:
     if store.max_commit < 4:
-        pytest.skip("no transactions")
+        pytest.skip("backend: no transactions")
     [one] = store.commit([Write.create(ONE, document(ONE, 1))], soon).stored
     [two] = store.commit([Write.create(TWO, document(TWO, 2))], soon).stored
     store.commit([Write.update(two, document(TWO, 3))], soon)
@@ -105,7 +105,7 @@ def test_every_failing_member_is_named(store: Datastore, soon: Deadline) -> None
 
 def test_expectations_write_nothing(store: Datastore, soon: Deadline) -> None:
     if store.max_commit < 3:
-        pytest.skip("no transactions")
+        pytest.skip("backend: no transactions")
     [one] = store.commit([Write.create(ONE, document(ONE, 1))], soon).stored
     done = store.commit([Write.expect(one), Write.expect_absent(TWO), Write.create(THREE, document(THREE, 1))], soon)
     assert [v.key for v in done.stored] == [THREE]
@@ -181,7 +181,7 @@ def test_lists_cover_what_they_say_in_key_order(store: Datastore, soon: Deadline
 
 def test_documents_come_back_as_written(backend: Backend, store: Datastore, soon: Deadline) -> None:
     if not backend.verbatim:
-        pytest.skip("documents are translated")
+        pytest.skip("backend: documents are translated")
     value = {
         "leer": {},
         "ünï→code": "日本 \U0001f600 \x00 \ud800 \"'\\ </x>",

@@ -28,10 +28,10 @@ trap 'rm -rf "$scratch"' EXIT
 mirror=$(apt-get indextargets --format '$(ORIGIN) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
   awk '$1 == "Debian" && $2 == "main" && $3 !~ /security/ { print $3; exit }')
 echo "making a Debian 11 root"
-if ! debootstrap --variant=minbase bullseye "$scratch/root" ${mirror:+"$mirror"} >"$scratch/log" 2>&1; then
+if ! debootstrap --variant=minbase bullseye "$scratch/tree" ${mirror:+"$mirror"} >"$scratch/log" 2>&1; then
   tail -n 5 "$scratch/log" >&2
   exit 1
 fi
-rm -rf "$scratch"/root/{usr/share/{doc,man,locale,info},var/cache/apt,var/lib/apt/lists}
-tar -C "$scratch/root" -czf "$scratch/archive" .
+rm -rf "$scratch"/tree/{usr/share/{doc,man,locale,info},var/cache/apt,var/lib/apt/lists}
+tar -C "$scratch/tree" -czf "$scratch/archive" .
 mv "$scratch/archive" "$ARCHIVE"
