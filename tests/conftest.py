@@ -45,6 +45,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: has_tool("bin/etcd", "bin/kube-apiserver", "bin/kubectl"),
         "kubernetes: tests/setup/kubernetes.sh builds it",
     ),
+    "kubernetes": (lambda: has_tool("bin/kube-apiserver"), "kubernetes: tests/setup/tests.sh builds it"),
     "cnitool": (lambda: has_tool("bin/cnitool", "cni/bin/portmap"), "cnitool: tests/setup/tests.sh builds it"),
     "bundle": (lambda: Path("/usr/bin/objcopy").exists(), "bundle: tests/setup/python.sh installs what it needs"),
 }

@@ -1,5 +1,6 @@
 #!/bin/bash
-# What the tests need beyond Python: Debian packages, Go programs, a Debian 11 root.
+# What the tests need beyond Python: Debian packages, Go programs (etcd, an API server, cnitool, reference plugins), a
+# Debian 11 root. From nothing it takes some ten minutes on two cores, most of them for the API server.
 #
 #   tests/setup/tests.sh [--check]      --check: only say (by exit status) whether everything is there
 set -euo pipefail
@@ -10,9 +11,9 @@ cd "$(dirname "$0")/../.."
 PACKAGES=(debootstrap nftables iptables bird2 openssl)
 
 if [ "${1:-}" = --check ]; then
-  debian_missing "${PACKAGES[@]}" >/dev/null && tests/setup/build-go-tools.sh --check && tests/setup/old-root.sh --check
+  debian_missing "${PACKAGES[@]}" >/dev/null
+  for part in build-go-tools kubernetes old-root; do "tests/setup/$part.sh" --check; done
   exit
 fi
 debian_install "${PACKAGES[@]}"
-tests/setup/build-go-tools.sh
-tests/setup/old-root.sh
+for part in build-go-tools kubernetes old-root; do "tests/setup/$part.sh"; done
