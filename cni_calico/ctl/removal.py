@@ -1,7 +1,7 @@
 """Deleting resources that others hang on: a node's endpoints, addresses and blocks, a pool's blocks.
 
-Rule: what hangs on it goes first, so that a deletion that failed half-way can be repeated. On Kubernetes nodes and
-pods are Kubernetes' own and nothing is done beside the deletion asked for.
+Rule: what hangs on it goes first, so that a deletion that failed half-way can be repeated. On Kubernetes a node is
+Kubernetes' own: the datastore refuses to delete it, and nothing of it is touched.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from cni_calico.model.resources import Address, Network
 
 def delete_resource(session: Session, key: ResourceKey) -> None:
     """Raises ResourceMissing, DatastoreError."""
-    if not session.store.identity.startswith("kubernetes:"):
-        if key.kind == "Node":
-            _leave_node(session, key)
-        elif key.kind == "IPPool":
-            _leave_pool(session, key)
+    if key.kind == "Node" and not session.store.identity.startswith("kubernetes:"):
+        _leave_node(session, key)
+    elif key.kind == "IPPool":
+        _leave_pool(session, key)
     resources.delete(session, key)
 
 
