@@ -8,15 +8,14 @@ from __future__ import annotations
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from cni_calico import __version__
+from cni_calico.ctl.files import write_file
 from cni_calico.ctl.ipam_records import read_cluster, read_records
 from cni_calico.ctl.render import render_json
 from cni_calico.ctl.session import Session
-from cni_calico.errors import CalicoError
 from cni_calico.ipam.consistency import Allocation, Finding, Problem, Records, Report, check_records
 from cni_calico.model.resources import Network
 
@@ -53,11 +52,7 @@ def check(session: Session, arguments: Namespace) -> str:
     spec, revision = read_cluster(session)
     text = render_check(records, report, show_all=arguments.show_all_ips, show_problems=arguments.show_problem_ips)
     if arguments.report:
-        body = build_report(report, spec, revision)
-        try:
-            Path(arguments.report).write_text(render_json(body))
-        except OSError as e:
-            raise CalicoError(f"cannot write report {arguments.report}: {e.strerror}") from e
+        write_file(arguments.report, render_json(build_report(report, spec, revision)))
         text += f"Report written to {arguments.report}\n"
     return text
 

@@ -14,12 +14,13 @@ from typing import Any
 
 from cni_calico import __version__
 from cni_calico.ctl import resources
+from cni_calico.ctl.files import write_file
 from cni_calico.ctl.ipam_records import read_cluster
 from cni_calico.ctl.render import render_json
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.cas import update
 from cni_calico.datastore.client import Document, Versioned
-from cni_calico.errors import CalicoError, InvalidConfig
+from cni_calico.errors import InvalidConfig
 from cni_calico.model.codec import decode, describe
 from cni_calico.model.keys import BlockList, EverythingList, Key, ResourceKey, ResourceList, etcd_path, parse_path
 
@@ -63,10 +64,7 @@ def export(session: Session, arguments: Namespace) -> str:
     text = render_json({"format": FORMAT, "version": __version__, "records": records})
     if not arguments.file:
         return text
-    try:
-        Path(arguments.file).write_text(text)
-    except OSError as e:
-        raise CalicoError(f"cannot write {arguments.file}: {e.strerror}") from e
+    write_file(arguments.file, text)
     return f"Exported {len(records)} records to {arguments.file}\n"
 
 

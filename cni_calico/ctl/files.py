@@ -1,0 +1,33 @@
+"""Files that a user asked calicoctl to write.
+
+Rule: the whole file or none, and only for its owner: reports and exports name everything in a cluster.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cni_calico import faults
+from cni_calico.errors import CalicoError
+
+WRITE = faults.declare("ctl.write-file")
+RENAME = faults.declare("ctl.rename-file")
+
+
+def write_file(path: str, text: str) -> None:
+    """Raises CalicoError."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        faults.before(WRITE)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        faults.after(WRITE)
+        faults.before(RENAME)
+        os.replace(temporary, path)
+        faults.after(RENAME)
+    except OSError as e:
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass  # it is the first error that matters
+        raise CalicoError(f"cannot write {path}: {e.strerror or e}") from e
