@@ -82,6 +82,19 @@ class BirdNode:
             lines = control.tell("show route all", Deadline.after(5.0)).lines
         return {text.split()[0] for code, text in lines if code == 1007 and "/" in text.split(" ")[0]}
 
+    def show_route(self, network: str) -> dict[str, str]:
+        """The attributes of the best route to a network, by BIRD's names."""
+        with BirdControl(self.controller.paths.socket, Deadline.after(5.0)) as control:
+            lines = control.tell(f"show route {network} primary all", Deadline.after(5.0)).lines
+        pairs = (text.strip().partition(":") for _, text in lines)
+        return {name: value.strip() for name, _, value in pairs}
+
+    def announcers(self, network: str) -> set[str]:
+        """The next hops of all BGP routes to a network, also of those that are not the best."""
+        with BirdControl(self.controller.paths.socket, Deadline.after(5.0)) as control:
+            lines = control.tell(f"show route {network} all", Deadline.after(5.0)).lines
+        return {text.split()[-1] for _, text in lines if text.strip().startswith("BGP.next_hop:")}
+
     def add_pod(self, label: str, *addresses: str, make: Callable[[str], Namespace]) -> Namespace:
         """A pod the way CNI sets one up: routes to its addresses through a cali interface, proxy ARP."""
         pod = make(label)

@@ -52,8 +52,12 @@ def render_priorities(version: int, normal: int) -> list[str]:
     ]
 
 
-def render_export(pools: Sequence[IPPool], services: ServiceRoutes, version: int) -> list[str]:
-    """What peers are told; the functions called in it end the filter when they decide."""
+def render_export(pools: Sequence[IPPool], services: ServiceRoutes, version: int, *, reflector: bool) -> list[str]:
+    """What peers are told; the functions called in it end the filter when they decide.
+
+    Only a route reflector passes on other nodes' services: a node without an endpoint would draw traffic that
+    kube-proxy then drops (externalTrafficPolicy Local).
+    """
     ours = [pool for pool in pools if pool.cidr.version == version]
     hidden = [pool.cidr for pool in ours if pool.disable_bgp_export]
     shown = [pool.cidr for pool in ours if not pool.disable_bgp_export]
@@ -68,7 +72,7 @@ def render_export(pools: Sequence[IPPool], services: ServiceRoutes, version: int
     lines.append(f"calico_aggr_v{version}();")
     if services.announced:
         lines.append(f"if (source = RTS_STATIC && net ~ {render_set(services.announced)}) then accept;")
-    if services.ranges:
+    if services.ranges and reflector:
         lines.append(f"if (source = RTS_BGP && net ~ {render_set(services.ranges, inside=True)}) then accept;")
     if shown:
         lines.append(f"if (net ~ {render_set(shown, inside=True)}) then accept;")

@@ -89,6 +89,7 @@ def _render_aggregation_file(
 
 def _render_ipam_file(snapshot: BgpSnapshot, services: Mapping[int, ServiceRoutes]) -> str:
     own = snapshot.own
+    reflector = own is not None and bool(own.route_reflector_cluster_id)
     lines = [_HEAD]
     for version in snapshot.environment.families:
         normal = snapshot.configuration.normal_priority(version)
@@ -96,7 +97,7 @@ def _render_ipam_file(snapshot: BgpSnapshot, services: Mapping[int, ServiceRoute
         network = None if interface is None else interface.network
         lines += render_priorities(version, normal)
         lines += render_communities(snapshot.configuration.prefix_advertisements, version)
-        lines += render_export(snapshot.pools, services[version], version)
+        lines += render_export(snapshot.pools, services[version], version, reflector=reflector)
         lines += render_kernel_filter(snapshot.pools, services[version], network, version, normal)
     return "\n".join(lines) + "\n"
 
