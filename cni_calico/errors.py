@@ -319,6 +319,12 @@ class ProtocolMismatch(CalicoError):
     hint = "restart calico-node, or install the plugin executables of the same release"
 
 
+class InstallFailed(CalicoError):
+    """A step of the installer could not be done; the network configuration is as it was before."""
+
+    code = 135
+
+
 # -- BIRD -------------------------------------------------------------------------------------------------------------
 
 

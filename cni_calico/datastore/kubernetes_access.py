@@ -65,6 +65,8 @@ def _with_inline(login: Login, access: KubernetesAccess, read: Read) -> Login:
         changes["url"] = access.api_root
     if access.certificate_authority:
         changes["ca"] = _read(access.certificate_authority, "certificate authority", read)
+    if access.insecure:
+        changes["insecure"] = True
     if access.token:
         changes["authorization"] = f"Bearer {access.token}"
     if access.client_certificate:

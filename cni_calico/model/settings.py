@@ -17,6 +17,7 @@ class KubernetesAccess:
     client_certificate: str = ""
     client_key: str = ""
     certificate_authority: str = ""
+    insecure: bool = False  # do not verify the server's certificate
     qps: float = 0.0
     burst: int = 0
 
