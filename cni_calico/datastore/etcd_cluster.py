@@ -241,10 +241,11 @@ class Cluster:
     def _search(self, doing: str, deadline: Deadline) -> Link:
         if self._credentials is None:
             self._credentials = read_credentials(self._config)
-        waiting = deadline.sooner(ELECTION_S)
-        while True:
+        waiting, reasons = deadline.sooner(ELECTION_S), self.name
+        while not deadline.expired():
             search = Search()
             found = self._ask_members(search, self._candidates(deadline), deadline)
+            reasons = search.reasons()  # before closing adds its own
             for link in search.asked:
                 if link is not found:
                     self._bad[link.endpoint] = time.monotonic()
@@ -252,8 +253,7 @@ class Cluster:
             if found is not None:
                 self._bad.pop(found.endpoint, None)
                 return found
-            reasons = search.reasons()
-            if NO_LEADER not in search.answers.values() or waiting.expired():
+            if waiting.expired() or NO_LEADER not in search.answers.values():
                 break
             threading.Event().wait(min(0.1, waiting.remaining_s()))
         self._last_failure = (time.monotonic(), reasons)

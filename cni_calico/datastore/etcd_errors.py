@@ -19,6 +19,7 @@ DENIED = "denied"
 COMPACTED = "compacted"
 FULL = "full"  # not applied, and no member will
 TOO_LARGE = "too large"
+REJECTED = "rejected"  # not applied: the member does not take such a request
 NOT_ETCD = "not etcd"
 LOST = "lost"  # perhaps applied
 
@@ -38,6 +39,8 @@ _MEANINGS = (
     ("PERMISSION_DENIED", "", DENIED),
     ("OUT_OF_RANGE", "etcdserver: mvcc: required revision", COMPACTED),
     ("INVALID_ARGUMENT", "etcdserver: request is too large", TOO_LARGE),
+    ("INVALID_ARGUMENT", "", REJECTED),
+    ("FAILED_PRECONDITION", "", REJECTED),
     ("UNIMPLEMENTED", "", NOT_ETCD),
 )
 
@@ -57,6 +60,8 @@ def error_for(meaning: str, doing: str, why: str) -> DatastoreError:
         return DatastoreDenied(text)
     if meaning == COMPACTED:
         return Compacted(text)
+    if meaning == REJECTED:
+        return DatastoreError(text)
     if meaning == TOO_LARGE:
         return DatastoreError(text, details="raise etcd's --max-request-bytes, or use smaller address blocks")
     if meaning == FULL:

@@ -75,6 +75,7 @@ def watch(store: EtcdStore) -> None:
     listing, opened = store.list(HandleList(), Deadline.after(20)), 0
     for n in sorted(value_of(v) for v in listing.items if v.key != COUNTER):
         say(step="saw", n=n)
+    say(step="watching")
     revision = listing.revision
     while True:
         try:

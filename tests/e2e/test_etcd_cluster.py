@@ -105,6 +105,10 @@ class Driver:
             if wanted(self.lines[-1]):
                 return self.lines[-1]
 
+    def ready(self) -> None:
+        """Wait until the watcher watches."""
+        self.line(lambda line: line["step"] == "watching")
+
     def now(self) -> int:
         """The last number that it has said so far."""
         while not self._incoming.empty():
@@ -211,6 +215,7 @@ def test_work_goes_on_when_a_member_fails(healed: Lab, how: str, victim: str) ->
     lab = healed
     reset(lab)
     with lab.driver("write") as writer, lab.driver("watch") as watcher:
+        watcher.ready()
         ours = writer.number("wrote", 20)["member"]
         member = lab.leader() if victim == "leader" else lab.member(ours)
         BREAK[how](lab, member)
@@ -225,6 +230,7 @@ def test_every_member_fails_in_turn(healed: Lab) -> None:
     lab = healed
     reset(lab)
     with lab.driver("write") as writer, lab.driver("watch") as watcher:
+        watcher.ready()
         for member, how in zip(lab.cluster.members, (Lab.kill, Lab.pause, Lab.cut), strict=True):
             how(lab, member)
             writer.number("wrote", writer.now() + 10)
@@ -238,6 +244,7 @@ def test_without_a_majority_calls_end_in_time(healed: Lab, how: str) -> None:
     lab = healed
     reset(lab)
     with lab.driver("write") as writer, lab.driver("watch") as watcher:
+        watcher.ready()
         writer.number("wrote", 10)
         for member in lab.cluster.members[:2]:
             BREAK[how](lab, member)
