@@ -38,9 +38,9 @@ def in_use(family: int, variant: str) -> bool:
         return False
 
 
-def read_rules(family: int, variant: str, deadline: Deadline, *, table: str = "") -> str:
-    """What iptables-save says, of one table when it is named. Raises KernelError."""
-    argv = [find_program(_name(family, variant, "-save")), *(["-t", table] if table else [])]
+def read_rules(family: int, variant: str, deadline: Deadline) -> str:
+    """What iptables-save says of all tables. Raises KernelError."""
+    argv = [find_program(_name(family, variant, "-save"))]
     return run_program(argv, b"", deadline).decode(errors="replace")
 
 

@@ -16,7 +16,7 @@ from cni_calico.kernel import wire
 
 # link, neighbours, IPv4 addresses, routes, IPv6 addresses, routes, settings of interfaces (netconf)
 _GROUPS = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400 | 1 << 23 | 1 << 24
-_ROUTES, _NEIGHBOURS = (24, 25), (28, 29)
+_ROUTES, _NEIGHBOURS, _SETTINGS = (24, 25), (28, 29), (80, 81)
 _PROTOCOL_AT, _STATE_AT = 5, 8
 _BIRD = 12
 _STATIC = 0x40 | 0x80  # NUD_NOARP, NUD_PERMANENT: entries that somebody made
@@ -34,6 +34,7 @@ class Monitor:
         except OSError as e:
             raise KernelError(f"cannot listen for kernel notifications: {e.strerror}", errno=e.errno or 0) from e
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._settings_changed = False
 
     def wait(self, timeout_s: float) -> bool:
         """Whether something happened within ``timeout_s``: a notification that matters, or ``wake``."""
@@ -55,12 +56,19 @@ class Monitor:
                 data = self._socket.recv(_BUFFER)
             except OSError as e:
                 if e.errno == ENOBUFS:
-                    matters = True  # there was more than fits: look again at everything
+                    matters = self._settings_changed = True  # more than fits: look again at everything
                     continue
                 if e.errno == EAGAIN:
                     return matters
                 raise KernelError(f"cannot read kernel notifications: {e.strerror}", errno=e.errno or 0) from e
-            matters = matters or any(_matters(message) for message in wire.split_messages(data))
+            for message in wire.split_messages(data):
+                matters = matters or _matters(message)
+                self._settings_changed = self._settings_changed or message.kind in _SETTINGS
+
+    def settings_changed(self) -> bool:
+        """Whether an interface's settings (sysctls) changed since this was last asked."""
+        changed, self._settings_changed = self._settings_changed, False
+        return changed
 
     def wake(self) -> None:
         os.eventfd_write(self._wake, 1)

@@ -88,22 +88,22 @@ def test_upstreams_table_of_that_name_is_replaced(host: Namespace) -> None:
     assert [item["chain"]["name"] for item in table if "chain" in item] == ["nat-outgoing"]
 
 
-def _iptables(family: int, variant: str, script: str, table: str = "") -> str:
+def _iptables(family: int, variant: str, script: str) -> str:
     if script:
         iptables.apply_rules(family, variant, script, soon())
-    return iptables.read_rules(family, variant, soon(), table=table)
+    return iptables.read_rules(family, variant, soon())
 
 
 @pytest.mark.parametrize("variant", ["nft", "legacy"])
 @pytest.mark.parametrize("family", [4, 6])
 def test_masquerading_with_iptables(host: Namespace, family: int, variant: str) -> None:
     def own(script: str) -> list[str]:
-        return select_own(host.call(_iptables, family, variant, script, "nat"))
+        return select_own(host.call(_iptables, family, variant, script))
 
     first = own(render_iptables(NAT[family], jump_is_there=False, insert=True))
     assert "-A POSTROUTING -j calico-nat-outgoing" in first and len(first) >= 5
     assert own(render_iptables(NAT[family], jump_is_there=True, insert=True)) == first
-    saved = host.call(_iptables, family, variant, "", "nat")
+    saved = host.call(_iptables, family, variant, "")
     assert own(render_iptables_removal(saved)) == []
 
 

@@ -1,0 +1,186 @@
+"""The agent's loop: whatever happens, compute what must be there and make it so.
+
+Rule: level-triggered. A change in the datastore and a notification of the kernel only say "look again"; a full resync
+comes anyway, every 90 seconds. Until every listing was read once nothing is touched, and a datastore that is lost later
+leaves the data plane as it is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.kernel.interfaces import read_interfaces
+from cni_calico.kernel.monitor import Monitor
+from cni_calico.log import LEVELS, Log
+from cni_calico.nodeagent import status
+from cni_calico.nodeagent.apply import Applier, Pass
+from cni_calico.nodeagent.context import Context
+from cni_calico.nodeagent.desired import Desired, desired_state
+from cni_calico.nodeagent.felix import FelixSettings, Parameters, parse_felix
+from cni_calico.nodeagent.numbers import Numbers
+from cni_calico.nodeagent.snapshot import Snapshot
+from cni_calico.nodeagent.watch import Sources
+
+PASS_S = 60.0
+MIN_INTERVAL_S = 0.1  # what comes in a burst is done in one pass
+RETRY_FIRST_S, RETRY_LAST_S = 1.0, 30.0
+PENDING_S = 1.0
+
+
+class Agent:
+    """One data plane, in the network namespace of the thread that calls ``run``.
+
+    ``on_snapshot`` is told every snapshot (BIRD and the tunnel addresses follow it); it must not block.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        node: str,
+        environ: Mapping[str, str],
+        numbers: Numbers,
+        *,
+        on_snapshot: Callable[[Snapshot, FelixSettings], None] = lambda snapshot, felix: None,
+    ) -> None:
+        self.node = node
+        self.numbers = numbers
+        self.facts: dict[str, Any] = {}  # what others add to the status
+        self._context = context
+        self._environ = environ
+        self._on_snapshot = on_snapshot
+        self._log: Log = context.log
+        self._said: dict[str, object] = {}
+        self._synced = False
+        self._retry_s = RETRY_FIRST_S
+        self._next_full = 0.0
+        self._next_retry = float("inf")
+        self._last: Pass | None = None
+        self._desired = Desired()
+        self._monitor: Monitor | None = None
+
+    def wake(self) -> None:
+        """Look again soon; from any thread."""
+        if self._monitor is not None:
+            self._monitor.wake()
+
+    def run(self, stopping: threading.Event) -> None:
+        """Until ``stopping``. Raises KernelError when the kernel cannot be listened to."""
+        settings = self._context.settings
+        self._monitor = Monitor()
+        sources = Sources(self._context.store, self.node, self._monitor.wake)
+        applier = Applier(self._log, self._context.files, f"{settings.state_dir}/mtu", time.monotonic)
+        try:
+            while not stopping.is_set():
+                happened = self._monitor.wait(self._patience())
+                if self._monitor.settings_changed():
+                    applier.forget_settings()
+                if not stopping.is_set() and sources.synced and (happened or self._due()):
+                    self._pass(sources, applier)
+                    stopping.wait(MIN_INTERVAL_S)
+                self._tell(sources)
+        finally:
+            sources.stop()
+
+    def _patience(self) -> float:
+        moments = [self._next_full, self._next_retry]
+        return max(0.0, min(status.HEARTBEAT_S, min(moments) - time.monotonic())) if self._synced else 0.2
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        return not self._synced or now >= self._next_full or now >= self._next_retry
+
+    # -- one pass -----------------------------------------------------------------------------------------------------
+
+    def _pass(self, sources: Sources, applier: Applier) -> None:
+        begun = time.monotonic()
+        full = begun >= self._next_full
+        deadline = Deadline.after(PASS_S)
+        snapshot = sources.snapshot()
+        felix = self._parameters(snapshot)
+        try:
+            interfaces = read_interfaces(deadline)
+            self._desired = desired_state(snapshot, interfaces, felix, self._context.settings.backend)
+            done = applier.apply(self._desired, felix, deadline, full=full)
+        except CalicoError as e:
+            done = Pass(failed=[str(e)])
+        ended = time.monotonic()
+        self._schedule(done, felix, full, ended)
+        self._report(done, snapshot)
+        self.numbers.resynced(ended - begun, full=full, changed=len(done.changed), failed=len(done.failed))
+        self._synced = True
+        self._on_snapshot(snapshot, felix)
+
+    def _schedule(self, done: Pass, felix: FelixSettings, full: bool, now: float) -> None:
+        if full:
+            self._next_full = now + felix.resync_s if felix.resync_s else float("inf")
+        if done.failed:
+            self._next_retry = now + self._retry_s
+            self._retry_s = min(RETRY_LAST_S, 2 * self._retry_s)
+        else:
+            self._retry_s = RETRY_FIRST_S
+            self._next_retry = now + PENDING_S if done.pending else float("inf")
+
+    def _parameters(self, snapshot: Snapshot) -> FelixSettings:
+        parsed: Parameters = parse_felix(self._environ, snapshot.felix_node, snapshot.felix_default)
+        self._say("parameters", parsed.warnings, "warning")
+        self._log.threshold = LEVELS.get(parsed.settings.log_severity, 20)
+        return parsed.settings
+
+    # -- telling ------------------------------------------------------------------------------------------------------
+
+    def _report(self, done: Pass, snapshot: Snapshot) -> None:
+        self._last = done
+        for text in done.changed:
+            self._log.info(text)
+        self._say("failed", tuple(done.failed), "error")
+        self._say("problems", self._desired.problems, "warning")
+        policies: tuple[str, ...] = ()
+        if snapshot.policies:
+            policies = (
+                f"{snapshot.policies} network policies exist and NOBODY ENFORCES THEM on this node: every workload can "
+                "be reached by everybody",
+            )
+        self._say("policies", policies, "warning")
+        self.facts["policies"] = snapshot.policies
+        self.numbers.policies = snapshot.policies
+
+    def _say(self, topic: str, texts: tuple[str, ...], level: str) -> None:
+        """Log what is new about a topic, once."""
+        before = self._said.get(topic, ())
+        assert isinstance(before, tuple)
+        for text in texts:
+            if text not in before:
+                self._log.write(level, text)
+        self._said[topic] = texts
+
+    def _tell(self, sources: Sources) -> None:
+        error = sources.error
+        self._say("datastore", (f"the datastore is out of sync: {error}",) if error else (), "warning")
+        self.numbers.datastore_in_sync = sources.healthy
+        failed = [] if self._last is None else self._last.failed
+        fields = {
+            "node": self.node,
+            "synced": self._synced,
+            "datastore_error": error,
+            "failed": failed,
+            "problems": list(self._desired.problems),
+            "warnings": [text for topic in ("parameters", "policies") for text in self._texts(topic)],
+            "mtu": self._desired.mtu,
+            "devices": {name: str(device.address or "") for name, device in self._desired.devices.items()},
+            "routes": len(self._desired.routes),
+            **self.facts,
+        }
+        try:
+            status.write_status(self._context.settings.run_dir, fields)
+        except OSError as e:
+            self._say("status", (f"cannot write the agent's status: {e.strerror}",), "error")
+
+    def _texts(self, topic: str) -> tuple[str, ...]:
+        texts = self._said.get(topic, ())
+        assert isinstance(texts, tuple)
+        return texts

@@ -1,0 +1,31 @@
+"""The agent's own numbers, plain values until somebody asks for metrics.
+
+Rule: counting needs no client library and no lock: one thread writes, readers may see the moment before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(slots=True)
+class Numbers:
+    passes: dict[str, int] = field(default_factory=dict)
+    changes: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    policies: int = 0
+    datastore_in_sync: bool = False
+    doubts: dict[tuple[str, int], int] = field(default_factory=dict)
+    restarts: dict[str, int] = field(default_factory=dict)
+
+    def resynced(self, seconds: float, *, full: bool, changed: int, failed: int) -> None:
+        kind = "full" if full else "partial"
+        self.passes[kind] = self.passes.get(kind, 0) + 1
+        self.changes += changed
+        self.failures += failed
+        self.seconds += seconds
+        self.buckets[sum(seconds > limit for limit in BUCKETS_S)] += 1

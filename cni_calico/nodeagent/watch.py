@@ -1,0 +1,125 @@
+"""The agent's view of the datastore: one cache per listing, one Snapshot out of all of them.
+
+Rule: nothing is applied before every listing was read once; afterwards an outage freezes the view (``healthy`` says
+so). Changes only call ``on_change``; what changed is not told, the snapshot is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cni_calico.datastore.cache import Cache
+from cni_calico.datastore.client import Datastore, Versioned
+from cni_calico.model.codec import decode_block, decode_endpoint, decode_node, decode_pool, decode_resource
+from cni_calico.model.keys import BlockKey, BlockList, Key, ListKey, ResourceKey, ResourceList
+from cni_calico.model.resources import IPPool, Node, Resource, WorkloadEndpoint
+from cni_calico.nodeagent.snapshot import BlockRoute, Snapshot, reduce_block
+
+
+def _node(item: Versioned) -> Node:
+    assert isinstance(item.key, ResourceKey)
+    return decode_node(item.key, item.value)
+
+
+def _pool(item: Versioned) -> IPPool:
+    assert isinstance(item.key, ResourceKey)
+    return decode_pool(item.key, item.value)
+
+
+def _block(item: Versioned) -> BlockRoute | None:
+    assert isinstance(item.key, BlockKey)
+    return reduce_block(decode_block(item.key, item.value))
+
+
+def _resource(item: Versioned) -> Resource:
+    assert isinstance(item.key, ResourceKey)
+    return decode_resource(item.key, item.value)
+
+
+def _present(item: Versioned) -> bool:
+    return True
+
+
+class Sources:
+    """The caches. ``stop`` ends their threads."""
+
+    def __init__(self, store: Datastore, node: str, on_change: Callable[[], None]) -> None:
+        self.node = node
+        self._on_change = on_change
+        self._corrupt: dict[Key, str] = {}
+        self._caches: list[Cache[Any]] = []
+        self._nodes: Cache[Node] = self._cache(store, ResourceList("Node"), _node)
+        self._pools: Cache[IPPool] = self._cache(store, ResourceList("IPPool"), _pool)
+        self._blocks: Cache[BlockRoute | None] = self._cache(store, BlockList(), _block)
+        self._endpoints: Cache[WorkloadEndpoint | None] = self._cache(
+            store, ResourceList("WorkloadEndpoint"), self._endpoint
+        )
+        self._felix: Cache[Resource] = self._cache(store, ResourceList("FelixConfiguration"), _resource)
+        self._policies: list[Cache[bool]] = [
+            self._cache(store, ResourceList(kind), _present) for kind in ("NetworkPolicy", "GlobalNetworkPolicy")
+        ]
+
+    def _cache(self, store: Datastore, listing: ListKey, decode: Callable[[Versioned], Any]) -> Cache[Any]:
+        def decode_again(item: Versioned) -> Any:
+            self._corrupt.pop(item.key, None)
+            return decode(item)
+
+        cache: Cache[Any] = Cache(
+            store, listing, decode=decode_again, on_change=self._changed, corrupt=self._note, keep_documents=False
+        )
+        self._caches.append(cache)
+        return cache
+
+    def _endpoint(self, item: Versioned) -> WorkloadEndpoint | None:
+        """An endpoint of this node: the listing is the whole cluster's."""
+        assert isinstance(item.key, ResourceKey)
+        spec = item.value.get("spec")
+        if isinstance(spec, Mapping) and spec.get("node") not in (None, self.node):
+            return None
+        return decode_endpoint(item.key, item.value)
+
+    def _changed(self, keys: frozenset[Key]) -> None:
+        self._on_change()
+
+    def _note(self, key: Key, why: str) -> None:
+        self._corrupt[key] = why
+
+    @property
+    def synced(self) -> bool:
+        return all(cache.synced for cache in self._caches)
+
+    @property
+    def healthy(self) -> bool:
+        return all(cache.healthy for cache in self._caches)
+
+    @property
+    def error(self) -> str:
+        """Why the view is not kept up to date; "" when it is."""
+        return next((str(cache.error) for cache in self._caches if cache.error is not None), "")
+
+    def snapshot(self) -> Snapshot:
+        """What is known now; only meaningful once ``synced``."""
+        felix = {record.metadata.name: record.spec for record in self._felix.records().values()}
+        return Snapshot(
+            node=self.node,
+            nodes={node.metadata.name: node for node in self._nodes.records().values()},
+            pools=tuple(sorted(self._pools.records().values(), key=lambda pool: pool.metadata.name)),
+            blocks=tuple(block for block in self._blocks.records().values() if block is not None),
+            endpoints=tuple(e for e in self._endpoints.records().values() if e is not None),
+            felix_node=felix.get(f"node.{self.node}"),
+            felix_default=felix.get("default"),
+            policies=sum(len(cache.records()) for cache in self._policies),
+            problems=self._problems(),
+        )
+
+    def _problems(self) -> tuple[str, ...]:
+        """Records that cannot be read, as long as they are there."""
+        for key in list(self._corrupt):
+            if all(cache.get(key) is None for cache in self._caches):
+                self._corrupt.pop(key, None)
+        return tuple(sorted(self._corrupt.values()))
+
+    def stop(self) -> None:
+        for cache in self._caches:
+            cache.stop()

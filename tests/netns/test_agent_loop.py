@@ -1,0 +1,306 @@
+"""The agent's loop in a namespace: made, kept, repaired, removed; and nothing foreign touched."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.model.keys import BlockKey, ResourceKey
+from cni_calico.model.resources import Metadata, Resource
+from tests.netns.agents import Running, Store, running
+from tests.netns.namespaces import Namespace, namespace, until
+from tests.netns.startups import add_card
+from tests.unit.nodeagent.fabric import NODES, pool, workload
+
+pytestmark = pytest.mark.netns
+
+POOLS = (pool("10.65.0.0/16", "CrossSubnet", nat_outgoing=True), pool("fd65::/64", "Always"))
+MADE = {
+    "10.65.1.0/26": ("blackhole", None, None),
+    "10.65.2.0/26": ("unicast", "10.0.0.2", "eth0"),
+    "10.65.3.0/26": ("unicast", "10.65.3.0", "vxlan.calico"),
+    "fd65::1:0/122": ("blackhole", None, None),
+    "fd65::2:0/122": ("unicast", "fd65::2:0", "vxlan-v6.calico"),
+    "fd65::3:0/122": ("unicast", "fd65::3:0", "vxlan-v6.calico"),
+}
+
+
+@pytest.fixture
+def host() -> Iterator[Namespace]:
+    with namespace("loop") as ns:
+        add_card(ns, "eth0", "10.0.0.1/24", "fd00::1/64")
+        add_card(ns, "calia")
+        ns.do("route", "add", "default", "via", "10.0.0.254")
+        ns.do("-6", "route", "add", "default", "via", "fd00::254")
+        ns.do("route", "add", "10.65.7.0/26", "via", "10.0.0.7", "proto", "bird", "metric", "1024")
+        yield ns
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(tmp_path / "store.db")
+    made.put(*NODES.values(), *POOLS, workload("w", "calia", "10.65.1.5/32", "fd65::1:5/128"))
+    for number in (1, 2, 3):
+        made.put_block(f"10.65.{number}.0/26", f"n{number}")
+        made.put_block(f"fd65::{number}:0/122", f"n{number}")
+    return made
+
+
+@pytest.fixture
+def agent(host: Namespace, store: Store, tmp_path: Path) -> Iterator[Running]:
+    with running(host, store, "n1", tmp_path / "n1", FELIX_ROUTEREFRESHINTERVAL="1") as started:
+        yield started
+
+
+def routes(ns: Namespace) -> dict[str, tuple[Any, Any, Any]]:
+    """The agent's: protocol 80."""
+    shown = [entry for version in (4, 6) for entry in ns.routes(version) if entry.get("protocol") == "80"]
+    return {
+        entry["dst"]: (
+            entry.get("type", "unicast"),
+            entry.get("gateway"),
+            entry.get("dev") if entry.get("type", "unicast") == "unicast" else None,
+        )
+        for entry in shown
+    }
+
+
+def on_workload(ns: Namespace) -> set[str]:
+    """Destinations of the routes on calia that are the workload's."""
+    shown = [e for version in (4, 6) for e in ns.ip(f"-{version}", "route", "show", "dev", "calia")]
+    return {entry["dst"] for entry in shown if not entry["dst"].startswith(("fe80", "ff00"))}
+
+
+def vxlan(ns: Namespace) -> dict[str, Any]:
+    return ns.link("vxlan.calico") or {"address": "66:11:22:33:44:55", "flags": [], "mtu": 0}
+
+
+def nft(ns: Namespace) -> str:
+    return ns.run("nft", "list", "table", "ip", "calico", check=False).stdout
+
+
+def test_everything_is_made(host: Namespace, agent: Running) -> None:
+    assert routes(host) == MADE
+    assert on_workload(host) == {"10.65.1.5", "fd65::1:5"}
+    (vxlan,) = host.ip("link", "show", "dev", "vxlan.calico")
+    assert (vxlan["mtu"], vxlan["linkinfo"]["info_data"]["id"]) == (1450, 4096)
+    assert host.addresses("vxlan.calico") == {"10.65.1.0/32"}
+    assert host.addresses("vxlan-v6.calico") == {"fd65::1:0/128"}
+    assert {n["dst"] for n in host.ip("neigh", "show", "dev", "vxlan.calico", "nud", "permanent")} == {
+        "10.65.2.0",
+        "10.65.3.0",
+    }
+    assert host.sysctl("ipv4/ip_forward") == host.sysctl("ipv6/conf/all/forwarding") == "1"
+    assert host.sysctl("ipv4/conf/calia/proxy_arp") == host.sysctl("ipv6/conf/calia/proxy_ndp") == "1"
+    assert "masquerade" in nft(host)
+    assert (agent.root / "lib" / "mtu").read_text() == "1430"
+    assert agent.status()["failed"] == []
+
+
+def test_a_second_pass_changes_nothing(host: Namespace, agent: Running) -> None:
+    lines = until(lambda: "MTU of workloads" in agent.log() and agent.log(), "the first pass").splitlines()
+    begun = agent.status()["updated"]
+    until(lambda: agent.status()["updated"] > begun + 2.5, "two more full passes")
+    assert agent.log().splitlines()[len(lines) :] == []
+
+
+TAMPERINGS = {
+    "a route is deleted": ("ip route del 10.65.3.0/26", lambda ns: routes(ns) == MADE),
+    "a blackhole is deleted": ("ip route del blackhole 10.65.1.0/26", lambda ns: routes(ns) == MADE),
+    "a route is replaced": (
+        "ip route replace 10.65.2.0/26 via 10.0.0.77 dev eth0 proto 80",
+        lambda ns: routes(ns) == MADE,
+    ),
+    "an IPv6 route is deleted": ("ip -6 route del fd65::3:0/122", lambda ns: routes(ns) == MADE),
+    "a route of nobody's": ("ip route add 10.65.99.0/26 via 10.0.0.9 proto 80", lambda ns: routes(ns) == MADE),
+    "a workload's route is deleted": (
+        "ip route del 10.65.1.5 dev calia",
+        lambda ns: on_workload(ns) == {"10.65.1.5", "fd65::1:5"},
+    ),
+    "the device is removed": (
+        "ip link del vxlan.calico",
+        lambda ns: routes(ns) == MADE and ns.addresses("vxlan.calico") == {"10.65.1.0/32"},
+    ),
+    "the device is down": (
+        "ip link set vxlan.calico down",
+        lambda ns: routes(ns) == MADE and "UP" in vxlan(ns)["flags"],
+    ),
+    "the MAC is changed": (
+        "ip link set vxlan.calico address 66:11:22:33:44:55",
+        lambda ns: vxlan(ns)["address"] != "66:11:22:33:44:55",
+    ),
+    "the MTU is changed": ("ip link set vxlan.calico mtu 1300", lambda ns: vxlan(ns)["mtu"] == 1450),
+    "an address is added": (
+        "ip addr add 10.65.1.9/32 dev vxlan.calico",
+        lambda ns: ns.addresses("vxlan.calico") == {"10.65.1.0/32"},
+    ),
+    "the address is removed": (
+        "ip addr del 10.65.1.0/32 dev vxlan.calico",
+        lambda ns: ns.addresses("vxlan.calico") == {"10.65.1.0/32"} and routes(ns) == MADE,
+    ),
+    "another device of that name": (
+        "sh -c 'ip link del vxlan.calico; ip link add vxlan.calico type bridge'",
+        lambda ns: vxlan(ns).get("linkinfo", {}).get("info_kind") == "vxlan" and routes(ns) == MADE,
+    ),
+    "a neighbour's MAC is changed": (
+        "ip neigh replace 10.65.3.0 lladdr 66:00:00:00:00:00 dev vxlan.calico nud permanent",
+        lambda ns: "66:00:00:00:00:00" not in str(ns.ip("neigh", "show", "dev", "vxlan.calico", "nud", "permanent")),
+    ),
+    "a forwarding entry is removed": (
+        "sh -c 'bridge fdb del $(bridge fdb show dev vxlan.calico | head -1 | cut -d\" \" -f1) dev vxlan.calico'",
+        lambda ns: len(ns.run("bridge", "fdb", "show", "dev", "vxlan.calico").stdout.splitlines()) == 2,
+    ),
+    "the table is flushed": ("nft flush table ip calico", lambda ns: "masquerade" in nft(ns)),
+    "the table is deleted": ("nft delete table ip calico", lambda ns: "masquerade" in nft(ns)),
+    "a rule is added": (
+        "nft add rule ip calico nat-outgoing accept",
+        lambda ns: "\taccept" not in nft(ns).replace("policy accept", ""),
+    ),
+    "forwarding is switched off": (
+        "sh -c 'echo 0 > /proc/sys/net/ipv4/ip_forward'",
+        lambda ns: ns.sysctl("ipv4/ip_forward") == "1" and ns.sysctl("ipv4/conf/calia/forwarding") == "1",
+    ),
+    "proxy ARP is switched off": (
+        "sh -c 'echo 0 > /proc/sys/net/ipv4/conf/calia/proxy_arp'",
+        lambda ns: ns.sysctl("ipv4/conf/calia/proxy_arp") == "1",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TAMPERINGS)
+def test_tampering_is_repaired(host: Namespace, agent: Running, what: str) -> None:
+    command, repaired = TAMPERINGS[what]
+    host.run(*shlex.split(command))
+    until(lambda: repaired(host), f"repaired: {what}", 10)
+
+
+def test_what_is_not_ours_stays(host: Namespace, agent: Running) -> None:
+    host.do("route", "add", "10.99.0.0/16", "via", "10.0.0.8")
+    host.do("route", "add", "10.98.0.0/16", "via", "10.0.0.8", "proto", "static")
+    host.run("nft", "add table ip mine; add chain ip mine c")
+    host.do("route", "add", "10.65.99.0/26", "via", "10.0.0.9", "proto", "80")  # ours by its protocol: goes
+    until(lambda: "10.65.99.0/26" not in routes(host), "a pass")
+    kept = {entry["dst"] for entry in host.routes(4)}
+    assert {"10.99.0.0/16", "10.98.0.0/16", "10.65.7.0/26", "default"} <= kept
+    assert "table ip mine" in host.run("nft", "list", "tables").stdout
+
+
+def test_changes_of_the_cluster_are_followed(host: Namespace, agent: Running, store: Store) -> None:
+    store.put_block("10.65.4.0/26", "n3", "n3", "n2")
+    until(lambda: "10.65.4.0/26" in routes(host), "a new block")
+    assert routes(host)["10.65.4.1"] == ("unicast", "10.0.0.2", "eth0")
+    store.remove(BlockKey(ip_network("10.65.4.0/26")))
+    until(lambda: routes(host) == MADE, "the block is gone")
+    store.remove(ResourceKey("Node", "n3"))
+    until(lambda: "10.65.3.0/26" not in routes(host) and "fd65::3:0/122" not in routes(host), "a node is gone")
+    assert len(host.ip("neigh", "show", "dev", "vxlan.calico", "nud", "permanent")) == 1
+    store.put(NODES["n3"])
+    until(lambda: routes(host) == MADE, "the node is back")
+    store.put(replace(POOLS[0], vxlan_mode="Always"))
+    until(lambda: routes(host)["10.65.2.0/26"] == ("unicast", "10.65.2.0", "vxlan.calico"), "another mode")
+    store.put(replace(POOLS[0], vxlan_mode="Never", nat_outgoing=False), replace(POOLS[1], vxlan_mode="Never"))
+    until(lambda: routes(host) == {} and host.link("vxlan.calico") is None, "no tunnels any more")
+    until(lambda: nft(host) == "", "nothing to masquerade")
+    until(lambda: (agent.root / "lib" / "mtu").read_text() == "1500", "the MTU without tunnels")
+
+
+def test_workloads_come_and_go(host: Namespace, agent: Running, store: Store) -> None:
+    store.put(workload("x", "calib", "10.65.1.6/32"))
+    add_card(host, "calib")
+    until(lambda: any(e["dst"] == "10.65.1.6" for e in host.ip("route", "show", "dev", "calib")), "its route")
+    until(lambda: host.sysctl("ipv4/conf/calib/proxy_arp") == "1", "its settings")
+    host.do("link", "del", "calib")
+    store.remove(ResourceKey("WorkloadEndpoint", "x", "default"))
+    store.put(replace(workload("w", "calia", "10.65.1.5/32"), node="n9"))
+    # its interface is still there: the route waits out the grace, for the plugin may be making it right now
+    until(lambda: on_workload(host) == set(), "routes of nobody's", 20)
+
+
+def test_a_restart_adopts_what_is_there(host: Namespace, agent: Running, store: Store, tmp_path: Path) -> None:
+    before = host.link("vxlan.calico")
+    assert agent.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert routes(host) == MADE
+    with running(host, store, "n1", tmp_path / "n1") as again:
+        assert routes(host) == MADE
+        assert host.link("vxlan.calico") == before
+        made = [line for line in again.log().splitlines() if "made vxlan" in line]
+        assert len(made) == 2  # one per device, all by the first agent
+
+
+def test_a_stop_leaves_the_data_plane(host: Namespace, agent: Running) -> None:
+    assert agent.stop() == 0
+    assert routes(host) == MADE
+    assert "masquerade" in nft(host)
+
+
+def test_without_a_datastore_nothing_is_touched(host: Namespace, tmp_path: Path) -> None:
+    host.do("route", "add", "10.65.99.0/26", "via", "10.0.0.9", "proto", "80")
+    root = tmp_path / "dark"
+    (tmp_path / "directory.db").mkdir()  # no file can be opened there
+    agent = Running(host, Store(tmp_path / "directory.db"), "n1", root)
+    try:
+        agent.start()
+        until(lambda: agent.status().get("datastore_error"), "the outage is told")
+        assert not agent.status()["synced"]
+        assert "10.65.99.0/26" in routes(host)
+    finally:
+        agent.stop(signal.SIGKILL)
+
+
+def test_upstreams_leftovers(host: Namespace, store: Store, tmp_path: Path) -> None:
+    for command in (
+        "iptables-nft -N cali-FORWARD",
+        "iptables-nft -A FORWARD -j cali-FORWARD",
+        "iptables-nft -A cali-FORWARD -j DROP",
+        "nft add table ip6 calico",
+        "nft add chain ip6 calico cali-FORWARD",
+        "ip route add 10.65.1.5 dev calia scope link metric 1024",
+        "iptables-nft -P FORWARD DROP",
+    ):
+        host.run(*command.split())
+    with running(host, store, "n1", tmp_path / "n1"):
+        rules = host.run("iptables-nft-save").stdout
+        assert "cali-" not in rules.replace("cni-calico", "")
+        assert "-A FORWARD -i cali+" in rules and "-A FORWARD -o cali+" in rules
+        assert "cali-FORWARD" not in host.run("nft", "list", "ruleset").stdout
+        assert "10.65.1.5" in on_workload(host)
+
+        def only_ours() -> bool:
+            return [e.get("metric") for e in host.ip("route", "show", "dev", "calia")] == [None]
+
+        until(only_ours, "upstream's own route is gone", 20)
+
+
+def test_bad_input_is_told_and_the_rest_keeps_running(host: Namespace, agent: Running, store: Store) -> None:
+    wrong = Resource("Node", Metadata("broken"), {"bgp": {"ipv4Address": 7}})
+    store.put(wrong, Resource("IPPool", Metadata("broken"), {"cidr": "ten"}))
+    store.put(Resource("FelixConfiguration", Metadata("default"), {"vxlanMTU": "big", "bogus": 1, "bpfEnabled": True}))
+    until(lambda: len(agent.status()["problems"]) == 2 and len(agent.status()["warnings"]) == 3, "all is told")
+    assert "Node broken" in str(agent.status()["problems"])
+    assert all(word in str(agent.status()["warnings"]) for word in ("vxlanMTU", "bogus", "bpfEnabled"))
+    store.put_block("10.65.4.0/26", "n3")
+    until(lambda: "10.65.4.0/26" in routes(host), "the rest keeps running")
+    store.remove(ResourceKey("Node", "broken"))
+    store.remove(ResourceKey("IPPool", "broken"))
+    until(lambda: agent.status()["problems"] == [], "the problems are gone")
+
+
+def test_policies_that_nobody_enforces_are_told(agent: Running, store: Store) -> None:
+    store.put(Resource("GlobalNetworkPolicy", Metadata("deny"), {"selector": "all()"}))
+    store.put(Resource("NetworkPolicy", Metadata("deny", "default"), {"selector": "all()"}))
+    until(lambda: agent.status()["policies"] == 2, "they are counted")
+    assert any("NOBODY ENFORCES" in text for text in agent.status()["warnings"])
+    assert "NOBODY ENFORCES" in agent.log()
+
+
+def test_route_sync_may_be_disabled(host: Namespace, store: Store, tmp_path: Path) -> None:
+    with running(host, store, "n1", tmp_path / "n1", FELIX_ROUTESYNCDISABLED="true"):
+        assert routes(host) == {}
+        assert host.link("vxlan.calico") is not None
