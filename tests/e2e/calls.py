@@ -7,6 +7,7 @@ test.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import socket
@@ -22,17 +23,26 @@ from cni_calico import faults
 from cni_calico.cni.answer import answer_error
 from cni_calico.cni.environment import parse_call
 from cni_calico.cni.versions import CURRENT
-from cni_calico.datastore.client import Write
-from cni_calico.datastore.connect import open_datastore
-from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.ipam.client import call_server
 from cni_calico.ipam.commands import serve as serve_ipam
 from cni_calico.ipam.services import Services
 from cni_calico.ipam.shim import socket_path
-from cni_calico.model.keys import AffinityList, BlockList, HandleList, ResourceKey, ResourceList
+from cni_calico.model.keys import (
+    AffinityList,
+    BlockList,
+    HandleList,
+    ListKey,
+    ResourceKey,
+    ResourceList,
+    covers,
+    etcd_path,
+    parse_path,
+)
 from cni_calico.model.settings import DatastoreConfig
 from cni_calico.plugin.commands import serve as serve_plugin
+from tests.contract.etcd_process import Member
+from tests.e2e import records
 from tests.netns.namespaces import Killed, Namespace, until
 
 POOLS = {"pool4": ("10.65.0.0/16", 26), "pool6": ("fd00:65::/112", 122)}
@@ -108,15 +118,17 @@ class Node:
         """One call; Killed when a fault killed it."""
         environ = {**self.env(command, container, netns, ifname, args), "CALICO_FAULT": fault}
         data = json.dumps(self.conf(**changes)).encode() if stdin is None else stdin
-        if self.bin_dir is None:
+        if self.bin_dir is None and self.datastore.type == "local":
             rc, out = self.host.call(_serve, plugin, environ, data, timeout_s=self.timeout_s)
         else:
             rc, out = self._execute(plugin, environ, data)
         return Reply(rc, json.loads(out) if out.strip() else None)
 
     def _execute(self, plugin: str, environ: Mapping[str, str], data: bytes) -> tuple[int, str]:
-        assert self.bin_dir is not None
-        argv = ["nsenter", f"--net={self.host.path}", str(self.bin_dir / plugin)]
+        """An executable: the frozen one, or the module it is made from."""
+        module = {"calico": "cni_calico.plugin.main", "calico-ipam": "cni_calico.ipam.main"}[plugin]
+        command = [str(self.bin_dir / plugin)] if self.bin_dir is not None else [sys.executable, "-m", module]
+        argv = ["nsenter", f"--net={self.host.path}", *command]
         environ = {name: value for name, value in environ.items() if value}
         done = subprocess.run(argv, input=data, env=dict(environ), capture_output=True, timeout=self.timeout_s)
         if done.returncode < 0 or done.returncode > 128:
@@ -163,41 +175,40 @@ class Node:
 
     # -- what is stored -----------------------------------------------------------------------------------------------
 
-    def store(self) -> Any:
-        return open_datastore(self.datastore)
+    def dump(self) -> dict[str, Any]:
+        """Every stored document by its etcd key."""
+        if self.datastore.type == "local":
+            return records.dump(self.datastore)
+        return dict(json.loads(self._records("dump", b"")))
+
+    def put(self, documents: Mapping[str, Any]) -> None:
+        """Store documents by etcd key; None removes."""
+        if self.datastore.type == "local":
+            records.put(self.datastore, documents)
+        else:
+            self._records("put", json.dumps(documents).encode())
+
+    def _records(self, verb: str, stdin: bytes) -> bytes:
+        argv = [sys.executable, "-m", "tests.e2e.records", records.encode_config(self.datastore), verb]
+        command = ["nsenter", f"--net={self.host.path}", *argv]
+        return subprocess.run(command, input=stdin, stdout=subprocess.PIPE, check=True, timeout=60).stdout
 
     def apply(self, kind: str, name: str, spec: Mapping[str, Any], namespace: str = "") -> None:
-        store = self.store()
-        try:
-            metadata = {"name": name, "uid": f"uid-{name}", "creationTimestamp": "2026-11-20T12:00:00Z"}
-            document = {"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": metadata, "spec": dict(spec)}
-            store.commit([Write.put(ResourceKey(kind, name, namespace), document)], Deadline.after(10))
-        finally:
-            store.close()
+        metadata = {"name": name, "uid": f"uid-{name}", "creationTimestamp": "2026-11-20T12:00:00Z"}
+        document = {"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": metadata, "spec": dict(spec)}
+        self.put({etcd_path(ResourceKey(kind, name, namespace)): document})
 
     def apply_pools(self) -> None:
         for name, (cidr, size) in POOLS.items():
             self.apply("IPPool", name, {"cidr": cidr, "blockSize": size, "nodeSelector": "all()"})
 
-    def records(self, listing: Any) -> dict[str, Any]:
-        """Stored documents of a listing by key text."""
-        store = self.store()
-        try:
-            return {str(item.key): item.value for item in store.list(listing, Deadline.after(10)).items}
-        finally:
-            store.close()
+    def records(self, listing: ListKey) -> dict[str, Any]:
+        """Stored documents of a listing by etcd key."""
+        return select(self.dump(), listing)
 
     def taken(self) -> dict[str, str]:
         """address -> handle of every allocated address, read from the raw blocks."""
-        import ipaddress
-
-        found = {}
-        for block in self.records(BlockList()).values():
-            base = ipaddress.ip_network(block["cidr"])[0]
-            for ordinal, index in enumerate(block["allocations"]):
-                if index is not None:
-                    found[str(base + ordinal)] = block["attributes"][index]["handle_id"]
-        return found
+        return taken_in(self.dump())
 
     def handles(self) -> dict[str, Any]:
         return self.records(HandleList())
@@ -212,14 +223,16 @@ class Node:
 
     def leftovers(self) -> dict[str, Any]:
         """Everything that must be gone once every container is; empty when nothing leaked."""
+        stored = self.dump()
+        endpoints = select(stored, ResourceList("WorkloadEndpoint")).values()
         return {
             name: value
             for name, value in {
                 "links": [link["ifname"] for link in self.host.ip("link", "show") if link["ifname"].startswith("cali")],
                 "routes": [r for v in (4, 6) for r in self.host.routes(v) if str(r.get("dev", "")).startswith("cali")],
-                "addresses": self.taken(),
-                "handles": self.handles(),
-                "endpoints": [e["metadata"]["name"] for e in self.endpoints()],
+                "addresses": taken_in(stored),
+                "handles": select(stored, HandleList()),
+                "endpoints": [endpoint["metadata"]["name"] for endpoint in endpoints],
                 "intents": self.intents(),
                 "files": [str(p) for p in self.root.rglob("*.new")],
             }.items()
@@ -228,6 +241,52 @@ class Node:
 
     def intents(self) -> list[str]:
         return [path.name for path in (self.root / "state" / "cni" / "pending-del").glob("*")]
+
+
+@dataclass
+class EtcdNode(Node):
+    """A node whose etcd can be stopped and started."""
+
+    etcd: Member | None = None
+
+    def stop_etcd(self) -> None:
+        assert self.etcd is not None
+        self.etcd.stop()
+
+    def start_etcd(self) -> None:
+        assert self.etcd is not None
+        self.etcd.start(f"{self.etcd.name}={self.etcd.peer_url}", "existing")
+        self.etcd.wait_serving()
+
+
+@contextmanager
+def etcd_in(host: Namespace, directory: Path) -> Iterator[Member]:
+    """One etcd on the loopback of a namespace."""
+    member = Member(
+        "one", "http://127.0.0.1:2379", "http://127.0.0.1:2380", directory, prefix=("nsenter", f"--net={host.path}")
+    )
+    member.start(f"one={member.peer_url}")
+    try:
+        member.wait_serving()
+        yield member
+    finally:
+        member.stop()
+
+
+def select(stored: Mapping[str, Any], listing: ListKey) -> dict[str, Any]:
+    """The documents of a listing."""
+    keys = {path: parse_path(path) for path in stored}
+    return {path: stored[path] for path, key in keys.items() if key is not None and covers(listing, key)}
+
+
+def taken_in(stored: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for block in select(stored, BlockList()).values():
+        base = ipaddress.ip_network(block["cidr"])[0]
+        for ordinal, index in enumerate(block["allocations"]):
+            if index is not None:
+                found[str(base + ordinal)] = block["attributes"][index]["handle_id"]
+    return found
 
 
 def datastore_keys(config: DatastoreConfig) -> dict[str, Any]:

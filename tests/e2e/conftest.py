@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cni_calico.model.settings import DatastoreConfig
-from tests.e2e.calls import Node
+from tests.e2e.calls import EtcdNode, Node, etcd_in
 from tests.e2e.kube_fixtures import kube, running, soon, store  # noqa: F401 - fixtures
 from tests.netns.conftest import host_ns, make_pod_ns, pod_ns  # noqa: F401 - fixtures
 from tests.netns.namespaces import Namespace
@@ -31,3 +31,13 @@ def node(request: pytest.FixtureRequest, plain_node: Node) -> Iterator[Node]:
         return
     with plain_node.server():
         yield plain_node
+
+
+@pytest.fixture
+def etcd_node(host_ns: Namespace, tmp_path: Path) -> Iterator[EtcdNode]:  # noqa: F811
+    """A node with a real etcd of its own, in the same namespace."""
+    with etcd_in(host_ns, tmp_path) as etcd:
+        made = EtcdNode(host_ns, tmp_path, DatastoreConfig("etcdv3", etcd_endpoints=(etcd.client_url,)), etcd=etcd)
+        (tmp_path / "run").mkdir()
+        made.apply_pools()
+        yield made
