@@ -18,13 +18,24 @@ from cni_calico.ipam.serving import Handler, run_call
 def _add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Mapping[str, Any]:
     from cni_calico.plugin.add import add
 
-    return add(call, conf, services, deadline)
+    result = add(call, conf, services, deadline)
+    _replay(conf, services)
+    return result
 
 
 def _delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
     from cni_calico.plugin.delete import delete
 
-    delete(call, conf, services, deadline)
+    if delete(call, conf, services, deadline):
+        _replay(conf, services)
+
+
+def _replay(conf: NetConf, services: Services) -> None:
+    """What an earlier DEL owes is paid by the next call that reaches the datastore."""
+    if services.files.exists(f"{services.state_dir}/cni/pending-del"):
+        from cni_calico.plugin.replay import replay_after
+
+        replay_after(services, conf.datastore)
 
 
 def _check(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:

@@ -41,14 +41,16 @@ Address = IPv4Address | IPv6Address
 DATASTORE_PATIENCE_S = 3.5  # of the 5 s in which DEL answers when the datastore is down
 
 
-def delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
-    """Raises TeardownIncomplete when the kernel side could not be removed; repeating DEL finishes it."""
+def delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> bool:
+    """Whether everything is released; False: the rest is recorded.
+
+    Raises TeardownIncomplete when the kernel side could not be removed; repeating DEL finishes it.
+    """
     attachment = plan_attachment(call, conf.name, node_or_host_name(conf, services, deadline))
     with ExitStack() as held:
         netns = _open_netns(call, services, held)
         held.enter_context(services.attachment_lock(attachment.label, deadline))
-        removal = Removal(conf, services, attachment, deadline)
-        removal.run(netns, call)
+        return Removal(conf, services, attachment, deadline).run(netns, call)
 
 
 def node_or_host_name(conf: NetConf, services: Services, deadline: Deadline) -> str:
@@ -79,7 +81,8 @@ class Removal:
     attachment: Attachment
     deadline: Deadline
 
-    def run(self, netns: int | None, call: Call) -> None:
+    def run(self, netns: int | None, call: Call) -> bool:
+        """Whether everything is released; False: the rest is recorded."""
         store_deadline = self.deadline.sooner(DATASTORE_PATIENCE_S)
         recorded, failure = self._read(store_deadline)
         self._remove_network(netns, call, recorded)
@@ -91,6 +94,7 @@ class Removal:
             self._forget_intent()
         else:
             self._owe(failure)
+        return failure is None
 
     def _read(self, deadline: Deadline) -> tuple[Recorded, CalicoError | None]:
         try:

@@ -18,6 +18,7 @@ from cni_calico.plugin.endpoints import remove_endpoint
 
 LOCK_PATIENCE_S = 0.05
 BATCH = 16
+AFTER_CALL_S = 2.0
 
 
 @dataclass(slots=True)
@@ -27,6 +28,20 @@ class Replayed:
     done: int = 0
     kept: int = 0
     unreadable: int = 0
+
+
+def replay_after(services: Services, config: DatastoreConfig) -> None:
+    """Called when a call has just succeeded with this datastore: pay what is owed to it, one payer at a time."""
+    if not services.files.names(pending.directory(services.state_dir)):
+        return
+    from cni_calico.kernel.lock import file_lock
+
+    lock = services.files.path(f"{services.run_dir}/cni-replay.lock")
+    try:
+        with file_lock(lock, Deadline.after(0)):
+            replay_intents(services, Deadline.after(AFTER_CALL_S), only=config)
+    except CalicoError:
+        return  # somebody else is at it
 
 
 def replay_intents(

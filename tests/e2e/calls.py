@@ -240,7 +240,7 @@ class Node:
         }
 
     def intents(self) -> list[str]:
-        return [path.name for path in (self.root / "state" / "cni" / "pending-del").glob("*")]
+        return [path.name for path in (self.root / "state" / "cni" / "pending-del").glob("*.json")]
 
 
 @dataclass
