@@ -84,6 +84,7 @@ class Cluster:
         self.url = f"https://127.0.0.1:{self.port}"
         self.ca = str(directory / "ca.crt")
         self.audit = directory / "audit.log"
+        self.kubectl_path = str(BIN / "kubectl")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     # -- clients ------------------------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ class Cluster:
         return str(path)
 
     def kubectl(self, *arguments: str, stdin: str = "", token: str = "admin-token", check: bool = True) -> str:
-        command = [str(BIN / "kubectl"), f"--kubeconfig={self.kubeconfig(token)}", *arguments]
+        command = [self.kubectl_path, f"--kubeconfig={self.kubeconfig(token)}", *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120)
         if check and done.returncode != 0:
             raise RuntimeError(f"{' '.join(arguments)}: {done.stderr}")
@@ -165,10 +166,14 @@ class Cluster:
 
     def ensure_namespace(self, name: str, **metadata: Any) -> None:
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, **metadata}}
+        self.ensure("/api/v1/namespaces", body)
+
+    def ensure(self, path: str, body: dict[str, Any]) -> None:
+        """Create an object that may be there already."""
         try:
-            self.request("POST", "/api/v1/namespaces", body)
+            self.request("POST", path, body)
         except DatastoreError:
-            self.request("GET", f"/api/v1/namespaces/{name}")
+            self.request("GET", f"{path}/{body['metadata']['name']}")
 
     def create_node(self, name: str, **fields: Any) -> Any:
         metadata = {"name": name, **fields.pop("metadata", {})}

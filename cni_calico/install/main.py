@@ -1,0 +1,47 @@
+"""Entry point of ``install``: puts the CNI plugin on the host of the container it runs in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from cni_calico import __version__
+from cni_calico.errors import CalicoError
+from cni_calico.install.run import install, keep_installed, wait_for
+from cni_calico.install.settings import parse_settings
+from cni_calico.log import Log
+
+
+def _bundle() -> tuple[str, str]:
+    """(directory of the executables, default template)."""
+    here = os.path.dirname(os.path.realpath(sys.executable if getattr(sys, "frozen", False) else sys.argv[0]))
+    directory = os.environ.get("CALICO_BUNDLE_DIR") or here
+    template = os.environ.get("CALICO_CNI_TEMPLATE") or f"{directory}/10-calico.conflist.template"
+    return directory, template
+
+
+def main() -> int:
+    """Install once, and stay unless SLEEP is false; the exit status."""
+    if sys.argv[1:] in (["-v"], ["--version"]):
+        print(f"v{__version__}")
+        return 0
+    stopped: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.append(1))
+    log = Log(os.environ.get("LOG_LEVEL", "info").lower())
+    try:
+        directory, template = _bundle()
+        settings = parse_settings(os.environ, bundle=directory, template_file=template)
+        install(settings, log)
+    except CalicoError as e:
+        log.error(f"{e.message}" + (f" ({e.details})" if e.details else ""))
+        return 1
+    log.info("the CNI plugin is installed")
+    if settings.sleep:
+        keep_installed(settings, log, wait=wait_for(lambda: bool(stopped)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

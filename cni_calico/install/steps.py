@@ -1,0 +1,286 @@
+"""What the installer does to the host: TLS assets, executables, kubeconfig, and last the network configuration.
+
+Rule: every file appears by a rename, complete and with its mode; the network configuration comes last, because its
+appearance makes the node Ready. Secrets are copied, never shown.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from cni_calico import faults
+from cni_calico.datastore.kubernetes_access import read_file
+from cni_calico.datastore.kubernetes_api import KubernetesAPI
+from cni_calico.datastore.kubernetes_token import Token, render_kubeconfig, request_token
+from cni_calico.deadline import Deadline
+from cni_calico.errors import InstallFailed, InvalidConfig
+from cni_calico.install.settings import HOST_BIN_DIRS, KUBECONFIG, SERVICE_ACCOUNT_DIR, TLS_DIR, Settings
+from cni_calico.kernel.files import Files
+from cni_calico.kernel.process import clean_environment, run
+from cni_calico.model.settings import KubernetesAccess
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cni_calico.log import Log
+
+COPY = faults.declare("install.copy")
+BUNDLED = ("calico", "calico-ipam")
+# what is beside the plugins in the image and is no plugin
+NOT_PLUGINS = frozenset(("install", "install-cni.sh", "install-bundle.sh", "calico-node", "calicoctl"))
+BUNDLE_TIMEOUT_S = 120.0
+_NAMESPACE = "kube-system"
+
+
+def _failed(what: str, error: OSError) -> InstallFailed:
+    return InstallFailed(f"cannot {what}: {(error.strerror or str(error)).lower()}")
+
+
+# -- TLS assets -------------------------------------------------------------------------------------------------------
+
+
+def ensure_tls_assets(settings: Settings, files: Files) -> frozenset[str]:
+    """Copy the files of the Secret to the host; their names. Raises InstallFailed."""
+    source = settings.inside(settings.tls_assets_dir)
+    target = f"{settings.host_net_dir}/{TLS_DIR}"
+    copied = set()
+    for name in files.names(source):
+        path = f"{source}/{name}"
+        if name.startswith(".") or not os.path.isfile(path):  # a Secret's own "..data" and dated directories
+            continue
+        try:
+            files.make_directory(target)
+            data = files.read_bytes(path)
+            if _content(target, name, files) != data:
+                files.write_atomic(f"{target}/{name}", data, 0o600)
+        except OSError as e:
+            raise _failed(f"copy TLS asset {name} to {target}", e) from e
+        copied.add(name)
+    return frozenset(copied)
+
+
+def _content(directory: str, name: str, files: Files) -> bytes | None:
+    try:
+        return files.read_bytes(f"{directory}/{name}")
+    except OSError:
+        return None
+
+
+# -- executables ------------------------------------------------------------------------------------------------------
+
+
+def ensure_binaries(settings: Settings, log: Log) -> tuple[str, ...]:
+    """Install the executables into every plugin directory of the host that can be written; these directories.
+
+    Raises InstallFailed when there is none.
+    """
+    done = []
+    present = [settings.inside(path) for path in HOST_BIN_DIRS if os.path.isdir(settings.inside(path))]
+    for directory in present:
+        if not _writable(directory):
+            log.info(f"{directory} is not writable, skipped")
+            continue
+        _install_into(directory, settings, log)
+        done.append(directory)
+    if not done:
+        wanted = " or ".join(settings.inside(path) for path in HOST_BIN_DIRS)
+        raise InstallFailed(
+            f"cannot install the executables: neither {wanted} can be written",
+            details="mount the host's CNI plugin directory there",
+        )
+    return tuple(done)
+
+
+def _writable(directory: str) -> bool:
+    """Try it: root is told that it may write to a read-only mount."""
+    probe = f"{directory}/.calico-write-test-{os.getpid()}"
+    try:
+        os.close(os.open(probe, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600))
+        os.unlink(probe)
+    except OSError:
+        return False
+    return True
+
+
+def _install_into(directory: str, settings: Settings, log: Log) -> None:
+    wanted = [name for name in BUNDLED if _wanted(name, directory, settings, log)]
+    if wanted:
+        _install_bundle(directory, wanted, settings, log)
+        log.info(f"installed {', '.join(wanted)} into {directory}")
+    for name in _other_plugins(settings.bundle):
+        if _wanted(name, directory, settings, log):
+            _copy_executable(f"{settings.bundle}/{name}", f"{directory}/{name}")
+            log.info(f"installed {name} into {directory}")
+
+
+def _wanted(name: str, directory: str, settings: Settings, log: Log) -> bool:
+    if name in settings.skip_binaries:
+        log.info(f"{name} is skipped (SKIP_CNI_BINARIES)")
+        return False
+    if os.path.lexists(f"{directory}/{name}") and not settings.update_binaries:
+        log.info(f"{directory}/{name} is there and stays (UPDATE_CNI_BINARIES is false)")
+        return False
+    return True
+
+
+def _other_plugins(bundle: str) -> list[str]:
+    """Plugins of others (portmap, bandwidth, ...) that the image has beside ours."""
+    return [
+        name
+        for name in sorted(os.listdir(bundle))
+        if name not in NOT_PLUGINS
+        and name not in BUNDLED
+        and not name.startswith(".")
+        and os.path.isfile(f"{bundle}/{name}")
+        and os.access(f"{bundle}/{name}", os.X_OK)
+    ]
+
+
+def _install_bundle(directory: str, names: list[str], settings: Settings, log: Log) -> None:
+    final = _final_directory(directory, settings)
+    argv = ["/bin/sh", f"{settings.bundle}/install-bundle.sh"]
+    if not final:
+        argv.append("--plain")
+        log.warning(
+            f"the path of {directory} on the host is not known: the executables will use the host's C library. "
+            "Set CNI_BIN_DIR (CNI_SECONDARY_BIN_DIR) to that path to make them independent of it"
+        )
+    argv += [settings.bundle, directory, final or directory, *names]
+    done = run(argv, env=clean_environment(settings.environ), deadline=Deadline.after(BUNDLE_TIMEOUT_S))
+    if done.rc != 0:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise InstallFailed(f"cannot install into {directory}: {lines[-1][:300] if lines else f'status {done.rc}'}")
+
+
+def _final_directory(directory: str, settings: Settings) -> str:
+    """The directory's path on the host, which is written into the executables; "" when it is not known for sure.
+
+    What the environment says is believed unless the mount says otherwise: its source is a path within a file system of
+    the host, so one must end like the other.
+    """
+    said = settings.bin_dir if directory.endswith(HOST_BIN_DIRS[0]) else settings.secondary_bin_dir
+    try:
+        with open("/proc/self/mountinfo") as f:
+            source = mount_source(os.path.realpath(directory), f.read())
+    except OSError:
+        source = ""
+    return said if not source or said.endswith(source) or source.endswith(said) else ""
+
+
+def mount_source(path: str, mountinfo: str) -> str:
+    """Of what is mounted right at ``path``, the path in its own file system; "" for no mount (proc(5))."""
+    found = ""
+    for line in mountinfo.splitlines():
+        fields = line.split(" ")
+        if len(fields) > 5 and fields[4].replace("\\040", " ") == path:
+            found = fields[3].replace("\\040", " ")
+    return found
+
+
+def _copy_executable(source: str, target: str) -> None:
+    """A copy under a temporary name, compared, renamed: a running plugin keeps the file it was started from."""
+    temporary = f"{os.path.dirname(target)}/.{os.path.basename(target)}.{os.getpid()}.new"
+    faults.before(COPY)
+    try:
+        data = read_file(source)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o755)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fchmod(fd, stat.S_IMODE(os.stat(source).st_mode) | 0o555)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        if read_file(temporary) != data:
+            raise OSError("the copy differs")
+        os.rename(temporary, target)
+    except OSError as e:
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+        raise _failed(f"install {target}", e) from e
+    faults.after(COPY)
+
+
+# -- kubeconfig -------------------------------------------------------------------------------------------------------
+
+
+def ensure_kubeconfig(settings: Settings, files: Files, log: Log, deadline: Deadline) -> Token | None:
+    """Write the plugin's kubeconfig with a token of its service account; None outside a cluster.
+
+    Raises InstallFailed, DatastoreError.
+    """
+    account = settings.inside(SERVICE_ACCOUNT_DIR)
+    if not settings.kubernetes_host or not os.path.isdir(account):
+        log.info("not in a pod of a cluster: no kubeconfig is written")
+        return None
+    ca = None if settings.skip_tls_verify else _read_account(account, "ca.crt", files)
+    token = _request_token(settings, account, files, deadline)
+    path = f"{settings.host_net_dir}/{KUBECONFIG}"
+    try:
+        files.write_atomic(path, render_kubeconfig(server_url(settings), token.text, ca), 0o600)
+    except OSError as e:
+        raise _failed(f"write {path}", e) from e
+    log.info(f"wrote {path}")
+    return token
+
+
+def server_url(settings: Settings) -> str:
+    host = settings.kubernetes_host
+    authority = f"[{host}]" if ":" in host else host
+    port = f":{settings.kubernetes_port}" if settings.kubernetes_port else ""
+    return f"{settings.kubernetes_protocol}://{authority}{port}"
+
+
+def _read_account(account: str, name: str, files: Files) -> bytes:
+    try:
+        return files.read_bytes(f"{account}/{name}")
+    except OSError as e:
+        raise _failed(f"read the service account's {name}", e) from e
+
+
+def _request_token(settings: Settings, account: str, files: Files, deadline: Deadline) -> Token:
+    own = _read_account(account, "token", files).decode("ascii", "replace").strip()
+    try:
+        namespace = files.read_text(f"{account}/namespace").strip() or _NAMESPACE
+    except OSError:
+        namespace = _NAMESPACE
+    access = KubernetesAccess(
+        api_root=server_url(settings),
+        token=own,
+        certificate_authority="" if settings.skip_tls_verify else f"{account}/ca.crt",
+        insecure=settings.skip_tls_verify,
+    )
+    api = KubernetesAPI(access)
+    try:
+        return request_token(api, namespace, settings.cni_service_account, deadline)
+    finally:
+        api.close()
+
+
+# -- network configuration --------------------------------------------------------------------------------------------
+
+
+def read_template(settings: Settings, files: Files) -> str:
+    """Raises InvalidConfig."""
+    if not settings.template_file:
+        return settings.template
+    path = settings.inside(settings.template_file) if settings.root else settings.template_file
+    for candidate in (path, settings.template_file):
+        try:
+            return files.read_text(candidate)
+        except (OSError, UnicodeDecodeError) as e:
+            error = e
+    raise InvalidConfig(f"cannot read the template {settings.template_file}: {error}")
+
+
+def apply_conflist(settings: Settings, files: Files, text: str, log: Log) -> None:
+    """Put the configuration into place, then take the old one away. Raises InstallFailed."""
+    path = f"{settings.host_net_dir}/{settings.conf_name}"
+    try:
+        files.write_atomic(path, text.encode(), 0o600)
+        log.info(f"wrote {path}")
+        if settings.old_conf_name and settings.old_conf_name != settings.conf_name:
+            files.remove(f"{settings.host_net_dir}/{settings.old_conf_name}")
+    except OSError as e:
+        raise _failed(f"write {path}", e) from e

@@ -1,0 +1,85 @@
+"""Keeps the plugin's kubeconfig alive: a new token of its service account long before the old one expires.
+
+Rule: the file is replaced in one step and its mode stays 0600; a failure leaves it as it is and is tried again, ever
+more slowly. Run by a thread of the agent; it ends when ``wait`` says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cni_calico.datastore.kubernetes_access import read_login
+from cni_calico.datastore.kubernetes_api import KubernetesAPI, backoff_s
+from cni_calico.datastore.kubernetes_token import (
+    LIFETIME_S,
+    Token,
+    refresh_pause_s,
+    render_kubeconfig,
+    request_token,
+)
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, DatastoreError, DeadlineExceeded, InstallFailed
+from cni_calico.kernel.files import Files
+from cni_calico.log import Log
+
+TIMEOUT_S = 30.0
+LONGEST_RETRY_S = 300.0
+Wait = Callable[[float], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTarget:
+    """Whose token, and the kubeconfig it goes into: ``path`` as this process sees it."""
+
+    path: str
+    namespace: str = "kube-system"
+    account: str = "calico-cni-plugin"
+    lifetime_s: int = LIFETIME_S
+
+
+def ensure_token(api: KubernetesAPI, target: TokenTarget, files: Files, deadline: Deadline) -> Token:
+    """A new token in the kubeconfig, which names the same server and trust as ``api`` uses.
+
+    Raises DatastoreError, DeadlineExceeded, InstallFailed.
+    """
+    token = request_token(api, target.namespace, target.account, deadline, lifetime_s=target.lifetime_s)
+    login = read_login(api.access)
+    ca = None if login.insecure or login.ca is None else login.ca
+    try:
+        files.write_atomic(target.path, render_kubeconfig(login.url, token.text, ca), 0o600)
+    except OSError as e:
+        raise InstallFailed(f"cannot write {target.path}: {(e.strerror or str(e)).lower()}") from e
+    return token
+
+
+def keep_token(
+    api: KubernetesAPI,
+    target: TokenTarget,
+    files: Files,
+    log: Log,
+    *,
+    wait: Wait,
+    random: Callable[[], float] = lambda: os.urandom(1)[0] / 255,
+    done: Callable[[], None] = lambda: None,
+) -> None:
+    """Refresh the token until ``wait(seconds)`` is true; ``done`` is called after each success (health, metrics)."""
+    failures = 0
+    while True:
+        try:
+            token = ensure_token(api, target, files, Deadline.after(TIMEOUT_S))
+            failures = 0
+            pause_s = refresh_pause_s(token.lifetime_s, random=random())
+            log.debug(f"refreshed {target.path}, next time in {pause_s:.0f} s")
+            done()
+        except (DatastoreError, DeadlineExceeded, InstallFailed) as e:
+            failures += 1
+            pause_s = min(LONGEST_RETRY_S, backoff_s(failures) * 10)
+            _log_failure(log, e, pause_s)
+        if wait(pause_s):
+            return
+
+
+def _log_failure(log: Log, error: CalicoError, pause_s: float) -> None:
+    log.error(f"{error.message}; trying again in {pause_s:.0f} s" + (f" ({error.details})" if error.details else ""))

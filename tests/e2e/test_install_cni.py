@@ -1,0 +1,373 @@
+"""install/install-cni.sh against a temporary root, with the frozen executables and a real API server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.e2e.kube import CNI_USER, Cluster
+
+pytestmark = pytest.mark.bundle
+
+SECRET = "very-s3cret-value"
+
+
+@pytest.fixture(scope="session")
+def image(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory as /opt/cni/bin of the image: executables, scripts, template, and a plugin of others."""
+    directory = tmp_path_factory.mktemp("image")
+    subprocess.run([ROOT / "build" / "install-bundle.sh", "--plain", bundle, directory], check=True)
+    for script in ("build/install-bundle.sh", "install/install-cni.sh"):
+        shutil.copy2(ROOT / script, directory)
+    shutil.copy2(ROOT / "conflist" / "10-calico.conflist.template", directory)
+    (directory / "portmap").write_text("#!/bin/sh\necho portmap\n")
+    (directory / "portmap").chmod(0o755)
+    return directory
+
+
+class Host:
+    """A root with the mounts that the container has."""
+
+    def __init__(self, root: Path, image: Path) -> None:
+        self.root = root
+        self.image = image
+        self.net = root / "host/etc/cni/net.d"
+        self.bin = root / "host/opt/cni/bin"
+        self.secrets = root / "calico-secrets"
+        for directory in (self.net, self.bin, self.secrets):
+            directory.mkdir(parents=True)
+        self.environ = {"CALICO_INSTALL_ROOT": str(root), "CNI_BIN_DIR": str(self.bin), "SLEEP": "false"}
+
+    def start(self, **environ: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [self.image / "install-cni.sh"],
+            env={"PATH": os.environ["PATH"], **self.environ, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def install(self, **environ: str) -> str:
+        process = self.start(**environ)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, output
+        assert SECRET not in output
+        return output
+
+    def fails(self, **environ: str) -> str:
+        process = self.start(**environ)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 1, output
+        assert SECRET not in output and "Traceback" not in output
+        return output
+
+    def conflist(self, name: str = "10-calico.conflist") -> dict[str, Any]:
+        return json.loads((self.net / name).read_text())
+
+    def names(self) -> set[str]:
+        return {p.name for p in self.bin.iterdir() if not p.name.startswith(".calico-")}
+
+    def in_cluster(self, kube: Cluster, token: str = "node-token") -> dict[str, str]:
+        account = self.root / "var/run/secrets/kubernetes.io/serviceaccount"
+        account.mkdir(parents=True)
+        (account / "token").write_text(token)
+        (account / "namespace").write_text("kube-system")
+        shutil.copy2(kube.ca, account / "ca.crt")
+        return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(kube.port)}
+
+
+@pytest.fixture
+def host(tmp_path: Path, image: Path) -> Host:
+    return Host(tmp_path / "root", image)
+
+
+def test_a_fresh_host(host: Host) -> None:
+    output = host.install(KUBERNETES_NODE_NAME="node-1")
+    assert "the CNI plugin is installed" in output
+    assert host.names() == {"calico", "calico-ipam", "portmap"}
+    path = host.net / "10-calico.conflist"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert host.conflist()["plugins"][0]["nodename"] == "node-1"
+    assert {p.name for p in host.net.iterdir()} == {"10-calico.conflist"}
+    done = subprocess.run(
+        [host.bin / "calico"], input="{}", env={"CNI_COMMAND": "VERSION"}, capture_output=True, text=True
+    )
+    assert json.loads(done.stdout)["cniVersion"] == "1.1.0"
+
+
+def test_again_changes_nothing_and_leaves_nothing(host: Host) -> None:
+    host.install()
+    before = {p: p.read_bytes() for p in host.root.rglob("*") if p.is_file()}
+    host.install()
+    after = {p: p.read_bytes() for p in host.root.rglob("*") if p.is_file()}
+    assert after == before
+
+
+def test_names_of_the_configuration(host: Host) -> None:
+    (host.net / "05-old.conf").write_text("{}")
+    host.install(CNI_CONF_NAME="20-x.conflist", CNI_OLD_CONF_NAME="05-old.conf")
+    assert {p.name for p in host.net.iterdir()} == {"20-x.conflist"}
+    host.install(CNI_CONF_NAME="20-x.conflist", CNI_OLD_CONF_NAME="20-x.conflist")
+    assert {p.name for p in host.net.iterdir()} == {"20-x.conflist"}
+
+
+def test_templates_from_the_environment_and_from_a_file(host: Host, tmp_path: Path) -> None:
+    text = '{"name": "n", "cniVersion": "0.3.1", "type": "calico", "mtu": __CNI_MTU__, "x": "%s"}'
+    host.install(CNI_NETWORK_CONFIG=text % "text", CNI_MTU="1400")
+    assert host.conflist() == {"name": "n", "cniVersion": "0.3.1", "type": "calico", "mtu": 1400, "x": "text"}
+    (tmp_path / "template").write_text(text % "file")
+    host.install(CNI_NETWORK_CONFIG=text % "text", CNI_NETWORK_CONFIG_FILE=str(tmp_path / "template"))
+    assert host.conflist()["x"] == "file"
+
+
+def test_etcd_with_tls_assets_in_another_net_dir(host: Host) -> None:
+    for name in ("etcd-key", "etcd-cert", "etcd-ca"):
+        (host.secrets / name).write_text(f"{SECRET} {name}")
+    (host.secrets / "..data").mkdir()
+    host.install(DATASTORE_TYPE="etcdv3", ETCD_ENDPOINTS="https://e:2379", CNI_NET_DIR="/home/cni/net.d")
+    plugin = host.conflist()["plugins"][0]
+    assert (plugin["datastore_type"], plugin["etcd_endpoints"]) == ("etcdv3", "https://e:2379")
+    assert plugin["etcd_key_file"] == "/home/cni/net.d/calico-tls/etcd-key"
+    assert plugin["kubernetes"]["kubeconfig"] == "/home/cni/net.d/calico-kubeconfig"
+    copied = host.net / "calico-tls"
+    assert {p.name for p in copied.iterdir()} == {"etcd-key", "etcd-cert", "etcd-ca"}
+    assert all(p.stat().st_mode & 0o777 == 0o600 for p in copied.iterdir())
+    assert (copied / "etcd-key").read_text() == f"{SECRET} etcd-key"
+
+
+def test_assets_from_another_directory(host: Host) -> None:
+    (host.root / "tls").mkdir()
+    (host.root / "tls" / "etcd-ca").write_text("ca")
+    host.install(TLS_ASSETS_DIR="/tls")
+    plugin = host.conflist()["plugins"][0]
+    assert (plugin["etcd_ca_cert_file"], plugin["etcd_key_file"]) == ("/etc/cni/net.d/calico-tls/etcd-ca", "")
+
+
+def test_executables_that_are_skipped_or_stay(host: Host) -> None:
+    host.install(SKIP_CNI_BINARIES="portmap")
+    assert host.names() == {"calico", "calico-ipam"}
+    (host.bin / "calico").write_text("old")
+    (host.bin / "portmap").write_text("older")
+    host.install(UPDATE_CNI_BINARIES="false")
+    assert (host.bin / "calico").read_text() == "old" and (host.bin / "portmap").read_text() == "older"
+    host.install()
+    assert "echo portmap" in (host.bin / "portmap").read_text() and (host.bin / "calico").stat().st_size > 10000
+
+
+def test_a_secondary_directory(host: Host) -> None:
+    secondary = host.root / "host/secondary-bin-dir"
+    secondary.mkdir()
+    host.install()
+    assert {"calico", "calico-ipam", "portmap"} <= {p.name for p in secondary.iterdir()}
+    shutil.rmtree(host.bin)
+    host.install()
+
+
+def test_another_directory_than_the_host_says_uses_the_hosts_c_library(host: Host) -> None:
+    """The mount comes from a directory that CNI_BIN_DIR does not name: no wrong path may get into the executables."""
+    real = host.root / "real"
+    real.mkdir()
+    script = f"mount --bind {real} {host.bin} && exec {host.image}/install-cni.sh"
+    environ = {"PATH": os.environ["PATH"], **host.environ, "CNI_BIN_DIR": "/opt/cni/bin"}
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "is not known: the executables will use the host's C library" in done.stderr
+    assert subprocess.run([real / "calico", "-v"], capture_output=True).returncode == 0
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_directory_that_can_be_written(host: Host) -> None:
+    read_only = f"mount --bind {host.bin} {host.bin} && mount -o remount,ro,bind {host.bin}"
+    script = f"{read_only} && exec {host.image}/install-cni.sh"
+    environ = {"PATH": os.environ["PATH"], **host.environ}
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], env=environ, capture_output=True, text=True)
+    assert done.returncode == 1 and "can be written" in done.stderr
+    assert not list(host.net.iterdir())
+    shutil.rmtree(host.bin)
+    assert "cannot install the executables" in host.fails()
+
+
+def test_a_configuration_directory_that_is_not_there(host: Host) -> None:
+    shutil.rmtree(host.net)
+    assert "cannot write" in host.fails() and not host.net.exists()
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"CNI_NETWORK_CONFIG": '{"name": "n", "type": "calico", "t": "' + SECRET},
+        {"CNI_NETWORK_CONFIG": '{"name": "n", "type": "calico", "mtu": __CNI_MTU__}', "CNI_MTU": SECRET},
+        {"CNI_NETWORK_CONFIG_FILE": "/nowhere/template"},
+        {"SLEEP": "perhaps"},
+    ],
+    ids=range(4),
+)
+def test_what_is_wrong_is_told_before_anything_is_touched(host: Host, environ: dict[str, str]) -> None:
+    (host.net / "10-calico.conflist").write_text("the old one")
+    host.fails(**environ)
+    assert (host.net / "10-calico.conflist").read_text() == "the old one" and not host.names()
+
+
+def test_a_damaged_image(host: Host, tmp_path: Path) -> None:
+    damaged = tmp_path / "image"
+    shutil.copytree(host.image, damaged, symlinks=True)
+    with (damaged / "calico-ipam").open("ab") as f:
+        f.write(b"x")
+    host.image = damaged
+    assert "damaged" in host.fails()
+    assert not (host.net / "10-calico.conflist").exists()
+
+
+# -- with an API server -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def granted(kube: Cluster) -> Cluster:
+    """The agent's account may get tokens of the plugin's account."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "calico-cni-plugin"}}
+    rule = {
+        "apiGroups": [""],
+        "resources": ["serviceaccounts/token"],
+        "resourceNames": ["calico-cni-plugin"],
+        "verbs": ["create"],
+    }
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": "tokens"},
+        "rules": [rule],
+    }
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "tokens"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tokens"},
+        "subjects": [{"kind": "ServiceAccount", "name": "calico-node", "namespace": "kube-system"}],
+    }
+    kube.ensure("/api/v1/namespaces/kube-system/serviceaccounts", account)
+    kube.ensure("/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/roles", role)
+    kube.ensure("/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/rolebindings", binding)
+    return kube
+
+
+@pytest.mark.kubernetes
+def test_the_kubeconfig_has_a_token_of_the_plugins_account(host: Host, granted: Cluster) -> None:
+    output = host.install(**host.in_cluster(granted))
+    path = host.net / "calico-kubeconfig"
+    assert path.stat().st_mode & 0o777 == 0o600
+    token = json.loads(path.read_text())["users"][0]["user"]["token"]
+    assert token not in output
+    whoami = subprocess.run(
+        [granted.kubectl_path, f"--kubeconfig={path}", "auth", "whoami", "-o", "json"], capture_output=True, text=True
+    )
+    assert json.loads(whoami.stdout)["status"]["userInfo"]["username"] == CNI_USER
+
+
+@pytest.mark.kubernetes
+def test_a_token_in_the_template(host: Host, granted: Cluster) -> None:
+    template = (
+        '{"name": "n", "cniVersion": "0.3.0", "type": "calico", "policy": {"type": "k8s", "k8s_api_root":'
+        ' "__KUBERNETES_SERVICE_PROTOCOL__://__KUBERNETES_SERVICE_HOST__:__KUBERNETES_SERVICE_PORT__",'
+        ' "k8s_auth_token": "__SERVICEACCOUNT_TOKEN__"}}'
+    )
+    output = host.install(CNI_NETWORK_CONFIG=template, CNI_CONF_NAME="10-calico.conf", **host.in_cluster(granted))
+    policy = host.conflist("10-calico.conf")["policy"]
+    assert policy["k8s_api_root"] == granted.url and len(policy["k8s_auth_token"]) > 100
+    assert policy["k8s_auth_token"] not in output
+
+
+@pytest.mark.kubernetes
+def test_without_verification(host: Host, granted: Cluster) -> None:
+    environ = host.in_cluster(granted)
+    (host.root / "var/run/secrets/kubernetes.io/serviceaccount/ca.crt").unlink()
+    host.install(SKIP_TLS_VERIFY="true", **environ)
+    cluster = json.loads((host.net / "calico-kubeconfig").read_text())["clusters"][0]["cluster"]
+    assert cluster["insecure-skip-tls-verify"] is True and "certificate-authority-data" not in cluster
+
+
+@pytest.mark.kubernetes
+def test_an_account_without_the_right_keeps_the_old_configuration(host: Host, granted: Cluster) -> None:
+    (host.net / "10-calico.conflist").write_text("the old one")
+    output = host.fails(**host.in_cluster(granted, token="nobody-token"))
+    assert 'User "nobody" cannot create resource "serviceaccounts/token"' in output
+    assert (host.net / "10-calico.conflist").read_text() == "the old one"
+
+
+def test_an_api_server_that_is_down(host: Host) -> None:
+    account = host.root / "var/run/secrets/kubernetes.io/serviceaccount"
+    account.mkdir(parents=True)
+    (account / "token").write_text(SECRET)
+    (account / "ca.crt").write_text("")
+    output = host.fails(KUBERNETES_SERVICE_HOST="127.0.0.1", KUBERNETES_SERVICE_PORT="1", SKIP_TLS_VERIFY="true")
+    assert "cannot get a token of service account kube-system/calico-cni-plugin" in output
+
+
+# -- while it stays, and while others use what it replaces ------------------------------------------------------------
+
+
+def until(condition: Any, what: str, *, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    waiting = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, what
+        waiting.wait(0.05)
+
+
+def test_rotated_secrets_are_copied_while_it_stays(host: Host) -> None:
+    (host.secrets / "etcd-key").write_text("one")
+    process = host.start(SLEEP="true")
+    try:
+        copied = host.net / "calico-tls" / "etcd-key"
+        until(lambda: (host.net / "10-calico.conflist").exists(), "no configuration")
+        assert copied.read_text() == "one"
+        (host.secrets / "new").write_text(SECRET)
+        (host.secrets / "new").rename(host.secrets / "etcd-key")
+        until(lambda: copied.read_text() == SECRET, "the new secret is not copied")
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=10)
+        assert process.returncode == 0 and SECRET not in output
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_fifty_calls_in_flight_during_upgrades(host: Host) -> None:
+    """None fails: no file is busy, half there, or gone."""
+    host.install()
+    failures: list[str] = []
+    done = threading.Event()
+
+    def call(name: str) -> None:
+        while not done.is_set():
+            try:
+                answer = subprocess.run(
+                    [host.bin / name], input="{}", env={"CNI_COMMAND": "VERSION"}, capture_output=True, text=True
+                )
+                if answer.returncode or '"1.1.0"' not in answer.stdout:
+                    failures.append(answer.stdout + answer.stderr)
+            except OSError as e:
+                failures.append(repr(e))
+
+    threads = [threading.Thread(target=call, args=(name,)) for name in ("calico", "calico-ipam") * 25]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(2):
+            host.install()
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert not failures, failures[:3]
