@@ -10,8 +10,4 @@ case ${1:-} in "" | /*) directory=${1:-} ;; *) directory=$PWD/$1 ;; esac
 cd "$(dirname "$0")/.."
 directory=${directory:-dist/bin}
 tests/setup/python.sh
-mkdir -p .cache "$directory"
-# one build at a time: tests that need the executables may ask for them together
-exec 9>.cache/build.lock
-flock 9
 exec .venv/bin/python build/freeze.py "$directory"

@@ -7,8 +7,10 @@ the same name and, with the same Python and C library, the same bytes. What is i
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -16,12 +18,16 @@ import time
 from pathlib import Path
 
 from bootloader import prepare_bootloader
+from dependencies import freeze_dependencies
 from glibc import bundle_glibc
 from manifest import verify_bundle, write_manifests
+from pyinstaller import run_pyinstaller, source_date
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCH = ROOT / "build" / "launch"
 WORK = ROOT / ".cache" / "pyinstaller"
+CACHE = ROOT / ".cache" / "dependencies"
+LOCK = ROOT / ".cache" / "build.lock"
 # what decides about the bundle's bytes
 SOURCES = ("build/*.py", "build/*.spec", "build/launch/*.py", "cni_calico/**/*", "pyproject.toml", "requirements.lock")
 KEEP_S = 900  # longer than any one test
@@ -29,6 +35,11 @@ KEEP_S = 900  # longer than any one test
 
 def executables() -> list[str]:
     return sorted(p.stem for p in LAUNCH.glob("*.py") if not p.name.startswith("_"))
+
+
+def modules() -> list[Path]:
+    """The project's own modules."""
+    return sorted((ROOT / "cni_calico").rglob("*.py"))
 
 
 def source_id() -> str:
@@ -49,33 +60,22 @@ def source_version() -> str:
     return __version__
 
 
-def source_date() -> str:
-    """SOURCE_DATE_EPOCH: the caller's, else a constant, because the name of the directory tells versions apart."""
-    return os.environ.get("SOURCE_DATE_EPOCH") or "1577836800"
-
-
 def freeze(contents: str) -> Path:
-    """Run PyInstaller; the directory with the executables and their contents directory."""
-    work = WORK / contents.lstrip(".")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    bootloader = prepare_bootloader(work / "bootloader", contents)
-    command = [sys.executable, "-m", "PyInstaller", "--noconfirm", "--log-level=WARN"]
-    command += ["--workpath", str(work / "work"), "--distpath", str(work / "dist"), str(ROOT / "build" / "bundle.spec")]
-    environment = {
-        **os.environ,
-        "PYTHONHASHSEED": "0",
-        "SOURCE_DATE_EPOCH": source_date(),
-        "PYINSTALLER_CONFIG_DIR": str(work / "config"),
-        "CALICO_BUNDLE_CONTENTS": contents,
-        "CALICO_BUNDLE_BOOTLOADER": str(bootloader),
-    }
-    log = work / "log"
-    with log.open("wb") as output:
-        status = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=output).returncode
-    if status != 0:
-        raise SystemExit(f"cannot freeze: PyInstaller failed\n{log.read_text()}")
-    return work / "dist" / "bundle"
+    """The directory with the executables and their contents directory."""
+    shutil.rmtree(WORK, ignore_errors=True)
+    WORK.mkdir(parents=True)
+    dependencies = freeze_dependencies(CACHE, [*modules(), *LAUNCH.glob("*.py")])
+    bootloader = prepare_bootloader(WORK / "bootloader", contents)
+    bundle = run_pyinstaller("executables", WORK, contents=contents, bootloader=bootloader)
+    shutil.copytree(dependencies, bundle / contents, symlinks=True, dirs_exist_ok=True)
+    for path in modules():
+        name = path.relative_to(ROOT)
+        compiled = (bundle / contents / name).with_suffix(".pyc")
+        compiled.parent.mkdir(parents=True, exist_ok=True)
+        # no time stamp inside, no path of this machine, no asserts
+        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(str(path), str(compiled), str(name), doraise=True, optimize=1, invalidation_mode=mode)
+    return bundle
 
 
 def finish(bundle: Path, contents: str) -> None:
@@ -100,23 +100,35 @@ def remove_old_contents(directory: Path) -> None:
             shutil.rmtree(mark.parent)
 
 
+def contents_name() -> str:
+    return f".calico-{source_version()}-{source_id()}"
+
+
+def build(directory: Path) -> None:
+    """Build into a directory unless it is there already; again when a source was edited meanwhile."""
+    while not verify_bundle(directory, contents := contents_name(), executables()):
+        print(f"freezing {', '.join(executables())} into {contents}", flush=True)
+        bundle = freeze(contents)
+        finish(bundle, contents)
+        if contents == contents_name():
+            subprocess.run([ROOT / "build" / "install-bundle.sh", "--plain", bundle, directory], check=True)
+            remove_old_contents(directory)
+        shutil.rmtree(WORK)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Freeze the executables into a directory.")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--print-contents", action="store_true", help="print the contents directory's name and stop")
     arguments = parser.parse_args()
-    contents = f".calico-{source_version()}-{source_id()}"
     if arguments.print_contents:
-        print(contents)
+        print(contents_name())
         return
-    if verify_bundle(arguments.directory, contents, executables()):
-        return
-    print(f"freezing {', '.join(executables())} into {contents}")
-    bundle = freeze(contents)
-    finish(bundle, contents)
-    subprocess.run([ROOT / "build" / "install-bundle.sh", "--plain", bundle, arguments.directory], check=True)
-    shutil.rmtree(bundle.parent.parent)
-    remove_old_contents(arguments.directory)
+    LOCK.parent.mkdir(parents=True, exist_ok=True)
+    with LOCK.open("w") as lock:
+        # tests that need the executables may ask for them together
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        build(arguments.directory)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,54 @@
+"""What the project needs of others: found by its import statements, frozen once, kept as long as those stay the same.
+
+Rule: everything that a module of the project or a launcher imports is frozen, also what it imports inside a function;
+the project's own modules never are, so a change of them does not cost a new analysis of everything else.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from pyinstaller import run_pyinstaller
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = "cni_calico"
+KEPT = 2  # results: a change of what is imported may be taken back
+
+
+def find_imports(sources: list[Path]) -> list[str]:
+    """The import statements for what is not the project's own, each once, in order."""
+    statements = set()
+    for path in sources:
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                statements |= {f"import {alias.name}" for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+                statements |= {f"from {node.module} import {alias.name}" for alias in node.names}
+    ours = (f"import {PROJECT}", f"from {PROJECT}")
+    return sorted(s for s in statements if not s.startswith((*ours, "from __future__")))
+
+
+def freeze_dependencies(cache: Path, sources: list[Path]) -> Path:
+    """A contents directory with everything but the project's own modules; not to be changed."""
+    script = "".join(f"{statement}\n" for statement in ["import __future__", *find_imports(sources)])
+    digest = hashlib.sha256(f"{script}\0{sys.version}\0{os.confstr('CS_GNU_LIBC_VERSION')}".encode())
+    for name in ("requirements.lock", "build/dependencies.spec", "build/dependencies.py", "build/pyinstaller.py"):
+        digest.update((ROOT / name).read_bytes())
+    kept = cache / f"dependencies-{digest.hexdigest()[:16]}"
+    if not kept.is_dir():
+        work = cache / "dependencies.new"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        (work / "imports.py").write_text(script)
+        found = run_pyinstaller("dependencies", work, imports=work / "imports.py")
+        (found / "contents").rename(kept)
+        shutil.rmtree(work)
+    kept.touch()
+    for old in sorted(cache.glob("dependencies-*"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+        shutil.rmtree(old)
+    return kept
