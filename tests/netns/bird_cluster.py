@@ -18,6 +18,7 @@ from typing import Any
 from cni_calico.deadline import Deadline
 from cni_calico.nodeagent.bird.control import BirdControl
 from cni_calico.nodeagent.bird.controller import Applied, BirdController
+from cni_calico.nodeagent.bird.leftovers import remove_leftovers
 from cni_calico.nodeagent.bird.process import BirdPaths
 from cni_calico.nodeagent.bird.render import BirdConfig, render_bird_config
 from cni_calico.nodeagent.bird.status import BirdStatus
@@ -67,7 +68,8 @@ class BirdNode:
     def learned(self, version: int = 4) -> dict[str, str]:
         """Destination -> gateway of BIRD's routes in the kernel; "blackhole" for those."""
         routes = {}
-        for route in self.ns.ip(f"-{version}", "route", "show", "proto", "bird"):
+        found = self.ns.ip(f"-{version}", "route", "show", "proto", "bird")
+        for route in sorted(found, key=lambda r: -r.get("metric", 0)):  # of several the kernel takes the last
             hops = route.get("nexthops") or [route]
             gateway = ",".join(sorted(hop.get("gateway", "-") for hop in hops))
             routes[route["dst"]] = "blackhole" if route.get("type") == "blackhole" else gateway
@@ -187,6 +189,11 @@ class Lab:
         for node in self.nodes.values():
             node.apply(documents)
 
+    def resync(self) -> None:
+        """What every agent does now and then, in its own namespace."""
+        for node in self.nodes.values():
+            node.ns.call(_remove_leftovers, node.controller.paths.socket)
+
     def await_routes(self, expected: Mapping[str, Mapping[str, str]], version: int = 4) -> float:
         """Wait until every named node's kernel has exactly these remote routes; the seconds it took."""
         start = time.monotonic()
@@ -206,6 +213,10 @@ class Lab:
         for name in names or self.nodes:
             node = self.nodes[name]
             until(lambda: all(p.established for p in node.status().peers), f"sessions of {name}", CONVERGED_S)  # noqa: B023
+
+
+def _remove_leftovers(socket: str) -> int:
+    return remove_leftovers(socket, Deadline.after(5.0))
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def test_every_node_reaches_every_other(lab: Lab) -> None:
             assert can_ping(pods[i], f"10.65.{j}.2"), f"pod {i} -> pod {j}"
             assert can_ping(pods[i], f"fd65::{j}02"), f"pod {i} -> pod {j}, IPv6"
     # no pod's own route has left its node, and the kernel has the metric that the announcing node had
-    assert metrics(lab, 4) == {block(1): None, block(2): 1024, block(3): 1024}
+    assert metrics(lab, 4) == {block(1): 1024, block(2): 1024, block(3): 1024}
     assert metrics(lab, 6) == {block6(1): 1024, block6(2): 1024, block6(3): 1024}
     # both families are in the kernel once, and BIRD has nothing to repair there
     log = (lab.nodes["n1"].directory / "log").read_text()
@@ -108,6 +108,20 @@ def test_priorities_travel(lab: Lab) -> None:
     lab.await_routes({"n2": expected(2, 2) | {"10.65.1.5": "172.31.0.1"}})
     routes = {r["dst"]: r.get("metric") for r in lab.nodes["n2"].ns.ip("route", "show", "proto", "bird")}
     assert routes["10.65.1.5"] == 512
+    # it changes: BIRD leaves the old route beside the new one, the resync removes it
+    one.do("route", "add", "10.65.9.9/32", "dev", "calix", "scope", "link", "metric", "600")
+    with_new = expected(2, 2) | {"10.65.1.5": "172.31.0.1", "10.65.9.9": "172.31.0.1"}
+    lab.await_routes({"n2": with_new})
+    one.do("route", "add", "10.65.9.9/32", "dev", "calix", "scope", "link", "metric", "1024")
+    one.do("route", "del", "10.65.9.9/32", "dev", "calix", "metric", "600")
+
+    def held() -> list[int]:
+        return sorted(r["metric"] for r in lab.nodes["n2"].ns.ip("route", "show", "10.65.9.9/32"))
+
+    until(lambda: held() == [600, 1024], "both metrics in the kernel")
+    lab.resync()
+    assert held() == [1024]
+    lab.await_routes({"n2": with_new})
 
 
 def test_a_node_that_is_removed(lab: Lab) -> None:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from threading import Lock
 
 from cni_calico.deadline import Deadline
-from cni_calico.errors import BirdRefused, BirdUnavailable
+from cni_calico.errors import BirdRefused, BirdUnavailable, CalicoError
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT, Log
 from cni_calico.nodeagent.bird.control import BirdControl, apply_config, check_config, read_status, withdraw_and_end
+from cni_calico.nodeagent.bird.leftovers import remove_leftovers
 from cni_calico.nodeagent.bird.process import (
     BirdPaths,
     BirdProcess,
@@ -66,10 +67,13 @@ class BirdController:
     def apply(self, config: BirdConfig, deadline: Deadline) -> Applied:
         """Make ``config`` the one in force and BIRD run (or not, when it has no files).
 
+        To be called at every resync, also when nothing has changed: it repairs what BIRD leaves in the kernel.
         Raises BirdUnsupported, BirdUnavailable, KernelError, DeadlineExceeded: then try again later.
         """
         with self._lock:
             applied = self._apply(config, deadline) if config.files else self._turn_off()
+        if self.process.running:
+            self._repair_kernel(deadline)
         if applied.outcome != UNCHANGED:
             self.log.info(f"BIRD: {applied.outcome}" + (f": {applied.detail}" if applied.detail else ""))
         return applied
@@ -87,6 +91,15 @@ class BirdController:
         """End BIRD as for a restart: the kernel keeps its routes, and the peers keep ours for a while."""
         with self._lock:
             self.process.stop()
+
+    def _repair_kernel(self, deadline: Deadline) -> None:
+        try:
+            removed = remove_leftovers(self.paths.socket, deadline)
+        except CalicoError as e:
+            self.log.warning(f"routes of BIRD's with an old metric may be left in the kernel: {e}")
+            return
+        if removed:
+            self.log.info(f"removed {removed} routes that BIRD had left in the kernel with an old metric")
 
     # -- one configuration --------------------------------------------------------------------------------------------
 

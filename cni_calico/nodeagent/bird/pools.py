@@ -100,8 +100,9 @@ def render_kernel_filter(
         lines.append(f"if (net ~ {render_set(services.ranges, inside=True)}) then reject;  # kube-proxy's")
     if vxlan:
         lines.append(f"if (net ~ {render_set(vxlan, inside=True)}) then reject;  # VXLAN: the agent's")
-    if version == 6:
-        lines.append(f"if (source = RTS_STATIC) then krt_metric = {normal};  # the kernel would make 1024 of 0")
+    # in IPv4 BIRD replaces a route only by one of the same metric: a block that changes hands must keep it, or the
+    # blackhole of before stays beside the new route and wins
+    lines.append(f"if (source = RTS_STATIC) then krt_metric = {normal};")
     bgp = [f"if (!defined(krt_metric)) then krt_metric = {normal};"]
     bgp += [_render_tunnel(pool, own_network) for pool in ipip]
     lines += render_block("if (source = RTS_BGP) then", bgp)
