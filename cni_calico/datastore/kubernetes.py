@@ -10,14 +10,14 @@ from cni_calico.datastore.client import CommitConflict, Committed, Listing, Vers
 from cni_calico.datastore.kubernetes_access import read_file
 from cni_calico.datastore.kubernetes_api import KubernetesAPI, missing_type
 from cni_calico.datastore.kubernetes_derived import NodeRecords, PodRecords, ProfileRecords
-from cni_calico.datastore.kubernetes_layout import is_custom, select_collections
+from cni_calico.datastore.kubernetes_layout import NAMESPACE, is_custom, pod_of_prefix, select_collections
 from cni_calico.datastore.kubernetes_records import FINISHED_PER_LIST, CustomRecords, conflict, is_marked
 from cni_calico.datastore.kubernetes_revision import render_revision, resource_version
 from cni_calico.datastore.records import plan_commit
 from cni_calico.deadline import Deadline
 from cni_calico.errors import Compacted, CorruptRecord, DatastoreUnsupported, TryAgain
 from cni_calico.model.codec import describe
-from cni_calico.model.keys import Key, ListKey, ResourceKey, covers, etcd_path
+from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList, covers, etcd_path
 from cni_calico.model.settings import KubernetesAccess
 from cni_calico.names import DEFAULT_PREFIX
 
@@ -85,19 +85,25 @@ class KubernetesStore:
             return self._pods.read(key, deadline)
         if key.kind == "Node":
             return self._nodes.read(key, deadline)
+        if key.kind == NAMESPACE:
+            return self._profiles.read_namespace(key, deadline)
         return self._profiles.read(key, deadline)
 
     def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
         return [self.get(key, deadline) for key in keys]
 
     def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+        single = pod_of_prefix(listing) if isinstance(listing, ResourceList) and revision is None else None
+        if single is not None:
+            found = self._pods.read(single, deadline)
+            return Listing([], "") if found is None else Listing([found], found.revision)
         items: list[Versioned] = []
         standing: list[str] = []
         for collection in select_collections(listing, self._prefix):
             objects, version = self._read_collection(collection, resource_version(revision), deadline)
             standing.append(version)
             items += self._records(listing, collection, objects, deadline)
-        items.sort(key=lambda item: etcd_path(item.key))
+        items.sort(key=lambda item: _order(item.key))
         return Listing(items, _listing_revision(standing))
 
     def _read_collection(
@@ -173,7 +179,7 @@ class KubernetesStore:
 
     def _apply(self, write: Write, deadline: Deadline) -> Committed:
         if write.op == "delete":
-            return Committed(self._delete(write, deadline))
+            return self._delete(write, deadline)
         assert write.value is not None
         if write.op == "create":
             stored = self._create(write.key, write.value, deadline)
@@ -201,15 +207,17 @@ class KubernetesStore:
             return self._nodes.update(key, value, revision, uid, deadline)
         raise self._profiles.refuse(key)
 
-    def _delete(self, write: Write, deadline: Deadline) -> Revision:
+    def _delete(self, write: Write, deadline: Deadline) -> Committed:
+        """What is ``stored`` afterwards is a pod without its endpoint; nothing for the others."""
         key = write.key
         if is_custom(key):
-            return self._custom.delete(key, write.revision, write.uid, write.was, deadline)
+            return Committed(self._custom.delete(key, write.revision, write.uid, write.was, deadline))
         assert isinstance(key, ResourceKey)
         if key.kind == "WorkloadEndpoint":
-            return self._pods.delete(key, write.revision, write.uid, deadline)
+            cleared = self._pods.delete(key, write.revision, write.uid, deadline)
+            return Committed(write.revision or "") if cleared is None else Committed(cleared.revision, (cleared,))
         if key.kind == "Node":
-            return self._nodes.delete(key)
+            raise self._nodes.refuse(key)
         raise self._profiles.refuse(key)
 
     def _put(self, write: Write, deadline: Deadline) -> Committed:
@@ -243,6 +251,10 @@ class KubernetesStore:
         if found != (None if write.revision is None else str(write.revision)):
             raise conflict(write.key, current)
         return Committed(found or "")
+
+
+def _order(key: Key) -> str:
+    return key.name if isinstance(key, ResourceKey) and key.kind == NAMESPACE else etcd_path(key)
 
 
 def _listing_revision(standing: Sequence[str]) -> str:

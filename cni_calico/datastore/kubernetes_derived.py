@@ -96,14 +96,14 @@ class PodRecords:
         annotations = crd_pods.endpoint_annotations(value)
         return self._patch(key, state_of(revision or ""), uid, annotations, deadline, f"write {describe(key)}")
 
-    def delete(self, key: ResourceKey, revision: Revision | None, uid: str, deadline: Deadline) -> Revision:
-        """Raises CommitConflict, DatastoreError."""
+    def delete(self, key: ResourceKey, revision: Revision | None, uid: str, deadline: Deadline) -> Versioned | None:
+        """The pod afterwards; None when there was nothing to do. Raises CommitConflict, DatastoreError."""
         state = state_of(revision or "")
         known = json.loads(state) if state else None
         if not known or not (known[0] or known[1]):
-            return revision or ""  # nothing is recorded
+            return None  # nothing is recorded
         cleared = crd_pods.cleared_annotations()
-        return self._patch(key, state, uid, cleared, deadline, f"clear {describe(key)}").revision
+        return self._patch(key, state, uid, cleared, deadline, f"clear {describe(key)}")
 
     def _require(self, key: ResourceKey, deadline: Deadline) -> Versioned:
         _, pod = pod_of(key)
@@ -193,8 +193,8 @@ class NodeRecords:
                 raise OutcomeUnknown(f"cannot {doing}: an earlier attempt failed and may have been applied")
         raise TryAgain(f"cannot {doing}: it keeps changing")
 
-    def delete(self, key: ResourceKey) -> Revision:
-        raise DatastoreUnsupported(
+    def refuse(self, key: ResourceKey) -> DatastoreUnsupported:
+        return DatastoreUnsupported(
             f"cannot delete {describe(key)}: it is the Kubernetes node itself", details="use kubectl delete node"
         )
 
@@ -240,6 +240,11 @@ class ProfileRecords:
         else:
             return None
         return None if obj is None else Versioned(key, read(obj)[1], render_revision(obj, ""), _uid(obj))
+
+    def read_namespace(self, key: ResourceKey, deadline: Deadline) -> Versioned | None:
+        """The Namespace itself as a document."""
+        obj = self._api.get(namespace_path(key.name), deadline, f"read namespace {key.name}")
+        return None if obj is None else Versioned(key, obj, render_revision(obj, ""), _uid(obj))
 
     def refuse(self, key: ResourceKey) -> DatastoreUnsupported:
         return DatastoreUnsupported(

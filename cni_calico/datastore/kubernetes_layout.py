@@ -39,10 +39,15 @@ if TYPE_CHECKING:
     from cni_calico.model.fields import JSON
 
     Found = tuple[Key, dict[str, Any]] | None
+    Dict = dict[str, Any]
+else:
+    Dict = dict
 
 CRD_ROOT = "/apis/crd.projectcalico.org/v1"
 CORE_ROOT = "/api/v1"
-_DERIVED = ("Node", "WorkloadEndpoint", "Profile")
+# the Kubernetes object itself, which no other backend has: its annotations say what its pods get
+NAMESPACE = "Namespace"
+_DERIVED = ("Node", "WorkloadEndpoint", "Profile", NAMESPACE)
 _IPAM_PLURALS = ("ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs")
 
 
@@ -71,6 +76,16 @@ def quote(text: str) -> str:
 
 def _percent(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+class PodDocument(Dict):
+    """An endpoint's document that remembers the pod it was read from: who reads both asks the server once."""
+
+    __slots__ = ("pod",)
+
+    def __init__(self, document: JSON, pod: JSON) -> None:
+        super().__init__(document)
+        self.pod = pod
 
 
 # -- objects ----------------------------------------------------------------------------------------------------------
@@ -170,7 +185,11 @@ def _resources(listing: ResourceList, prefix: str) -> tuple[Collection, ...]:
     if listing.kind == "WorkloadEndpoint":
         return (_pods(listing, prefix),)
     if listing.kind == "Node":
-        return (Collection(f"{CORE_ROOT}/nodes", crd_nodes.read_node, node_state),)
+        # the beginning of a name is taken for the whole: to follow one node must not mean to be told of all
+        query = f"fieldSelector={quote(f'metadata.name={listing.name_prefix}')}" if listing.name_prefix else ""
+        return (Collection(f"{CORE_ROOT}/nodes", crd_nodes.read_node, node_state, query),)
+    if listing.kind == NAMESPACE:
+        return (Collection(f"{CORE_ROOT}/namespaces", _read_namespace),)
     if listing.kind == "Profile":
         return (
             Collection(f"{CORE_ROOT}/namespaces", crd_pods.read_namespace),
@@ -190,9 +209,30 @@ def _pods(listing: ResourceList, prefix: str) -> Collection:
 def read_pod(obj: JSON, prefix: str) -> Found:
     """A pod's endpoint. After DEL the annotation containerID is still there, but it is nobody's any more."""
     found = crd_pods.read_pod(obj, prefix=prefix)
-    if found is not None and (obj["metadata"].get("annotations") or {}).get(crd_pods.POD_IP) == "":
+    if found is None:
+        return None
+    if (obj["metadata"].get("annotations") or {}).get(crd_pods.POD_IP) == "":
         found[1]["spec"].pop("containerID", None)
-    return found
+    return found[0], PodDocument(found[1], obj)
+
+
+def _read_namespace(obj: JSON) -> Found:
+    return ResourceKey(NAMESPACE, str((obj.get("metadata") or {}).get("name"))), dict(obj)
+
+
+def pod_of_prefix(listing: ResourceList) -> ResourceKey | None:
+    """The one endpoint that a listing is about: "<node>-k8s-<pod>-" in a namespace; None for any other listing.
+
+    (Pods named "<pod>-..." begin like that too, but nobody who says where a part ends means them.)
+    """
+    if listing.kind != "WorkloadEndpoint" or not listing.namespace or not listing.name_prefix.endswith("-"):
+        return None
+    name = listing.name_prefix + crd_pods.ENDPOINT
+    try:
+        _, orchestrator, _, ifname = parse_endpoint_name(name)
+    except ValueError:
+        return None
+    return ResourceKey(listing.kind, name, listing.namespace) if (orchestrator, ifname) == ("k8s", "eth0") else None
 
 
 def _node_of_prefix(text: str) -> str:
