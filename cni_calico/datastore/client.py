@@ -34,10 +34,14 @@ class Versioned:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A consistent list; ``revision`` is the store's, from which a watch misses nothing."""
+    """A consistent list; ``revision`` is the store's, from which a watch misses nothing.
+
+    ``unreadable``: (key, why) of the records left out because they are no JSON objects, from backends that can tell.
+    """
 
     items: Sequence[Versioned]
     revision: Revision
+    unreadable: Sequence[tuple[Key, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)

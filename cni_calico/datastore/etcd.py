@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from cni_calico.model.keys import Key, ListKey
 
     KeyValues = list[Any]
-    Records = list[Versioned]
     Indexes = list[int]
 
 READ = faults.declare("etcd.read")
@@ -116,7 +115,7 @@ class EtcdStore:
             try:
                 with _reading(doing):
                     kvs, at = self._pages(listing, doing, deadline, revision or 0)
-                return Listing(self._records(listing, kvs), at)
+                return self._listing(listing, kvs, at)
             except Compacted:
                 if revision is not None or attempt == RELISTS - 1:
                     raise
@@ -139,16 +138,17 @@ class EtcdStore:
                 key=answer.kvs[-1].key + b"\0", range_end=request.range_end, limit=PAGE, revision=revision
             )
 
-    def _records(self, listing: ListKey, kvs: KeyValues) -> Records:
-        items = []
+    def _listing(self, listing: ListKey, kvs: KeyValues, at: int) -> Listing:
+        items, unreadable = [], []
         for kv in kvs:
             key = parse_path(kv.key.decode(errors="replace"))
             if key is not None and covers(listing, key):
                 try:
                     items.append(_versioned(key, kv))
                 except CorruptRecord as e:
+                    unreadable.append((key, str(e)))
                     self.corrupt(key, str(e))
-        return items
+        return Listing(items, at, unreadable)
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
         paths, texts = plan_commit(writes, self.max_commit)

@@ -87,15 +87,16 @@ class LocalStore:
     def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
         prefix = etcd_prefix(listing)
         at, rows = self._read("list", f"list {prefix}", deadline, lambda c: listed_rows(c, prefix, revision))
-        items = []
+        items, unreadable = [], []
         for row in rows:
             key = _listed_key(listing, row)
             if key is not None:
                 try:
                     items.append(versioned(key, row))
                 except CorruptRecord as e:
+                    unreadable.append((key, str(e)))
                     self.corrupt(key, str(e))
-        return Listing(items, at)
+        return Listing(items, at, unreadable)
 
     def changes(self, listing: ListKey, after: int, deadline: Deadline) -> tuple[int, Batches]:
         """(newest revision, what changed since ``after``: the events of each commit). Raises Compacted."""

@@ -83,7 +83,8 @@ def read_head(raw: JSON, key: ResourceKey) -> tuple[Metadata, JSON, JSON | None]
     """(metadata, spec, status) of a resource's document. Raises Wrong."""
     if raw.get("kind") not in (None, key.kind):
         raise Wrong("kind", f'"{key.kind}"', raw["kind"])
-    parse_text(raw.get("apiVersion", API_VERSION), "apiVersion")
+    if parse_text(raw.get("apiVersion") or API_VERSION, "apiVersion") != API_VERSION:
+        raise Wrong("apiVersion", f'"{API_VERSION}" (a newer release may have written this)', raw["apiVersion"])
     metadata, spec, status = raw.get("metadata"), raw.get("spec"), raw.get("status")
     return (
         read_metadata({} if metadata is None else parse_object(metadata, "metadata"), key),

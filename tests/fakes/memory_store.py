@@ -104,15 +104,16 @@ class MemoryStore:
             at = self.revision if revision is None else revision
             if not isinstance(at, int) or not self._compacted <= at <= self.revision:
                 raise Compacted(f"cannot list {listing}: revision {at} is not kept")
-            items = []
+            items, unreadable = [], []
             for path in sorted(self._past):
                 key = parse_path(path)
                 if path.startswith(etcd_prefix(listing)) and key is not None and covers(listing, key):
                     try:
                         items.append(self._at(key, path, at))
                     except CorruptRecord as e:
+                        unreadable.append((key, str(e)))
                         self.corrupt(key, str(e))
-            return Listing([item for item in items if item is not None], at)
+            return Listing([item for item in items if item is not None], at, unreadable)
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
         plan_commit(writes, self.max_commit)

@@ -230,7 +230,8 @@ def test_a_corrupt_record_is_named_and_kept(store: LocalStore, path: str, soon: 
     with pytest.raises(CorruptRecord, match=r"handle/net\.one"):
         store.get(ONE, soon)
     assert store.get(TWO, soon).value == {"n": 2}
-    assert [v.key for v in store.list(HandleList(), soon).items] == [TWO]
+    listed = store.list(HandleList(), soon)
+    assert [v.key for v in listed.items] == [TWO] and [key for key, _ in listed.unreadable] == [ONE]
     assert heard[0][0] == ONE and "net.one" in heard[0][1]
     with store.watch(HandleList(), 0) as watch:
         assert [(e.key, e.value) for e in watch.next(5)] == [(ONE, None), (TWO, {"n": 2})]

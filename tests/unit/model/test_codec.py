@@ -277,6 +277,13 @@ class TestDefaultsOnRead:
         assert codec.encode(replace(config, max_blocks_per_host=3)) == {"maxBlocksPerHost": 3}
 
 
+@pytest.mark.parametrize("kind", ["Node", "IPPool", "ClusterInformation", "Profile"])
+def test_a_resource_of_another_version_is_refused(kind):
+    document = {"apiVersion": "projectcalico.org/v4", "kind": kind, "metadata": {"name": "n"}, "spec": {}}
+    with pytest.raises(CorruptRecord, match=f'{kind} n: apiVersion: expected "projectcalico.org/v3"'):
+        codec.decode(ResourceKey(kind, "n"), document)
+
+
 def test_unknown_fields_survive_a_change_at_every_level():
     document = {
         "apiVersion": "projectcalico.org/v3",
