@@ -63,6 +63,11 @@ class Agent:
         self._desired = Desired()
         self._monitor: Monitor | None = None
 
+    @property
+    def devices(self) -> Mapping[str, object]:
+        """The tunnel devices as they are wanted."""
+        return self._desired.devices
+
     def wake(self) -> None:
         """Look again soon; from any thread."""
         if self._monitor is not None:

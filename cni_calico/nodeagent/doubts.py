@@ -19,7 +19,7 @@ from cni_calico.nodeagent.node_address import Found
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """``code`` is "kubernetes-internal-ip", "default-route" or "bgp-peer"."""
+    """``code`` is "kubernetes-internal-ip", "default-route", "bgp-peer" or "address" (it vanished, or is nowhere)."""
 
     code: str
     family: int

@@ -154,6 +154,16 @@ ELSEWHERE = tuple(  # a text, because a list would take a hundred lines
 )
 
 
+# What every cluster's FelixConfiguration holds by default: not worth a warning on each node.
+_DEFAULTS = {
+    "reportinginterval": "0s",
+    "floatingips": "Disabled",
+    "bpfconnecttimeloadbalancing": "TCP",
+    "bpfhostnetworkednatwithoutctlb": "Enabled",
+    "bpfloglevel": "",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Parameters:
     settings: FelixSettings
@@ -179,7 +189,7 @@ def parse_felix(
         for lower, (name, text) in source.items():
             item = declared.get(lower)
             if item is None:
-                warnings += _stranger(label.format(name), lower)
+                warnings += _stranger(label.format(name), lower) if _DEFAULTS.get(lower) != text else []
                 continue
             if not text:
                 continue

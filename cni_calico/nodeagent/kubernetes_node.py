@@ -1,15 +1,27 @@
 """What start-up asks of Kubernetes beside the datastore, when there is a Kubernetes at all.
 
-Rule: an interface and its values, no client; who runs under Kubernetes passes an implementation in.
+Rule: the node's own object and two ConfigMaps, nothing else; a ConfigMap that may not be read counts as absent, because
+not every installation grants that.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from ipaddress import IPv4Network, ip_address, ip_network
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
 
 from cni_calico.deadline import Deadline
-from cni_calico.model.host import Address
+from cni_calico.errors import DatastoreDenied, NodeNotSetUp
+from cni_calico.model.host import Address, Network
+
+if TYPE_CHECKING:
+    from cni_calico.datastore.kubernetes_api import KubernetesAPI
+
+_CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps/"
+_PATCH = "application/strategic-merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +33,91 @@ class KubernetesFacts:
     internal_ips: tuple[Address, ...] = ()
     kubeadm: str | None = None
     rancher: bool = False
+    pod_cidrs: tuple[Network, ...] = ()
+
+    @property
+    def pod_cidr_v4(self) -> IPv4Network | None:
+        return next((cidr for cidr in self.pod_cidrs if isinstance(cidr, IPv4Network)), None)
 
 
 class KubernetesNode(Protocol):
     """The Kubernetes node this agent runs on."""
 
     def read_facts(self, deadline: Deadline) -> KubernetesFacts:
-        """Raises DatastoreError. ConfigMaps that may not be read count as absent."""
+        """Raises DatastoreError, NodeNotSetUp."""
 
     def set_network_unavailable(self, unavailable: bool, deadline: Deadline) -> None:
         """Set the node's condition NetworkUnavailable (reason CalicoIsUp or CalicoIsDown). Raises DatastoreError."""
+
+
+class ApiNode:
+    """A KubernetesNode over the API server."""
+
+    def __init__(self, api: KubernetesAPI, name: str) -> None:
+        self._api = api
+        self._name = name
+
+    def read_facts(self, deadline: Deadline) -> KubernetesFacts:
+        node = self._api.get(f"/api/v1/nodes/{quote(self._name)}", deadline, f"read Kubernetes node {self._name}")
+        if node is None:
+            raise NodeNotSetUp(
+                f"cannot set up node {self._name}: Kubernetes has no node of that name",
+                details="set NODENAME to the name that kubectl get nodes shows (spec.nodeName), or CALICO_K8S_NODE_REF",
+            )
+        kubeadm = self._config_map("kubeadm-config", deadline)
+        data = (kubeadm or {}).get("data") or {}
+        return KubernetesFacts(
+            internal_ips=parse_internal_ips(node),
+            kubeadm=None if kubeadm is None else str(data.get("ClusterConfiguration", "")),
+            rancher=self._config_map("full-cluster-state", deadline) is not None,
+            pod_cidrs=parse_pod_cidrs(node),
+        )
+
+    def _config_map(self, name: str, deadline: Deadline) -> Mapping[str, Any] | None:
+        try:
+            return self._api.get(_CONFIG_MAPS + name, deadline, f"read ConfigMap kube-system/{name}")
+        except DatastoreDenied:
+            return None
+
+    def set_network_unavailable(self, unavailable: bool, deadline: Deadline) -> None:
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        condition = {
+            "type": "NetworkUnavailable",
+            "status": "True" if unavailable else "False",
+            "reason": "CalicoIsDown" if unavailable else "CalicoIsUp",
+            "message": f"Calico is {'shutting down' if unavailable else 'running'} on this node",
+            "lastTransitionTime": now,
+            "lastHeartbeatTime": now,
+        }
+        self._api.request(
+            "PATCH",
+            f"/api/v1/nodes/{quote(self._name)}/status",
+            deadline,
+            f"set condition NetworkUnavailable of Kubernetes node {self._name}",
+            body={"status": {"conditions": [condition]}},
+            content_type=_PATCH,
+        )
+
+
+def parse_internal_ips(node: Mapping[str, Any]) -> tuple[Address, ...]:
+    """PURE: the InternalIP addresses of a Kubernetes node; what is no address is left out."""
+    found = []
+    for entry in (node.get("status") or {}).get("addresses") or ():
+        if entry.get("type") == "InternalIP":
+            try:
+                found.append(ip_address(entry.get("address", "")))
+            except ValueError:
+                continue
+    return tuple(found)
+
+
+def parse_pod_cidrs(node: Mapping[str, Any]) -> tuple[Network, ...]:
+    """PURE: the node's pod networks."""
+    spec = node.get("spec") or {}
+    found = []
+    for text in spec.get("podCIDRs") or filter(None, [spec.get("podCIDR")]):
+        try:
+            found.append(ip_network(text, strict=False))
+        except ValueError:
+            continue
+    return tuple(found)

@@ -184,6 +184,10 @@ class NodeSettings:
         "CALICO_CNI_SERVICE_ACCOUNT", TEXT, "calico-cni-plugin", "Service account of the CNI plugin's token."
     )
 
+    node_user_id: int = setting(
+        "NODE_USER_ID", number(0, 65535), 0, "Owner that -hostpath-init gives the directories.", shown_default="root"
+    )
+
     # -- logs and directories
     startup_log_level: str = setting(
         "CALICO_STARTUP_LOGLEVEL", _LEVEL, "info", "Log level of start-up.", section="Logs and directories"
@@ -191,6 +195,9 @@ class NodeSettings:
     disable_file_logging: bool = setting("CALICO_DISABLE_FILE_LOGGING", FLAG, False, "Log to stderr only.")
     log_dir: str = setting("CALICO_LOG_DIR", TEXT, LOG_DIR, "Directory of log files.")
     run_dir: str = setting("CALICO_RUN_DIR", TEXT, RUN_DIR, "Directory of sockets, locks and status files.")
+    bird_config_dir: str = setting(
+        "CALICO_BIRD_CONFIG_DIR", TEXT, "/etc/calico/confd/config", "Directory of BIRD's configuration."
+    )
     state_dir: str = setting("CALICO_STATE_DIR", TEXT, STATE_DIR, "Directory of what outlives a reboot.")
 
 

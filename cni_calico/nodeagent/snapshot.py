@@ -16,11 +16,12 @@ from cni_calico.model.resources import Block, IPPool, Node, WorkloadEndpoint
 
 @dataclass(frozen=True, slots=True)
 class BlockRoute:
-    """Who a block belongs to (None: nobody), and its addresses that other nodes hold."""
+    """Who a block belongs to (None: nobody), its addresses that other nodes hold, how many are taken (for metrics)."""
 
     cidr: Network
     node: str | None
     lent: Mapping[Address, str] = field(default_factory=dict)
+    used: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +54,4 @@ def reduce_block(block: Block) -> BlockRoute | None:
         holder = block.attributes[index].secondary.get("node")
         if holder and holder != block.node:
             lent[block.cidr.network_address + ordinal] = holder
-    return BlockRoute(block.cidr, block.node, lent)
+    return BlockRoute(block.cidr, block.node, lent, len(block.allocations) - len(block.unallocated))

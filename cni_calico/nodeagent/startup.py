@@ -64,12 +64,28 @@ def run_startup(context: Context) -> Started:
     pools = _plan_pools(context, facts)
     _require_no_conflict(context, plan, facts.node)
     doubts = _find_doubts(context, name, facts, v4, v6)
+    _warn(context.log, [doubt.text for doubt in doubts])
     changed = startup_records.write_node(context, plan)
     changed += startup_records.write_pools(context, pools)
     changed += startup_records.write_cluster(context, name, facts.kubernetes)
     startup_records.write_node_name(context, name)
     context.log.info(f"node {name} is set up: IPv4 {v4.address or 'none'}, IPv6 {v6.address or 'none'}")
     return Started(name, v4, v6, doubts, tuple(changed))
+
+
+def refresh_addresses(context: Context, name: str) -> tuple[Doubt, ...]:
+    """Detect the node's addresses again and store what changed; the doubts about them. Raises as ``run_startup``."""
+    facts = _read_facts(context, name)
+    if facts.node is None or context.settings.backend == "none":
+        return ()
+    v4, v6 = plan_addresses(context.settings, facts.node, facts.interfaces, facts.kubernetes)
+    if "autodetect" in (context.settings.ip.mode, context.settings.ip6.mode):
+        plan = node_record.plan_node(context.settings, name, v4, v6, facts.interfaces)
+        _require_no_conflict(context, plan, facts.node)
+        for changed in startup_records.write_node(context, plan):
+            context.log.info(f"the node's addresses changed: {v4.address}, {v6.address} ({changed})")
+    told = [Doubt("address", family, text) for family, found in ((4, v4), (6, v6)) for text in found.warnings]
+    return (*told, *_find_doubts(context, name, facts, v4, v6))
 
 
 def wait_for_datastore(context: Context) -> None:
@@ -169,7 +185,6 @@ def _find_doubts(context: Context, name: str, facts: _Facts, v4: Found, v6: Foun
             internal_ips=facts.kubernetes.internal_ips,
             peers=peers,
         )
-    _warn(context.log, [doubt.text for doubt in doubts])
     return tuple(doubts)
 
 

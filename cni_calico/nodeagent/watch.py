@@ -11,6 +11,7 @@ from typing import Any
 
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.client import Datastore, Versioned
+from cni_calico.deadline import Deadline
 from cni_calico.model.codec import decode_block, decode_endpoint, decode_node, decode_pool, decode_resource
 from cni_calico.model.keys import BlockKey, BlockList, Key, ListKey, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool, Node, Resource, WorkloadEndpoint
@@ -119,6 +120,11 @@ class Sources:
             if all(cache.get(key) is None for cache in self._caches):
                 self._corrupt.pop(key, None)
         return tuple(sorted(self._corrupt.values()))
+
+    def wait_synced(self, deadline: Deadline) -> None:
+        """Raises what keeps a listing from being read, DeadlineExceeded."""
+        for cache in self._caches:
+            cache.wait_synced(deadline)
 
     def stop(self) -> None:
         for cache in self._caches:

@@ -78,6 +78,20 @@ def test_what_startup_stores_is_known():
     assert parsed.warnings == ()
 
 
+def test_a_clusters_defaults_are_no_news():
+    stored = {
+        "bpfConnectTimeLoadBalancing": "TCP",
+        "bpfHostNetworkedNATWithoutCTLB": "Enabled",
+        "bpfLogLevel": "",
+        "floatingIPs": "Disabled",
+        "logSeverityScreen": "Info",
+        "nftablesMode": "Auto",
+        "reportingInterval": "0s",
+    }
+    assert parse_felix({}, None, stored).warnings == ()
+    assert len(parse_felix({}, None, {**stored, "floatingIPs": "Enabled"}).warnings) == 1
+
+
 def test_no_declared_parameter_is_listed_as_unused():
     assert [item.name for item in settings_of(FelixSettings) if item.name.lower().startswith(ELSEWHERE)] == []
 

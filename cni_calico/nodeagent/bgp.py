@@ -1,0 +1,169 @@
+"""The "confd" part: BIRD's configuration out of the datastore, put in force whenever it changes.
+
+Rule: nodes and pools come from the agent's snapshot, the BGP records from caches of our own; one thread renders and
+applies, on what it last saw. What BIRD refuses is told and the old configuration stays; a BIRD that cannot be had now
+is tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from cni_calico.datastore.cache import Cache
+from cni_calico.datastore.client import Versioned
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.kernel.interfaces import read_interfaces
+from cni_calico.model.codec import decode_affinity, decode_resource
+from cni_calico.model.keys import AffinityKey, AffinityList, Key, ListKey, ResourceKey, ResourceList
+from cni_calico.model.resources import Affinity, Resource
+from cni_calico.nodeagent.bird.cluster import BgpEnvironment, HostInterface, build_snapshot, select_blocks
+from cni_calico.nodeagent.bird.controller import REFUSAL, BirdController
+from cni_calico.nodeagent.bird.process import BirdPaths
+from cni_calico.nodeagent.bird.render import render_bird_config
+from cni_calico.nodeagent.context import Context
+from cni_calico.nodeagent.snapshot import Snapshot
+
+APPLY_S = 20.0
+RETRY_S, LAST_RETRY_S = 2.0, 30.0
+AGAIN_S = 60.0  # what nothing tells about: BIRD ended, the host's addresses changed
+_KINDS = ("BGPConfiguration", "BGPPeer", "BGPFilter")
+
+
+def _resource(item: Versioned) -> Resource:
+    assert isinstance(item.key, ResourceKey)
+    return decode_resource(item.key, item.value)
+
+
+def _affinity(item: Versioned) -> Affinity:
+    assert isinstance(item.key, AffinityKey)
+    return decode_affinity(item.key, item.value)
+
+
+class BgpKeeper:
+    """``follow`` gives it the agent's snapshot; ``run`` is its thread."""
+
+    def __init__(self, context: Context, node: str, environment: BgpEnvironment) -> None:
+        settings = context.settings
+        self.facts: dict[str, Any] = {}
+        self._context = context
+        self._log = context.log
+        self._node = node
+        self._environment = environment
+        paths = BirdPaths(
+            config_directory=settings.bird_config_dir,
+            socket=f"{settings.run_dir}/bird.ctl",
+            pid_file=f"{settings.run_dir}/bird.pid",
+        )
+        self.controller = BirdController(paths, log=context.log)
+        self._wake = threading.Event()
+        self._snapshot: Snapshot | None = None
+        self._tunnel_made = False
+        self._said: tuple[str, ...] = ()
+        self._caches: list[Cache[Any]] = []
+
+    def follow(self, snapshot: Snapshot) -> None:
+        """Take the agent's newest view; from the agent's thread."""
+        before = self._snapshot
+        self._snapshot = snapshot
+        if before is None or (before.nodes, before.pools) != (snapshot.nodes, snapshot.pools):
+            self._wake.set()
+
+    def tunnel_made(self) -> None:
+        """tunl0 appeared: BIRD has given up on routes through it and must write them again."""
+        self._tunnel_made = True
+        self._wake.set()
+
+    def run(self, stopping: threading.Event) -> None:
+        self._caches = [self._cache(ResourceList(kind), _resource) for kind in _KINDS]
+        self._caches.append(self._cache(AffinityList(self._node), _affinity))
+        retry_s, next_look = RETRY_S, 0.0
+        try:
+            while not stopping.is_set():
+                woken = self._wake.wait(0.5)
+                if not (woken or time.monotonic() >= next_look) or not self._ready():
+                    continue
+                self._wake.clear()
+                if self._apply():
+                    retry_s, next_look = RETRY_S, time.monotonic() + AGAIN_S
+                else:
+                    next_look, retry_s = time.monotonic() + retry_s, min(2 * retry_s, LAST_RETRY_S)
+        finally:
+            for cache in self._caches:
+                cache.stop()
+            self.controller.close()
+
+    def run_once(self, deadline: Deadline) -> bool:
+        """Render and put in force once, leaving BIRD running; whether that is what runs now. Raises DatastoreError."""
+        from cni_calico.nodeagent.watch import Sources
+
+        sources = Sources(self._context.store, self._node, lambda: None)
+        self._caches = [self._cache(ResourceList(kind), _resource) for kind in _KINDS]
+        self._caches.append(self._cache(AffinityList(self._node), _affinity))
+        try:
+            sources.wait_synced(deadline)
+            for cache in self._caches:
+                cache.wait_synced(deadline)
+            self._snapshot = sources.snapshot()
+            return self._apply()
+        finally:
+            sources.stop()
+            for cache in self._caches:
+                cache.stop()
+
+    def _cache(self, listing: ListKey, decode: Any) -> Cache[Any]:
+        return Cache(self._context.store, listing, decode=decode, on_change=self._changed, corrupt=self._unreadable)
+
+    def _changed(self, keys: frozenset[Key]) -> None:
+        self._wake.set()
+
+    def _unreadable(self, key: Key, why: str) -> None:
+        self._log.warning(f"left out of BGP: {why}")
+
+    def _ready(self) -> bool:
+        return self._snapshot is not None and all(cache.synced for cache in self._caches)
+
+    def _apply(self) -> bool:
+        """Whether BIRD runs with what is wanted (or is not wanted at all)."""
+        assert self._snapshot is not None
+        deadline = Deadline.after(APPLY_S)
+        try:
+            config = render_bird_config(self._build(self._snapshot, deadline))
+            self._tell([str(problem) for problem in config.problems])
+            applied = self.controller.apply(config, deadline)
+            if self._tunnel_made and config.files:
+                self._tunnel_made = False
+                self.controller.reload_kernel(deadline)
+        except CalicoError as e:
+            self.facts["bgp"] = str(e)
+            self._tell([f"BGP: {e}" + (f" ({e.details})" if e.details else "")])
+            return False
+        self.facts["bgp"] = f"BIRD refused the configuration: {applied.detail}" if applied.outcome == REFUSAL else ""
+        return applied.outcome != REFUSAL
+
+    def _build(self, snapshot: Snapshot, deadline: Deadline) -> Any:
+        configurations, peers, filters, affinities = (cache.records() for cache in self._caches)
+        interfaces = [
+            HostInterface(interface.name, address)
+            for interface in read_interfaces(deadline)
+            for address in interface.addresses
+        ]
+        return build_snapshot(
+            self._node,
+            nodes=snapshot.nodes.values(),
+            pools=snapshot.pools,
+            blocks=select_blocks(((k, v) for k, v in affinities.items() if isinstance(k, AffinityKey)), self._node),
+            configurations=configurations.values(),
+            peers=peers.values(),
+            filters=filters.values(),
+            environment=self._environment,
+            interfaces=interfaces,
+        )
+
+    def _tell(self, texts: list[str]) -> None:
+        for text in texts:
+            if text not in self._said:
+                self._log.warning(text)
+        self._said = tuple(texts)

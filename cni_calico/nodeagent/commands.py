@@ -1,0 +1,130 @@
+"""The commands of calico-node that do one thing and end.
+
+Rule: each answers an exit status; what goes wrong on purpose is raised as a CalicoError and told by main.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Mapping
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, KernelError
+from cni_calico.nodeagent import status
+from cni_calico.nodeagent.completion import announce_shutdown
+from cni_calico.nodeagent.open import Opened, open_context, open_log
+from cni_calico.nodeagent.settings import parse_settings
+from cni_calico.nodeagent.startup import run_startup
+from cni_calico.nodeagent.tunnels import allocate_tunnel_addresses
+
+BIRD_S = 2.0
+_TOPICS = {"doubts": "warning:", "warnings": "warning:", "problems": "problem:", "failed": "failed:"}
+
+
+def _open(environ: Mapping[str, str], part: str) -> Opened:
+    """A context whose waits end with SIGTERM."""
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    return open_context(environ, part, stopping.wait)
+
+
+def prepare_host(environ: Mapping[str, str], *, best_effort: bool) -> int:
+    """-init, -hostpath-init: the directories, for the user that the node runs as. Raises KernelError."""
+    settings = parse_settings(environ)
+    log = open_log(settings, "init")
+    for directory in (settings.run_dir, settings.state_dir, settings.log_dir):
+        try:
+            os.makedirs(directory, mode=0o755, exist_ok=True)
+            os.chown(directory, settings.node_user_id, -1)
+        except OSError as e:
+            if not best_effort:
+                raise KernelError(f"cannot make directory {directory}: {e.strerror}", errno=e.errno or 0) from e
+            log.warning(f"cannot make directory {directory}: {e.strerror}")
+    return 0
+
+
+def start_up(environ: Mapping[str, str]) -> int:
+    """-startup."""
+    opened = _open(environ, "startup")
+    try:
+        run_startup(opened.context)
+    finally:
+        opened.context.store.close()
+    return 0
+
+
+def allocate_once(environ: Mapping[str, str]) -> int:
+    """-allocate-tunnel-addrs-run-once."""
+    opened = _open(environ, "tunnel-addrs")
+    try:
+        if opened.context.settings.backend != "none":
+            pod_cidr = None
+            if opened.context.settings.use_pod_cidr and opened.context.kubernetes is not None:
+                pod_cidr = opened.context.kubernetes.read_facts(opened.context.deadline()).pod_cidr_v4
+            allocate_tunnel_addresses(opened.context, opened.node, pod_cidr=pod_cidr)
+    finally:
+        opened.context.store.close()
+    return 0
+
+
+def configure_once(environ: Mapping[str, str]) -> int:
+    """-confd-run-once: BIRD's configuration is rendered, checked and put in force; 1 when BIRD refuses it."""
+    from cni_calico.nodeagent.bgp import BgpKeeper
+    from cni_calico.nodeagent.bird.cluster import parse_bgp_environment
+
+    opened = _open(environ, "confd")
+    try:
+        keeper = BgpKeeper(opened.context, opened.node, parse_bgp_environment(environ, node_name=opened.node))
+        return 0 if keeper.run_once(opened.context.deadline()) else 1
+    finally:
+        opened.context.store.close()
+
+
+def shut_down(environ: Mapping[str, str]) -> int:
+    """-shutdown."""
+    opened = _open(environ, "shutdown")
+    try:
+        announce_shutdown(opened.context)
+    finally:
+        opened.context.store.close()
+    return 0
+
+
+def describe_status(environ: Mapping[str, str]) -> str:
+    """-show-status: what the agent and BIRD say."""
+    settings = parse_settings(environ)
+    fields = status.read_status(settings.run_dir)
+    why = status.why_not_ready(fields, status.since_boot())
+    lines = [f"node:       {fields.get('node', 'unknown')}", f"agent:      {why or 'ready'}"]
+    lines.append(f"datastore:  {fields.get('datastore_error') or 'in sync'}")
+    devices: Mapping[str, str] = fields.get("devices") or {}
+    lines.append("tunnels:    " + (", ".join(f"{name} {address}" for name, address in devices.items()) or "none"))
+    lines.append(f"MTU:        {fields.get('mtu', 'unknown')}")
+    lines.append(f"routes:     {fields.get('routes', 'unknown')}")
+    lines.append(f"BGP:        {fields.get('bgp') or _describe_bird(settings.run_dir)}")
+    for heading, topic in (
+        ("warning", "doubts"),
+        ("warning", "warnings"),
+        ("problem", "problems"),
+        ("failed", "failed"),
+    ):
+        lines += [f"{heading + ':':12}{text}" for text in fields.get(topic) or ()]
+    return "\n".join(lines) + "\n"
+
+
+def _describe_bird(run_dir: str) -> str:
+    from cni_calico.nodeagent.bird.control import read_status
+
+    try:
+        bird = read_status(f"{run_dir}/bird.ctl", Deadline.after(BIRD_S))
+    except CalicoError as e:
+        return str(e)
+    up = sum(peer.established for peer in bird.peers)
+    lines = [f"{up} of {len(bird.peers)} sessions established"]
+    lines += [
+        f"            {peer.address} {peer.kind}: {peer.state}" + (f" ({peer.last_error})" if peer.last_error else "")
+        for peer in bird.peers
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,95 @@
+"""PURE: the command line of calico-node, in the notation of Go's flag package, as today's deployments use it.
+
+Rule: one dash or two, "-flag", "-flag=value" or, where a value is needed, "-flag value"; unknown ones are an error.
+Imports nothing: probes start often.
+"""
+
+from __future__ import annotations
+
+SERVICES = {
+    "felix": "keep this node's data plane right",
+    "confd": "configure and run BIRD",
+    "allocate-tunnel-addrs": "keep this node's tunnel addresses",
+    "monitor-addresses": "look up an autodetected address again from time to time",
+    "monitor-token": "keep the CNI plugin's credentials fresh",
+    "complete-startup": "tell Kubernetes that this node's network is available, once it is",
+    "status-reporter": "accepted; CalicoNodeStatus resources are not filled",
+}
+COMMANDS = {
+    "run": "set the node up and run everything, supervised (also: calico-node run)",
+    "node-services": "the same as -run without -startup",
+    "cni-server": "serve the CNI plugin's calls",
+    "startup": "set this node up",
+    "init": "prepare the host",
+    "hostpath-init": "make the directories on the host",
+    "allocate-tunnel-addrs-run-once": "bring the tunnel addresses in order once",
+    "confd-run-once": "configure BIRD once",
+    "shutdown": "tell Kubernetes that this node's network goes away",
+    "show-status": "show the state of this node",
+    "v": "show the version",
+}
+PROBES = {
+    "felix-live": "exit status 0 while the agent is alive",
+    "felix-ready": "exit status 0 when the agent has done its work",
+    "bird-live": "exit status 0 while BIRD answers",
+    "bird-ready": "exit status 0 when BIRD's sessions are up",
+    "bird6-live": "the same as -bird-live: one BIRD does both families",
+    "bird6-ready": "the same as -bird-ready",
+}
+MODIFIERS = {
+    "best-effort": "with -init: report what fails and go on",
+    "confd-keep-stage-file": "accepted, without effect",
+}
+VALUES = {
+    "threshold-time": "with -bird-ready: how long after start-up every session must be up (30s)",
+    "confd-confdir": "accepted, without effect: configuration files are in /etc/calico/confd/config",
+}
+
+
+class UsageError(Exception):
+    """The text says what is wrong."""
+
+
+def parse_flags(arguments: list[str]) -> tuple[set[str], dict[str, str]]:
+    """(the flags that are set, the values). Raises UsageError."""
+    chosen: set[str] = set()
+    values: dict[str, str] = {}
+    rest = list(arguments)
+    if rest[:1] in (["run"], ["version"]):
+        chosen.add("v" if rest.pop(0) == "version" else "run")
+    known = {**SERVICES, **COMMANDS, **PROBES, **MODIFIERS}
+    while rest:
+        argument = rest.pop(0)
+        name, equals, value = argument.lstrip("-").partition("=")
+        dashes = len(argument) - len(argument.lstrip("-"))
+        if dashes not in (1, 2) or not name:
+            raise UsageError(f"unknown argument {argument!r}")
+        if name in ("version", "V"):
+            name = "v"
+        if name in VALUES:
+            if not equals:
+                if not rest:
+                    raise UsageError(f"flag needs a value: -{name}")
+                value = rest.pop(0)
+            values[name] = value
+        elif name not in known:
+            raise UsageError(f"unknown flag -{name}")
+        elif _is_true(name, value if equals else "true"):
+            chosen.add(name)
+    return chosen, values
+
+
+def _is_true(name: str, text: str) -> bool:
+    if text.lower() in ("true", "t", "1"):
+        return True
+    if text.lower() in ("false", "f", "0"):
+        return False
+    raise UsageError(f"flag -{name} is on or off, not {text!r}")
+
+
+def render_usage() -> str:
+    """What all flags mean."""
+    lines = ["usage: calico-node run, or flags that select parts:"]
+    for group in (COMMANDS, SERVICES, PROBES, MODIFIERS, VALUES):
+        lines += [f"  -{name:32}{meaning}" for name, meaning in group.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,141 @@
+"""Entry point of ``calico-node``: the only module here that prints and decides the exit status.
+
+Rule: what is not needed for the flags at hand is not imported; probes start every few seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from cni_calico.nodeagent.flags import COMMANDS, PROBES, SERVICES, UsageError, parse_flags, render_usage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+USAGE = 2
+
+
+def main() -> int:
+    """Run what the command line selects; the exit status."""
+    arguments = sys.argv[1:]
+    if arguments and arguments[0] in ("-h", "-help", "--help"):
+        sys.stdout.write(render_usage())
+        return 0
+    try:
+        chosen, values = parse_flags(arguments)
+    except UsageError as e:
+        sys.stderr.write(f"calico-node: {e}\n{render_usage()}")
+        return USAGE
+    if chosen & set(PROBES):
+        return _probe(chosen, values)
+    if "v" in chosen:
+        from cni_calico import __version__
+
+        sys.stdout.write(f"v{__version__}\n")
+        return 0
+    if not chosen & {*COMMANDS, *SERVICES}:
+        sys.stderr.write(render_usage())
+        return USAGE
+    return _run(chosen)
+
+
+def _probe(chosen: set[str], values: Mapping[str, str]) -> int:
+    from cni_calico.nodeagent.probes import run_probes
+
+    faults = run_probes(chosen, values, os.environ)
+    for fault in faults:
+        sys.stderr.write(f"calico-node: {fault}\n")
+    return 1 if faults else 0
+
+
+def _run(chosen: set[str]) -> int:
+    from cni_calico.errors import CalicoError
+    from cni_calico.faults import install_from_environment
+
+    install_from_environment(os.environ)
+    try:
+        for name, command in _commands().items():
+            if name in chosen:
+                code = command(chosen)
+                if code or not chosen & set(SERVICES):
+                    return code
+        from cni_calico.nodeagent.parts import Parts
+
+        return Parts(chosen & set(SERVICES), os.environ).run()
+    except CalicoError as e:
+        sys.stderr.write(f"calico-node: {e}\n" + (f"calico-node: {e.details}\n" if e.details else ""))
+        return 1
+
+
+def _commands() -> Mapping[str, Callable[[set[str]], int]]:
+    """In the order in which they are carried out when several are asked for."""
+    return {
+        "init": _init,
+        "hostpath-init": _init,
+        "startup": _startup,
+        "allocate-tunnel-addrs-run-once": _tunnels_once,
+        "confd-run-once": _confd_once,
+        "shutdown": _shutdown,
+        "show-status": _show_status,
+        "cni-server": _cni_server,
+        "run": _supervise,
+        "node-services": _supervise,
+    }
+
+
+def _init(chosen: set[str]) -> int:
+    from cni_calico.nodeagent.commands import prepare_host
+
+    return prepare_host(os.environ, best_effort="best-effort" in chosen)
+
+
+def _startup(chosen: set[str]) -> int:
+    from cni_calico.nodeagent.commands import start_up
+
+    return start_up(os.environ)
+
+
+def _tunnels_once(chosen: set[str]) -> int:
+    from cni_calico.nodeagent.commands import allocate_once
+
+    return allocate_once(os.environ)
+
+
+def _confd_once(chosen: set[str]) -> int:
+    from cni_calico.nodeagent.commands import configure_once
+
+    return configure_once(os.environ)
+
+
+def _shutdown(chosen: set[str]) -> int:
+    from cni_calico.nodeagent.commands import shut_down
+
+    return shut_down(os.environ)
+
+
+def _show_status(chosen: set[str]) -> int:
+    from cni_calico.nodeagent.commands import describe_status
+
+    sys.stdout.write(describe_status(os.environ))
+    return 0
+
+
+def _cni_server(chosen: set[str]) -> int:
+    from cni_calico.nodeagent.server import run_server
+
+    return run_server(os.environ)
+
+
+def _supervise(chosen: set[str]) -> int:
+    from cni_calico.log import Log
+    from cni_calico.nodeagent.supervisor import Supervisor, services_of_run
+
+    command = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "cni_calico.nodeagent.main"]
+    services = services_of_run(startup="run" in chosen)
+    return Supervisor(services, command, os.environ, Log("info", context="supervisor: ")).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""From the environment to a Context: settings, log, datastore, Kubernetes; for every part of calico-node alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from cni_calico.cni.fields import Fields
+from cni_calico.cni.netconf import parse_datastore
+from cni_calico.datastore.connect import open_datastore
+from cni_calico.log import LEVELS, Log
+from cni_calico.model.settings import DatastoreConfig
+from cni_calico.nodeagent.context import Context
+from cni_calico.nodeagent.felix import parse_felix
+from cni_calico.nodeagent.kubernetes_node import ApiNode, KubernetesNode
+from cni_calico.nodeagent.node_name import read_node_name
+from cni_calico.nodeagent.settings import NodeSettings, parse_settings, with_kubernetes_access, without_effect
+
+_TOKEN_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    context: Context
+    node: str
+
+
+def open_log(settings: NodeSettings, part: str) -> Log:
+    """The log of a part: stderr, and a file unless that is disabled."""
+    file = "" if settings.disable_file_logging else f"{settings.log_dir}/calico-node.log"
+    log = Log("info", file, context=f"{part}: ")
+    log.threshold = LEVELS.get(settings.startup_log_level, 20)
+    return log
+
+
+def open_context(environ: Mapping[str, str], part: str, wait: Callable[[float], bool]) -> Opened:
+    """Everything a part works with. Raises InvalidConfig, DatastoreError."""
+    settings = parse_settings(environ)
+    log = open_log(settings, part)
+    for text in without_effect(environ):
+        log.warning(text)
+    config = with_kubernetes_access(parse_datastore(Fields({}), environ), environ)
+    context = Context(
+        settings,
+        open_datastore(config),
+        log,
+        wait,
+        ipv6_support=parse_felix(environ).settings.ipv6_support,
+        is_kubernetes_datastore=config.type == "kubernetes",
+    )
+    node = read_node_name(settings, context.files)
+    return Opened(replace_kubernetes(context, kubernetes_node(config, environ, settings, node)), node)
+
+
+def replace_kubernetes(context: Context, kubernetes: KubernetesNode | None) -> Context:
+    return replace(context, kubernetes=kubernetes)
+
+
+def kubernetes_node(
+    config: DatastoreConfig, environ: Mapping[str, str], settings: NodeSettings, node: str
+) -> KubernetesNode | None:
+    """The Kubernetes node this is, None outside of Kubernetes."""
+    in_cluster = bool(environ.get("KUBERNETES_SERVICE_HOST")) and os.path.exists(_TOKEN_FILE)
+    if config.type != "kubernetes" and not config.kubernetes.kubeconfig and not in_cluster:
+        return None
+    from cni_calico.datastore.kubernetes_api import KubernetesAPI
+
+    return ApiNode(KubernetesAPI(config.kubernetes), settings.k8s_node_ref or node)

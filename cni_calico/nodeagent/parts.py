@@ -1,0 +1,128 @@
+"""The long-running parts of calico-node in one process: threads around one Agent, and their end.
+
+Rule: a part that fails for a reason nobody foresaw ends the process, because half an agent looks like a whole one; the
+supervisor (or systemd, or the kubelet) starts it again. SIGTERM ends all parts within 4 s and leaves the data plane.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from cni_calico.nodeagent.agent import Agent
+from cni_calico.nodeagent.bgp import BgpKeeper
+from cni_calico.nodeagent.bird.cluster import parse_bgp_environment
+from cni_calico.nodeagent.completion import announce_network
+from cni_calico.nodeagent.doubts import Doubt
+from cni_calico.nodeagent.felix import FelixSettings
+from cni_calico.nodeagent.health import Doors, health_pages
+from cni_calico.nodeagent.keepers import TunnelKeeper, address_keeper, follow
+from cni_calico.nodeagent.metrics import Metrics
+from cni_calico.nodeagent.numbers import Numbers
+from cni_calico.nodeagent.open import open_context
+from cni_calico.nodeagent.snapshot import Snapshot
+
+END_S = 4.0
+
+
+class Parts:
+    """The parts named in ``chosen`` (flags without their dash), in this process."""
+
+    def __init__(self, chosen: set[str], environ: Mapping[str, str]) -> None:
+        self.stopping = threading.Event()
+        self.failed = False
+        self._chosen = chosen
+        opened = open_context(environ, "agent", self.stopping.wait)
+        self.context, self.node = opened.context, opened.node
+        self._log = self.context.log
+        settings = self.context.settings
+        self._numbers = Numbers()
+        self._metrics = Metrics(self._numbers, settings.run_dir, settings.state_dir)
+        self._doors = Doors(self._log)
+        self._agent = Agent(self.context, self.node, environ, self._numbers, on_snapshot=self._follow)
+        self._tunnels = TunnelKeeper(self.context, self.node)
+        self._bgp = BgpKeeper(self.context, self.node, parse_bgp_environment(environ, node_name=self.node))
+        self._had_tunl0 = False
+        self._doubts: tuple[Doubt, ...] = ()
+
+    def run(self) -> int:
+        """Until a signal or a failure; the exit status."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.stopping.set())
+        threads = [self._thread(name, work) for name, work in self._works()]
+        if not threads:
+            self._log.warning("nothing to do: " + " ".join(f"-{flag}" for flag in sorted(self._chosen)))
+        self.stopping.wait()
+        self._agent.wake()
+        limit = time.monotonic() + END_S
+        for thread in threads:
+            thread.join(max(0.0, limit - time.monotonic()))
+        self._doors.close()
+        self.context.store.close()
+        return 1 if self.failed else 0
+
+    def _works(self) -> list[tuple[str, Callable[[], object]]]:
+        """BIRD and the tunnel addresses follow what the agent sees; without an agent here somebody else has to look."""
+        stopping, works = self.stopping, {}
+        if "felix" in self._chosen:
+            works["felix"] = lambda: self._agent.run(stopping)
+        elif self._chosen & {"confd", "allocate-tunnel-addrs"}:
+            works["follower"] = lambda: follow(self.context.store, self.node, self._follow_only, stopping)
+        if "confd" in self._chosen:
+            self._metrics.bird = self._bgp.controller
+            works["confd"] = lambda: self._bgp.run(stopping)
+        if "allocate-tunnel-addrs" in self._chosen:
+            works["tunnel-addrs"] = lambda: self._tunnels.keeper.run(stopping)
+        if "monitor-addresses" in self._chosen:
+            works["addresses"] = lambda: address_keeper(self.context, self.node, self._doubt).run(stopping)
+        if "complete-startup" in self._chosen:
+            works["complete"] = lambda: announce_network(self.context, stopping)
+        return list(works.items())
+
+    def _thread(self, name: str, work: Callable[[], object]) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                work()
+            except Exception as e:
+                import traceback
+
+                self.failed = True
+                self._log.error(f"{name} failed: {e}\n" + "".join(traceback.format_exception(e)))
+                self.stopping.set()
+
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _follow(self, snapshot: Snapshot, felix: FelixSettings) -> None:
+        """The agent's newest view, in its thread."""
+        settings = self.context.settings
+        self._metrics.snapshot = snapshot
+        self._tunnels.follow(snapshot)
+        self._bgp.follow(snapshot)
+        has_tunl0 = "tunl0" in self._agent.devices
+        if has_tunl0 and not self._had_tunl0:
+            self._bgp.tunnel_made()
+        self._had_tunl0 = has_tunl0
+        self._agent.facts["bgp"] = self._bgp.facts.get("bgp", "")
+        health = (felix.health_host, felix.health_port) if felix.health_enabled else None
+        self._doors.keep("health", health, lambda: health_pages(settings.run_dir))
+        metrics = (felix.metrics_host, felix.metrics_port) if felix.metrics_enabled else None
+        self._doors.keep("metrics", metrics, lambda: {"/metrics": self._metrics.page})
+
+    def _follow_only(self, snapshot: Snapshot) -> None:
+        self._tunnels.follow(snapshot)
+        self._bgp.follow(snapshot)
+
+    def _doubt(self, doubts: tuple[Doubt, ...]) -> None:
+        for doubt in doubts:
+            if doubt not in self._doubts:
+                self._log.warning(doubt.text)
+        self._doubts = doubts
+        counts: dict[tuple[str, int], int] = {}
+        for doubt in doubts:
+            counts[doubt.code, doubt.family] = counts.get((doubt.code, doubt.family), 0) + 1
+        self._numbers.doubts = counts
+        self._agent.facts["doubts"] = [doubt.text for doubt in doubts]

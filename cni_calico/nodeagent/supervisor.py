@@ -1,0 +1,147 @@
+"""``calico-node run``: set the node up, then keep its processes running until told to stop.
+
+Rule: a child that ends is started again, at once the first time, then with growing pauses; one that ran well for a
+while starts anew with a short pause. SIGTERM reaches every child, and all of it is over in less than 5 s: what a child
+has not finished by then it would not finish later. The data plane stays as it is.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cni_calico.errors import KernelError
+from cni_calico.kernel.child import Child
+from cni_calico.log import Log
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+STEADY_S = 60.0
+STOP_S = 4.3  # the children drain for up to 4 s
+_TICK_S = 0.25
+
+
+@dataclass(slots=True)
+class Service:
+    """A process to keep running. ``once``: it is to succeed once; what comes ``after`` it waits for that."""
+
+    name: str
+    arguments: Sequence[str]
+    once: bool = False
+    after: str = ""
+    child: Child | None = None
+    restarts: int = 0
+    done: bool = False
+    _pause_s: float = 0.0
+    _not_before: float = 0.0
+    _started: float = field(default=0.0)
+
+    def due(self, now: float) -> bool:
+        return self.child is None and not self.done and now >= self._not_before
+
+    def started(self, child: Child, now: float) -> None:
+        self.child, self._started = child, now
+
+    def ended(self, now: float) -> None:
+        """Decide when it may start again."""
+        steady = bool(self._started) and now - self._started >= STEADY_S
+        self._pause_s = FIRST_PAUSE_S if steady or not self._pause_s else min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._not_before = now + self._pause_s
+        if self.child is not None:
+            self.child.close()
+            self.child = None
+
+    @property
+    def pause_s(self) -> float:
+        return self._pause_s
+
+
+class Supervisor:
+    """Runs services; ``command`` is this executable's own start, to which a service's arguments are added."""
+
+    def __init__(
+        self, services: Sequence[Service], command: Sequence[str], environ: Mapping[str, str], log: Log
+    ) -> None:
+        self.services = list(services)
+        self._command = list(command)
+        self._environ = environ
+        self._log = log
+        self._stopping = threading.Event()
+
+    def run(self) -> int:
+        """Until a signal; the exit status."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stopping.set())
+        try:
+            while not self._stopping.wait(_TICK_S):
+                self.look()
+        finally:
+            self._end_all()
+        return 0
+
+    def look(self) -> None:
+        """Start what is due, notice what has ended."""
+        now = time.monotonic()
+        for service in self.services:
+            if service.child is not None and service.child.ended(0.0):
+                self._notice(service, now)
+            if service.due(now) and self._may_start(service):
+                self._start(service, now)
+
+    def _may_start(self, service: Service) -> bool:
+        return not service.after or any(other.name == service.after and other.done for other in self.services)
+
+    def _start(self, service: Service, now: float) -> None:
+        try:
+            child = Child.start([*self._command, *service.arguments], env=self._environ, output_fd=2)
+        except KernelError as e:
+            service.ended(now)
+            self._log.error(f"{e}; next try in {service.pause_s:g} s")
+            return
+        service.started(child, now)
+        self._log.info(f"started {service.name} (process {child.pid})")
+
+    def _notice(self, service: Service, now: float) -> None:
+        assert service.child is not None
+        code = service.child.rc or 0
+        how = f"signal {-code}" if code < 0 else f"exit status {code}"
+        if service.once and code == 0:
+            service.done = True
+            service.ended(now)
+            return
+        service.restarts += 1
+        service.ended(now)
+        self._log.warning(f"{service.name} ended ({how}); it is started again in {service.pause_s:g} s")
+
+    def _end_all(self) -> None:
+        """Ask all to end at the same time, then wait; who does not listen is killed."""
+        limit = time.monotonic() + STOP_S
+        running = [service.child for service in self.services if service.child is not None]
+        self._each(running, lambda child: child.send(signal.SIGTERM))
+        for child in running:
+            if not child.ended(max(0.0, limit - time.monotonic())):
+                self._log.warning(f"{child.name} (process {child.pid}) did not end in time and is killed")
+                self._each([child], lambda child: child.send(signal.SIGKILL))
+                child.ended(0.5)
+            child.close()
+
+    def _each(self, children: Sequence[Child], do: Callable[[Child], None]) -> None:
+        for child in children:
+            try:
+                do(child)
+            except KernelError as e:
+                self._log.error(str(e))
+
+
+def services_of_run(*, startup: bool) -> list[Service]:
+    """The processes of ``calico-node run``; the CNI server needs nobody's permission to answer."""
+    services = [Service("the CNI server", ["-cni-server"])]
+    parts = ["-felix", "-confd", "-allocate-tunnel-addrs", "-monitor-addresses", "-monitor-token", "-complete-startup"]
+    if startup:
+        services.append(Service("start-up", ["-startup"], once=True))
+        services.append(Service("the agent", parts, after="start-up"))
+    else:
+        services.append(Service("the agent", parts))
+    return services
