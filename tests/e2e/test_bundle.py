@@ -170,3 +170,29 @@ def test_every_module_is_there_with_all_it_imports(bundle: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "{} {}"
+
+
+@pytest.mark.slow
+def test_two_builds_have_the_same_bytes(tmp_path: Path) -> None:
+    """Also in two places, at two times."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    ).stdout
+    archive = tmp_path / "sources.tar"
+    subprocess.run(["tar", "--null", "-T", "-", "-cf", archive], input=listed, cwd=ROOT, check=True)
+    found = []
+    for name in ("first", "second/and/deeper"):
+        tree = tmp_path / name
+        tree.mkdir(parents=True)
+        subprocess.run(["tar", "-xf", archive], cwd=tree, check=True)
+        (tree / ".venv").symlink_to(ROOT / ".venv")
+        freeze = [tree / ".venv/bin/python", tree / "build/freeze.py", tree / "dist"]
+        subprocess.run(freeze, check=True, capture_output=True)
+        sums = subprocess.run(
+            "find . -type f -print0 | sort -z | xargs -0 sha256sum", shell=True, cwd=tree / "dist", capture_output=True
+        )
+        found.append(sums.stdout)
+    assert found[0] and found[0] == found[1]
