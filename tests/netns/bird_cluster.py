@@ -121,8 +121,8 @@ def _add_pod_address(host: Namespace, pod: Namespace, device: str, address: str)
     else:
         host.do("route", "add", f"{address}/32", "dev", device, "scope", "link")
         pod.do("addr", "add", f"{address}/32", "dev", "eth0")
-        pod.do("route", "add", "169.254.1.1", "dev", "eth0", "scope", "link")
-        pod.do("route", "add", "default", "via", "169.254.1.1", "dev", "eth0")
+        pod.do("route", "replace", "169.254.1.1", "dev", "eth0", "scope", "link")
+        pod.do("route", "replace", "default", "via", "169.254.1.1", "dev", "eth0")
 
 
 class Lab:
