@@ -23,8 +23,8 @@ LAB_CACHE = Path(
     os.environ.get("LAB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cni-lab"
 )
 
-# beginnings of reasons that are good ones anywhere
-MAY_BE_SKIPPED = ("slow: ", "kernel: ", "kubernetes: ")
+# beginnings of reasons that are good ones anywhere: asked for with --slow, not in this kernel, not in that datastore
+MAY_BE_SKIPPED = ("slow: ", "kernel: ", "backend: ")
 
 
 @cache
@@ -43,9 +43,8 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "etcd": (lambda: has_tool("bin/etcd"), "etcd: tests/setup/tests.sh builds it"),
     "kubernetes": (
         lambda: has_tool("bin/etcd", "bin/kube-apiserver", "bin/kubectl"),
-        "kubernetes: tests/setup/kubernetes.sh builds it",
+        "kubernetes: tests/setup/tests.sh builds it",
     ),
-    "kubernetes": (lambda: has_tool("bin/kube-apiserver"), "kubernetes: tests/setup/tests.sh builds it"),
     "cnitool": (lambda: has_tool("bin/cnitool", "cni/bin/portmap"), "cnitool: tests/setup/tests.sh builds it"),
     "bundle": (lambda: Path("/usr/bin/objcopy").exists(), "bundle: tests/setup/python.sh installs what it needs"),
 }
