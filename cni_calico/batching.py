@@ -9,6 +9,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Generic, TypeVar
 
 from cni_calico.deadline import Deadline
@@ -19,15 +20,14 @@ Outcome = TypeVar("Outcome")
 
 
 class _Slot(Generic[Item, Outcome]):
-    __slots__ = ("done", "error", "item", "leads", "outcome", "wake")
+    __slots__ = ("error", "item", "leads", "outcome", "wake")
 
     def __init__(self, item: Item) -> None:
         self.item = item
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
-        self.done = False
         self.leads = False
-        self.wake = allocate_lock()
+        self.wake = allocate_lock()  # released once: when the item is done, or is to lead the next batch
         self.wake.acquire()
 
 
@@ -50,13 +50,10 @@ class Batcher(Generic[Item, Outcome]):
             lead = not self._busy
             if lead:
                 self._busy = True
-        if not lead:
-            lead = self._await(slot, deadline, doing)
-        if lead:
+        if lead or self._await(slot, deadline, doing):
             self._lead()
         if slot.error is not None:
             raise slot.error
-        assert slot.done
         return slot.outcome  # type: ignore[return-value]
 
     def _await(self, slot: _Slot[Item, Outcome], deadline: Deadline, doing: str) -> bool:
@@ -74,15 +71,14 @@ class Batcher(Generic[Item, Outcome]):
             batch = [self._waiting.popleft() for _ in range(min(self._limit, len(self._waiting)))]
         self.sizes[len(batch)] += 1
         try:
-            outcomes = self._run([slot.item for slot in batch])
-            for slot, outcome in zip(batch, outcomes, strict=True):
+            for slot, outcome in zip(batch, self._run([slot.item for slot in batch]), strict=True):
                 if isinstance(outcome, BaseException):
                     slot.error = outcome
                 else:
                     slot.outcome = outcome
         except BaseException as e:
             for slot in batch:
-                slot.error = slot.error or e
+                slot.error = own_error(e)
         finally:
             self._finish(batch)
 
@@ -94,7 +90,13 @@ class Batcher(Generic[Item, Outcome]):
                 heir.wake.release()
             else:
                 self._busy = False
-        for slot in batch:
-            slot.done = True
-            if not slot.leads and slot.wake.locked():
-                slot.wake.release()
+        for slot in batch[1:]:  # the first one is the caller that has just carried it out
+            slot.wake.release()
+
+
+def own_error(error: BaseException) -> BaseException:
+    """An error for one caller of several: each adds its own trace and details to it."""
+    try:
+        return copy(error)
+    except Exception:  # it cannot be made from its arguments alone
+        return error
