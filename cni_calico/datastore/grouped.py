@@ -1,14 +1,15 @@
 """Single writes of several threads, in one commit.
 
-Rule: a member whose comparison fails is taken out with its own conflict and the others are tried again; a lost answer
-is everybody's. What has more than one member goes to the store as it is.
+Rule: what is wrong with one member (a conflict, a deadline, a record that the store refuses) is its own error and the
+others are tried again; a lost answer is everybody's. What has more than one member goes to the store as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from cni_calico.batching import Batcher
+from cni_calico.batching import Batcher, own_error
 from cni_calico.datastore.client import (
     CommitConflict,
     Committed,
@@ -21,12 +22,13 @@ from cni_calico.datastore.client import (
     Write,
 )
 from cni_calico.deadline import Deadline
-from cni_calico.errors import DatastoreUnavailable, DeadlineExceeded, OutcomeUnknown
+from cni_calico.errors import CalicoError, DatastoreUnavailable, DeadlineExceeded, OutcomeUnknown
 from cni_calico.model.keys import Key, ListKey
 
 BATCH_MAX = 48
 
 Entry = tuple[Write, Deadline]
+AGAIN = DatastoreUnavailable("not written yet")
 
 
 class GroupedStore:
@@ -64,29 +66,34 @@ class GroupedStore:
         return self._batcher.submit((writes[0], deadline), deadline, f"write {writes[0].key}")
 
     def _run(self, entries: Sequence[Entry]) -> Sequence[Committed | BaseException]:
-        outcomes: list[Committed | BaseException | None] = [None] * len(entries)
-        deadline = Deadline(min(entry[1].at for entry in entries))
-        pending = list(range(len(entries)))
-        while pending:
+        outcomes: dict[int, Committed | BaseException] = {}
+        while pending := [i for i in range(len(entries)) if i not in outcomes]:
             batch = _distinct(entries, pending)
-            try:
-                committed = self.store.commit([entries[i][0] for i in batch], deadline)
-            except CommitConflict as e:
-                for failed in e.failed:
-                    outcomes[batch[failed.index]] = CommitConflict([type(failed)(0, failed.key, failed.current)])
-            except DeadlineExceeded as e:
-                for i in batch:  # not sent: who has more time may try again
-                    outcomes[i] = e if entries[i][1].expired() else _not_sent(e)
-            except OutcomeUnknown as e:
-                for i in batch:
-                    outcomes[i] = e
-            else:
-                stored = {versioned.key: versioned for versioned in committed.stored}
-                for i in batch:
-                    key = entries[i][0].key
-                    outcomes[i] = Committed(committed.revision, (stored[key],) if key in stored else ())
-            pending = [i for i in pending if outcomes[i] is None]
-        return [outcome for outcome in outcomes if outcome is not None]
+            outcomes |= zip(batch, self._commit([entries[i] for i in batch]), strict=True)
+            for i in [i for i in batch if outcomes[i] is AGAIN]:
+                del outcomes[i]
+        return [outcomes[i] for i in range(len(entries))]
+
+    def _commit(self, entries: Sequence[Entry]) -> Sequence[Committed | BaseException]:
+        """One commit: what it means for each, AGAIN for those whom another one's trouble held up."""
+        try:
+            committed = self.store.commit([write for write, _ in entries], Deadline(min(d.at for _, d in entries)))
+        except CommitConflict as e:
+            own = {failed.index: CommitConflict([replace(failed, index=0)]) for failed in e.failed}
+            return [own.get(i, AGAIN) for i in range(len(entries))]
+        except OutcomeUnknown as e:
+            return [own_error(e) for _ in entries]
+        except (DatastoreUnavailable, DeadlineExceeded) as e:  # nothing was written: who has more time tries again
+            late = [deadline.expired() for _, deadline in entries]
+            return [own_error(e) if is_late or not any(late) else AGAIN for is_late in late]
+        except (CalicoError, ValueError) as e:  # a record that the store refuses: whose it is shows when it is alone
+            return [e] if len(entries) == 1 else [self._commit([entry])[0] for entry in entries]
+        stored = {versioned.key: versioned for versioned in committed.stored}
+        return [Committed(committed.revision, _found(stored, write.key)) for write, _ in entries]
+
+
+def _found(stored: Mapping[Key, Versioned], key: Key) -> tuple[Versioned, ...]:
+    return (stored[key],) if key in stored else ()
 
 
 def _distinct(entries: Sequence[Entry], pending: Sequence[int]) -> list[int]:
@@ -95,7 +102,3 @@ def _distinct(entries: Sequence[Entry], pending: Sequence[int]) -> list[int]:
     for i in pending:
         first.setdefault(entries[i][0].key, i)
     return list(first.values())
-
-
-def _not_sent(error: DeadlineExceeded) -> DatastoreUnavailable:
-    return DatastoreUnavailable(error.message)
