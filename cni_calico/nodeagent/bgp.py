@@ -21,6 +21,7 @@ from cni_calico.model.keys import AffinityKey, AffinityList, Key, ListKey, Resou
 from cni_calico.model.resources import Affinity, Resource
 from cni_calico.nodeagent.bird.cluster import BgpEnvironment, HostInterface, build_snapshot, select_blocks
 from cni_calico.nodeagent.bird.controller import REFUSAL, BirdController
+from cni_calico.nodeagent.bird.leftovers import remove_leftovers
 from cni_calico.nodeagent.bird.process import BirdPaths
 from cni_calico.nodeagent.bird.render import render_bird_config
 from cni_calico.nodeagent.context import Context
@@ -133,6 +134,8 @@ class BgpKeeper:
             config = render_bird_config(self._build(self._snapshot, deadline))
             self._tell([str(problem) for problem in config.problems])
             applied = self.controller.apply(config, deadline)
+            if config.files:
+                remove_leftovers(self.controller.paths.socket, deadline)
             if self._tunnel_made and config.files:
                 self._tunnel_made = False
                 self.controller.reload_kernel(deadline)

@@ -4,100 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cni_calico.model.keys import ResourceKey
-from cni_calico.nodeagent.status import read_status
 from tests.netns.agents import Store
-from tests.netns.namespaces import Namespace, namespace, until
+from tests.netns.namespaces import namespace, until
+from tests.netns.nodes import Node
 from tests.netns.startups import add_card, read_all
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = pytest.mark.netns
-
-ROOT = Path(__file__).parents[2]
-
-
-@dataclass
-class Node:
-    """A node with its own directories, on a datastore that others may share."""
-
-    ns: Namespace
-    name: str
-    root: Path
-    store: Store
-    process: subprocess.Popen[str] | None = None
-    more: dict[str, str] | None = None
-
-    def environ(self) -> dict[str, str]:
-        return {
-            "PATH": os.environ["PATH"],
-            "DATASTORE_TYPE": "local",
-            "DATASTORE_PATH": str(self.store.path),
-            "NODENAME": self.name,
-            "IP": "autodetect",
-            "CALICO_RUN_DIR": f"{self.root}/run",
-            "CALICO_STATE_DIR": f"{self.root}/lib",
-            "CALICO_LOG_DIR": f"{self.root}/log",
-            "CALICO_NODENAME_FILE": f"{self.root}/lib/nodename",
-            "CALICO_BIRD_CONFIG_DIR": f"{self.root}/bird",
-            "CALICO_DISABLE_FILE_LOGGING": "true",
-            "CALICO_NETWORKING_BACKEND": "vxlan",
-            "CALICO_IPV4POOL_CIDR": "10.65.0.0/16",
-            "CALICO_IPV4POOL_VXLAN": "Always",
-            "CALICO_IPV6POOL_CIDR": "none",
-            "FELIX_HEALTHENABLED": "true",
-            "FELIX_PROMETHEUSMETRICSENABLED": "true",
-            "FELIX_ROUTEREFRESHINTERVAL": "2",
-            **(self.more or {}),
-        }
-
-    def calico_node(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """One command of calico-node in here, to its end."""
-        argv, environ = self._argv(*arguments), self.environ()
-        return subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True, check=check, timeout=60)
-
-    def _argv(self, *arguments: str) -> list[str]:
-        return ["nsenter", f"--net={self.ns.path}", sys.executable, "-m", "cni_calico.nodeagent.main", *arguments]
-
-    def run(self) -> Node:
-        self.root.mkdir(parents=True, exist_ok=True)
-        with open(self.root / "log.txt", "a") as log:
-            self.process = subprocess.Popen(self._argv("run"), cwd=ROOT, env=self.environ(), stderr=log, text=True)
-        return self
-
-    def until_ready(self) -> Node:
-        until(lambda: self.calico_node("-felix-ready", check=False).returncode == 0, f"{self.name} is ready", 30)
-        return self
-
-    def status(self) -> dict[str, Any]:
-        return read_status(f"{self.root}/run")
-
-    def log(self) -> str:
-        return (self.root / "log.txt").read_text()
-
-    def stop(self, number: int = signal.SIGTERM) -> tuple[int, float]:
-        """(exit status, seconds)"""
-        assert self.process is not None
-        begun = time.monotonic()
-        self.process.send_signal(number)
-        code = self.process.wait(20)
-        self.process = None
-        return code, time.monotonic() - begun
-
-    def end(self) -> None:
-        """Whatever is left of it."""
-        if self.process is not None:
-            self.stop()
 
 
 @pytest.fixture

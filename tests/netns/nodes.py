@@ -1,0 +1,162 @@
+"""Nodes with their own ``calico-node run``, and pods made on them by the CNI plugin.
+
+Rule: everything is a process as on a real host: the plugin is executed per call, calico-node runs its own children.
+Every process is ended, every directory is the test's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cni_calico.nodeagent.status import read_status
+from tests.netns.agents import Store
+from tests.netns.namespaces import Namespace, until
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Node:
+    """A node with its own directories, on a datastore that others may share."""
+
+    ns: Namespace
+    name: str
+    root: Path
+    store: Store
+    process: subprocess.Popen[str] | None = None
+    more: dict[str, str] = field(default_factory=dict)
+
+    def environ(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "DATASTORE_TYPE": "local",
+            "DATASTORE_PATH": str(self.store.path),
+            "NODENAME": self.name,
+            "IP": "autodetect",
+            "CALICO_RUN_DIR": f"{self.root}/run",
+            "CALICO_STATE_DIR": f"{self.root}/lib",
+            "CALICO_LOG_DIR": f"{self.root}/log",
+            "CALICO_NODENAME_FILE": f"{self.root}/lib/nodename",
+            "CALICO_BIRD_CONFIG_DIR": f"{self.root}/bird",
+            "CALICO_DISABLE_FILE_LOGGING": "true",
+            "CALICO_NETWORKING_BACKEND": "vxlan",
+            "CALICO_IPV4POOL_CIDR": "10.65.0.0/16",
+            "CALICO_IPV4POOL_VXLAN": "Always",
+            "CALICO_IPV6POOL_CIDR": "none",
+            "FELIX_HEALTHENABLED": "true",
+            "FELIX_PROMETHEUSMETRICSENABLED": "true",
+            "FELIX_ROUTEREFRESHINTERVAL": "2",
+            **self.more,
+        }
+
+    def calico_node(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """One command of calico-node in here, to its end."""
+        argv, environ = self._argv(*arguments), self.environ()
+        return subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True, check=check, timeout=60)
+
+    def _argv(self, *arguments: str) -> list[str]:
+        return ["nsenter", f"--net={self.ns.path}", sys.executable, "-m", "cni_calico.nodeagent.main", *arguments]
+
+    def run(self) -> Node:
+        self.root.mkdir(parents=True, exist_ok=True)
+        with open(self.root / "log.txt", "a") as log:
+            self.process = subprocess.Popen(self._argv("run"), cwd=ROOT, env=self.environ(), stderr=log, text=True)
+        return self
+
+    def until_ready(self) -> Node:
+        until(lambda: self.calico_node("-felix-ready", check=False).returncode == 0, f"{self.name} is ready", 30)
+        return self
+
+    def status(self) -> dict[str, Any]:
+        return read_status(f"{self.root}/run")
+
+    def log(self) -> str:
+        return (self.root / "log.txt").read_text()
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, float]:
+        """(exit status, seconds)"""
+        assert self.process is not None
+        begun = time.monotonic()
+        self.process.send_signal(number)
+        code = self.process.wait(20)
+        self.process = None
+        return code, time.monotonic() - begun
+
+    def end(self) -> None:
+        """Whatever is left of it."""
+        if self.process is not None:
+            self.stop()
+
+    # -- pods ---------------------------------------------------------------------------------------------------------
+
+    def cni(self, command: str, pod: Pod) -> dict[str, Any]:
+        """One call of the plugin in here; its result. Raises CalledProcessError."""
+        conf = {
+            "cniVersion": "1.0.0",
+            "name": "calnet",
+            "type": "calico",
+            "datastore_type": "local",
+            "datastore_path": str(self.store.path),
+            "nodename_file": f"{self.root}/lib/nodename",
+            "log_file_path": f"{self.root}/cni.log",
+            "ipam_lock_file": f"{self.root}/run/ipam.lock",
+            "ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" if pod.ipv6 else "false"},
+        }
+        environ = {
+            "PATH": os.environ["PATH"],
+            "CNI_COMMAND": command,
+            "CNI_CONTAINERID": pod.container,
+            "CNI_NETNS": pod.ns.path,
+            "CNI_IFNAME": "eth0",
+            "CNI_PATH": "/opt/cni/bin",
+            "CALICO_RUN_DIR": f"{self.root}/run",
+            "CALICO_STATE_DIR": f"{self.root}/lib",
+        }
+        argv = ["nsenter", f"--net={self.ns.path}", sys.executable, "-m", "cni_calico.plugin.main"]
+        done = subprocess.run(
+            argv, input=json.dumps(conf), env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+        if done.returncode:
+            raise RuntimeError(f"{command} on {self.name}: {done.stdout}{done.stderr}")
+        return json.loads(done.stdout) if done.stdout.strip() else {}
+
+    def add(self, pod: Pod) -> Pod:
+        pod.addresses = [item["address"].partition("/")[0] for item in self.cni("ADD", pod)["ips"]]
+        return pod
+
+
+@dataclass
+class Pod:
+    """A namespace with an address of each family asked for."""
+
+    ns: Namespace
+    container: str
+    ipv6: bool = False
+    addresses: list[str] = field(default_factory=list)
+
+    def can_ping(self, other: Pod, *, size: int = 56) -> bool:
+        """Every address of the other's; ``size`` bytes that may not be fragmented."""
+        for address in other.addresses:
+            command = ["ping", "-c1", "-W1", "-Mdo", f"-s{size}", address]
+            if self.ns.run(*command, check=False).returncode:
+                return False
+        return True
+
+
+def until_all_reach_all(pods: list[Pod], timeout_s: float = 30.0, *, size: int = 56) -> None:
+    for one in pods:
+        for other in pods:
+            if one is not other:
+                until(
+                    lambda: one.can_ping(other, size=size),  # noqa: B023
+                    f"{one.container} reaches {other.container} ({', '.join(other.addresses)})",
+                    timeout_s,
+                )

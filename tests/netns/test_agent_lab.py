@@ -1,0 +1,231 @@
+"""Three nodes, each with its own ``calico-node run``, one datastore; pods made by the CNI plugin reach one another.
+
+n1 and n2 are in one subnet, n3 in another behind a router that knows no pod's address.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cni_calico.model.keys import ResourceKey
+from tests.netns.agents import Store
+from tests.netns.bird_cluster import Lab, make_lab
+from tests.netns.namespaces import Namespace, until
+from tests.netns.nodes import Node, Pod, until_all_reach_all
+from tests.unit.nodeagent.fabric import pool
+
+pytestmark = pytest.mark.netns
+
+SUBNETS = {"n1": "0", "n2": "0", "n3": "1"}
+ENVIRON = {
+    "IP6": "autodetect",
+    "NO_DEFAULT_POOLS": "true",
+    "CALICO_IPV4POOL_CIDR": "",
+    "CALICO_IPV4POOL_VXLAN": "",
+    "CALICO_IPV6POOL_CIDR": "",
+    "FELIX_HEALTHENABLED": "false",
+    "FELIX_PROMETHEUSMETRICSENABLED": "false",
+    "AUTODETECT_POLL_INTERVAL": "1s",
+}
+
+
+class Cluster:
+    """The nodes, and pods on them by name ("<node>-<label>")."""
+
+    def __init__(self, lab: Lab, directory: Path) -> None:
+        self.lab = lab
+        self.directory = directory
+        self.store = Store(directory / "store.db")
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, Pod] = {}
+        router = lab.namespace("router")
+        router.set_sysctl("ipv4/ip_forward", "1")
+        router.set_sysctl("ipv6/conf/all/forwarding", "1")
+        for subnet in ("0", "1"):
+            lab.plug(router, f"eth{subnet}", subnet, f"10.0.{subnet}.254/24", f"fd00:{subnet}::254/64")
+
+    def start(self, name: str, subnet: str, number: int) -> Node:
+        ns = self.lab.namespace(name)
+        self.lab.plug(ns, "eth0", subnet, f"10.0.{subnet}.{number}/24", f"fd00:{subnet}::{number}/64")
+        ns.do("route", "add", "default", "via", f"10.0.{subnet}.254")
+        ns.do("-6", "route", "add", "default", "via", f"fd00:{subnet}::254")
+        node = Node(ns, name, self.directory / name, self.store, more=dict(ENVIRON))
+        self.nodes[name] = node.run()
+        self.lab.stack.callback(node.end)
+        return node
+
+    def add_pod(self, node: str, label: str) -> Pod:
+        pod = Pod(self.lab.namespace(f"{node}{label}"), f"{node}{label}-{os.getpid()}", ipv6=True)
+        self.pods[f"{node}-{label}"] = self.nodes[node].add(pod)
+        return pod
+
+    def until_all_reach_all(self) -> None:
+        until_all_reach_all(list(self.pods.values()))
+
+
+def start_cluster(lab: Lab, directory: Path, v4: str, v6: str) -> Cluster:
+    made = Cluster(lab, directory)
+    made.store.put(pool("10.65.0.0/16", v4, nat_outgoing=True), pool("fd65::/64", v6, nat_outgoing=True))
+    for number, (name, subnet) in enumerate(SUBNETS.items(), 1):
+        made.start(name, subnet, number)
+    for node in made.nodes.values():
+        node.until_ready()
+    for name in SUBNETS:
+        made.add_pod(name, "a")
+    return made
+
+
+@pytest.fixture(params=[("Always", "Always"), ("CrossSubnet", "CrossSubnet")], ids=["always", "cross-subnet"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    with make_lab(tmp_path) as lab:
+        yield start_cluster(lab, tmp_path, *request.param)
+
+
+@pytest.fixture
+def always(tmp_path: Path) -> Iterator[Cluster]:
+    with make_lab(tmp_path) as lab:
+        yield start_cluster(lab, tmp_path, "Always", "Always")
+
+
+def reaches(ns: Namespace, address: str) -> bool:
+    return ns.run("ping", "-c1", "-W1", address, check=False).returncode == 0
+
+
+def test_every_pod_reaches_every_other(cluster: Cluster) -> None:
+    cluster.add_pod("n1", "b")
+    cluster.until_all_reach_all()
+    pods = cluster.pods
+    assert all(len(pod.addresses) == 2 for pod in pods.values())
+    # what fits through the tunnel without fragments: 1430 less the IPv6 and ICMP headers
+    (link,) = pods["n1-a"].ns.ip("link", "show", "dev", "eth0")
+    assert link["mtu"] == 1430
+    assert pods["n1-a"].can_ping(pods["n3-a"], size=1430 - 48)
+    devices = {entry["dst"]: entry.get("dev") for entry in cluster.nodes["n1"].ns.routes(4) if entry.get("gateway")}
+    mode = {device for dst, device in devices.items() if dst.startswith("10.65.")}
+    assert mode in ({"vxlan.calico"}, {"vxlan.calico", "eth0"})
+
+
+def test_pods_reach_the_world_masqueraded_and_one_another_not(always: Cluster) -> None:
+    outside = always.lab.namespace("world")
+    always.lab.plug(outside, "eth0", "0", "10.0.0.200/24", "fd00:0::200/64")  # has no route back to pods
+    outside.do("route", "add", "10.0.1.0/24", "via", "10.0.0.254")
+    outside.do("-6", "route", "add", "fd00:1::/64", "via", "fd00:0::254")
+    for pod in always.pods.values():
+        for address in ("10.0.0.200", "fd00:0::200"):
+            until(lambda: reaches(pod.ns, address), f"{pod.container} -> {address}")  # noqa: B023
+    first, third = always.pods["n1-a"], always.pods["n3-a"]
+    for address, own in zip(third.addresses, first.addresses, strict=True):
+        argv = ["nsenter", f"--net={third.ns.path}", sys.executable, "-c", ACCEPT, address]
+        server = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        try:
+            until(lambda: first.ns.call(_connects, address), "a connection between pods")  # noqa: B023
+            said, _ = server.communicate(timeout=15)
+        finally:
+            server.kill()
+            server.wait()
+        assert said.strip() == own  # the other pod sees the pod's own address
+
+
+ACCEPT = """
+import socket, sys
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+with socket.create_server((sys.argv[1], 7777), family=family) as listener:
+    listener.settimeout(15)
+    print(listener.accept()[1][0])
+"""
+
+
+def _connects(address: str) -> bool:
+    try:
+        socket.create_connection((address, 7777), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_the_hosts_reach_the_pods_and_the_other_way_round(always: Cluster) -> None:
+    for node in always.nodes.values():
+        for pod in always.pods.values():
+            for address in pod.addresses:
+                until(lambda: reaches(node.ns, address), f"{node.name} -> {address}")  # noqa: B023
+
+
+def test_a_node_comes_and_goes(always: Cluster) -> None:
+    always.until_all_reach_all()
+    fourth = always.start("n4", "1", 4)
+    fourth.until_ready()
+    always.add_pod("n4", "a")
+    always.until_all_reach_all()
+    third = always.nodes.pop("n3")
+    third.cni("DEL", always.pods.pop("n3-a"))
+    third.stop()
+    always.store.remove(ResourceKey("Node", "n3"))
+    until(
+        lambda: all("10.0.1.3" not in node.ns.run("bridge", "fdb", "show").stdout for node in always.nodes.values()),
+        "nobody sends to the node that is gone",
+    )
+    always.until_all_reach_all()
+
+
+def test_a_nodes_address_changes(always: Cluster) -> None:
+    always.until_all_reach_all()
+    third = always.nodes["n3"]
+    third.ns.do("addr", "del", "10.0.1.3/24", "dev", "eth0")
+    third.ns.do("addr", "add", "10.0.1.33/24", "dev", "eth0")
+    third.ns.do("route", "replace", "default", "via", "10.0.1.254")
+    until(lambda: "10.0.1.33" in always.nodes["n1"].ns.run("bridge", "fdb", "show").stdout, "the others hear of it", 20)
+    always.until_all_reach_all()
+
+
+def test_a_node_under_another_name(always: Cluster) -> None:
+    """Its pods are not the new node's: they go, and new ones are made."""
+    third = always.nodes.pop("n3")
+    third.cni("DEL", always.pods.pop("n3-a"))
+    third.stop()
+    always.store.remove(ResourceKey("Node", "n3"))
+    renamed = replace(third, name="n3b", process=None)
+    (renamed.root / "lib" / "nodename").unlink()
+    always.nodes["n3b"] = renamed.run()
+    always.lab.stack.callback(renamed.end)
+    renamed.until_ready()
+    always.add_pod("n3b", "a")
+    always.until_all_reach_all()
+
+
+def test_restarts_under_traffic_lose_nothing(always: Cluster) -> None:
+    """The agent is killed, then all of calico-node is ended and started: not one ping between pods is lost."""
+    always.until_all_reach_all()
+    first, third = always.pods["n1-a"], always.pods["n3-a"]
+    argv = ["nsenter", f"--net={first.ns.path}", "ping", "-i0.05", "-W1", third.addresses[0]]
+    traffic = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    try:
+        node = always.nodes["n1"]
+        agent = node.status()["pid"]
+        os.kill(agent, signal.SIGKILL)
+        until(lambda: node.status()["pid"] != agent, "another agent", 20)
+        node.until_ready()
+        assert node.stop()[0] == 0
+        node.run().until_ready()
+        agent = node.status()["pid"]
+        until(lambda: node.status()["pid"] == agent and node.status()["synced"], "its first pass")
+    finally:
+        traffic.send_signal(signal.SIGINT)
+        said, _ = traffic.communicate(timeout=10)
+    sent, received = _counts(said)
+    assert sent > 20 and received >= sent - 1  # the last one may be under way
+
+
+def _counts(said: str) -> tuple[int, int]:
+    """(sent, received) of ping's last lines."""
+    line = next(line for line in said.splitlines() if "packets transmitted" in line)
+    words = line.split()
+    return int(words[0]), int(words[3])
