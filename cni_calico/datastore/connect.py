@@ -5,10 +5,14 @@ from __future__ import annotations
 from cni_calico.datastore.client import Datastore
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.settings import DatastoreConfig
+from cni_calico.names import DEFAULT_PREFIX
 
 
-def open_datastore(config: DatastoreConfig) -> Datastore:
-    """Open the backend that ``config`` names. Raises InvalidConfig, DatastoreError."""
+def open_datastore(config: DatastoreConfig, *, veth_prefix: str = DEFAULT_PREFIX) -> Datastore:
+    """Open the backend that ``config`` names. Raises InvalidConfig, DatastoreError.
+
+    ``veth_prefix`` begins the host interfaces' names where they are not stored (Kubernetes): FELIX_INTERFACEPREFIX.
+    """
     if config.type == "local":
         from cni_calico.datastore.local import LocalStore
 
@@ -36,7 +40,7 @@ def open_datastore(config: DatastoreConfig) -> Datastore:
     if config.type == "kubernetes":
         from cni_calico.datastore.kubernetes import KubernetesStore
 
-        return KubernetesStore(config.kubernetes)
+        return KubernetesStore(config.kubernetes, veth_prefix=veth_prefix)
     raise InvalidConfig(
         f"cannot open the datastore: unknown datastore type: {config.type}",
         details="datastore_type must be local, etcdv3 or kubernetes",

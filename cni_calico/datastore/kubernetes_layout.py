@@ -207,12 +207,13 @@ def _pods(listing: ResourceList, prefix: str) -> Collection:
 
 
 def read_pod(obj: JSON, prefix: str) -> Found:
-    """A pod's endpoint. After DEL the annotation containerID is still there, but it is nobody's any more."""
+    """A pod's endpoint. After DEL the pod still shows its container and addresses, but nobody has them any more."""
     found = crd_pods.read_pod(obj, prefix=prefix)
     if found is None:
         return None
     if (obj["metadata"].get("annotations") or {}).get(crd_pods.POD_IP) == "":
-        found[1]["spec"].pop("containerID", None)
+        for field in ("containerID", "ipNetworks", "ipNATs"):
+            found[1]["spec"].pop(field, None)
     return found[0], PodDocument(found[1], obj)
 
 

@@ -22,6 +22,7 @@ from cni_calico.model.keys import Key
 from cni_calico.model.settings import DatastoreConfig
 
 if TYPE_CHECKING:
+    from cni_calico.datastore.kubernetes_objects import KubernetesObjects
     from cni_calico.ipam.allocator import Allocator
 
 Address = IPv4Address | IPv6Address
@@ -44,6 +45,9 @@ class Services:
         self.run_dir = environ.get("CALICO_RUN_DIR") or RUN_DIR
         self.state_dir = environ.get("CALICO_STATE_DIR") or STATE_DIR
         self._stores: dict[DatastoreConfig, Datastore] = {}
+        self._kubernetes: KubernetesObjects | None = (
+            None  # where it is not the datastore; one process, one configuration
+        )
 
     def store(self, config: DatastoreConfig) -> Datastore:
         """The open datastore of a configuration. Raises InvalidConfig, DatastoreError."""
@@ -55,6 +59,19 @@ class Services:
     def fresh_store(self, config: DatastoreConfig) -> Datastore:
         """The datastore itself, past any memory of ours."""
         return self.store(config)
+
+    def kubernetes(self, config: DatastoreConfig) -> KubernetesObjects:
+        """Pods, namespaces and nodes of the Kubernetes that a configuration names. Raises DatastoreError."""
+        from cni_calico.datastore.kubernetes import KubernetesStore
+        from cni_calico.datastore.kubernetes_api import KubernetesAPI
+        from cni_calico.datastore.kubernetes_objects import KubernetesObjects
+
+        store = self.store(config) if config.type == "kubernetes" else None
+        if isinstance(store, KubernetesStore):
+            return KubernetesObjects(store.api)
+        if self._kubernetes is None:
+            self._kubernetes = KubernetesObjects(KubernetesAPI(config.kubernetes))
+        return self._kubernetes
 
     def begin(self, conf: NetConf, deadline: Deadline) -> None:
         """Told the configuration once it is parsed."""
@@ -115,3 +132,5 @@ class Services:
         """Close what was opened; the object is not used afterwards."""
         while self._stores:
             self._stores.popitem()[1].close()
+        if self._kubernetes is not None:
+            self._kubernetes.api.close()

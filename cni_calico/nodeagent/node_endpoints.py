@@ -69,6 +69,8 @@ class NodeEndpoints:
 
     def _stem_asked(self, listing: ResourceList) -> Stem:
         orchestrator, _, stem = listing.name_prefix[len(self._escaped) :].partition("-")
+        if orchestrator == KUBERNETES:
+            stem = stem.removesuffix("-")
         return listing.namespace, orchestrator, stem.replace("--", "-")
 
     def learn(self, found: Sequence[Versioned], removed: Sequence[Key] = ()) -> None:

@@ -30,11 +30,13 @@ from cni_calico.ipam.commands import (
 from cni_calico.ipam.nodename import BOOT_WAIT_S, read_nodename
 from cni_calico.ipam.services import Services
 from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.names import sha1_hex
 from cni_calico.plugin import pending
 from cni_calico.plugin.attachment import Attachment, plan_attachment, plan_endpoint, plan_profile, select_veth
 from cni_calico.plugin.endpoints import Recorded, apply_endpoint, ensure_profile, read_recorded, remove_endpoint
 from cni_calico.plugin.mtu import read_mtu
 from cni_calico.plugin.plan import PodPlan, random_mac
+from cni_calico.plugin.pods import PodFacts, is_another_pod, plan_pod_record, plan_pod_request, read_facts
 
 if TYPE_CHECKING:
     from cni_calico.ipam.allocator import Allocator
@@ -69,18 +71,23 @@ def add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Ma
         require_ready(services, conf, deadline)
         store = services.store(conf.datastore)
         recorded = read_recorded(store, attachment, deadline)
-        if _is_second_network(recorded, attachment):
+        if services.optimistic and is_another_pod(recorded.stored, call):
+            recorded = read_recorded(services.fresh_store(conf.datastore), attachment, deadline)
+        facts = read_facts(call, conf, services, attachment, recorded.stored, deadline)
+        if facts.endpoint is None and _is_second_network(recorded, attachment, conf):
             result = _join_network(conf, services, attachment, recorded, deadline)
         else:
             mtu = read_mtu(conf, services, node, deadline)
-            task = _Addition(call, conf, services, deadline, attachment, recorded, netns, mtu)
-            result = task.run(request)
+            task = _Addition(call, conf, services, deadline, attachment, recorded, netns, mtu, facts)
+            result = task.run(plan_pod_request(request, facts))
         _take_back_intent(services, attachment)
     return render_result(result, conf.cni_version)
 
 
-def _is_second_network(recorded: Recorded, attachment: Attachment) -> bool:
+def _is_second_network(recorded: Recorded, attachment: Attachment, conf: NetConf) -> bool:
     own = recorded.own
+    if conf.datastore.type == "kubernetes":
+        return False  # a pod's profiles are derived there, no network can be added to them
     return own is not None and recorded.is_ours(attachment) and attachment.network not in own.profiles
 
 
@@ -132,6 +139,7 @@ class _Addition:
     recorded: Recorded
     netns: int
     mtu: int
+    facts: PodFacts
 
     def run(self, request: IpamRequest) -> Result:
         with ExitStack() as undo:
@@ -144,6 +152,8 @@ class _Addition:
     # -- addresses ----------------------------------------------------------------------------------------------------
 
     def _addresses(self, request: IpamRequest, undo: ExitStack) -> Addresses:
+        if self.facts.request.addresses_no_ipam:
+            return Addresses(self.facts.request.addresses_no_ipam, (), self._dns({}))
         if self.conf.ipam.is_calico:
             return self._calico_addresses(request, undo)
         return self._delegated_addresses(undo)
@@ -157,9 +167,9 @@ class _Addition:
         if not self.recorded.is_ours(self.attachment):  # else the addresses were there before this call
             undo.callback(self._give_back, handle_id, tuple(item.address for item in assigned))
         result = result_of(assigned, explicit=bool(request.addresses))
-        return Addresses(
-            addresses=tuple(item.address for item in assigned), result_routes=result.routes, dns=self._dns({})
-        )
+        # a pod that names its addresses gets no routes in the result, as upstream has it
+        routes = () if self.facts.request.addresses else result.routes
+        return Addresses(addresses=tuple(item.address for item in assigned), result_routes=routes, dns=self._dns({}))
 
     def _handle(self, allocator: Allocator) -> str:
         """The attachment's usual handle, unless another interface of the container holds its addresses under it."""
@@ -222,12 +232,18 @@ class _Addition:
             pod_ifname=self.call.ifname,
             mtu=self.mtu,
             addresses=given.addresses,
-            mac=mac if len(mac) == 6 else random_mac(self.services.random_bytes(6)),
+            mac=self.facts.request.mac or (mac if len(mac) == 6 else self._new_mac()),
             num_queues=self.conf.num_queues,
             include_default_routes=self.conf.include_default_routes,
             extra_routes=given.extra_routes,
             allow_ip_forwarding=self.conf.allow_ip_forwarding,
         )
+
+    def _new_mac(self) -> bytes:
+        """A random one; where no record keeps it, one that a repeated ADD arrives at again."""
+        if self.conf.datastore.type == "kubernetes":
+            return random_mac(bytes.fromhex(sha1_hex(self.attachment.label)[:12]))
+        return random_mac(self.services.random_bytes(6))
 
     def _network(self, given: Addresses, undo: ExitStack) -> tuple[PodPlan, str]:
         """The plan as it was carried out, and the MAC of the pod's side."""
@@ -256,7 +272,7 @@ class _Addition:
         store, now = self.services.store(self.conf.datastore), rfc3339(time.time())
 
         def build(own: WorkloadEndpoint | None) -> WorkloadEndpoint:
-            return plan_endpoint(
+            record = plan_endpoint(
                 self.attachment,
                 own=own,
                 veth=plan.host_ifname,
@@ -265,9 +281,11 @@ class _Addition:
                 now=now,
                 uid=self.services.new_uid(),
             )
+            return plan_pod_record(record, self.facts)
 
-        profile = plan_profile(self.attachment, now=now, uid=self.services.new_uid())
-        ensure_profile(store, profile, self.deadline)
+        if self.facts.endpoint is None and self.conf.datastore.type != "kubernetes":
+            profile = plan_profile(self.attachment, now=now, uid=self.services.new_uid())
+            ensure_profile(store, profile, self.deadline)
         if not self.recorded.is_ours(self.attachment):
             undo.callback(self._remove_endpoint)
         apply_endpoint(store, self.attachment.endpoint_key, self.recorded.stored, build, self.deadline)

@@ -63,6 +63,8 @@ class Attachment:
         """
         stem = self.workload if self.orchestrator == KUBERNETES else self.workload[:11]
         prefix = "-".join((self.node.replace("-", "--"), self.orchestrator, stem.replace("-", "--")))
+        if self.orchestrator == KUBERNETES:
+            prefix += "-"  # the whole name of the pod
         return ResourceList("WorkloadEndpoint", self.namespace, prefix)
 
     @property

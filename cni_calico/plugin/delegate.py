@@ -16,7 +16,9 @@ from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, parse_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DelegateFailed
+from cni_calico.ipam.nodename import read_nodename
 from cni_calico.ipam.services import Services
+from cni_calico.plugin.podcidr import read_pod_cidrs, render_ipam, render_ipam_placeholders, wants_pod_cidr
 
 
 def find_plugin(call: Call, name: str, services: Services) -> str:
@@ -44,13 +46,26 @@ def run_delegate(
     from cni_calico.kernel.process import run
 
     executable = find_plugin(call, conf.ipam.type, services)
+    if document is None:
+        document = _render_document(conf, services, deadline, command)
     environment = {name: value for name, value in call.environ.items() if name == "PATH" or name.startswith("CNI_")}
     environment["CNI_COMMAND"] = command
-    stdin = json.dumps(document if document is not None else conf.raw).encode()
+    stdin = json.dumps(document).encode()
     done = run((executable,), stdin=stdin, env=environment, deadline=deadline)
     if done.rc != 0:
         raise _failure(conf.ipam.type, command, done.rc, done.stdout, done.stderr)
     return done.stdout
+
+
+def _render_document(conf: NetConf, services: Services, deadline: Deadline, command: str) -> Mapping[str, Any]:
+    """What the delegate reads: our configuration, with the node's podCIDR where it asks for that."""
+    if not wants_pod_cidr(conf.ipam.raw):
+        return conf.raw
+    if command in ("DEL", "GC"):
+        return {**conf.raw, "ipam": render_ipam_placeholders(conf.ipam.raw)}
+    name = conf.kubernetes_node_name or read_nodename(conf, services.files, deadline)
+    node = services.kubernetes(conf.datastore).node(name, deadline)
+    return {**conf.raw, "ipam": render_ipam(conf.ipam.raw, read_pod_cidrs(node or {}), name)}
 
 
 def _failure(name: str, command: str, rc: int, stdout: bytes, stderr: bytes) -> DelegateFailed:

@@ -1,0 +1,185 @@
+"""What Kubernetes says of an attachment: the pod, its namespace, and what they ask for.
+
+Rule: read and parsed before anything is taken. With ``policy.type: k8s`` the pod must exist and be the one that the
+runtime calls for (K8S_POD_UID); without it nothing is read but, for IPAM's namespace selectors, the namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from cni_calico.cni.environment import Call
+from cni_calico.cni.netconf import NetConf
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CorruptRecord, InvalidAnnotation, TryAgain
+from cni_calico.ipam.commands import IpamRequest
+from cni_calico.ipam.services import Services
+from cni_calico.model.resources import IPNAT, Address, WorkloadEndpoint
+from cni_calico.plugin.annotations import PodRequest, labels_of, parse_pod_annotations
+from cni_calico.plugin.attachment import KUBERNETES, Attachment
+
+if TYPE_CHECKING:
+    from cni_calico.datastore.client import Versioned
+
+
+NO_REQUEST = PodRequest()
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """``endpoint`` has the labels, ports, profiles and service account of the pod; None when the pod was not read."""
+
+    request: PodRequest = NO_REQUEST
+    endpoint: WorkloadEndpoint | None = None
+    generate_name: str = ""
+
+
+NOTHING = PodFacts()
+
+
+def reads_pod(attachment: Attachment, conf: NetConf) -> bool:
+    """Whether labels and annotations of pods count."""
+    return attachment.orchestrator == KUBERNETES and conf.policy_type == "k8s"
+
+
+def remembered_pod(stored: Versioned | None) -> Mapping[str, Any] | None:
+    """The pod that an endpoint was read from, where the datastore is Kubernetes."""
+    return None if stored is None else getattr(stored.value, "pod", None)
+
+
+def is_another_pod(stored: Versioned | None, call: Call) -> bool:
+    """Whether a remembered endpoint is that of an earlier pod of the same name."""
+    from cni_calico.datastore.kubernetes_objects import is_pod
+
+    pod = remembered_pod(stored)
+    return pod is not None and not is_pod(pod, call.args.pod_uid)
+
+
+def read_facts(
+    call: Call,
+    conf: NetConf,
+    services: Services,
+    attachment: Attachment,
+    stored: Versioned | None,
+    deadline: Deadline,
+) -> PodFacts:
+    """Raises TryAgain without the pod, InvalidAnnotation, FeatureDisabled, DatastoreError."""
+    if reads_pod(attachment, conf):
+        return _read_facts(call, conf, services, attachment, stored, deadline)
+    labels = read_namespace_labels(call, conf, services, deadline)
+    return NOTHING if labels is None else PodFacts(PodRequest(namespace_labels=labels))
+
+
+def read_namespace_labels(
+    call: Call, conf: NetConf, services: Services, deadline: Deadline
+) -> Mapping[str, str] | None:
+    """For namespace selectors of pools; None where there is no Kubernetes to ask."""
+    if not call.args.is_kubernetes or not conf.ipam.is_calico or not conf.datastore.kubernetes.kubeconfig:
+        return None
+    namespace = services.kubernetes(conf.datastore).namespace(call.args.pod_namespace, deadline)
+    return None if namespace is None else labels_of(namespace)
+
+
+def _read_facts(
+    call: Call,
+    conf: NetConf,
+    services: Services,
+    attachment: Attachment,
+    stored: Versioned | None,
+    deadline: Deadline,
+) -> PodFacts:
+    args, objects = call.args, services.kubernetes(conf.datastore)
+    pod = remembered_pod(stored) or objects.pod(args.pod_namespace, args.pod_name, args.pod_uid, deadline)
+    pod = _require_pod(pod, call)
+    namespace = objects.namespace(args.pod_namespace, deadline)
+    request = parse_pod_annotations(pod, namespace, conf)
+    for text in request.ignored:
+        services.log.warning(f"{text}; it is left out")
+    endpoint = plan_pod_endpoint(pod, attachment)
+    return PodFacts(request, endpoint, str((pod.get("metadata") or {}).get("generateName") or ""))
+
+
+def _require_pod(pod: Mapping[str, Any] | None, call: Call) -> Mapping[str, Any]:
+    from cni_calico.datastore.kubernetes_objects import is_pod
+
+    name = f"{call.args.pod_namespace}/{call.args.pod_name}"
+    if pod is None:
+        raise TryAgain(
+            f"cannot set up the network of pod {name}: it does not exist in Kubernetes",
+            details="it has been deleted; or the API server named by kubernetes.kubeconfig is another cluster's",
+        )
+    if not is_pod(pod, call.args.pod_uid):
+        raise TryAgain(
+            f"cannot set up the network of pod {name}: it has been replaced by another pod of its name",
+            details=f"the runtime calls for UID {call.args.pod_uid}",
+        )
+    return pod
+
+
+def plan_pod_endpoint(pod: Mapping[str, Any], attachment: Attachment) -> WorkloadEndpoint:
+    """Labels, ports, profiles and service account of a pod's endpoint, as every datastore holds them.
+
+    Raises InvalidAnnotation for a pod that cannot be read.
+    """
+    from cni_calico.model.codec import decode_endpoint
+    from cni_calico.model.crd_pods import read_pod
+
+    metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+    plain = {
+        "metadata": {
+            "name": attachment.workload,
+            "namespace": attachment.namespace,
+            "labels": metadata.get("labels") or {},
+        },
+        "spec": {**spec, "nodeName": attachment.node, "hostNetwork": False},
+    }
+    try:
+        found = read_pod(plain)
+        assert found is not None
+        return decode_endpoint(*found)
+    except CorruptRecord as e:
+        raise InvalidAnnotation(f"cannot use pod {attachment.namespace}/{attachment.workload}: {e.message}") from e
+
+
+# -- what the facts change --------------------------------------------------------------------------------------------
+
+
+def plan_pod_request(request: IpamRequest, facts: PodFacts) -> IpamRequest:
+    """The IPAM request with what the pod asks for in place of what the configuration says."""
+    pod = facts.request
+    changes: dict[str, Any] = {"namespace_labels": pod.namespace_labels}
+    if pod.families is not None:
+        changes |= {"num4": int(4 in pod.families), "num6": int(6 in pod.families)}
+    if pod.pools4 is not None:
+        changes["pools4"] = pod.pools4
+    if pod.pools6 is not None:
+        changes["pools6"] = pod.pools6
+    if pod.addresses:
+        changes["addresses"] = pod.addresses
+    return replace(request, **changes)
+
+
+def plan_nats(floating: Iterable[Address], addresses: Iterable[Address]) -> tuple[IPNAT, ...]:
+    """A floating address leads to the pod's address of its family; one without such a family leads nowhere."""
+    internal = {address.version: address for address in reversed(tuple(addresses))}
+    return tuple(IPNAT(internal[ip.version], ip) for ip in floating if ip.version in internal)
+
+
+def plan_pod_record(record: WorkloadEndpoint, facts: PodFacts) -> WorkloadEndpoint:
+    """An endpoint record with what the pod says: labels, ports, profiles, service account, its annotations."""
+    if facts.endpoint is None:
+        return record
+    pod, request = facts.endpoint, facts.request
+    addresses = [network.network_address for network in record.ip_networks]
+    return replace(
+        record,
+        metadata=replace(record.metadata, labels=pod.metadata.labels),
+        service_account=pod.service_account,
+        profiles=pod.profiles,
+        ports=pod.ports,
+        ip_nats=plan_nats(request.floating_ips, addresses),
+        allow_spoofed_source_prefixes=request.source_prefixes,
+        qos_controls=dict(request.qos) or None,
+    )

@@ -1,0 +1,183 @@
+"""A node whose datastore, or whose Kubernetes, is a real API server outside its namespace.
+
+Rule: the namespace that plays the host has no way out; a relay on its own 127.0.0.1 leads to the API server's port, and
+can be cut as if the server were gone.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cni_calico.datastore.client import Write
+from cni_calico.deadline import Deadline
+from cni_calico.kernel import netns
+from cni_calico.model.keys import EverythingList, ResourceKey, etcd_path, parse_path
+from cni_calico.model.settings import DatastoreConfig, KubernetesAccess
+from tests.e2e.calls import Node, Reply, datastore_keys
+from tests.e2e.kube import Cluster
+from tests.netns.namespaces import Namespace
+
+POD_PREFIX = "cni.projectcalico.org/"
+
+
+class Relay:
+    """TCP from a port on a namespace's loopback to the same port on ours."""
+
+    def __init__(self, namespace: Namespace, port: int) -> None:
+        self._namespace = namespace
+        self._port = port
+        self._open: list[socket.socket] = []
+        self._listener: socket.socket | None = None
+        self.start()
+
+    def start(self) -> None:
+        made: list[socket.socket] = []
+        thread = threading.Thread(target=lambda: made.append(self._listen()))  # it dies in the other namespace
+        thread.start()
+        thread.join()
+        self._listener = made[0]
+        threading.Thread(target=self._accept, args=(made[0],), daemon=True).start()
+
+    def _listen(self) -> socket.socket:
+        with open(self._namespace.path) as handle:
+            netns.enter(handle.fileno())
+        return socket.create_server(("127.0.0.1", self._port), backlog=64)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                inside, _ = listener.accept()
+                outside = socket.create_connection(("127.0.0.1", self._port))
+            except OSError:
+                return
+            self._open += [inside, outside]
+            for source, target in ((inside, outside), (outside, inside)):
+                threading.Thread(target=_copy, args=(source, target), daemon=True).start()
+
+    def cut(self) -> None:
+        """End all connections and refuse new ones."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+        for connection in self._open:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            connection.close()
+        self._open.clear()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+
+
+@dataclass
+class KubeNode(Node):
+    """``token`` is who the plugin is; ``namespace`` where its pods are."""
+
+    kube: Cluster = field(default=None)  # type: ignore[assignment]
+    relay: Relay = field(default=None)  # type: ignore[assignment]
+    namespace: str = "space"
+    token: str = "admin-token"
+
+    def conf(self, **changes: Any) -> dict[str, Any]:
+        own: dict[str, Any] = {
+            "policy": {"type": "k8s"},
+            "kubernetes": {"kubeconfig": self.kube.kubeconfig(self.token)},
+        }
+        if self.datastore.type == "kubernetes":
+            own["datastore_type"] = "kubernetes"
+        else:
+            own.update(datastore_keys(self.datastore))
+        conf = super().conf()
+        for name in ("etcd_endpoints", "etcd_key_file", "etcd_cert_file", "etcd_ca_cert_file"):
+            if self.datastore.type != "etcdv3":
+                conf.pop(name, None)
+        return {k: v for k, v in {**conf, **own, **self.overrides, **changes}.items() if v is not None}
+
+    def pod_call(self, command: str, pod: str, container: str, netns_path: str = "", **more: Any) -> Reply:
+        """A call as the kubelet's runtime makes it for a pod."""
+        uid = more.pop("uid", None)
+        if uid is None:
+            uid = self._uid(pod)
+        args = (
+            f"IgnoreUnknown=1;K8S_POD_NAMESPACE={self.namespace};K8S_POD_NAME={pod};"
+            f"K8S_POD_INFRA_CONTAINER_ID={container}" + (f";K8S_POD_UID={uid}" if uid else "")
+        )
+        return self.call(command, container, netns_path, args=args, **more)
+
+    def _uid(self, pod: str) -> str:
+        for obj in self.kube.request("GET", f"/api/v1/namespaces/{self.namespace}/pods")["items"]:
+            if obj["metadata"]["name"] == pod:
+                return str(obj["metadata"]["uid"])
+        return ""
+
+    def annotations(self, pod: str) -> dict[str, str]:
+        """Calico's annotations of a pod."""
+        found = self.kube.read_pod(self.namespace, pod)["metadata"].get("annotations") or {}
+        return {k[len(POD_PREFIX) :]: v for k, v in found.items() if k.startswith(POD_PREFIX)}
+
+    def dump(self) -> dict[str, Any]:
+        if self.datastore.type != "kubernetes":
+            return super().dump()
+        store = self.kube.store()
+        try:
+            items = store.list(EverythingList(), Deadline.after(20)).items
+        finally:
+            store.close()
+        # a pod without container is a pod without endpoint
+        return {
+            etcd_path(v.key): v.value
+            for v in items
+            if not (isinstance(v.key, ResourceKey) and v.key.kind == "WorkloadEndpoint")
+            or v.value["spec"].get("containerID")
+        }
+
+    def put(self, documents: Mapping[str, Any]) -> None:
+        if self.datastore.type != "kubernetes":
+            super().put(documents)
+            return
+        store = self.kube.store()
+        try:
+            for path, document in documents.items():
+                key = parse_path(path)
+                assert key is not None
+                store.commit([Write.remove(key) if document is None else Write.put(key, document)], Deadline.after(20))
+        finally:
+            store.close()
+
+
+@contextmanager
+def kube_node(
+    kube: Cluster, host: Namespace, root: Path, datastore: DatastoreConfig | None = None
+) -> Iterator[KubeNode]:
+    """A node with its Node object, its namespace of pods, and one pool of each family."""
+    relay = Relay(host, kube.port)
+    try:
+        kube.ensure_namespace("space")
+        kube.create_node("node1", spec={"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24", "fd44:1::/64"]})
+        config = datastore or DatastoreConfig("kubernetes", kubernetes=KubernetesAccess(kubeconfig=kube.kubeconfig()))
+        made = KubeNode(host, root, config, kube=kube, relay=relay)
+        (root / "run").mkdir(exist_ok=True)
+        made.apply_pools()
+        yield made
+    finally:
+        relay.cut()
+
+
+def show(reply: Reply) -> str:
+    return json.dumps(reply.document)

@@ -1,0 +1,270 @@
+"""CNI calls for pods of a real API server: with the Kubernetes datastore, and with another one under Kubernetes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.model.settings import DatastoreConfig
+from tests.e2e.kube import Cluster
+from tests.e2e.kube_node import POD_PREFIX, KubeNode, kube_node
+from tests.netns.conftest import MakeNamespace
+from tests.netns.namespaces import Namespace
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
+
+C1, C2 = "c1" * 32, "c2" * 32
+
+
+@pytest.fixture(params=["kubernetes", "local"])
+def node(request: pytest.FixtureRequest, kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
+    local = DatastoreConfig("local", path=str(tmp_path / "datastore.db"))
+    with kube_node(kube, host_ns, tmp_path, local if request.param == "local" else None) as made:
+        yield made
+
+
+def pod(node: KubeNode, name: str = "web-0", **metadata: Any) -> None:
+    annotations = {
+        POD_PREFIX + k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.pop("ask", {}).items()
+    }
+    if annotations:
+        metadata["annotations"] = annotations
+    node.kube.create_pod(node.namespace, name, node.nodename, **metadata)
+
+
+def ips(reply: Any) -> list[str]:
+    assert reply.ok, reply.document
+    return [ip["address"] for ip in reply.document["ips"]]
+
+
+def endpoint(node: KubeNode) -> dict[str, Any]:
+    [found] = node.endpoints()
+    return found
+
+
+# -- the ordinary life of a pod ---------------------------------------------------------------------------------------
+
+
+def test_a_pods_life(node: KubeNode, pod_ns: Namespace) -> None:
+    pod(
+        node,
+        labels={"app": "web"},
+        spec={
+            "serviceAccountName": "web-sa",
+            "containers": [
+                {"name": "c", "image": "i", "ports": [{"name": "http", "containerPort": 80, "hostPort": 8080}]}
+            ],
+        },
+    )
+    added = node.pod_call("ADD", "web-0", C1, pod_ns.path)
+    [address] = ips(added)
+    assert address.endswith("/32") and pod_ns.addresses("eth0") == {address}
+    assert added.document["interfaces"][0]["name"] == "calie71244c6ddd"
+    found = endpoint(node)
+    assert found["metadata"]["labels"] == {
+        "app": "web",
+        "projectcalico.org/namespace": "space",
+        "projectcalico.org/orchestrator": "k8s",
+        "projectcalico.org/serviceaccount": "web-sa",
+    }
+    spec = found["spec"]
+    assert spec["profiles"] == ["kns.space", "ksa.space.web-sa"] and spec["serviceAccountName"] == "web-sa"
+    assert spec["ports"] == [{"name": "http", "protocol": "TCP", "port": 80, "hostPort": 8080}]
+    assert (spec["containerID"], spec["ipNetworks"], spec["pod"]) == (C1, [address], "web-0")
+    if node.datastore.type == "kubernetes":
+        assert node.annotations("web-0") == {"podIP": address, "podIPs": address, "containerID": C1}
+    [block] = [d for p, d in node.dump().items() if "/block/" in p and "allocations" in d]
+    assert (
+        block["attributes"][0]["secondary"].items() >= {"namespace": "space", "pod": "web-0", "node": "node1"}.items()
+    )
+    assert ips(node.pod_call("ADD", "web-0", C1, pod_ns.path)) == [address]
+    assert node.pod_call("CHECK", "web-0", C1, pod_ns.path, prevResult=added.document).ok
+    for _ in range(3):
+        assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    assert node.leftovers() == {}
+    if node.datastore.type == "kubernetes":
+        assert node.annotations("web-0") == {"podIP": "", "podIPs": "", "containerID": C1}
+
+
+def test_del_of_a_pod_that_is_gone(node: KubeNode, pod_ns: Namespace) -> None:
+    pod(node)
+    assert node.pod_call("ADD", "web-0", C1, pod_ns.path).ok
+    node.kube.delete_pod(node.kube.read_pod(node.namespace, "web-0"))
+    for _ in range(2):
+        assert node.pod_call("DEL", "web-0", C1, uid="").ok
+    if node.datastore.type == "kubernetes":
+        assert node.leftovers() == {}
+    assert node.taken() == {}
+
+
+def test_a_pod_made_anew_with_the_same_name(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    """A StatefulSet's: the late DEL of the old one leaves the new one's endpoint and interface alone."""
+    old_ns, new_ns = make_pod_ns(), make_pod_ns()
+    pod(node)
+    [old] = ips(node.pod_call("ADD", "web-0", C1, old_ns.path))
+    uid = node.kube.read_pod(node.namespace, "web-0")["metadata"]["uid"]
+    node.kube.delete_pod(node.kube.read_pod(node.namespace, "web-0"))
+    pod(node)
+    late = node.pod_call("ADD", "web-0", C1, old_ns.path, uid=uid)
+    assert late.document["code"] == 11 and "has been replaced by another pod of its name" in late.document["msg"]
+    [new] = ips(node.pod_call("ADD", "web-0", C2, new_ns.path))
+    assert new != old
+    assert node.pod_call("DEL", "web-0", C1, old_ns.path, uid=uid).ok
+    assert set(node.taken()) == {new.removesuffix("/32")}
+    assert endpoint(node)["spec"]["containerID"] == C2
+    assert node.host.link("calie71244c6ddd") is not None and new_ns.addresses("eth0") == {new}
+    assert node.pod_call("DEL", "web-0", C2, new_ns.path).ok
+    assert node.leftovers() == {}
+
+
+def test_a_pod_that_does_not_exist(node: KubeNode, pod_ns: Namespace) -> None:
+    reply = node.pod_call("ADD", "none", C1, pod_ns.path)
+    assert reply.document["code"] == 11 and "pod space/none: it does not exist in Kubernetes" in reply.document["msg"]
+    assert node.leftovers() == {}
+
+
+def test_a_static_pod_is_known_by_its_mirror(node: KubeNode, pod_ns: Namespace) -> None:
+    node.kube.create_pod(node.namespace, "web-0", "node1", annotations={"kubernetes.io/config.mirror": "static-uid"})
+    assert node.pod_call("ADD", "web-0", C1, pod_ns.path, uid="static-uid").ok
+
+
+# -- annotations ------------------------------------------------------------------------------------------------------
+
+
+def test_families_and_pools_of_pod_and_namespace(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    node.apply("IPPool", "other4", {"cidr": "10.66.0.0/24", "blockSize": 28, "nodeSelector": "!all()"})
+    ask = {"ipv4pools": ["other4"], "ipFamilies": ["IPv4", "IPv6"]}
+    annotations = {POD_PREFIX + k: json.dumps(v) for k, v in ask.items()}
+    node.namespace = "asking"
+    node.kube.ensure_namespace("asking", annotations=annotations)
+    pod(node, "by-namespace")
+    first, second = ips(node.pod_call("ADD", "by-namespace", C1, make_pod_ns().path))
+    assert first.startswith("10.66.0.") and second.startswith("fd00:65::")
+    pod(node, "by-pod", ask={"ipv4pools": ["10.65.0.0/16"], "ipFamilies": ["IPv4"]})
+    [address] = ips(node.pod_call("ADD", "by-pod", C2, make_pod_ns().path))
+    assert address.startswith("10.65.")
+
+
+def test_pools_that_select_namespaces(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    node.apply("IPPool", "pool4", {"cidr": "10.65.0.0/16", "blockSize": 26, "namespaceSelector": "team == 'a'"})
+    node.kube.ensure_namespace("team-a", labels={"team": "a"})
+    pod(node)
+    refused = node.pod_call("ADD", "web-0", C1, make_pod_ns().path)
+    assert "no configured Calico pools for node node1" in refused.document["msg"]
+    node.namespace = "team-a"
+    pod(node)
+    assert ips(node.pod_call("ADD", "web-0", C1, make_pod_ns().path))
+    # without policy the namespace's labels still count, the pod's annotations do not
+    pod(node, "other", ask={"ipAddrs": "nonsense"})
+    assert ips(node.pod_call("ADD", "other", C2, make_pod_ns().path, policy={}))
+
+
+def test_addresses_asked_for(node: KubeNode, pod_ns: Namespace) -> None:
+    pod(node, ask={"ipAddrs": ["10.65.7.7", "fd00:65::77"]})
+    reply = node.pod_call("ADD", "web-0", C1, pod_ns.path)
+    assert ips(reply) == ["10.65.7.7/32", "fd00:65::77/128"] and not reply.document.get("routes")
+    assert {r["dst"] for r in node.host.routes(4) if "dev" in r and r["dev"].startswith("cali")} == {"10.65.7.7"}
+    assert ips(node.pod_call("ADD", "web-0", C1, pod_ns.path)) == ["10.65.7.7/32", "fd00:65::77/128"]
+    pod(node, "thief", ask={"ipAddrs": ["10.65.7.7"]})
+    taken = node.pod_call("ADD", "thief", C2, pod_ns.path, ifname="eth1")
+    assert "Address already assigned in block" in taken.document["msg"]
+    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    assert node.leftovers() == {}
+
+
+def test_addresses_past_ipam(node: KubeNode, pod_ns: Namespace) -> None:
+    pod(node, ask={"ipAddrsNoIpam": ["172.20.0.9"]})
+    refused = node.pod_call("ADD", "web-0", C1, pod_ns.path)
+    assert refused.document["msg"] == "requested feature is not enabled: ip_addrs_no_ipam"
+    features = {"ip_addrs_no_ipam": True}
+    assert ips(node.pod_call("ADD", "web-0", C1, pod_ns.path, feature_control=features)) == ["172.20.0.9/32"]
+    assert node.taken() == {} and endpoint(node)["spec"]["ipNetworks"] == ["172.20.0.9/32"]
+    assert node.pod_call("DEL", "web-0", C1, pod_ns.path, feature_control=features).ok
+    assert node.leftovers() == {}
+
+
+def test_mac_floating_addresses_and_source_prefixes(node: KubeNode, pod_ns: Namespace) -> None:
+    ask = {
+        "hwAddr": "1e:2f:3a:4b:5c:6d",
+        "floatingIPs": ["1.2.3.4", "fd00::9"],
+        "allowedSourcePrefixes": ["8.8.8.8/32"],
+    }
+    pod(node, ask=ask)
+    assert "not enabled: floating_ips" in node.pod_call("ADD", "web-0", C1, pod_ns.path).document["msg"]
+    reply = node.pod_call("ADD", "web-0", C1, pod_ns.path, feature_control={"floating_ips": True})
+    [address] = ips(reply)
+    assert reply.document["interfaces"][1]["mac"] == "1e:2f:3a:4b:5c:6d" == pod_ns.link("eth0")["address"]
+    spec = endpoint(node)["spec"]
+    assert spec["ipNATs"] == [{"internalIP": address.removesuffix("/32"), "externalIP": "1.2.3.4"}]
+    assert spec["allowSpoofedSourcePrefixes"] == ["8.8.8.8/32"]
+
+
+MALFORMED = {
+    "ipv4pools": "pool4",
+    "ipv6pools": '["10.0.0.0/8"]',
+    "ipFamilies": '["IPv5"]',
+    "ipAddrs": '["10.65.0.300"]',
+    "floatingIPs": '["1.2.3.4/64"]',
+    "hwAddr": "xx:xx",
+    "allowedSourcePrefixes": '["8.8.8.8"]',
+}
+
+
+@pytest.mark.parametrize("name", sorted(MALFORMED))
+def test_a_malformed_annotation_takes_nothing(name: str, node: KubeNode, pod_ns: Namespace) -> None:
+    pod(node, ask={name: MALFORMED[name]})
+    reply = node.pod_call("ADD", "web-0", C1, pod_ns.path, feature_control={"floating_ips": True})
+    assert reply.document["code"] == 108
+    assert f"annotation cni.projectcalico.org/{name} of pod space/web-0: " in reply.document["msg"]
+    assert repr(MALFORMED[name]) in reply.document["msg"]
+    assert node.leftovers() == {} and node.affinities() == {}
+    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+
+
+# -- host-local -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cnitool
+def test_host_local_takes_the_nodes_pod_cidr(node: KubeNode, pod_ns: Namespace, tmp_path: Path) -> None:
+    from tests.conftest import LAB_CACHE
+
+    ipam = {
+        "type": "host-local",
+        "dataDir": str(tmp_path / "leases"),
+        "ranges": [[{"subnet": "usePodCidr"}], [{"subnet": "usePodCidrIPv6"}]],
+    }
+    node.environ["CNI_PATH"] = str(LAB_CACHE / "cni" / "bin")
+    pod(node)
+    first, second = ips(node.pod_call("ADD", "web-0", C1, pod_ns.path, ipam=ipam))
+    assert first.startswith("10.244.1.") and second.startswith("fd44:1::")
+    assert node.taken() == {} and endpoint(node)["spec"]["ipNetworks"] == [first, second]
+    leases = [p.name for p in (tmp_path / "leases").rglob("*") if p.name[:1].isdigit() or p.name.startswith("fd44")]
+    assert len(leases) == 2
+    assert node.pod_call("DEL", "web-0", C1, pod_ns.path, ipam=ipam).ok
+    assert not [p for p in (tmp_path / "leases").rglob("*") if p.name in leases]
+    assert node.leftovers() == {}
+
+
+# -- an API server that is gone ---------------------------------------------------------------------------------------
+
+
+def test_without_the_api_server(node: KubeNode, pod_ns: Namespace) -> None:
+    pod(node)
+    uid = node.kube.read_pod(node.namespace, "web-0")["metadata"]["uid"]
+    assert node.pod_call("ADD", "web-0", C1, pod_ns.path).ok
+    node.relay.cut()
+    failed = node.pod_call("ADD", "web-0", C2, pod_ns.path, ifname="eth1", uid=uid)
+    assert not failed.ok and "no connection to 127.0.0.1" in failed.document["msg"]
+    assert node.pod_call("DEL", "web-0", C1, pod_ns.path, uid=uid).ok
+    assert pod_ns.link("eth0") is None
+    node.relay.start()
+    if node.datastore.type == "kubernetes":
+        assert node.intents()
+        pod(node, "next")
+        assert node.pod_call("ADD", "next", C2, pod_ns.path).ok
+        assert node.pod_call("DEL", "next", C2, pod_ns.path).ok
+    assert node.leftovers() == {}
