@@ -277,3 +277,62 @@ def test_services(lab: Lab) -> None:
     lab.await_routes({"n1": {"10.65.2.0/26": "172.31.0.2", **mine}, "n2": {"10.65.1.0/26": "172.31.0.1", **mine}})
     assert lab.nodes["n1"].learned()["10.65.1.0/26"] == "blackhole"
     assert not {d for d in lab.nodes["n1"].learned() if d.startswith(("10.100", "198.51", "192.0"))}
+
+
+def test_a_routed_fabric(lab: Lab) -> None:
+    """Nodes in subnets of their own, each with an AS number, behind one router; no mesh, no tunnel, both families."""
+    router = lab.namespace("router")
+    router.set_sysctl("ipv4/ip_forward", "1")
+    router.set_sysctl("ipv6/conf/all/forwarding", "1")
+    documents: list[Any] = [POOL4, document("IPPool", "p6", cidr="fd65::/64"), NO_MESH]
+    sessions, pods = "", {}
+    for i in (1, 2, 3):
+        gateway, gateway6 = f"172.31.{i}.254", f"fd31:{i}::fe"
+        lab.plug(router, f"eth{i}", str(i), f"{gateway}/24", f"{gateway6}/64")
+        addresses = f"172.31.{i}.1/24", f"fd31:{i}::1/64"
+        bird = lab.node(f"n{i}", *addresses, switch=str(i), blocks=[f"10.65.{i}.0/26", f"fd65::{i}00/122"])
+        bird.ns.do("-6", "route", "add", "default", "via", gateway6)
+        documents.append(node(f"n{i}", *addresses, asNumber=64600 + i))
+        for family, peer in ((4, gateway), (6, gateway6)):
+            name = f"tor-{i}-{family}"
+            documents.append(document("BGPPeer", name, node=f"n{i}", peerIP=peer, asNumber=65001, ttlSecurity=1))
+            sessions += f"""
+protocol bgp n{i}v{family} {{
+  local {peer} as 65001; neighbor {addresses[family // 5].split("/")[0]} as {64600 + i}; ttl security on; direct;
+  connect delay time 1; connect retry time 2; ipv{family} {{ import all; export all; }};
+}}"""
+    lab.bird("router", router).apply_text(
+        f"""router id 172.31.1.254;
+protocol device {{ }}
+protocol kernel kernel_v4 {{ metric 0; ipv4 {{ import none; export where source = RTS_BGP; }}; }}
+protocol kernel kernel_v6 {{ metric 0; ipv6 {{ import none; export where source = RTS_BGP; }}; }}
+{sessions}
+"""
+    )
+    for i in (1, 2, 3):
+        lab.nodes[f"n{i}"].apply(documents)
+    for version, block, gateway in ((4, "10.65.{}.0/26", "172.31.{}.254"), (6, "fd65::{}00/122", "fd31:{}::fe")):
+        lab.await_routes(
+            {f"n{i}": {block.format(j): gateway.format(i) for j in (1, 2, 3) if j != i} for i in (1, 2, 3)}, version
+        )
+    for i in (1, 2, 3):
+        pods[i] = lab.nodes[f"n{i}"].add_pod(f"p{i}", f"10.65.{i}.2", f"fd65::{i}02", make=lab.namespace)
+    for i in (1, 2, 3):
+        for j in (1, 2, 3):
+            assert can_ping(pods[i], f"10.65.{j}.2"), f"pod {i} -> pod {j}"
+            assert can_ping(pods[i], f"fd65::{j}02"), f"pod {i} -> pod {j}, IPv6"
+
+
+@pytest.mark.slow
+def test_three_reflectors_and_thirty_nodes(lab: Lab) -> None:
+    documents: list[Any] = [POOL4, NO_MESH, document("BGPPeer", "rr", nodeSelector="all()", peerSelector="has(rr)")]
+    for i in range(1, 34):
+        reflector = {"labels": {"rr": ""}, "routeReflectorClusterID": "244.0.0.1"} if i > 30 else {}
+        lab.node(f"n{i}", f"172.31.0.{i}/24", blocks=[f"10.65.{i}.0/26"])
+        documents.append(node(f"n{i}", f"172.31.0.{i}/24", **reflector))
+    lab.apply_all(documents)
+    lab.await_routes(
+        {f"n{i}": {f"10.65.{j}.0/26": f"172.31.0.{j}" for j in range(1, 34) if j != i} for i in range(1, 34)}
+    )
+    assert len(lab.nodes["n1"].established()) == 3
+    assert len(lab.nodes["n31"].established()) == 32

@@ -8,7 +8,7 @@ cannot be configured is left out and named; everything else goes on.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cni_calico.model.resources import Address, Node
 from cni_calico.nodeagent.bird.cluster import BgpSnapshot
@@ -39,7 +39,7 @@ class Peer:
     source: Address | None = None
     passive: bool = False
     client: bool = False
-    password: str = ""
+    password: str = field(default="", repr=False)
     restart_time_s: int | None = None
     keepalive_s: int | None = None
     ttl_hops: int = 0

@@ -7,7 +7,7 @@ bird_aggr.cfg, then bird_ipam.cfg, then the protocols.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from ipaddress import IPv4Address
 
@@ -41,7 +41,7 @@ _HEAD = "# Written by calico-node. Changes are overwritten."
 class BirdConfig:
     """``files`` by name, empty when there is no BGP on this node; ``peers`` are the sessions in them."""
 
-    files: Mapping[str, str]
+    files: Mapping[str, str] = field(repr=False)  # passwords are in them
     peers: tuple[Peer, ...] = ()
     problems: tuple[Problem, ...] = ()
 

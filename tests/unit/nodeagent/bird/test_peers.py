@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cni_calico.nodeagent.bird.peers import MESH_WARN, Peer, desired_peers
 from cni_calico.nodeagent.bird.render import hash_router_id, render_bird_config
-from tests.unit.nodeagent.bird.clusters import document, make_snapshot, node, this
+from tests.unit.nodeagent.bird.clusters import document, make_snapshot, node, secret, this
 
 LABELS = ["rr", "a", "b"]
 SELECTORS = ["", "all()", *(f"has({label})" for label in LABELS), "!has(a)"]
@@ -91,6 +91,18 @@ def test_passive_compares_texts() -> None:
     assert on_b["10.0.0.9"].passive
     assert on_b["fd31::a"].passive
     assert not on_a["fd31::10"].passive
+
+
+def test_passwords_are_shown_nowhere() -> None:
+    """Neither values nor problems, as logs would have them."""
+    spec = {"peerIP": "10.0.0.9", "asNumber": 65001, "password": {"secretKeyRef": {"name": "s", "key": "k"}}}
+    for password in ("hunter2", 'hunter2"', "hunter2\n"):
+        snapshot = make_snapshot(
+            [node("a", "10.0.0.1/24"), document("BGPPeer", "p", **spec), secret("s", k=password), this("a")]
+        )
+        config = render_bird_config(snapshot)
+        assert "hunter2" not in repr((snapshot, config, desired_peers(snapshot)))
+        assert bool(config.peers) == (password == "hunter2")
 
 
 def test_a_large_mesh_is_warned_about() -> None:
