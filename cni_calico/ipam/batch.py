@@ -70,9 +70,10 @@ class Give:
 
 @dataclass(frozen=True, slots=True)
 class GiveAddresses:
-    """Back with these addresses, where their guards hold."""
+    """Back with these addresses, where their guards hold; ``recount`` names handles that may have lost some before."""
 
     releases: tuple[Release, ...]
+    recount: AbstractSet[str] = frozenset()
 
 
 Request = Take | Give | GiveAddresses
@@ -175,7 +176,7 @@ class _Work:
         return tuple(given)
 
     def give_addresses(self, request: GiveAddresses) -> Outcome:
-        before, losing = dict(self.blocks), set()
+        before, losing = dict(self.blocks), set(request.recount)
         given: list[Assigned] = []
         for cidr, block in self.blocks.items():
             mine = [r for r in request.releases if r.address.version == cidr.version and r.address in cidr]

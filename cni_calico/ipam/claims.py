@@ -28,17 +28,17 @@ def secure_block(ledger: Ledger, node: str, cidr: Network, now_ns: int, *, creat
     """
     while True:
         block, affinity = ledger.block(cidr), ledger.affinity(node, cidr)
-        if block is not None and block.node != node:
+        if block is None:
+            wanted = create or (affinity is not None and affinity.state != LEAVING)
+        else:
+            wanted = block.node == node
+        if not wanted:
             if affinity is None or ledger.apply([_affinity_step(node, cidr, None, "")]):
                 return False
             continue
-        if block is None and not create and (affinity is None or affinity.state == LEAVING):
-            if affinity is None or ledger.apply([_affinity_step(node, cidr, None, "")]):
-                return False
-            continue
-        steps = _claim_steps(node, cidr, block, affinity, now_ns)
-        if ledger.apply(steps):
+        if ledger.apply(_claim_steps(node, cidr, block, affinity, now_ns)):
             return True
+        ledger.refresh((AffinityKey(node, cidr), BlockKey(cidr)))  # what one conflict tells is half of it
 
 
 def _claim_steps(node: str, cidr: Network, block: Block | None, affinity: Affinity | None, now_ns: int) -> list[Step]:
@@ -83,6 +83,7 @@ def release_block(
             return False
         if ledger.apply(_release_steps(node, cidr, block if mine else None, affinity)):
             return True
+        ledger.refresh((AffinityKey(node, cidr), BlockKey(cidr)))
 
 
 def _may_leave(block: Block, require_empty: bool, sequence_number: int | None) -> bool:

@@ -98,14 +98,14 @@ class Ledger:
     def affinity(self, node: str, cidr: Network) -> Affinity | None:
         key = AffinityKey(node, cidr)
         if key not in self._known:
-            self._reread((key,))
+            self.refresh((key,))
         record = self._current(key)
         return record if isinstance(record, Affinity) else None
 
     def config(self) -> IPAMConfig | None:
         key = IPAMConfigKey()
         if key not in self._known:
-            self._reread((key,))
+            self.refresh((key,))
         record = self._current(key)
         return record if isinstance(record, IPAMConfig) else None
 
@@ -179,15 +179,15 @@ class Ledger:
     def _reread_after(self, error: OutcomeUnknown, keys: Sequence[Key]) -> None:
         for attempt in range(1, REREADS_MAX + 1):
             try:
-                self._reread(keys)
+                self.refresh(keys)
                 return
             except DatastoreUnavailable as e:
                 if attempt == REREADS_MAX:
                     raise error from e
                 self._patience.wait(attempt + 1, codec.describe(keys[0]), self.deadline)
 
-    def _reread(self, keys: Sequence[Key]) -> None:
-        """From the store itself: a cache may not have seen yet what we did."""
+    def refresh(self, keys: Sequence[Key]) -> None:
+        """Read from the store itself: a cache may not have seen yet what was done."""
         found: Sequence[Versioned | CorruptRecord | None] = read_each(self._store, keys, self.deadline)
         for key, item in zip(keys, found, strict=True):
             decoded = decode_found(item)

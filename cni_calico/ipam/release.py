@@ -79,11 +79,13 @@ def release_addresses(ledger: Ledger, releases: Sequence[Release], now_ns: int) 
 
 def _release_in(ledger: Ledger, cidr: Network, releases: tuple[Release, ...]) -> tuple[Address, ...]:
     freed: dict[Address, None] = {}
+    # a handle named by a guard is counted anew even if its addresses are gone: somebody may have died in between
+    handle_ids = {release.handle_id for release in releases if release.handle_id}
     while (block := ledger.block(cidr)) is not None:
         holders = [holder_of(block, release.address) for release in releases]
-        handle_ids = {holder.handle_id for holder in holders if holder is not None and holder.handle_id}
-        handles = {handle_id: ledger.handle(handle_id) for handle_id in handle_ids}
-        plan = plan_batch({cidr: block}, handles, (GiveAddresses(releases),))
+        handle_ids |= {holder.handle_id for holder in holders if holder is not None and holder.handle_id}
+        handles = {handle_id: ledger.handle(handle_id) for handle_id in sorted(handle_ids)}
+        plan = plan_batch({cidr: block}, handles, (GiveAddresses(releases, frozenset(handle_ids)),))
         outcome = plan.outcomes[0]
         if isinstance(outcome, CalicoError):
             raise outcome

@@ -120,7 +120,7 @@ class BlockSearch:
         return self._occupied
 
     def _absent(self, cidrs: Sequence[Network]) -> Iterator[Network]:
-        """Those of ``cidrs`` that are no block yet; the others are remembered for what they may be good for."""
+        """Those of ``cidrs`` that are nobody else's block; the others are remembered for what they may be good for."""
         ledger = self._ledger
         wanted = [cidr for cidr in cidrs if cidr not in self._owned and not self._is_reserved(cidr)]
         self._seen.update(wanted)
@@ -128,7 +128,8 @@ class BlockSearch:
             if isinstance(found, CorruptRecord):
                 continue  # somebody else's trouble, and not free
             block = found.record if found is not None else None
-            if isinstance(block, Block) and not block.deleted:
+            ours = isinstance(block, Block) and block.node == self._scope.node  # claimed since the affinities were read
+            if isinstance(block, Block) and not block.deleted and not ours:
                 self._remember(block)
                 continue
             ledger.learn(BlockKey(cidr), found)
@@ -176,7 +177,7 @@ class BlockSearch:
         if scope.config.strict_affinity:
             raise PoolExhausted("No more free affine blocks and strict affinity enabled")
         for pool in _by_name(scope.pools):
-            for cidr in sort_blocks(pool, scope.node, self._lenders):
+            for cidr in sort_blocks(pool, scope.node, self._lenders - self._owned):
                 block = self._reread(cidr)
                 if block is not None and is_borrowable(block):
                     yield Source(cidr, borrowed=True)

@@ -23,6 +23,7 @@ class World:
         self.store = MemoryStore(max_commit=max_commit)
         self.now_ns = START_NS
         self.slept = 0
+        self._read: tuple = (-1, {})
 
     def clock(self) -> int:
         return self.now_ns
@@ -54,7 +55,10 @@ class World:
     # -- what is there --------------------------------------------------------------------------------------------
 
     def records(self) -> dict:
-        found = {}
+        if self._read[0] == self.store.revision:
+            return self._read[1]
+        found: dict = {}
+        self._read = (self.store.revision, found)
         for path, document in self.store.documents().items():
             key = parse_path(path)
             found[key] = decode(key, document)
