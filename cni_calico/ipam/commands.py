@@ -7,7 +7,7 @@ the same functions with the CNI result around them, so both give identical resul
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_interface
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,11 @@ from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultIP, ResultRoute, render_result
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, CheckFailed, NotReady
+from cni_calico.errors import CalicoError, CheckFailed, InvalidConfig
+from cni_calico.ipam import ready
 from cni_calico.ipam.nodename import BOOT_WAIT_S, read_nodename
 from cni_calico.ipam.services import Services
 from cni_calico.ipam.serving import Handler, run_call
-from cni_calico.model.keys import ResourceKey
 
 if TYPE_CHECKING:
     from cni_calico.ipam.allocator import Allocator, Assigned
@@ -64,6 +64,16 @@ def plan_request(conf: NetConf, call: Call, node: str) -> IpamRequest:
     )
 
 
+def read_namespace_labels(
+    call: Call, conf: NetConf, services: Services, deadline: Deadline
+) -> Mapping[str, str] | None:
+    """Of the pod's namespace, for namespace selectors of pools; None where there is no Kubernetes to ask."""
+    if not call.args.is_kubernetes or not conf.datastore.kubernetes.kubeconfig:
+        return None
+    namespace = services.kubernetes(conf.datastore).namespace(call.args.pod_namespace, deadline)
+    return None if namespace is None else dict((namespace.get("metadata") or {}).get("labels") or {})
+
+
 def handle_ids(conf: NetConf, call: Call) -> tuple[str, ...]:
     """The handles an attachment's addresses may be stored under: ours, then those of very old releases."""
     old = f"{call.args.pod_namespace}.{call.args.pod_name}" if call.args.is_kubernetes else call.container_id
@@ -76,6 +86,11 @@ def assign(allocator: Allocator, request: IpamRequest, deadline: Deadline) -> tu
 
     if request.addresses:
         return _assign_explicit(allocator, request, deadline)
+    if not request.num4 and not request.num6:
+        raise InvalidConfig(
+            "cannot assign addresses: ipam.assign_ipv4 and ipam.assign_ipv6 are both false",
+            details="a pod needs an address of at least one family",
+        )
     return allocator.assign(
         AssignRequest(
             node=request.node,
@@ -128,26 +143,23 @@ def result_of(assigned: tuple[Assigned, ...], *, explicit: bool) -> Result:
 
 
 def require_ready(services: Services, conf: NetConf, deadline: Deadline) -> None:
-    """Raises NotReady while ClusterInformation says that the datastore is being migrated or upgraded."""
-    document = services.read(conf.datastore, ResourceKey("ClusterInformation", "default"), deadline)
-    spec = document.get("spec") if document is not None else None
-    if isinstance(spec, Mapping) and spec.get("datastoreReady") is False:
-        raise NotReady(
-            "Calico is currently not ready to process requests",
-            details="ClusterInformation 'default' has datastoreReady: false; a migration or upgrade sets and clears it",
-        )
+    """Raises NotReady while the datastore is being migrated or upgraded."""
+    ready.require_ready(services, conf.datastore, deadline)
 
 
 def _add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Mapping[str, Any]:
     node = read_nodename(conf, services.files, deadline, wait_s=BOOT_WAIT_S)
     request = plan_request(conf, call, node)
     require_ready(services, conf, deadline)
+    request = replace(request, namespace_labels=read_namespace_labels(call, conf, services, deadline))
     with services.ipam_lock(conf, deadline):
         assigned = assign(services.allocator(conf.datastore), request, deadline)
+    ready.note_synced(services)
     return render_result(result_of(assigned, explicit=bool(request.addresses)), conf.cni_version)
 
 
 def _delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+    require_ready(services, conf, deadline)
     with services.ipam_lock(conf, deadline):
         release(services.allocator(conf.datastore), handle_ids(conf, call), deadline)
 
@@ -161,7 +173,19 @@ def _check(call: Call, conf: NetConf, services: Services, deadline: Deadline) ->
         )
 
 
-HANDLERS: dict[str, Handler] = {"ADD": _add, "DEL": _delete, "CHECK": _check}
+def _status(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+    from cni_calico.ipam.status import require_available
+
+    require_available(replace(conf, ipam=replace(conf.ipam, type="calico-ipam")), services, deadline)
+
+
+def _collect(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+    from cni_calico.ipam.garbage import collect_addresses
+
+    collect_addresses(call, conf, services, deadline)
+
+
+HANDLERS: dict[str, Handler] = {"ADD": _add, "DEL": _delete, "CHECK": _check, "STATUS": _status, "GC": _collect}
 
 
 def serve(call: Call, services: Services) -> Answer:

@@ -105,16 +105,25 @@ class DirectView:
         self._store = store
 
     def facts(self, node: str, handle_id: str, deadline: Deadline) -> Facts:
-        config, node_record, handle = self._store.get_many(
-            (IPAMConfigKey(), ResourceKey("Node", node), HandleKey(handle_id)), deadline
-        )
+        keys: list[Key] = [IPAMConfigKey(), HandleKey(handle_id)]
+        together = self._store.max_commit > 1
+        if together:
+            keys.append(ResourceKey("Node", node))
+        config, handle, *node_record = self._store.get_many(keys, deadline)
+        pools = self.pools(deadline)
         return Facts(
-            pools=self.pools(deadline),
+            pools=pools,
             reservations=self.reservations(deadline),
             config=None if config is None else codec.decode_ipam_config(IPAMConfigKey(), config.value),
-            node=node_facts(node, node_record),
+            node=node_facts(node, node_record[0]) if together else self._node_if_asked(node, pools, deadline),
             handle=None if handle is None else stored(handle),
         )
+
+    def _node_if_asked(self, node: str, pools: Sequence[IPPool], deadline: Deadline) -> NodeFacts:
+        """Where every record is a request of its own (Kubernetes): the node's labels, if any selector looks at them."""
+        if all(pool.node_selector.strip() in ("", "all()") for pool in pools):
+            return NodeFacts(node)
+        return self.node(node, deadline)
 
     def pools(self, deadline: Deadline) -> Sequence[IPPool]:
         items = self._store.list(ResourceList("IPPool"), deadline).items

@@ -14,10 +14,10 @@ from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, InvalidAnnotation, TryAgain
-from cni_calico.ipam.commands import IpamRequest
+from cni_calico.ipam.commands import IpamRequest, read_namespace_labels
 from cni_calico.ipam.services import Services
 from cni_calico.model.resources import IPNAT, Address, WorkloadEndpoint
-from cni_calico.plugin.annotations import PodRequest, labels_of, parse_pod_annotations
+from cni_calico.plugin.annotations import PodRequest, parse_pod_annotations
 from cni_calico.plugin.attachment import KUBERNETES, Attachment
 
 if TYPE_CHECKING:
@@ -68,18 +68,8 @@ def read_facts(
     """Raises TryAgain without the pod, InvalidAnnotation, FeatureDisabled, DatastoreError."""
     if reads_pod(attachment, conf):
         return _read_facts(call, conf, services, attachment, stored, deadline)
-    labels = read_namespace_labels(call, conf, services, deadline)
+    labels = read_namespace_labels(call, conf, services, deadline) if conf.ipam.is_calico else None
     return NOTHING if labels is None else PodFacts(PodRequest(namespace_labels=labels))
-
-
-def read_namespace_labels(
-    call: Call, conf: NetConf, services: Services, deadline: Deadline
-) -> Mapping[str, str] | None:
-    """For namespace selectors of pools; None where there is no Kubernetes to ask."""
-    if not call.args.is_kubernetes or not conf.ipam.is_calico or not conf.datastore.kubernetes.kubeconfig:
-        return None
-    namespace = services.kubernetes(conf.datastore).namespace(call.args.pod_namespace, deadline)
-    return None if namespace is None else labels_of(namespace)
 
 
 def _read_facts(
