@@ -83,7 +83,7 @@ make_portable() { # file interpreter-offset interpreter-room search-path-cut
 # Does it start? Through the dynamic linker by its path as seen from here: FINAL may exist on the host only.
 starts() { # file
   for linker in "$dest/$contents"/glibc/ld-*.so*; do
-    CNI_COMMAND=VERSION "$linker" --library-path "$dest/$contents/glibc:$dest/$contents" "$1" -v </dev/null >/dev/null
+    CALICO_START_CHECK=1 "$linker" --library-path "$dest/$contents/glibc:$dest/$contents" "$1" </dev/null
   done
 }
 
