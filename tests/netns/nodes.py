@@ -72,7 +72,7 @@ class Node:
         return self
 
     def until_ready(self) -> Node:
-        until(lambda: self.calico_node("-felix-ready", check=False).returncode == 0, f"{self.name} is ready", 30)
+        until(lambda: self.calico_node("-felix-ready", check=False).returncode == 0, f"{self.name} is ready", 120)
         return self
 
     def status(self) -> dict[str, Any]:

@@ -17,83 +17,29 @@ from pathlib import Path
 import pytest
 
 from cni_calico.model.keys import ResourceKey
-from tests.netns.agents import Store
 from tests.netns.bird_cluster import Lab, make_lab
 from tests.netns.namespaces import Namespace, until
-from tests.netns.nodes import Node, Pod, until_all_reach_all
+from tests.netns.node_cluster import Cluster, start_cluster
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = pytest.mark.netns
 
-SUBNETS = {"n1": "0", "n2": "0", "n3": "1"}
-ENVIRON = {
-    "IP6": "autodetect",
-    "NO_DEFAULT_POOLS": "true",
-    "CALICO_IPV4POOL_CIDR": "",
-    "CALICO_IPV4POOL_VXLAN": "",
-    "CALICO_IPV6POOL_CIDR": "",
-    "FELIX_HEALTHENABLED": "false",
-    "FELIX_PROMETHEUSMETRICSENABLED": "false",
-    "AUTODETECT_POLL_INTERVAL": "1s",
-}
 
-
-class Cluster:
-    """The nodes, and pods on them by name ("<node>-<label>")."""
-
-    def __init__(self, lab: Lab, directory: Path) -> None:
-        self.lab = lab
-        self.directory = directory
-        self.store = Store(directory / "store.db")
-        self.nodes: dict[str, Node] = {}
-        self.pods: dict[str, Pod] = {}
-        router = lab.namespace("router")
-        router.set_sysctl("ipv4/ip_forward", "1")
-        router.set_sysctl("ipv6/conf/all/forwarding", "1")
-        for subnet in ("0", "1"):
-            lab.plug(router, f"eth{subnet}", subnet, f"10.0.{subnet}.254/24", f"fd00:{subnet}::254/64")
-
-    def start(self, name: str, subnet: str, number: int) -> Node:
-        ns = self.lab.namespace(name)
-        self.lab.plug(ns, "eth0", subnet, f"10.0.{subnet}.{number}/24", f"fd00:{subnet}::{number}/64")
-        ns.do("route", "add", "default", "via", f"10.0.{subnet}.254")
-        ns.do("-6", "route", "add", "default", "via", f"fd00:{subnet}::254")
-        node = Node(ns, name, self.directory / name, self.store, more=dict(ENVIRON))
-        self.nodes[name] = node.run()
-        self.lab.stack.callback(node.end)
-        return node
-
-    def add_pod(self, node: str, label: str) -> Pod:
-        pod = Pod(self.lab.namespace(f"{node}{label}"), f"{node}{label}-{os.getpid()}", ipv6=True)
-        self.pods[f"{node}-{label}"] = self.nodes[node].add(pod)
-        return pod
-
-    def until_all_reach_all(self) -> None:
-        until_all_reach_all(list(self.pods.values()))
-
-
-def start_cluster(lab: Lab, directory: Path, v4: str, v6: str) -> Cluster:
-    made = Cluster(lab, directory)
-    made.store.put(pool("10.65.0.0/16", v4, nat_outgoing=True), pool("fd65::/64", v6, nat_outgoing=True))
-    for number, (name, subnet) in enumerate(SUBNETS.items(), 1):
-        made.start(name, subnet, number)
-    for node in made.nodes.values():
-        node.until_ready()
-    for name in SUBNETS:
-        made.add_pod(name, "a")
-    return made
+def vxlan_cluster(lab: Lab, directory: Path, v4: str, v6: str) -> Cluster:
+    pools = (pool("10.65.0.0/16", v4, nat_outgoing=True), pool("fd65::/64", v6, nat_outgoing=True))
+    return start_cluster(lab, directory, pools)
 
 
 @pytest.fixture(params=[("Always", "Always"), ("CrossSubnet", "CrossSubnet")], ids=["always", "cross-subnet"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     with make_lab(tmp_path) as lab:
-        yield start_cluster(lab, tmp_path, *request.param)
+        yield vxlan_cluster(lab, tmp_path, *request.param)
 
 
 @pytest.fixture
 def always(tmp_path: Path) -> Iterator[Cluster]:
     with make_lab(tmp_path) as lab:
-        yield start_cluster(lab, tmp_path, "Always", "Always")
+        yield vxlan_cluster(lab, tmp_path, "Always", "Always")
 
 
 def reaches(ns: Namespace, address: str) -> bool:

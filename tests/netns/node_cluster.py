@@ -1,0 +1,73 @@
+"""A cluster of nodes in two subnets: n1 and n2 in one, n3 in another behind a router that knows no pod's address."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from cni_calico.model.resources import IPPool
+from tests.netns.agents import Store
+from tests.netns.bird_cluster import Lab
+from tests.netns.nodes import Node, Pod, until_all_reach_all
+
+SUBNETS = {"n1": "0", "n2": "0", "n3": "1"}
+ENVIRON = {
+    "IP6": "autodetect",
+    "NO_DEFAULT_POOLS": "true",
+    "CALICO_IPV4POOL_CIDR": "",
+    "CALICO_IPV4POOL_VXLAN": "",
+    "CALICO_IPV6POOL_CIDR": "",
+    "FELIX_HEALTHENABLED": "false",
+    "FELIX_PROMETHEUSMETRICSENABLED": "false",
+    "AUTODETECT_POLL_INTERVAL": "1s",
+}
+
+
+class Cluster:
+    """The nodes, and pods on them by name ("<node>-<label>")."""
+
+    def __init__(self, lab: Lab, directory: Path, *, ipv6: bool, environ: dict[str, str]) -> None:
+        self.lab = lab
+        self.ipv6 = ipv6
+        self.environ = {**ENVIRON, **environ}
+        self.directory = directory
+        self.store = Store(directory / "store.db")
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, Pod] = {}
+        router = lab.namespace("router")
+        router.set_sysctl("ipv4/ip_forward", "1")
+        router.set_sysctl("ipv6/conf/all/forwarding", "1")
+        for subnet in ("0", "1"):
+            lab.plug(router, f"eth{subnet}", subnet, f"10.0.{subnet}.254/24", f"fd00:{subnet}::254/64")
+
+    def start(self, name: str, subnet: str, number: int) -> Node:
+        ns = self.lab.namespace(name)
+        self.lab.plug(ns, "eth0", subnet, f"10.0.{subnet}.{number}/24", f"fd00:{subnet}::{number}/64")
+        ns.do("route", "add", "default", "via", f"10.0.{subnet}.254")
+        ns.do("-6", "route", "add", "default", "via", f"fd00:{subnet}::254")
+        node = Node(ns, name, self.directory / name, self.store, more=dict(self.environ))
+        self.nodes[name] = node.run()
+        self.lab.stack.callback(node.end)
+        return node
+
+    def add_pod(self, node: str, label: str) -> Pod:
+        pod = Pod(self.lab.namespace(f"{node}{label}"), f"{node}{label}-{os.getpid()}", ipv6=self.ipv6)
+        self.pods[f"{node}-{label}"] = self.nodes[node].add(pod)
+        return pod
+
+    def until_all_reach_all(self, timeout_s: float = 30.0) -> None:
+        until_all_reach_all(list(self.pods.values()), timeout_s)
+
+
+def start_cluster(lab: Lab, directory: Path, pools: Iterable[IPPool], *, ipv6: bool = True, **environ: str) -> Cluster:
+    """Three nodes that are ready, one pod ("<node>-a") on each."""
+    made = Cluster(lab, directory, ipv6=ipv6, environ=environ)
+    made.store.put(*pools)
+    for number, (name, subnet) in enumerate(SUBNETS.items(), 1):
+        made.start(name, subnet, number)
+    for node in made.nodes.values():
+        node.until_ready()
+    for name in SUBNETS:
+        made.add_pod(name, "a")
+    return made

@@ -1,0 +1,23 @@
+"""IPIP needs a kernel that has it: a user-mode one, started for the purpose."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.bird
+@pytest.mark.netns
+@pytest.mark.timeout(600)
+def test_pods_reach_one_another_over_ipip() -> None:
+    inside = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/netns/inside_uml_agent.py"]
+    run = [ROOT / "tests/setup/uml/uml-run.sh", "-m", "1536", "-t", "560", "-w", ROOT, "--", *inside]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=580)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
