@@ -50,7 +50,8 @@ class LocalStore:
     """A Datastore (see client.py) in the SQLite file ``path``, created when missing at the first use.
 
     ``poll_s`` bounds how late a watch sees what another process wrote; ``corrupt(key, why)`` is told of records left
-    out of lists. Revisions are integers. Safe with threads; a forked child opens connections of its own.
+    out of lists. Revisions are integers. Safe with threads; a forked child opens connections of its own, but must not
+    be forked while another thread is inside a call: SQLite's locks would stay held in the child.
     """
 
     max_commit = 512

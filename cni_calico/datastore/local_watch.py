@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from os import getpid
+from os import getpid, register_at_fork
 
 from cni_calico.datastore.client import Event
 from cni_calico.datastore.local_file import translated
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
     from cni_calico.datastore.local import LocalStore
     from cni_calico.model.keys import ListKey
+
+# Held while the thread is inside SQLite: whose own locks a fork would otherwise copy, held for ever, into the child.
+_in_sqlite = threading.Lock()
+register_at_fork(before=_in_sqlite.acquire, after_in_parent=_in_sqlite.release, after_in_child=_in_sqlite.release)
 
 READ_S = 5.0  # to read changes: local, so only a stuck disk needs longer
 
@@ -52,7 +56,7 @@ class Feed:
         with self.changed:
             if revision > self.latest:
                 self.latest = revision
-            self.changed.notify_all()
+                self.changed.notify_all()
 
     def stop(self) -> None:
         """End the thread; watches raise DatastoreUnavailable."""
@@ -81,15 +85,17 @@ class Feed:
         except CalicoError as e:
             self._fail(e)
         finally:
-            self._pool.give(connection, file)
+            with _in_sqlite:
+                self._pool.give(connection, file)
 
     def _poll(self, connection: sqlite3.Connection, file: tuple[int, int]) -> None:
         seen = None
         while not self._stop.is_set():
-            version = connection.execute("PRAGMA data_version").fetchone()[0]
-            if version != seen:
-                seen = version
-                self.announce(newest_revision(connection))
+            with _in_sqlite:
+                version = connection.execute("PRAGMA data_version").fetchone()[0]
+                newest = newest_revision(connection) if version != seen else -1
+            seen = version
+            self.announce(newest)
             if self._pool.generation() != (self.pid, *file):
                 raise DatastoreUnavailable(f"cannot watch datastore {self._pool.path}: the file was replaced")
             self._stop.wait(self._poll_s)

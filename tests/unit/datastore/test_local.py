@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import stat
 import threading
@@ -377,3 +378,22 @@ def test_a_closed_store_is_unavailable(store: LocalStore, soon: Deadline) -> Non
     for call in (lambda: store.get(ONE, soon), lambda: store.commit([Write.remove(ONE)], soon), lambda: watch.next(5)):
         with pytest.raises(DatastoreUnavailable, match="closed"):
             call()
+
+
+def test_forking_beside_watches_does_not_lock_the_child(path: str, soon: Deadline) -> None:
+    """SQLite has locks of its own, for the whole process; the watching threads must not hold one while it forks."""
+    stores = [LocalStore(f"{path}{i}", poll_s=0.0001) for i in range(4)]
+    watches = [store.watch(HandleList(), 0) for store in stores]
+    for watch in watches:
+        assert not watch.next(0.01)
+    for _ in range(100):
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            for store in stores:
+                store.commit([Write.put(ONE, {})], soon)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    for store in stores:
+        store.close()
