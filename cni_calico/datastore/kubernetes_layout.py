@@ -214,7 +214,8 @@ def read_pod(obj: JSON, prefix: str) -> Found:
     if (obj["metadata"].get("annotations") or {}).get(crd_pods.POD_IP) == "":
         for field in ("containerID", "ipNetworks", "ipNATs"):
             found[1]["spec"].pop(field, None)
-    return found[0], PodDocument(found[1], obj)
+    metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
+    return found[0], PodDocument(found[1], {**obj, "metadata": metadata})
 
 
 def _read_namespace(obj: JSON) -> Found:

@@ -18,6 +18,7 @@ from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.client import Datastore, Document
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.datastore.grouped import GroupedStore
+from cni_calico.datastore.kubernetes_objects import KubernetesObjects
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, NodeNotSetUp
 from cni_calico.ipam import protocol
@@ -33,6 +34,7 @@ from cni_calico.model.settings import DatastoreConfig
 from cni_calico.nodeagent.caches import CLUSTER, ClusterCaches
 from cni_calico.nodeagent.cni_metrics import CniMetrics
 from cni_calico.nodeagent.connections import Request
+from cni_calico.nodeagent.kubernetes_caches import KubernetesCaches
 from cni_calico.nodeagent.node_endpoints import NodeEndpoints
 from cni_calico.plugin.host import Host
 from cni_calico.plugin.teardown import remove_links_together
@@ -52,16 +54,45 @@ class BackendKey:
 class Backend:
     """One open datastore with what is known of it."""
 
-    def __init__(self, store: Datastore, node: str, log: Log) -> None:
+    def __init__(self, store: Datastore, config: DatastoreConfig, node: str, log: Log) -> None:
         self.store = store
+        self._config = config
+        self._node = node
+        self._corrupt = lambda key, why: log.error(f"cannot read {key}: {why}")
+        self._opening = threading.Lock()
+        self._kubernetes: KubernetesCaches | None = None
         self.grouped = GroupedStore(store)
-        self.caches = ClusterCaches(store, node, lambda key, why: log.error(f"cannot read {key}: {why}"))
+        self.caches = ClusterCaches(store, node, self._corrupt)
         self.allocator = GroupAllocator(store, self.caches)
         self.endpoints = NodeEndpoints(self.grouped, node)
         self.used_at = time.monotonic()
 
+    def kubernetes(self) -> KubernetesCaches:
+        """Pods and namespaces of the Kubernetes that the configuration names. Raises DatastoreError."""
+        from cni_calico.datastore.kubernetes import KubernetesStore
+
+        with self._opening:
+            if self._kubernetes is None:
+                store = self.store if isinstance(self.store, KubernetesStore) else None
+                self._kubernetes = KubernetesCaches(
+                    store or KubernetesStore(self._config.kubernetes), self._node, self._corrupt
+                )
+            return self._kubernetes
+
+    def door(self, *, adding: bool) -> Datastore:
+        """The datastore with this node's endpoints answered from memory.
+
+        An ADD's writes find out by themselves what memory missed; of pods the watch tells a DEL what there is.
+        """
+        if self._config.type == "kubernetes":
+            return self.kubernetes().door(self.grouped, may_miss=not adding)
+        return self.endpoints.door(may_miss=adding)
+
     def close(self) -> None:
         self.caches.stop()
+        if self._kubernetes is not None:
+            self._kubernetes.stop()
+            self._kubernetes.api.close()
         self.store.close()
 
 
@@ -117,7 +148,7 @@ class Resident:
             self._roots.append(root)
             config = in_root(config, Files(root))
         self.log.info(f"opening datastore {config.type} for node {node}")
-        return Backend(open_datastore(config), node, self.log)
+        return Backend(open_datastore(config), config, node, self.log)
 
     def _remove_links(self, names: Sequence[str]) -> Sequence[BaseException | None]:
         try:
@@ -177,8 +208,10 @@ class ResidentServices(Services):
 
     def store(self, config: DatastoreConfig) -> Datastore:
         """For an ADD without reads: what it creates tells by a conflict that it was there."""
-        may_miss = self._request.environ.get("CNI_COMMAND") == "ADD"
-        return self._backend(config).endpoints.door(may_miss=may_miss)
+        return self._backend(config).door(adding=self._request.environ.get("CNI_COMMAND") == "ADD")
+
+    def kubernetes(self, config: DatastoreConfig) -> KubernetesObjects:
+        return self._backend(config).kubernetes()
 
     def fresh_store(self, config: DatastoreConfig) -> Datastore:
         return self._backend(config).grouped

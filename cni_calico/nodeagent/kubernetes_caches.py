@@ -1,0 +1,113 @@
+"""The node's pods and the namespaces in memory, for the resident server: what a call would ask the API server for.
+
+Rule: a remembered pod counts only if its UID is the one that the runtime calls by; else, and while the watch is not up
+to date, the server is asked. Our own writes are learnt at once, before the watch brings them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cni_calico.datastore.cache import Cache
+from cni_calico.datastore.client import (
+    CommitConflict,
+    Committed,
+    Datastore,
+    Listing,
+    Revision,
+    RoundTrips,
+    Versioned,
+    Watch,
+    Write,
+)
+from cni_calico.datastore.kubernetes import KubernetesStore
+from cni_calico.datastore.kubernetes_layout import NAMESPACE, pod_of_prefix
+from cni_calico.datastore.kubernetes_objects import KubernetesObjects, is_pod
+from cni_calico.deadline import Deadline
+from cni_calico.model.crd_pods import endpoint_key
+from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList
+
+
+def _as_it_is(versioned: Versioned) -> Versioned:
+    return versioned
+
+
+class KubernetesCaches(KubernetesObjects):
+    """Kubernetes' objects of one node, out of watches."""
+
+    def __init__(self, store: KubernetesStore, node: str, corrupt: Callable[[Key, str], None]) -> None:
+        super().__init__(store.api)
+        self._node = node
+        escaped = node.replace("-", "--")
+        self.pods: Cache[Versioned] = Cache(
+            store, ResourceList("WorkloadEndpoint", "", f"{escaped}-k8s-"), decode=_as_it_is, corrupt=corrupt
+        )
+        self.namespaces: Cache[Versioned] = Cache(store, ResourceList(NAMESPACE), decode=_as_it_is, corrupt=corrupt)
+
+    def pod(self, namespace: str, name: str, uid: str, deadline: Deadline) -> Mapping[str, Any] | None:
+        found = self.pods.get(endpoint_key(namespace, name, self._node))
+        pod: Mapping[str, Any] | None = getattr(found.value, "pod", None) if found is not None else None
+        if pod is not None and self.pods.healthy and is_pod(pod, uid):
+            return pod
+        return super().pod(namespace, name, uid, deadline)
+
+    def namespace(self, name: str, deadline: Deadline) -> Mapping[str, Any] | None:
+        found = self.namespaces.get(ResourceKey(NAMESPACE, name)) if self.namespaces.healthy else None
+        return super().namespace(name, deadline) if found is None else found.value
+
+    def door(self, store: Datastore, *, may_miss: bool) -> Datastore:
+        """``store`` with this node's endpoints answered from memory. ``may_miss``: what is not known does not exist."""
+        return _Door(self, store, may_miss)
+
+    def stop(self) -> None:
+        self.pods.stop()
+        self.namespaces.stop()
+
+
+class _Door:
+    def __init__(self, caches: KubernetesCaches, store: Datastore, may_miss: bool) -> None:
+        self._pods = caches.pods
+        self._store = store
+        self._may_miss = may_miss
+        self.max_commit = store.max_commit
+
+    @property
+    def identity(self) -> str:
+        return self._store.identity
+
+    @property
+    def round_trips(self) -> RoundTrips:
+        return self._store.round_trips
+
+    def get(self, key: Key, deadline: Deadline) -> Versioned | None:
+        return self._store.get(key, deadline)
+
+    def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
+        return self._store.get_many(keys, deadline)
+
+    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+        key = pod_of_prefix(listing) if isinstance(listing, ResourceList) and revision is None else None
+        if key is None or not self._pods.healthy:
+            return self._store.list(listing, deadline, revision=revision)
+        found = self._pods.get(key)
+        if found is not None:
+            return Listing([found], found.revision)
+        return Listing([], "") if self._may_miss else self._store.list(listing, deadline)
+
+    def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
+        try:
+            committed = self._store.commit(writes, deadline)
+        except CommitConflict as e:
+            for failed in e.failed:
+                if failed.current is not None:
+                    self._pods.apply(Committed(failed.current.revision, (failed.current,)))
+            raise
+        self._pods.apply(committed)
+        return committed
+
+    def watch(self, listing: ListKey, revision: Revision) -> Watch:
+        return self._store.watch(listing, revision)
+
+    def close(self) -> None:
+        """The resident server closes it."""
