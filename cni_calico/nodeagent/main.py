@@ -59,8 +59,10 @@ def _run(chosen: set[str]) -> int:
         for name, command in _commands().items():
             if name in chosen:
                 code = command(chosen)
-                if code or not chosen & set(SERVICES):
+                if code:
                     return code
+        if not chosen & set(SERVICES):
+            return 0
         from cni_calico.nodeagent.parts import Parts
 
         return Parts(chosen & set(SERVICES), os.environ).run()
