@@ -7,10 +7,13 @@ from typing import Any
 
 from cni_calico.errors import InvalidConfig
 
+_SECRET = ("token", "key", "password", "secret", "certificate")
+
 
 def wrong(field: str, expected: str, value: Any) -> InvalidConfig:
-    """The error for a value of the wrong kind; long values are shortened."""
-    shown = repr(value)
+    """The error for a value of the wrong kind; long values are shortened, those of secrets not shown at all."""
+    secret = any(word in field.rpartition(".")[2] for word in _SECRET)
+    shown = f"a value of type {type(value).__name__}" if secret else repr(value)
     return InvalidConfig(
         f"cannot parse the network configuration: {field}: expected {expected}, got "
         f"{shown if len(shown) <= 80 else shown[:77] + '...'}"

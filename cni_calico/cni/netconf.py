@@ -15,12 +15,14 @@ from typing import Any
 from cni_calico import names
 from cni_calico.cni import versions
 from cni_calico.cni.fields import Fields, wrong
+from cni_calico.cni.mesos import MesosLabels, parse_mesos
 from cni_calico.errors import DecodeFailure, IncompatibleVersion, InvalidConfig
 from cni_calico.model.settings import LOCAL_PATH, DatastoreConfig, KubernetesAccess
 
 NODENAME_FILE = "/var/lib/calico/nodename"
 ENDPOINT_STATUS_DIR = "/var/run/calico/endpoint-status"
 MTU_MAX = 65535
+NODE_NAME_MAX = 253
 QUEUES_MAX = 4096  # the kernel's own limit for veth
 
 
@@ -87,6 +89,8 @@ class NetConf:
     endpoint_status_dir: str = ENDPOINT_STATUS_DIR
     require_mtu_file: bool = False
     ipam_lock_file: str = ""
+    dns: Mapping[str, Any] = field(default_factory=dict)
+    mesos: MesosLabels = field(default_factory=MesosLabels)
     runtime_config: Mapping[str, Any] = field(default_factory=dict)
     prev_result: Mapping[str, Any] | None = None
     valid_attachments: tuple[Attachment, ...] | None = None
@@ -133,9 +137,6 @@ def parse_netconf(document: Mapping[str, Any], environ: Mapping[str, str], comma
     _require_network_name(name)
     control = top.section("feature_control")
     kubernetes = top.section("kubernetes")
-    timeout = top.number("policy_setup_timeout_seconds", low=-(2**31))
-    if timeout < 0:
-        raise wrong("policy_setup_timeout_seconds", "a number of seconds, 0 or more", timeout)
     return NetConf(
         name=name,
         cni_version=version,
@@ -146,8 +147,8 @@ def parse_netconf(document: Mapping[str, Any], environ: Mapping[str, str], comma
         raw=document,
         mtu=top.number("mtu", high=MTU_MAX),
         num_queues=top.number("num_queues", 1, high=QUEUES_MAX) or 1,
-        nodename=top.text("nodename").strip(),
-        hostname=top.text("hostname").strip(),
+        nodename=_parse_node_name(top, "nodename"),
+        hostname=_parse_node_name(top, "hostname"),
         nodename_file=top.text("nodename_file") or NODENAME_FILE,
         nodename_file_optional=top.flag("nodename_file_optional"),
         kubernetes_node_name=kubernetes.text("node_name").strip(),
@@ -156,11 +157,13 @@ def parse_netconf(document: Mapping[str, Any], environ: Mapping[str, str], comma
         allow_ip_forwarding=top.section("container_settings").flag("allow_ip_forwarding"),
         ip_addrs_no_ipam=control.flag("ip_addrs_no_ipam"),
         floating_ips=control.flag("floating_ips"),
-        readiness_gates=top.texts("readiness_gates"),
-        policy_setup_timeout_s=timeout,
+        readiness_gates=_parse_gates(top),
+        policy_setup_timeout_s=_parse_policy_timeout(top),
         endpoint_status_dir=top.text("endpoint_status_dir") or ENDPOINT_STATUS_DIR,
         require_mtu_file=top.flag("require_mtu_file"),
         ipam_lock_file=top.text("ipam_lock_file"),
+        dns=top.mapping("dns"),
+        mesos=parse_mesos(top.section("args")),
         runtime_config=top.mapping("runtimeConfig"),
         prev_result=None if document.get("prevResult") is None else top.mapping("prevResult"),
         valid_attachments=_parse_attachments(top),
@@ -176,6 +179,38 @@ def _require_network_name(name: str) -> None:
             f"invalid characters found in network name: {shown!r}",
             details=f"a name matches [a-zA-Z0-9][a-zA-Z0-9_.-]*, at most {names.NETWORK_NAME_MAX} characters",
         )
+
+
+def require_node_name(name: str, where: str) -> None:
+    """A node's name is part of keys, so it may not be just anything. Raises InvalidConfig."""
+    if not names.valid_identifier(name) or len(name) > NODE_NAME_MAX:
+        raise wrong(where, f"a node's name ([a-zA-Z0-9_.-], at most {NODE_NAME_MAX} characters)", name)
+
+
+def _parse_node_name(top: Fields, key: str) -> str:
+    name = top.text(key).strip()
+    if name:
+        require_node_name(name, key)
+    return name
+
+
+def _parse_gates(top: Fields) -> tuple[str, ...]:
+    gates = top.texts("readiness_gates")
+    for gate in gates:
+        scheme, separator, rest = gate.partition("://")
+        host = rest.partition("/")[0]
+        if scheme not in ("http", "https") or not separator or not host or not gate.isascii() or not gate.isprintable():
+            raise InvalidConfig(
+                f"Invalid URL set for ReadinessGates: {gate!r}", details="readiness_gates holds http and https URLs"
+            )
+    return gates
+
+
+def _parse_policy_timeout(top: Fields) -> int:
+    timeout = top.number("policy_setup_timeout_seconds", low=-(2**31))
+    if timeout < 0:
+        raise wrong("policy_setup_timeout_seconds", "a number of seconds, 0 or more", timeout)
+    return timeout
 
 
 def _parse_ipam(ipam: Fields) -> IpamSection:

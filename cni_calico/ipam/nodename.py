@@ -1,7 +1,8 @@
 """The name under which this node is known to Calico.
 
 Rule: nodename > contents of nodename_file > hostname > the OS host name; trimmed; only the OS host name is lower-cased.
-The file must exist unless nodename_file_optional; at node boot ADD waits a little for it.
+The file must exist unless nodename_file_optional; at node boot ADD waits a little for it. A configuration that has a
+nodename and names no file needs none: such a host may have no agent that would write it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from cni_calico.cni.netconf import NetConf
+from cni_calico.cni.netconf import NetConf, require_node_name
 from cni_calico.deadline import Deadline
 from cni_calico.errors import NodeNotSetUp
 from cni_calico.kernel.files import Files
@@ -19,26 +20,43 @@ _POLL_S = 0.05
 
 
 def read_nodename(conf: NetConf, files: Files, deadline: Deadline, *, wait_s: float = 0.0) -> str:
-    """The node name. Raises NodeNotSetUp when it cannot be known (the text is the one users look for)."""
+    """The node name. Raises NodeNotSetUp when it cannot be known (the text is the one users look for), InvalidConfig
+    for a name that no node can have.
+    """
+    if conf.nodename and not conf.raw.get("nodename_file"):
+        return conf.nodename
+    written = _read_file(conf, files, deadline.sooner(wait_s))
     if conf.nodename:
         return conf.nodename
-    limit = deadline.sooner(wait_s)
+    if written:
+        require_node_name(written, f"the contents of {conf.nodename_file}")
+        return written
+    return conf.hostname or os_host_name()
+
+
+def os_host_name() -> str:
+    """The host's own name, as upstream spells it."""
+    return os.uname().nodename.strip().lower()
+
+
+def _read_file(conf: NetConf, files: Files, limit: Deadline) -> str:
+    """What is in the file; "" when it is optional and not there."""
     while True:
         try:
-            name = files.read_text(conf.nodename_file).strip()
+            return files.read_text(conf.nodename_file).strip()
         except OSError as e:
             if conf.nodename_file_optional:
-                break
+                return ""
             if limit.expired():
-                raise NodeNotSetUp(
-                    f"stat {conf.nodename_file}: {(e.strerror or str(e)).lower()}: check that the calico/node "
-                    "container is running and has mounted /var/lib/calico/",
-                    details="calico-node writes the file once its start-up succeeded; or set nodename in the "
-                    "configuration, or nodename_file_optional",
-                ) from e
-            time.sleep(_POLL_S)
-            continue
-        if name:
-            return name
-        break
-    return conf.hostname or os.uname().nodename.strip().lower()
+                raise _missing(conf.nodename_file, (e.strerror or str(e)).lower()) from e
+        except UnicodeDecodeError as e:
+            raise _missing(conf.nodename_file, "it is not text") from e
+        time.sleep(_POLL_S)
+
+
+def _missing(path: str, why: str) -> NodeNotSetUp:
+    return NodeNotSetUp(
+        f"stat {path}: {why}: check that the calico/node container is running and has mounted /var/lib/calico/",
+        details="calico-node writes the file once its start-up succeeded; or set nodename in the configuration, or "
+        "nodename_file_optional",
+    )

@@ -1,133 +1,121 @@
 """GC: what this network holds on this node for attachments that no longer exist.
 
 Rule: an attachment is resolved through its endpoint record, since network names and container IDs may both contain
-dots; a bare handle is released only when it can mean nothing else. When in doubt, keep. Never another node's, never
-another network's. All failures are reported together.
+dots; a bare handle is released only when it can mean nothing else (ipam/garbage.py). When in doubt, keep. Never another
+node's, never another network's. All failures are reported together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig, TeardownIncomplete
+from cni_calico.errors import CalicoError
+from cni_calico.ipam.garbage import Orphan, find_orphans, read_endpoints, require_none, require_valid_list
 from cni_calico.ipam.nodename import read_nodename
+from cni_calico.ipam.ready import require_ready
 from cni_calico.ipam.services import Services
-from cni_calico.model.codec import decode_block, decode_endpoint
-from cni_calico.model.keys import BlockKey, BlockList, ResourceKey, ResourceList
 from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.plugin.attachment import Attachment
+from cni_calico.plugin.attachment import KUBERNETES, PLAIN, Attachment
 from cni_calico.plugin.delete import Removal
+
+USUAL_IFNAME = "eth0"  # of an attachment that died before its endpoint was recorded
+_SAME_VETH = 11  # outside Kubernetes so many characters of the container ID name the host interface
 
 
 def collect_garbage(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
     """Raises TeardownIncomplete naming everything that could not be removed."""
-    if conf.valid_attachments is None:
-        raise InvalidConfig(
-            "cannot collect garbage: cni.dev/valid-attachments is missing",
-            details="without the list of valid attachments everything would have to go; nothing was removed",
-        )
+    valid = require_valid_list(conf)
     node = read_nodename(conf, services.files, deadline)
-    endpoints = tuple(_endpoints_of(node, conf, services, deadline))
-    valid = {(item.container_id, item.ifname) for item in conf.valid_attachments}
-    failures = []
-    for endpoint in endpoints:
-        if (endpoint.container_id, endpoint.endpoint) in valid:
-            continue
-        try:
-            _collect_endpoint(endpoint, call, conf, services, deadline)
-        except CalicoError as e:
-            failures.append(f"{endpoint.metadata.name}: {e.message}")
+    require_ready(services, conf.datastore, deadline)
+    collection = _Collection(call, conf, services, deadline)
+    found = read_endpoints(services.fresh_store(conf.datastore), node, deadline)
+    collection.failures += found.unreadable
+    for endpoint in found.endpoints:
+        if (endpoint.container_id, endpoint.endpoint) not in valid:
+            collection.attempt(endpoint.metadata.name, collection.collect_endpoint, endpoint)
     if conf.ipam.is_calico:
-        containers = {container for container, _ in valid} | {e.container_id for e in endpoints}
-        failures += _collect_handles(node, containers, conf, services, deadline)
+        recorded = {endpoint.container_id for endpoint in found.endpoints}
+        collection.collect_orphans(node, {container for container, _ in valid}, recorded)
     elif conf.ipam.type:
+        collection.attempt(f"IPAM plugin {conf.ipam.type}", collection.forward)
+    require_none(collection.failures)
+
+
+class _Collection:
+    """One GC; ``failures`` collects what could not be removed."""
+
+    def __init__(self, call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+        self.call = call
+        self.conf = conf
+        self.services = services
+        self.deadline = deadline
+        self.failures: list[str] = []
+
+    def attempt(self, what: str, act: Callable[..., None], *arguments: object) -> None:
+        try:
+            act(*arguments)
+        except CalicoError as e:
+            self.failures.append(f"{what}: {e.message}")
+
+    def forward(self) -> None:
         from cni_calico.plugin.delegate import run_delegate
 
-        run_delegate(call, conf, services, deadline, command="GC")
-    if failures:
-        raise TeardownIncomplete("cannot collect all garbage: " + "; ".join(failures))
+        run_delegate(self.call, self.conf, self.services, self.deadline, command="GC")
 
+    def collect_endpoint(self, endpoint: WorkloadEndpoint) -> None:
+        attachment = Attachment(
+            network=self.conf.name,
+            node=endpoint.node,
+            orchestrator=endpoint.orchestrator,
+            namespace=endpoint.metadata.namespace,
+            workload=endpoint.pod or endpoint.container_id,
+            container_id=endpoint.container_id,
+            ifname=endpoint.endpoint,
+        )
+        if self._belongs(endpoint, attachment):
+            self._remove(attachment)
 
-def _endpoints_of(node: str, conf: NetConf, services: Services, deadline: Deadline) -> Iterator[WorkloadEndpoint]:
-    for item in services.store(conf.datastore).list(ResourceList("WorkloadEndpoint"), deadline).items:
-        if not isinstance(item.key, ResourceKey):
-            continue
-        try:
-            endpoint = decode_endpoint(item.key, item.value)
-        except CorruptRecord as e:
-            services.log.error(f"kept: {e.message}")
-            continue
-        if endpoint.node == node and endpoint.container_id:
-            yield endpoint
+    def _belongs(self, endpoint: WorkloadEndpoint, attachment: Attachment) -> bool:
+        """Whether the endpoint is this network's: its addresses are, or it is in no other network."""
+        if self.conf.ipam.is_calico:
+            allocator = self.services.allocator(self.conf.datastore)
+            held = {a.address for h in attachment.handle_ids[:2] for a in allocator.addresses_of(h, self.deadline)}
+            if held & {network.network_address for network in endpoint.ip_networks}:
+                return True
+        return endpoint.profiles == (self.conf.name,)
 
-
-def _collect_endpoint(
-    endpoint: WorkloadEndpoint, call: Call, conf: NetConf, services: Services, deadline: Deadline
-) -> None:
-    attachment = Attachment(
-        network=conf.name,
-        node=endpoint.node,
-        orchestrator=endpoint.orchestrator,
-        namespace=endpoint.metadata.namespace,
-        workload=endpoint.pod or endpoint.container_id,
-        container_id=endpoint.container_id,
-        ifname=endpoint.endpoint,
-    )
-    if not _belongs(endpoint, attachment, conf, services, deadline):
-        return
-    services.log.info(f"collecting {attachment.label}: no longer a valid attachment")
-    its_call = replace(call, container_id=endpoint.container_id, ifname=endpoint.endpoint, netns="")
-    with services.attachment_lock(attachment.label, deadline):
-        Removal(conf, services, attachment, deadline).run(None, its_call)
-
-
-def _belongs(
-    endpoint: WorkloadEndpoint, attachment: Attachment, conf: NetConf, services: Services, deadline: Deadline
-) -> bool:
-    """Whether the endpoint is this network's: its addresses are, or it is in no other network."""
-    if conf.ipam.is_calico:
-        allocator = services.allocator(conf.datastore)
-        held = {a.address for h in attachment.handle_ids[:2] for a in allocator.addresses_of(h, deadline)}
-        if held & {network.network_address for network in endpoint.ip_networks}:
-            return True
-    return endpoint.profiles == (conf.name,)
-
-
-def _collect_handles(
-    node: str, containers: set[str], conf: NetConf, services: Services, deadline: Deadline
-) -> list[str]:
-    """Release addresses of this network and node whose container nobody knows (an ADD that died half way)."""
-    prefix = f"{conf.name}."
-    orphans: set[str] = set()
-    for item in services.store(conf.datastore).list(BlockList(), deadline).items:
-        if not isinstance(item.key, BlockKey):
-            continue
-        try:
-            block = decode_block(item.key, item.value)
-        except CorruptRecord as e:
-            services.log.error(f"kept: {e.message}")
-            continue
-        for attribute in block.attributes:
-            handle_id = attribute.handle_id or ""
-            container = handle_id.removeprefix(prefix)
-            if attribute.secondary.get("node") != node or not handle_id.startswith(prefix):
+    def collect_orphans(self, node: str, valid: Collection[str], recorded: Collection[str]) -> None:
+        """What ADDs that died half way left: addresses, and perhaps an interface, but no endpoint."""
+        store, known = self.services.fresh_store(self.conf.datastore), {*valid, *recorded}
+        orphans, unreadable = find_orphans(store, self.conf.name, node, known, self.deadline)
+        self.failures += unreadable
+        unrecorded = {container[:_SAME_VETH] for container in valid if container not in recorded}
+        for orphan in orphans:
+            if not orphan.pod and orphan.container_id[:_SAME_VETH] in unrecorded:
+                self.services.log.warning(f"kept {orphan.handle_id}: its interface may be a valid attachment's")
                 continue
-            if container not in containers and "." not in container:
-                orphans.add(handle_id)
-    failures = []
-    for handle_id in sorted(orphans):
-        try:
-            _release_orphan(handle_id, conf, services, deadline)
-        except CalicoError as e:
-            failures.append(f"{handle_id}: {e.message}")
-    return failures
+            attachment = plan_orphan(orphan, self.conf.name, node)
+            self.attempt(orphan.handle_id, self._remove, attachment)
+
+    def _remove(self, attachment: Attachment) -> None:
+        self.services.log.info(f"collecting {attachment.label}: no longer a valid attachment")
+        call = replace(self.call, container_id=attachment.container_id, ifname=attachment.ifname, netns="")
+        with self.services.attachment_lock(attachment.label, self.deadline):
+            Removal(self.conf, self.services, attachment, self.deadline).run(None, call)
 
 
-def _release_orphan(handle_id: str, conf: NetConf, services: Services, deadline: Deadline) -> None:
-    with services.ipam_lock(conf, deadline):
-        released = services.allocator(conf.datastore).release_handle(handle_id, deadline)
-    services.log.info(f"collected {', '.join(map(str, released))}, held under {handle_id} by no valid attachment")
+def plan_orphan(orphan: Orphan, network: str, node: str) -> Attachment:
+    """The attachment that a handle without an endpoint was meant for."""
+    return Attachment(
+        network=network,
+        node=node,
+        orchestrator=KUBERNETES if orphan.pod else PLAIN,
+        namespace=orphan.namespace if orphan.pod else "default",
+        workload=orphan.pod or orphan.container_id,
+        container_id=orphan.container_id,
+        ifname=USUAL_IFNAME,
+    )

@@ -11,14 +11,20 @@ from cni_calico.cni.answer import Answer
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.deadline import Deadline
+from cni_calico.ipam.ready import note_synced
 from cni_calico.ipam.services import Services
 from cni_calico.ipam.serving import Handler, run_call
 
 
 def _add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Mapping[str, Any]:
+    from cni_calico.plugin import waits
     from cni_calico.plugin.add import add
 
+    waits.require_features(call, conf)
+    waits.await_gates(conf, deadline)
     result = add(call, conf, services, deadline)
+    note_synced(services)
+    waits.await_policy(call, conf, services, deadline)
     _replay(conf, services)
     return result
 

@@ -1,7 +1,8 @@
 """DEL: interface and routes first, then the endpoint record, then the addresses; whatever is gone already is success.
 
 Rule: a dead datastore never holds up a container's end: the kernel side is removed, what is owed is recorded durably
-(plugin/pending.py) and the answer is success. An address is given back only once its interface and route are gone.
+(plugin/pending.py) and the answer is success. A record that cannot be read is named in an error, once everything else
+is done. An address is given back only once its interface and route are gone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from cni_calico.cni.result import parse_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
     CalicoError,
+    CorruptRecord,
     DatastoreError,
     DeadlineExceeded,
     InvalidConfig,
@@ -26,12 +28,14 @@ from cni_calico.errors import (
     NodeNotSetUp,
     TeardownIncomplete,
 )
-from cni_calico.ipam.nodename import read_nodename
+from cni_calico.ipam.nodename import os_host_name, read_nodename
+from cni_calico.ipam.ready import require_ready
 from cni_calico.ipam.services import Services
 from cni_calico.model.keys import HandleKey
+from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.plugin import pending
 from cni_calico.plugin.attachment import Attachment, plan_attachment
-from cni_calico.plugin.endpoints import Recorded, read_recorded, remove_endpoint
+from cni_calico.plugin.endpoints import Recorded, apply_endpoint, read_recorded, remove_endpoint
 
 if TYPE_CHECKING:
     from cni_calico.ipam.allocator import Allocator
@@ -44,7 +48,8 @@ DATASTORE_PATIENCE_S = 3.5  # of the 5 s in which DEL answers when the datastore
 def delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> bool:
     """Whether everything is released; False: the rest is recorded.
 
-    Raises TeardownIncomplete when the kernel side could not be removed; repeating DEL finishes it.
+    Raises TeardownIncomplete when the kernel side could not be removed, CorruptRecord, DelegateFailed, NotReady;
+    repeating DEL finishes it.
     """
     attachment = plan_attachment(call, conf.name, node_or_host_name(conf, services, deadline))
     with ExitStack() as held:
@@ -58,7 +63,7 @@ def node_or_host_name(conf: NetConf, services: Services, deadline: Deadline) -> 
     try:
         return read_nodename(conf, services.files, deadline)
     except NodeNotSetUp:
-        return conf.hostname or os.uname().nodename.strip().lower()
+        return conf.hostname or os_host_name()
 
 
 def _open_netns(call: Call, services: Services, held: ExitStack) -> int | None:
@@ -80,35 +85,64 @@ class Removal:
     services: Services
     attachment: Attachment
     deadline: Deadline
+    ready: bool = False  # whether the cluster is known to take requests
 
     def run(self, netns: int | None, call: Call) -> bool:
         """Whether everything is released; False: the rest is recorded."""
         store_deadline = self.deadline.sooner(DATASTORE_PATIENCE_S)
         recorded, failure = self._read(store_deadline)
-        self._remove_network(netns, call, recorded)
-        if not self.conf.ipam.is_calico and self.conf.ipam.type:
-            self._release_delegated(call)
-        if failure is None:
-            failure = self._release(recorded, store_deadline)
+        if failure is None and self._has_joined(recorded):
+            self._leave(recorded)
+            return True
+        self._remove_network(netns, call, recorded, sure=failure is None)
+        failure = failure or self._remove_endpoint(recorded, store_deadline)
+        delegate_failure = self._release_delegated(call)
+        failure = self._release(recorded, failure, store_deadline)
+        if isinstance(failure, CorruptRecord):
+            raise failure
+        if failure is not None:
+            self._owe(failure)
+        if delegate_failure is not None:
+            raise delegate_failure
         if failure is None:
             self._forget_intent()
-        else:
-            self._owe(failure)
         return failure is None
 
     def _read(self, deadline: Deadline) -> tuple[Recorded, CalicoError | None]:
+        """What is recorded, and the error that kept it from being read. Raises NotReady."""
+        config = self.conf.datastore
         try:
-            return read_recorded(self.services.store(self.conf.datastore), self.attachment, deadline), None
+            require_ready(self.services, config, deadline)
+            self.ready = True
+            return read_recorded(self.services.store(config), self.attachment, deadline), None
         except (DatastoreError, DeadlineExceeded) as e:
             return Recorded(None, None, ()), e
 
+    # -- a network that joined the endpoint of another ----------------------------------------------------------------
+
+    def _has_joined(self, recorded: Recorded) -> bool:
+        """Whether the interface is another network's, which this one has only added its profile to."""
+        own = recorded.own
+        return own is not None and recorded.is_ours(self.attachment) and self.attachment.network in own.profiles[1:]
+
+    def _leave(self, recorded: Recorded) -> None:
+        def build(found: WorkloadEndpoint | None) -> WorkloadEndpoint:
+            own = found or recorded.own
+            assert own is not None
+            return replace(own, profiles=tuple(name for name in own.profiles if name != self.attachment.network))
+
+        store = self.services.store(self.conf.datastore)
+        apply_endpoint(store, self.attachment.endpoint_key, recorded.stored, build, self.deadline)
+
     # -- kernel -------------------------------------------------------------------------------------------------------
 
-    def _remove_network(self, netns: int | None, call: Call, recorded: Recorded) -> None:
+    def _remove_network(self, netns: int | None, call: Call, recorded: Recorded, *, sure: bool) -> None:
         from cni_calico.plugin.teardown import remove_pod_network
 
         services = self.services
-        for name in self._host_ifnames(recorded):
+        # whose the host's interface of that name is can only be known from the records; the pod's end takes it along
+        by_pod = not sure and bool(call.netns) and not self._prev_host_ifname()
+        for name in ("",) if by_pod else self._host_ifnames(recorded):
             if name and services.remove_link is not None:
                 services.remove_link(name, self.deadline)
                 name = ""  # the host's end is gone; what is left of the pod's end goes below
@@ -145,24 +179,40 @@ class Removal:
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def _release_delegated(self, call: Call) -> None:
-        from cni_calico.plugin.delegate import run_delegate
-
-        run_delegate(call, self.conf, self.services, self.deadline, command="DEL")
-
-    def _release(self, recorded: Recorded, deadline: Deadline) -> CalicoError | None:
-        """Endpoint, then addresses; the error that kept it from finishing."""
-        store = self.services.store(self.conf.datastore)
+    def _remove_endpoint(self, recorded: Recorded, deadline: Deadline) -> CalicoError | None:
+        """The error that kept it from being removed."""
+        if not recorded.is_ours(self.attachment):
+            return None
+        store, key = self.services.store(self.conf.datastore), self.attachment.endpoint_key
         try:
-            if recorded.is_ours(self.attachment):
-                key = self.attachment.endpoint_key
-                remove_endpoint(store, key, self.attachment.container_id, deadline, stored=recorded.stored)
-            if self.conf.ipam.is_calico or not self.conf.ipam.type:
-                with self.services.ipam_lock(self.conf, deadline):
-                    self._release_addresses(self.services.allocator(self.conf.datastore), recorded, deadline)
+            remove_endpoint(store, key, self.attachment.container_id, deadline, stored=recorded.stored)
         except (DatastoreError, DeadlineExceeded) as e:
             return e
         return None
+
+    def _release_delegated(self, call: Call) -> CalicoError | None:
+        """The error of another IPAM plugin, which must not keep the rest from being done."""
+        if self.conf.ipam.is_calico or not self.conf.ipam.type:
+            return None
+        from cni_calico.plugin.delegate import run_delegate
+
+        try:
+            run_delegate(call, self.conf, self.services, self.deadline, command="DEL")
+        except CalicoError as e:
+            return e
+        return None
+
+    def _release(self, recorded: Recorded, failure: CalicoError | None, deadline: Deadline) -> CalicoError | None:
+        """Release the addresses, unless the datastore has failed already; the error that kept it from finishing."""
+        may = self.ready and (failure is None or isinstance(failure, CorruptRecord))
+        if not may or (self.conf.ipam.type and not self.conf.ipam.is_calico):
+            return failure
+        try:
+            with self.services.ipam_lock(self.conf, deadline):
+                self._release_addresses(self.services.allocator(self.conf.datastore), recorded, deadline)
+        except (DatastoreError, DeadlineExceeded) as e:
+            return failure or e
+        return failure
 
     def _release_addresses(self, allocator: Allocator, recorded: Recorded, deadline: Deadline) -> None:
         others = {n.network_address for e in recorded.same_container(self.attachment) for n in e.ip_networks}

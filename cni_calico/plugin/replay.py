@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, DatastoreError
+from cni_calico.errors import CalicoError, DatastoreError, NotReady
+from cni_calico.ipam.ready import require_ready
 from cni_calico.ipam.services import Services
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.settings import DatastoreConfig
@@ -64,7 +65,7 @@ def replay_intents(
         except (CalicoError, OSError) as e:
             report.kept += 1
             services.log.warning(f"the DEL intent {name} is kept: {e}")
-            if isinstance(e, DatastoreError):
+            if isinstance(e, DatastoreError | NotReady):
                 break  # the next one would meet the same datastore
     return report
 
@@ -77,6 +78,7 @@ def _replay(services: Services, name: str, deadline: Deadline) -> None:
     with services.attachment_lock(label, deadline.sooner(LOCK_PATIENCE_S)):
         if pending.read_intent(services.files, services.state_dir, name) is None:
             return  # an ADD has taken it back, or somebody else was faster
+        require_ready(services, intent.datastore, deadline)
         store = services.store(intent.datastore)
         namespace, endpoint = intent.endpoint
         if endpoint:

@@ -1,0 +1,144 @@
+"""GC's part of address management: what is allocated to containers that nobody knows any more.
+
+Rule: a handle is released only when it can mean nothing else than a container of this network on this node, for network
+names and container IDs may both contain dots; when in doubt it is kept. What cannot be read is kept and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from cni_calico import names
+from cni_calico.cni.environment import Call
+from cni_calico.cni.netconf import NetConf
+from cni_calico.datastore.client import Datastore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig, TeardownIncomplete
+from cni_calico.ipam.nodename import read_nodename
+from cni_calico.ipam.ready import require_ready
+from cni_calico.ipam.services import Services
+from cni_calico.model.codec import decode_block, decode_endpoint
+from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, ResourceList
+from cni_calico.model.resources import WorkloadEndpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A handle whose container is unknown; ``namespace`` and ``pod`` are "" outside Kubernetes."""
+
+    handle_id: str
+    container_id: str
+    namespace: str = ""
+    pod: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """The node's endpoints, and the error of each that cannot be read."""
+
+    endpoints: tuple[WorkloadEndpoint, ...]
+    unreadable: tuple[str, ...]
+
+
+def require_valid_list(conf: NetConf) -> frozenset[tuple[str, str]]:
+    """(container ID, interface) of every valid attachment. Raises InvalidConfig without a list."""
+    if conf.valid_attachments is None:
+        raise InvalidConfig(
+            "cannot collect garbage: cni.dev/valid-attachments is missing",
+            details="without the list of valid attachments everything would have to go; nothing was removed",
+        )
+    return frozenset((item.container_id, item.ifname) for item in conf.valid_attachments)
+
+
+def read_endpoints(store: Datastore, node: str, deadline: Deadline) -> Endpoints:
+    """The endpoints of one node. Raises DatastoreError."""
+    listing = store.list(ResourceList("WorkloadEndpoint"), deadline)
+    found, unreadable = [], [why for key, why in listing.unreadable if _may_be_of(key, node)]
+    for item in listing.items:
+        if not isinstance(item.key, ResourceKey):
+            continue
+        try:
+            endpoint = decode_endpoint(item.key, item.value)
+        except CorruptRecord as e:
+            if _may_be_of(item.key, node):
+                unreadable.append(e.message)
+            continue
+        if endpoint.node == node and endpoint.container_id:
+            found.append(endpoint)
+    return Endpoints(tuple(found), tuple(unreadable))
+
+
+def _may_be_of(key: Key, node: str) -> bool:
+    """Whether an endpoint that cannot be read is this node's, as far as its name tells."""
+    try:
+        return isinstance(key, ResourceKey) and names.parse_endpoint_name(key.name)[0] == node
+    except ValueError:
+        return True
+
+
+def find_orphans(
+    store: Datastore, network: str, node: str, known: Collection[str], deadline: Deadline
+) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
+    """(handles of this network and node whose container is not ``known``, errors of blocks that cannot be read)."""
+    orphans: dict[str, Orphan] = {}
+    listing = store.list(BlockList(), deadline)
+    unreadable = [why for _, why in listing.unreadable]
+    for item in listing.items:
+        if not isinstance(item.key, BlockKey):
+            continue
+        try:
+            block = decode_block(item.key, item.value)
+        except CorruptRecord as e:
+            unreadable.append(e.message)
+            continue
+        for attribute in block.attributes:
+            orphan = _parse_orphan(attribute.handle_id or "", attribute.secondary, network, node)
+            if orphan is not None and orphan.container_id not in known:
+                orphans[orphan.handle_id] = orphan
+    return tuple(orphans[handle_id] for handle_id in sorted(orphans)), tuple(unreadable)
+
+
+def _parse_orphan(handle_id: str, secondary: Mapping[str, str], network: str, node: str) -> Orphan | None:
+    container = handle_id.removeprefix(f"{network}.")
+    if container == handle_id or not container or "." in container or secondary.get("node") != node:
+        return None
+    return Orphan(handle_id, container, secondary.get("namespace", ""), secondary.get("pod", ""))
+
+
+def collect_addresses(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+    """GC of the calico-ipam executable, which somebody else's plugin delegates to.
+
+    Addresses of containers that have an endpoint are left to calico's own GC, which takes the interface down first.
+    Raises TeardownIncomplete naming everything that could not be released.
+    """
+    valid = require_valid_list(conf)
+    node = read_nodename(conf, services.files, deadline)
+    require_ready(services, conf.datastore, deadline)
+    store = services.store(conf.datastore)
+    endpoints = read_endpoints(store, node, deadline)
+    known = {container for container, _ in valid} | {e.container_id for e in endpoints.endpoints}
+    orphans, unreadable = find_orphans(store, conf.name, node, known, deadline)
+    failures = [*endpoints.unreadable, *unreadable]
+    for orphan in orphans:
+        try:
+            _release_orphan(orphan, conf, services, deadline)
+        except CalicoError as e:
+            failures.append(f"{orphan.handle_id}: {e.message}")
+    require_none(failures)
+
+
+def _release_orphan(orphan: Orphan, conf: NetConf, services: Services, deadline: Deadline) -> None:
+    with services.ipam_lock(conf, deadline):
+        released = services.allocator(conf.datastore).release_handle(orphan.handle_id, deadline)
+    shown = ", ".join(map(str, released)) or "nothing"
+    services.log.info(f"collected {shown}, held under {orphan.handle_id} by no valid attachment")
+
+
+def require_none(failures: Collection[str]) -> None:
+    """Raises TeardownIncomplete when there are any."""
+    if failures:
+        raise TeardownIncomplete(
+            "cannot collect all garbage: " + "; ".join(failures),
+            details="what can be removed has been; a record that cannot be read has been left as it is",
+        )

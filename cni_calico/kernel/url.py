@@ -1,0 +1,29 @@
+"""One HTTP GET, for readiness gates: what a program on this network says of itself.
+
+Rule: no redirects are followed, no body is read, and the whole request ends by its deadline's remaining time per step.
+"""
+
+from __future__ import annotations
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+
+
+def read_status(url: str, deadline: Deadline) -> int:
+    """The status code of a GET. Raises KernelError when there is no answer, DeadlineExceeded."""
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
+    timeout_s = deadline.require(f"ask {url}")
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    make = HTTPSConnection if scheme == "https" else HTTPConnection
+    connection = None
+    try:
+        connection = make(host.rpartition("@")[2], timeout=timeout_s)
+        connection.request("GET", slash + path or "/")
+        return connection.getresponse().status
+    except (OSError, HTTPException, ValueError) as e:
+        raise KernelError(f"cannot ask {url}: {e}", errno=getattr(e, "errno", 0) or 0) from e
+    finally:
+        if connection is not None:
+            connection.close()
