@@ -124,7 +124,6 @@ class FelixSettings:
     metrics_host: str = setting("PrometheusMetricsHost", TEXT, "", "Address they are served on.")
     metrics_port: int = setting("PrometheusMetricsPort", PORT, 9091, "Port they are served on.")
     log_severity: str = setting("LogSeverityScreen", SEVERITIES, "info", "Log level on stderr.")
-    log_file: str = setting("LogFilePath", TEXT, "", "Log file, when file logging is not disabled.")
 
     @property
     def resync_s(self) -> float:
@@ -144,12 +143,12 @@ ELSEWHERE = tuple(  # a text, because a list would take a hundred lines
     failsafe featuredetect featuregates felixhostname floatingips flowlogs genericxdp gogcthreshold gomaxprocs
     gomemorylimit healthtimeout ignorelooserpf interfaceexclude ipsets iptablesfilter iptableslock iptablesmangle
     iptablesmark iptablespostwrite ipv4elevated ipv4normal ipv6elevated ipv6normal ipv4vxlantunnel ipv6vxlantunnel
-    ipiniptunneladdr istio kubenodeport livemigration logaction logdebug logprefix logseverityfile logseveritysys
-    maxipsetsize metadataaddr metadataport mtuifacepattern netlinktimeout nftablesfilter nftablesmangle
-    nftablesmark openstack policysync prometheusgo prometheusprocess prometheuswireguard prometheusmetricsca
-    prometheusmetricscert prometheusmetricskey prometheusmetricsclient prometheusreporter reporting requiremtufile
-    routesource routetablerange serviceloop sidecar typha usageexport usagereporting useinternaldataplane
-    usenodelocal variant vxlantunnelmac windows wireguard workloadsource xdp
+    ipiniptunneladdr istio kubenodeport livemigration logaction logdebug logfilepath logprefix logseverityfile
+    logseveritysys maxipsetsize metadataaddr metadataport mtuifacepattern netlinktimeout nftablesfilter
+    nftablesmangle nftablesmark openstack policysync prometheusgo prometheusprocess prometheuswireguard
+    prometheusmetricsca prometheusmetricscert prometheusmetricskey prometheusmetricsclient prometheusreporter
+    reporting requiremtufile routesource routetablerange serviceloop sidecar typha usageexport usagereporting
+    useinternaldataplane usenodelocal variant vxlantunnelmac windows wireguard workloadsource xdp
     """.split()  # noqa: SIM905
 )
 

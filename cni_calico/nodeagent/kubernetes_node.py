@@ -20,6 +20,7 @@ from cni_calico.model.host import Address, Network
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes_api import KubernetesAPI
 
+NAMESPACE = "kube-system"
 _CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps/"
 _PATCH = "application/strategic-merge-patch+json"
 
@@ -54,11 +55,11 @@ class ApiNode:
     """A KubernetesNode over the API server."""
 
     def __init__(self, api: KubernetesAPI, name: str) -> None:
-        self._api = api
+        self.api = api
         self._name = name
 
     def read_facts(self, deadline: Deadline) -> KubernetesFacts:
-        node = self._api.get(f"/api/v1/nodes/{quote(self._name)}", deadline, f"read Kubernetes node {self._name}")
+        node = self.api.get(f"/api/v1/nodes/{quote(self._name)}", deadline, f"read Kubernetes node {self._name}")
         if node is None:
             raise NodeNotSetUp(
                 f"cannot set up node {self._name}: Kubernetes has no node of that name",
@@ -75,7 +76,7 @@ class ApiNode:
 
     def _config_map(self, name: str, deadline: Deadline) -> Mapping[str, Any] | None:
         try:
-            return self._api.get(_CONFIG_MAPS + name, deadline, f"read ConfigMap kube-system/{name}")
+            return self.api.get(_CONFIG_MAPS + name, deadline, f"read ConfigMap kube-system/{name}")
         except DatastoreDenied:
             return None
 
@@ -89,7 +90,7 @@ class ApiNode:
             "lastTransitionTime": now,
             "lastHeartbeatTime": now,
         }
-        self._api.request(
+        self.api.request(
             "PATCH",
             f"/api/v1/nodes/{quote(self._name)}/status",
             deadline,
@@ -121,3 +122,12 @@ def parse_pod_cidrs(node: Mapping[str, Any]) -> tuple[Network, ...]:
         except ValueError:
             continue
     return tuple(found)
+
+
+def own_namespace() -> str:
+    """The namespace of the pod this runs in, upstream's usual one outside of a pod."""
+    try:
+        with open("/var/run/secrets/kubernetes.io/serviceaccount/namespace") as file:
+            return file.read().strip() or NAMESPACE
+    except OSError:
+        return NAMESPACE

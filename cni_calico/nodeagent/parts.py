@@ -6,6 +6,7 @@ supervisor (or systemd, or the kubelet) starts it again. SIGTERM ends all parts 
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -19,10 +20,12 @@ from cni_calico.nodeagent.doubts import Doubt
 from cni_calico.nodeagent.felix import FelixSettings
 from cni_calico.nodeagent.health import Doors, health_pages
 from cni_calico.nodeagent.keepers import TunnelKeeper, address_keeper, follow
+from cni_calico.nodeagent.kubernetes_node import ApiNode, own_namespace
 from cni_calico.nodeagent.metrics import Metrics
 from cni_calico.nodeagent.numbers import Numbers
 from cni_calico.nodeagent.open import open_context
 from cni_calico.nodeagent.snapshot import Snapshot
+from cni_calico.nodeagent.token import TokenTarget, keep_token
 
 END_S = 4.0
 
@@ -77,6 +80,8 @@ class Parts:
             works["tunnel-addrs"] = lambda: self._tunnels.keeper.run(stopping)
         if "monitor-addresses" in self._chosen:
             works["addresses"] = lambda: address_keeper(self.context, self.node, self._doubt).run(stopping)
+        if "monitor-token" in self._chosen and self._token_target() is not None:
+            works["token"] = self._keep_token
         if "complete-startup" in self._chosen:
             works["complete"] = lambda: announce_network(self.context, stopping)
         return list(works.items())
@@ -111,6 +116,19 @@ class Parts:
         self._doors.keep("health", health, lambda: health_pages(settings.run_dir))
         metrics = (felix.metrics_host, felix.metrics_port) if felix.metrics_enabled else None
         self._doors.keep("metrics", metrics, lambda: {"/metrics": self._metrics.page})
+
+    def _token_target(self) -> TokenTarget | None:
+        """The CNI plugin's kubeconfig, where there is a directory for it that is ours to keep."""
+        settings = self.context.settings
+        wanted = settings.manage_cni and isinstance(self.context.kubernetes, ApiNode)
+        if not wanted or not os.path.isdir(os.path.dirname(settings.cni_kubeconfig)):
+            return None
+        return TokenTarget(settings.cni_kubeconfig, own_namespace(), settings.cni_service_account)
+
+    def _keep_token(self) -> None:
+        target, kubernetes = self._token_target(), self.context.kubernetes
+        if target is not None and isinstance(kubernetes, ApiNode):
+            keep_token(kubernetes.api, target, self.context.files, self._log, wait=self.stopping.wait)
 
     def _follow_only(self, snapshot: Snapshot) -> None:
         self._tunnels.follow(snapshot)

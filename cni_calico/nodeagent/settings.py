@@ -117,12 +117,6 @@ class NodeSettings:
     wait_for_datastore: bool = setting(
         "WAIT_FOR_DATASTORE", FLAG, False, "Wait until the datastore answers instead of failing."
     )
-    bgp_log_severity: str = setting(
-        "BGP_LOGSEVERITYSCREEN",
-        TEXT,
-        "",
-        "Log level of BIRD; BGPConfiguration's logSeverityScreen has the same meaning.",
-    )
 
     # -- default pools
     no_default_pools: bool = setting(
@@ -184,6 +178,12 @@ class NodeSettings:
         "CALICO_CNI_SERVICE_ACCOUNT", TEXT, "calico-cni-plugin", "Service account of the CNI plugin's token."
     )
 
+    cni_kubeconfig: str = setting(
+        "CALICO_CNI_KUBECONFIG",
+        TEXT,
+        "/host/etc/cni/net.d/calico-kubeconfig",
+        "The CNI plugin's kubeconfig as this process sees it.",
+    )
     node_user_id: int = setting(
         "NODE_USER_ID", number(0, 65535), 0, "Owner that -hostpath-init gives the directories.", shown_default="root"
     )
@@ -231,6 +231,7 @@ DATASTORE_VARIABLES: tuple[tuple[str, str, str, str], ...] = (
 WITHOUT_EFFECT: Mapping[str, str] = {
     "CALICO_EARLY_NETWORKING": "dual top-of-rack set-ups are not supported",
     "CALICO_ADVERTISE_CLUSTER_IPS": "set serviceClusterIPs in the BGPConfiguration instead",
+    "BGP_LOGSEVERITYSCREEN": "set logSeverityScreen in the BGPConfiguration instead",
     "CALICO_LIBNETWORK_ENABLED": "the libnetwork plugin is gone",
 }
 
