@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.client import Datastore, Document
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT, Log
 from cni_calico.model.keys import Key
@@ -89,10 +90,18 @@ class Services:
 
     @contextmanager
     def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:
-        """Upstream's host-wide IPAM lock, so that a node running both does not fight. Raises AttachmentBusy."""
+        """Upstream's host-wide IPAM lock, so that a node running both does not fight: without it requests only get in
+        each other's way, so one that cannot be taken is no failure. Raises AttachmentBusy at the deadline.
+        """
         from cni_calico.kernel.lock import file_lock
 
-        with file_lock(self.files.path(conf.ipam_lock_file or f"{self.run_dir}/ipam.lock"), deadline):
+        path = conf.ipam_lock_file or f"{self.run_dir}/ipam.lock"
+        with ExitStack() as held:
+            try:
+                self.files.make_directory(os.path.dirname(path), 0o755)
+                held.enter_context(file_lock(self.files.path(path), deadline))
+            except (KernelError, OSError) as e:
+                self.log.warning(f"going on without the host-wide IPAM lock: {e}")
             yield
 
     @contextmanager

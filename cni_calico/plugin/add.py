@@ -11,14 +11,14 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address, IPv6Address, ip_interface, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_interface
 from typing import TYPE_CHECKING, Any
 
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultInterface, ResultIP, ResultRoute, render_result
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, InvalidConfig, LinkConflict
+from cni_calico.errors import CalicoError, InvalidConfig, KernelError, LinkConflict
 from cni_calico.ipam.commands import (
     UNDO_TIMEOUT_S,
     IpamRequest,
@@ -62,7 +62,7 @@ def add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Ma
             details='add "ipam": {"type": "calico-ipam"}',
         )
     node = read_nodename(conf, services.files, deadline, wait_s=BOOT_WAIT_S)
-    attachment = plan_attachment(call, conf.name, node)
+    attachment = plan_attachment(call, conf, node)
     request = plan_request(conf, call, node)
     with ExitStack() as held:
         netns = services.open_netns(call.netns)
@@ -76,11 +76,11 @@ def add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Ma
         facts = read_facts(call, conf, services, attachment, recorded.stored, deadline)
         if facts.endpoint is None and _is_second_network(recorded, attachment, conf):
             result = _join_network(conf, services, attachment, recorded, deadline)
+            _take_back_intent(services, attachment)
         else:
             mtu = read_mtu(conf, services, node, deadline)
             task = _Addition(call, conf, services, deadline, attachment, recorded, netns, mtu, facts)
             result = task.run(plan_pod_request(request, facts))
-        _take_back_intent(services, attachment)
     return render_result(result, conf.cni_version)
 
 
@@ -98,7 +98,8 @@ def _join_network(
     own = recorded.own
     assert own is not None
     store = services.store(conf.datastore)
-    ensure_profile(store, plan_profile(attachment, now=rfc3339(time.time()), uid=services.new_uid()), deadline)
+    if not conf.policy_type:
+        ensure_profile(store, plan_profile(attachment, now=rfc3339(time.time()), uid=services.new_uid()), deadline)
 
     def build(found: WorkloadEndpoint | None) -> WorkloadEndpoint:
         base = found or own
@@ -113,14 +114,21 @@ def _join_network(
         interfaces=(ResultInterface(own.interface_name), ResultInterface(own.endpoint, mac=own.mac)),
         ips=tuple(ResultIP(ip_interface(str(network)), 1) for network in own.ip_networks),
         routes=tuple(ResultRoute(str(network)) for network in own.ip_networks),
-        dns=dict(conf.raw.get("dns") or {}),
+        dns=conf.dns,
     )
 
 
 def _take_back_intent(services: Services, attachment: Attachment) -> None:
+    """What an earlier DEL of this attachment still owed must not be released any more. Raises KernelError."""
     name = pending.intent_file(attachment.network, attachment.container_id, attachment.ifname)
-    if services.files.exists(f"{pending.directory(services.state_dir)}/{name}"):
-        pending.remove_intent(services.files, services.state_dir, name)
+    path = f"{pending.directory(services.state_dir)}/{name}"
+    if services.files.exists(path):
+        try:
+            pending.remove_intent(services.files, services.state_dir, name)
+        except OSError as e:
+            raise KernelError(
+                f"cannot remove {path}, which says that this attachment is to be released: {e}", errno=e.errno or 0
+            ) from e
 
 
 def rfc3339(now_s: float) -> str:
@@ -146,6 +154,7 @@ class _Addition:
             given = self._addresses(request, undo)
             plan, mac = self._network(given, undo)
             self._endpoint(plan, mac, undo)
+            _take_back_intent(self.services, self.attachment)
             undo.pop_all()
         return self._result(plan, given, mac)
 
@@ -199,13 +208,20 @@ class _Addition:
             self.services.log.error(f"cannot record that {self.attachment.label} is to be released: {e}")
 
     def _delegated_addresses(self, undo: ExitStack) -> Addresses:
-        from cni_calico.plugin.delegate import assign_delegated, run_delegate
+        from cni_calico.plugin.delegate import (
+            assign_delegated,
+            configured_routes,
+            plan_extra_routes,
+            run_delegate,
+        )
 
         own = self.recorded.own
         if own is not None and self.recorded.is_ours(self.attachment) and own.ip_networks:
             # the delegate would refuse to allocate twice for one container
             addresses = tuple(network.network_address for network in own.ip_networks)
-            return Addresses(addresses, tuple(ResultRoute(str(n)) for n in own.ip_networks), self._dns({}))
+            given = configured_routes(self.conf)
+            routes = given or tuple(ResultRoute(str(network)) for network in own.ip_networks)
+            return Addresses(addresses, routes, self._dns({}), plan_extra_routes(given))
         undo.callback(
             _ignoring_failure,
             self.services,
@@ -216,11 +232,11 @@ class _Addition:
             addresses=tuple(ip.address.ip for ip in result.ips),
             result_routes=result.routes or tuple(ResultRoute(str(ip.address)) for ip in result.ips),
             dns=self._dns(result.dns),
-            extra_routes=tuple(ip_network(route.dst, strict=False) for route in result.routes),
+            extra_routes=plan_extra_routes(result.routes),
         )
 
     def _dns(self, from_ipam: Mapping[str, Any]) -> Mapping[str, Any]:
-        return dict(from_ipam) or dict(self.conf.raw.get("dns") or {})
+        return from_ipam or self.conf.dns
 
     # -- kernel -------------------------------------------------------------------------------------------------------
 
@@ -280,10 +296,11 @@ class _Addition:
                 addresses=plan.addresses,
                 now=now,
                 uid=self.services.new_uid(),
+                labels=self.conf.mesos.labels,
             )
             return plan_pod_record(record, self.facts)
 
-        if self.facts.endpoint is None and self.conf.datastore.type != "kubernetes":
+        if not self.conf.policy_type and self.conf.datastore.type != "kubernetes":
             profile = plan_profile(self.attachment, now=now, uid=self.services.new_uid())
             ensure_profile(store, profile, self.deadline)
         if not self.recorded.is_ours(self.attachment):

@@ -11,11 +11,13 @@ from ipaddress import ip_network
 
 from cni_calico import names
 from cni_calico.cni.environment import Call
+from cni_calico.cni.netconf import NetConf
 from cni_calico.errors import InvalidEnvironment
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.resources import Address, Metadata, Resource, WorkloadEndpoint
 
 KUBERNETES, PLAIN = "k8s", "cni"
+NO_LABELS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +81,33 @@ class Attachment:
         return names.hashed_veth(self.container_id, self.ifname)
 
 
-def plan_attachment(call: Call, network: str, node: str) -> Attachment:
+def plan_attachment(call: Call, conf: NetConf, node: str) -> Attachment:
     """The attachment of a call. Raises InvalidEnvironment for an ID that cannot be part of an endpoint's name."""
     args = call.args
     attachment = Attachment(
-        network=network,
+        network=conf.name,
         node=node,
         orchestrator=KUBERNETES if args.is_kubernetes else PLAIN,
-        namespace=args.test_namespace or (args.pod_namespace if args.is_kubernetes else "default"),
+        namespace=args.test_namespace or (args.pod_namespace if args.is_kubernetes else _namespace_of(conf)),
         workload=args.pod_name if args.is_kubernetes else call.container_id,
         container_id=call.container_id,
         ifname=call.ifname,
-        veth_prefix=call.environ.get("FELIX_INTERFACEPREFIX", "").split(",")[0].strip() or names.DEFAULT_PREFIX,
+        veth_prefix=veth_prefix_of(call),
     )
     try:
         attachment.endpoint_key  # noqa: B018 - the name is made here to learn whether it can be
     except ValueError as e:
         raise InvalidEnvironment(f"cannot name the endpoint: {e}") from e
     return attachment
+
+
+def _namespace_of(conf: NetConf) -> str:
+    return conf.mesos.namespace or "default"
+
+
+def veth_prefix_of(call: Call) -> str:
+    """How the names of pods' host interfaces begin: the first that the agent is told of."""
+    return call.environ.get("FELIX_INTERFACEPREFIX", "").split(",")[0].strip() or names.DEFAULT_PREFIX
 
 
 def select_veth(attachment: Attachment, own: WorkloadEndpoint | None, others: Iterable[WorkloadEndpoint]) -> str:
@@ -117,9 +128,11 @@ def plan_endpoint(
     addresses: Iterable[Address],
     now: str,
     uid: str,
+    labels: Mapping[str, str] = NO_LABELS,
 ) -> WorkloadEndpoint:
     """The endpoint record after ADD: a new one, or ``own`` brought up to date (its other profiles are kept)."""
     labels = {
+        **labels,
         "projectcalico.org/namespace": attachment.namespace,
         "projectcalico.org/orchestrator": attachment.orchestrator,
     }

@@ -11,7 +11,9 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 
+from cni_calico import names
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, parse_result
@@ -31,7 +33,7 @@ def check(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> 
     if conf.prev_result is None:
         raise InvalidConfig("cannot check: required prevResult is missing", details="CHECK needs the result of ADD")
     previous = parse_result(conf.prev_result)
-    attachment = plan_attachment(call, conf.name, read_nodename(conf, services.files, deadline))
+    attachment = plan_attachment(call, conf, read_nodename(conf, services.files, deadline))
     with ExitStack() as held:
         held.enter_context(services.attachment_lock(attachment.label, deadline))
         recorded = read_recorded(services.store(conf.datastore), attachment, deadline)
@@ -65,7 +67,7 @@ def _plan(
     """The network that ADD must have left, from its own result."""
     own = {index for index, item in enumerate(previous.interfaces) if item.name == call.ifname and item.sandbox}
     pod = next((item for item in previous.interfaces if item.name == call.ifname and item.sandbox), None)
-    host = previous.interfaces[0].name if previous.interfaces else attachment.veth
+    host = _host_ifname(previous) or attachment.veth
     if recorded.own is not None and recorded.is_ours(attachment):
         host = recorded.own.interface_name
     addresses = tuple(ip.address.ip for ip in previous.ips if not own or ip.interface is None or ip.interface in own)
@@ -76,11 +78,39 @@ def _plan(
         pod_ifname=call.ifname,
         mtu=pod.mtu if pod is not None and pod.mtu else read_mtu(conf, services, attachment.node, deadline),
         addresses=addresses,
-        mac=bytes.fromhex(pod.mac.replace(":", "")) if pod is not None and len(pod.mac) == 17 else None,
+        mac=_parse_mac(pod.mac) if pod is not None and pod.mac else None,
         num_queues=conf.num_queues,
         include_default_routes=conf.include_default_routes,
+        extra_routes=_given_routes(conf, previous),
         allow_ip_forwarding=conf.allow_ip_forwarding,
     )
+
+
+def _host_ifname(previous: Result) -> str:
+    """The host's interface in the result, "" when there is none. Raises InvalidConfig."""
+    name = previous.interfaces[0].name if previous.interfaces else ""
+    if name and not names.valid_ifname(name):
+        raise InvalidConfig(f"cannot check: prevResult.interfaces.name: {name[:80]!r} is not an interface name")
+    return name
+
+
+def _parse_mac(text: str) -> bytes:
+    try:
+        mac = bytes.fromhex(text.replace(":", ""))
+    except ValueError:
+        mac = b""
+    if len(mac) != 6:
+        raise InvalidConfig(f"cannot check: prevResult.interfaces.mac: {text[:80]!r} is not a MAC address")
+    return mac
+
+
+def _given_routes(conf: NetConf, previous: Result) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Destinations that a delegated IPAM gave; the other routes of a result name the addresses themselves."""
+    if conf.ipam.is_calico:
+        return ()
+    own = {ip.address.ip for ip in previous.ips}
+    given = [route.dst for route in previous.routes if ip_interface(route.dst).ip not in own]
+    return tuple(ip_network(dst, strict=False) for dst in given)
 
 
 def _network_differences(plan: PodPlan, call: Call, services: Services, deadline: Deadline) -> tuple[Difference, ...]:
@@ -140,6 +170,8 @@ def _ipam_differences(
 
         run_delegate(call, conf, services, deadline, command="CHECK")
         return
+    if recorded.own is not None and attachment.network in recorded.own.profiles[1:]:
+        return  # the addresses are those of the network whose endpoint this one has joined
     allocator = services.allocator(conf.datastore)
     held = {item.address for handle in attachment.handle_ids for item in allocator.addresses_of(handle, deadline)}
     for address in plan.addresses:

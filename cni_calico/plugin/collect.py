@@ -19,7 +19,7 @@ from cni_calico.ipam.nodename import read_nodename
 from cni_calico.ipam.ready import require_ready
 from cni_calico.ipam.services import Services
 from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.plugin.attachment import KUBERNETES, PLAIN, Attachment
+from cni_calico.plugin.attachment import KUBERNETES, PLAIN, Attachment, veth_prefix_of
 from cni_calico.plugin.delete import Removal
 
 USUAL_IFNAME = "eth0"  # of an attachment that died before its endpoint was recorded
@@ -98,7 +98,7 @@ class _Collection:
             if not orphan.pod and orphan.container_id[:_SAME_VETH] in unrecorded:
                 self.services.log.warning(f"kept {orphan.handle_id}: its interface may be a valid attachment's")
                 continue
-            attachment = plan_orphan(orphan, self.conf.name, node)
+            attachment = plan_orphan(orphan, self.conf.name, node, veth_prefix_of(self.call))
             self.attempt(orphan.handle_id, self._remove, attachment)
 
     def _remove(self, attachment: Attachment) -> None:
@@ -108,7 +108,7 @@ class _Collection:
             Removal(self.conf, self.services, attachment, self.deadline).run(None, call)
 
 
-def plan_orphan(orphan: Orphan, network: str, node: str) -> Attachment:
+def plan_orphan(orphan: Orphan, network: str, node: str, veth_prefix: str) -> Attachment:
     """The attachment that a handle without an endpoint was meant for."""
     return Attachment(
         network=network,
@@ -118,4 +118,5 @@ def plan_orphan(orphan: Orphan, network: str, node: str) -> Attachment:
         workload=orphan.pod or orphan.container_id,
         container_id=orphan.container_id,
         ifname=USUAL_IFNAME,
+        veth_prefix=veth_prefix,
     )

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
-from cni_calico.cni.result import Result, parse_result
+from cni_calico.cni.result import Result, ResultRoute, parse_result
 from cni_calico.deadline import Deadline
-from cni_calico.errors import DelegateFailed
+from cni_calico.errors import DelegateFailed, InvalidConfig
 from cni_calico.ipam.nodename import read_nodename
 from cni_calico.ipam.services import Services
 from cni_calico.plugin.podcidr import read_pod_cidrs, render_ipam, render_ipam_placeholders, wants_pod_cidr
@@ -53,6 +54,9 @@ def run_delegate(
     stdin = json.dumps(document).encode()
     done = run((executable,), stdin=stdin, env=environment, deadline=deadline)
     if done.rc != 0:
+        if command in ("STATUS", "GC") and f"unknown CNI_COMMAND: {command}".encode() in done.stdout:
+            services.log.debug(f"IPAM plugin {conf.ipam.type} is older than {command}")
+            return b""
         raise _failure(conf.ipam.type, command, done.rc, done.stdout, done.stderr)
     return done.stdout
 
@@ -80,6 +84,19 @@ def _failure(name: str, command: str, rc: int, stdout: bytes, stderr: bytes) -> 
     if code in (11, 50, 51):
         failure.code = code
     return failure
+
+
+def configured_routes(conf: NetConf) -> tuple[ResultRoute, ...]:
+    """The routes that host-local and static give out: those of the configuration, as far as they can be read."""
+    try:
+        return parse_result({"routes": conf.ipam.raw.get("routes")}, "ipam.").routes
+    except InvalidConfig:
+        return ()
+
+
+def plan_extra_routes(routes: Iterable[ResultRoute]) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Destinations that an IPAM plugin wants reached from the pod."""
+    return tuple(ip_network(route.dst, strict=False) for route in routes)
 
 
 def assign_delegated(

@@ -51,7 +51,7 @@ def delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) ->
     Raises TeardownIncomplete when the kernel side could not be removed, CorruptRecord, DelegateFailed, NotReady;
     repeating DEL finishes it.
     """
-    attachment = plan_attachment(call, conf.name, node_or_host_name(conf, services, deadline))
+    attachment = plan_attachment(call, conf, node_or_host_name(conf, services, deadline))
     with ExitStack() as held:
         netns = _open_netns(call, services, held)
         held.enter_context(services.attachment_lock(attachment.label, deadline))

@@ -46,7 +46,11 @@ class Recorded:
 def read_recorded(store: Datastore, attachment: Attachment, deadline: Deadline) -> Recorded:
     """One list. Raises DatastoreError; CorruptRecord only for the attachment's own endpoint."""
     stored, own, others = None, None, []
-    for item in store.list(attachment.siblings, deadline).items:
+    listing = store.list(attachment.siblings, deadline)
+    for key, why in listing.unreadable:
+        if key == attachment.endpoint_key:
+            raise CorruptRecord(why)
+    for item in listing.items:
         if not isinstance(item.key, ResourceKey):
             continue
         if item.key == attachment.endpoint_key:

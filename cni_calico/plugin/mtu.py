@@ -9,7 +9,7 @@ from __future__ import annotations
 from ipaddress import ip_interface
 from typing import Any
 
-from cni_calico.cni.netconf import NetConf
+from cni_calico.cni.netconf import MTU_MAX, NetConf
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, NodeNotSetUp
 from cni_calico.ipam.services import Services
@@ -23,20 +23,20 @@ OVERHEAD = {"ipip": 20, "vxlan4": 50, "vxlan6": 70}
 
 def read_mtu(conf: NetConf, services: Services, node: str, deadline: Deadline) -> int:
     """The MTU to use. Raises NodeNotSetUp when require_mtu_file is set and the file is missing or wrong."""
-    if conf.mtu:
+    if conf.mtu and not conf.require_mtu_file:
         return conf.mtu
     path = f"{services.state_dir}/mtu"
     try:
         mtu = int(services.files.read_text(path).strip())
-        if mtu >= MIN_MTU:
-            return mtu
-        problem = f"{mtu} is below {MIN_MTU}"
+        if MIN_MTU <= mtu <= MTU_MAX:
+            return conf.mtu or mtu
+        problem = f"{mtu} is not from {MIN_MTU} to {MTU_MAX}"
     except (OSError, ValueError) as e:
         problem = str(e)
     if conf.require_mtu_file:
         raise NodeNotSetUp(
             f"cannot read the MTU from {path}: {problem}",
-            details="calico-node writes the file; or set mtu in the configuration, or require_mtu_file to false",
+            details="calico-node writes the file; or set require_mtu_file to false in the configuration",
         )
     return _mtu_of_node(conf, services, node, deadline)
 
@@ -53,10 +53,12 @@ def _mtu_of_node(conf: NetConf, services: Services, node: str, deadline: Deadlin
 
 
 def _own_address(document: Any) -> Any:
-    try:
-        return ip_interface(document["spec"]["bgp"]["ipv4Address"]).ip
-    except (KeyError, TypeError, ValueError):
-        return None
+    for field in ("ipv4Address", "ipv6Address"):
+        try:
+            return ip_interface(document["spec"]["bgp"][field]).ip
+        except (KeyError, TypeError, ValueError):
+            continue
+    return None
 
 
 def _overhead(conf: NetConf, services: Services, deadline: Deadline) -> int:

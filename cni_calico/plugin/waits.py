@@ -63,7 +63,7 @@ def await_policy(call: Call, conf: NetConf, services: Services, deadline: Deadli
     """Wait for the file that says that the endpoint's policy is in force; on timeout warn and go on."""
     if not conf.policy_setup_timeout_s:
         return
-    attachment = plan_attachment(call, conf.name, read_nodename(conf, services.files, deadline))
+    attachment = plan_attachment(call, conf, read_nodename(conf, services.files, deadline))
     path = f"{conf.endpoint_status_dir}/{status_file(attachment)}"
     limit = deadline.sooner(min(float(conf.policy_setup_timeout_s), max(0.0, deadline.remaining_s() - _RESERVE_S)))
     while not services.files.exists(path):
