@@ -13,7 +13,7 @@ import pytest
 from cni_calico.model.keys import ResourceKey
 from tests.netns.agents import Store
 from tests.netns.namespaces import namespace, until
-from tests.netns.nodes import Node
+from tests.netns.nodes import ROOT, Node, Pod
 from tests.netns.startups import add_card, read_all
 from tests.unit.nodeagent.fabric import pool
 
@@ -121,3 +121,27 @@ def test_wrong_use(node: Node) -> None:
     done = node.calico_node("-startup", check=False)
     assert done.returncode == 1 and "AS='high'" in done.stderr and "Traceback" not in done.stderr
     assert node.calico_node("-v").stdout.startswith("v")
+
+
+def test_one_host_by_itself(node: Node) -> None:
+    """With the environment file as it is installed: a pod reaches the outside, masqueraded."""
+    lines = (ROOT / "install" / "systemd" / "calico-node.env").read_text().splitlines()
+    given = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    node.more = {"IP": "", "CALICO_IPV4POOL_CIDR": "", "CALICO_IPV4POOL_VXLAN": "", **given}
+    node.run().until_ready()
+    with namespace("outside") as outside, namespace("pod") as pod_ns:
+        node.ns.do("link", "add", "eth1", "type", "veth", "peer", "name", "eth0", "netns", outside.name)
+        node.ns.do("addr", "add", "198.51.100.1/24", "dev", "eth1")
+        node.ns.do("link", "set", "eth1", "up")
+        node.ns.do("route", "add", "default", "via", "198.51.100.2")
+        outside.do("addr", "add", "198.51.100.2/24", "dev", "eth0")  # no route to pods: only masquerading helps
+        outside.do("link", "set", "eth0", "up")
+        pod = node.add(Pod(pod_ns, "alone"))
+        assert pod.addresses[0].startswith("192.168.")
+
+        def reaches() -> bool:
+            return pod_ns.run("ping", "-c1", "-W1", "198.51.100.2", check=False).returncode == 0
+
+        until(reaches, "the outside", 20)
+        node.cni("DEL", pod)
+    assert node.status()["failed"] == [] and node.status()["problems"] == []
