@@ -10,7 +10,13 @@ from cni_calico.datastore.client import CommitConflict, Committed, Listing, Vers
 from cni_calico.datastore.kubernetes_access import read_file
 from cni_calico.datastore.kubernetes_api import KubernetesAPI, missing_type
 from cni_calico.datastore.kubernetes_derived import NodeRecords, PodRecords, ProfileRecords
-from cni_calico.datastore.kubernetes_layout import NAMESPACE, is_custom, pod_of_prefix, select_collections
+from cni_calico.datastore.kubernetes_layout import (
+    KUBERNETES_KINDS,
+    NAMESPACE,
+    is_custom,
+    pod_of_prefix,
+    select_collections,
+)
 from cni_calico.datastore.kubernetes_records import FINISHED_PER_LIST, CustomRecords, conflict, is_marked
 from cni_calico.datastore.kubernetes_revision import render_revision, resource_version
 from cni_calico.datastore.records import plan_commit
@@ -254,7 +260,9 @@ class KubernetesStore:
 
 
 def _order(key: Key) -> str:
-    return key.name if isinstance(key, ResourceKey) and key.kind == NAMESPACE else etcd_path(key)
+    if isinstance(key, ResourceKey) and key.kind in KUBERNETES_KINDS:
+        return f"{key.namespace}/{key.name}"
+    return etcd_path(key)
 
 
 def _listing_revision(standing: Sequence[str]) -> str:

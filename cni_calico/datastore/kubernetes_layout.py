@@ -47,7 +47,14 @@ CRD_ROOT = "/apis/crd.projectcalico.org/v1"
 CORE_ROOT = "/api/v1"
 # the Kubernetes object itself, which no other backend has: its annotations say what its pods get
 NAMESPACE = "Namespace"
-_DERIVED = ("Node", "WorkloadEndpoint", "Profile", NAMESPACE)
+# likewise; listed and watched only: BGP announces services' addresses
+SERVICE, ENDPOINT_SLICE = "Service", "EndpointSlice"
+_SERVICE_PATHS = {
+    SERVICE: f"{CORE_ROOT}/services",
+    ENDPOINT_SLICE: "/apis/discovery.k8s.io/v1/endpointslices",
+}
+KUBERNETES_KINDS = (NAMESPACE, *_SERVICE_PATHS)
+_DERIVED = ("Node", "WorkloadEndpoint", "Profile", *KUBERNETES_KINDS)
 _IPAM_PLURALS = ("ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs")
 
 
@@ -117,6 +124,10 @@ def node_path(name: str) -> str:
 
 def namespace_path(name: str) -> str:
     return f"{CORE_ROOT}/namespaces/{quote(name)}"
+
+
+def secret_path(namespace: str, name: str) -> str:
+    return f"{CORE_ROOT}/namespaces/{quote(namespace)}/secrets/{quote(name)}"
 
 
 def service_account_path(namespace: str, name: str) -> str:
@@ -190,6 +201,9 @@ def _resources(listing: ResourceList, prefix: str) -> tuple[Collection, ...]:
         return (Collection(f"{CORE_ROOT}/nodes", crd_nodes.read_node, node_state, query),)
     if listing.kind == NAMESPACE:
         return (Collection(f"{CORE_ROOT}/namespaces", _read_namespace),)
+    if listing.kind in _SERVICE_PATHS:
+        kind = listing.kind
+        return (Collection(_SERVICE_PATHS[kind], lambda obj: _read_as(kind, obj)),)
     if listing.kind == "Profile":
         return (
             Collection(f"{CORE_ROOT}/namespaces", crd_pods.read_namespace),
@@ -220,6 +234,11 @@ def read_pod(obj: JSON, prefix: str) -> Found:
 
 def _read_namespace(obj: JSON) -> Found:
     return ResourceKey(NAMESPACE, str((obj.get("metadata") or {}).get("name"))), dict(obj)
+
+
+def _read_as(kind: str, obj: JSON) -> Found:
+    metadata = obj.get("metadata") or {}
+    return ResourceKey(kind, str(metadata.get("name")), str(metadata.get("namespace"))), dict(obj)
 
 
 def pod_of_prefix(listing: ResourceList) -> ResourceKey | None:

@@ -2,35 +2,43 @@
 
 Rule: nodes and pools come from the agent's snapshot, the BGP records from caches of our own; one thread renders and
 applies, on what it last saw. What BIRD refuses is told and the old configuration stays; a BIRD that cannot be had now
-is tried again.
+is tried again. A record that cannot be read never counts as one that is not there.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.client import Versioned
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError
+from cni_calico.errors import CalicoError, CorruptRecord
 from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.model.codec import decode_affinity, decode_resource
 from cni_calico.model.keys import AffinityKey, AffinityList, Key, ListKey, ResourceKey, ResourceList
 from cni_calico.model.resources import Affinity, Resource
-from cni_calico.nodeagent.bird.cluster import BgpEnvironment, HostInterface, build_snapshot, select_blocks
+from cni_calico.nodeagent.bgp_kubernetes import NAMESPACE, Secrets, Services
+from cni_calico.nodeagent.bird.cluster import BgpEnvironment, BgpSnapshot, HostInterface, build_snapshot, select_blocks
+from cni_calico.nodeagent.bird.configuration import parse_configuration
 from cni_calico.nodeagent.bird.controller import REFUSAL, BirdController
-from cni_calico.nodeagent.bird.leftovers import remove_leftovers
+from cni_calico.nodeagent.bird.findings import NOTE, Problem
+from cni_calico.nodeagent.bird.peerspec import parse_peer_spec
 from cni_calico.nodeagent.bird.process import BirdPaths
 from cni_calico.nodeagent.bird.render import render_bird_config
+from cni_calico.nodeagent.bird.services import Service
+from cni_calico.nodeagent.bird.values import SecretRef
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.snapshot import Snapshot
 
 APPLY_S = 20.0
 RETRY_S, LAST_RETRY_S = 2.0, 30.0
-AGAIN_S = 60.0  # what nothing tells about: BIRD ended, the host's addresses changed
+AGAIN_S = 30.0  # what nothing tells about: a Secret, the host's addresses, what BIRD leaves in the kernel
 _KINDS = ("BGPConfiguration", "BGPPeer", "BGPFilter")
+_NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 def _resource(item: Versioned) -> Resource:
@@ -41,6 +49,15 @@ def _resource(item: Versioned) -> Resource:
 def _affinity(item: Versioned) -> Affinity:
     assert isinstance(item.key, AffinityKey)
     return decode_affinity(item.key, item.value)
+
+
+def _own_namespace() -> str:
+    """Where the agent's Secrets are: the namespace that its pod runs in."""
+    try:
+        with open(_NAMESPACE_FILE, encoding="ascii") as file:
+            return file.read().strip() or NAMESPACE
+    except (OSError, ValueError):
+        return NAMESPACE
 
 
 class BgpKeeper:
@@ -64,6 +81,8 @@ class BgpKeeper:
         self._tunnel_made = False
         self._said: tuple[str, ...] = ()
         self._caches: list[Cache[Any]] = []
+        self._secrets = Secrets(context.kubernetes_store, _own_namespace())
+        self._services = Services(context.kubernetes_store, self._wake.set)
 
     def follow(self, snapshot: Snapshot) -> None:
         """Take the agent's newest view; from the agent's thread."""
@@ -78,8 +97,7 @@ class BgpKeeper:
         self._wake.set()
 
     def run(self, stopping: threading.Event) -> None:
-        self._caches = [self._cache(ResourceList(kind), _resource) for kind in _KINDS]
-        self._caches.append(self._cache(AffinityList(self._node), _affinity))
+        self._follow_records()
         retry_s, next_look = RETRY_S, 0.0
         try:
             while not stopping.is_set():
@@ -92,8 +110,7 @@ class BgpKeeper:
                 else:
                     next_look, retry_s = time.monotonic() + retry_s, min(2 * retry_s, LAST_RETRY_S)
         finally:
-            for cache in self._caches:
-                cache.stop()
+            self._stop()
             self.controller.close()
 
     def run_once(self, deadline: Deadline) -> bool:
@@ -101,8 +118,7 @@ class BgpKeeper:
         from cni_calico.nodeagent.watch import Sources
 
         sources = Sources(self._context.store, self._node, lambda: None)
-        self._caches = [self._cache(ResourceList(kind), _resource) for kind in _KINDS]
-        self._caches.append(self._cache(AffinityList(self._node), _affinity))
+        self._follow_records()
         try:
             sources.wait_synced(deadline)
             for cache in self._caches:
@@ -111,8 +127,16 @@ class BgpKeeper:
             return self._apply()
         finally:
             sources.stop()
-            for cache in self._caches:
-                cache.stop()
+            self._stop()
+
+    def _follow_records(self) -> None:
+        self._caches = [self._cache(ResourceList(kind), _resource) for kind in _KINDS]
+        self._caches.append(self._cache(AffinityList(self._node), _affinity))
+
+    def _stop(self) -> None:
+        for cache in self._caches:
+            cache.stop()
+        self._services.stop()
 
     def _cache(self, listing: ListKey, decode: Any) -> Cache[Any]:
         return Cache(self._context.store, listing, decode=decode, on_change=self._changed, corrupt=self._unreadable)
@@ -132,10 +156,9 @@ class BgpKeeper:
         deadline = Deadline.after(APPLY_S)
         try:
             config = render_bird_config(self._build(self._snapshot, deadline))
-            self._tell([str(problem) for problem in config.problems])
+            self._tell([str(problem) for problem in config.problems if problem.severity != NOTE])
+            self.facts["bgp_problems"] = [str(problem) for problem in config.problems]
             applied = self.controller.apply(config, deadline)
-            if config.files:
-                remove_leftovers(self.controller.paths.socket, deadline)
             if self._tunnel_made and config.files:
                 self._tunnel_made = False
                 self.controller.reload_kernel(deadline)
@@ -146,14 +169,17 @@ class BgpKeeper:
         self.facts["bgp"] = f"BIRD refused the configuration: {applied.detail}" if applied.outcome == REFUSAL else ""
         return applied.outcome != REFUSAL
 
-    def _build(self, snapshot: Snapshot, deadline: Deadline) -> Any:
+    def _build(self, snapshot: Snapshot, deadline: Deadline) -> BgpSnapshot:
         configurations, peers, filters, affinities = (cache.records() for cache in self._caches)
+        self._require_readable_configuration()
+        secrets, no_secrets = self._read_secrets(configurations.values(), peers.values(), deadline)
+        services, no_services = self._read_services(configurations.values(), deadline)
         interfaces = [
             HostInterface(interface.name, address)
             for interface in read_interfaces(deadline)
             for address in interface.addresses
         ]
-        return build_snapshot(
+        built = build_snapshot(
             self._node,
             nodes=snapshot.nodes.values(),
             pools=snapshot.pools,
@@ -161,9 +187,45 @@ class BgpKeeper:
             configurations=configurations.values(),
             peers=peers.values(),
             filters=filters.values(),
+            unreadable_filters=self._unreadable_names("BGPFilter"),
+            services=services,
+            secrets=secrets,
             environment=self._environment,
             interfaces=interfaces,
         )
+        lost = [Problem(f"BGPPeer {name}", "cannot be read; left out") for name in self._unreadable_names("BGPPeer")]
+        return replace(built, problems=(*built.problems, *lost, *no_secrets, *no_services))
+
+    def _unreadable_names(self, kind: str) -> list[str]:
+        cache = self._caches[_KINDS.index(kind)]
+        return [key.name for key in cache.items() if isinstance(key, ResourceKey) and cache.record(key) is None]
+
+    def _require_readable_configuration(self) -> None:
+        """Without its configuration a node would make a mesh, without a password, with the wrong AS: better nothing."""
+        for name in self._unreadable_names("BGPConfiguration"):
+            if name in ("default", f"node.{self._node}"):
+                raise CorruptRecord(f"cannot read BGPConfiguration {name}: what was in force before stays")
+
+    def _read_secrets(
+        self, configurations: Iterable[Resource], peers: Iterable[Resource], deadline: Deadline
+    ) -> tuple[dict[SecretRef, str], list[Problem]]:
+        wanted = [parse_configuration(item)[0].mesh_password for item in configurations if self._is_ours(item)]
+        wanted += [spec.password for spec, _ in map(parse_peer_spec, peers) if spec is not None]
+        return self._secrets.read((ref for ref in wanted if ref is not None), deadline)
+
+    def _read_services(
+        self, configurations: Iterable[Resource], deadline: Deadline
+    ) -> tuple[tuple[Service, ...], list[Problem]]:
+        parsed = [parse_configuration(item)[0] for item in configurations if self._is_ours(item)]
+        if not any(
+            c.service_cluster_cidrs or c.service_external_cidrs or c.service_load_balancer_cidrs for c in parsed
+        ):
+            self._services.stop()
+            return (), []
+        return self._services.read(deadline)
+
+    def _is_ours(self, configuration: Resource) -> bool:
+        return configuration.metadata.name in ("default", f"node.{self._node}")
 
     def _tell(self, texts: list[str]) -> None:
         for text in texts:

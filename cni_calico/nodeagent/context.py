@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cni_calico.datastore.client import Datastore
 from cni_calico.deadline import Deadline
@@ -12,6 +13,9 @@ from cni_calico.log import Log
 from cni_calico.nodeagent.fresh import Fresh
 from cni_calico.nodeagent.kubernetes_node import KubernetesNode
 from cni_calico.nodeagent.settings import NodeSettings
+
+if TYPE_CHECKING:
+    from cni_calico.datastore.kubernetes import KubernetesStore
 
 STEP_S = 30.0
 
@@ -27,6 +31,7 @@ class Context:
     files: Files = field(default_factory=Files)
     fresh: Fresh = field(default_factory=Fresh)
     kubernetes: KubernetesNode | None = None
+    kubernetes_store: KubernetesStore | None = None  # whatever the datastore is: for Secrets and services
     ipv6_support: bool = True
     is_kubernetes_datastore: bool = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from cni_calico.cni.fields import Fields
 from cni_calico.cni.netconf import parse_datastore
@@ -13,9 +14,13 @@ from cni_calico.log import LEVELS, Log
 from cni_calico.model.settings import DatastoreConfig
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.felix import parse_felix
-from cni_calico.nodeagent.kubernetes_node import ApiNode, KubernetesNode
+from cni_calico.nodeagent.kubernetes_node import ApiNode
 from cni_calico.nodeagent.node_name import read_node_name
 from cni_calico.nodeagent.settings import NodeSettings, parse_settings, with_kubernetes_access, without_effect
+
+if TYPE_CHECKING:
+    from cni_calico.datastore.client import Datastore
+    from cni_calico.datastore.kubernetes import KubernetesStore
 
 _TOKEN_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
@@ -50,20 +55,20 @@ def open_context(environ: Mapping[str, str], part: str, wait: Callable[[float], 
         is_kubernetes_datastore=config.type == "kubernetes",
     )
     node = read_node_name(settings, context.files)
-    return Opened(replace_kubernetes(context, kubernetes_node(config, environ, settings, node)), node)
+    store = kubernetes_store(config, environ, context.store)
+    if store is None:
+        return Opened(context, node)
+    kubernetes = ApiNode(store.api, settings.k8s_node_ref or node)
+    return Opened(replace(context, kubernetes=kubernetes, kubernetes_store=store), node)
 
 
-def replace_kubernetes(context: Context, kubernetes: KubernetesNode | None) -> Context:
-    return replace(context, kubernetes=kubernetes)
-
-
-def kubernetes_node(
-    config: DatastoreConfig, environ: Mapping[str, str], settings: NodeSettings, node: str
-) -> KubernetesNode | None:
-    """The Kubernetes node this is, None outside of Kubernetes."""
+def kubernetes_store(
+    config: DatastoreConfig, environ: Mapping[str, str], datastore: Datastore
+) -> KubernetesStore | None:
+    """Kubernetes' own objects: through the datastore if that is Kubernetes; None outside of Kubernetes."""
     in_cluster = bool(environ.get("KUBERNETES_SERVICE_HOST")) and os.path.exists(_TOKEN_FILE)
     if config.type != "kubernetes" and not config.kubernetes.kubeconfig and not in_cluster:
         return None
-    from cni_calico.datastore.kubernetes_api import KubernetesAPI
+    from cni_calico.datastore.kubernetes import KubernetesStore
 
-    return ApiNode(KubernetesAPI(config.kubernetes), settings.k8s_node_ref or node)
+    return datastore if isinstance(datastore, KubernetesStore) else KubernetesStore(config.kubernetes)

@@ -163,6 +163,7 @@ def build_snapshot(
     configurations: Iterable[Resource] = (),
     peers: Iterable[Resource] = (),
     filters: Iterable[Resource] = (),
+    unreadable_filters: Iterable[str] = (),
     services: Iterable[Service] = (),
     secrets: Mapping[SecretRef, str] | None = None,
     environment: BgpEnvironment | None = None,
@@ -188,7 +189,8 @@ def build_snapshot(
         spec, found = parse_peer_spec(resource)
         problems += found
         specs += [spec] if spec is not None else []
-    parsed: dict[str, BgpFilter | None] = {}
+    parsed: dict[str, BgpFilter | None] = dict.fromkeys(unreadable_filters)
+    problems += [Problem(f"BGPFilter {name}", "cannot be read") for name in parsed]
     for resource in filters:
         parsed[resource.metadata.name], found = parse_filter(resource)
         problems += found

@@ -1,0 +1,154 @@
+"""What BGP takes from Kubernetes itself, on a real API server: passwords and services, and how their changes arrive."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cni_calico.datastore.client import Write
+from cni_calico.datastore.kubernetes import KubernetesStore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import DatastoreError
+from cni_calico.log import SILENT
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.settings import KubernetesAccess
+from cni_calico.nodeagent.bgp import BgpKeeper
+from cni_calico.nodeagent.bgp_kubernetes import Secrets, Services
+from cni_calico.nodeagent.bird.cluster import BgpEnvironment, BgpSnapshot
+from cni_calico.nodeagent.bird.values import SecretRef
+from cni_calico.nodeagent.context import Context
+from cni_calico.nodeagent.settings import parse_settings
+from cni_calico.nodeagent.snapshot import Snapshot
+from tests.e2e.kube import Cluster
+from tests.e2e.kube_fixtures import NAMESPACE
+from tests.netns.namespaces import until
+
+pytestmark = pytest.mark.kubernetes
+BGP = "bgp-passwords"
+SECRETS, SERVICES = f"/api/v1/namespaces/{NAMESPACE}/secrets", f"/api/v1/namespaces/{NAMESPACE}/services"
+SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
+
+
+def remove(kube: Cluster, path: str) -> None:
+    try:
+        kube.request("DELETE", path)
+    except DatastoreError:
+        pass  # it is not there
+
+
+@pytest.fixture
+def clean(kube: Cluster) -> Iterator[Cluster]:
+    def empty() -> None:
+        for path in (f"{SECRETS}/{BGP}", f"{SERVICES}/web", f"{SLICES}/web-1"):
+            remove(kube, path)
+
+    empty()
+    yield kube
+    empty()
+
+
+def put_secret(kube: Cluster, **values: str) -> None:
+    remove(kube, f"{SECRETS}/{BGP}")
+    data = {key: b64encode(value.encode()).decode() for key, value in values.items()}
+    kube.request("POST", SECRETS, {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": BGP}, "data": data})
+
+
+def put_service(kube: Cluster) -> None:
+    ports = [{"port": 80, "protocol": "TCP"}]
+    spec = {"type": "NodePort", "externalTrafficPolicy": "Local", "externalIPs": ["203.0.113.7"], "ports": ports}
+    body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec}
+    kube.request("POST", SERVICES, body)
+
+
+def put_endpoint(kube: Cluster, address: str, node: str) -> None:
+    body: dict[str, Any] = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "addressType": "IPv4",
+        "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+        "endpoints": [{"addresses": [address], "nodeName": node, "conditions": {"ready": True}}],
+        "ports": [{"port": 80}],
+    }
+    kube.request("POST", SLICES, body)
+
+
+def test_a_password_comes_out_of_its_secret(clean: Cluster, store: KubernetesStore, soon: Deadline) -> None:
+    secrets = Secrets(store, NAMESPACE)
+    ref = SecretRef(BGP, "rack")
+    assert secrets.read([ref], soon) == ({}, [])
+    put_secret(clean, rack="s3cret")
+    assert secrets.read([ref], soon) == ({ref: "s3cret"}, [])
+
+
+def test_who_may_not_read_secrets_is_told(clean: Cluster, soon: Deadline) -> None:
+    put_secret(clean, rack="s3cret")
+    access = clean.access()
+    stranger = KubernetesStore(KubernetesAccess(api_root=access.api_root, insecure=True, token="nobody"))
+    try:
+        values, problems = Secrets(stranger, NAMESPACE).read([SecretRef(BGP, "rack")], soon)
+    finally:
+        stranger.close()
+    assert not values
+    assert [problem.about for problem in problems] == [f"Secret {NAMESPACE}/{BGP}"]
+
+
+def test_services_are_followed(clean: Cluster, store: KubernetesStore, soon: Deadline) -> None:
+    services = Services(store, lambda: None)
+
+    def web() -> Any:
+        return next((service for service in services.read(soon)[0] if service.name == "web"), None)
+
+    try:
+        assert web() is None
+        put_service(clean)
+        until(lambda: web() is not None, "the service")
+        assert [str(ip) for ip in web().external_ips] == ["203.0.113.7"]
+        assert web().local and web().endpoints == ()
+        put_endpoint(clean, "10.65.0.3", "n1")
+        until(lambda: [(str(e.address), e.node) for e in web().endpoints] == [("10.65.0.3", "n1")], "its endpoint")
+        remove(clean, f"{SERVICES}/web")
+        until(lambda: web() is None, "the service's end")
+    finally:
+        services.stop()
+
+
+def test_the_agent_sees_both(clean: Cluster, store: KubernetesStore, soon: Deadline, tmp_path: Any) -> None:
+    """A password and a service's address reach what BIRD's configuration is made of."""
+    put_secret(clean, rack="s3cret")
+    put_service(clean)
+    put_endpoint(clean, "10.65.0.3", "n1")
+    put_resource(store, soon, "BGPConfiguration", "default", {"serviceExternalIPs": [{"cidr": "203.0.113.0/24"}]})
+    password = {"secretKeyRef": {"name": BGP, "key": "rack"}}
+    put_resource(store, soon, "BGPPeer", "tor", {"peerIP": "10.9.9.9", "asNumber": 65001, "password": password})
+    context = Context(
+        parse_settings({"CALICO_RUN_DIR": str(tmp_path), "CALICO_BIRD_CONFIG_DIR": f"{tmp_path}/bird"}),
+        store,
+        SILENT,
+        wait=lambda _: True,
+        kubernetes_store=store,
+    )
+    keeper = BgpKeeper(context, "n1", BgpEnvironment(node_name="n1"))
+    keeper._secrets.namespace = NAMESPACE  # in a pod it is the pod's
+    keeper._follow_records()
+    try:
+        until(lambda: all(cache.synced for cache in keeper._caches), "the records")
+        built: BgpSnapshot = keeper._build(Snapshot(node="n1"), soon)
+        assert list(built.secrets.values()) == ["s3cret"]
+        web = next(service for service in built.services if service.name == "web")
+        assert [(str(e.address), e.node) for e in web.endpoints] == [("10.65.0.3", "n1")]
+        assert not [problem for problem in built.problems if "Secret" in str(problem)]
+    finally:
+        keeper._stop()
+
+
+def put_resource(store: KubernetesStore, soon: Deadline, kind: str, name: str, spec: dict[str, Any]) -> None:
+    document = {
+        "kind": kind,
+        "apiVersion": "projectcalico.org/v3",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+    store.commit([Write.put(ResourceKey(kind, name), document)], soon)
