@@ -244,6 +244,7 @@ class Cluster:
             f"--service-account-issuer={self.url}",
             "--service-cluster-ip-range=10.96.0.0/16",
             "--authorization-mode=RBAC",
+            "--allow-privileged=true",
             "--disable-admission-plugins=ServiceAccount",
             "--endpoint-reconciler-type=none",
             f"--audit-log-path={self.audit}",

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Renders the manifests: ``render.py [--check]``; --check: only say whether they are as their sources are.
+
+Rule: one source for both datastores. A block between "# begin only: WHICH" and "# end only", or a line ending in
+"# only: WHICH", is for that one alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import yaml
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from cni_calico import __version__  # noqa: E402
+from manifests.schemas import KINDS, definition  # noqa: E402
+
+_HEAD = "# Calico's custom resource definitions; made from manifests/schemas.py by manifests/render.py.\n"
+
+
+class _Plain(yaml.SafeDumper):
+    """Values that occur twice are written twice."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def render_definitions() -> str:
+    texts = [yaml.dump(definition(kind), Dumper=_Plain, sort_keys=False, width=120) for kind in KINDS]
+    return _HEAD + "".join(f"---\n{text}" for text in texts)
+
+
+def select_lines(source: str, which: str) -> str:
+    """The lines for one datastore. Raises ValueError for a block that does not end."""
+    out, only = [], ""
+    for line in source.splitlines():
+        words = line.strip()
+        if words.startswith("# begin only: "):
+            only = words.removeprefix("# begin only: ")
+        elif words == "# end only":
+            only = ""
+        elif only in ("", which):
+            text, mark, wanted = line.partition(" # only: ")
+            if not mark or wanted.strip() == which:
+                out.append(text)
+    if only:
+        raise ValueError(f"the block only for {only} does not end")
+    return "\n".join(out) + "\n"
+
+
+def render_all() -> dict[str, str]:
+    """File name -> content."""
+    source = (HERE / "source" / "calico.yaml").read_text().replace("@VERSION@", f"v{__version__}")
+    definitions = render_definitions()
+    return {
+        "crds.yaml": definitions,
+        "calico.yaml": select_lines(source, "kubernetes") + definitions.removeprefix(_HEAD),
+        "calico-etcd.yaml": select_lines(source, "etcd"),
+    }
+
+
+def main() -> int:
+    stale = [name for name, text in render_all().items() if _read(HERE / name) != text]
+    if sys.argv[1:] == ["--check"]:
+        for name in stale:
+            sys.stderr.write(f"{HERE / name} is not as its sources are: run manifests/render.py\n")
+        return 1 if stale else 0
+    for name, text in render_all().items():
+        (HERE / name).write_text(text)
+    return 0
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

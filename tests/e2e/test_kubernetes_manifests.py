@@ -1,0 +1,187 @@
+"""The manifests: rendered from their sources, taken by a real API server, and roles that grant just what is used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT
+from tests.e2e.kube import CNI_USER, Cluster, running_cluster
+from tests.e2e.kube_node import KubeNode, kube_node
+from tests.netns.conftest import MakeNamespace
+from tests.netns.namespaces import Namespace, until
+
+MANIFESTS = ROOT / "manifests"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+def documents(name: str, *kinds: str) -> list[dict[str, Any]]:
+    found = [d for d in yaml.safe_load_all((MANIFESTS / name).read_text()) if d]
+    return [d for d in found if not kinds or d["kind"] in kinds]
+
+
+def test_they_are_as_their_sources_are() -> None:
+    done = subprocess.run([sys.executable, MANIFESTS / "render.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_each_has_its_own_datastore_only() -> None:
+    kubernetes, etcd = ((MANIFESTS / name).read_text() for name in ("calico.yaml", "calico-etcd.yaml"))
+    assert "etcd" not in kubernetes.lower() and "only:" not in kubernetes + etcd
+    assert "CustomResourceDefinition" not in etcd and '"datastore_type": "etcdv3"' in etcd
+    assert {"Secret", "ConfigMap", "DaemonSet"} <= {d["kind"] for d in documents("calico-etcd.yaml")}
+
+
+@pytest.mark.parametrize("name", ["calico.yaml", "calico-etcd.yaml"])
+def test_the_network_configuration_in_it_becomes_one(name: str) -> None:
+    from cni_calico.cni.netconf import parse_netconf
+    from cni_calico.install.settings import parse_settings
+    from cni_calico.install.template import render_conflist, template_values
+
+    [config] = documents(name, "ConfigMap")
+    environ = {"CNI_MTU": config["data"]["veth_mtu"], "ETCD_ENDPOINTS": config["data"].get("etcd_endpoints", "")}
+    values = template_values(parse_settings(environ, bundle="/b"), node="n1", token="", tls_files=frozenset())
+    plugin, *chained = yaml.safe_load(render_conflist(config["data"]["cni_network_config"], values))["plugins"]
+    conf = parse_netconf({**plugin, "name": "k8s-pod-network", "cniVersion": "1.0.0"}, {})
+    assert (conf.nodename, conf.mtu, conf.policy_type) == ("n1", 0, "k8s")
+    assert conf.datastore.type == ("etcdv3" if "etcd" in name else "kubernetes")
+    assert [p["type"] for p in chained] == ["portmap", "bandwidth"]
+
+
+def test_every_variable_of_the_agent_is_one_it_reads() -> None:
+    known = (ROOT / "docs" / "node-environment.md").read_text()
+    felix = {line.split("`")[1].lower() for line in known.splitlines() if line.startswith("| `")}
+    for name in ("calico.yaml", "calico-etcd.yaml"):
+        [daemon_set] = documents(name, "DaemonSet")
+        [container] = daemon_set["spec"]["template"]["spec"]["containers"]
+        for variable in container["env"]:
+            text = variable["name"].removeprefix("FELIX_").lower()
+            assert text in felix, variable["name"]
+
+
+@pytest.mark.kubernetes
+@pytest.mark.parametrize("name", ["crds.yaml", "calico.yaml", "calico-etcd.yaml"])
+def test_the_api_server_takes_them(name: str, kube: Cluster) -> None:
+    output = kube.kubectl("apply", "--dry-run=server", "-f", str(MANIFESTS / name))
+    assert len(output.splitlines()) == len(documents(name))
+    assert "Warning" not in output
+
+
+@pytest.mark.kubernetes
+@pytest.mark.slow
+def test_a_cluster_takes_them_really_and_again() -> None:
+    for name in ("calico.yaml", "calico-etcd.yaml"):
+        with running_cluster() as cluster:
+            cluster.kubectl("apply", "-f", str(MANIFESTS / name))
+            again = cluster.kubectl("apply", "-f", str(MANIFESTS / name))
+            assert all(line.endswith("unchanged") or "customresourcedefinition" in line for line in again.splitlines())
+            daemon_set = cluster.request("GET", "/apis/apps/v1/namespaces/kube-system/daemonsets/calico-node")
+            assert daemon_set["spec"]["template"]["spec"]["priorityClassName"] == "system-node-critical"
+
+
+# -- what the plugin may ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def restricted(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
+    """A node whose plugin has the role of the manifest and no other."""
+    [role] = [d for d in documents("calico.yaml", "ClusterRole") if d["metadata"]["name"] == "calico-cni-plugin"]
+    [binding] = [
+        d for d in documents("calico.yaml", "ClusterRoleBinding") if d["metadata"]["name"] == "calico-cni-plugin"
+    ]
+    kube.ensure(f"{RBAC}/clusterroles", role)
+    kube.ensure(f"{RBAC}/clusterrolebindings", binding)
+    try:
+        with kube_node(kube, host_ns, tmp_path) as made:
+            made.token = "cni-token"
+            yield made
+    finally:
+        kube.request("DELETE", f"{RBAC}/clusterrolebindings/calico-cni-plugin")
+        kube.request("DELETE", f"{RBAC}/clusterroles/calico-cni-plugin")
+
+
+def every_verb(node: KubeNode, make_pod_ns: MakeNamespace, number: int) -> None:
+    names, spaces = [f"p{number}-{i}" for i in range(2)], [make_pod_ns() for _ in range(2)]
+    for name, space in zip(names, spaces, strict=True):
+        node.kube.create_pod(node.namespace, name, node.nodename)
+        container = name.encode().hex() * 4
+        added = node.pod_call("ADD", name, container, space.path)
+        assert added.ok, added.document
+        assert node.pod_call("CHECK", name, container, space.path, prevResult=added.document).ok
+    assert node.call("STATUS", "").ok
+    kept = [{"containerID": names[0].encode().hex() * 4, "ifname": "eth0"}]
+    collected = node.call("GC", "", **{"cni.dev/valid-attachments": kept})
+    assert collected.ok, collected.document
+    for name, space in zip(names, spaces, strict=True):
+        assert node.pod_call("DEL", name, name.encode().hex() * 4, space.path).ok
+
+
+def used(kube: Cluster, user: str, since: int) -> tuple[set[tuple[str, str]], list[str]]:
+    """(verb, resource/subresource) of a user's requests, and those that were refused."""
+    requests, refused = set(), []
+    for event in kube.audited(since):
+        if event["user"]["username"] == user:
+            reference = event["objectRef"]
+            resource = "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
+            requests.add((event["verb"], resource))
+            if event.get("responseStatus", {}).get("code") == 403:
+                refused.append(f"{event['verb']} {event['requestURI']}")
+    return requests, refused
+
+
+@pytest.mark.kubernetes
+@pytest.mark.netns
+def test_the_plugins_role_grants_what_it_uses_and_nothing_else(
+    restricted: KubeNode, make_pod_ns: MakeNamespace
+) -> None:
+    node, kube = restricted, restricted.kube
+    since = len(kube.audited())
+    # a selector that looks at labels, and a block that its pool leaves
+    node.apply("IPPool", "pool4", {"cidr": "10.65.0.0/16", "blockSize": 26, "nodeSelector": "!has(nothing)"})
+    every_verb(node, make_pod_ns, 1)
+    with node.server():
+        every_verb(node, make_pod_ns, 2)
+        until(lambda: ("watch", "blockaffinities") in used(kube, CNI_USER, since)[0], "the server's watches", 20)
+        node.apply("IPPool", "pool4", {"cidr": "10.65.0.0/16", "blockSize": 26, "nodeSelector": "has(nothing)"})
+        node.apply("IPPool", "other", {"cidr": "10.66.0.0/16", "blockSize": 26})
+        every_verb(node, make_pod_ns, 3)
+    every_verb(node, make_pod_ns, 4)
+    requests, refused = used(kube, CNI_USER, since)
+    assert not refused
+    [role] = [d for d in documents("calico.yaml", "ClusterRole") if d["metadata"]["name"] == "calico-cni-plugin"]
+    granted = {(verb, name) for rule in role["rules"] for name in rule["resources"] for verb in rule["verbs"]}
+    # an affinity is read by name only when somebody else was faster
+    assert granted - {("get", "blockaffinities")} == requests
+
+
+@pytest.mark.kubernetes
+def test_everything_else_is_refused(restricted: KubeNode) -> None:
+    rules = restricted.kube.kubectl("auth", "can-i", "--list", "--no-headers", token="cni-token")
+    resources = {line.split()[0] for line in rules.splitlines() if line and not line.startswith(" ")}
+    own = {name for name in resources if "authorization.k8s.io" not in name and "authentication.k8s.io" not in name}
+    assert own == {
+        "namespaces",
+        "nodes",
+        "pods",
+        "pods/status",
+        *(
+            f"{name}.crd.projectcalico.org"
+            for name in (
+                "blockaffinities",
+                "clusterinformations",
+                "ipamblocks",
+                "ipamconfigs",
+                "ipamhandles",
+                "ippools",
+                "ipreservations",
+            )
+        ),
+    }
+    for verb, resource in (("delete", "pods"), ("get", "secrets"), ("update", "ippools.crd.projectcalico.org")):
+        assert "no" in restricted.kube.kubectl("auth", "can-i", verb, resource, token="cni-token", check=False)
