@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT
-from tests.e2e.kube import CNI_USER, Cluster, running_cluster
+from tests.e2e.kube import CNI_USER, NODE_USER, Cluster, running_cluster
 from tests.e2e.kube_node import KubeNode, kube_node
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace, until
@@ -185,3 +186,62 @@ def test_everything_else_is_refused(restricted: KubeNode) -> None:
     }
     for verb, resource in (("delete", "pods"), ("get", "secrets"), ("update", "ippools.crd.projectcalico.org")):
         assert "no" in restricted.kube.kubectl("auth", "can-i", verb, resource, token="cni-token", check=False)
+
+
+# -- what the agent may -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def agent_rights(kube: Cluster) -> Iterator[Cluster]:
+    """The API server with the roles of calico-node."""
+    made = []
+    for document in documents("calico.yaml", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
+        metadata, kind = document["metadata"], document["kind"].lower() + "s"
+        if metadata["name"] == "calico-node":
+            path = f"{RBAC}/namespaces/{metadata['namespace']}/{kind}" if "namespace" in metadata else f"{RBAC}/{kind}"
+            kube.ensure(path, document)
+            made.append(f"{path}/calico-node")
+    yield kube
+    for path in reversed(made):
+        kube.request("DELETE", path)
+
+
+@pytest.mark.kubernetes
+@pytest.mark.netns
+def test_the_agent_is_refused_nothing(agent_rights: Cluster, host_ns: Namespace, tmp_path: Path) -> None:
+    kube = agent_rights
+    environ = {
+        **os.environ,
+        "DATASTORE_TYPE": "kubernetes",
+        "KUBECONFIG": kube.kubeconfig("node-token"),
+        "NODENAME": "node1",
+        "IP": "10.99.0.1/24",
+        "CALICO_IPV4POOL_CIDR": "10.68.0.0/16",
+        "CALICO_STATE_DIR": str(tmp_path / "state"),
+        "CALICO_RUN_DIR": str(tmp_path / "run"),
+        "CALICO_LOG_DIR": str(tmp_path / "log"),
+        "CALICO_NODENAME_FILE": str(tmp_path / "nodename"),
+    }
+    prefix = ["nsenter", f"--net={host_ns.path}", sys.executable, "-m", "cni_calico.nodeagent.main"]
+
+    def run(flag: str) -> None:
+        done = subprocess.run([*prefix, flag], env=environ, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    with kube_node(kube, host_ns, tmp_path) as node:
+        for name in ("pool4", "pool6"):
+            kube.request("DELETE", f"/apis/crd.projectcalico.org/v1/ippools/{name}")
+        since = len(kube.audited())
+        run("-startup")
+        node.apply("IPPool", "tunnels", {"cidr": "10.67.0.0/16", "vxlanMode": "Always", "blockSize": 26})
+        run("-allocate-tunnel-addrs-run-once")
+        with subprocess.Popen([*prefix, "-felix"], env=environ, stderr=subprocess.DEVNULL) as agent:
+            try:
+                watched = {("watch", name) for name in ("pods", "nodes", "ippools", "ipamblocks", "networkpolicies")}
+                until(lambda: watched <= used(kube, NODE_USER, since)[0], "the agent's watches", 30)
+            finally:
+                agent.terminate()
+        run("-shutdown")
+        requests, refused = used(kube, NODE_USER, since)
+    assert not refused
+    assert {("create", "ippools"), ("create", "ipamhandles"), ("patch", "nodes/status")} <= requests
