@@ -16,6 +16,7 @@ from cni_calico.errors import CorruptRecord, IPAMError
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.ipam.block import Release
 from cni_calico.ipam.view import stored
+from cni_calico.model.codec import describe
 from cni_calico.model.keys import AffinityKey, AffinityList, BlockList, HandleKey, HandleList
 from cni_calico.model.resources import Address, Attribute, Block, Handle, Network
 
@@ -106,7 +107,9 @@ class Janitor:
     # -- finding ------------------------------------------------------------------------------------------------------
 
     def _blocks(self, deadline: Deadline, done: Cleanup) -> Iterator[Block]:
-        for item in self._allocator.store.list(BlockList(), deadline).items:
+        listing = self._allocator.store.list(BlockList(), deadline)
+        done.failures += [f"cannot read {describe(key)}: {why}" for key, why in listing.unreadable]
+        for item in listing.items:
             try:
                 record = stored(item).record
             except CorruptRecord as e:

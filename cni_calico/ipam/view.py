@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cni_calico.datastore.client import Datastore, Versioned
+from cni_calico.datastore.client import Datastore, Listing, Versioned
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.pools import NodeFacts
@@ -23,6 +23,7 @@ from cni_calico.model.keys import (
     HandleKey,
     IPAMConfigKey,
     Key,
+    ListKey,
     ResourceKey,
     ResourceList,
 )
@@ -126,11 +127,10 @@ class DirectView:
         return self.node(node, deadline)
 
     def pools(self, deadline: Deadline) -> Sequence[IPPool]:
-        items = self._store.list(ResourceList("IPPool"), deadline).items
-        return [codec.decode_pool(_resource_key(item.key), item.value) for item in items]
+        return [codec.decode_pool(_resource_key(i.key), i.value) for i in self._all(ResourceList("IPPool"), deadline)]
 
     def reservations(self, deadline: Deadline) -> Sequence[IPReservation]:
-        items = self._store.list(ResourceList("IPReservation"), deadline).items
+        items = self._all(ResourceList("IPReservation"), deadline)
         return [codec.decode_reservation(_resource_key(item.key), item.value) for item in items]
 
     def config(self, deadline: Deadline) -> IPAMConfig | None:
@@ -141,7 +141,7 @@ class DirectView:
         return node_facts(name, self._store.get(ResourceKey("Node", name), deadline))
 
     def affinities(self, node: str, family: int, deadline: Deadline) -> Mapping[Network, Stored]:
-        items = self._store.list(AffinityList(node, family), deadline).items
+        items = self._all(AffinityList(node, family), deadline)
         return {item.key.cidr: stored(item) for item in items if isinstance(item.key, AffinityKey)}
 
     def occupied(self, family: int, deadline: Deadline) -> frozenset[Network]:
@@ -155,9 +155,19 @@ class DirectView:
     def blocks(self, cidrs: Sequence[Network], deadline: Deadline) -> Sequence[Stored | CorruptRecord | None]:
         return [decode_found(item) for item in read_each(self._store, [BlockKey(c) for c in cidrs], deadline)]
 
+    def _all(self, listing: ListKey, deadline: Deadline) -> Sequence[Versioned]:
+        return require_readable(self._store.list(listing, deadline))
+
     def handle(self, handle_id: str, deadline: Deadline) -> Stored | None:
         found = self._store.get(HandleKey(handle_id), deadline)
         return None if found is None else stored(found)
+
+
+def require_readable(listing: Listing) -> Sequence[Versioned]:
+    """All records of a listing: what it had to leave out may be what matters. Raises CorruptRecord."""
+    for key, why in listing.unreadable:
+        raise CorruptRecord(f"cannot read {codec.describe(key)}: {why}")
+    return listing.items
 
 
 def _resource_key(key: Key) -> ResourceKey:

@@ -21,7 +21,7 @@ from cni_calico.errors import (
 from cni_calico.ipam.block import allocate, new_block
 from cni_calico.ipam.candidates import start_of, walk_pool
 from cni_calico.model.codec import encode
-from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKey, etcd_path
+from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKey, ResourceKey, etcd_path
 from cni_calico.model.resources import Affinity, Handle
 from tests.unit.ipam.world import SECOND, World, ip_address, ip_network, request, soon, texts
 
@@ -570,3 +570,12 @@ def test_stored_documents_are_encoded_records(dual):
     dual.allocator().assign(request("net.a", num6=1), soon())
     for key, record in dual.records().items():
         assert dual.store.documents()[etcd_path(key)] == encode(record)
+
+
+@pytest.mark.parametrize("kind", ["IPPool", "IPReservation"])
+@pytest.mark.parametrize("raw", [b"{not json", b'{"spec":7}'])
+def test_pools_and_reservations_that_cannot_be_read_stop_the_request(dual, kind, raw):
+    dual.store.plant(ResourceKey(kind, "broken"), raw)
+    with pytest.raises(CorruptRecord, match=f"{kind} broken"):
+        dual.allocator().assign(request("net.a"), soon())
+    assert not dual.blocks()
