@@ -83,6 +83,7 @@ def build_parser() -> _Parser:
     label.add_argument("--remove", action="store_true")
     _add_ipam(commands.add_parser("ipam", help="look at and repair addresses"), common)
     _add_datastore(commands.add_parser("datastore", help="lock, export, import"), common)
+    _add_node(commands.add_parser("node", help="look at this host"), common)
     commands.add_parser("version", parents=[common], help="versions of this program and of the cluster's data")
     return parser
 
@@ -118,6 +119,14 @@ def _add_datastore(parser: _Parser, common: _Parser) -> None:
     export.add_argument("-o", "--output", dest="file", default="", metavar="FILE")
     load = steps.add_parser("import", parents=[common], help="write exported data into an empty datastore")
     load.add_argument("-f", "--filename", required=True, metavar="FILE", help="file or -")
+
+
+def _add_node(parser: _Parser, common: _Parser) -> None:
+    commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True, parser_class=_Parser)
+    commands.add_parser("status", parents=[common], help="state of calico-node and its BGP sessions")
+    diags = commands.add_parser("diags", parents=[common], help="one archive of logs, routes and configuration")
+    diags.add_argument("--log-dir", default="", metavar="DIR", help="default /var/log/calico")
+    diags.add_argument("-o", "--output", dest="archive", default="", metavar="FILE", help="default in /tmp")
 
 
 def parse_arguments(argv: Sequence[str]) -> Namespace:

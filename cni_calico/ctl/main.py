@@ -39,6 +39,13 @@ def _commands() -> dict[str, Callable[[Session, Namespace], str]]:
     }
 
 
+def _host_commands() -> dict[str, Callable[[Namespace, Mapping[str, str]], str]]:
+    """The commands that are about this host and need no datastore."""
+    from cni_calico.ctl import node_diags, node_status
+
+    return {"node status": node_status.show, "node diags": node_diags.collect}
+
+
 def _warn(problem: object) -> None:
     print(f"Warning: {problem}", file=sys.stderr)
 
@@ -78,6 +85,8 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) -> str:
+    if arguments.command == "node":
+        return _host_commands()[name](arguments, environ)
     import time
     import uuid
 

@@ -1,0 +1,178 @@
+"""``calicoctl node diags``: one archive of what somebody needs who is to find out what is wrong with this host.
+
+Rule: looks, changes nothing; what cannot be had is a text in the archive that says why. Everything passes through
+redaction, and the archive is its owner's alone all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+
+from cni_calico import __version__, faults
+from cni_calico.ctl import node_status
+from cni_calico.ctl.redaction import redact
+from cni_calico.ctl.session import CommandFailed
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.kernel.process import run
+from cni_calico.nodeagent import status as agent_status
+
+WRITE = faults.declare("ctl.write-archive")
+LOG_DIR = "/var/log/calico"
+BIRD_DIR = "/etc/calico/confd/config"
+CNI_DIR = "/etc/cni/net.d"
+COMMAND_S = 10.0
+FILE_MAX_BYTES = 10 * 1024 * 1024  # of a log, its end
+_SEARCH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
+_COMMANDS = {
+    "system/date": "date",
+    "system/hostname": "hostname",
+    "system/kernel": "uname -a",
+    "network/links": "ip -d -s link",
+    "network/addresses": "ip addr",
+    "network/routes-v4": "ip -4 route show table all",
+    "network/routes-v6": "ip -6 route show table all",
+    "network/rules-v4": "ip -4 rule",
+    "network/rules-v6": "ip -6 rule",
+    "network/neighbours": "ip neigh",
+    "network/forwarding-database": "bridge fdb show",
+    "network/sockets": "ss -anp",
+    "network/nftables": "nft list ruleset",
+    "network/iptables-v4": "iptables-save -c",
+    "network/iptables-v6": "ip6tables-save -c",
+    "network/ipsets": "ipset list",
+}
+_BIRD_COMMANDS = ("show status", "show protocols all", "show route all")
+# Variables that mean something to us begin so; the rest of the environment concerns nobody.
+_VARIABLES = tuple(
+    """
+    AS= AUTODETECT_ BGP_ CALICO_ CLUSTER_TYPE DATASTORE_ DISABLE_NODE_IP_CHECK ETCD_ FELIX_ HOSTNAME IP= IP6= IP_ IP6_
+    KUBECONFIG KUBERNETES_SERVICE_ NODENAME NO_DEFAULT_POOLS USE_POD_CIDR WAIT_FOR_DATASTORE
+    """.split()  # noqa: SIM905
+)
+
+Item = tuple[str, str]  # name in the archive, text
+
+
+def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    """Raises CommandFailed when the archive cannot be written."""
+    stamp = time.strftime("%Y%m%d_%H%M%S")
+    name = f"calico-diags-{stamp}"
+    target = arguments.archive or f"/tmp/{name}-{os.getpid()}.tar.gz"  # noqa: S108 - made exclusively, see _write
+    run_dir = environ.get("CALICO_RUN_DIR") or node_status.RUN_DIR
+    log_dir = arguments.log_dir or environ.get("CALICO_LOG_DIR") or LOG_DIR
+    bird_dir = environ.get("CALICO_BIRD_CONFIG_DIR") or BIRD_DIR
+    count = _write(target, name, _items(arguments, environ, run_dir, log_dir, bird_dir))
+    return (
+        f"Diagnostics saved to {target} ({count} files).\n"
+        "What looks like a secret is hidden in it; addresses and names are not: see who gets it.\n"
+    )
+
+
+def _items(
+    arguments: Namespace, environ: Mapping[str, str], run_dir: str, log_dir: str, bird_dir: str
+) -> Iterator[Item]:
+    yield "version", f"{__version__}\n"
+    yield "status", _status(arguments, environ)
+    for name, command in _COMMANDS.items():
+        yield name, _run(command)
+    yield from _bird(run_dir)
+    yield from _files("logs", log_dir)
+    yield from _files("config/bird", bird_dir)
+    yield from _files("config/cni", CNI_DIR, ".conf", ".conflist", ".template")
+    yield "status.json", _read(agent_status.path_in(run_dir))
+    yield "config/environment", _environment(run_dir)
+
+
+def _write(target: str, name: str, items: Iterator[Item]) -> int:
+    count, fd = 0, -1
+    try:
+        faults.before(WRITE)
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+            for path, text in items:
+                data = redact(text).encode("utf-8", "surrogateescape")
+                entry = tarfile.TarInfo(f"{name}/{path}")
+                entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
+                archive.addfile(entry, BytesIO(data))
+                count += 1
+        faults.after(WRITE)
+    except OSError as e:
+        if fd >= 0:
+            os.unlink(target)  # half of it
+        raise CommandFailed(f"cannot write {target}: {e.strerror or e}") from e
+    return count
+
+
+# -- one thing each; none of them fails -------------------------------------------------------------------------------
+
+
+def _status(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    try:
+        return node_status.show(arguments, environ)
+    except CommandFailed as e:
+        return f"{e.output}{e}\n"
+
+
+def _run(command: str) -> str:
+    words = command.split()
+    path = next((p for p in (f"{d}/{words[0]}" for d in _SEARCH) if os.access(p, os.X_OK)), "")
+    if not path:
+        return f"{words[0]} is not installed\n"
+    try:
+        done = run([path, *words[1:]], env={"PATH": ":".join(_SEARCH)}, deadline=Deadline.after(COMMAND_S))
+    except CalicoError as e:
+        return f"{e}\n"
+    tail = f"{command}: exit status {done.rc}\n" if done.rc else ""
+    return (done.stdout + done.stderr).decode("utf-8", "surrogateescape") + tail
+
+
+def _bird(run_dir: str) -> Iterator[Item]:
+    from cni_calico.nodeagent.bird.control import BirdControl
+
+    for command in _BIRD_COMMANDS:
+        try:
+            deadline = Deadline.after(COMMAND_S)
+            with BirdControl(f"{run_dir}/bird.ctl", deadline) as control:
+                text = "\n".join(line for _, line in control.ask(command, deadline).lines)
+        except CalicoError as e:
+            text = str(e)
+        yield "bird/" + command.replace(" ", "-"), f"{text}\n"
+
+
+def _files(name: str, directory: str, *endings: str) -> Iterator[Item]:
+    """The files in and below a directory, those with one of the endings if any is given."""
+    if not os.path.isdir(directory):
+        yield f"{name}/MISSING", f"there is no directory {directory}\n"
+        return
+    for parent, _, files in sorted(os.walk(directory)):
+        for file in sorted(files):
+            path = f"{parent}/{file}"
+            if os.path.isfile(path) and (not endings or file.endswith(endings)):
+                yield f"{name}/{os.path.relpath(path, directory)}", _read(path)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            left_out = max(0, os.fstat(file.fileno()).st_size - FILE_MAX_BYTES)
+            file.seek(left_out)
+            data = file.read(FILE_MAX_BYTES)
+    except OSError as e:
+        return f"cannot read {path}: {e.strerror or e}\n"
+    head = f"(without its first {left_out} bytes)\n" if left_out else ""
+    return head + data.decode("utf-8", "surrogateescape")
+
+
+def _environment(run_dir: str) -> str:
+    """The agent's variables, those that mean something to it."""
+    pid = agent_status.read_status(run_dir).get("pid")
+    if not isinstance(pid, int):
+        return "the agent has written no status\n"
+    variables = _read(f"/proc/{pid}/environ").split("\0")
+    return "".join(f"{text}\n" for text in sorted(variables) if text.startswith(_VARIABLES) or "cannot read" in text)

@@ -1,0 +1,141 @@
+"""``calicoctl node status``: what calico-node and BIRD on this host say about themselves.
+
+Rule: reads the agent's status file and BIRD's control socket, never the datastore: it is for the day when nothing
+works. BIRD is asked itself, so that it is seen also while the agent is down.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from cni_calico.ctl.session import CommandFailed
+from cni_calico.ctl.tables import render_box
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.nodeagent import status as agent_status
+from cni_calico.nodeagent.bird.control import read_status
+from cni_calico.nodeagent.bird.status import BirdStatus, PeerStatus
+
+RUN_DIR = "/var/run/calico"
+BIRD_S = 5.0
+_HEADINGS = ("PEER ADDRESS", "PEER TYPE", "STATE", "SINCE", "INFO", "UPTIME", "RECEIVED", "ANNOUNCED")
+_TOPICS = (
+    ("Warnings about the node's address", "doubts"),
+    ("Warnings", "warnings"),
+    ("BGP", "bgp_problems"),
+    ("Problems", "problems"),
+    ("Failed", "failed"),
+)
+
+
+def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    """Raises CommandFailed, with what could be found out, when neither the agent nor BIRD runs."""
+    run_dir = environ.get("CALICO_RUN_DIR") or RUN_DIR
+    fields = agent_status.read_status(run_dir)
+    not_live = agent_status.why_not_live(fields, agent_status.since_boot())
+    bird: BirdStatus | str
+    try:
+        bird = read_status(f"{run_dir}/bird.ctl", Deadline.after(BIRD_S))
+    except CalicoError as e:
+        bird = str(e)
+    now = datetime.now().astimezone()
+    text = render_agent(fields, agent_status.since_boot()) + "\n" + render_bird(bird, fields, now)
+    if not_live and isinstance(bird, str):
+        raise CommandFailed("neither calico-node nor BIRD answers on this host", output=text)
+    return text
+
+
+# -- PURE -------------------------------------------------------------------------------------------------------------
+
+
+def render_agent(fields: Mapping[str, Any], now: float) -> str:
+    """``now`` is in seconds since boot, as the times in the agent's status are."""
+    not_live = agent_status.why_not_live(fields, now)
+    if not_live:
+        return f"Calico process is not running: {not_live}\n"
+    lines = ["Calico process is running."]
+    pairs = [
+        ("Node", fields.get("node", "unknown")),
+        ("Ready", _describe_ready(fields, now)),
+        ("Datastore", fields.get("datastore_error") or "in sync"),
+        ("Tunnels", _describe_tunnels(fields.get("devices") or {})),
+        ("MTU", fields.get("mtu", "unknown")),
+        ("Routes", fields.get("routes", "unknown")),
+        ("Policy", _describe_policy(fields.get("policies") or 0)),
+    ]
+    lines += [f"{name + ':':11}{value}" for name, value in pairs]
+    for heading, topic in _TOPICS:
+        texts = fields.get(topic) or ()
+        lines += ["", f"{heading}:", *(f"  {text}" for text in texts)] if texts else []
+    return "\n".join(lines) + "\n"
+
+
+def _describe_ready(fields: Mapping[str, Any], now: float) -> str:
+    why = agent_status.why_not_ready(fields, now)
+    return f"no: {why}" if why else "yes"
+
+
+def _describe_tunnels(devices: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {address or '(no address yet)'}" for name, address in devices.items()) or "none"
+
+
+def _describe_policy(count: int) -> str:
+    if not count:
+        return "none exists"
+    return f"NOT ENFORCED on this node, although {count} network policies exist"
+
+
+def render_bird(bird: BirdStatus | str, fields: Mapping[str, Any], now: datetime) -> str:
+    """``bird`` is why it cannot be asked, or what it says; the agent's own word on BGP comes first."""
+    word = fields.get("bgp")
+    head = f"BGP: {word}\n\n" if word else ""
+    if isinstance(bird, str):
+        return head + f"BIRD is not running: {bird}\n"
+    lines = [f"BIRD {bird.version}, router ID {bird.router_id or 'unknown'}"]
+    lines += ["A graceful restart is under way."] if bird.recovering else []
+    lines += [] if bird.running else ["BIRD is starting or shutting down."]
+    tables = [render_family(version, bird.peers, now) for version in (4, 6)]
+    return head + "\n".join(lines) + "\n\n" + "\n".join(tables)
+
+
+def render_family(version: int, peers: Sequence[PeerStatus], now: datetime) -> str:
+    rows = [_row(peer, now) for peer in peers if peer.version == version]
+    table = render_box(_HEADINGS, rows, right=(6, 7)) if rows else f"No IPv{version} peers found.\n"
+    return f"IPv{version} BGP status\n{table}"
+
+
+def _row(peer: PeerStatus, now: datetime) -> tuple[str, ...]:
+    since = _parse_time(peer.since)
+    return (
+        peer.address,
+        peer.kind,
+        "up" if peer.established else "start" if peer.state != "Down" else "down",
+        _render_since(since, now) if since is not None else peer.since,
+        f"{peer.state} {peer.last_error}".strip(),
+        render_span(now - since) if since is not None and peer.established else "",
+        str(peer.imported),
+        str(peer.exported),
+    )
+
+
+def _parse_time(text: str) -> datetime | None:
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z")
+    except ValueError:
+        return None
+
+
+def _render_since(since: datetime, now: datetime) -> str:
+    """The time of day, or the day when that is longer ago, as BIRD's own tables have it."""
+    return since.strftime("%H:%M:%S" if now - since < timedelta(hours=23) else "%Y-%m-%d")
+
+
+def render_span(span: timedelta) -> str:
+    """The two greatest units of a time span: "3d4h", "2h5m", "7m12s"."""
+    seconds = max(0, int(span.total_seconds()))
+    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+    first = next((i for i, (count, _) in enumerate(parts) if count), len(parts) - 1)
+    return "".join(f"{count}{unit}" for count, unit in parts[first : first + 2])

@@ -1,0 +1,142 @@
+"""What ``node status`` prints of what it was told, and what ``node diags`` hides."""
+
+import json
+import pathlib
+import tarfile
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from cni_calico.ctl.main import run
+from cni_calico.ctl.node_status import render_agent, render_bird, render_family, render_span
+from cni_calico.ctl.redaction import redact
+from cni_calico.nodeagent.bird.status import BirdStatus, PeerStatus
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+FIELDS = {"node": "n1", "synced": True, "updated": 100.0, "mtu": 1480, "routes": 3, "devices": {"tunl0": "10.65.0.1"}}
+
+
+def test_status_of_an_agent():
+    text = render_agent({**FIELDS, "policies": 2, "doubts": ["the node's address is on eth1"]}, 101.0)
+    assert text == (
+        "Calico process is running.\n"
+        "Node:      n1\n"
+        "Ready:     yes\n"
+        "Datastore: in sync\n"
+        "Tunnels:   tunl0 10.65.0.1\n"
+        "MTU:       1480\n"
+        "Routes:    3\n"
+        "Policy:    NOT ENFORCED on this node, although 2 network policies exist\n"
+        "\n"
+        "Warnings about the node's address:\n"
+        "  the node's address is on eth1\n"
+    )
+
+
+def test_an_agent_that_fell_silent_does_not_run():
+    assert render_agent(FIELDS, 1000.0).startswith("Calico process is not running: the agent last gave a sign of life")
+    assert "has not started" in render_agent({}, 1.0)
+
+
+def test_status_of_peers():
+    peers = (
+        PeerStatus("Mesh_10_0_0_2", "Established", "2026-11-21T10:55:00+0000", "", "10.0.0.2", imported=3, exported=1),
+        PeerStatus(
+            "Node_10_0_0_9", "Active", "2026-11-19T10:00:00+0000", "", "10.0.0.9", last_error="Connection refused"
+        ),
+        PeerStatus("Mesh_10_0_0_3", "Down", "2026-11-21T10:55:00+0000", "", "10.0.0.3"),
+    )
+    table = render_family(4, peers, NOW)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| 10")]
+    assert rows == [
+        ["10.0.0.2", "node-to-node mesh", "up", "10:55:00", "Established", "1h5m", "3", "1"],
+        ["10.0.0.9", "node specific", "start", "2026-11-19", "Active Refused", "", "0", "0"],
+        ["10.0.0.3", "node-to-node mesh", "down", "10:55:00", "Down", "", "0", "0"],
+    ]
+    assert render_family(6, peers, NOW) == "IPv6 BGP status\nNo IPv6 peers found.\n"
+
+
+def test_status_of_bird():
+    bird = BirdStatus("2.0.12", "10.0.0.1", running=True, recovering=True)
+    text = render_bird(bird, {"bgp": "BIRD refused it"}, NOW)
+    assert text.startswith(
+        "BGP: BIRD refused it\n\nBIRD 2.0.12, router ID 10.0.0.1\nA graceful restart is under way.\n"
+    )
+    assert render_bird("no such file", {}, NOW) == "BIRD is not running: no such file\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (59, "59s"), (432, "7m12s"), (7200, "2h0m"), (273600, "3d4h"), (-5, "0s")]
+)
+def test_spans(seconds, text):
+    assert render_span(timedelta(seconds=seconds)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'password "s3cret";',
+        '{"etcd_password": "s3cret", "a": 1}',
+        '{"client-key-data":"s3cret"}',
+        "ETCD_PASSWORD=s3cret",
+        "    token: s3cret",
+        "    token: 's3cret and more'",
+        "Authorization: Bearer s3cret",
+        "curl -H 'Bearer s3cret'",
+        "https://admin:s3cret@10.0.0.1:2379",
+        "-----BEGIN RSA PRIVATE KEY-----\ns3cret\n-----END RSA PRIVATE KEY-----",
+        "-----BEGIN PRIVATE KEY-----\ns3cret",
+    ],
+)
+def test_secrets_are_hidden(text):
+    hidden = redact(f"before\n{text}\nafter\n")
+    assert "s3cret" not in hidden
+    assert hidden.startswith("before\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "10.65.2.0/26 via 172.31.0.2 dev tunl0 proto bird metric 1024 onlink",
+        '{"mtu": 1480, "podCIDR": "10.65.0.0/16"}',
+        "protocol bgp Mesh_10_0_0_2 { local 10.0.0.1 as 64512; }",
+        "keepalive: 30",
+        "https://10.0.0.1:2379",
+    ],
+)
+def test_what_is_no_secret_stays(text):
+    assert redact(text) == text
+
+
+def test_diags_of_a_host_where_nothing_runs(tmp_path: pathlib.Path, capsys):
+    for name in ("log/cni", "bird", "run"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "log" / "cni" / "cni.log").write_text("a line\npassword=s3cret\n")
+    (tmp_path / "bird" / "bird.cfg").write_text('router id 10.0.0.1;\npassword "s3cret";\n')
+    (tmp_path / "run" / "agent-status.json").write_text(json.dumps({"node": "n1"}))
+    environ = {
+        "CALICO_RUN_DIR": f"{tmp_path}/run",
+        "CALICO_LOG_DIR": f"{tmp_path}/log",
+        "CALICO_BIRD_CONFIG_DIR": f"{tmp_path}/bird",
+    }
+    target = tmp_path / "diags.tar.gz"
+    assert run(["node", "diags", "-o", str(target)], environ) == 0
+    assert str(target) in capsys.readouterr().out
+    assert target.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(target) as archive:
+        texts = {name.partition("/")[2]: archive.extractfile(name).read().decode() for name in archive.getnames()}
+    assert texts["logs/cni/cni.log"].startswith("a line\n")
+    assert texts["config/bird/bird.cfg"].startswith("router id 10.0.0.1;\n")
+    assert "lo:" in texts["network/links"]
+    assert "cannot connect to BIRD" in texts["bird/show-status"]
+    assert "not running" in texts["status"]
+    assert not any("s3cret" in text for text in texts.values())
+    assert run(["node", "diags", "-o", str(target)], environ) == 1  # never over a file that is there
+    assert "File exists" in capsys.readouterr().err
+
+
+def test_status_where_nothing_runs(tmp_path, capsys):
+    assert run(["node", "status"], {"CALICO_RUN_DIR": str(tmp_path)}) == 1
+    said = capsys.readouterr()
+    assert "Calico process is not running" in said.out
+    assert "neither calico-node nor BIRD answers" in said.err
