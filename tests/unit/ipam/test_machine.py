@@ -10,6 +10,7 @@ import os
 import sys
 from itertools import combinations
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -362,3 +363,5 @@ IPAMMachine.TestCase.settings = settings(
     phases=[Phase.generate, Phase.shrink],
 )
 TestIPAM = IPAMMachine.TestCase
+if EXAMPLES > 300:
+    TestIPAM = pytest.mark.timeout(0)(TestIPAM)
