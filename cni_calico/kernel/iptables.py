@@ -17,12 +17,16 @@ _WAIT = ["-w", "5"]
 _TABLES = {4: "/proc/net/ip_tables_names", 6: "/proc/net/ip6_tables_names"}
 
 
-def _name(family: int, variant: str, suffix: str = "") -> str:
-    return f"{'iptables' if family == 4 else 'ip6tables'}-{variant}{suffix}"
+def _find(family: int, variant: str, suffix: str) -> str:
+    """The program of a variant, "" when it is not installed. Old distributions have the legacy one only, unnamed."""
+    base = "iptables" if family == 4 else "ip6tables"
+    if variant == "legacy" and not any(find_program(f"{base}-{known}{suffix}") for known in VARIANTS):
+        return find_program(base + suffix)
+    return find_program(f"{base}-{variant}{suffix}")
 
 
 def is_installed(family: int, variant: str) -> bool:
-    return bool(find_program(_name(family, variant, "-restore")))
+    return bool(_find(family, variant, "-restore"))
 
 
 def in_use(family: int, variant: str) -> bool:
@@ -40,15 +44,15 @@ def in_use(family: int, variant: str) -> bool:
 
 def read_rules(family: int, variant: str, deadline: Deadline) -> str:
     """What iptables-save says of all tables. Raises KernelError."""
-    argv = [find_program(_name(family, variant, "-save"))]
+    argv = [_find(family, variant, "-save")]
     return run_program(argv, b"", deadline).decode(errors="replace")
 
 
 def apply_rules(family: int, variant: str, script: str, deadline: Deadline) -> None:
     """Carry out an iptables-restore script. Raises KernelError."""
-    program = find_program(_name(family, variant, "-restore"))
+    program = _find(family, variant, "-restore")
     if not program:
-        raise KernelError(f"cannot apply iptables rules: {_name(family, variant, '-restore')} is not installed")
+        raise KernelError(f"cannot apply IPv{family} iptables rules: the {variant} iptables is not installed")
     try:
         faults.before(APPLY)
         run_program([program, "--noflush", *_WAIT], script.encode(), deadline)

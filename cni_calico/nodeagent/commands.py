@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, KernelError
+from cni_calico.errors import CalicoError, IPAMError, KernelError
 from cni_calico.nodeagent import status
 from cni_calico.nodeagent.completion import announce_shutdown
 from cni_calico.nodeagent.open import Opened, open_context, open_log
@@ -55,8 +55,8 @@ def start_up(environ: Mapping[str, str]) -> int:
     return 0
 
 
-def allocate_once(environ: Mapping[str, str]) -> int:
-    """-allocate-tunnel-addrs-run-once."""
+def allocate_once(environ: Mapping[str, str], *, best_effort: bool = False) -> int:
+    """-allocate-tunnel-addrs-run-once. Raises IPAMError, unless that is to be told only."""
     opened = _open(environ, "tunnel-addrs")
     try:
         if opened.context.settings.backend != "none":
@@ -64,6 +64,9 @@ def allocate_once(environ: Mapping[str, str]) -> int:
             if opened.context.settings.use_pod_cidr and opened.context.kubernetes is not None:
                 pod_cidr = opened.context.kubernetes.read_facts(opened.context.deadline()).pod_cidr_v4
             allocate_tunnel_addresses(opened.context, opened.node, pod_cidr=pod_cidr)
+    except IPAMError:  # told already
+        if not best_effort:
+            raise
     finally:
         opened.context.store.close()
     return 0

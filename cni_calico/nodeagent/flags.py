@@ -37,7 +37,7 @@ PROBES = {
     "bird6-ready": "the same as -bird-ready",
 }
 MODIFIERS = {
-    "best-effort": "with -init: report what fails and go on",
+    "best-effort": "with -init and -allocate-tunnel-addrs-run-once: report what fails and go on",
     "confd-keep-stage-file": "accepted, without effect",
 }
 VALUES = {

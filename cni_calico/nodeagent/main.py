@@ -102,7 +102,7 @@ def _startup(chosen: set[str]) -> int:
 def _tunnels_once(chosen: set[str]) -> int:
     from cni_calico.nodeagent.commands import allocate_once
 
-    return allocate_once(os.environ)
+    return allocate_once(os.environ, best_effort="best-effort" in chosen)
 
 
 def _confd_once(chosen: set[str]) -> int:

@@ -140,7 +140,9 @@ def services_of_run(*, startup: bool) -> list[Service]:
     services = [Service("the CNI server", ["-cni-server"])]
     parts = ["-felix", "-confd", "-allocate-tunnel-addrs", "-monitor-addresses", "-monitor-token", "-complete-startup"]
     if startup:
-        services.append(Service("start-up", ["-startup"], once=True))
+        # a node without a tunnel address (its pool is full) is still a node: the agent goes on trying
+        first = ["-startup", "-allocate-tunnel-addrs-run-once", "-best-effort"]
+        services.append(Service("start-up", first, once=True))
         services.append(Service("the agent", parts, after="start-up"))
     else:
         services.append(Service("the agent", parts))

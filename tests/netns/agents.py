@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cni_calico import faults
 from cni_calico.datastore.client import Write
 from cni_calico.datastore.local import LocalStore
 from cni_calico.deadline import Deadline
@@ -108,6 +109,13 @@ class Running:
         self.pid = 0
         return os.waitstatus_to_exitcode(status)
 
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself."""
+        pid, _ = os.waitpid(self.pid, os.WNOHANG)
+        if pid:
+            self.pid = 0
+        return bool(pid)
+
     def log(self) -> str:
         return (self.root / "agent.log").read_text()
 
@@ -121,6 +129,7 @@ def _run(ns: Namespace, store: str, node: str, environ: Mapping[str, str], log_f
         signal.alarm(300)
         netns.enter(os.open(ns.path, os.O_RDONLY))
         log = Log("debug", log_file, stderr=False)
+        faults.install_from_environment(dict(environ))
         context = Context(parse_settings(environ), LocalStore(store), log, wait=lambda _: True)
         Agent(context, node, environ, Numbers()).run(stopping)
         code = 0
