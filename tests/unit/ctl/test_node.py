@@ -42,7 +42,7 @@ def test_status_of_peers():
     peers = (
         PeerStatus("Mesh_10_0_0_2", "Established", "2026-11-21T10:55:00+0000", "", "10.0.0.2", imported=3, exported=1),
         PeerStatus(
-            "Node_10_0_0_9", "Active", "2026-11-19T10:00:00+0000", "", "10.0.0.9", last_error="Connection refused"
+            "Node_10_0_0_9", "Active", "2026-11-19T10:00:00+0000", "", "10.0.0.9", last_error="Refused"
         ),
         PeerStatus("Mesh_10_0_0_3", "Down", "2026-11-21T10:55:00+0000", "", "10.0.0.3"),
     )
