@@ -579,3 +579,23 @@ def test_pools_and_reservations_that_cannot_be_read_stop_the_request(dual, kind,
     with pytest.raises(CorruptRecord, match=f"{kind} broken"):
         dual.allocator().assign(request("net.a"), soon())
     assert dual.store.commits == []
+
+
+def test_huge_pools_cost_no_more_than_small_ones(world):
+    world.pool("four", "10.0.0.0/8", 26)
+    world.pool("six", "fd00::/48", 122)
+    before = world.store.round_trips.reads
+    assert len(world.allocator().assign(request("net.a", num6=1), soon())) == 2
+    assert world.store.round_trips.reads - before < 12
+    world.require_consistent()
+
+
+def test_large_blocks(world):
+    world.pool("four", "10.0.0.0/16", 20)
+    world.pool("six", "fd00::/112", 116)
+    allocator = world.allocator()
+    first, second = (allocator.assign(request(f"net.{i}", num4=200, num6=200), soon()) for i in range(2))
+    assert len({item.block for item in first + second}) == 2
+    assert len({item.address for item in first + second}) == 800
+    allocator.release_handle("net.0", soon())
+    world.require_consistent()
