@@ -110,8 +110,11 @@ class Applier:
             except KernelError as e:
                 done.failed.append(str(e))
         for name in removed:
-            tunnels.remove_tunnel(name, deadline)
-            done.changed.append(f"removed {name}")
+            try:
+                tunnels.remove_tunnel(name, deadline)
+                done.changed.append(f"removed {name}")
+            except KernelError as e:
+                done.failed.append(str(e))
 
     def _apply_vteps(self, desired: Desired, deadline: Deadline, done: Pass) -> None:
         devices = [name for name in desired.devices if name != IPIP]

@@ -16,6 +16,7 @@ from tests.unit.nodeagent.fabric import NODES, pool, workload
 
 pytestmark = pytest.mark.netns
 
+MAC = derived_mac("n1", 4)
 POINTS = (
     "file.rename",
     "file.write",
@@ -83,7 +84,7 @@ def spoil(ns: Namespace) -> None:
     """Something for every removal to do."""
     for command in (
         # with another MAC address the neighbours would go by themselves when it is corrected
-        f"ip link add vxlan.calico address {derived_mac('n1', 4)} type vxlan id 4096 dstport 4789 local 10.0.0.1 dev eth0 nolearning",
+        f"ip link add vxlan.calico address {MAC} type vxlan id 4096 dstport 4789 local 10.0.0.1 dev eth0 nolearning",
         "ip link set vxlan.calico up",
         "ip addr add 10.65.1.99/32 dev vxlan.calico",
         "ip neigh add 10.65.9.0 lladdr 66:00:00:00:00:09 dev vxlan.calico nud permanent",
@@ -112,7 +113,7 @@ def test_the_agent_survives(host: Namespace, store: Store, tmp_path: Path, point
         until(lambda: agent.status().get("failed") == [], "nothing fails any more", 30)
         assert f"{point}:{what.split(':')[0]}\n" in trace.read_text()  # it was reached
         if point in REMOVALS:
+            until(lambda: host.link("vxlan-v6.calico") is None, "the device that nobody wants is gone")
             assert "10.65.9.0/26" not in {entry["dst"] for entry in host.routes(4)}
-            assert host.link("vxlan-v6.calico") is None
     finally:
         agent.stop(signal.SIGKILL)
