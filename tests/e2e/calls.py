@@ -243,6 +243,22 @@ class Node:
         return [path.name for path in (self.root / "state" / "cni" / "pending-del").glob("*.json")]
 
 
+def added(node: Node, container: str, pod: Namespace, **options: Any) -> Reply:
+    reply = node.call("ADD", container, pod.path, **options)
+    assert reply.ok, reply
+    return reply
+
+
+def addresses(reply: Reply) -> list[str]:
+    return [ip["address"] for ip in reply.document["ips"]]
+
+
+def cleaned(node: Node, container: str, **options: Any) -> None:
+    reply = node.call("DEL", container, "", **options)
+    assert reply.ok, reply
+    assert not node.leftovers()
+
+
 @dataclass
 class EtcdNode(Node):
     """A node whose etcd can be stopped and started."""

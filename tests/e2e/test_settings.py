@@ -1,0 +1,531 @@
+"""What the keys of the configuration, CNI_ARGS and the environment change about an ADD."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_interface
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.cni.versions import SUPPORTED
+from cni_calico.names import hashed_veth, kubernetes_veth
+from tests.e2e.calls import Node, added, addresses, cleaned
+from tests.netns.conftest import MakeNamespace
+from tests.netns.namespaces import Namespace
+
+pytestmark = pytest.mark.netns
+
+IPAM = {"type": "calico-ipam"}
+DUAL = {"ipam": {**IPAM, "assign_ipv4": "true", "assign_ipv6": "true"}}
+POD = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns1;K8S_POD_NAME=web-0;K8S_POD_INFRA_CONTAINER_ID=c1;K8S_POD_UID=u1"
+
+
+@contextmanager
+def written_later(path: Path, text: str, started: threading.Event) -> Iterator[None]:
+    """Writes the file once ``started`` is set."""
+
+    def write() -> None:
+        assert started.wait(20)
+        path.write_text(text)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        started.set()
+        thread.join()
+
+
+# -- the node's name --------------------------------------------------------------------------------------------------
+
+
+def test_node_names(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
+    """nodename > file > hostname > the host's own name in lower case; all trimmed."""
+    node, file = plain_node, plain_node.root / "nodename"
+    file.write_text(" from-File\n")
+    own = os.uname().nodename.lower()
+    here, absent = {"nodename_file": str(file)}, {"nodename_file": "/none/such", "nodename_file_optional": True}
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"nodename": " Given ", **here}, "Given"),
+        ({"nodename": None, "hostname": "Old", **here}, "from-File"),
+        ({"nodename": None, "hostname": " Old ", **absent}, "Old"),
+        ({"nodename": None, **absent}, own),
+    ]
+    for number, (changes, expected) in enumerate(cases):
+        added(node, f"c{number}", make_pod_ns(), **changes)
+        assert {e["spec"]["node"] for e in node.endpoints()} == {expected}
+        cleaned(node, f"c{number}", **changes)
+    file.write_text("")  # says nothing: as if it said nothing about the name
+    added(node, "c9", make_pod_ns(), nodename=None, hostname="Old", **here)
+    assert {e["spec"]["node"] for e in node.endpoints()} == {"Old"}
+
+
+def test_a_named_file_must_exist_even_beside_a_nodename(plain_node: Node, pod_ns: Namespace) -> None:
+    reply = plain_node.call("STATUS", "", "", nodename_file="/none/such")
+    assert reply.document["code"] == 50 and "/none/such" in reply.document["msg"]
+    added(plain_node, "c1", pod_ns, nodename_file="/none/such", nodename_file_optional=True)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"a/b\n", b"two\nlines"])
+def test_a_nodename_file_with_something_else_in_it(plain_node: Node, pod_ns: Namespace, content: bytes) -> None:
+    file = plain_node.root / "nodename"
+    file.write_bytes(content)
+    reply = plain_node.call("ADD", "c1", pod_ns.path, nodename=None, nodename_file=str(file))
+    assert reply.document["code"] in (7, 130) and str(file) in reply.document["msg"]
+    assert not plain_node.leftovers()
+
+
+def test_add_waits_for_the_file_while_the_node_boots(plain_node: Node, pod_ns: Namespace) -> None:
+    """The file appears after the call has begun to look for it: when its lock directory does not exist yet."""
+    file, looked = plain_node.root / "nodename", threading.Event()
+    threading.Timer(0.5, looked.set).start()
+    with written_later(file, "late\n", looked):
+        added(plain_node, "c1", pod_ns, nodename=None, nodename_file=str(file))
+    assert {e["spec"]["node"] for e in plain_node.endpoints()} == {"late"}
+
+
+# -- MTU and queues ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "file", "expected"),
+    [
+        ({"mtu": 1300}, "1400", 1300),
+        ({"mtu": 0}, "1400\n", 1400),
+        ({"mtu": None}, "1400", 1400),
+        ({"mtu": 1300, "require_mtu_file": True}, "1400", 1300),
+        ({"mtu": None, "require_mtu_file": True}, "1400", 1400),
+        ({"mtu": 0}, None, 9000),  # the interface of the default route: the node has no record
+        ({"mtu": 0}, "rubbish", 9000),
+        ({"mtu": 0}, "12", 9000),
+    ],
+)
+def test_mtu(plain_node: Node, pod_ns: Namespace, changes: dict[str, Any], file: str | None, expected: int) -> None:
+    node = plain_node
+    node.host.do("link", "set", "uplink", "mtu", "9000")
+    if file is not None:
+        (node.root / "state").mkdir()
+        (node.root / "state" / "mtu").write_text(file)
+    reply = added(node, "c1", pod_ns, **changes)
+    veth, pod = node.host.link("calic1"), pod_ns.link("eth0")
+    assert veth is not None and pod is not None
+    assert veth["mtu"] == pod["mtu"] == reply.document["interfaces"][1]["mtu"] == expected
+    cleaned(node, "c1")
+
+
+@pytest.mark.parametrize(
+    ("pools", "expected"),
+    [
+        ({"p4": {"ipipMode": "Always"}}, 1980),
+        ({"p4": {"vxlanMode": "CrossSubnet"}}, 1950),
+        ({"p4": {"ipipMode": "Always"}, "p6": {"vxlanMode": "Always"}}, 1930),
+        ({"p4": {}}, 2000),
+    ],
+)
+def test_mtu_of_the_nodes_own_interface_less_encapsulation(
+    plain_node: Node, pod_ns: Namespace, pools: dict[str, Any], expected: int
+) -> None:
+    node = plain_node
+    node.host.do("link", "add", "second", "mtu", "2000", "type", "bridge")
+    node.host.do("addr", "add", "198.51.100.7/24", "dev", "second")
+    node.apply("Node", "node1", {"bgp": {"ipv4Address": "198.51.100.7/24"}})
+    for name, spec in pools.items():
+        cidr, size = ("10.66.0.0/16", 26) if name == "p4" else ("fd00:66::/112", 122)
+        node.apply("IPPool", name, {"cidr": cidr, "blockSize": size, "nodeSelector": "all()", **spec})
+    assert added(node, "c1", pod_ns, mtu=0).document["interfaces"][1]["mtu"] == expected
+    cleaned(node, "c1")
+
+
+def test_mtu_of_a_node_with_ipv6_only(plain_node: Node, pod_ns: Namespace) -> None:
+    node = plain_node
+    node.host.do("link", "add", "second", "mtu", "2000", "type", "bridge")
+    node.host.do("addr", "add", "2001:db8:7::7/64", "dev", "second", "nodad")
+    node.apply("Node", "node1", {"bgp": {"ipv6Address": "2001:db8:7::7/64"}})
+    assert added(node, "c1", pod_ns, mtu=0).document["interfaces"][1]["mtu"] == 2000
+
+
+@pytest.mark.parametrize("changes", [{"mtu": 1300}, {"mtu": None}])
+def test_a_required_mtu_file(plain_node: Node, pod_ns: Namespace, changes: dict[str, Any]) -> None:
+    reply = plain_node.call("ADD", "c1", pod_ns.path, require_mtu_file=True, **changes)
+    assert reply.document["code"] == 130 and "cannot read the MTU from" in reply.document["msg"]
+    assert not plain_node.leftovers()
+
+
+def test_queues(plain_node: Node, pod_ns: Namespace) -> None:
+    added(plain_node, "c1", pod_ns, num_queues=3)
+    veth = plain_node.host.link("calic1")
+    assert veth is not None and (veth["num_tx_queues"], veth["num_rx_queues"]) == (3, 3)
+
+
+# -- addresses --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["10.65.9.9", "fd00:65::99"])
+@pytest.mark.parametrize("plugin", ["calico", "calico-ipam"])
+def test_an_address_asked_for_is_the_only_one(plain_node: Node, pod_ns: Namespace, address: str, plugin: str) -> None:
+    """As upstream: with IP= nothing else is assigned, whatever assign_ipv4 and assign_ipv6 say."""
+    reply = added(plain_node, "c1", pod_ns, args=f"IP={address}", plugin=plugin, **DUAL)
+    alone = str(ip_interface(address))
+    assert addresses(reply) == [alone] and reply.document["routes"] == [{"dst": alone}]
+    assert set(plain_node.taken()) == {address}
+    cleaned(plain_node, "c1")
+
+
+@pytest.mark.parametrize("plugin", ["calico", "calico-ipam"])
+@pytest.mark.parametrize("missing", ["pool4", "pool6"])
+def test_half_a_dual_stack_gives_everything_back(
+    plain_node: Node, pod_ns: Namespace, missing: str, plugin: str
+) -> None:
+    node = plain_node
+    node.put({path: None for path in node.dump() if path.endswith(missing)})
+    reply = node.call("ADD", "c1", pod_ns.path, plugin=plugin, **DUAL)
+    assert reply.document["code"] == 112 and f"IPv{missing[-1]}" in reply.document["msg"]
+    assert not node.leftovers()
+
+
+def test_half_a_dual_stack_that_is_full_gives_everything_back(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
+    node = plain_node
+    node.apply("IPPool", "tiny6", {"cidr": "fd00:77::/126", "blockSize": 126, "nodeSelector": "all()"})
+    ipam = {"ipam": {**DUAL["ipam"], "ipv6_pools": ["tiny6"]}}
+    for number in range(4):
+        added(node, f"c{number}", make_pod_ns(), **ipam)
+    reply = node.call("ADD", "c9", make_pod_ns().path, **ipam)
+    assert reply.document["code"] == 111 and "out of 1 requested IPv6 addresses" in reply.document["msg"]
+    assert len(node.taken()) == 8 and "calnet.c9" not in set(node.taken().values())
+
+
+def test_pools_by_name_and_by_cidr(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
+    node = plain_node
+    node.apply("IPPool", "other", {"cidr": "10.99.0.0/24", "blockSize": 26, "nodeSelector": "!all()"})
+    for number, pool in enumerate(("other", "10.99.0.0/24")):
+        reply = added(node, f"c{number}", make_pod_ns(), ipam={**IPAM, "ipv4_pools": [pool]})
+        assert addresses(reply)[0].startswith("10.99.0.")
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+DNS = {"nameservers": ["10.96.0.10"], "domain": "cluster.local", "search": ["svc"], "options": ["ndots:5"]}
+
+
+@pytest.mark.parametrize("version", SUPPORTED)
+def test_dns_is_passed_through(plain_node: Node, pod_ns: Namespace, version: str) -> None:
+    assert added(plain_node, "c1", pod_ns, cniVersion=version, dns=DNS).document["dns"] == DNS
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0", None])
+def test_results_of_the_first_versions(plain_node: Node, pod_ns: Namespace, version: str | None) -> None:
+    """No interfaces, one object per family, with its routes."""
+    reply = added(plain_node, "c1", pod_ns, cniVersion=version, **DUAL)
+    four, six = sorted(plain_node.taken(), key=len)
+    assert reply.document == {
+        "cniVersion": version or "0.2.0",
+        "ip4": {"ip": f"{four}/32", "routes": [{"dst": f"{four}/26"}]},
+        "ip6": {"ip": f"{six}/128", "routes": [{"dst": f"{six}/122"}]},
+        "dns": {},
+    }
+    cleaned(plain_node, "c1", cniVersion=version)
+
+
+def test_forwarding_in_the_pod(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
+    for allowed, expected in ((False, "0"), (True, "1")):
+        pod = make_pod_ns()
+        added(plain_node, f"c{expected}", pod, container_settings={"allow_ip_forwarding": allowed}, **DUAL)
+        assert pod.sysctl("ipv4/ip_forward") == pod.sysctl("ipv6/conf/all/forwarding") == expected
+
+
+# -- profiles, labels, namespaces -------------------------------------------------------------------------------------
+
+
+def profile(node: Node, name: str = "calnet") -> Any:
+    return node.dump().get(f"/calico/resources/v3/projectcalico.org/profiles/{name}")
+
+
+def test_the_profile_of_a_network(plain_node: Node, pod_ns: Namespace) -> None:
+    added(plain_node, "c1", pod_ns)
+    assert profile(plain_node)["spec"] == {
+        "ingress": [{"action": "Allow", "source": {"selector": "has(calnet)"}, "destination": {}}],
+        "egress": [{"action": "Allow", "source": {}, "destination": {}}],
+        "labelsToApply": {"calnet": ""},
+    }
+
+
+def test_no_profile_in_policy_mode(plain_node: Node, pod_ns: Namespace) -> None:
+    added(plain_node, "c1", pod_ns, policy={"type": "k8s"})
+    assert profile(plain_node) is None
+
+
+def test_pods_without_policy(plain_node: Node, pod_ns: Namespace) -> None:
+    """Kubernetes' CNI_ARGS with an empty policy.type: nothing is asked of Kubernetes, everybody may talk."""
+    reply = added(plain_node, "c1", pod_ns, args=POD)
+    (endpoint,) = plain_node.endpoints()
+    assert endpoint["metadata"]["name"] == "node1-k8s-web--0-eth0"
+    assert endpoint["metadata"]["namespace"] == "ns1"
+    assert endpoint["metadata"]["labels"] == {
+        "projectcalico.org/namespace": "ns1",
+        "projectcalico.org/orchestrator": "k8s",
+    }
+    spec = endpoint["spec"]
+    assert (spec["pod"], spec["containerID"], spec["profiles"]) == ("web-0", "c1", ["calnet"])
+    assert spec["interfaceName"] == kubernetes_veth("ns1", "web-0") == reply.document["interfaces"][0]["name"]
+    assert profile(plain_node)["spec"]["ingress"] == [{"action": "Allow", "source": {}, "destination": {}}]
+    (block,) = [document for path, document in plain_node.dump().items() if "/assignment/" in path]
+    secondary = block["attributes"][0]["secondary"]
+    assert (secondary["namespace"], secondary["pod"], secondary["node"]) == ("ns1", "web-0", "node1")
+    assert plain_node.call("CHECK", "c1", pod_ns.path, args=POD, prevResult=reply.document).ok
+    cleaned(plain_node, "c1", args=POD)
+
+
+def test_a_pod_is_made_again_before_its_old_sandbox_is_deleted(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
+    """The endpoint is the pod's, the address the container's: the late DEL leaves the new sandbox alone."""
+    node, old, new = plain_node, make_pod_ns(), make_pod_ns()
+    first = added(node, "c1", old, args=POD)
+    second = added(node, "c2", new, args=POD)
+    assert addresses(first) != addresses(second)
+    assert first.document["interfaces"][0] == second.document["interfaces"][0]
+    (endpoint,) = node.endpoints()
+    assert endpoint["spec"]["containerID"] == "c2" and endpoint["spec"]["ipNetworks"] == addresses(second)
+    for netns in (old.path, ""):
+        assert node.call("DEL", "c1", netns, args=POD).ok
+        assert set(node.taken().values()) == {"calnet.c2"} and len(node.endpoints()) == 1
+        assert node.call("CHECK", "c2", new.path, args=POD, prevResult=second.document).ok
+    assert old.link("eth0") is None
+    cleaned(node, "c2", args=POD)
+
+
+def test_the_prefix_of_host_interfaces(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
+    """Of pods only, and the first of several."""
+    plain_node.environ["FELIX_INTERFACEPREFIX"] = "kube,cali"
+    pod = added(plain_node, "c1", make_pod_ns(), args=POD)
+    assert pod.document["interfaces"][0]["name"] == kubernetes_veth("ns1", "web-0", "kube")
+    other = added(plain_node, "c2", make_pod_ns())
+    assert other.document["interfaces"][0]["name"] == "calic2"
+    assert plain_node.call("DEL", "c1", "", args=POD).ok
+    assert plain_node.host.link(kubernetes_veth("ns1", "web-0", "kube")) is None
+
+
+def test_the_namespace_of_tests(plain_node: Node, pod_ns: Namespace) -> None:
+    for number, args in enumerate(("CNI_TEST_NAMESPACE=elsewhere", f"{POD};CNI_TEST_NAMESPACE=elsewhere")):
+        added(plain_node, f"c{number}", pod_ns, args=args)
+        (endpoint,) = plain_node.endpoints()
+        assert endpoint["metadata"]["namespace"] == "elsewhere"
+        cleaned(plain_node, f"c{number}", args=args)
+
+
+MESOS = {
+    "org.apache.mesos": {
+        "network_info": {
+            "name": "net",
+            "labels": {
+                "labels": [
+                    {"key": "team/app name", "value": "--Blau & Grün--"},
+                    {"key": "projectcalico.org/namespace", "value": "/marathon/"},
+                ]
+            },
+        }
+    }
+}
+
+
+def test_labels_of_mesos(plain_node: Node, pod_ns: Namespace) -> None:
+    document = {**plain_node.conf(), "args": MESOS}
+    reply = plain_node.call("ADD", "c1", pod_ns.path, stdin=json.dumps(document).encode())
+    assert reply.ok, reply
+    (endpoint,) = plain_node.endpoints()
+    assert endpoint["metadata"]["namespace"] == "marathon"
+    assert endpoint["metadata"]["labels"] == {
+        "team.app-name": "Blau-Gr-n",
+        "projectcalico.org/namespace": "marathon",
+        "projectcalico.org/orchestrator": "cni",
+    }
+    assert plain_node.call("DEL", "c1", "", stdin=json.dumps(document).encode()).ok
+    assert not plain_node.leftovers()
+
+
+# -- a second network -------------------------------------------------------------------------------------------------
+
+
+def test_a_network_that_joined_can_be_checked_and_leaves_alone(plain_node: Node, pod_ns: Namespace) -> None:
+    node = plain_node
+    first = added(node, "c1", pod_ns)
+    second = added(node, "c1", pod_ns, name="net2")
+    assert addresses(first) == addresses(second)
+    assert node.call("CHECK", "c1", pod_ns.path, name="net2", prevResult=second.document).ok
+    assert node.call("DEL", "c1", pod_ns.path, name="net2").ok
+    (endpoint,) = node.endpoints()
+    assert endpoint["spec"]["profiles"] == ["calnet"]
+    assert node.call("CHECK", "c1", pod_ns.path, prevResult=first.document).ok
+    assert node.call("GC", "", "", name="net2", **{"cni.dev/valid-attachments": []}).ok
+    assert node.call("CHECK", "c1", pod_ns.path, prevResult=first.document).ok
+    cleaned(node, "c1")
+
+
+# -- what an ADD waits for --------------------------------------------------------------------------------------------
+
+
+def log_of(node: Node) -> str:
+    path = node.root / "cni.log"
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.parametrize(("args", "name"), [("", "cni default%2Fc1 eth0"), (POD, "k8s ns1%2Fweb-0 eth0")])
+def test_policy_is_waited_for(plain_node: Node, pod_ns: Namespace, args: str, name: str) -> None:
+    node = plain_node
+    waiting = {"policy_setup_timeout_seconds": 10, "endpoint_status_dir": str(node.root / "status")}
+    (node.root / "status").mkdir()
+    (node.root / "status" / name).write_text("{}")
+    added(node, "c1", pod_ns, args=args, **waiting)
+    assert "is not known to be in force" not in log_of(node)
+
+
+def test_policy_that_is_late_is_a_warning(plain_node: Node, pod_ns: Namespace) -> None:
+    node = plain_node
+    waiting = {"policy_setup_timeout_seconds": 1, "endpoint_status_dir": str(node.root / "status")}
+    reply = added(node, "c1", pod_ns, **waiting)
+    assert "policy of calnet/c1/eth0 is not known to be in force after 1 s" in log_of(node)
+    assert node.call("CHECK", "c1", pod_ns.path, prevResult=reply.document).ok
+
+
+def test_policy_that_comes_while_waiting(plain_node: Node, pod_ns: Namespace) -> None:
+    node, status = plain_node, plain_node.root / "status"
+    status.mkdir()
+    begun = threading.Event()
+    threading.Timer(0.5, begun.set).start()
+    with written_later(status / "cni default%2Fc1 eth0", "{}", begun):
+        added(node, "c1", pod_ns, policy_setup_timeout_seconds=20, endpoint_status_dir=str(status))
+    assert "is not known to be in force" not in log_of(node)
+
+
+class _Gate(http.server.BaseHTTPRequestHandler):
+    statuses: list[int] = []
+
+    def do_GET(self) -> None:
+        self.send_response(self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0])
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def gate(host: Namespace, *statuses: int) -> Iterator[str]:
+    """The URL of a server in the host's namespace that answers with these, the last one for ever."""
+    listening = host_socket(host)
+    handler = type("Gate", (_Gate,), {"statuses": list(statuses)})
+    server = http.server.HTTPServer(("127.0.0.1", 0), handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listening
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/ready?full=1"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def host_socket(host: Namespace) -> socket.socket:
+    """A socket that listens in another namespace: made on a thread that enters it and ends."""
+    made: list[socket.socket] = []
+
+    def make() -> None:
+        from cni_calico.kernel import netns
+
+        netns.enter(os.open(host.path, os.O_RDONLY))
+        made.append(socket.create_server(("127.0.0.1", 0)))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    return made[0]
+
+
+def test_readiness_gates_that_open(plain_node: Node, pod_ns: Namespace) -> None:
+    with gate(plain_node.host, 503, 500, 200) as url, gate(plain_node.host, 302) as moved:
+        added(plain_node, "c1", pod_ns, readiness_gates=[url, moved])
+
+
+def test_a_readiness_gate_that_stays_shut(plain_node: Node, pod_ns: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cni_calico.plugin.waits.GATE_PATIENCE_S", 1.0)
+    for url_of, problem in ((lambda shut: shut, "status 503"), (lambda _: "http://127.0.0.1:9/", "refused")):
+        with gate(plain_node.host, 503) as shut:
+            reply = plain_node.call("ADD", "c1", pod_ns.path, readiness_gates=[url_of(shut)])
+        assert reply.document["code"] == 130, reply
+        assert "readiness gate http://127.0.0.1" in reply.document["msg"] and problem in reply.document["msg"]
+        assert not plain_node.leftovers()
+
+
+# -- the environment --------------------------------------------------------------------------------------------------
+
+
+def test_the_datastore_of_the_environment(plain_node: Node, pod_ns: Namespace) -> None:
+    node = plain_node
+    assert node.datastore.path
+    node.environ |= {"DATASTORE_TYPE": "local", "DATASTORE_PATH": node.datastore.path}
+    added(node, "c1", pod_ns, datastore_type=None, datastore_path=None)
+    assert len(node.endpoints()) == 1
+    cleaned(node, "c1", datastore_type=None, datastore_path=None)
+
+
+@pytest.mark.parametrize(
+    ("environ", "changes"),
+    [
+        ({"ETCD_ENDPOINTS": "http://127.0.0.1:9"}, {}),
+        ({"ETCD_ENDPOINTS": "http://127.0.0.1:9"}, {"datastore_type": "etcdv3"}),
+        ({}, {"etcd_endpoints": " http://127.0.0.1:9 ,"}),
+        ({"ETCD_AUTHORITY": "127.0.0.1:9"}, {}),
+        ({}, {"etcd_authority": "127.0.0.1:9", "etcd_scheme": "http"}),
+    ],
+)
+def test_etcd_endpoints_mean_etcd(plain_node: Node, environ: dict[str, str], changes: dict[str, Any]) -> None:
+    """Whoever names endpoints means etcd, here one that refuses connections: named, with code 101."""
+    plain_node.environ |= environ
+    absent = {"datastore_type": None, "datastore_path": None}
+    reply = plain_node.call("CHECK", "c1", "/proc/self/ns/net", prevResult={}, **{**absent, **changes})
+    assert reply.document["code"] == 101 and "127.0.0.1:9" in reply.document["msg"], reply
+
+
+# -- locks and run-time directories -----------------------------------------------------------------------------------
+
+
+def test_calico_ipam_alone_on_a_fresh_host(plain_node: Node) -> None:
+    """No directory of ours exists yet; nobody but the IPAM plugin runs."""
+    node = plain_node
+    node.environ |= {"CALICO_RUN_DIR": str(node.root / "a" / "b"), "CALICO_STATE_DIR": str(node.root / "c" / "d")}
+    added(node, "c1", node.host, plugin="calico-ipam", ipam_lock_file=None)
+    assert node.call("DEL", "c1", "", plugin="calico-ipam", ipam_lock_file=None).ok
+    assert not node.taken()
+
+
+def test_a_lock_file_that_cannot_be_is_no_failure(plain_node: Node, pod_ns: Namespace) -> None:
+    (plain_node.root / "file").write_text("")
+    added(plain_node, "c1", pod_ns, ipam_lock_file=str(plain_node.root / "file" / "lock"))
+    assert "going on without the host-wide IPAM lock" in log_of(plain_node)
+    cleaned(plain_node, "c1")
+
+
+@pytest.mark.parametrize(
+    ("level", "said"), [("debug", True), ("info", True), ("INFO", True), ("error", False), ("none", False), ("x", True)]
+)
+def test_log_levels(plain_node: Node, pod_ns: Namespace, level: str, said: bool) -> None:
+    """A GC that collects says so at info."""
+    added(plain_node, "c1", pod_ns, log_level="none")
+    assert plain_node.call("GC", "", "", log_level=level, **{"cni.dev/valid-attachments": []}).ok
+    assert ("no longer a valid attachment" in log_of(plain_node)) == said
+
+
+def test_hashed_names_are_checked_and_deleted_too(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
+    one, two = make_pod_ns(), make_pod_ns()
+    added(plain_node, "cnitool-abc111", one)
+    second = added(plain_node, "cnitool-abc222", two)
+    assert second.document["interfaces"][0]["name"] == hashed_veth("cnitool-abc222", "eth0")
+    assert plain_node.call("CHECK", "cnitool-abc222", two.path, prevResult=second.document).ok
