@@ -118,6 +118,16 @@ class Services:
 
         return open_netns(self.files.path(path))
 
+    def was_deleted(self, config: DatastoreConfig, label: str) -> bool:
+        """Whether an attachment has just been released, and not been added again: runtimes repeat their DELs."""
+        return False
+
+    def note_deleted(self, config: DatastoreConfig, label: str) -> None:
+        """Told what has been released."""
+
+    def note_added(self, config: DatastoreConfig, label: str) -> None:
+        """Told what is about to be added."""
+
     def was_synced(self) -> bool:
         """Whether the datastore has been reached since this node started (the directory is emptied at boot)."""
         return self.files.exists(f"{self.run_dir}/cni-synced")

@@ -36,10 +36,13 @@ from cni_calico.nodeagent.cni_metrics import CniMetrics
 from cni_calico.nodeagent.connections import Request
 from cni_calico.nodeagent.kubernetes_caches import KubernetesCaches
 from cni_calico.nodeagent.node_endpoints import NodeEndpoints
+from cni_calico.nodeagent.recent import Recently
 from cni_calico.plugin.host import Host
 from cni_calico.plugin.teardown import remove_links_together
 
 LINKS_AT_ONCE = 64
+# how long a repeated DEL needs to look for nothing; the kubelet's come within seconds
+DELETED_S, DELETED_MAX = 60.0, 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class Backend:
         self._corrupt = lambda key, why: log.error(f"cannot read {key}: {why}")
         self._opening = threading.Lock()
         self._kubernetes: KubernetesCaches | None = None
+        self.deleted = Recently(DELETED_S, DELETED_MAX)
         self.grouped = GroupedStore(store)
         self.caches = ClusterCaches(store, node, self._corrupt)
         self.allocator = GroupAllocator(store, self.caches)
@@ -78,6 +82,15 @@ class Backend:
                     store or KubernetesStore(self._config.kubernetes), self._node, self._corrupt
                 )
             return self._kubernetes
+
+    def kubernetes_lines(self, labels: str) -> list[str]:
+        known = self._kubernetes
+        if known is None:
+            return []
+        return [
+            f"calico_kubernetes_pods{{{labels}}} {len(known.pods.items())}",
+            f"calico_kubernetes_namespaces{{{labels}}} {len(known.namespaces.items())}",
+        ]
 
     def door(self, *, adding: bool) -> Datastore:
         """The datastore with this node's endpoints answered from memory.
@@ -171,6 +184,7 @@ class Resident:
                 f"calico_ipam_slow_total{{{labels}}} {backend.allocator.statistics.slow}",
                 f"calico_ipam_spares_total{{{labels}}} {backend.allocator.statistics.spares}",
             ]
+            lines += backend.kubernetes_lines(labels)
             for size, count in enumerate(backend.allocator.statistics.sizes):
                 if count:
                     lines.append(f'calico_ipam_batches_total{{{labels},size="{size}"}} {count}')
@@ -209,6 +223,15 @@ class ResidentServices(Services):
     def store(self, config: DatastoreConfig) -> Datastore:
         """For an ADD without reads: what it creates tells by a conflict that it was there."""
         return self._backend(config).door(adding=self._request.environ.get("CNI_COMMAND") == "ADD")
+
+    def was_deleted(self, config: DatastoreConfig, label: str) -> bool:
+        return label in self._backend(config).deleted
+
+    def note_deleted(self, config: DatastoreConfig, label: str) -> None:
+        self._backend(config).deleted.note(label)
+
+    def note_added(self, config: DatastoreConfig, label: str) -> None:
+        self._backend(config).deleted.forget(label)
 
     def kubernetes(self, config: DatastoreConfig) -> KubernetesObjects:
         return self._backend(config).kubernetes()

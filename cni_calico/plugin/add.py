@@ -69,6 +69,7 @@ def add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Ma
         held.callback(os.close, netns)
         held.enter_context(services.attachment_lock(attachment.label, deadline))
         require_ready(services, conf, deadline)
+        services.note_added(conf.datastore, attachment.label)
         store = services.store(conf.datastore)
         recorded = read_recorded(store, attachment, deadline)
         if services.optimistic and is_another_pod(recorded.stored, call):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
@@ -97,7 +98,10 @@ class Removal:
         self._remove_network(netns, call, recorded, sure=failure is None)
         failure = failure or self._remove_endpoint(recorded, store_deadline)
         delegate_failure = self._release_delegated(call)
-        failure = self._release(recorded, failure, store_deadline)
+        if recorded.is_ours(self.attachment) or not self.services.was_deleted(
+            self.conf.datastore, self.attachment.label
+        ):
+            failure = self._release(recorded, failure, store_deadline)
         if isinstance(failure, CorruptRecord):
             raise failure
         if failure is not None:
@@ -106,6 +110,7 @@ class Removal:
             raise delegate_failure
         if failure is None:
             self._forget_intent()
+            self.services.note_deleted(self.conf.datastore, self.attachment.label)
         return failure is None
 
     def _read(self, deadline: Deadline) -> tuple[Recorded, CalicoError | None]:
@@ -216,17 +221,19 @@ class Removal:
 
     def _release_addresses(self, allocator: Allocator, recorded: Recorded, deadline: Deadline) -> None:
         others = {n.network_address for e in recorded.same_container(self.attachment) for n in e.ip_networks}
-        for handle_id in self._handles(allocator, deadline):
+        mine = set(self._addresses(recorded))
+        usual, *unusual = dict.fromkeys(self.attachment.handle_ids)
+        if not others and mine and mine <= set(allocator.release_handle(usual, deadline)):
+            return
+        for handle_id in self._handles(allocator, usual, unusual, deadline):
             if others and (held := {item.address for item in allocator.addresses_of(handle_id, deadline)}) & others:
-                mine = [address for address in self._addresses(recorded) if address in held]
-                if mine:
-                    allocator.release_addresses(mine, deadline, handle_id=handle_id)
+                if mine & held:
+                    allocator.release_addresses(list(mine & held), deadline, handle_id=handle_id)
                 continue
             allocator.release_handle(handle_id, deadline)
 
-    def _handles(self, allocator: Allocator, deadline: Deadline) -> tuple[str, ...]:
+    def _handles(self, allocator: Allocator, usual: str, unusual: Sequence[str], deadline: Deadline) -> tuple[str, ...]:
         """The usual handle, and of the unusual ones those that exist: one read instead of a release each."""
-        usual, *unusual = dict.fromkeys(self.attachment.handle_ids)
         found = allocator.store.get_many([HandleKey(handle_id) for handle_id in unusual], deadline)
         return (usual, *(handle_id for handle_id, item in zip(unusual, found, strict=True) if item is not None))
 

@@ -1,0 +1,155 @@
+"""Pods of a real API server, served by the resident server; the audit log counts what it asks of the API server."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.kube import CNI_USER, Cluster
+from tests.e2e.kube_node import KubeNode, kube_node
+from tests.netns.conftest import MakeNamespace
+from tests.netns.namespaces import Namespace, until
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
+
+DUAL = {"type": "calico-ipam", "assign_ipv6": "true"}
+IPAM_WRITES = [("create", "ipamhandles"), ("update", "ipamblocks")]
+RECORDED = [("patch", "pods")]
+
+
+@pytest.fixture
+def node(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
+    """A served node; its plugin has a user of its own, by which its requests are known in the audit log."""
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "everything"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": "calico-cni-plugin", "namespace": "kube-system"}],
+    }
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    kube.ensure(path, binding)
+    try:
+        with kube_node(kube, host_ns, tmp_path) as made, made.server():
+            made.token = "cni-token"
+            yield made
+    finally:
+        kube.request("DELETE", f"{path}/everything")
+
+
+def known_pods(node: KubeNode) -> float:
+    return sum(value for name, value in node.metrics().items() if name.startswith("calico_kubernetes_pods"))
+
+
+def make_pods(node: KubeNode, *names: str) -> None:
+    """Pods that the server has heard of (once it has been called at all)."""
+    before = known_pods(node)
+    for name in names:
+        node.kube.create_pod(node.namespace, name, node.nodename)
+    if before:
+        until(lambda: known_pods(node) >= before + len(names), "the server knows the pods", 10)
+
+
+def asked(node: KubeNode, since: int) -> list[tuple[str, str]]:
+    """(verb, resource) of the plugin's requests but its watches."""
+    return [
+        (event["verb"], event["objectRef"]["resource"])
+        for event in node.kube.audited(since)
+        if event["user"]["username"] == CNI_USER and event["verb"] != "watch"
+    ]
+
+
+def warm_up(node: KubeNode, make: MakeNamespace, **more: Any) -> None:
+    """The first call opens everything, claims blocks and spare ones."""
+    make_pods(node, "first", "second")
+    assert node.pod_call("ADD", "first", "f" * 64, make().path, **more).ok
+    until(lambda: known_pods(node) >= 2, "the server knows the pods", 10)
+    assert node.pod_call("ADD", "second", "e" * 64, make().path, **more).ok
+
+
+def test_a_steady_state_add_reads_nothing_and_writes_three_times(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    warm_up(node, make_pod_ns)
+    for i in range(4):
+        make_pods(node, f"p{i}")
+        since = len(node.kube.audited())
+        assert node.pod_call("ADD", f"p{i}", f"{i}" * 64, make_pod_ns().path).ok
+        assert asked(node, since) == IPAM_WRITES + RECORDED
+
+
+def test_dual_stack_writes_four_times(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    warm_up(node, make_pod_ns, ipam=DUAL)
+    make_pods(node, "p")
+    since = len(node.kube.audited())
+    reply = node.pod_call("ADD", "p", "1" * 64, make_pod_ns().path, ipam=DUAL)
+    assert len(reply.document["ips"]) == 2
+    assert sorted(asked(node, since)) == sorted([*IPAM_WRITES, ("update", "ipamblocks"), *RECORDED])
+
+
+def test_the_requests_of_a_burst(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    """Together they share the writes of the block: fewer than three for a pod."""
+    warm_up(node, make_pod_ns)
+    names = [f"p{i}" for i in range(12)]
+    make_pods(node, *names)
+    spaces = [make_pod_ns() for _ in names]
+    since = len(node.kube.audited())
+    replies: dict[str, Any] = {}
+
+    def add(name: str, netns: str, container: str) -> None:
+        replies[name] = node.pod_call("ADD", name, container, netns)
+
+    threads = [
+        threading.Thread(target=add, args=(name, space.path, f"{i:02x}" * 32))
+        for i, (name, space) in enumerate(zip(names, spaces, strict=True))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(reply.ok for reply in replies.values()), [r.document for r in replies.values() if not r.ok]
+    assert len({reply.document["ips"][0]["address"] for reply in replies.values()}) == len(names)
+    counts = Counter(asked(node, since))
+    assert counts[("create", "ipamhandles")] == counts[("patch", "pods")] == len(names)
+    assert counts[("update", "ipamblocks")] <= len(names) and counts.total() <= 3 * len(names)
+
+
+def test_the_requests_of_a_del(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    netns = make_pod_ns().path
+    warm_up(node, make_pod_ns)
+    make_pods(node, "p")
+    assert node.pod_call("ADD", "p", "1" * 64, netns).ok
+    since = len(node.kube.audited())
+    assert node.pod_call("DEL", "p", "1" * 64, netns).ok
+    writes = [("patch", "pods"), ("update", "ipamblocks"), ("update", "ipamhandles"), ("delete", "ipamhandles")]
+    assert asked(node, since) == writes
+    repeat_del(node, netns)
+    before = known_pods(node)
+    node.kube.delete_pod(node.kube.read_pod(node.namespace, "p"))
+    until(lambda: known_pods(node) < before, "the server knows that the pod is gone", 10)
+    repeat_del(node, netns)
+
+
+def repeat_del(node: KubeNode, netns: str) -> None:
+    """Asks for nothing."""
+    since = len(node.kube.audited())
+    assert node.pod_call("DEL", "p", "1" * 64, netns, uid="").ok
+    assert not asked(node, since)
+
+
+def test_a_pod_that_the_watch_has_not_brought_yet(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    """A pod of the same name made anew a moment ago: the remembered one is not taken for it."""
+    warm_up(node, make_pod_ns)
+    make_pods(node, "p")
+    assert node.pod_call("ADD", "p", "1" * 64, make_pod_ns().path).ok
+    node.kube.delete_pod(node.kube.read_pod(node.namespace, "p"))
+    made = node.kube.create_pod(
+        node.namespace, "p", node.nodename, annotations={"cni.projectcalico.org/hwAddr": "02:00:00:00:00:01"}
+    )
+    netns = make_pod_ns()
+    assert node.pod_call("ADD", "p", "2" * 64, netns.path, uid=made["metadata"]["uid"]).ok
+    assert netns.link("eth0")["address"] == "02:00:00:00:00:01"
+    assert node.annotations("p")["containerID"] == "2" * 64
