@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 
 from cni_calico.datastore import etcd_pb2 as pb
@@ -24,6 +25,7 @@ from cni_calico.errors import CalicoError, OutcomeUnknown
 from cni_calico.model.keys import HandleKey, HandleList
 
 COUNTER = HandleKey("counter")
+PAUSE = threading.Event()  # between attempts of a client that outlives broken members
 
 
 def say(**what: object) -> None:
@@ -43,7 +45,7 @@ def read_counter(store: EtcdStore) -> Versioned | None:
             return store.get(COUNTER, Deadline.after(20))
         except CalicoError as e:
             say(step="read", error=type(e).__name__, text=str(e), s=time.monotonic() - began)
-            time.sleep(0.05)
+            PAUSE.wait(0.05)
 
 
 def value_of(current: Versioned | None) -> int:
@@ -65,7 +67,7 @@ def write(store: EtcdStore) -> None:
             say(step="late", n=value_of(current))
         except CalicoError as e:
             say(step="write", n=n, error=type(e).__name__, text=str(e), s=time.monotonic() - began)
-            time.sleep(0.05)
+            PAUSE.wait(0.05)
             current = read_counter(store)
             certain = not isinstance(e, OutcomeUnknown)
             say(step="settled", applied=value_of(current) == n, lie=certain and value_of(current) == n)
@@ -88,7 +90,7 @@ def watch(store: EtcdStore) -> None:
                             say(step="saw", n=event.value["n"])
         except CalicoError as e:
             say(step="watch", error=type(e).__name__, text=str(e), opened=opened)
-            time.sleep(0.05)
+            PAUSE.wait(0.05)
 
 
 def leader(config: EtcdConfig) -> None:

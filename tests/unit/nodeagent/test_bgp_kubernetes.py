@@ -11,7 +11,7 @@ from cni_calico.nodeagent import bgp_kubernetes
 from cni_calico.nodeagent.bgp_kubernetes import Secrets, Services, parse_secret
 from cni_calico.nodeagent.bird.values import SecretRef
 
-SOON = Deadline.after(60)
+SOON = Deadline.after(86400)  # made once, at import: longer than any run
 REF, OTHER = SecretRef("bgp", "rack"), SecretRef("bgp", "spine")
 PATH = "/api/v1/namespaces/kube-system/secrets/bgp"
 
