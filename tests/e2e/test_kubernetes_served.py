@@ -23,8 +23,8 @@ RECORDED = [("patch", "pods")]
 
 
 @pytest.fixture
-def node(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
-    """A served node; its plugin has a user of its own, by which its requests are known in the audit log."""
+def alone(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
+    """A node without server; its plugin has a user of its own, by which its requests are known in the audit log."""
     binding = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRoleBinding",
@@ -35,11 +35,18 @@ def node(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode
     path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
     kube.ensure(path, binding)
     try:
-        with kube_node(kube, host_ns, tmp_path) as made, made.server():
+        with kube_node(kube, host_ns, tmp_path) as made:
             made.token = "cni-token"
             yield made
     finally:
         kube.request("DELETE", f"{path}/everything")
+
+
+@pytest.fixture
+def node(alone: KubeNode) -> Iterator[KubeNode]:
+    """The same, with the resident server."""
+    with alone.server():
+        yield alone
 
 
 def known_pods(node: KubeNode) -> float:
@@ -153,3 +160,14 @@ def test_a_pod_that_the_watch_has_not_brought_yet(node: KubeNode, make_pod_ns: M
     assert node.pod_call("ADD", "p", "2" * 64, netns.path, uid=made["metadata"]["uid"]).ok
     assert netns.link("eth0")["address"] == "02:00:00:00:00:01"
     assert node.annotations("p")["containerID"] == "2" * 64
+
+
+def test_without_the_server_an_add_is_twelve_requests_at_most(alone: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    for name in ("first", "p"):
+        alone.kube.create_pod(alone.namespace, name, alone.nodename)
+    assert alone.pod_call("ADD", "first", "f" * 64, make_pod_ns().path).ok
+    since = len(alone.kube.audited())
+    assert alone.pod_call("ADD", "p", "1" * 64, make_pod_ns().path).ok
+    requests = asked(alone, since)
+    assert len(requests) <= 12
+    assert ("list", "pods") not in requests and ("list", "ipamblocks") not in requests

@@ -17,13 +17,17 @@ REASONS = {200: "OK", 201: "Created"}
 
 
 class Scripted:
-    """Steps are taken in the order of the requests; ``requests`` are (method, path, headers, body)."""
+    """Steps are taken in the order of the requests, then ``always`` again and again; ``requests`` are (method, path,
+    headers, body).
+    """
 
-    def __init__(self, steps: Sequence[Any]) -> None:
+    def __init__(self, steps: Sequence[Any], *, always: Any = (500, {"message": "the script is over"})) -> None:
         self.steps = list(steps)
+        self.always = always
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._accept, daemon=True)
@@ -70,7 +74,7 @@ class Scripted:
         method, path, _ = line.decode().split(" ")
         with self._lock:
             self.requests.append((method, path, headers, body))
-            step = self.steps.pop(0) if self.steps else (500, {"message": "the script is over"})
+            step = self.steps.pop(0) if self.steps else self.always
         return self._answer(connection, step)
 
     def _answer(self, connection: socket.socket, step: Any) -> bool:
@@ -103,8 +107,8 @@ class Scripted:
 
 
 @contextmanager
-def scripted(*steps: Any) -> Iterator[Scripted]:
-    server = Scripted(steps)
+def scripted(*steps: Any, **options: Any) -> Iterator[Scripted]:
+    server = Scripted(steps, **options)
     try:
         yield server
     finally:
