@@ -16,7 +16,12 @@ from cni_calico.kernel import wire
 
 # link, neighbours, IPv4 addresses, routes, IPv6 addresses, routes, settings of interfaces (netconf)
 _GROUPS = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400 | 1 << 23 | 1 << 24
-_ROUTES, _NEIGHBOURS, _SETTINGS = (24, 25), (28, 29), (80, 81)
+SETTINGS, NEIGHBOURS = "settings", "neighbours"
+_LINKS, _ROUTES, _NEIGHBOURS, _SETTINGS = (16, 17), (24, 25), (28, 29), (80, 81)
+_CONCERNS = {
+    **dict.fromkeys(_SETTINGS, frozenset((SETTINGS,))),
+    **dict.fromkeys((*_LINKS, *_NEIGHBOURS), frozenset((NEIGHBOURS,))),  # a device takes its entries with it
+}
 _PROTOCOL_AT, _STATE_AT = 5, 8
 _BIRD = 12
 _STATIC = 0x40 | 0x80  # NUD_NOARP, NUD_PERMANENT: entries that somebody made
@@ -34,7 +39,7 @@ class Monitor:
         except OSError as e:
             raise KernelError(f"cannot listen for kernel notifications: {e.strerror}", errno=e.errno or 0) from e
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._settings_changed = False
+        self._changed: set[str] = set()
 
     def wait(self, timeout_s: float) -> bool:
         """Whether something happened within ``timeout_s``: a notification that matters, or ``wake``."""
@@ -56,18 +61,20 @@ class Monitor:
                 data = self._socket.recv(_BUFFER)
             except OSError as e:
                 if e.errno == ENOBUFS:
-                    matters = self._settings_changed = True  # more than fits: look again at everything
+                    matters = True  # more than fits: look again at everything
+                    self._changed |= {SETTINGS, NEIGHBOURS}
                     continue
                 if e.errno == EAGAIN:
                     return matters
                 raise KernelError(f"cannot read kernel notifications: {e.strerror}", errno=e.errno or 0) from e
             for message in wire.split_messages(data):
-                matters = matters or _matters(message)
-                self._settings_changed = self._settings_changed or message.kind in _SETTINGS
+                if _matters(message):
+                    matters = True
+                    self._changed |= _CONCERNS.get(message.kind, frozenset())
 
-    def settings_changed(self) -> bool:
-        """Whether an interface's settings (sysctls) changed since this was last asked."""
-        changed, self._settings_changed = self._settings_changed, False
+    def take_changed(self) -> set[str]:
+        """Of what is costly to look at: what changed since this was last asked."""
+        changed, self._changed = self._changed, set()
         return changed
 
     def wake(self) -> None:

@@ -82,8 +82,7 @@ class Agent:
         try:
             while not stopping.is_set():
                 happened = self._monitor.wait(self._patience())
-                if self._monitor.settings_changed():
-                    applier.forget_settings()
+                applier.forget(self._monitor.take_changed())
                 if not stopping.is_set() and sources.synced and (happened or self._due()):
                     self._pass(sources, applier)
                     stopping.wait(MIN_INTERVAL_S)

@@ -14,6 +14,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, KernelError
 from cni_calico.kernel import host_routes, sysctl, tunnels
 from cni_calico.kernel.files import Files
+from cni_calico.kernel.monitor import NEIGHBOURS, SETTINGS
 from cni_calico.log import Log
 from cni_calico.model.host import HostRoute
 from cni_calico.nodeagent.delta import Grace, plan_devices, plan_routes, plan_set
@@ -46,13 +47,14 @@ class Applier:
         self._now = now
         self._grace = Grace(GRACE_S, {})
         self._settled: frozenset[Setting] = frozenset()
+        self._vteps: object = None  # what neighbours and forwarding entries were brought to
         self._rules = Rules(log)
 
     def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, *, full: bool) -> Pass:
         """Everything once. ``full`` compares also what no notification tells about."""
         done = Pass()
         if full:
-            self._settled = frozenset()
+            self.forget({SETTINGS, NEIGHBOURS})
         parts: tuple[tuple[str, Callable[[], None]], ...] = (
             ("settings", lambda: self._apply_settings(desired, done)),
             ("tunnel devices", lambda: self._apply_devices(desired, deadline, done)),
@@ -68,11 +70,14 @@ class Applier:
                 done.failed.append(f"{what}: {e}")
         return done
 
-    # -- settings -----------------------------------------------------------------------------------------------------
+    def forget(self, changed: Collection[str]) -> None:
+        """Read these again in the next pass: the kernel said that some changed."""
+        if SETTINGS in changed:
+            self._settled = frozenset()
+        if NEIGHBOURS in changed:
+            self._vteps = None
 
-    def forget_settings(self) -> None:
-        """Compare all of them in the next pass: the kernel said that some changed."""
-        self._settled = frozenset()
+    # -- settings -----------------------------------------------------------------------------------------------------
 
     def _apply_settings(self, desired: Desired, done: Pass) -> None:
         wanted = frozenset(desired.settings)
@@ -117,6 +122,9 @@ class Applier:
                 done.failed.append(str(e))
 
     def _apply_vteps(self, desired: Desired, deadline: Deadline, done: Pass) -> None:
+        wanted = (desired.neighbours, desired.forwarding)
+        if wanted == self._vteps:
+            return
         devices = [name for name in desired.devices if name != IPIP]
         neighbours, entries = tunnels.read_vteps(devices, deadline)
         hops, vteps = plan_set(desired.neighbours, neighbours), plan_set(desired.forwarding, entries)
@@ -125,6 +133,9 @@ class Applier:
             done.failed += map(str, failures)
             count = sum(map(len, (hops.add, hops.remove, vteps.add, vteps.remove)))
             done.changed.append(f"{count} neighbours and forwarding entries")
+            if failures:
+                return
+        self._vteps = wanted
 
     # -- routes -------------------------------------------------------------------------------------------------------
 

@@ -218,7 +218,7 @@ def _noticed(command: list[str]) -> tuple[bool, bool]:
         ("ip addr add 10.1.0.1/24 dev eth0", True),
         ("ip neigh add 10.0.0.9 lladdr 66:00:00:00:00:09 dev eth0 nud permanent", True),
         ("ip neigh add 10.0.0.9 lladdr 66:00:00:00:00:09 dev eth0 nud reachable", False),
-        ("sh -c 'echo 1 > /proc/sys/net/ipv4/conf/calia/forwarding'", True),
+        ("sh -c 'f=/proc/sys/net/ipv4/conf/calia/forwarding; echo $((1 - $(cat $f))) > $f'", True),
         ("true", False),
     ],
 )
