@@ -1,0 +1,137 @@
+"""The loops beside the data plane: when they look, what wakes them, how they wait for a datastore."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
+from cni_calico.log import Log
+from cni_calico.model.resources import Metadata
+from cni_calico.nodeagent.context import Context
+from cni_calico.nodeagent.keepers import RETRY_S, Keeper, TunnelKeeper, follow
+from cni_calico.nodeagent.settings import parse_settings
+from cni_calico.nodeagent.startup import wait_for_datastore
+from tests.fakes.memory_store import MemoryStore
+from tests.netns.namespaces import until
+from tests.unit.nodeagent.fabric import NODES, pool, snapshot, workload
+
+
+class Notes(Log):
+    def __init__(self):
+        super().__init__("none", stderr=False)
+        self.texts = []
+
+    def write(self, level, text):
+        self.texts.append(f"{level}: {text}")
+
+
+def context(store=None, wait=lambda _: True):
+    return Context(parse_settings({}), store or MemoryStore(), Notes(), wait)
+
+
+@pytest.fixture
+def running():
+    """Runs a keeper in a thread; ended with the test."""
+    stopping, threads = threading.Event(), []
+
+    def run(work):
+        threads.append(threading.Thread(target=work, args=(stopping,)))
+        threads[-1].start()
+
+    yield run
+    stopping.set()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_keeper_does_it_at_once_and_when_woken(running):
+    done = []
+    keeper = Keeper("it", context(), lambda: done.append(1), 3600.0)
+    running(keeper.run)
+    until(lambda: len(done) == 1, "at the start")
+    keeper.wake()
+    until(lambda: len(done) == 2, "when woken")
+
+
+def test_a_failure_is_told_once_and_tried_again():
+    def fail():
+        raise DatastoreUnavailable("cannot reach it")
+
+    keeper = Keeper("it", context(), fail, 3600.0)
+    assert not keeper._try() and not keeper._try()
+    assert [text for text in keeper.context.log.texts if "cannot reach it" in text] == keeper.context.log.texts[:1]
+    assert (keeper._next_retry(), keeper._next_retry()) == (RETRY_S, 2 * RETRY_S)
+    keeper.do = lambda: None
+    assert keeper._try() and keeper._next_retry() == RETRY_S
+
+
+def test_tunnel_addresses_are_looked_at_when_what_they_depend_on_changes():
+    keeper = TunnelKeeper(context(), "n1")
+    woken = keeper.keeper._wake
+
+    def follow_wakes(snap):
+        woken.clear()
+        keeper.follow(snap)
+        return woken.is_set()
+
+    vxlan = pool("10.65.0.0/16", "Always")
+    assert follow_wakes(snapshot(vxlan))
+    assert not follow_wakes(snapshot(vxlan))
+    assert not follow_wakes(snapshot(vxlan, endpoints=[workload("w", "calia", "10.65.1.5/32")], policies=1))
+    assert follow_wakes(snapshot(vxlan, pool("10.66.0.0/16")))
+    told = {**NODES, "n1": replace(NODES["n1"], ipv4_vxlan_tunnel=None)}
+    assert follow_wakes(snapshot(vxlan, nodes=told))
+    labelled = {**NODES, "n1": replace(NODES["n1"], metadata=Metadata("n1", labels={"rack": "a"}))}
+    assert follow_wakes(snapshot(vxlan, nodes=labelled))
+    elsewhere = {**labelled, "n2": replace(NODES["n2"], ipv4=None)}
+    assert not follow_wakes(snapshot(vxlan, nodes=elsewhere))
+
+
+def test_following_without_an_agent(running):
+    store, seen = MemoryStore(), []
+    running(lambda stopping: follow(store, "n1", seen.append, stopping))
+    from cni_calico.datastore.client import Write
+    from cni_calico.model.codec import encode_pool
+    from cni_calico.model.keys import ResourceKey
+
+    item = pool("10.65.0.0/16", "Always")
+    store.elsewhere(Write.put(ResourceKey("IPPool", item.metadata.name), encode_pool(item)))
+    until(lambda: seen and seen[-1].pools, "the pool is seen")
+    assert seen[-1].node == "n1"
+
+
+# -- waiting for the datastore ----------------------------------------------------------------------------------------
+
+
+def test_waiting_for_a_datastore():
+    store, waits = MemoryStore(), []
+    store.set_down(True)
+
+    def wait(seconds):
+        waits.append(seconds)
+        if len(waits) == 3:
+            store.set_down(False)
+        return False
+
+    it = context(store, wait)
+    wait_for_datastore(it)
+    assert len(waits) == 3
+    assert len(it.log.texts) == 1  # the same outage is told once
+
+
+def test_a_signal_ends_the_waiting():
+    store = MemoryStore()
+    store.set_down(True)
+    with pytest.raises(DatastoreUnavailable):
+        wait_for_datastore(context(store, lambda _: True))
+
+
+def test_wrong_credentials_are_not_waited_for():
+    class Denying(MemoryStore):
+        def get(self, key, deadline):
+            raise DatastoreDenied("cannot read: who are you?")
+
+    with pytest.raises(DatastoreDenied):
+        wait_for_datastore(context(Denying(), lambda _: False))
