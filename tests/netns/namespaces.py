@@ -143,6 +143,8 @@ def namespace(label: str) -> Iterator[Namespace]:
     try:
         made = Namespace(name)
         made.do("link", "set", "lo", "up")
+        # a new namespace starts with the machine's own setting, which is none of the tests' business
+        made.set_sysctl("ipv4/ip_forward", "0")
         yield made
     finally:
         _checked(["ip", "netns", "del", name])
