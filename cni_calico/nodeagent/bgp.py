@@ -61,11 +61,17 @@ def _own_namespace() -> str:
 
 
 class BgpKeeper:
-    """``follow`` gives it the agent's snapshot; ``run`` is its thread."""
+    """``follow`` gives it the agent's snapshot; ``run`` is its thread.
 
-    def __init__(self, context: Context, node: str, environment: BgpEnvironment) -> None:
+    ``facts`` gets what is worth telling in the agent's status: "bgp" (why there is none, "" when all is well) and
+    "bgp_problems" (what of the records is left out).
+    """
+
+    def __init__(
+        self, context: Context, node: str, environment: BgpEnvironment, facts: dict[str, Any] | None = None
+    ) -> None:
         settings = context.settings
-        self.facts: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {} if facts is None else facts
         self._context = context
         self._log = context.log
         self._node = node

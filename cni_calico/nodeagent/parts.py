@@ -46,7 +46,8 @@ class Parts:
         self._doors = Doors(self._log)
         self._agent = Agent(self.context, self.node, environ, self._numbers, on_snapshot=self._follow)
         self._tunnels = TunnelKeeper(self.context, self.node)
-        self._bgp = BgpKeeper(self.context, self.node, parse_bgp_environment(environ, node_name=self.node))
+        bgp_environment = parse_bgp_environment(environ, node_name=self.node)
+        self._bgp = BgpKeeper(self.context, self.node, bgp_environment, facts=self._agent.facts)
         self._had_tunl0 = False
         self._doubts: tuple[Doubt, ...] = ()
 
@@ -111,7 +112,6 @@ class Parts:
         if has_tunl0 and not self._had_tunl0:
             self._bgp.tunnel_made()
         self._had_tunl0 = has_tunl0
-        self._agent.facts["bgp"] = self._bgp.facts.get("bgp", "")
         health = (felix.health_host, felix.health_port) if felix.health_enabled else None
         self._doors.keep("health", health, lambda: health_pages(settings.run_dir))
         metrics = (felix.metrics_host, felix.metrics_port) if felix.metrics_enabled else None

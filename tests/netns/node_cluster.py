@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from cni_calico.model.resources import IPPool
+from cni_calico.model.resources import Record
 from tests.netns.agents import Store
 from tests.netns.bird_cluster import Lab
 from tests.netns.nodes import Node, Pod, until_all_reach_all
@@ -35,7 +35,7 @@ class Cluster:
         self.store = Store(directory / "store.db")
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
-        router = lab.namespace("router")
+        router = self.router = lab.namespace("router")
         router.set_sysctl("ipv4/ip_forward", "1")
         router.set_sysctl("ipv6/conf/all/forwarding", "1")
         for subnet in ("0", "1"):
@@ -60,10 +60,12 @@ class Cluster:
         until_all_reach_all(list(self.pods.values()), timeout_s)
 
 
-def start_cluster(lab: Lab, directory: Path, pools: Iterable[IPPool], *, ipv6: bool = True, **environ: str) -> Cluster:
-    """Three nodes that are ready, one pod ("<node>-a") on each."""
+def start_cluster(
+    lab: Lab, directory: Path, records: Iterable[Record], *, ipv6: bool = True, **environ: str
+) -> Cluster:
+    """Three nodes that are ready, on these pools and other records, one pod ("<node>-a") on each."""
     made = Cluster(lab, directory, ipv6=ipv6, environ=environ)
-    made.store.put(*pools)
+    made.store.put(*records)
     for number, (name, subnet) in enumerate(SUBNETS.items(), 1):
         made.start(name, subnet, number)
     for node in made.nodes.values():

@@ -15,7 +15,7 @@ from cni_calico.errors import BirdRefused, BirdUnavailable, CalicoError
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT, Log
 from cni_calico.nodeagent.bird.control import BirdControl, apply_config, check_config, read_status, withdraw_and_end
-from cni_calico.nodeagent.bird.leftovers import remove_leftovers
+from cni_calico.nodeagent.bird.leftovers import remove_all, remove_leftovers
 from cni_calico.nodeagent.bird.process import (
     BirdPaths,
     BirdProcess,
@@ -71,7 +71,7 @@ class BirdController:
         Raises BirdUnsupported, BirdUnavailable, KernelError, DeadlineExceeded: then try again later.
         """
         with self._lock:
-            applied = self._apply(config, deadline) if config.files else self._turn_off()
+            applied = self._apply(config, deadline) if config.files else self._turn_off(deadline)
         if self.process.running:
             self._repair_kernel(deadline)
         if applied.outcome != UNCHANGED:
@@ -171,10 +171,21 @@ class BirdController:
 
     # -- no BGP -------------------------------------------------------------------------------------------------------
 
-    def _turn_off(self) -> Applied:
-        if not self.process.adopt():
-            return Applied(UNCHANGED if self._in_force is None else OFF)
-        self.process.stop(withdraw_and_end)
+    def _turn_off(self, deadline: Deadline) -> Applied:
+        """End BIRD and undo what it did in the kernel, also when it ended before: its routes outlive it."""
+        was_running, was_used = self.process.adopt(), self.files.exists(self.paths.main)
+        if was_running:
+            self.process.stop(withdraw_and_end)
+        if was_used:
+            removed = remove_all(deadline)
+            self._remove_files()
+            self.log.info(f"BGP is off here: removed {removed} routes that BIRD had left in the kernel")
         self._in_force = None
         self.refusal = ""
-        return Applied(OFF)
+        return Applied(OFF if was_running or was_used else UNCHANGED)
+
+    def _remove_files(self) -> None:
+        directory = self.paths.config_directory
+        for place in (f"{directory}/{NEXT}", f"{directory}/{REFUSED}", directory):
+            for name in (REASON, *_ORDER):  # the main file last: it says that there is something to undo
+                self.files.remove(f"{place}/{name}")

@@ -1,8 +1,8 @@
 """Routes that BIRD leaves in the kernel when a destination's metric changes, found and removed.
 
-Rule: only routes of BIRD's own, only where the kernel holds several for one destination, only those with another metric
-than BIRD says it wants. With ``metric 0`` the metric is the route's own, and in IPv4 BIRD 2 replaces in place, which
-replaces nothing of another metric; its scan then takes the second route for one it has seen.
+Rule: only routes of BIRD's own; while it runs only where the kernel holds several for one destination, and only those
+with another metric than BIRD says it wants. With ``metric 0`` the metric is the route's own, and in IPv4 BIRD 2 has the
+kernel replace in place, which replaces nothing of another metric; its scan takes the second route for one it has seen.
 """
 
 from __future__ import annotations
@@ -63,12 +63,26 @@ def remove_leftovers(socket: str, deadline: Deadline) -> int:
                 metric = parse_metric(control.ask(f"show route {dst} export kernel_v4 all", deadline))
                 if metric is not None:
                     wanted[dst] = metric
-        removed = 0
-        for route in select_leftovers(several, wanted):
-            try:
-                rtnl.one(delete_route(route, _LABEL), deadline)
-                removed += 1
-            except KernelError as e:
-                if e.errno not in _ABSENT:
-                    raise
-        return removed
+        return sum(_remove(rtnl, route, deadline) for route in select_leftovers(several, wanted))
+
+
+def remove_all(deadline: Deadline) -> int:
+    """Remove every route that a BIRD has left behind; how many there were. Raises KernelError, DeadlineExceeded."""
+    removed = 0
+    with Rtnl() as rtnl:
+        for version in (4, 6):
+            found = [decode_route(payload) for payload in rtnl.dump(list_routes(version), deadline)]
+            for route in found:
+                if route.protocol == RTPROT_BIRD and route.table == TABLE_MAIN:
+                    removed += _remove(rtnl, route, deadline)
+    return removed
+
+
+def _remove(rtnl: Rtnl, route: Route, deadline: Deadline) -> int:
+    try:
+        rtnl.one(delete_route(route, _LABEL), deadline)
+    except KernelError as e:
+        if e.errno not in _ABSENT:
+            raise
+        return 0
+    return 1
