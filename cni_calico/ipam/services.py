@@ -134,8 +134,8 @@ class Services:
 
     def mark_synced(self) -> None:
         if not self.was_synced():
-            self.files.make_directory(self.run_dir, 0o755)
-            self.files.write_atomic(f"{self.run_dir}/cni-synced", b"", 0o644)
+            # a directory: made in one step, so a process that dies leaves nothing half made
+            self.files.make_directory(f"{self.run_dir}/cni-synced", 0o755)
 
     def new_uid(self) -> str:
         """A random UUID (RFC 4122, version 4)."""

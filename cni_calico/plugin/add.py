@@ -122,14 +122,14 @@ def _join_network(
 def _take_back_intent(services: Services, attachment: Attachment) -> None:
     """What an earlier DEL of this attachment still owed must not be released any more. Raises KernelError."""
     name = pending.intent_file(attachment.network, attachment.container_id, attachment.ifname)
-    path = f"{pending.directory(services.state_dir)}/{name}"
-    if services.files.exists(path):
-        try:
-            pending.remove_intent(services.files, services.state_dir, name)
-        except OSError as e:
-            raise KernelError(
-                f"cannot remove {path}, which says that this attachment is to be released: {e}", errno=e.errno or 0
-            ) from e
+    try:
+        pending.remove_intent(services.files, services.state_dir, name)
+    except OSError as e:
+        raise KernelError(
+            f"cannot remove {pending.directory(services.state_dir)}/{name}, which says that this attachment is to be "
+            f"released: {e}",
+            errno=e.errno or 0,
+        ) from e
 
 
 def rfc3339(now_s: float) -> str:

@@ -256,7 +256,6 @@ class Removal:
         attachment = self.attachment
         name = pending.intent_file(attachment.network, attachment.container_id, attachment.ifname)
         try:
-            if self.services.files.exists(f"{pending.directory(self.services.state_dir)}/{name}"):
-                pending.remove_intent(self.services.files, self.services.state_dir, name)
+            pending.remove_intent(self.services.files, self.services.state_dir, name)
         except OSError as e:
             self.services.log.warning(f"cannot remove the intent {name}: {e}; it is replayed without effect")

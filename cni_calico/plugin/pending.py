@@ -70,8 +70,13 @@ def record_intent(files: Files, state_dir: str, intent: Intent) -> None:
 
 
 def remove_intent(files: Files, state_dir: str, intent_file: str) -> None:
-    """Forget an intent; absent is success. Raises OSError."""
-    files.remove(f"{directory(state_dir)}/{intent_file}")
+    """Forget an intent, and what a writer that died has left of it; absent is success. Raises OSError.
+
+    The caller holds the attachment's lock, so nobody is writing it now.
+    """
+    for name in files.names(directory(state_dir)):
+        if name == intent_file or (name.startswith(f".{intent_file}.") and name.endswith(".new")):
+            files.remove(f"{directory(state_dir)}/{name}")
 
 
 def read_intents(files: Files, state_dir: str) -> Iterator[tuple[str, Intent | str]]:
