@@ -17,6 +17,7 @@ from cni_calico.datastore.kubernetes_layout import (
     pod_of_prefix,
     select_collections,
 )
+from cni_calico.datastore.kubernetes_names import guess_key
 from cni_calico.datastore.kubernetes_records import FINISHED_PER_LIST, CustomRecords, conflict, is_marked
 from cni_calico.datastore.kubernetes_revision import render_revision, resource_version
 from cni_calico.datastore.records import plan_commit
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes_access import Read
     from cni_calico.datastore.kubernetes_layout import Collection
     from cni_calico.datastore.kubernetes_watch import KubernetesWatch
+
+    Unreadable = list[tuple[Key, str]]
 
 PAGE = 500
 _ATTEMPTS = 10
@@ -104,13 +107,14 @@ class KubernetesStore:
             found = self._pods.read(single, deadline)
             return Listing([], "") if found is None else Listing([found], found.revision)
         items: list[Versioned] = []
+        unreadable: list[tuple[Key, str]] = []
         standing: list[str] = []
         for collection in select_collections(listing, self._prefix):
             objects, version = self._read_collection(collection, resource_version(revision), deadline)
             standing.append(version)
-            items += self._records(listing, collection, objects, deadline)
+            items += self._records(listing, collection, objects, deadline, unreadable)
         items.sort(key=lambda item: _order(item.key))
-        return Listing(items, _listing_revision(standing))
+        return Listing(items, _listing_revision(standing), unreadable)
 
     def _read_collection(
         self, collection: Collection, version: str, deadline: Deadline
@@ -146,14 +150,22 @@ class KubernetesStore:
             parameters = {"limit": str(PAGE), "continue": str(metadata["continue"])}
 
     def _records(
-        self, listing: ListKey, collection: Collection, objects: Sequence[Mapping[str, Any]], deadline: Deadline
+        self,
+        listing: ListKey,
+        collection: Collection,
+        objects: Sequence[Mapping[str, Any]],
+        deadline: Deadline,
+        unreadable: Unreadable,
     ) -> Sequence[Versioned]:
         records, finishing = [], FINISHED_PER_LIST
         for obj in objects:
             try:
                 found = collection.read(obj)
             except CorruptRecord as e:
-                self.corrupt(ResourceKey(str(obj.get("kind")), str(obj["metadata"].get("name"))), str(e))
+                key = guess_key(obj, collection.plural)
+                if covers(listing, key) or not isinstance(key, ResourceKey):
+                    unreadable.append((key, str(e)))
+                    self.corrupt(key, str(e))
                 continue
             if found is None or not covers(listing, found[0]):
                 continue

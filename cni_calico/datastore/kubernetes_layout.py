@@ -70,6 +70,10 @@ class Collection:
     query: str = ""
     optional: bool = False  # a type that old clusters may lack
 
+    @property
+    def plural(self) -> str:
+        return self.path.rpartition("/")[2]
+
     def url(self, **parameters: str) -> str:
         parts = [self.query] if self.query else []
         parts += [f"{name}={quote(value)}" for name, value in parameters.items() if value]
@@ -258,8 +262,8 @@ def pod_of_prefix(listing: ResourceList) -> ResourceKey | None:
 
 def _node_of_prefix(text: str) -> str:
     """The node that an endpoint name beginning with ``text`` must be of; "" when it does not say."""
-    node, dash, rest = text.replace("--", "\0").partition("-")
-    return node.replace("\0", "-") if dash and rest else ""
+    node, dash, _ = text.replace("--", "\0").partition("-")
+    return node.replace("\0", "-") if dash else ""
 
 
 def _everything(prefix: str) -> tuple[Collection, ...]:

@@ -16,6 +16,7 @@ from collections import deque
 from cni_calico.datastore.client import Event
 from cni_calico.datastore.kubernetes_api import KubernetesAPI, backoff_s
 from cni_calico.datastore.kubernetes_http import Connection, Lost
+from cni_calico.datastore.kubernetes_names import guess_key
 from cni_calico.datastore.kubernetes_records import is_marked
 from cni_calico.datastore.kubernetes_revision import positions, render_revision
 from cni_calico.deadline import Deadline
@@ -221,8 +222,8 @@ class KubernetesWatch:
         try:
             found = stream.collection.read(obj)
         except CorruptRecord as e:
-            # as in a list: a record that cannot be read is not there; its key is not known either
-            self._corrupt_object(obj, str(e))
+            # as in a list: a record that cannot be read is not there
+            self._corrupt(guess_key(obj, stream.collection.plural), str(e))
             return
         if found is None or not covers(self._listing, found[0]):
             return
@@ -230,12 +231,6 @@ class KubernetesWatch:
         revision = render_revision(obj, stream.collection.state(obj), standing)
         uid = str((obj.get("metadata") or {}).get("uid") or "")
         self._ready.append(Event(found[0], None if deleted else found[1], revision, uid))
-
-    def _corrupt_object(self, obj: Mapping[str, Any], why: str) -> None:
-        from cni_calico.model.keys import ResourceKey
-
-        metadata = obj.get("metadata") or {}
-        self._corrupt(ResourceKey(str(obj.get("kind")), str(metadata.get("name"))), why)
 
 
 def _order(raw: Mapping[str, Any]) -> int:

@@ -19,7 +19,7 @@ from cni_calico.ipam.nodename import read_nodename
 from cni_calico.ipam.ready import require_ready
 from cni_calico.ipam.services import Services
 from cni_calico.model.codec import decode_block, decode_endpoint
-from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, ResourceList
+from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, endpoints_of_node
 from cni_calico.model.resources import WorkloadEndpoint
 
 
@@ -53,7 +53,7 @@ def require_valid_list(conf: NetConf) -> frozenset[tuple[str, str]]:
 
 def read_endpoints(store: Datastore, node: str, deadline: Deadline) -> Endpoints:
     """The endpoints of one node. Raises DatastoreError."""
-    listing = store.list(ResourceList("WorkloadEndpoint"), deadline)
+    listing = store.list(endpoints_of_node(node), deadline)
     found, unreadable = [], [why for key, why in listing.unreadable if _may_be_of(key, node)]
     for item in listing.items:
         if not isinstance(item.key, ResourceKey):

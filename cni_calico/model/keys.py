@@ -113,6 +113,11 @@ class EverythingList:
     """Every record of Calico (export, ipam check)."""
 
 
+def endpoints_of_node(node: str) -> ResourceList:
+    """The WorkloadEndpoints of a node, and maybe of others whose names go on after a "-"."""
+    return ResourceList("WorkloadEndpoint", "", node.replace("-", "--") + "-")
+
+
 Key = ResourceKey | BlockKey | AffinityKey | HandleKey | IPAMConfigKey
 ListKey = ResourceList | BlockList | AffinityList | HandleList | IPAMConfigList | EverythingList
 
@@ -139,6 +144,8 @@ def etcd_prefix(listing: ListKey) -> str:
     """The etcd key prefix under which a listing's records lie (it may hold others: filter with ``parse_path``)."""
     if isinstance(listing, ResourceList):
         namespace = f"{listing.namespace}/" if listing.namespace else ""
+        if not namespace and listing.kind in NAMESPACED_KINDS:
+            return f"{RESOURCES}{PLURALS[listing.kind]}/"  # the names come behind namespaces that are not known
         return f"{RESOURCES}{PLURALS[listing.kind]}/{namespace}{listing.name_prefix}"
     if isinstance(listing, BlockList):
         return f"{IPAM}assignment/" + (f"ipv{listing.family}/block/" if listing.family else "")

@@ -13,7 +13,7 @@ from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.client import Datastore, Versioned
 from cni_calico.deadline import Deadline
 from cni_calico.model.codec import decode_block, decode_endpoint, decode_node, decode_pool, decode_resource
-from cni_calico.model.keys import BlockKey, BlockList, Key, ListKey, ResourceKey, ResourceList
+from cni_calico.model.keys import BlockKey, BlockList, Key, ListKey, ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.resources import IPPool, Node, Resource, WorkloadEndpoint
 from cni_calico.nodeagent.snapshot import BlockRoute, Snapshot, reduce_block
 
@@ -53,9 +53,7 @@ class Sources:
         self._nodes: Cache[Node] = self._cache(store, ResourceList("Node"), _node)
         self._pools: Cache[IPPool] = self._cache(store, ResourceList("IPPool"), _pool)
         self._blocks: Cache[BlockRoute | None] = self._cache(store, BlockList(), _block)
-        self._endpoints: Cache[WorkloadEndpoint | None] = self._cache(
-            store, ResourceList("WorkloadEndpoint"), self._endpoint
-        )
+        self._endpoints: Cache[WorkloadEndpoint | None] = self._cache(store, endpoints_of_node(node), self._endpoint)
         self._felix: Cache[Resource] = self._cache(store, ResourceList("FelixConfiguration"), _resource)
         self._policies: list[Cache[bool]] = [
             self._cache(store, ResourceList(kind), _present) for kind in ("NetworkPolicy", "GlobalNetworkPolicy")
@@ -73,7 +71,7 @@ class Sources:
         return cache
 
     def _endpoint(self, item: Versioned) -> WorkloadEndpoint | None:
-        """An endpoint of this node: the listing is the whole cluster's."""
+        """An endpoint of this node: the listing may hold those of nodes whose names begin like its."""
         assert isinstance(item.key, ResourceKey)
         spec = item.value.get("spec")
         if isinstance(spec, Mapping) and spec.get("node") not in (None, self.node):

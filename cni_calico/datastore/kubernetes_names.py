@@ -1,0 +1,58 @@
+"""Which record an unreadable object is, as far as its name tells. PURE: for messages and for staying away from it.
+
+Rule: a guess is never written to; what the name does not tell is a key of the object's own kind and name.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+
+from cni_calico.model import crd_pods
+from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKey, Key, Network, ResourceKey
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cni_calico.model.fields import JSON
+
+
+def guess_key(obj: JSON, plural: str) -> Key:
+    """The key of an object of a collection; ``plural`` is the last part of the collection's path."""
+    raw = obj.get("metadata")
+    metadata = raw if isinstance(raw, dict) else {}
+    name, namespace = str(metadata.get("name") or ""), str(metadata.get("namespace") or "")
+    spec = obj.get("spec")
+    node = spec.get("nodeName") if isinstance(spec, dict) else None
+    if plural == "pods" and isinstance(node, str):
+        try:
+            return crd_pods.endpoint_key(namespace, name, node)
+        except ValueError:
+            pass
+    if plural == "ipamhandles":
+        return HandleKey(name)
+    if plural == "ipamconfigs":
+        return IPAMConfigKey()
+    if plural == "ipamblocks" and (cidr := parse_cidr_name(name)) is not None:
+        return BlockKey(cidr)
+    if plural == "blockaffinities":
+        found = _parse_affinity_name(name)
+        if found is not None:
+            return found
+    return ResourceKey(str(obj.get("kind") or plural), name, namespace)
+
+
+def parse_cidr_name(name: str) -> Network | None:
+    """The network behind "10-65-0-0-26" or "fd00-65--40-122"; None for a name that is none's."""
+    address, _, length = name.rpartition("-")
+    for separator in (".", ":"):
+        try:
+            return ip_network(f"{address.replace('-', separator)}/{length}")
+        except ValueError:
+            continue
+    return None
+
+
+def _parse_affinity_name(name: str) -> AffinityKey | None:
+    """Of an IPv4 block: its network are the last five parts. Where that of an IPv6 block begins cannot be told."""
+    parts = name.rsplit("-", 5)
+    cidr = parse_cidr_name("-".join(parts[1:])) if len(parts) == 6 else None
+    return AffinityKey(parts[0], cidr) if cidr is not None and cidr.version == 4 else None
