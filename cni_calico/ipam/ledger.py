@@ -142,15 +142,22 @@ class Ledger:
         return [[step] for step in steps]
 
     def _commit(self, steps: Sequence[Step]) -> None:
-        steps = [step for step in steps if not self._is_so(step)]
-        if not steps:
+        changes = [step for step in steps if not self._is_so(step)]
+        if not changes:
             return
         self.wrote = True
-        self._finish_deletions(steps)
-        committed = self._store.commit([self._write(step) for step in steps], self.deadline)
+        self._finish_deletions(changes)
+        writes = [self._write(step) for step in changes]
+        # what a record already is must be so in the same moment: what is known of it may be old
+        writes += [self._expectation(step.key) for step in steps if self._is_so(step)]
+        committed = self._store.commit(writes, self.deadline)
         written = iter(committed.stored)
-        for step in steps:
+        for step in changes:
             self._known[step.key] = None if step.record is None else Stored(next(written), step.record)
+
+    def _expectation(self, key: Key) -> Write:
+        found = self._known[key]
+        return Write.expect_absent(key) if found is None else Write.expect(found.at)
 
     def _is_so(self, step: Step) -> bool:
         found = self._known[step.key]

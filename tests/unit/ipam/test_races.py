@@ -132,6 +132,20 @@ def test_a_block_claimed_since_the_affinities_were_read_is_found(world):
     world.require_consistent()
 
 
+def test_own_affinity_that_is_gone_by_the_time_its_block_is_made_again(world):
+    """The affinity was read as confirmed, then it went with its block: the block must not come back alone."""
+    world.pool("p", str(TINY), 30)
+    world.config()
+    secure_block(ledger(world), "n1", TINY, world.now_ns)
+    slow = Operation(world.store, lambda store: world.allocator(store).assign(request("net.a"), soon()))
+    for _ in range(5):  # facts, pools, reservations, affinities
+        slow.step()
+    assert slow.waiting == "get_many"
+    assert release_block(ledger(world), "n1", TINY, world.now_ns)
+    assert len(finish(slow).result) == 1
+    world.require_consistent()
+
+
 def test_a_reclaimed_block_is_not_counted_again_as_a_lender(world):
     world.pool("p", str(TINY), 32)
     allocator = world.allocator()
