@@ -111,11 +111,15 @@ class Assignment:
             num4=missing.get(4, 0),
             num6=missing.get(6, 0),
         )
+        handle = self._ledger.handle(request.handle_id)
+        # blocks that are only counted give nothing: an attempt may have ended between handle and block
+        withheld = {cidr: frozenset(range(cidr.num_addresses)) for cidr in (handle.blocks if handle else ())}
+        withheld |= {cidr: self._withheld(source) for cidr, source in self._sources.items()}
         plan = plan_batch(
-            {cidr: self._ledger.block(cidr) for cidr in self._sources},
-            {request.handle_id: self._ledger.handle(request.handle_id)},
+            {cidr: self._ledger.block(cidr) for cidr in withheld},
+            {request.handle_id: handle},
             (take,),
-            {cidr: self._withheld(source) for cidr, source in self._sources.items()},
+            withheld,
         )
         assert plan.outcomes[0] is not None, "the sources were chosen to have enough"
         self._ledger.apply(plan.steps)

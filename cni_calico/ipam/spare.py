@@ -1,14 +1,18 @@
 """One more block for a node before its last one is full, so that no request has to wait for the claim.
 
 Rule: never one of a small pool's last blocks, others may need them; what another node could use it takes back by
-itself, an empty block of more than a minute may be reclaimed.
+itself, an empty block of more than a minute may be reclaimed. Where there was none to spare, nobody looks again for a
+while.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 
 from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.ipam.assign import DEFAULT_CONFIG
 from cni_calico.ipam.candidates import count_blocks, walk_pool
@@ -18,7 +22,44 @@ from cni_calico.model.resources import IPPool, Network
 
 TIMEOUT_S = 10.0
 KEEP_FREE = 4  # blocks that a pool must have left for others
+PAUSE_S = 30.0
+_SPARE_BELOW = 16
 _LOOK_AT = 32
+
+
+def is_short(pools: Sequence[IPPool], left: int) -> bool:
+    """Whether so few addresses are left in the node's blocks that it is time for one more."""
+    smallest = min((p.cidr.max_prefixlen - p.block_size for p in pools if count_blocks(p)), default=0)
+    return left < min(_SPARE_BELOW, 1 << max(0, smallest - 1))
+
+
+class SpareBlocks:
+    """Claims beside the requests, one at a time; ``claimed`` counts them."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self.claimed = 0
+        self._allocator = allocator
+        self._claiming = threading.Lock()
+        self._again_at: dict[object, float] = {}
+
+    def request(self, node: str, family: int, pools: Sequence[IPPool]) -> None:
+        """Have one more block claimed, unless that is under way or was in vain a moment ago."""
+        what = (node, family, tuple(pool.cidr for pool in pools))
+        if time.monotonic() < self._again_at.get(what, 0.0) or not self._claiming.acquire(blocking=False):
+            return
+
+        def claim() -> None:
+            try:
+                found = claim_spare(self._allocator, node, family, pools)
+                self.claimed += found is not None
+            except CalicoError:
+                found = None  # a request that needs the block will say why there is none
+            finally:
+                self._claiming.release()
+            if found is None:
+                self._again_at[what] = time.monotonic() + PAUSE_S
+
+        threading.Thread(target=claim, name="spare-block", daemon=True).start()
 
 
 def claim_spare(allocator: Allocator, node: str, family: int, pools: Sequence[IPPool]) -> Network | None:

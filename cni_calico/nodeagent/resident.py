@@ -182,7 +182,7 @@ class Resident:
                 f"calico_datastore_writes_total{{{labels}}} {trips.writes}",
                 f"calico_ipam_fast_total{{{labels}}} {backend.allocator.statistics.fast}",
                 f"calico_ipam_slow_total{{{labels}}} {backend.allocator.statistics.slow}",
-                f"calico_ipam_spares_total{{{labels}}} {backend.allocator.statistics.spares}",
+                f"calico_ipam_spares_total{{{labels}}} {backend.allocator.spares.claimed}",
             ]
             lines += backend.kubernetes_lines(labels)
             for size, count in enumerate(backend.allocator.statistics.sizes):

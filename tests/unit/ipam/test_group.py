@@ -58,9 +58,11 @@ class Snapshot:
 
 
 def group_of(world: World, snapshot: Snapshot | None = None) -> GroupAllocator:
-    made = GroupAllocator(
-        world.store, snapshot or Snapshot(world), clock=world.clock, rng=lambda: 0.5, sleep=world.sleep
-    )
+    def clock() -> int:
+        world.now_ns += 1  # no two writes at the same nanosecond
+        return world.now_ns
+
+    made = GroupAllocator(world.store, snapshot or Snapshot(world), clock=clock, rng=lambda: 0.5, sleep=world.sleep)
     made.spares.request = lambda *_: None  # tested apart; beside the others it would make no run like another
     return made
 
