@@ -41,9 +41,7 @@ def test_an_agent_that_fell_silent_does_not_run():
 def test_status_of_peers():
     peers = (
         PeerStatus("Mesh_10_0_0_2", "Established", "2026-11-21T10:55:00+0000", "", "10.0.0.2", imported=3, exported=1),
-        PeerStatus(
-            "Node_10_0_0_9", "Active", "2026-11-19T10:00:00+0000", "", "10.0.0.9", last_error="Refused"
-        ),
+        PeerStatus("Node_10_0_0_9", "Active", "2026-11-19T10:00:00+0000", "", "10.0.0.9", last_error="Refused"),
         PeerStatus("Mesh_10_0_0_3", "Down", "2026-11-21T10:55:00+0000", "", "10.0.0.3"),
     )
     table = render_family(4, peers, NOW)
