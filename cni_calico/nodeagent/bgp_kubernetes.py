@@ -118,14 +118,19 @@ class Services:
         self._parsed: tuple[tuple[Service, ...], list[Problem]] | None = None
 
     def read(self, deadline: Deadline) -> tuple[tuple[Service, ...], list[Problem]]:
-        """The services as last seen. Raises DatastoreError, DeadlineExceeded while they were never seen."""
+        """The services as last seen, none (and why) when they may not be seen.
+
+        Raises DatastoreError, DeadlineExceeded while they cannot be seen for a time.
+        """
         if self._store is None:
             text = "serviceClusterIPs, serviceExternalIPs, serviceLoadBalancerIPs: single services are not announced: "
             return (), [Problem("BGPConfiguration", text + "this node knows no Kubernetes API server")]
         if self._caches is None:
             self._caches = self._follow(SERVICE, _slim_service), self._follow(ENDPOINT_SLICE, _slim_slice)
         for cache in self._caches:
-            cache.wait_synced(deadline.sooner(SYNC_S))
+            refusal = _await(cache, deadline.sooner(SYNC_S))
+            if refusal:
+                return (), [Problem("BGPConfiguration", f"single services are not announced: {refusal}")]
         parsed = self._parsed
         if parsed is None:
             self._parsed = parsed = _parse_all(*(cache.records() for cache in self._caches))
@@ -144,6 +149,15 @@ class Services:
         for cache in self._caches or ():
             cache.stop()
         self._caches = self._parsed = None
+
+
+def _await(cache: Cache[Any], deadline: Deadline) -> str:
+    """Wait for the first list; why it is refused, "" when it is there. Raises DatastoreError, DeadlineExceeded."""
+    cache.wait_until(lambda: cache.synced or cache.error is not None, deadline)
+    if not cache.synced and isinstance(cache.error, (DatastoreDenied, DatastoreUnsupported)):
+        return str(cache.error)
+    cache.wait_synced(deadline)
+    return ""
 
 
 def _parse_all(

@@ -110,6 +110,7 @@ def describe_status(environ: Mapping[str, str]) -> str:
     for heading, topic in (
         ("warning", "doubts"),
         ("warning", "warnings"),
+        ("BGP", "bgp_problems"),
         ("problem", "problems"),
         ("failed", "failed"),
     ):

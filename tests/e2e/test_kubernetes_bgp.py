@@ -83,16 +83,30 @@ def test_a_password_comes_out_of_its_secret(clean: Cluster, store: KubernetesSto
     assert secrets.read([ref], soon) == ({ref: "s3cret"}, [])
 
 
-def test_who_may_not_read_secrets_is_told(clean: Cluster, soon: Deadline) -> None:
+@pytest.fixture
+def stranger(clean: Cluster) -> Iterator[KubernetesStore]:
+    """Somebody whom the API server does not know."""
+    opened = KubernetesStore(KubernetesAccess(api_root=clean.access().api_root, insecure=True, token="nobody"))
+    yield opened
+    opened.close()
+
+
+def test_who_may_not_read_secrets_is_told(clean: Cluster, stranger: KubernetesStore, soon: Deadline) -> None:
     put_secret(clean, rack="s3cret")
-    access = clean.access()
-    stranger = KubernetesStore(KubernetesAccess(api_root=access.api_root, insecure=True, token="nobody"))
-    try:
-        values, problems = Secrets(stranger, NAMESPACE).read([SecretRef(BGP, "rack")], soon)
-    finally:
-        stranger.close()
+    values, problems = Secrets(stranger, NAMESPACE).read([SecretRef(BGP, "rack")], soon)
     assert not values
     assert [problem.about for problem in problems] == [f"Secret {NAMESPACE}/{BGP}"]
+
+
+def test_who_may_not_see_services_announces_none(stranger: KubernetesStore, soon: Deadline) -> None:
+    """All other routes are announced: an installation's roles may be older than this program."""
+    services = Services(stranger, lambda: None)
+    try:
+        found, [problem] = services.read(soon)
+    finally:
+        services.stop()
+    assert not found
+    assert "single services are not announced: cannot list /api/v1/services" in str(problem)
 
 
 def test_services_are_followed(clean: Cluster, store: KubernetesStore, soon: Deadline) -> None:
