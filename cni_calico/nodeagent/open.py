@@ -46,12 +46,13 @@ def open_context(environ: Mapping[str, str], part: str, wait: Callable[[float], 
     for text in without_effect(environ):
         log.warning(text)
     config = with_kubernetes_access(parse_datastore(Fields({}), environ), environ)
+    felix = parse_felix(environ).settings
     context = Context(
         settings,
-        open_datastore(config),
+        open_datastore(config, veth_prefix=felix.interface_prefixes[0]),
         log,
         wait,
-        ipv6_support=parse_felix(environ).settings.ipv6_support,
+        ipv6_support=felix.ipv6_support,
         is_kubernetes_datastore=config.type == "kubernetes",
     )
     node = read_node_name(settings, context.files)

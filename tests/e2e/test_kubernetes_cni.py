@@ -268,3 +268,14 @@ def test_without_the_api_server(node: KubeNode, pod_ns: Namespace) -> None:
         assert node.pod_call("ADD", "next", C2, pod_ns.path).ok
         assert node.pod_call("DEL", "next", C2, pod_ns.path).ok
     assert node.leftovers() == {}
+
+
+def test_another_beginning_of_interface_names(node: KubeNode, pod_ns: Namespace) -> None:
+    node.environ["FELIX_INTERFACEPREFIX"] = "pod,cali"
+    pod(node)
+    added = node.pod_call("ADD", "web-0", C1, pod_ns.path)
+    assert added.document["interfaces"][0]["name"] == "pode71244c6ddd"
+    assert ips(node.pod_call("ADD", "web-0", C1, pod_ns.path)) == ips(added)
+    assert node.pod_call("CHECK", "web-0", C1, pod_ns.path, prevResult=added.document).ok
+    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    assert node.host.link("pode71244c6ddd") is None and node.taken() == {}
