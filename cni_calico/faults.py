@@ -16,7 +16,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     Hook = Callable[[str, str], None]
 
@@ -85,7 +85,7 @@ class Plan:
                 raise Injected(point, when)
 
 
-def install_from_environment(environ: dict[str, str] | os._Environ[str]) -> None:
+def install_from_environment(environ: Mapping[str, str]) -> None:
     """Install a Plan when CALICO_FAULT or CALICO_FAULT_TRACE is set; executables call it once at start."""
     text, trace = environ.get("CALICO_FAULT", ""), environ.get("CALICO_FAULT_TRACE", "")
     if text or trace:

@@ -16,7 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PATIENCE_S = 65.0  # the call's own deadline and a little more: the server answers in time or is stuck
+# The call's own deadline and a little more: the server answers in time or is stuck. CALICO_CNI_PATIENCE_S changes it.
+PATIENCE_S = 65.0
 CONNECT_S = 2.0
 
 VARIABLES = (
@@ -41,7 +42,7 @@ def call_server(path: str, executable: str, environ: Mapping[str, str], stdin: b
             connection.connect(path)
         except OSError:
             return None
-        connection.settimeout(PATIENCE_S)
+        connection.settimeout(_patience_s(environ))
         names = _open_descriptors(environ, opened)
         variables = [(name, environ[name]) for name in VARIABLES.split() if name in environ]
         data = protocol.frame(protocol.request_fields(executable, variables, stdin, names))
@@ -56,6 +57,13 @@ def call_server(path: str, executable: str, environ: Mapping[str, str], stdin: b
         connection.close()
         for fd in opened:
             os.close(fd)
+
+
+def _patience_s(environ: Mapping[str, str]) -> float:
+    try:
+        return max(0.1, float(environ.get("CALICO_CNI_PATIENCE_S") or PATIENCE_S))
+    except ValueError:
+        return PATIENCE_S
 
 
 def _open_descriptors(environ: Mapping[str, str], opened: list[int]) -> list[bytes]:
@@ -93,6 +101,8 @@ def _receive(connection: _socket.socket, count: int) -> bytes:
     return parts
 
 
-def _receive_answer(connection: _socket.socket) -> tuple[int, bytes]:
-    _, length = protocol.parse_header(_receive(connection, protocol.HEADER_BYTES))
-    return protocol.parse_answer(protocol.parse_fields(_receive(connection, length)))
+def _receive_answer(connection: _socket.socket) -> tuple[int, bytes] | None:
+    """None from a server one version older, which refuses what it cannot know: the call runs here."""
+    version, length = protocol.parse_header(_receive(connection, protocol.HEADER_BYTES))
+    answer = protocol.parse_answer(protocol.parse_fields(_receive(connection, length)))
+    return None if version == protocol.VERSION - 1 else answer

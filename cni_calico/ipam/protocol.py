@@ -8,7 +8,7 @@ in the order its last field names them. No imports: the shim pays for every one.
 from __future__ import annotations
 
 VERSION = 1
-ACCEPTED = (1,)  # this version and the one before
+ACCEPTED = (VERSION - 1, VERSION)  # what a server serves; it refuses others with its own version on the answer
 MAGIC = b"ccn"
 HEADER_BYTES = 8
 BODY_MAX = 8 * 1024 * 1024

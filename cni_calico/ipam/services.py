@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Address, IPv6Address
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from cni_calico.cni.netconf import NetConf
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 Address = IPv4Address | IPv6Address
 
 RUN_DIR = "/var/run/calico"
+STUCK_LOCK_S = 3.0  # a server that is stuck and holds the lock will hardly let go of it now
 STATE_DIR = "/var/lib/calico"
 
 
@@ -45,6 +47,8 @@ class Services:
         self.remove_link: Callable[[str, Deadline], None] | None = None  # deletes a host interface together with others
         self.run_dir = environ.get("CALICO_RUN_DIR") or RUN_DIR
         self.state_dir = environ.get("CALICO_STATE_DIR") or STATE_DIR
+        self.timeout_s = inf  # of a whole call, where it must be shorter than usual
+        self.stuck = False  # whether a server took the call first and did not answer in time
         self._stores: dict[DatastoreConfig, Datastore] = {}
         self._kubernetes: KubernetesObjects | None = (
             None  # where it is not the datastore; one process, one configuration
@@ -109,8 +113,13 @@ class Services:
         """Never two executions of one attachment at a time, whichever process runs them. Raises AttachmentBusy."""
         from cni_calico.kernel.lock import attachment_lock
 
+        if self.stuck:
+            deadline = deadline.sooner(STUCK_LOCK_S)
         with attachment_lock(self.files.path(f"{self.run_dir}/cni-locks"), label, deadline):
             yield
+
+    def require_caller(self) -> None:
+        """Raises TryAgain when nobody waits for the answer any more: what is done now would be nobody's."""
 
     def open_netns(self, path: str) -> int:
         """A descriptor of the network namespace the call names; the caller closes it. Raises NetnsGone."""

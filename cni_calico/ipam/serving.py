@@ -22,13 +22,18 @@ if TYPE_CHECKING:
 
 CALL_TIMEOUT_S = 60.0
 
+
+class Declined(Exception):
+    """``services.begin`` says that this process cannot serve the call as its caller means it: the caller's own can."""
+
+
 Handler = Callable[["Call", NetConf, "Services", Deadline], Mapping[str, Any] | None]
 
 
 def run_call(
     call: Call, services: Services, handlers: Mapping[str, Handler], *, timeout_s: float = CALL_TIMEOUT_S
 ) -> Answer:
-    """The answer to a call; never raises."""
+    """The answer to a call. Raises nothing but Declined, before anything has been done."""
     version = CURRENT
     try:
         if call.command == "VERSION":
@@ -38,10 +43,12 @@ def run_call(
         version = parse_version(document, call.command)
         conf = parse_netconf(document, call.environ, call.command)
         services.log = _log_of(conf, call, services)
-        deadline = Deadline.after(timeout_s)
+        deadline = Deadline.after(min(timeout_s, services.timeout_s))
         services.begin(conf, deadline)
         result = handlers[call.command](call, conf, services, deadline)
         return NOTHING if result is None else answer_document(result)
+    except Declined:
+        raise
     except CalicoError as e:
         _log_failure(call, services, e)
         return answer_error(e, version)

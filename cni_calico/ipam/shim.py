@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SUPPORTED = '["0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]'
 CURRENT = "1.1.0"
+STUCK_TIMEOUT_S = 20.0  # for a call that a server has held up already: the runtime's own patience is not endless
 
 
 def read_stdin() -> bytes:
@@ -60,34 +61,42 @@ def run(executable: str, arguments: list[str], load: Load, flags: Flags | None =
     if command == "VERSION":
         write_stdout(version_answer(read_stdin()))
         return 0
-    stdin = read_stdin()
-    served = _serve_there(executable, stdin) if command else None
-    if served is None:
-        answer = _serve_here(load, stdin)
-        served = answer.exit_code, answer.stdout.encode()
-    write_stdout(served[1])
-    return served[0]
+    exit_code, stdout = serve_call(executable, load, os.environ, read_stdin())
+    write_stdout(stdout)
+    return exit_code
+
+
+def serve_call(executable: str, load: Load, environ: Mapping[str, str], stdin: bytes) -> tuple[int, bytes]:
+    """(exit status, stdout) of a call: from the server when one listens, else from this process."""
+    stuck = False
+    if environ.get("CNI_COMMAND"):
+        served, stuck = _serve_there(executable, environ, stdin)
+        if served is not None:
+            return served
+    answer = _serve_here(load, environ, stdin, stuck=stuck)
+    return answer.exit_code, answer.stdout.encode()
 
 
 def socket_path(environ: Mapping[str, str]) -> str:
     return (environ.get("CALICO_RUN_DIR") or "/var/run/calico") + "/cni.sock"
 
 
-def _serve_there(executable: str, stdin: bytes) -> tuple[int, bytes] | None:
-    path = socket_path(os.environ)
+def _serve_there(executable: str, environ: Mapping[str, str], stdin: bytes) -> tuple[tuple[int, bytes] | None, bool]:
+    """(the server's answer if there is one, whether a server has the call and does not answer)."""
+    path = socket_path(environ)
     try:
         os.stat(path)
     except OSError:
-        return None  # no server on this host: not even its client is imported
+        return None, False  # no server on this host: not even its client is imported
     from cni_calico.ipam.client import ServerStuck, call_server
 
     try:
-        return call_server(path, executable, os.environ, stdin)
+        return call_server(path, executable, environ, stdin), False
     except ServerStuck:
-        return None  # the attachment's lock decides who goes on
+        return None, True  # the attachment's lock decides who goes on
 
 
-def _serve_here(load: Load, stdin: bytes) -> Answer:
+def _serve_here(load: Load, environ: Mapping[str, str], stdin: bytes, *, stuck: bool) -> Answer:
     from cni_calico.cni.answer import answer_error
     from cni_calico.cni.environment import parse_call
     from cni_calico.cni.versions import CURRENT as NEWEST
@@ -95,12 +104,15 @@ def _serve_here(load: Load, stdin: bytes) -> Answer:
     from cni_calico.faults import install_from_environment
     from cni_calico.ipam.services import Services
 
-    install_from_environment(os.environ)
+    install_from_environment(environ)
     try:
-        call = parse_call(os.environ, stdin)
+        call = parse_call(environ, stdin)
     except CalicoError as e:
         return answer_error(e, NEWEST)
-    services = Services(os.environ)
+    services = Services(environ)
+    services.stuck = stuck
+    if stuck:
+        services.timeout_s = STUCK_TIMEOUT_S
     try:
         return load()(call, services)
     finally:

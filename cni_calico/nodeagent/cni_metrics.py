@@ -25,6 +25,8 @@ class CniMetrics:
         self._seconds: Counter[str] = Counter()
         self._queue_max = 0
         self._refused = 0
+        self._declined = 0
+        self._in_flight = 0
 
     def queued(self, length: int) -> None:
         if length > self._queue_max:
@@ -33,6 +35,15 @@ class CniMetrics:
     def refused(self) -> None:
         with self._lock:
             self._refused += 1
+
+    def declined(self) -> None:
+        with self._lock:
+            self._declined += 1
+
+    def begun(self, calls: int) -> None:
+        """Count calls that workers have begun, or with -1 ended."""
+        with self._lock:
+            self._in_flight += calls
 
     def served(self, command: str, exit_code: int, seconds: float) -> None:
         """Count one answered call; ``seconds`` from the connection to the answer."""
@@ -51,6 +62,8 @@ class CniMetrics:
                 for (verb, result), count in sorted(self._calls.items())
             ]
             lines.append(f"calico_cni_refused_total {self._refused}")
+            lines.append(f"calico_cni_declined_total {self._declined}")
+            lines.append(f"calico_cni_in_flight {self._in_flight}")
             lines.append(f"calico_cni_queue_max {self._queue_max}")
             for verb, buckets in sorted(self._buckets.items()):
                 lines += _histogram("calico_cni_request_seconds", f'verb="{verb}"', buckets, self._seconds[verb])

@@ -1,20 +1,24 @@
 """The server's side of a connection: who is calling, what it asks, which descriptors came along.
 
 Rule: only root may call (SO_PEERCRED); every descriptor received is owned by the Request and closed with it; a caller
-that sends slowly or sends nonsense costs one bounded wait and nothing else.
+that sends slowly or sends nonsense costs one bounded wait and nothing else. A caller that has gone is not served: it,
+or its runtime, may have gone on without us.
 """
 
 from __future__ import annotations
 
 import array
 import os
+import select
 import socket
 import struct
 from dataclasses import dataclass, field
 
+from cni_calico.deadline import Deadline
 from cni_calico.ipam import protocol
 
-RECEIVE_S = 5.0
+RECEIVE_S = 5.0  # for a whole request
+SEND_S = 5.0
 _DESCRIPTORS_MAX = 8
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
 
@@ -25,13 +29,20 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Request:
-    """One received request. ``close`` closes its descriptors."""
+    """One received request. ``close`` closes its descriptors, not the connection."""
 
+    connection: socket.socket
     version: int
     executable: str
     environ: dict[str, str]
     stdin: bytes
     descriptors: dict[bytes, int] = field(default_factory=dict)
+
+    def caller_has_gone(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        poller = select.poll()
+        poller.register(self.connection, select.POLLRDHUP)
+        return bool(poller.poll(0))
 
     def close(self) -> None:
         while self.descriptors:
@@ -46,17 +57,19 @@ def require_root(connection: socket.socket) -> None:
         raise Refused(f"user {uid} may not call the CNI server: only root may")
 
 
-def read_request(connection: socket.socket) -> Request:
+def read_request(connection: socket.socket, timeout_s: float = RECEIVE_S) -> Request:
     """The request on a fresh connection. Raises Refused, OSError."""
     require_root(connection)
-    connection.settimeout(RECEIVE_S)
+    deadline = Deadline.after(timeout_s)
     received: list[int] = []
     try:
-        header = _receive(connection, protocol.HEADER_BYTES, received)
+        header = _receive(connection, protocol.HEADER_BYTES, received, deadline)
         version, length = protocol.parse_header(header)
-        executable, environ, stdin, names = protocol.parse_request(
-            protocol.parse_fields(_receive(connection, length, received))
-        )
+        body = _receive(connection, length, received, deadline)
+        if version not in protocol.ACCEPTED:
+            _close_all(received)
+            return Request(connection, version, "", {}, b"")  # what is in it is for others to read
+        executable, environ, stdin, names = protocol.parse_request(protocol.parse_fields(body))
         if len(names) != len(received):
             raise Refused(f"{len(received)} descriptors came for {len(names)} names")
     except protocol.Malformed as e:
@@ -65,18 +78,22 @@ def read_request(connection: socket.socket) -> Request:
     except BaseException:
         _close_all(received)
         raise
-    return Request(version, executable, environ, stdin, dict(zip(names, received, strict=True)))
+    return Request(connection, version, executable, environ, stdin, dict(zip(names, received, strict=True)))
 
 
 def _close_all(descriptors: list[int]) -> None:
-    for fd in descriptors:
-        os.close(fd)
+    while descriptors:
+        os.close(descriptors.pop())
 
 
-def _receive(connection: socket.socket, count: int, received: list[int]) -> bytes:
+def _receive(connection: socket.socket, count: int, received: list[int], deadline: Deadline) -> bytes:
     parts: list[bytes] = []
     missing = count
     while missing:
+        left_s = deadline.remaining_s()
+        if not left_s:
+            raise Refused("the request did not come in time")
+        connection.settimeout(left_s)
         space = socket.CMSG_SPACE(_DESCRIPTORS_MAX * 4)
         data, ancillary, _, _ = connection.recvmsg(missing, space, socket.MSG_CMSG_CLOEXEC)
         for level, kind, content in ancillary:
@@ -94,6 +111,7 @@ def _receive(connection: socket.socket, count: int, received: list[int]) -> byte
 def send_answer(connection: socket.socket, version: int, exit_code: int, stdout: bytes) -> None:
     """Send the answer; a caller that has gone is no error."""
     try:
+        connection.settimeout(SEND_S)
         connection.sendall(protocol.frame(protocol.answer_fields(exit_code, stdout), version))
     except OSError:
         pass

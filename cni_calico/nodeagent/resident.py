@@ -20,7 +20,7 @@ from cni_calico.datastore.connect import open_datastore
 from cni_calico.datastore.grouped import GroupedStore
 from cni_calico.datastore.kubernetes_objects import KubernetesObjects
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, NodeNotSetUp
+from cni_calico.errors import CalicoError, NodeNotSetUp, TryAgain
 from cni_calico.ipam import protocol
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.ipam.group import GroupAllocator
@@ -132,6 +132,13 @@ class Resident:
         if host is None:
             host = self._worker.host = Host()
         return host
+
+    def end_worker(self) -> None:
+        """Called by a worker at its end."""
+        host: Host | None = getattr(self._worker, "host", None)
+        if host is not None:
+            del self._worker.host
+            host.close()
 
     def files_of(self, request: Request) -> Files:
         """The caller's files: our own when it has our root and our mounts."""
@@ -256,6 +263,19 @@ class ResidentServices(Services):
         processes apart.
         """
         yield
+
+    @contextmanager
+    def attachment_lock(self, label: str, deadline: Deadline) -> Iterator[None]:
+        """Whoever holds the lock looks whether its caller still waits: else that one, or its runtime, has gone on, and
+        what this call meant to do may have been undone.
+        """
+        with super().attachment_lock(label, deadline):
+            self.require_caller()
+            yield
+
+    def require_caller(self) -> None:
+        if self._request.caller_has_gone():
+            raise TryAgain(f"cannot serve {self._request.environ.get('CNI_COMMAND')}: its caller has gone")
 
     def open_netns(self, path: str) -> int:
         given = self._request.descriptors.get(protocol.NETNS)

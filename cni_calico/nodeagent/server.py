@@ -1,7 +1,8 @@
 """The resident CNI server: the same ``serve(call)`` as the one-shot process, with everything warm.
 
 Rule: one thread accepts, a bounded number serve in the order of arrival; a stop finishes what was started. What a
-request names means the caller's view: its network namespace, its root, its environment.
+request names means the caller's view: its network namespace, its root, its environment. A worker survives whatever
+happens while it serves; the caller gets an answer, never a trace.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 
 from cni_calico.cni.answer import Answer, answer_error
 from cni_calico.cni.environment import parse_call
 from cni_calico.cni.versions import CURRENT
-from cni_calico.errors import CalicoError, ProtocolMismatch, TryAgain
+from cni_calico.errors import CalicoError, InternalError, ProtocolMismatch, TryAgain
 from cni_calico.faults import install_from_environment
 from cni_calico.ipam import protocol
 from cni_calico.ipam.commands import serve as serve_ipam
+from cni_calico.ipam.serving import Declined
 from cni_calico.ipam.shim import socket_path
 from cni_calico.log import Log
 from cni_calico.nodeagent.cni_metrics import CniMetrics
@@ -45,7 +48,7 @@ class CniServer:
         self.log = log
         self.metrics = CniMetrics()
         self.resident = Resident(log, self.metrics)
-        self._waiting: queue.Queue[tuple[socket.socket, float] | None] = queue.Queue(QUEUE)
+        self._waiting: queue.SimpleQueue[tuple[socket.socket, float] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, name=f"cni-{i}", daemon=True) for i in range(workers)]
         self._acceptor = threading.Thread(target=self._accept, name="cni-accept", daemon=True)
         self._listener: socket.socket | None = None
@@ -70,9 +73,10 @@ class CniServer:
             self._listener.close()
         for _ in self._threads:
             self._waiting.put(None)
-        for thread in self._threads:
+        for thread in list(self._threads):
             thread.join(max(0.0, limit - time.monotonic()))
-        self.resident.close()
+        if not any(thread.is_alive() for thread in self._threads):
+            self.resident.close()  # else the end of the process closes what is still in use
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -85,47 +89,72 @@ class CniServer:
                 self.log.error(f"cannot accept: {e.strerror}")
                 time.sleep(0.1)  # out of descriptors: let some calls end
                 continue
-            try:
-                self._waiting.put_nowait((connection, time.monotonic()))
-            except queue.Full:
+            waiting = self._waiting.qsize()
+            self.metrics.queued(waiting)
+            if waiting < QUEUE:
+                self._waiting.put((connection, time.monotonic()))
+            else:
                 busy = answer_error(TryAgain(f"cannot serve: {QUEUE} calls are waiting already"), CURRENT)
                 send_answer(connection, protocol.VERSION, busy.exit_code, busy.stdout.encode())
                 connection.close()
-            self.metrics.queued(self._waiting.qsize())
 
     def _work(self) -> None:
         while True:
             entry = self._waiting.get()
             if entry is None:
-                return
-            connection, since = entry
-            with connection:
-                self._serve_connection(connection, since)
+                break
+            try:
+                self._serve_connection(*entry)
+            except SystemExit:  # the thread is in a network namespace that it cannot leave
+                self.log.error("a worker was lost and is replaced")
+                replacement = threading.Thread(target=self._work, name=threading.current_thread().name, daemon=True)
+                self._threads.append(replacement)
+                replacement.start()
+                break
+            except Exception as e:
+                self.log.error(f"unexpected failure of a connection: {type(e).__name__}: {e}")
+        self.resident.end_worker()
 
     def _serve_connection(self, connection: socket.socket, since: float) -> None:
-        try:
-            request = read_request(connection)
-        except (Refused, OSError) as e:
-            self.metrics.refused()
-            self.log.warning(f"refused a connection: {e}")
-            return
-        try:
-            answer = self._answer(request, since)
-        finally:
-            request.close()
-        send_answer(connection, request.version, answer.exit_code, answer.stdout.encode())
+        with connection:
+            try:
+                request = read_request(connection)
+            except (Refused, OSError) as e:
+                self.metrics.refused()
+                self.log.warning(f"refused a connection: {e}")
+                return
+            try:
+                answer = self._answer(request, since)
+            except Declined as e:
+                self.metrics.declined()
+                self.log.info(f"left to the caller: {e}")
+                return
+            except BaseException:
+                lost = answer_error(InternalError("cannot finish the call: its worker was lost"), CURRENT)
+                send_answer(connection, request.version, lost.exit_code, lost.stdout.encode())
+                raise
+            finally:
+                request.close()
+            version = request.version if request.version in protocol.ACCEPTED else protocol.VERSION
+            send_answer(connection, version, answer.exit_code, answer.stdout.encode())
 
     def _answer(self, request: Request, since: float) -> Answer:
+        """Raises Declined."""
         if request.executable == METRICS:
             return Answer(0, self.metrics.render(self.resident))
         command = request.environ.get("CNI_COMMAND", "")
+        self.metrics.begun(1)
         try:
             answer = self._run(request)
+        except Declined:
+            raise
         except CalicoError as e:
             answer = answer_error(e, CURRENT)
         except Exception as e:  # the last line of defence: a worker must not die
-            self.log.error(f"unexpected failure while serving {command}: {type(e).__name__}: {e}")
-            raise
+            self.log.error("unexpected failure\n" + "".join(traceback.format_exception(e)))
+            answer = answer_error(InternalError(f"cannot finish {command}: unexpected {type(e).__name__}"), CURRENT)
+        finally:
+            self.metrics.begun(-1)
         self.metrics.served(command, answer.exit_code, time.monotonic() - since)
         return answer
 

@@ -155,6 +155,7 @@ class _Addition:
             given = self._addresses(request, undo)
             plan, mac = self._network(given, undo)
             self._endpoint(plan, mac, undo)
+            self.services.require_caller()
             _take_back_intent(self.services, self.attachment)
             undo.pop_all()
         return self._result(plan, given, mac)

@@ -20,6 +20,7 @@ from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import parse_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
+    AttachmentBusy,
     CalicoError,
     CorruptRecord,
     DatastoreError,
@@ -55,8 +56,14 @@ def delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) ->
     attachment = plan_attachment(call, conf, node_or_host_name(conf, services, deadline))
     with ExitStack() as held:
         netns = _open_netns(call, services, held)
-        held.enter_context(services.attachment_lock(attachment.label, deadline))
-        return Removal(conf, services, attachment, deadline).run(netns, call)
+        removal = Removal(conf, services, attachment, deadline)
+        try:
+            held.enter_context(services.attachment_lock(attachment.label, deadline))
+        except AttachmentBusy as e:
+            if services.stuck:  # whoever holds the lock may never end: the release is not forgotten with this call
+                removal.owe(e)
+            raise
+        return removal.run(netns, call)
 
 
 def node_or_host_name(conf: NetConf, services: Services, deadline: Deadline) -> str:
@@ -105,7 +112,7 @@ class Removal:
         if isinstance(failure, CorruptRecord):
             raise failure
         if failure is not None:
-            self._owe(failure)
+            self.owe(failure)
         if delegate_failure is not None:
             raise delegate_failure
         if failure is None:
@@ -239,7 +246,8 @@ class Removal:
 
     # -- what cannot be done now --------------------------------------------------------------------------------------
 
-    def _owe(self, failure: CalicoError) -> None:
+    def owe(self, failure: CalicoError) -> None:
+        """Record what is to be released. Raises TeardownIncomplete when that is impossible too."""
         recorded = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         intent = pending.plan_intent(self.attachment, self.conf.datastore, recorded=recorded)
         try:
