@@ -95,7 +95,11 @@ def spoil(ns: Namespace) -> None:
         ns.run(*command.split())
 
 
-@pytest.mark.parametrize("what", ["before:1:fail", "after:1:fail", "after:1:kill"])
+SLOW = pytest.mark.slow
+WAYS = ["after:1:fail", pytest.param("before:1:fail", marks=SLOW), pytest.param("after:1:kill", marks=SLOW)]
+
+
+@pytest.mark.parametrize("what", WAYS)
 @pytest.mark.parametrize("point", [*POINTS, *REMOVALS])
 def test_the_agent_survives(host: Namespace, store: Store, tmp_path: Path, point: str, what: str) -> None:
     if point in REMOVALS:
