@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cni_calico.datastore.client import Datastore
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.settings import DatastoreConfig
 from cni_calico.names import DEFAULT_PREFIX
 
 
-def open_datastore(config: DatastoreConfig, *, veth_prefix: str = DEFAULT_PREFIX) -> Datastore:
+def open_datastore(
+    config: DatastoreConfig, *, veth_prefix: str = DEFAULT_PREFIX, reach: Callable[[str], str] | None = None
+) -> Datastore:
     """Open the backend that ``config`` names. Raises InvalidConfig, DatastoreError.
 
     ``veth_prefix`` begins the host interfaces' names where they are not stored (Kubernetes): FELIX_INTERFACEPREFIX.
+    ``reach`` makes a path in the configuration one that this process can open, each time it is opened; the embedded
+    store's path is always this process's own.
     """
     if config.type == "local":
         from cni_calico.datastore.local import LocalStore
@@ -25,6 +31,7 @@ def open_datastore(config: DatastoreConfig, *, veth_prefix: str = DEFAULT_PREFIX
             )
         from cni_calico.datastore.etcd import EtcdStore
         from cni_calico.datastore.etcd_config import EtcdConfig
+        from cni_calico.datastore.etcd_link import as_it_is
 
         return EtcdStore(
             EtcdConfig(
@@ -35,13 +42,21 @@ def open_datastore(config: DatastoreConfig, *, veth_prefix: str = DEFAULT_PREFIX
                 ca_file=config.etcd_ca_cert_file,
                 username=config.etcd_username,
                 password=config.etcd_password,
-            )
+            ),
+            reach=reach or as_it_is,
         )
     if config.type == "kubernetes":
         from cni_calico.datastore.kubernetes import KubernetesStore
 
-        return KubernetesStore(config.kubernetes, veth_prefix=veth_prefix)
+        return KubernetesStore(config.kubernetes, read=reader(reach), veth_prefix=veth_prefix)
     raise InvalidConfig(
         f"cannot open the datastore: unknown datastore type: {config.type}",
         details="datastore_type must be local, etcdv3 or kubernetes",
     )
+
+
+def reader(reach: Callable[[str], str] | None) -> Callable[[str], bytes]:
+    """How to read the files that a kubeconfig is and names."""
+    from cni_calico.datastore.kubernetes_access import read_file
+
+    return read_file if reach is None else lambda path: read_file(reach(path))

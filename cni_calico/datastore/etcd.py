@@ -13,6 +13,7 @@ from cni_calico.datastore import etcd_pb2 as pb
 from cni_calico.datastore.client import CommitConflict, Committed, Failed, Listing, Versioned
 from cni_calico.datastore.etcd_cluster import Cluster
 from cni_calico.datastore.etcd_config import EtcdConfig
+from cni_calico.datastore.etcd_link import as_it_is
 from cni_calico.datastore.records import (
     WRITING,
     corrupt_record,
@@ -75,8 +76,14 @@ class EtcdStore:
 
     max_commit = 60
 
-    def __init__(self, config: EtcdConfig, *, corrupt: Callable[[Key, str], None] = _ignore) -> None:
-        self._cluster = Cluster(config)
+    def __init__(
+        self,
+        config: EtcdConfig,
+        *,
+        corrupt: Callable[[Key, str], None] = _ignore,
+        reach: Callable[[str], str] = as_it_is,
+    ) -> None:
+        self._cluster = Cluster(config, reach)
         self.identity = f"etcdv3:{self._cluster.name}"
         self.corrupt = corrupt
 

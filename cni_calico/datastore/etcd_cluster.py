@@ -23,6 +23,7 @@ from cni_calico.datastore.etcd_link import (
     CallFailed,
     Credentials,
     Link,
+    as_it_is,
     files_stamp,
     read_credentials,
 )
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cni_calico.datastore.etcd_config import Endpoint, EtcdConfig
-    from cni_calico.datastore.etcd_link import Metadata
+    from cni_calico.datastore.etcd_link import Metadata, Reach
     from cni_calico.deadline import Deadline
 
 CONNECT_S = 1.0  # to connect and answer, per member
@@ -80,12 +81,13 @@ class Search:
 
 
 class Cluster:
-    """Calls on whichever member answers. Safe with threads."""
+    """Calls on whichever member answers. Safe with threads. ``reach`` makes a path of the TLS files one to open."""
 
-    def __init__(self, config: EtcdConfig) -> None:
+    def __init__(self, config: EtcdConfig, reach: Reach = as_it_is) -> None:
         # gRPC's own lines on stderr would end up in the runtime's log; what matters of them is in our errors.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         self._config = config
+        self._reach = reach
         self._written = parse_endpoints(config)
         self.name = ",".join(map(str, self._written)) or f"srv:{config.discovery_srv}"
         self.round_trips = RoundTrips()
@@ -209,7 +211,7 @@ class Cluster:
         now = time.monotonic()
         if now - self._looked_at_files >= FILES_S:
             self._looked_at_files = now
-            if self._credentials is not None and files_stamp(self._config) != self._credentials.stamp:
+            if self._credentials is not None and files_stamp(self._config, self._reach) != self._credentials.stamp:
                 self._credentials = None
                 self._retire(self._link)
         if self._link is not None and self._link.broken:
@@ -240,7 +242,7 @@ class Cluster:
 
     def _search(self, doing: str, deadline: Deadline) -> Link:
         if self._credentials is None:
-            self._credentials = read_credentials(self._config)
+            self._credentials = read_credentials(self._config, self._reach)
         waiting, reasons = deadline.sooner(ELECTION_S), self.name
         while not deadline.expired():
             search = Search()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cni_calico.datastore.etcd_config import Endpoint, EtcdConfig
 
     Metadata = tuple[tuple[str, str], ...]
+    Reach = Callable[[str], str]
 
 # Where distributions keep the certificates that the system trusts (Go's list).
 _SYSTEM_CAS = (
@@ -74,29 +75,34 @@ class Credentials:
     stamp: tuple[tuple[int, int, int], ...] = ()
 
 
-def files_stamp(config: EtcdConfig) -> tuple[tuple[int, int, int], ...]:
+def as_it_is(path: str) -> str:
+    """How this process reaches a path of its own root."""
+    return path
+
+
+def files_stamp(config: EtcdConfig, reach: Reach = as_it_is) -> tuple[tuple[int, int, int], ...]:
     """(inode, modification time, size) of every TLS file; zeros for one that is missing now."""
     stamps = []
     for path in filter(None, config.files):
         try:
-            status = os.stat(path)
+            status = os.stat(reach(path))
             stamps.append((status.st_ino, status.st_mtime_ns, status.st_size))
         except OSError:
             stamps.append((0, 0, 0))
     return tuple(stamps)
 
 
-def read_credentials(config: EtcdConfig) -> Credentials:
+def read_credentials(config: EtcdConfig, reach: Reach = as_it_is) -> Credentials:
     """Raises DatastoreUnavailable naming the file that cannot be read (never its content)."""
-    stamp = files_stamp(config)  # before reading: what changes meanwhile is read again
+    stamp = files_stamp(config, reach)  # before reading: what changes meanwhile is read again
     contents = []
     for path in config.files:
         try:
-            contents.append(_content(path) if path else None)
+            contents.append(_content(reach(path)) if path else None)
         except OSError as e:
             raise DatastoreUnavailable(f"cannot read the TLS file {path} of etcd: {e.strerror}") from e
     ca, cert, key = contents
-    return Credentials(ca or _system_cas(), cert, key, stamp)
+    return Credentials(ca or _system_cas(reach), cert, key, stamp)
 
 
 def _content(path: str) -> bytes:
@@ -104,10 +110,10 @@ def _content(path: str) -> bytes:
         return f.read()
 
 
-def _system_cas() -> bytes | None:
+def _system_cas(reach: Reach) -> bytes | None:
     for path in _SYSTEM_CAS:
         try:
-            return _content(path)
+            return _content(reach(path))
         except OSError:
             continue
     return None  # gRPC's own

@@ -161,6 +161,11 @@ def _login_of(merged: dict[str, Any], paths: str, read: Read) -> Login:
     cluster, cluster_path = _pick(merged, "clusters", context.get("cluster"), paths)
     user, user_path = _pick(merged, "users", context.get("user"), paths) if context.get("user") else ({}, paths)
     if user.get("exec") or user.get("auth-provider"):
+        if read is not read_file:
+            raise DatastoreDenied(
+                f"cannot use kubeconfig {paths}: a program gives the credentials, and it must run where the caller is",
+                details="let the CNI server run in the host's mount namespace, or use a token or a certificate",
+            )
         return _login_by_library(paths)
     cluster_files, user_files = _Fields(cluster, cluster_path, read), _Fields(user, user_path, read)
     return Login(

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+from errno import ELOOP
 
 _SYS_OPENAT2 = 437  # the same on every architecture (it came after the numbers were unified)
 _RESOLVE_IN_ROOT = 0x10
+_LINKS_MAX = 40  # as many as the kernel follows
 
 
 class _How(ctypes.Structure):
@@ -48,19 +50,28 @@ def real_path(root_fd: int, path: str) -> str:
 def below(root_fd: int, path: str) -> str:
     """A path through /proc/self/fd that reaches ``path`` below ``root_fd`` from this process.
 
-    Links in the directory part are resolved in the root; the last component is left alone when it does not exist (a
-    file about to be written). Raises OSError when the directory does not exist.
+    Every link in it is resolved in that root, also one that points to what does not exist yet: an absolute one would
+    lead into this process's own root. What does not exist keeps its name (a file about to be written). Raises OSError.
     """
-    if not path.startswith("/"):
-        path = "/" + path
-    prefix = f"/proc/self/fd/{root_fd}"
-    try:
-        return prefix + real_path(root_fd, path)
-    except FileNotFoundError:
-        directory, name = os.path.split(path)
-        if directory == "/":
-            return f"{prefix}/{name}"
+    for _ in range(_LINKS_MAX):
+        head, missing = path.rstrip("/"), ""
+        while True:
+            try:
+                real = real_path(root_fd, head or "/").rstrip("/")
+                break
+            except FileNotFoundError:
+                head, _, name = head.rpartition("/")
+                if name == ".." or not name:
+                    raise
+                missing = f"/{name}{missing}"
+        reached = f"/proc/self/fd/{root_fd}{real}{missing}"
+        first = missing.split("/")[1] if missing else ""
         try:
-            return f"{prefix}{real_path(root_fd, directory)}/{name}"
-        except FileNotFoundError:
-            return prefix + path
+            target = os.readlink(f"/proc/self/fd/{root_fd}{real}/{first}") if first else ""
+        except OSError:
+            target = ""
+        if not target:
+            return reached
+        rest = missing[1 + len(first) :]
+        path = (target if target.startswith("/") else f"{real}/{target}") + rest
+    raise OSError(ELOOP, os.strerror(ELOOP), path)

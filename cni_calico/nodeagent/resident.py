@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cni_calico.batching import Batcher
 from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.client import Datastore, Document
-from cni_calico.datastore.connect import open_datastore
+from cni_calico.datastore.connect import open_datastore, reader
 from cni_calico.datastore.grouped import GroupedStore
 from cni_calico.datastore.kubernetes_objects import KubernetesObjects
 from cni_calico.deadline import Deadline
@@ -26,6 +26,7 @@ from cni_calico.ipam.allocator import Allocator
 from cni_calico.ipam.group import GroupAllocator
 from cni_calico.ipam.nodename import read_nodename
 from cni_calico.ipam.services import Services
+from cni_calico.ipam.serving import Declined
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.netns import require_netns
 from cni_calico.log import Log
@@ -57,8 +58,15 @@ class BackendKey:
 class Backend:
     """One open datastore with what is known of it."""
 
-    def __init__(self, store: Datastore, config: DatastoreConfig, node: str, log: Log) -> None:
-        self.store = store
+    def __init__(self, config: DatastoreConfig, node: str, files: Files, log: Log) -> None:
+        """``files`` are the caller's; their root is kept open. Raises InvalidConfig, DatastoreError."""
+        self._root = None if files.root_fd is None else os.dup(files.root_fd)
+        self._reach = None if self._root is None else Files(self._root).path
+        try:
+            self.store = store = open_datastore(config, reach=self._reach)
+        except BaseException:
+            self._close_root()
+            raise
         self._config = config
         self._node = node
         self._corrupt = lambda key, why: log.error(f"cannot read {key}: {why}")
@@ -79,7 +87,9 @@ class Backend:
             if self._kubernetes is None:
                 store = self.store if isinstance(self.store, KubernetesStore) else None
                 self._kubernetes = KubernetesCaches(
-                    store or KubernetesStore(self._config.kubernetes), self._node, self._corrupt
+                    store or KubernetesStore(self._config.kubernetes, read=reader(self._reach)),
+                    self._node,
+                    self._corrupt,
                 )
             return self._kubernetes
 
@@ -107,6 +117,12 @@ class Backend:
             self._kubernetes.stop()
             self._kubernetes.api.close()
         self.store.close()
+        self._close_root()
+
+    def _close_root(self) -> None:
+        if self._root is not None:
+            os.close(self._root)
+            self._root = None
 
 
 class Resident:
@@ -118,7 +134,6 @@ class Resident:
         self._backends: dict[BackendKey, Backend] = {}
         self._opening = threading.Lock()
         self._worker = threading.local()
-        self._roots: list[int] = []
         self._own_root = _identity("/", "/proc/self/ns/mnt")
         self.links: Batcher[str, None] = Batcher(self._remove_links, limit=LINKS_AT_ONCE)
 
@@ -163,12 +178,8 @@ class Resident:
         return backend
 
     def _open(self, config: DatastoreConfig, node: str, files: Files) -> Backend:
-        if files.root_fd is not None:
-            root = os.dup(files.root_fd)
-            self._roots.append(root)
-            config = in_root(config, Files(root))
         self.log.info(f"opening datastore {config.type} for node {node}")
-        return Backend(open_datastore(config), config, node, self.log)
+        return Backend(config, node, files, self.log)
 
     def _remove_links(self, names: Sequence[str]) -> Sequence[BaseException | None]:
         try:
@@ -200,8 +211,6 @@ class Resident:
     def close(self) -> None:
         while self._backends:
             self._backends.popitem()[1].close()
-        while self._roots:
-            os.close(self._roots.pop())
 
 
 class ResidentServices(Services):
@@ -222,6 +231,8 @@ class ResidentServices(Services):
         return self._resident.backend(key, self.files)
 
     def begin(self, conf: NetConf, deadline: Deadline) -> None:
+        """Raises Declined."""
+        require_reach(conf, self.files)
         try:
             self._node = read_nodename(conf, self.files, deadline)
         except NodeNotSetUp:
@@ -288,27 +299,32 @@ class ResidentServices(Services):
         self._resident.links.submit(name, deadline, f"delete interface {name}")
 
 
-def in_root(config: DatastoreConfig, files: Files) -> DatastoreConfig:
-    """The configuration with its paths as this process reaches them."""
+def require_reach(conf: NetConf, files: Files) -> None:
+    """Raises Declined for what a process with another root or other mounts than its caller's cannot do for it."""
+    if files.root_fd is None:
+        return
+    if conf.datastore.type == "local" and not _is_same_file(conf.datastore.path, files):
+        raise Declined(f"{conf.datastore.path} is another file here than it is for the caller")
+    if conf.ipam.type and not conf.ipam.is_calico:
+        raise Declined(f"IPAM plugin {conf.ipam.type} must run where its caller is")
 
-    def path(text: str) -> str:
-        return files.path(text) if text else ""
 
-    access = config.kubernetes
-    return replace(
-        config,
-        path=path(config.path),
-        etcd_key_file=path(config.etcd_key_file),
-        etcd_cert_file=path(config.etcd_cert_file),
-        etcd_ca_cert_file=path(config.etcd_ca_cert_file),
-        kubernetes=replace(
-            access,
-            kubeconfig=path(access.kubeconfig),
-            client_certificate=path(access.client_certificate),
-            client_key=path(access.client_key),
-            certificate_authority=path(access.certificate_authority),
-        ),
-    )
+def _is_same_file(path: str, files: Files) -> bool:
+    """Whether a path means the same file, to be made or existing, here and below the caller's root."""
+    for each in (os.path.dirname(path), path):
+        try:
+            theirs: os.stat_result | None = os.stat(files.path(each))
+        except OSError:
+            theirs = None
+        try:
+            ours: os.stat_result | None = os.stat(each)
+        except OSError:
+            ours = None
+        if theirs is None or ours is None:
+            return each == path and theirs is ours
+        if (theirs.st_dev, theirs.st_ino) != (ours.st_dev, ours.st_ino):
+            return False
+    return True
 
 
 def _alone(host: Host, name: str) -> BaseException | None:
