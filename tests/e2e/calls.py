@@ -43,6 +43,7 @@ from cni_calico.model.settings import DatastoreConfig
 from cni_calico.plugin.commands import serve as serve_plugin
 from tests.contract.etcd_process import Member
 from tests.e2e import records
+from tests.e2e.forks import Forks
 from tests.netns.namespaces import Killed, Namespace, until
 
 POOLS = {"pool4": ("10.65.0.0/16", 26), "pool6": ("fd00:65::/112", 122)}
@@ -72,6 +73,7 @@ class Node:
     environ: dict[str, str] = field(default_factory=dict)
     bin_dir: Path | None = None  # frozen executables; None: serve() in a forked child
     timeout_s: int = 30
+    forks: Forks | None = None  # calls and dumps in its children; for etcd, where a process per call takes its time
 
     def conf(self, **changes: Any) -> dict[str, Any]:
         conf: dict[str, Any] = {
@@ -118,7 +120,9 @@ class Node:
         """One call; Killed when a fault killed it."""
         environ = {**self.env(command, container, netns, ifname, args), "CALICO_FAULT": fault}
         data = json.dumps(self.conf(**changes)).encode() if stdin is None else stdin
-        if self.bin_dir is None and self.datastore.type == "local":
+        if self.bin_dir is None and self.forks is not None:
+            rc, out = self.forks.call(_serve, plugin, environ, data, timeout_s=self.timeout_s)
+        elif self.bin_dir is None and self.datastore.type == "local":
             rc, out = self.host.call(_serve, plugin, environ, data, timeout_s=self.timeout_s)
         else:
             rc, out = self._execute(plugin, environ, data)
@@ -179,12 +183,16 @@ class Node:
         """Every stored document by its etcd key."""
         if self.datastore.type == "local":
             return records.dump(self.datastore)
+        if self.forks is not None:
+            return dict(self.forks.call(records.dump, self.datastore))
         return dict(json.loads(self._records("dump", b"")))
 
     def put(self, documents: Mapping[str, Any]) -> None:
         """Store documents by etcd key; None removes."""
         if self.datastore.type == "local":
             records.put(self.datastore, documents)
+        elif self.forks is not None:
+            self.forks.call(records.put, self.datastore, documents)
         else:
             self._records("put", json.dumps(documents).encode())
 

@@ -1,52 +1,90 @@
 """Every fault point of every verb: failed, answer lost, killed. Whatever the runtime then does, nothing is left over.
 
-The points are not listed here: a first run of each verb records those it reaches, and each of them is then hit in turn.
+The points are not listed here: a first run of each verb records those it reaches, and each of them is then hit in turn,
+without a server, on both datastores. A call that hangs is a failure too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cni_calico import faults
+from tests.conftest import LAB_CACHE
 from tests.e2e.calls import Node
+from tests.e2e.forks import forks_in
+from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Killed, Namespace
 
 pytestmark = pytest.mark.netns
 
 DUAL = {"ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}}
-REACHED: set[str] = set()
+NOTHING_VALID: dict[str, Any] = {"cni.dev/valid-attachments": []}
+ACTIONS = ("fail", "kill")
+Step = tuple[str, str, int]
+REACHED: dict[str, set[str]] = {"local": set(), "etcdv3": set()}
 
 
-def reached(node: Node, call: Callable[[], object]) -> list[tuple[str, str, int]]:
-    """(point, when, how many times so far) of everything a call passes."""
-    trace = node.root / "trace"
-    trace.unlink(missing_ok=True)
-    node.environ["CALICO_FAULT_TRACE"] = str(trace)
-    try:
-        call()
-    finally:
-        del node.environ["CALICO_FAULT_TRACE"]
-    seen: dict[str, int] = {}
-    steps = []
-    for line in trace.read_text().split():
-        point, when = line.rsplit(":", 1)
-        seen[line] = seen.get(line, 0) + 1
-        steps.append((point, when, seen[line]))
-        REACHED.add(point)
-    return steps
+@pytest.fixture(params=["local", pytest.param("etcd", marks=pytest.mark.etcd)])
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    """A node whose calls fork from a process that has everything imported."""
+    made: Node = request.getfixturevalue("plain_node" if request.param == "local" else "etcd_node")
+    with forks_in(made.host) as made.forks:
+        yield made
+    made.forks = None
 
 
-def plans(steps: list[tuple[str, str, int]]) -> list[str]:
-    return [f"{point}:{when}:{nth}:{action}" for point, when, nth in steps for action in ("fail", "kill")]
+@dataclass
+class Runner:
+    """Hits the steps of one call in turn and counts what came of it."""
+
+    node: Node
+    what: str
+
+    def steps(self, call: Callable[[], object]) -> list[Step]:
+        """(point, before or after, how many times so far) of everything a call passes."""
+        trace = self.node.root / "trace"
+        trace.unlink(missing_ok=True)
+        self.node.environ["CALICO_FAULT_TRACE"] = str(trace)
+        try:
+            call()
+        finally:
+            del self.node.environ["CALICO_FAULT_TRACE"]
+        seen: dict[str, int] = {}
+        steps = []
+        for line in trace.read_text().split():
+            point, when = line.rsplit(":", 1)
+            seen[line] = seen.get(line, 0) + 1
+            steps.append((point, when, seen[line]))
+        REACHED[self.node.datastore.type] |= {point for point, _, _ in steps}
+        return steps
+
+    def own(self, steps: list[Step]) -> list[Step]:
+        """On etcd, where calls take their time: the steps in which it differs from the embedded store."""
+        if self.node.datastore.type == "local":
+            return steps
+        return [step for step in steps if step[0].startswith(("etcd.", "file."))]
+
+    def hit(self, steps: list[Step], scenario: Callable[[str, str], str]) -> None:
+        """``scenario(container, plan)`` for every step failed and killed; it says how the call ended."""
+        plans = [f"{point}:{when}:{nth}:{action}" for point, when, nth in steps for action in ACTIONS]
+        outcomes = [scenario(f"c{number:04}", plan) for number, plan in enumerate(plans)]
+        assert "killed" in outcomes and len(outcomes) == len(steps) * len(ACTIONS)
+        counted = {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
+        print(f"{self.what} on {self.node.datastore.type}: {len(steps)} steps, {len(plans)} faults: {counted}")
+        print("  " + ", ".join(sorted({point for point, _, _ in steps})))
 
 
-def attempt(node: Node, *arguments: str, **options: object) -> str:
+def attempt(node: Node, *arguments: str, **options: Any) -> str:
     """ "ok", "error" (and then a proper CNI error), or "killed"."""
     try:
-        reply = node.call(*arguments, **options)  # type: ignore[arg-type]
-    except Killed:
+        reply = node.call(*arguments, **options)
+    except Killed as e:
+        assert "9" in str(e), f"{arguments} {options}: {e}"
         return "killed"
     if not reply.ok:
         assert reply.document["msg"] and reply.document["code"] != 199, reply
@@ -54,83 +92,300 @@ def attempt(node: Node, *arguments: str, **options: object) -> str:
     return "ok"
 
 
-def require_clean(node: Node, pod: Namespace, plan: str) -> None:
+def require_clean(node: Node, plan: str, *pods: Namespace) -> None:
     left = node.leftovers()
     assert not left, f"{plan}: {left}"
-    assert pod.link("eth0") is None, plan
+    for pod in pods:
+        assert pod.link("eth0") is None, plan
 
 
-def test_add(node: Node, pod_ns: Namespace) -> None:
-    """A failed ADD leaves nothing but, where undoing was impossible too, what one DEL removes."""
-    steps = reached(node, lambda: node.call("ADD", "c0", pod_ns.path, **DUAL))
-    node.call("DEL", "c0", pod_ns.path, **DUAL)
-    require_clean(node, pod_ns, "no fault")
-    outcomes = {}
-    for number, plan in enumerate(plans(steps)):
-        container = f"c{number:03}x"
-        outcomes[plan] = attempt(node, "ADD", container, pod_ns.path, fault=plan, **DUAL)
-        if outcomes[plan] == "error":
-            require_clean(node, pod_ns, plan)
-        again = node.call("ADD", container, pod_ns.path, **DUAL)  # a runtime may also repeat the ADD
-        assert again.ok, f"{plan}: {again}"
-        checked = node.call("CHECK", container, pod_ns.path, prevResult=again.document, **DUAL)
-        assert checked.ok, f"{plan}: {checked}"
-        assert len(node.taken()) == 2, plan
-        assert node.call("DEL", container, pod_ns.path, **DUAL).ok, plan
-        require_clean(node, pod_ns, plan)
-    report("ADD", steps, outcomes)
+def require_ok(node: Node, plan: str, *arguments: str, **options: Any) -> Any:
+    reply = node.call(*arguments, **options)
+    assert reply.ok, f"{plan}: {reply}"
+    return reply
 
 
-def test_add_then_del_at_once(node: Node, pod_ns: Namespace) -> None:
-    """What runtimes do most: after a failed ADD one DEL."""
-    steps = reached(node, lambda: node.call("ADD", "c0", pod_ns.path, **DUAL))
-    node.call("DEL", "c0", pod_ns.path, **DUAL)
-    outcomes = {}
-    for number, plan in enumerate(plans(steps)):
-        container = f"c{number:03}x"
-        outcomes[plan] = attempt(node, "ADD", container, pod_ns.path, fault=plan, **DUAL)
-        assert node.call("DEL", container, pod_ns.path, **DUAL).ok, plan
-        require_clean(node, pod_ns, plan)
-    report("ADD, then DEL", steps, outcomes)
+# -- what a runtime does after an ADD that failed ---------------------------------------------------------------------
+
+
+def retry(node: Node, pod: Namespace, container: str, plan: str, **conf: Any) -> None:
+    """The same ADD again: it ends in one whole attachment."""
+    again = require_ok(node, plan, "ADD", container, pod.path, **conf)
+    require_ok(node, plan, "CHECK", container, pod.path, prevResult=again.document, **conf)
+    assert len(node.taken()) == len(again.document["ips"]), plan
+    require_ok(node, plan, "DEL", container, pod.path, **conf)
+
+
+def delete(node: Node, pod: Namespace, container: str, plan: str, **conf: Any) -> None:
+    require_ok(node, plan, "DEL", container, pod.path, **conf)
+
+
+def collect(node: Node, pod: Namespace, container: str, plan: str, **conf: Any) -> None:
+    """The runtime has forgotten the container: a GC does not name it."""
+    require_ok(node, plan, "GC", "", "", **conf, **NOTHING_VALID)
+
+
+@pytest.mark.parametrize("reaction", [retry, delete, collect])
+def test_add(node: Node, pod_ns: Namespace, reaction: Callable[..., None]) -> None:
+    """A failed ADD leaves nothing; a killed one what the runtime's reaction removes."""
+    runner = Runner(node, f"ADD, then {reaction.__name__}")
+    steps = runner.steps(lambda: node.call("ADD", "c0", pod_ns.path, **DUAL))
+    require_ok(node, "no fault", "DEL", "c0", pod_ns.path, **DUAL)
+
+    def scenario(container: str, plan: str) -> str:
+        outcome = attempt(node, "ADD", container, pod_ns.path, fault=plan, **DUAL)
+        if outcome == "error":
+            require_clean(node, plan, pod_ns)
+        reaction(node, pod_ns, container, plan, **DUAL)
+        require_clean(node, plan, pod_ns)
+        return outcome
+
+    runner.hit(steps if reaction is delete else runner.own(steps), scenario)
+
+
+def test_add_takes_back_what_a_del_owes(node: Node, pod_ns: Namespace) -> None:
+    """A DEL could not reach the datastore, the runtime adds the same container again: the intent must never release
+    what is alive.
+    """
+    commit = "local.commit" if node.datastore.type == "local" else "etcd.commit"
+    runner = Runner(node, "ADD with an intent")
+
+    def owe(container: str) -> None:
+        require_ok(node, "no fault", "ADD", container, pod_ns.path)
+        require_ok(node, "no fault", "DEL", container, pod_ns.path, fault=f"{commit}:before:1:fail")
+        assert node.intents()
+
+    owe("c0")
+    steps = runner.steps(lambda: node.call("ADD", "c0", pod_ns.path))
+    require_ok(node, "no fault", "DEL", "c0", pod_ns.path)
+
+    def scenario(container: str, plan: str) -> str:
+        owe(container)
+        outcome = attempt(node, "ADD", container, pod_ns.path, fault=plan)
+        if outcome == "ok":
+            assert not node.intents(), plan
+        retry(node, pod_ns, container, plan)
+        require_clean(node, plan, pod_ns)
+        return outcome
+
+    runner.hit(runner.own([step for step in steps if step[0].startswith("file.") or step[1] == "after"]), scenario)
+
+
+# -- the other verbs --------------------------------------------------------------------------------------------------
 
 
 def test_del(node: Node, pod_ns: Namespace) -> None:
     """A DEL that failed or was killed is finished by repeating it."""
-    node.call("ADD", "c0", pod_ns.path, **DUAL)
-    steps = reached(node, lambda: node.call("DEL", "c0", pod_ns.path, **DUAL))
-    outcomes = {}
-    for number, plan in enumerate(plans(steps)):
-        container = f"c{number:03}x"
-        assert node.call("ADD", container, pod_ns.path, **DUAL).ok
-        outcomes[plan] = attempt(node, "DEL", container, pod_ns.path, fault=plan, **DUAL)
-        if outcomes[plan] == "ok":
+    runner = Runner(node, "DEL")
+    require_ok(node, "no fault", "ADD", "c0", pod_ns.path, **DUAL)
+    steps = runner.steps(lambda: node.call("DEL", "c0", pod_ns.path, **DUAL))
+
+    def scenario(container: str, plan: str) -> str:
+        require_ok(node, plan, "ADD", container, pod_ns.path, **DUAL)
+        outcome = attempt(node, "DEL", container, pod_ns.path, fault=plan, **DUAL)
+        if outcome == "ok":
             assert pod_ns.link("eth0") is None, plan
-        assert node.call("DEL", container, "", **DUAL).ok, plan
-        require_clean(node, pod_ns, plan)
-    report("DEL", steps, outcomes)
+        require_ok(node, plan, "DEL", container, "", **DUAL)
+        require_clean(node, plan, pod_ns)
+        return outcome
+
+    runner.hit(steps, scenario)
 
 
-def report(verb: str, steps: list[tuple[str, str, int]], outcomes: dict[str, str]) -> None:
-    assert outcomes and set(outcomes.values()) >= {"killed", "error"}
-    counted = {outcome: list(outcomes.values()).count(outcome) for outcome in sorted(set(outcomes.values()))}
-    print(f"{verb}: {len(steps)} steps, {len(outcomes)} faults: {counted}; points {sorted({s[0] for s in steps})}")
+def test_del_without_a_datastore(node: Node, pod_ns: Namespace) -> None:
+    """What is owed is recorded, or the DEL fails; repeated with the datastore back nothing is left, of it either."""
+    runner = Runner(node, "DEL without a datastore")
+    dead = "local.read:before:1:fail" if node.datastore.type == "local" else "etcd.read:before:1:fail"
+    require_ok(node, "no fault", "ADD", "c0", pod_ns.path)
+    steps = runner.steps(lambda: node.call("DEL", "c0", pod_ns.path, fault=dead))
+    assert node.intents()
+    require_ok(node, "no fault", "DEL", "c0", "")
+
+    def scenario(container: str, plan: str) -> str:
+        require_ok(node, plan, "ADD", container, pod_ns.path)
+        outcome = attempt(node, "DEL", container, pod_ns.path, fault=f"{dead},{plan}")
+        if outcome == "ok":
+            assert node.intents() and pod_ns.link("eth0") is None, plan
+        require_ok(node, plan, "DEL", container, "")
+        require_clean(node, plan, pod_ns)
+        return outcome
+
+    runner.hit([step for step in steps if not step[0].endswith(".read")], scenario)
 
 
-def test_every_declared_point_of_a_one_shot_call_was_reached(node: Node, pod_ns: Namespace) -> None:
-    """A point that no verb passes would be one that no test covers."""
-    import cni_calico.datastore.local
-    import cni_calico.kernel.files
-    import cni_calico.kernel.lock
-    import cni_calico.kernel.sysctl
-    import cni_calico.plugin.dataplane  # noqa: F401
+def test_an_add_that_pays_what_a_del_owes(node: Node, pod_ns: Namespace, make_pod_ns: MakeNamespace) -> None:
+    """The datastore is back: the next ADD releases what an earlier DEL recorded, or a later call does."""
+    commit = "local.commit" if node.datastore.type == "local" else "etcd.commit"
+    runner, other = Runner(node, "replay"), make_pod_ns("other")
 
-    reached(node, lambda: node.call("ADD", "c1", pod_ns.path, **DUAL))
-    reached(node, lambda: node.call("DEL", "c1", pod_ns.path, fault="local.commit:before:1:fail", **DUAL))
-    reached(node, lambda: node.call("DEL", "c1", pod_ns.path, **DUAL))
-    reached(node, lambda: node.call("ADD", "c2", pod_ns.path))
-    reached(node, lambda: node.call("ADD", "c2", pod_ns.path, args="IP=10.65.9.9"))
-    node.call("DEL", "c2", pod_ns.path)
-    declared = {point for point in faults.POINTS if not point.startswith(("etcd.", "kubernetes.", "process."))}
-    missing = declared - REACHED
-    print(f"fault points: {len(declared)} declared, {len(declared - missing)} covered")
-    assert not missing
+    def owe(container: str) -> None:
+        require_ok(node, "no fault", "ADD", container, pod_ns.path)
+        require_ok(node, "no fault", "DEL", container, pod_ns.path, fault=f"{commit}:before:1:fail")
+
+    plain = runner.steps(lambda: node.call("ADD", "c0", other.path))
+    require_ok(node, "no fault", "DEL", "c0", other.path)
+    owe("c1")
+    steps = runner.steps(lambda: node.call("ADD", "c0", other.path))
+    assert not node.intents() and len(steps) > len(plain)
+    require_ok(node, "no fault", "DEL", "c0", other.path)
+
+    def scenario(container: str, plan: str) -> str:
+        owe(container)
+        outcome = attempt(node, "ADD", f"{container}x", other.path, fault=plan)
+        require_ok(node, plan, "DEL", f"{container}x", other.path)
+        require_ok(node, plan, "ADD", f"{container}y", other.path)  # pays, had the first one not got that far
+        require_ok(node, plan, "DEL", f"{container}y", other.path)
+        require_clean(node, plan, pod_ns, other)
+        return outcome
+
+    runner.hit(runner.own(steps[len(plain) :]), scenario)
+
+
+def test_check_changes_nothing(node: Node, pod_ns: Namespace) -> None:
+    runner = Runner(node, "CHECK")
+    added = require_ok(node, "no fault", "ADD", "c0", pod_ns.path, **DUAL)
+    check = ("CHECK", "c0", pod_ns.path)
+    steps = runner.steps(lambda: node.call(*check, prevResult=added.document, **DUAL))
+    before = node.dump()
+
+    def scenario(container: str, plan: str) -> str:
+        outcome = attempt(node, *check, prevResult=added.document, fault=plan, **DUAL)
+        require_ok(node, plan, *check, prevResult=added.document, **DUAL)
+        assert node.dump() == before, plan
+        return outcome
+
+    runner.hit(steps, scenario)
+
+
+def test_status_changes_nothing(node: Node) -> None:
+    runner = Runner(node, "STATUS")
+    before = node.dump()
+    steps = runner.steps(lambda: node.call("STATUS", "", "", **DUAL))
+    synced = node.root / "run" / "cni-synced"
+    assert synced.exists()
+
+    def scenario(container: str, plan: str) -> str:
+        if synced.exists():
+            synced.rmdir()
+        outcome = attempt(node, "STATUS", "", "", fault=plan, **DUAL)
+        require_ok(node, plan, "STATUS", "", "", **DUAL)
+        assert node.dump() == before, plan
+        require_clean(node, plan)
+        return outcome
+
+    runner.hit(steps, scenario)
+
+
+def test_gc(node: Node, pod_ns: Namespace, make_pod_ns: MakeNamespace) -> None:
+    """One endpoint to collect and one address without; a valid attachment comes through whole."""
+    runner, lost = Runner(node, "GC"), make_pod_ns("lost")
+    added = require_ok(node, "no fault", "ADD", "keep", pod_ns.path)
+    valid = {"cni.dev/valid-attachments": [{"containerID": "keep", "ifname": "eth0"}]}
+
+    def lose(container: str) -> None:
+        require_ok(node, "no fault", "ADD", container, lost.path)
+        require_ok(node, "no fault", "ADD", f"{container}half", lost.path, plugin="calico-ipam")
+
+    lose("c0")
+    steps = runner.steps(lambda: node.call("GC", "", "", **valid))
+
+    def scenario(container: str, plan: str) -> str:
+        lose(container)
+        outcome = attempt(node, "GC", "", "", fault=plan, **valid)
+        require_ok(node, plan, "GC", "", "", **valid)
+        if node.intents():  # a GC that lost its datastore in between owes, as a DEL does
+            require_ok(node, plan, "ADD", "payer", lost.path)
+            require_ok(node, plan, "DEL", "payer", lost.path)
+        assert set(node.taken().values()) == {"calnet.keep"} and len(node.endpoints()) == 1, plan
+        assert lost.link("eth0") is None and not node.intents(), plan
+        return outcome
+
+    runner.hit(steps, scenario)
+    require_ok(node, "afterwards", "CHECK", "keep", pod_ns.path, prevResult=added.document)
+
+
+@pytest.mark.parametrize("reaction", ["DEL", "GC"])
+def test_the_ipam_plugin_alone(node: Node, reaction: str) -> None:
+    runner, plugin = Runner(node, f"calico-ipam ADD, then {reaction}"), {"plugin": "calico-ipam", **DUAL}
+    netns = node.host.path
+    steps = runner.steps(lambda: node.call("ADD", "c0", netns, **plugin))
+    require_ok(node, "no fault", "DEL", "c0", netns, **plugin)
+
+    def scenario(container: str, plan: str) -> str:
+        outcome = attempt(node, "ADD", container, netns, fault=plan, **plugin)
+        if outcome == "error":
+            require_clean(node, plan)
+        extra = {} if reaction == "DEL" else NOTHING_VALID
+        require_ok(node, plan, reaction, container if reaction == "DEL" else "", "", **plugin, **extra)
+        require_clean(node, plan)
+        return outcome
+
+    runner.hit(steps, scenario)
+
+
+@pytest.mark.cnitool
+def test_a_delegated_ipam(node: Node, pod_ns: Namespace, tmp_path: Path) -> None:
+    """The other plugin's lease is given back, whatever of ours fails."""
+    runner = Runner(node, "ADD with host-local")
+    node.environ["CNI_PATH"] = str(LAB_CACHE / "cni" / "bin")
+    node.overrides["ipam"] = {
+        "type": "host-local",
+        "ranges": [[{"subnet": "10.88.0.0/24"}]],
+        "dataDir": str(tmp_path / "leases"),
+    }
+
+    def leases() -> list[str]:
+        return [path.name for path in (tmp_path / "leases" / "calnet").iterdir() if path.name[0].isdigit()]
+
+    steps = runner.steps(lambda: node.call("ADD", "c0", pod_ns.path))
+    REACHED[node.datastore.type] |= {point for point, _, _ in runner.steps(lambda: node.call("DEL", "c0", ""))}
+    assert not leases()
+
+    def scenario(container: str, plan: str) -> str:
+        outcome = attempt(node, "ADD", container, pod_ns.path, fault=plan)
+        if outcome == "error":
+            require_clean(node, plan, pod_ns)
+            if not plan.startswith("process.start"):  # the undo needs the other plugin as well
+                assert not leases(), plan
+        require_ok(node, plan, "DEL", container, pod_ns.path)
+        require_clean(node, plan, pod_ns)
+        assert not leases(), plan
+        return outcome
+
+    wanted = ("process.", "netlink.link", "local.", "etcd.")
+    runner.hit([step for step in steps if step[0].startswith(wanted)], scenario)
+
+
+# -- and that was all of them -----------------------------------------------------------------------------------------
+
+
+def test_every_point_that_a_one_shot_call_can_reach_was_covered(
+    node: Node, pod_ns: Namespace, make_pod_ns: MakeNamespace
+) -> None:
+    """A point that no verb passes would be one that no test covers. The cases the tests above do not hit one by one
+    are a repeated ADD with another address and a route of somebody else.
+    """
+    assert node.forks is not None
+    runner = Runner(node, "all")
+    dead = "local.read:before:1:fail" if node.datastore.type == "local" else "etcd.read:before:1:fail"
+    runner.steps(lambda: node.call("ADD", "c1", pod_ns.path))
+    runner.steps(lambda: node.call("DEL", "c1", pod_ns.path, fault=dead))
+    runner.steps(lambda: node.call("DEL", "c1", pod_ns.path))
+    node.environ["CNI_PATH"] = "/bin"
+    runner.steps(lambda: node.call("STATUS", "", "", ipam={"type": "true"}))
+    runner.steps(lambda: node.call("ADD", "c2", pod_ns.path))
+    runner.steps(lambda: node.call("ADD", "c2", pod_ns.path, args="IP=10.65.9.9"))
+    node.host.do("route", "add", "10.65.9.10", "dev", "uplink")
+    runner.steps(lambda: node.call("ADD", "c3", make_pod_ns().path, args="IP=10.65.9.10"))
+    declared = node.forks.call(declared_points, node.datastore.type)
+    missing = declared - REACHED[node.datastore.type]
+    print(f"fault points on {node.datastore.type}: {len(declared)} declared, {len(declared - missing)} covered")
+    print(sorted(declared))
+    assert len(declared) > 12 and not missing
+
+
+def declared_points(datastore: str) -> set[str]:
+    """Everything that the modules of the one-shot path declare, less the other datastores' points."""
+    own = "local." if datastore == "local" else "etcd."
+    others = tuple(prefix for prefix in ("local.", "etcd.", "kubernetes.") if prefix != own)
+    return {point for point in faults.POINTS if not point.startswith(others)}
