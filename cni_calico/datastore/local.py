@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     Batches = list[list[Event]]
 
 READ = faults.declare("local.read")
+CHANGING = frozenset(("create", "update", "put", "delete"))
 
 
 def _ignore(key: Key, why: str) -> None:
@@ -136,7 +137,9 @@ class LocalStore:
         finally:
             self._writing.release()
         if self._feed is not None:
-            self._feed.announce(int(committed.revision))
+            # a commit that may have changed nothing has no revision of its own
+            changed = any(write.op in CHANGING for write in writes)
+            self._feed.announce(int(committed.revision), paths if changed else ())
         return committed
 
     def watch(self, listing: ListKey, revision: Revision) -> LocalWatch:
@@ -156,7 +159,8 @@ class LocalStore:
     def _read(self, operation: str, doing: str, deadline: Deadline, step: Callable[[sqlite3.Connection], T]) -> T:
         """Run ``step`` on one snapshot of the store."""
         deadline.require(doing)
-        self.round_trips.count(operation)
+        if operation != "changes":  # a watch looking for its events asks nothing that a caller waits for
+            self.round_trips.count(operation)
         with self._connection(doing, deadline) as connection:
             faults.before(READ)
             connection.execute("BEGIN")

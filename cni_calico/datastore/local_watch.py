@@ -2,7 +2,7 @@
 
 Rule: a watch sees every commit after its revision exactly once, in order, because it reads them from the kept history;
 the thread only says that there is something new. SQLite's ``data_version`` changes when another connection commits
-(1.7 us to ask), our own commits announce themselves.
+(1.7 us to ask), our own commits announce themselves with what they changed, so that a watch reads only what is its own.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cni_calico.datastore.local_pool import Pool
 from cni_calico.datastore.local_sql import newest_revision
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreUnavailable
+from cni_calico.model.keys import etcd_prefix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _in_sqlite = threading.Lock()
 register_at_fork(before=_in_sqlite.acquire, after_in_parent=_in_sqlite.release, after_in_child=_in_sqlite.release)
 
 READ_S = 5.0  # to read changes: local, so only a stuck disk needs longer
+_OWN_MAX = 512  # commits of ours whose keys are remembered
 
 
 class Feed:
@@ -42,6 +44,7 @@ class Feed:
         self.latest = -1
         self.error: CalicoError | None = None
         self.pid = getpid()
+        self._own: dict[int, Sequence[str]] = {}  # revision -> keys, of commits of this process
         self._pool = pool
         self._poll_s = poll_s
         self._stop = threading.Event()
@@ -51,12 +54,25 @@ class Feed:
             self._thread = threading.Thread(target=self._run, args=opened, name="local-watch", daemon=True)
             self._thread.start()
 
-    def announce(self, revision: int) -> None:
-        """A commit of this process, or one the thread noticed."""
+    def announce(self, revision: int, keys: Sequence[str] = ()) -> None:
+        """A commit of this process, with the keys it changed; or one the thread noticed."""
         with self.changed:
+            if keys:
+                self._own[revision] = keys
+                if len(self._own) > _OWN_MAX:
+                    del self._own[next(iter(self._own))]
             if revision > self.latest:
                 self.latest = revision
                 self.changed.notify_all()
+
+    def passed(self, revision: int, prefix: str) -> int:
+        """The revision up to which nothing below ``prefix`` is known to have changed since ``revision``.
+
+        Under ``changed``.
+        """
+        while (keys := self._own.get(revision + 1)) is not None and not any(key.startswith(prefix) for key in keys):
+            revision += 1
+        return revision
 
     def stop(self) -> None:
         """End the thread; watches raise DatastoreUnavailable."""
@@ -108,6 +124,7 @@ class LocalWatch:
         self._store = store
         self._feed = feed
         self._listing = listing
+        self._prefix = etcd_prefix(listing)
         self._revision = revision
         self._pending: list[list[Event]] = []
         self._cancelled = False
@@ -137,14 +154,18 @@ class LocalWatch:
     def _wait(self, timeout_s: float) -> bool:
         feed = self._feed
         with feed.changed:
-            feed.changed.wait_for(
-                lambda: self._cancelled or feed.error is not None or feed.latest > self._revision, timeout_s
-            )
+            feed.changed.wait_for(lambda: self._cancelled or feed.error is not None or self._is_behind(), timeout_s)
             if self._cancelled:
                 return False
             if feed.error is not None:
                 raise feed.error
-            return feed.latest > self._revision
+            return self._is_behind()
+
+    def _is_behind(self) -> bool:
+        """Under the feed's ``changed``."""
+        if self._feed.latest > self._revision:
+            self._revision = self._feed.passed(self._revision, self._prefix)
+        return self._feed.latest > self._revision
 
     def __enter__(self) -> LocalWatch:
         return self

@@ -27,7 +27,7 @@ from cni_calico.errors import (
     DeadlineExceeded,
     OutcomeUnknown,
 )
-from cni_calico.model.keys import EverythingList, HandleKey, HandleList, etcd_path
+from cni_calico.model.keys import EverythingList, HandleKey, HandleList, ResourceKey, ResourceList, etcd_path
 
 ONE, TWO = HandleKey("net.one"), HandleKey("net.two")
 
@@ -397,3 +397,54 @@ def test_forking_beside_watches_does_not_lock_the_child(path: str, soon: Deadlin
         assert os.waitpid(child, 0)[1] == 0
     for store in stores:
         store.close()
+
+
+def test_a_watch_reads_only_what_is_its_own(path: str, soon: Deadline) -> None:
+    """Our own commits say what they changed; a watch of something else does not even look, nor is looking a read."""
+    store = LocalStore(path, poll_s=60)  # nothing is noticed but what is announced
+    asked: list[int] = []
+    changes = store.changes
+    store.changes = lambda listing, after, deadline: asked.append(after) or changes(listing, after, deadline)
+    with store.watch(HandleList(), 0) as watch:
+        assert not watch.next(0.01)
+        reads, first = store.round_trips.reads, len(asked)
+        for i in range(20):
+            store.commit([Write.put(ResourceKey("IPPool", f"p{i}"), {})], soon)
+        assert not watch.next(0.1)
+        assert len(asked) == first
+        store.commit([Write.put(ONE, {})], soon)
+        assert [event.key for event in watch.next(5)] == [ONE]
+        assert store.round_trips.reads == reads
+    store.close()
+
+
+def test_watches_beside_two_writers_see_everything_once(path: str, soon: Deadline) -> None:
+    """What this process commits and what another one does, mixed; commits that change nothing come in between."""
+    ours, theirs = LocalStore(path, poll_s=0.0005), LocalStore(path, poll_s=0.0005)
+    start = int(ours.commit([Write.put(ONE, {})], soon).revision)
+    listings = (HandleList(), ResourceList("IPPool"))
+    seen: list[list] = [[], []]
+    total = 80
+
+    def follow(number: int) -> None:
+        with ours.watch(listings[number], start) as watch:
+            while len(seen[number]) < 2 * total and not soon.expired():
+                seen[number] += [(str(event.key), event.revision) for event in watch.next(1)]
+
+    def write(store: LocalStore, name: str) -> None:
+        for i in range(total):
+            store.commit([Write.put(HandleKey(f"{name}.{i}"), {})], soon)
+            store.commit([Write.remove(HandleKey("never.was"))], soon)
+            store.commit([Write.put(ResourceKey("IPPool", f"{name}{i}"), {})], soon)
+
+    threads = [threading.Thread(target=follow, args=(i,)) for i in range(2)]
+    threads += [threading.Thread(target=write, args=pair) for pair in ((ours, "ours"), (theirs, "theirs"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for events in seen:
+        assert len(events) == len(set(events)) == 2 * total
+        assert [revision for _, revision in events] == sorted(revision for _, revision in events)
+    ours.close()
+    theirs.close()
