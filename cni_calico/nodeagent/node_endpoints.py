@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
+from cni_calico.datastore.cache import order_of
 from cni_calico.datastore.client import (
     CommitConflict,
     Committed,
@@ -80,6 +81,9 @@ class NodeEndpoints:
                 return
             for versioned in found:
                 if isinstance(versioned.key, ResourceKey) and versioned.key.kind == ENDPOINT:
+                    old = self._known.get(versioned.key)
+                    if old is not None and order_of(old.revision) > order_of(versioned.revision):
+                        continue  # a list that was read before what we have written since
                     self._known[versioned.key] = versioned
                     self._index.setdefault(_stem_of(versioned.key), set()).add(versioned.key)
             for key in removed:
