@@ -68,6 +68,7 @@ def add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Ma
         netns = services.open_netns(call.netns)
         held.callback(os.close, netns)
         held.enter_context(services.attachment_lock(attachment.label, deadline))
+        held.enter_context(services.attachment_lock(attachment.veth_label, deadline))
         require_ready(services, conf, deadline)
         services.note_added(conf.datastore, attachment.label)
         store = services.store(conf.datastore)

@@ -18,6 +18,7 @@ from cni_calico.model.resources import Address, Metadata, Resource, WorkloadEndp
 
 KUBERNETES, PLAIN = "k8s", "cni"
 NO_LABELS: Mapping[str, str] = {}
+SAME_VETH = 11  # outside Kubernetes so many characters of the container ID name the host interface
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,22 @@ class Attachment:
         return f"{self.network}/{self.container_id}/{self.ifname}"
 
     @property
+    def veth_label(self) -> str:
+        """What attachments have in common that could want the same host interface name: they take turns, or one would
+        not see yet what the other is about to record. Its lock is taken after that of ``label``.
+        """
+        return f"{KUBERNETES}/{self.namespace}/{self._stem}" if self.orchestrator == KUBERNETES else self._stem
+
+    @property
+    def _stem(self) -> str:
+        return self.workload if self.orchestrator == KUBERNETES else self.workload[:SAME_VETH]
+
+    @property
     def siblings(self) -> ResourceList:
         """The endpoints that could want the same host interface name: outside Kubernetes those whose container ID
         has the same first 11 characters; in Kubernetes those of the same pod.
         """
-        stem = self.workload if self.orchestrator == KUBERNETES else self.workload[:11]
-        prefix = "-".join((self.node.replace("-", "--"), self.orchestrator, stem.replace("-", "--")))
+        prefix = "-".join((self.node.replace("-", "--"), self.orchestrator, self._stem.replace("-", "--")))
         if self.orchestrator == KUBERNETES:
             prefix += "-"  # the whole name of the pod
         return ResourceList("WorkloadEndpoint", self.namespace, prefix)

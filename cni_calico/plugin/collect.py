@@ -19,11 +19,10 @@ from cni_calico.ipam.nodename import read_nodename
 from cni_calico.ipam.ready import require_ready
 from cni_calico.ipam.services import Services
 from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.plugin.attachment import KUBERNETES, PLAIN, Attachment, veth_prefix_of
+from cni_calico.plugin.attachment import KUBERNETES, PLAIN, SAME_VETH, Attachment, veth_prefix_of
 from cni_calico.plugin.delete import Removal
 
 USUAL_IFNAME = "eth0"  # of an attachment that died before its endpoint was recorded
-_SAME_VETH = 11  # outside Kubernetes so many characters of the container ID name the host interface
 
 
 def collect_garbage(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
@@ -93,9 +92,9 @@ class _Collection:
         store, known = self.services.fresh_store(self.conf.datastore), {*valid, *recorded}
         orphans, unreadable = find_orphans(store, self.conf.name, node, known, self.deadline)
         self.failures += unreadable
-        unrecorded = {container[:_SAME_VETH] for container in valid if container not in recorded}
+        unrecorded = {container[:SAME_VETH] for container in valid if container not in recorded}
         for orphan in orphans:
-            if not orphan.pod and orphan.container_id[:_SAME_VETH] in unrecorded:
+            if not orphan.pod and orphan.container_id[:SAME_VETH] in unrecorded:
                 self.services.log.warning(f"kept {orphan.handle_id}: its interface may be a valid attachment's")
                 continue
             attachment = plan_orphan(orphan, self.conf.name, node, veth_prefix_of(self.call))
@@ -104,7 +103,8 @@ class _Collection:
     def _remove(self, attachment: Attachment) -> None:
         self.services.log.info(f"collecting {attachment.label}: no longer a valid attachment")
         call = replace(self.call, container_id=attachment.container_id, ifname=attachment.ifname, netns="")
-        with self.services.attachment_lock(attachment.label, self.deadline):
+        lock = self.services.attachment_lock
+        with lock(attachment.label, self.deadline), lock(attachment.veth_label, self.deadline):
             Removal(self.conf, self.services, attachment, self.deadline).run(None, call)
 
 

@@ -59,6 +59,7 @@ def delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) ->
         removal = Removal(conf, services, attachment, deadline)
         try:
             held.enter_context(services.attachment_lock(attachment.label, deadline))
+            held.enter_context(services.attachment_lock(attachment.veth_label, deadline))
         except AttachmentBusy as e:
             if services.stuck:  # whoever holds the lock may never end: the release is not forgotten with this call
                 removal.owe(e)
