@@ -15,7 +15,7 @@ from cni_calico.ipam.block import holder_of, new_block
 from cni_calico.ipam.candidates import block_of, count_blocks, is_borrowable
 from cni_calico.ipam.claims import secure_block
 from cni_calico.ipam.ledger import Ledger
-from cni_calico.ipam.pools import pool_of
+from cni_calico.ipam.pools import is_usable, pool_of
 from cni_calico.ipam.search import Scope
 from cni_calico.ipam.timestamps import stamped
 from cni_calico.ipam.view import Facts
@@ -59,7 +59,8 @@ def assign_address(
 
 
 def _pool_with(facts: Facts, address: Address) -> IPPool:
-    pool = pool_of([pool for pool in facts.pools if pool.usable], address)
+    of_family = [pool for pool in facts.pools if pool.cidr.version == address.version]
+    pool = pool_of([pool for pool in of_family if is_usable(pool, of_family)], address)
     if pool is None or not count_blocks(pool):
         raise AddressOutsidePools(
             f"cannot assign {address}: The provided IP address is not in a configured pool",

@@ -37,7 +37,8 @@ def select_pools(
     namespace_labels: Mapping[str, str] | None = None,
 ) -> tuple[IPPool, ...]:
     """The pools to take addresses of ``family`` from, in order. Raises NoPool."""
-    usable = sorted((p for p in pools if p.cidr.version == family and p.usable), key=lambda p: p.metadata.name)
+    of_family = [pool for pool in pools if pool.cidr.version == family]
+    usable = sorted((p for p in of_family if is_usable(p, of_family)), key=lambda p: p.metadata.name)
     if explicit:
         named = {pool.cidr: pool for pool in (_find_pool(text, usable, pools, family) for text in explicit)}
         return _serving(tuple(named.values()), use)
@@ -47,6 +48,24 @@ def select_pools(
     if not selecting:
         raise NoPool(f"no configured Calico pools for node {node.name}")
     return _serving(selecting, use)
+
+
+def is_usable(pool: IPPool, pools: Iterable[IPPool]) -> bool:
+    """Whether addresses may be taken from a pool, given all pools of its family."""
+    return pool.usable and overlapped(pool, pools) is None
+
+
+def overlapped(pool: IPPool, pools: Iterable[IPPool]) -> IPPool | None:
+    """An older pool that covers some of the same addresses in blocks of another size: both would give them out."""
+    for other in pools:
+        if other.block_size != pool.block_size and _is_older(other, pool) and other.cidr.overlaps(pool.cidr):
+            return other
+    return None
+
+
+def _is_older(pool: IPPool, than: IPPool) -> bool:
+    mine, others = pool.metadata, than.metadata
+    return (mine.creation_timestamp, mine.name) < (others.creation_timestamp, others.name)
 
 
 def _serving(pools: tuple[IPPool, ...], use: str) -> tuple[IPPool, ...]:
@@ -69,6 +88,13 @@ def _find_pool(text: str, usable: Sequence[IPPool], pools: Sequence[IPPool], fam
     for pool in usable:
         if pool.cidr == wanted:
             return pool
+    for pool in pools:
+        other = overlapped(pool, pools) if pool.cidr == wanted else None
+        if other is not None:
+            raise NoPool(
+                f"cannot use IPPool {pool.metadata.name}: it overlaps IPPool {other.metadata.name} ({other.cidr}), "
+                "whose blocks have another size"
+            )
     raise NoPool(f"the given pool ({wanted}) does not exist, or is not enabled")
 
 

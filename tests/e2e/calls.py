@@ -196,6 +196,21 @@ class Node:
         else:
             self._records("put", json.dumps(documents).encode())
 
+    def raw(self) -> dict[str, bytes]:
+        """Every stored value by its etcd key, as it is."""
+        if self.datastore.type == "local":
+            return records.read_raw(self.datastore)
+        assert self.forks is not None
+        return dict(self.forks.call(records.read_raw, self.datastore))
+
+    def spoil(self, path: str, value: bytes) -> None:
+        """Replace a stored value by what no backend would write."""
+        if self.datastore.type == "local":
+            records.write_raw(self.datastore, path, value)
+        else:
+            assert self.forks is not None
+            self.forks.call(records.write_raw, self.datastore, path, value)
+
     def _records(self, verb: str, stdin: bytes) -> bytes:
         argv = [sys.executable, "-m", "tests.e2e.records", records.encode_config(self.datastore), verb]
         command = ["nsenter", f"--net={self.host.path}", *argv]

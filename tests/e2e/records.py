@@ -1,4 +1,6 @@
-"""Reads and writes records of a datastore in a process of its own: ``python -m tests.e2e.records CONFIG dump|put``.
+"""Reads and writes records of a datastore, also ones that no backend would write.
+
+In a process of its own: ``python -m tests.e2e.records CONFIG dump|put``.
 
 CONFIG is a DatastoreConfig in JSON. ``dump`` prints {etcd key: document}; ``put`` stores the {etcd key: document} on
 stdin (null: removes). A process of its own, because gRPC does not survive a fork and etcd listens in a namespace.
@@ -7,11 +9,14 @@ stdin (null: removes). A process of its own, because gRPC does not survive a for
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
+from cni_calico.datastore import etcd_pb2 as pb
 from cni_calico.datastore.client import Write
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.deadline import Deadline
@@ -36,6 +41,40 @@ def put(config: DatastoreConfig, documents: Mapping[str, Any]) -> None:
             store.commit([Write.put(key, document) if document is not None else Write.remove(key)], Deadline.after(10))
     finally:
         store.close()
+
+
+def read_raw(config: DatastoreConfig) -> dict[str, bytes]:
+    """Every stored value by its key, as it is."""
+    if config.type == "local":
+        query = "SELECT h.key, c.value FROM head h JOIN change c ON c.id = h.id"
+        with closing(sqlite3.connect(config.path)) as connection:
+            connection.text_factory = bytes
+            return {key.decode(): value for key, value in connection.execute(query)}
+    answer = _ask_etcd(config, "Range", pb.RangeRequest(key=b"/calico/", range_end=b"/calico0"), pb.RangeResponse)
+    return {kv.key.decode(): kv.value for kv in answer.kvs}
+
+
+def write_raw(config: DatastoreConfig, path: str, value: bytes) -> None:
+    """Replace a stored value by these bytes, whatever they are."""
+    if config.type == "local":
+        query = "UPDATE change SET value = CAST(? AS TEXT) WHERE id = (SELECT id FROM head WHERE key = ?)"
+        with closing(sqlite3.connect(config.path)) as connection:
+            assert connection.execute(query, (value, path)).rowcount == 1, path
+            connection.commit()
+    else:
+        _ask_etcd(config, "Put", pb.PutRequest(key=path.encode(), value=value), pb.PutResponse)
+
+
+def _ask_etcd(config: DatastoreConfig, method: str, request: Any, answer: Any) -> Any:
+    import grpc
+
+    with grpc.insecure_channel(config.etcd_endpoints[0].removeprefix("http://")) as channel:
+        call = channel.unary_unary(
+            f"/etcdserverpb.KV/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+        return call(request, timeout=10)
 
 
 def encode_config(config: DatastoreConfig) -> str:

@@ -1,5 +1,6 @@
 """Which pools, and what is said when there is none."""
 
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -102,3 +103,15 @@ def test_reservations():
     cidrs = tuple(map(ip_network, ("10.1.0.0/24", "fd00:65::/120", "10.2.0.7/32")))
     found = reserved_networks([IPReservation(Metadata("x"), cidrs[:2]), IPReservation(Metadata("y"), cidrs[2:])])
     assert found == cidrs
+
+
+def test_of_overlapping_pools_with_blocks_of_different_sizes_only_the_oldest_is_used():
+    old = IPPool(Metadata("z-old", creation_timestamp="2026-01-01T00:00:00Z"), ip_network("10.0.0.0/16"), 26)
+    new = IPPool(Metadata("a-new", creation_timestamp="2026-02-01T00:00:00Z"), ip_network("10.0.128.0/17"), 28)
+    same = replace(new, block_size=26)
+    assert names(select_pools([new, old], family=4, node=NODE)) == ["z-old"]
+    assert names(select_pools([same, old], family=4, node=NODE)) == ["a-new", "z-old"]  # the blocks are the same ones
+    with pytest.raises(NoPool, match=r"cannot use IPPool a-new: it overlaps IPPool z-old \(10\.0\.0\.0/16\)"):
+        select_pools([new, old], family=4, node=NODE, explicit=("a-new",))
+    with pytest.raises(NoPool, match="no IPv4 pool exists that is enabled"):
+        select_pools([new, replace(old, disabled=True)], family=4, node=NODE)  # its blocks may hold addresses still
