@@ -33,14 +33,16 @@ class Patience:
         self._rng = rng
         self._sleep = sleep
 
-    def wait(self, conflicts: int, what: str, deadline: Deadline) -> None:
-        """Raises Contention after too many conflicts, DeadlineExceeded."""
+    def wait(self, conflicts: int, what: str, deadline: Deadline) -> bool:
+        """Whether it took time. Raises Contention after too many conflicts, DeadlineExceeded."""
         left = deadline.require(f"write {what}")
         if conflicts > CONFLICTS_MAX:
             raise Contention(f"cannot write {what}: changed by somebody else {conflicts} times in a row")
-        if conflicts > 1:
-            backoff = min(_BACKOFF_S * 2 ** min(conflicts, 10), _BACKOFF_MAX_S)
-            self._sleep(min(backoff * (0.5 + self._rng()), left))
+        if conflicts <= 1:
+            return False
+        backoff = min(_BACKOFF_S * 2 ** min(conflicts, 10), _BACKOFF_MAX_S)
+        self._sleep(min(backoff * (0.5 + self._rng()), left))
+        return True
 
 
 class Ledger:
@@ -131,7 +133,9 @@ class Ledger:
         except OutcomeUnknown as e:
             self._reread_after(e, tuple(dict.fromkeys(step.key for step in steps)))
         self._conflicts += 1
-        self._patience.wait(self._conflicts, codec.describe(steps[-1].key), self.deadline)
+        if self._patience.wait(self._conflicts, codec.describe(steps[-1].key), self.deadline):
+            # who writes often has written again meanwhile: what the conflict told would only bring the next one
+            self.refresh(tuple(dict.fromkeys(step.key for step in steps)))
         return False
 
     def _groups(self, steps: Sequence[Step]) -> list[list[Step]]:

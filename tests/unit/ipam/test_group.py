@@ -24,6 +24,7 @@ from cni_calico.errors import (
     OutcomeUnknown,
     PoolExhausted,
 )
+from cni_calico.ipam.allocator import Allocator
 from cni_calico.ipam.group import SLOW, GroupAllocator, _Item
 from cni_calico.ipam.view import DirectView
 from cni_calico.model.keys import HandleKey
@@ -227,6 +228,29 @@ def test_a_block_that_was_written_past_us_costs_one_conflict():
     outcomes = run(group, take("net.2"), take("net.3"))
     assert len(world.held()) == 4 and commits(world) == before + 1
     assert all(isinstance(out, tuple) for out in outcomes)
+    world.require_consistent()
+
+
+def test_a_request_on_its_own_is_not_starved_by_those_who_write_while_it_stands_back():
+    """Two writes come between its first attempts, then one in every pause: what it knew before the pause is old."""
+    world = one_pool()
+    run(group_of(world), take("net.1"))
+    beside = world.allocator()
+    pauses = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        beside.assign(request(f"pause.{len(pauses)}"), soon())
+
+    def write(store) -> None:
+        script, store.script = store.script, type(store.script)()
+        beside.assign(request(f"beside.{len(store.commits)}"), soon())
+        store.script = script
+
+    world.store.script.extend([write, write])
+    slow = Allocator(world.store, clock=world.clock, rng=lambda: 0.5, sleep=sleep)
+    assert len(slow.assign(request("net.2"), soon())) == 1
+    assert 1 <= len(pauses) <= 2
     world.require_consistent()
 
 
