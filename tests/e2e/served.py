@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +15,11 @@ from cni_calico import faults
 from cni_calico.ipam import protocol
 from cni_calico.ipam.commands import serve as serve_ipam
 from cni_calico.ipam.shim import serve_call
+from cni_calico.kernel import netns
+from cni_calico.nodeagent.server import run_server
 from cni_calico.plugin.commands import serve as serve_plugin
 from tests.e2e.calls import Node, Reply
+from tests.netns.namespaces import until
 
 SERVES = {"calico": serve_plugin, "calico-ipam": serve_ipam}
 
@@ -89,3 +93,74 @@ def descriptors(pid: int) -> int:
 def resident_kb(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0])
+
+
+class ForkedServer:
+    """A resident server forked from this process, which has everything imported, in the node's host namespace.
+
+    ``arm`` installs a fault plan (the syntax of CALICO_FAULT) in it from now on; the counting starts anew.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.pid = 0
+        self._plan = node.root / "plan"
+        self._armed = node.root / "armed"
+
+    def start(self) -> None:
+        """Return when it accepts connections."""
+        pid = os.fork()
+        if pid == 0:
+            self._run()
+        self.pid = pid
+        until(self._accepts, "the forked server accepts connections", 20)
+
+    def _accepts(self) -> bool:
+        assert self.alive(), (self.node.root / "server.log").read_text()
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(socket_of(self.node)) == 0
+
+    def _run(self) -> None:
+        """Never returns."""
+        status = 99
+        try:
+            log = os.open(self.node.root / "server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(log, 2)
+            netns.enter(os.open(self.node.host.path, os.O_RDONLY))
+            signal.signal(signal.SIGUSR1, lambda *_: self._install())
+            faults.install(None)
+            status = run_server({"CALICO_RUN_DIR": str(self.node.root / "run")})
+        finally:
+            os._exit(status)
+
+    def _install(self) -> None:
+        text, _, trace = self._plan.read_text().partition("\n")
+        faults.install(faults.Plan(text, trace=trace) if text or trace else None)
+        self._armed.touch()
+
+    def arm(self, plan: str, trace: str = "") -> None:
+        self._armed.unlink(missing_ok=True)
+        self._plan.write_text(f"{plan}\n{trace}")
+        os.kill(self.pid, signal.SIGUSR1)
+        until(self._armed.exists, "the plan is installed")
+
+    def alive(self) -> bool:
+        if not self.pid:
+            return False
+        ended, _ = os.waitpid(self.pid, os.WNOHANG)
+        if ended:
+            self.pid = 0
+        return not ended
+
+    def kill(self) -> None:
+        if self.alive():
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        self.pid = 0
+
+    def __enter__(self) -> ForkedServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
