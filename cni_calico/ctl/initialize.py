@@ -10,17 +10,16 @@ from typing import Any
 
 from cni_calico.ctl.session import Session
 from cni_calico.datastore.client import CommitConflict, Write
-from cni_calico.model.codec import encode_cluster_information, encode_resource, new_metadata
+from cni_calico.model.codec import encode_cluster_information, new_metadata
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.resources import ClusterInformation, Resource
-
-TIERS = {"default": (1000000, "Deny"), "kube-admin": (1000, "Pass"), "kube-baseline": (10000000, "Pass")}
+from cni_calico.model.resources import ClusterInformation
+from cni_calico.model.tiers import TIERS, new_tier
 
 
 def initialize(session: Session) -> None:
     """Make sure that ClusterInformation "default" and the tiers exist. Raises DatastoreError."""
     wanted = {ResourceKey("ClusterInformation", "default"): _cluster(session)}
-    wanted.update({ResourceKey("Tier", name): _tier(session, name) for name in TIERS})
+    wanted.update({ResourceKey("Tier", name): new_tier(name, uid=session.uid(), now=session.now()) for name in TIERS})
     found = session.store.get_many(list(wanted), session.deadline)
     for key, stored in zip(wanted, found, strict=True):
         if stored is None:
@@ -34,9 +33,3 @@ def _cluster(session: Session) -> Mapping[str, Any]:
     metadata = new_metadata("default", uid=session.uid(), now=session.now())
     guid = session.uid().replace("-", "")
     return encode_cluster_information(ClusterInformation(metadata, cluster_guid=guid, datastore_ready=True))
-
-
-def _tier(session: Session, name: str) -> Mapping[str, Any]:
-    order, action = TIERS[name]
-    metadata = new_metadata(name, uid=session.uid(), now=session.now())
-    return encode_resource(Resource("Tier", metadata, {"order": order, "defaultAction": action}, {}))

@@ -1,4 +1,4 @@
-"""PURE: the records that every cluster has: ClusterInformation, tiers, default configurations.
+"""PURE: the records that every cluster has beside its tiers: ClusterInformation, default configurations.
 
 Rule: what is there is completed, never replaced; every function is content with its own result. Values: what upstream
 stores in a new cluster (tests/golden/vectors).
@@ -27,12 +27,6 @@ DATA_VERSION = "v3.32.1"
 CLUSTER = ResourceKey("ClusterInformation", "default")
 FELIX_DEFAULT = ResourceKey("FelixConfiguration", "default")
 BGP_DEFAULT = ResourceKey("BGPConfiguration", "default")
-TIERS: Mapping[str, tuple[int, str]] = {
-    "default": (1000000, "Deny"),
-    "kube-admin": (1000, "Pass"),
-    "kube-baseline": (10000000, "Pass"),
-}
-
 Document = Mapping[str, Any]
 
 
@@ -60,12 +54,6 @@ def desired_cluster(old: Document | None, types: Iterable[str], *, guid: str, ui
         datastore_ready=True if record.datastore_ready is None else record.datastore_ready,
     )
     return encode_cluster_information(record)
-
-
-def new_tier(name: str, *, uid: str, now: str) -> dict[str, Any]:
-    order, action = TIERS[name]
-    spec = {"order": order, "defaultAction": action}
-    return encode_resource(Resource("Tier", new_metadata(name, uid=uid, now=now), spec, {}))
 
 
 def desired_fields(

@@ -11,6 +11,7 @@ from typing import Any
 from cni_calico.model.codec import encode_pool
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import IPPool
+from cni_calico.model.tiers import TIERS, new_tier
 from cni_calico.nodeagent import cluster, node_record
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.ensure import ensure_present, ensure_record
@@ -42,9 +43,9 @@ def write_cluster(context: Context, name: str, facts: KubernetesFacts) -> list[s
     fresh, store = context.fresh, context.store
     uid, now, guid = fresh.uid(), fresh.timestamp(), fresh.guid()
     changed = []
-    for tier in cluster.TIERS:
+    for tier in TIERS:
         if ensure_present(
-            store, ResourceKey("Tier", tier), cluster.new_tier(tier, uid=fresh.uid(), now=now), context.deadline()
+            store, ResourceKey("Tier", tier), new_tier(tier, uid=fresh.uid(), now=now), context.deadline()
         ):
             changed.append(f"Tier {tier}")
     types = _cluster_types(context, facts)

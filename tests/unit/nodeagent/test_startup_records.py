@@ -10,6 +10,7 @@ from cni_calico.errors import CorruptRecord, InvalidConfig
 from cni_calico.model.codec import decode_node, encode_pool
 from cni_calico.model.host import HostInterface
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.tiers import TIERS, new_tier
 from cni_calico.nodeagent import cluster
 from cni_calico.nodeagent.doubts import Peer, select_doubts, select_node_peers
 from cni_calico.nodeagent.node_address import Found
@@ -206,9 +207,9 @@ def test_clearing_an_address_leaves_the_rest():
 
 
 def test_tiers_are_upstreams():
-    for name in cluster.TIERS:
+    for name in TIERS:
         upstream = etcd_init(f"tiers/{name}")
-        ours = cluster.new_tier(name, uid=upstream["metadata"]["uid"], now=NOW)
+        ours = new_tier(name, uid=upstream["metadata"]["uid"], now=NOW)
         assert ours == upstream
 
 

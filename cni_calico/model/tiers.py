@@ -1,0 +1,28 @@
+"""PURE: the tiers that every cluster has, whoever writes to it first: start-up or calicoctl.
+
+Rule: the one place of their names, orders and actions. Values: what upstream stores (tests/golden/vectors).
+"""
+
+from __future__ import annotations
+
+from cni_calico.model.codec import encode_resource, new_metadata
+from cni_calico.model.resources import Resource
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+# name -> (order, what happens to traffic that no policy of the tier decides)
+TIERS: Mapping[str, tuple[int, str]] = {
+    "default": (1000000, "Deny"),
+    "kube-admin": (1000, "Pass"),
+    "kube-baseline": (10000000, "Pass"),
+}
+
+
+def new_tier(name: str, *, uid: str, now: str) -> dict[str, Any]:
+    """The document of a tier that does not exist yet."""
+    order, action = TIERS[name]
+    spec = {"order": order, "defaultAction": action}
+    return encode_resource(Resource("Tier", new_metadata(name, uid=uid, now=now), spec, {}))
