@@ -13,6 +13,7 @@ import select
 import socket
 import threading
 
+from cni_calico.datastore.kubernetes_dial import connect
 from cni_calico.deadline import Deadline
 
 TYPE_CHECKING = False
@@ -86,7 +87,8 @@ class Connection:
         try:
             self._socket = _connect(server, deadline)
         except TimeoutError as e:
-            raise NotSent(f"no connection to {server.authority} in time") from e
+            cause = "" if e.errno is not None or str(e) == "timed out" else f": {e}"
+            raise NotSent(f"no connection to {server.authority} in time{cause}") from e
         except OSError as e:
             raise NotSent(f"no connection to {server.authority}: {e.strerror or e}") from e
 
@@ -315,9 +317,9 @@ def _left(deadline: Deadline) -> float:
 
 
 def _connect(server: Server, deadline: Deadline) -> socket.socket:
+    host, port = server.proxy or (server.host, server.port)
+    raw = connect(host, port, deadline, timeout_s=CONNECT_TIMEOUT_S)
     limit = deadline.sooner(CONNECT_TIMEOUT_S)
-    address = server.proxy or (server.host, server.port)
-    raw = socket.create_connection(address, timeout=_left(limit))
     try:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # a peer that vanished (node crash, dropped NAT entry) must not hold an idle watch for ever

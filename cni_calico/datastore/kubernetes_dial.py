@@ -1,0 +1,119 @@
+"""From a host's name to a connected socket, with every wait bounded.
+
+Rule: the C library's resolver takes no timeout and can hang for minutes, so a name is looked up in a thread of its own,
+one thread per name however many wait for it; a literal address needs none. An answer that was slow in coming is
+remembered for a while, or a call with less patience than the resolver would never get one. A host's addresses are
+tried in the resolver's order, each with a fair share of the time that is left.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+
+from cni_calico.deadline import Deadline
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Resolved = list[tuple[Any, ...]]  # as getaddrinfo answers
+    Resolve = Callable[[str, int], Resolved]
+    Question = tuple[int, str, int]
+
+LOOKUP_TIMEOUT_S = 15.0  # a name server that is down costs the resolver 5 s before it asks the next one
+SLOW_S = 1.0
+KEEP_S = 60.0
+
+
+def resolve(host: str, port: int) -> Resolved:
+    """The system's answer, whenever it comes. Raises OSError (gaierror), UnicodeError."""
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
+class _Lookup:
+    """One question under way; everybody who asks the same meanwhile waits for its answer."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.found: Resolved = []
+        self.error: Exception | None = None
+
+
+_pending: dict[Question, _Lookup] = {}
+_slow: dict[Question, tuple[float, Resolved]] = {}
+_guard = threading.Lock()
+
+
+def lookup(host: str, port: int, deadline: Deadline, *, resolver: Resolve = resolve) -> Resolved:
+    """The addresses of a host. Raises TimeoutError at the deadline, OSError for a name that is not known."""
+    literal = _literal(host, port)
+    if literal:
+        return literal
+    question = (os.getpid(), host, port)  # a fork's threads are its parent's: it must not wait for them
+    with _guard:
+        kept_until, kept = _slow.get(question, (0.0, []))
+        if time.monotonic() < kept_until:
+            return kept
+        under_way = _pending.get(question)
+        if under_way is None:
+            under_way = _pending[question] = _Lookup()
+            threading.Thread(target=_run, args=(question, under_way, resolver), daemon=True).start()
+    if not under_way.done.wait(deadline.remaining_s()):
+        raise TimeoutError(f"the name {host} was not resolved in time")
+    if isinstance(under_way.error, UnicodeError):
+        raise OSError(f"{host!r} is not a host name")
+    if under_way.error is not None:
+        raise OSError(f"cannot resolve {host}: {getattr(under_way.error, 'strerror', None) or under_way.error}")
+    return under_way.found
+
+
+def _literal(host: str, port: int) -> Resolved:
+    """The answer for a host that is an address already, which the resolver gives without asking anybody."""
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        return []
+
+
+def _run(question: Question, own: _Lookup, resolver: Resolve) -> None:
+    begun = time.monotonic()
+    try:
+        own.found = resolver(question[1], question[2])
+        if time.monotonic() - begun > SLOW_S:
+            _slow[question] = (time.monotonic() + KEEP_S, own.found)
+    except Exception as e:  # it is raised where the answer is waited for
+        own.error = e
+    finally:
+        with _guard:
+            _pending.pop(question, None)
+        own.done.set()
+
+
+def connect(
+    host: str, port: int, deadline: Deadline, *, timeout_s: float, resolver: Resolve = resolve
+) -> socket.socket:
+    """A connected TCP socket; ``timeout_s`` is for the connection, once the name is known.
+
+    Raises TimeoutError, OSError of the last address tried.
+    """
+    failure: OSError = OSError(f"{host} has no address")
+    found = lookup(host, port, deadline.sooner(LOOKUP_TIMEOUT_S), resolver=resolver)
+    deadline = deadline.sooner(timeout_s)
+    for i, (family, kind, protocol, _, address) in enumerate(found):
+        left = deadline.remaining_s()
+        if left <= 0:
+            break
+        candidate = socket.socket(family, kind, protocol)
+        try:
+            candidate.settimeout(left / (len(found) - i))
+            candidate.connect(address)
+            return candidate
+        except OSError as e:
+            candidate.close()
+            failure = e
+    _slow.pop((os.getpid(), host, port), None)
+    raise failure
