@@ -209,7 +209,8 @@ class Cluster:
     def _settle(self) -> None:
         """Let go of a broken link, of one made with old certificates, and of those retired long enough."""
         now = time.monotonic()
-        if now - self._looked_at_files >= FILES_S:
+        broken = self._link is None or bool(self._link.broken)  # perhaps by what is wrong with the old files
+        if broken or now - self._looked_at_files >= FILES_S:
             self._looked_at_files = now
             if self._credentials is not None and files_stamp(self._config, self._reach) != self._credentials.stamp:
                 self._credentials = None
@@ -228,6 +229,7 @@ class Cluster:
         """A call or watch on this link failed: look for another member, and ask this one last for a while."""
         link.broken = link.broken or why or "failed"
         self._bad[link.endpoint] = time.monotonic()
+        link.end_watches()
 
     def _candidates(self, deadline: Deadline) -> list[Endpoint]:
         endpoints = list(self._written)

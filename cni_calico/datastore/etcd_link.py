@@ -142,6 +142,7 @@ class Link:
             self._channel = grpc.insecure_channel(_target(endpoint), options)
         self._error = grpc.RpcError
         self._calls: dict[str, Any] = {}
+        self._streams: set[Any] = set()
 
     def _method(self, name: str) -> Any:
         method = self._calls.get(name)
@@ -172,7 +173,15 @@ class Link:
         method = self._channel.stream_stream(
             _WATCH, request_serializer=_serialize, response_deserializer=pb.WatchResponse.FromString
         )
-        return method(requests, metadata=metadata)
+        stream = method(requests, metadata=metadata)
+        self._streams.add(stream)
+        stream.add_done_callback(self._streams.discard)
+        return stream
+
+    def end_watches(self) -> None:
+        """Wake those who watch on this link: it is silent, and they would believe that nothing happens."""
+        for stream in list(self._streams):
+            stream.cancel()
 
     def close(self) -> None:
         self._channel.close()
