@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from cni_calico.datastore.client import Versioned
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, Compacted, CorruptRecord, DeadlineExceeded, InternalError
+from cni_calico.errors import CalicoError, CorruptRecord, DeadlineExceeded, InternalError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -228,9 +228,7 @@ class Cache(Generic[T]):
             try:
                 self._list()
                 self._follow_watch()
-            except Compacted:
-                pass  # nothing is wrong: we were away too long
-            except CalicoError as e:
+            except CalicoError as e:  # also Compacted: until the next list we do not know what we missed
                 self._blind(e)
             except Exception as e:  # a thread that dies would leave a snapshot that looks alive
                 self._blind(InternalError(f"cannot keep {self.listing} up to date: {type(e).__name__}: {e}"))

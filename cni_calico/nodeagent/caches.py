@@ -1,11 +1,13 @@
 """What the resident server knows of one datastore for one node: pools, reservations, configuration, the node, its
 affinities, the cluster's state. Kept by watches; a call reads nothing of it from the store.
 
-Rule: until everything has been read once there are no facts, and calls go to the store.
+Rule: until everything has been read once there are no facts, and calls go to the store. The same holds while a watch is
+broken: what somebody changes meanwhile counts as soon as the store answers anybody.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -39,6 +41,8 @@ class ClusterCaches:
     def __init__(self, store: Datastore, node: str, corrupt: Callable[[Key, str], None]) -> None:
         self.node = node
         self._facts: Facts | None = None
+        self._guard = threading.Lock()
+        self._changes = 0
 
         def follow(listing: ListKey) -> Cache[Any]:
             return Cache(store, listing, decode=_decode, on_change=self._changed, corrupt=corrupt)
@@ -55,19 +59,27 @@ class ClusterCaches:
         return (self.pools, self.reservations, self.config, self.nodes, self.affinities_of_node, self.cluster)
 
     @property
-    def synced(self) -> bool:
-        return all(cache.synced for cache in self.all)
+    def healthy(self) -> bool:
+        """Whether everything is being kept up to date."""
+        return all(cache.healthy for cache in self.all)
 
     def _changed(self, _: frozenset[Key]) -> None:
-        self._facts = None
+        with self._guard:
+            self._changes += 1
+            self._facts = None
 
     def facts(self, node: str) -> Facts | None:
         """Of this node; of "" what holds for every node."""
-        if node not in ("", self.node) or not self.synced:
+        if node not in ("", self.node) or not self.healthy:
             return None
         facts = self._facts
-        if facts is None:
-            facts = self._facts = self._make_facts()
+        if facts is not None:
+            return facts
+        changes = self._changes
+        facts = self._make_facts()
+        with self._guard:
+            if changes == self._changes:  # else they are as of now, but not to be kept
+                self._facts = facts
         return facts
 
     def _make_facts(self) -> Facts:
@@ -95,7 +107,7 @@ class ClusterCaches:
 
     def cluster_information(self) -> tuple[bool, Document | None]:
         """(is it known?, the record)."""
-        if not self.cluster.synced:
+        if not self.cluster.healthy:
             return False, None
         found = self.cluster.get(CLUSTER)
         return True, None if found is None else found.value
