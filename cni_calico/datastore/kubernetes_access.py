@@ -57,6 +57,14 @@ def read_login(access: KubernetesAccess, *, read: Read = read_file, environ: Env
     return _with_inline(_read_in_cluster(read, environ), access, read)
 
 
+def is_outdated(login: Login, access: KubernetesAccess, read: Read) -> bool:
+    """Whether ``access`` names others than ``login`` by now; not while that cannot be told."""
+    try:
+        return read_login(access, read=read) != login
+    except DatastoreDenied:
+        return False  # in the middle of being replaced
+
+
 def _with_inline(login: Login, access: KubernetesAccess, read: Read) -> Login:
     from dataclasses import replace
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from cni_calico import __version__, faults
 from cni_calico.datastore.client import RoundTrips
-from cni_calico.datastore.kubernetes_access import Login, read_file, read_login, server_of
+from cni_calico.datastore.kubernetes_access import Login, is_outdated, read_file, read_login, server_of
 from cni_calico.datastore.kubernetes_http import Answer, Connection, Lost, Pool, render_head
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
@@ -76,6 +76,7 @@ class _Session:
     """One reading of the credentials, and connections made with it."""
 
     def __init__(self, login: Login) -> None:
+        self.login = login
         self.pool = Pool(server_of(login))
         self.headers = {"User-Agent": USER_AGENT, "Accept": "application/json"}
         if login.authorization:
@@ -110,7 +111,7 @@ class KubernetesAPI:
     def __init__(self, access: KubernetesAccess, *, read: Read = read_file) -> None:
         self.access = access
         self.round_trips = RoundTrips()
-        self._read = read
+        self.read = read
         self._throttle = Throttle(access.qps, access.burst)
         self._lock = threading.Lock()
         self._session: _Session | None = None
@@ -173,7 +174,7 @@ class KubernetesAPI:
                 _INHERITED.append(self._session)
                 self._pid, self._session = os.getpid(), None
             if self._session is None:
-                self._session = _Session(read_login(self.access, read=self._read))
+                self._session = _Session(read_login(self.access, read=self.read))
             return self._session
 
     def renew(self, used: _Session) -> None:
@@ -272,10 +273,23 @@ class _Attempt:
             raise OutcomeUnknown(
                 f"cannot {self.doing}: {error}; it may have been done", details=DatastoreUnavailable.hint
             ) from error
-        if lost and not self._lost and not self.deadline.expired():
-            self._lost = True
+        first, self._lost = not self._lost, self._lost or lost
+        if (lost and first and not self.deadline.expired()) or self._has_renewed(error):
             return
         raise self._unavailable(error) from error
+
+    def _has_renewed(self, error: OSError) -> bool:
+        """Whether TLS failed, before anything was sent, of files that have been replaced since they were read."""
+        from ssl import SSLError  # loaded by then
+
+        session, api = self._session, self.api
+        if self._renewed or session is None or not isinstance(error.__cause__, SSLError):
+            return False
+        if not is_outdated(session.login, api.access, api.read):
+            return False
+        self._renewed = True
+        self.api.renew(session)
+        return True
 
     def _unavailable(self, error: OSError) -> CalicoError:
         text = f"cannot {self.doing}: {error}"

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 REASONS = {200: "OK", 201: "Created"}
@@ -18,26 +20,42 @@ REASONS = {200: "OK", 201: "Created"}
 
 class Scripted:
     """Steps are taken in the order of the requests, then ``always`` again and again; ``requests`` are (method, path,
-    headers, body).
+    headers, body). ``tls``: a certificate and its key.
     """
 
-    def __init__(self, steps: Sequence[Any], *, always: Any = (500, {"message": "the script is over"})) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Any],
+        *,
+        always: Any = (500, {"message": "the script is over"}),
+        tls: tuple[Path, Path] | None = None,
+    ) -> None:
+        self._tls = None if tls is None else _tls_context(tls)
         self.steps = list(steps)
         self.always = always
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self.port}"
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
+    def change_certificate(self, tls: tuple[Path, Path]) -> None:
+        """Go on with another one; connections end."""
+        self._tls = _tls_context(tls)
+        self._drop_all()
+
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._drop_all()
+
+    def _drop_all(self) -> None:
         with self._lock:
-            for connection in self._open:
+            while self._open:
+                connection = self._open.pop()
                 try:
                     connection.shutdown(socket.SHUT_RDWR)
                 except OSError:
@@ -50,13 +68,15 @@ class Scripted:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            with self._lock:
-                self._open.append(connection)
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        stream = connection.makefile("rb")
         try:
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True)
+            with self._lock:
+                self._open.append(connection)
+            stream = connection.makefile("rb")
             while self._one(connection, stream):
                 pass
         except (OSError, ValueError):
@@ -104,6 +124,12 @@ class Scripted:
             connection.sendall(b"%x\r\n" % len(data) + data + b"\r\n")
         connection.sendall(b"0\r\n\r\n")
         return True
+
+
+def _tls_context(tls: tuple[Path, Path]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*tls)
+    return context
 
 
 @contextmanager

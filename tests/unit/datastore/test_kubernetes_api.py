@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
 import time
@@ -26,6 +27,7 @@ from cni_calico.errors import (
 )
 from cni_calico.model.keys import HandleKey, HandleList, ResourceKey
 from cni_calico.model.settings import KubernetesAccess
+from tests.e2e.etcd_certificates import make_authority
 from tests.fakes.scripted_http import Scripted, scripted
 
 SOON = 5.0
@@ -432,3 +434,21 @@ def test_endpoints_that_no_pod_stands_for() -> None:
     assert store.get(key, Deadline.after(1)) is None
     with pytest.raises(DatastoreUnsupported, match="an endpoint is a pod's"):
         store.commit([Write.create(key, {"spec": {}})], Deadline.after(1))
+
+
+def test_an_authority_that_is_replaced_under_a_running_client(tmp_path: Path) -> None:
+    """The API server got a certificate of another authority, and the file that names it was replaced."""
+    authority, server_key = tmp_path / "ca.crt", {}
+    for name in ("old", "new"):
+        made = make_authority(tmp_path / name, name)
+        server_key[name] = made.issue("server", "apiserver", "serverAuth", "IP:127.0.0.1")
+    shutil.copy(tmp_path / "old" / "ca.crt", authority)
+    with scripted(always=(200, {}), tls=server_key["old"]) as server:
+        api = api_of(server, certificate_authority=str(authority))
+        assert api.get("/x", Deadline.after(SOON), "read x") == {}
+        server.change_certificate(server_key["new"])
+        with pytest.raises(DatastoreUnavailable, match="certificate"):
+            api.get("/x", Deadline.after(SOON), "read x")
+        shutil.copy(tmp_path / "new" / "ca.crt", authority)
+        assert api.get("/x", Deadline.after(SOON), "read x") == {}
+        assert len(server.requests) == 2
