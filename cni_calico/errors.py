@@ -119,6 +119,12 @@ class AttachmentBusy(TryAgain):
     blame = "node"
 
 
+class LeaseLost(TryAgain):
+    """Work that one holder of a lease does alone was given up: the lease is not, or not certainly, ours any more."""
+
+    hint = "another agent goes on with it"
+
+
 class NotReady(TryAgain):
     """ClusterInformation says datastoreReady is false, or STATUS finds that no ADD could succeed."""
 

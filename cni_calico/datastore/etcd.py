@@ -22,7 +22,7 @@ from cni_calico.datastore.records import (
     prefix_end,
     record_path,
 )
-from cni_calico.errors import Compacted, CorruptRecord, DatastoreUnavailable, OutcomeUnknown
+from cni_calico.errors import Compacted, CorruptRecord, DatastoreUnavailable, LeaseLost, OutcomeUnknown
 from cni_calico.model.keys import covers, etcd_prefix, parse_path
 
 TYPE_CHECKING = False
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     KeyValues = list[Any]
     Indexes = list[int]
+    Guard = Callable[[], tuple[bytes, int]]
 
 READ = faults.declare("etcd.read")
 COMMIT = faults.declare("etcd.commit")
@@ -86,6 +87,21 @@ class EtcdStore:
         self._cluster = Cluster(config, reach)
         self.identity = f"etcdv3:{self._cluster.name}"
         self.corrupt = corrupt
+        self._guard: Guard | None = None
+
+    def guarded(self, guard: Guard) -> EtcdStore:
+        """The same store on the same connections, whose commits fail with LeaseLost unless the key that ``guard()``
+        names was created at the revision it names. Closing is left to the original.
+        """
+        other = EtcdStore.__new__(EtcdStore)
+        other._cluster, other.identity, other.corrupt = self._cluster, self.identity, self.corrupt
+        other._guard = guard
+        return other
+
+    @property
+    def cluster(self) -> Cluster:
+        """What makes the calls, for those that are no records' (leases)."""
+        return self._cluster
 
     @property
     def round_trips(self) -> RoundTrips:
@@ -165,7 +181,13 @@ class EtcdStore:
         bases = {i: (v.revision if v else 0) for i, v in zip(puts, self._bases(writes, puts, deadline), strict=True)}
         while True:
             expected = [_expected_revision(write, bases.get(i)) for i, write in enumerate(writes)]
-            answer = self._transact(_transaction(writes, paths, texts, expected), doing, deadline)
+            request = _transaction(writes, paths, texts, expected)
+            if self._guard is not None:
+                key, created = self._guard()
+                request.compare.add(
+                    result=pb.Compare.EQUAL, target=pb.Compare.CREATE, key=key, create_revision=created
+                )
+            answer = self._transact(request, doing, deadline)
             if answer.succeeded:
                 at = answer.header.revision
                 return Committed(at, [Versioned(w.key, w.value, at) for w in writes if w.value is not None])
@@ -173,6 +195,8 @@ class EtcdStore:
             conflicts = [f for f in failed if f.index not in bases]
             if conflicts:
                 raise CommitConflict(conflicts)
+            if not failed:
+                raise LeaseLost(f"cannot {doing}: the lease that allows it is not ours any more")
             bases.update({f.index: f.current.revision if f.current else 0 for f in failed})
             deadline.require(doing)
 

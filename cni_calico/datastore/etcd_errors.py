@@ -41,6 +41,7 @@ _MEANINGS = (
     ("INVALID_ARGUMENT", "etcdserver: request is too large", TOO_LARGE),
     ("INVALID_ARGUMENT", "", REJECTED),
     ("FAILED_PRECONDITION", "", REJECTED),
+    ("NOT_FOUND", "etcdserver: requested lease not found", REJECTED),
     ("UNIMPLEMENTED", "", NOT_ETCD),
 )
 

@@ -50,6 +50,10 @@ METHODS: dict[str, tuple[str, Any]] = {
     "Range": ("/etcdserverpb.KV/Range", pb.RangeResponse),
     "Txn": ("/etcdserverpb.KV/Txn", pb.TxnResponse),
     "Compact": ("/etcdserverpb.KV/Compact", pb.CompactionResponse),
+    "LeaseGrant": ("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantResponse),
+    "LeaseRevoke": ("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeResponse),
+    # a stream to etcd; one request and one answer on it look the same on the wire
+    "LeaseKeepAlive": ("/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveResponse),
     "Authenticate": ("/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse),
     "Status": ("/etcdserverpb.Maintenance/Status", pb.StatusResponse),
 }

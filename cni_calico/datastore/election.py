@@ -1,0 +1,124 @@
+"""One of many: who does the work that a cluster needs done once, decided in the datastore.
+
+Rule: whoever holds the lease knows until when it certainly does, counted from before the request that said so; after
+that moment nothing is written, whoever asks. Losing it is an error of the write, never a write too much.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cni_calico.datastore.client import Committed, Datastore, Listing, Revision, RoundTrips, Versioned, Watch, Write
+from cni_calico.deadline import Deadline
+from cni_calico.errors import LeaseLost
+from cni_calico.model.keys import Key, ListKey
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How long a lease lasts without renewal, how often it is renewed, how often others look whether it is free.
+
+    Every agent of a cluster looks: often enough for work that has minutes, seldom enough for a thousand nodes.
+    """
+
+    lasts_s: float = 60.0
+    renew_s: float = 15.0
+    look_s: float = 60.0
+
+    @property
+    def margin_s(self) -> float:
+        """How much earlier than others the holder counts it as over."""
+        return self.lasts_s / 5
+
+
+class Election(Protocol):
+    """One candidate. Not to be shared by threads, but for ``remaining_s``."""
+
+    def campaign(self, deadline: Deadline) -> bool:
+        """Become the holder, or stay it; whether we are. Raises DatastoreError, DeadlineExceeded."""
+
+    def remaining_s(self) -> float:
+        """How long the lease is certainly ours from now; 0: it is not."""
+
+    def resign(self, deadline: Deadline) -> None:
+        """Let another have it at once. Raises DatastoreError, DeadlineExceeded."""
+
+    def fenced(self, store: Datastore) -> Datastore:
+        """``store`` for the holder alone: its commits raise LeaseLost when the lease is not ours."""
+
+
+class Held:
+    """Until when a lease is ours, on the monotonic clock."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self.clock = clock
+        self._until = float("-inf")
+
+    def extend(self, asked_at: float, seconds: float) -> None:
+        """``asked_at``: before the request that was answered with yes."""
+        self._until = asked_at + seconds
+
+    def give_up(self) -> None:
+        self._until = float("-inf")
+
+    def remaining_s(self) -> float:
+        return max(0.0, self._until - self.clock())
+
+
+class SoleElection:
+    """A store of one host: there is nobody else."""
+
+    def campaign(self, deadline: Deadline) -> bool:
+        return True
+
+    def remaining_s(self) -> float:
+        return float("inf")
+
+    def resign(self, deadline: Deadline) -> None:
+        """Nobody waits for it."""
+
+    def fenced(self, store: Datastore) -> Datastore:
+        return store
+
+
+class FencedStore:
+    """A Datastore that does not write, nor wait for a write, longer than the lease is ours."""
+
+    def __init__(self, store: Datastore, election: Election) -> None:
+        self._store = store
+        self._election = election
+        self.max_commit = store.max_commit
+
+    @property
+    def identity(self) -> str:
+        return self._store.identity
+
+    @property
+    def round_trips(self) -> RoundTrips:
+        return self._store.round_trips
+
+    def get(self, key: Key, deadline: Deadline) -> Versioned | None:
+        return self._store.get(key, deadline)
+
+    def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
+        return self._store.get_many(keys, deadline)
+
+    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+        return self._store.list(listing, deadline, revision=revision)
+
+    def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
+        left_s = self._election.remaining_s()
+        if left_s <= 0:
+            raise LeaseLost(f"cannot write {writes[0].key}: the lease that allows it is not ours any more")
+        return self._store.commit(writes, deadline.sooner(left_s))
+
+    def watch(self, listing: ListKey, revision: Revision) -> Watch:
+        return self._store.watch(listing, revision)
+
+    def close(self) -> None:
+        """The store belongs to somebody else."""

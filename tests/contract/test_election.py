@@ -1,0 +1,214 @@
+"""Who does what is done once: on a real etcd, and on a real API server."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+
+import pytest
+
+from cni_calico.datastore.client import Write
+from cni_calico.datastore.election import SoleElection, Terms
+from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
+from cni_calico.datastore.etcd_election import EtcdElection
+from cni_calico.datastore.kubernetes_election import KubernetesElection
+from cni_calico.deadline import Deadline
+from cni_calico.errors import LeaseLost
+from cni_calico.model.keys import EverythingList, HandleKey
+from tests.conftest import LAB_CACHE
+from tests.contract.etcd_process import etcd_binary, single
+
+KEY = HandleKey("net.a")
+HANDLE = {"block": {}, "deleted": False}
+SHORT = Terms(lasts_s=2, renew_s=0.2, look_s=0.2)
+LONG = Terms(lasts_s=600)
+
+
+class Clock:
+    """The monotonic clock, put forward at will."""
+
+    def __init__(self):
+        self.ahead_s = 0.0
+
+    def __call__(self):
+        return time.monotonic() + self.ahead_s
+
+
+class EtcdField:
+    """A store, and elections of one name on it."""
+
+    def __init__(self, url):
+        self.url, self.name, self.opened = url, uuid.uuid4().hex[:8], []
+        self.store = self.open()
+
+    def open(self):
+        store = EtcdStore(EtcdConfig(endpoints=(self.url,)))
+        self.opened.append(store)
+        return store
+
+    def election(self, holder, terms, clock=time.monotonic):
+        return EtcdElection(self.open(), self.name, holder, terms, clock=clock)
+
+    def close(self):
+        for store in self.opened:
+            store.close()
+
+
+class KubernetesField:
+    def __init__(self, cluster):
+        self.cluster, self.name, self.store = cluster, f"cct-{uuid.uuid4().hex[:8]}", cluster.store()
+        self.apis = []
+
+    def election(self, holder, terms, clock=time.monotonic):
+        self.apis.append(self.cluster.api())
+        return KubernetesElection(self.apis[-1], "kube-system", self.name, holder, terms, clock=clock)
+
+    def close(self):
+        try:
+            path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{self.name}"
+            self.cluster.request("DELETE", path)
+        finally:
+            for api in self.apis:
+                api.close()
+            self.store.close()
+
+
+@pytest.fixture(scope="module")
+def etcd():
+    if etcd_binary() is None:
+        pytest.skip("needs etcd: run tests/setup/build-go-tools.sh")
+    with single() as cluster:
+        yield cluster.urls[0]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("etcd", marks=pytest.mark.etcd),
+        pytest.param("kubernetes", marks=pytest.mark.kubernetes),
+    ]
+)
+def field(request):
+    if request.param == "etcd":
+        made = EtcdField(request.getfixturevalue("etcd"))
+    else:
+        if not (LAB_CACHE / "bin" / "kube-apiserver").exists():
+            pytest.skip("needs kube-apiserver: run tests/setup/kubernetes.sh")
+        from tests.e2e.kube import shared_cluster
+
+        made = KubernetesField(shared_cluster())
+        made.cluster.ensure_namespace("kube-system")
+    yield made
+    made.close()
+
+
+def soon():
+    return Deadline.after(20)
+
+
+def until(condition, seconds=20.0):
+    pause, end = threading.Event(), time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        pause.wait(0.05)
+
+
+def test_one_holds_it_and_stays_the_holder(field):
+    first, second = field.election("first", LONG), field.election("second", LONG)
+    assert first.campaign(soon()) and not second.campaign(soon())
+    assert 470 < first.remaining_s() <= 480 and second.remaining_s() == 0
+    assert first.campaign(soon()) and not second.campaign(soon())
+
+
+def test_who_resigns_is_followed_at_once(field):
+    first, second = field.election("first", LONG), field.election("second", LONG)
+    assert first.campaign(soon())
+    first.resign(soon())
+    assert first.remaining_s() == 0
+    assert second.campaign(soon()) and not first.campaign(soon())
+    first.resign(soon())  # of one who holds nothing: no effect
+    assert second.campaign(soon())
+
+
+def test_who_is_gone_is_followed_when_the_lease_is_over(field):
+    first, second = field.election("first", SHORT), field.election("second", SHORT)
+    assert first.campaign(soon())
+    began = time.monotonic()
+    assert not second.campaign(soon())
+    until(lambda: second.campaign(soon()))
+    assert time.monotonic() - began > 1.5
+    assert first.remaining_s() == 0, "two hold it"
+    assert not first.campaign(soon())
+    assert not first.campaign(soon())
+
+
+def test_who_renews_is_not_followed(field):
+    first, second = field.election("first", SHORT), field.election("second", SHORT)
+    end, pause = time.monotonic() + 4, threading.Event()
+    while time.monotonic() < end:
+        assert first.campaign(soon()) and first.remaining_s() > 0
+        assert not second.campaign(soon())
+        pause.wait(0.3)
+
+
+def test_many_at_once(field):
+    elections = [field.election(f"c{i}", LONG) for i in range(6)]
+    won, barrier = [], threading.Barrier(6)
+
+    def run(election):
+        barrier.wait()
+        if election.campaign(soon()):
+            won.append(election)
+
+    threads = [threading.Thread(target=run, args=(e,)) for e in elections]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) <= 1
+    assert sum(e.campaign(soon()) for e in elections) == 1
+    assert sum(e.remaining_s() > 0 for e in elections) == 1
+
+
+def test_without_the_lease_nothing_is_written(field):
+    clock = Clock()
+    first = field.election("first", LONG, clock)
+    store = first.fenced(field.store)
+    with pytest.raises(LeaseLost):
+        store.commit([Write.create(KEY, HANDLE)], soon())
+    assert first.campaign(soon())
+    written = store.commit([Write.create(KEY, HANDLE)], soon()).stored[0]
+    clock.ahead_s += 481
+    with pytest.raises(LeaseLost):
+        store.commit([Write.delete(written)], soon())
+    assert field.store.get(KEY, soon()) is not None
+    assert first.campaign(soon())
+    store.commit([Write.delete(written)], soon())
+    assert field.store.get(KEY, soon()) is None
+
+
+@pytest.mark.etcd
+def test_etcd_refuses_what_a_former_holder_writes(etcd):
+    """Even if its clock has stopped: it believes to hold a lease that another has."""
+    stopped = time.monotonic()
+    field = EtcdField(etcd)
+    try:
+        first = field.election("first", Terms(lasts_s=2), lambda: stopped)
+        second = field.election("second", LONG)
+        assert first.campaign(soon())
+        store = first.fenced(field.open())
+        written = store.commit([Write.create(KEY, HANDLE)], soon()).stored[0]
+        until(lambda: second.campaign(soon()))
+        assert first.remaining_s() > 0
+        with pytest.raises(LeaseLost):
+            store.commit([Write.delete(written)], soon())
+        assert field.store.get(KEY, soon()) is not None
+        second.fenced(field.store).commit([Write.delete(written)], soon())
+        assert not any("cni-calico" in str(item.key) for item in field.store.list(EverythingList(), soon()).items)
+    finally:
+        field.close()
+
+
+def test_one_host_has_nobody_to_ask():
+    election, store = SoleElection(), object()
+    assert election.campaign(soon()) and election.remaining_s() == float("inf") and election.fenced(store) is store
