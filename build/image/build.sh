@@ -1,0 +1,35 @@
+#!/bin/bash
+# The image that the manifests name, as an OCI archive: a small Debian 12 with BIRD, nft and iptables, and the bundle.
+#
+#   build/image/build.sh [OUT.tar]            (default dist/image.tar)
+#
+# Load it with `ctr -n k8s.io images import OUT.tar`, `podman load -i OUT.tar` or `docker load -i OUT.tar`, or copy it to
+# a registry of yours with skopeo. No container tool is needed to make it, and no registry is asked.
+#
+# Settings: IMAGE        its name (default: the one in manifests/calico.yaml)
+#           CNI_PLUGINS  a directory of other plugins (portmap, bandwidth, loopback, host-local, ...) to install on
+#                        nodes beside ours; without it the nodes need portmap and bandwidth from somewhere else
+set -euo pipefail
+case ${1:-} in "" | /*) out=${1:-} ;; *) out=$PWD/$1 ;; esac
+cd "$(dirname "$0")/../.."
+out=${out:-dist/image.tar}
+image=${IMAGE:-$(sed -n 's/^ *image: *//p' manifests/calico.yaml | head -n 1)}
+build/build.sh
+build/image/base.sh
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+bin=$root/opt/cni/bin
+mkdir -p "$bin"
+# as it was built: where it is installed from there, it gets its paths
+build/install-bundle.sh --plain dist/bin "$bin"
+cp build/install-bundle.sh install/install-cni.sh conflist/10-calico.conflist.template "$bin"
+ln -s /opt/cni/bin/install-cni.sh "$root/install-cni.sh"
+if [ -n "${CNI_PLUGINS:-}" ]; then
+  for plugin in "$CNI_PLUGINS"/*; do
+    [ -e "$bin/${plugin##*/}" ] || cp "$plugin" "$bin"
+  done
+fi
+mkdir -p "${out%/*}"
+.venv/bin/python build/image/archive.py "$out" --name "$image" --layer "$(build/image/base.sh --print)" --tree "$root" \
+  --env PATH=/opt/cni/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin --command /opt/cni/bin/calico-node run
+echo "made $image: $out"
