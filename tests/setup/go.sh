@@ -52,7 +52,7 @@ module() {
 # compile FILE VERSION DIRECTORY PACKAGE [LDFLAGS]: in the module of that directory
 compile() {
   local started=$SECONDS
-  (cd "$3" && GOTOOLCHAIN=local GOFLAGS=-buildvcs=false GOWORK=off CGO_ENABLED=0 \
+  (cd "$3" && GOTOOLCHAIN=local GOFLAGS="-buildvcs=false ${GOFLAGS:-}" GOWORK=off CGO_ENABLED=0 \
     nice "$GO" build -mod=mod -trimpath -ldflags "-s -w ${5:-}" -o "$1.new" "$4")
   mv -f "$1.new" "$1"
   echo "$2" >"$LAB_CACHE/mod/${1##*/}.version"

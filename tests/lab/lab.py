@@ -1,0 +1,273 @@
+"""A cluster of real kubelets, and the ways in which a CNI gets onto its nodes.
+
+Rule: a lab starts without any network configuration; one of the ``install_`` functions brings it. What is installed is
+what users get: the bundle, or the manifests with their image.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.conftest import LAB_CACHE, ROOT
+from tests.lab.control_plane import API, ControlPlane
+from tests.lab.host import PLUGINS, read_sysctls, remove_cgroup, restore_sysctls, run, until
+from tests.lab.node import Node
+
+MANIFEST = ROOT / "manifests" / "calico.yaml"
+POOL4, POOL6 = "10.65.0.0/16", "fd65::/48"
+CHAINED = [{"type": "portmap", "snat": True, "capabilities": {"portMappings": True}}]
+
+
+class NotClean(AssertionError):
+    """``calicoctl ipam check`` found something."""
+
+
+class Lab:
+    """``bundle``: the directory with the frozen executables."""
+
+    def __init__(self, directory: Path, plane: ControlPlane, nodes: Sequence[Node], bundle: Path | None) -> None:
+        self.directory = directory
+        self.plane = plane
+        self.nodes = list(nodes)
+        self.bundle = bundle
+        self.dual = plane.dual
+        self.kubectl = plane.kubectl
+        self.get = plane.get
+
+    def apply(self, *documents: Any) -> None:
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": documents})
+        self.kubectl("apply", "-f", "-", stdin=text)
+
+    def await_ready_nodes(self) -> None:
+        wanted = {node.name for node in self.nodes}
+        until(lambda: self._ready_nodes() >= wanted, f"{wanted} Ready; see {self.directory}/node*/kubelet.log")
+
+    def _ready_nodes(self) -> set[str]:
+        return {item["metadata"]["name"] for item in self.get("nodes")["items"] if _is(item, "Ready")}
+
+    def calicoctl(self, *argv: str, check: bool = True) -> str:
+        """As the cluster's administrator."""
+        assert self.bundle is not None
+        environ = ["env", "DATASTORE_TYPE=kubernetes", f"KUBECONFIG={self.plane.admin}"]
+        done = run(*self.plane.inside(*environ, self.bundle / "calicoctl", *argv), check=False)
+        if check and done.returncode != 0:
+            raise NotClean(f"calicoctl {' '.join(argv)}: status {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    # -- what is there ------------------------------------------------------------------------------------------------
+
+    def pods(self, namespace: str = "default") -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = self.get("pods", "-n", namespace)["items"]
+        return items
+
+    def await_pods(self, count: int, *, seconds: float = 120) -> list[dict[str, Any]]:
+        """That many pods in the default namespace, all Ready."""
+
+        def ready() -> list[dict[str, Any]]:
+            found = [pod for pod in self.pods() if _is(pod, "Ready") and "deletionTimestamp" not in pod["metadata"]]
+            return found if len(found) == count else []
+
+        found: list[dict[str, Any]] = until(ready, f"{count} pods Ready", seconds=seconds, look_s=0.3)
+        return found
+
+    def await_no_pods(self, *, seconds: float = 120) -> None:
+        until(lambda: not self.pods(), "no pods", seconds=seconds, look_s=0.3)
+
+    def exec(self, pod: dict[str, Any] | str, *argv: str, check: bool = True) -> str:
+        name = pod if isinstance(pod, str) else pod["metadata"]["name"]
+        return self.kubectl("exec", name, "--", *argv, check=check)
+
+    def leftovers(self) -> list[str]:
+        """What pods that are gone have left: links, routes, addresses; nothing in a clean lab without pods."""
+        found = []
+        for node in self.nodes:
+            for link in json.loads(node.run("ip", "-j", "link", "show")):
+                if link["ifname"].startswith("cali"):
+                    found.append(f"{node.name}: link {link['ifname']}")
+            for family in ("-4", "-6"):
+                for route in json.loads(node.run("ip", "-j", family, "route", "show")):
+                    if route.get("dev", "").startswith("cali"):
+                        found.append(f"{node.name}: route {route['dst']}")
+        handles = [item["spec"]["handleID"] for item in self.get("ipamhandles.crd.projectcalico.org")["items"]]
+        return found + [f"handle {name}" for name in handles if "tunnel-addr" not in name]
+
+
+def _is(item: dict[str, Any], kind: str) -> bool:
+    conditions = item["status"].get("conditions", [])
+    return any(c["type"] == kind and c["status"] == "True" for c in conditions)
+
+
+@contextmanager
+def running_lab(
+    *, nodes: int = 2, dual: bool = False, images: Sequence[Path] = (), bundle: Path | None = None
+) -> Iterator[Lab]:
+    """The control plane and its nodes, not Ready because they have no network yet; all of it removed at the end."""
+    with ExitStack() as undo:
+        LAB_CACHE.mkdir(parents=True, exist_ok=True)
+        directory = Path(tempfile.mkdtemp(prefix="cct-lab-", dir=LAB_CACHE))
+        undo.callback(shutil.rmtree, directory, ignore_errors=True)
+        undo.callback(restore_sysctls, read_sysctls())
+        undo.callback(remove_cgroup, directory.name)
+        plane = ControlPlane(directory, directory.name, dual=dual)
+        undo.callback(plane.stop)
+        plane.start()
+        made = [Node(plane, directory.name, i + 1, list(images)) for i in range(nodes)]
+        for node in made:
+            undo.callback(node.power_off)
+            node.power_on()
+        yield Lab(directory, plane, made, bundle)
+
+
+# -- ways to install --------------------------------------------------------------------------------------------------
+
+
+def install_bridge(lab: Lab) -> None:
+    """The yardstick: bridge, host-local, portmap; no routes between nodes."""
+    for node in lab.nodes:
+        node.install_plugins("bridge", "host-local", "portmap", "loopback", source=PLUGINS)
+        ranges = [[{"subnet": f"10.244.{node.number}.0/24"}]]
+        if lab.dual:
+            ranges.append([{"subnet": f"fd44:{node.number}::/64"}])
+        ipam = {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]}
+        bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "hairpinMode": True, "ipam": ipam}
+        _write_conflist(node, "bridge", [bridge, *CHAINED])
+    lab.await_ready_nodes()
+
+
+def _write_conflist(node: Node, name: str, plugins: list[dict[str, Any]]) -> None:
+    document = {"cniVersion": "1.0.0", "name": name, "plugins": plugins}
+    path = node.disk("/etc/cni/net.d") / "10-lab.conflist"
+    path.with_suffix(".new").write_text(json.dumps(document))
+    path.with_suffix(".new").rename(path)
+
+
+def manifest(*, leave_out: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The documents of manifests/calico.yaml but those of the given kinds."""
+    return [d for d in yaml.safe_load_all(MANIFEST.read_text()) if d and d["kind"] not in leave_out]
+
+
+def pool_variables(lab: Lab) -> dict[str, str]:
+    """A VXLAN pool for each family."""
+    common = {"IP": "autodetect", "CALICO_IPV4POOL_CIDR": POOL4, "CALICO_IPV4POOL_VXLAN": "Always"}
+    if not lab.dual:
+        return {**common, "CALICO_IPV4POOL_IPIP": "Never", "FELIX_IPV6SUPPORT": "false"}
+    six = {"IP6": "autodetect", "CALICO_IPV6POOL_CIDR": POOL6, "CALICO_IPV6POOL_VXLAN": "Always"}
+    return {**common, **six, "CALICO_IPV4POOL_IPIP": "Never", "FELIX_IPV6SUPPORT": "true"}
+
+
+def install_bundle(lab: Lab) -> None:
+    """The bundle in the plugin directories, ``calico-node run`` as a program of each node, rights of the manifests."""
+    assert lab.bundle is not None
+    lab.apply(*manifest(leave_out=["DaemonSet", "ConfigMap"]))
+    for node in lab.nodes:
+        run(ROOT / "build" / "install-bundle.sh", lab.bundle, node.disk("/opt/cni/bin"), "/opt/cni/bin")
+        node.install_plugins("portmap", "loopback", source=PLUGINS)
+        agent = _account_kubeconfig(lab, node, "calico-node", "/etc/calico/kubeconfig")
+        plugin = _account_kubeconfig(lab, node, "calico-cni-plugin", "/etc/cni/net.d/calico-kubeconfig")
+        environ = {
+            "DATASTORE_TYPE": "kubernetes",
+            "KUBECONFIG": agent,
+            "NODENAME": node.name,
+            "WAIT_FOR_DATASTORE": "true",
+            "CALICO_NETWORKING_BACKEND": "vxlan",
+            **pool_variables(lab),
+        }
+        node.keep("calico-node", "/opt/cni/bin/calico-node", "run", **environ)
+        calico = {
+            "type": "calico",
+            "datastore_type": "kubernetes",
+            "nodename": node.name,
+            "log_file_path": "/var/log/calico/cni.log",
+            "ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" if lab.dual else "false"},
+            "policy": {"type": "k8s"},
+            "kubernetes": {"kubeconfig": plugin},
+        }
+        _write_conflist(node, "k8s-pod-network", [calico, *CHAINED])
+    lab.await_ready_nodes()
+
+
+def _account_kubeconfig(lab: Lab, node: Node, account: str, path: str) -> str:
+    token = lab.kubectl("create", "token", account, "-n", "kube-system", "--duration=24h").strip()
+    lab.plane.authority.kubeconfig(node.disk(path), API, token=token)
+    return path
+
+
+def install_manifest(lab: Lab, *, backend: str = "vxlan", **variables: str) -> None:
+    """manifests/calico.yaml as users apply it, with the settings that they are told to look at."""
+    documents = manifest()
+    for document in documents:
+        if document["kind"] == "ConfigMap":
+            document["data"]["calico_backend"] = backend
+            if lab.dual:
+                _ask_for_both_families(document["data"])
+        if document["kind"] == "DaemonSet":
+            [container] = document["spec"]["template"]["spec"]["containers"]
+            wanted = {**pool_variables(lab), **variables}
+            kept = [entry for entry in container["env"] if entry["name"] not in wanted]
+            container["env"] = kept + [{"name": name, "value": value} for name, value in wanted.items()]
+    lab.apply(*documents)
+    lab.await_ready_nodes()
+
+
+def _ask_for_both_families(data: dict[str, str]) -> None:
+    config = data["cni_network_config"]
+    asked = config.replace(
+        '"type": "calico-ipam"', '"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"'
+    )
+    assert asked != config
+    data["cni_network_config"] = asked
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A Deployment of busybox pods."""
+
+    name: str
+    replicas: int
+    node: str = ""
+    host_port: int = 0
+
+
+def deployment(wanted: Wanted) -> dict[str, Any]:
+    """Pods that serve their own name by HTTP."""
+    serve = "hostname > /www/index.html; exec httpd -f -p 8080 -h /www"
+    port = {"containerPort": 8080, **({"hostPort": wanted.host_port} if wanted.host_port else {})}
+    labels = {"app": wanted.name}
+    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+    spec: dict[str, Any] = {
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "containers": [
+            {
+                "name": "c",
+                "image": "localhost/lab/busybox:1",
+                "imagePullPolicy": "Never",
+                "command": ["sh", "-c", serve],
+                "ports": [port],
+            }
+        ],
+    }
+    if wanted.node:
+        spec["nodeSelector"] = {"kubernetes.io/hostname": wanted.node}
+    else:
+        spec["topologySpreadConstraints"] = [{**spread, "labelSelector": {"matchLabels": labels}}]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": wanted.name, "namespace": "default"},
+        "spec": {
+            "replicas": wanted.replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }

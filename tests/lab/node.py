@@ -1,0 +1,216 @@
+"""A node: its own network, mount, process, host name and IPC namespaces, with containerd and a kubelet inside.
+
+Rule: what a node has on "disk" is below its directory and outlives a power cut (``power_off``), what is in /run does
+not; the rest of the file system is this machine's. Programs are kept running as an init system would.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.lab.control_plane import API, NET4, NET6, ControlPlane
+from tests.lab.host import BIN, CONTAINERD, end, ensure_cgroup, remove_cgroup, run, start, until
+
+# private to the node; below its directory
+DISK = (
+    "/var/lib/kubelet",
+    "/var/lib/containerd",
+    "/var/lib/cni",
+    "/var/lib/calico",
+    "/var/log/calico",
+    "/var/log/pods",
+    "/var/log/containers",
+    "/etc/cni/net.d",
+    "/etc/calico",
+    "/opt/cni/bin",
+)
+# process 1 of a node. /sys has to show the node's own network, with the cgroups kept; /run is empty after a boot
+_INIT = """set -eu
+hostname "$1"; disk=$2; shift 2
+mkdir -p "$disk/sys"
+mount --rbind /sys/fs/cgroup "$disk/sys"
+mount -t sysfs sysfs /sys
+mount --rbind "$disk/sys" /sys/fs/cgroup
+umount -l "$disk/sys"
+mount -t bpf bpf /sys/fs/bpf 2>/dev/null || true
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir -p /run/lock /run/netns
+for directory; do mkdir -p "$directory" "$disk$directory"; mount --bind "$disk$directory" "$directory"; done
+mount --make-rshared /
+echo 1 >/proc/sys/net/ipv4/ip_forward
+echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
+trap 'exit 0' TERM
+touch "$disk/booted"
+while :; do sleep 3600 & wait $!; done
+"""
+# runs a program again whenever it ends: log, file for its process number, program ...
+_KEEP = """log=$1 pid=$2; shift 2
+while :; do "$@" >>"$log" 2>&1 </dev/null & echo $! >"$pid"; wait $! || true; echo "--- ended" >>"$log"; sleep 1; done
+"""
+_CONTAINERD = """version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+[debug]
+  level = "debug"
+[grpc]
+  address = "/run/containerd/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "localhost/lab/busybox:1"
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/opt/cni/bin"
+    conf_dir = "/etc/cni/net.d"
+"""
+
+
+class Node:
+    """``number`` gives the name and the addresses."""
+
+    def __init__(self, plane: ControlPlane, lab: str, number: int, images: list[Path]) -> None:
+        self.plane = plane
+        self.number = number
+        self.name = f"node{number}"
+        self.netns = f"{lab}-{self.name}"
+        self.cgroup = f"{lab}/{self.name}"
+        self.directory = plane.directory / self.name
+        self.images = images
+        self.address = f"{NET4}.{10 + number}"
+        self.address6 = f"{NET6}{10 + number}"
+        self.addresses = f"{self.address},{self.address6}" if plane.dual else self.address
+        self.containerd_log = self.directory / "containerd.log"
+        self._machine: subprocess.Popen[bytes] | None = None
+        self._kept: list[subprocess.Popen[bytes]] = []
+        self.init_pid = 0
+        for path in DISK:
+            self.disk(path).mkdir(parents=True, exist_ok=True)
+        self._write_settings()
+
+    def disk(self, path: str) -> Path:
+        """Where the node's own ``path`` lies."""
+        return self.directory / path.lstrip("/")
+
+    def inside(self, *argv: str | Path) -> list[str | Path]:
+        """The command, in all of the node's namespaces."""
+        return ["nsenter", "-t", str(self.init_pid), "-m", "-u", "-i", "-n", "-p", "--", *argv]
+
+    def run(self, *argv: str | Path, check: bool = True) -> str:
+        return run(*self.inside(*argv), check=check).stdout
+
+    def ctr(self, *argv: str | Path) -> str:
+        return self.run("env", f"PATH={CONTAINERD}:/usr/sbin:/usr/bin", "ctr", "-n", "k8s.io", *argv)
+
+    def keep(self, name: str, *argv: str | Path, **environ: str) -> None:
+        """Run a program in the node, again whenever it ends."""
+        log, pid = self.directory / f"{name}.log", self.directory / f"{name}.pid"
+        settings = [f"PATH={CONTAINERD}:/usr/sbin:/usr/bin:/sbin:/bin", *(f"{k}={v}" for k, v in environ.items())]
+        command = self.inside("env", *settings, "bash", "-c", _KEEP, "keep", log, pid, *argv)
+        self._kept.append(start(self.directory / "init.log", *command))
+
+    def restart(self, name: str) -> None:
+        """Kill a program that is kept; it comes back by itself."""
+        file = self.directory / f"{name}.pid"
+        before = file.read_text()
+        self.run("kill", "-9", before.strip())
+        until(lambda: file.read_text() not in ("", before), f"{name} of {self.name} back")
+
+    # -- power --------------------------------------------------------------------------------------------------------
+
+    def power_on(self) -> None:
+        self._connect()
+        ensure_cgroup(self.cgroup)
+        self.disk("booted").unlink(missing_ok=True)
+        own = [
+            "--mount",
+            "--propagation",
+            "private",
+            "--uts",
+            "--ipc",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ]
+        command = ["nsenter", f"--net=/var/run/netns/{self.netns}", "unshare", *own]
+        self._machine = start(
+            self.directory / "init.log", *command, "bash", "-c", _INIT, "init", self.name, self.directory, *DISK
+        )
+        until(self.disk("booted").exists, f"{self.name} booted; see {self.directory}/init.log", seconds=30)
+        pid = self._machine.pid
+        self.init_pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        self.keep("containerd", CONTAINERD / "containerd", "--config", self.directory / "containerd.toml")
+        until(lambda: "Version" in self._answers(), f"containerd of {self.name}; see {self.containerd_log}")
+        for image in self.images:
+            self.ctr("images", "import", image)
+        self.keep("kubelet", BIN / "kubelet", f"--config={self.directory}/kubelet.yaml",
+                  f"--kubeconfig={self.directory}/kubelet.kubeconfig", f"--hostname-override={self.name}",
+                  f"--node-ip={self.addresses}", "--root-dir=/var/lib/kubelet", "--v=2")  # fmt: skip
+
+    def _answers(self) -> str:
+        try:
+            return self.ctr("version")
+        except RuntimeError:
+            return ""
+
+    def power_off(self) -> None:
+        """At once: process 1 is killed, and with it everything in the node."""
+        if self._machine is not None:
+            end(self._machine)
+            self._machine = None
+            until(lambda: not Path(f"/proc/{self.init_pid}").exists(), f"{self.name} off")
+        while self._kept:
+            end(self._kept.pop())
+        run("ip", "netns", "delete", self.netns, check=False)
+        remove_cgroup(self.cgroup)
+
+    def _connect(self) -> None:
+        """A veth into the control plane's bridge."""
+        run("ip", "netns", "add", self.netns)
+        cp, ns = ["ip", "-n", self.plane.netns], ["ip", "-n", self.netns]
+        run(*ns, "link", "set", "lo", "up")
+        run(*cp, "link", "add", self.name, "type", "veth", "peer", "name", "eth0", "netns", self.netns)
+        run(*cp, "link", "set", self.name, "master", "br0", "up")
+        run(*ns, "addr", "add", f"{self.address}/24", "dev", "eth0")
+        run(*ns, "link", "set", "eth0", "up")
+        run(*ns, "route", "add", "default", "via", f"{NET4}.1")
+        if self.plane.dual:
+            run(*ns, "addr", "add", f"{self.address6}/64", "dev", "eth0", "nodad")
+            run(*ns, "route", "add", "default", "via", f"{NET6}1")
+
+    def _write_settings(self) -> None:
+        pki = self.plane.authority
+        pki.issue(self.name, f"/O=system:nodes/CN=system:node:{self.name}", f"IP:{self.address},DNS:{self.name}")
+        pki.kubeconfig(self.directory / "kubelet.kubeconfig", API, self.name)
+        (self.directory / "containerd.toml").write_text(_CONTAINERD)
+        kubelet = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "authentication": {"webhook": {"enabled": False}, "x509": {"clientCAFile": str(pki.path("ca.crt"))}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "tlsCertFile": str(pki.path(f"{self.name}.crt")),
+            "tlsPrivateKeyFile": str(pki.path(f"{self.name}.key")),
+            "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self.cgroup}",
+            "failSwapOn": False,
+            "clusterDNS": ["10.96.0.10"],  # nobody answers there; without one each pod brings a warning
+            "resolvConf": "",
+            # the disk is shared with everything else on this machine
+            "evictionHard": {"imagefs.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%"},
+            "imageGCHighThresholdPercent": 100,
+            "imageGCLowThresholdPercent": 99,
+        }
+        (self.directory / "kubelet.yaml").write_text(json.dumps(kubelet))
+
+    def install_plugins(self, *names: str, source: Path) -> None:
+        """Copy CNI plugins of others."""
+        for name in names:
+            shutil.copy2(source / name, self.disk("/opt/cni/bin"))

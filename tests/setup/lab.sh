@@ -1,0 +1,53 @@
+#!/bin/bash
+# A Kubernetes with kubelets and containerd, for the tests in tests/lab, and the images they run; built from Go modules
+# and Debian packages.
+#
+#   tests/setup/lab.sh [--check]      --check: only say (by exit status) whether everything is there
+#
+# Rule: what is built in the version asked for is not built again; everything lies below LAB_CACHE. From nothing it takes
+# some four minutes on two cores after tests/setup/kubernetes.sh.
+# Settings: LAB_CACHE (default ${XDG_CACHE_HOME:-$HOME/.cache}/cni-lab), GO (a go command, 1.25 or newer);
+# GOPROXY, GOCACHE, GOMODCACHE are Go's own.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+# shellcheck source=tests/setup/debian.sh
+. tests/setup/debian.sh
+# shellcheck source=tests/setup/go.sh
+. tests/setup/go.sh
+
+PACKAGES=(runc iptables openssl iproute2 util-linux procps busybox-static)
+KUBERNETES=(kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet)
+CONTAINERD=v2.2.9
+MODULE=github.com/containerd/containerd/v2
+PROGRAMS=(containerd containerd-shim-runc-v2 ctr)
+
+missing() {
+  local program
+  for program in "${PROGRAMS[@]}"; do built "$BIN/containerd/$program" "$CONTAINERD" || echo "$program"; done
+}
+
+if [ "${1:-}" = --check ]; then
+  debian_missing "${PACKAGES[@]}" >/dev/null
+  tests/setup/build-go-tools.sh --check
+  tests/setup/kubernetes.sh --check "${KUBERNETES[@]}"
+  build/image/base.sh --check
+  [ -z "$(missing)" ]
+  exit
+fi
+debian_install "${PACKAGES[@]}"
+tests/setup/build-go-tools.sh
+tests/setup/kubernetes.sh "${KUBERNETES[@]}"
+build/image/base.sh
+mkdir -p "$LAB_CACHE"
+exec 9>"$LAB_CACHE/build-containerd.lock"
+flock 9
+if [ -n "$(missing)" ]; then
+  find_go
+  # what needs C libraries is left out
+  export GOFLAGS=-tags=urfave_cli_no_docs,no_btrfs,no_zfs,no_devmapper
+  dir=$(module "$BIN/containerd/containerd" "$CONTAINERD" "$MODULE" </dev/null)
+  for program in $(missing); do
+    compile "$BIN/containerd/$program" "$CONTAINERD" "$dir" "$MODULE/cmd/$program" "-X $MODULE/version.Version=$CONTAINERD"
+  done
+  rm -rf "$dir"
+fi
