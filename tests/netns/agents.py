@@ -15,6 +15,7 @@ from typing import Any
 
 from cni_calico import faults
 from cni_calico.datastore.client import Write
+from cni_calico.datastore.connect import open_datastore
 from cni_calico.datastore.local import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.kernel import netns
@@ -22,11 +23,13 @@ from cni_calico.log import Log
 from cni_calico.model.codec import encode
 from cni_calico.model.keys import BlockKey, Key, ResourceKey
 from cni_calico.model.resources import Attribute, Block, Record
+from cni_calico.model.settings import DatastoreConfig
 from cni_calico.nodeagent.agent import Agent
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.numbers import Numbers
 from cni_calico.nodeagent.settings import parse_settings
 from cni_calico.nodeagent.status import read_status
+from tests.e2e.forks import Forks
 from tests.netns.namespaces import Namespace, until
 
 
@@ -35,6 +38,14 @@ class Store:
     """The datastore of a lab, as an administrator writes to it."""
 
     path: Path
+
+    def environ(self) -> dict[str, str]:
+        """As calico-node is told of it."""
+        return {"DATASTORE_TYPE": "local", "DATASTORE_PATH": str(self.path)}
+
+    def conf(self) -> dict[str, str]:
+        """As the CNI plugin is told of it."""
+        return {"datastore_type": "local", "datastore_path": str(self.path)}
 
     def write(self, *writes: Write) -> None:
         store = LocalStore(str(self.path))
@@ -58,6 +69,30 @@ class Store:
 
     def remove(self, key: Key) -> None:
         self.write(Write.remove(key))
+
+
+class EtcdStore(Store):
+    """The same on an etcd that is reached from the namespace ``forks`` is in."""
+
+    def __init__(self, url: str, forks: Forks) -> None:
+        super().__init__(Path("/nonexistent"))
+        self.url = url
+        self._forks = forks
+
+    def environ(self) -> dict[str, str]:
+        return {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": self.url}
+
+    def conf(self) -> dict[str, str]:
+        return {"datastore_type": "etcdv3", "etcd_endpoints": self.url}
+
+    def write(self, *writes: Write) -> None:
+        self._forks.call(_commit, self.url, writes)
+
+
+def _commit(url: str, writes: tuple[Write, ...]) -> None:
+    store = open_datastore(DatastoreConfig("etcdv3", etcd_endpoints=(url,)))
+    store.commit(writes, Deadline.after(10))
+    store.close()
 
 
 def key_of(record: Any) -> ResourceKey:

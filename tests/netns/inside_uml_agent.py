@@ -11,23 +11,32 @@ import pytest
 from tests.netns.bird_cluster import make_lab
 from tests.netns.namespaces import until
 from tests.netns.node_cluster import Cluster, start_cluster
+from tests.netns.nodes import ROOT
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = pytest.mark.timeout(300)
 
 # by BGP in both modes, and by the agent itself where there is no BIRD
-WAYS = {"bird-always": ("Always", "bird"), "bird-cross": ("CrossSubnet", "bird"), "agent": ("Always", "vxlan")}
+WAYS = {
+    "bird-always": ("Always", "bird"),
+    "bird-cross": ("CrossSubnet", "bird"),
+    "agent-always": ("Always", "vxlan"),
+    "agent-cross": ("CrossSubnet", "vxlan"),
+}
+BIN_DIR = ROOT / "dist" / "bin"  # frozen before this kernel was started
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     subprocess.run(["busybox", "modprobe", "-a", "ipip", "veth", "bridge"], check=True)
     mode, backend = WAYS[request.param]
+    pools = (pool("10.65.0.0/16", ipip=mode, nat_outgoing=True),)
+    environ = {"IP6": "none", "CALICO_NETWORKING_BACKEND": backend}
     with make_lab(tmp_path) as lab:
-        pools = (pool("10.65.0.0/16", ipip=mode, nat_outgoing=True),)
-        yield start_cluster(lab, tmp_path, pools, ipv6=False, IP6="none", CALICO_NETWORKING_BACKEND=backend)
+        yield start_cluster(lab, tmp_path, pools, ipv6=False, bin_dir=BIN_DIR, **environ)
 
 
+@pytest.mark.parametrize("cluster", WAYS, indirect=True)
 def test_every_pod_reaches_every_other(cluster: Cluster, request: pytest.FixtureRequest) -> None:
     cluster.until_all_reach_all(120)
     first = cluster.nodes["n1"].ns
@@ -39,3 +48,29 @@ def test_every_pod_reaches_every_other(cluster: Cluster, request: pytest.Fixture
     assert pod.can_ping(other, size=1480 - 28)
     first.do("link", "set", "tunl0", "down")  # with it go its routes
     until(lambda: pod.can_ping(other), "the tunnel is repaired", 60)
+
+
+@pytest.mark.parametrize("cluster", ["bird-cross", "agent-always"], indirect=True)
+def test_nodes_change(cluster: Cluster) -> None:
+    """One comes, one goes, one gets another name, one another address; the others' pods follow."""
+    cluster.start("n4", "1", 4).until_ready()
+    cluster.add_pod("n4", "a")
+    cluster.until_all_reach_all(120)
+    cluster.remove("n3")
+    until(lambda: not routes_to(cluster, "10.0.1.3"), "nobody sends to the node that is gone", 120)
+    cluster.rename("n4", "n4b").until_ready()
+    cluster.add_pod("n4b", "a")
+    cluster.until_all_reach_all(120)
+    cluster.move("n4b", "1", 4, 44)
+    until(lambda: not routes_to(cluster, "10.0.1.4"), "the others hear of it", 120)
+    cluster.until_all_reach_all(120)
+
+
+def routes_to(cluster: Cluster, address: str) -> list[object]:
+    """Routes to pods that the other nodes send to this node's address, through the tunnel or not."""
+    return [
+        route
+        for node in cluster.nodes.values()
+        for route in node.ns.routes(4)
+        if route.get("gateway") == address and route["dst"].startswith("10.65.")
+    ]

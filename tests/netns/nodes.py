@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cni_calico.nodeagent.status import read_status
+from cni_calico.nodeagent.status import read_status, since_boot, why_not_ready
 from tests.netns.agents import Store
 from tests.netns.namespaces import Namespace, until
 
@@ -33,12 +33,12 @@ class Node:
     store: Store
     process: subprocess.Popen[str] | None = None
     more: dict[str, str] = field(default_factory=dict)
+    bin_dir: Path | None = None  # frozen executables; None: the modules they are made from
 
     def environ(self) -> dict[str, str]:
         return {
             "PATH": os.environ["PATH"],
-            "DATASTORE_TYPE": "local",
-            "DATASTORE_PATH": str(self.store.path),
+            **self.store.environ(),
             "NODENAME": self.name,
             "IP": "autodetect",
             "CALICO_RUN_DIR": f"{self.root}/run",
@@ -63,7 +63,11 @@ class Node:
         return subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True, check=check, timeout=60)
 
     def _argv(self, *arguments: str) -> list[str]:
-        return ["nsenter", f"--net={self.ns.path}", sys.executable, "-m", "cni_calico.nodeagent.main", *arguments]
+        return [*self._program("calico-node", "cni_calico.nodeagent.main"), *arguments]
+
+    def _program(self, name: str, module: str) -> list[str]:
+        program = [sys.executable, "-m", module] if self.bin_dir is None else [str(self.bin_dir / name)]
+        return ["nsenter", f"--net={self.ns.path}", *program]
 
     def run(self) -> Node:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -72,7 +76,9 @@ class Node:
         return self
 
     def until_ready(self) -> Node:
-        until(lambda: self.calico_node("-felix-ready", check=False).returncode == 0, f"{self.name} is ready", 120)
+        """The agent says so in its file, then the probe, which is a process each time."""
+        until(lambda: not why_not_ready(self.status(), since_boot()), f"{self.name} has applied its network", 120)
+        until(lambda: self.calico_node("-felix-ready", check=False).returncode == 0, f"{self.name} is ready", 60)
         return self
 
     def status(self) -> dict[str, Any]:
@@ -103,8 +109,7 @@ class Node:
             "cniVersion": "1.0.0",
             "name": "calnet",
             "type": "calico",
-            "datastore_type": "local",
-            "datastore_path": str(self.store.path),
+            **self.store.conf(),
             "nodename_file": f"{self.root}/lib/nodename",
             "log_file_path": f"{self.root}/cni.log",
             "ipam_lock_file": f"{self.root}/run/ipam.lock",
@@ -116,14 +121,12 @@ class Node:
             "CNI_CONTAINERID": pod.container,
             "CNI_NETNS": pod.ns.path,
             "CNI_IFNAME": "eth0",
-            "CNI_PATH": "/opt/cni/bin",
+            "CNI_PATH": str(self.bin_dir or "/opt/cni/bin"),
             "CALICO_RUN_DIR": f"{self.root}/run",
             "CALICO_STATE_DIR": f"{self.root}/lib",
         }
-        argv = ["nsenter", f"--net={self.ns.path}", sys.executable, "-m", "cni_calico.plugin.main"]
-        done = subprocess.run(
-            argv, input=json.dumps(conf), env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60
-        )
+        argv, text = self._program("calico", "cni_calico.plugin.main"), json.dumps(conf)
+        done = subprocess.run(argv, input=text, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60)
         if done.returncode:
             raise RuntimeError(f"{command} on {self.name}: {done.stdout}{done.stderr}")
         return json.loads(done.stdout) if done.stdout.strip() else {}

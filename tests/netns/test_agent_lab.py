@@ -1,4 +1,6 @@
-"""Three nodes, each with its own ``calico-node run``, one datastore; pods made by the CNI plugin reach one another.
+"""Three nodes, each with its own ``calico-node run``, one etcd; pods made by the CNI plugin reach one another.
+
+All executables are the frozen ones.
 
 n1 and n2 are in one subnet, n3 in another behind a router that knows no pod's address.
 """
@@ -12,42 +14,40 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cni_calico.model.keys import ResourceKey
 from tests.netns.bird_cluster import Lab, make_lab
 from tests.netns.namespaces import Namespace, until
 from tests.netns.node_cluster import Cluster, start_cluster
 from tests.unit.nodeagent.fabric import pool
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.etcd, pytest.mark.bundle]
 
 
-def vxlan_cluster(lab: Lab, directory: Path, v4: str, v6: str) -> Cluster:
+def vxlan_cluster(lab: Lab, directory: Path, bundle: Path, v4: str, v6: str) -> Cluster:
     pools = (pool("10.65.0.0/16", v4, nat_outgoing=True), pool("fd65::/64", v6, nat_outgoing=True))
-    return start_cluster(lab, directory, pools)
+    return start_cluster(lab, directory, pools, bin_dir=bundle)
 
 
 @pytest.fixture(params=[("Always", "Always"), ("CrossSubnet", "CrossSubnet")], ids=["always", "cross-subnet"])
-def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest, tmp_path: Path, bundle: Path) -> Iterator[Cluster]:
     with make_lab(tmp_path) as lab:
-        yield vxlan_cluster(lab, tmp_path, *request.param)
+        yield vxlan_cluster(lab, tmp_path, bundle, *request.param)
 
 
 @pytest.fixture
-def always(tmp_path: Path) -> Iterator[Cluster]:
+def always(tmp_path: Path, bundle: Path) -> Iterator[Cluster]:
     with make_lab(tmp_path) as lab:
-        yield vxlan_cluster(lab, tmp_path, "Always", "Always")
+        yield vxlan_cluster(lab, tmp_path, bundle, "Always", "Always")
 
 
 def reaches(ns: Namespace, address: str) -> bool:
     return ns.run("ping", "-c1", "-W1", address, check=False).returncode == 0
 
 
-def test_every_pod_reaches_every_other(cluster: Cluster) -> None:
+def test_every_pod_reaches_every_other(cluster: Cluster, request: pytest.FixtureRequest) -> None:
     cluster.add_pod("n1", "b")
     cluster.until_all_reach_all()
     pods = cluster.pods
@@ -56,9 +56,11 @@ def test_every_pod_reaches_every_other(cluster: Cluster) -> None:
     (link,) = pods["n1-a"].ns.ip("link", "show", "dev", "eth0")
     assert link["mtu"] == 1430
     assert pods["n1-a"].can_ping(pods["n3-a"], size=1430 - 48)
-    devices = {entry["dst"]: entry.get("dev") for entry in cluster.nodes["n1"].ns.routes(4) if entry.get("gateway")}
-    mode = {device for dst, device in devices.items() if dst.startswith("10.65.")}
-    assert mode in ({"vxlan.calico"}, {"vxlan.calico", "eth0"})
+    cross = "cross" in request.node.name
+    for version, pools in ((4, "10.65."), (6, "fd65:")):
+        routes = [r for r in cluster.nodes["n1"].ns.routes(version) if r["dst"].startswith(pools) and r.get("gateway")]
+        tunnel = "vxlan.calico" if version == 4 else "vxlan-v6.calico"
+        assert {route["dev"] for route in routes} == ({tunnel, "eth0"} if cross else {tunnel})
 
 
 def test_pods_reach_the_world_masqueraded_and_one_another_not(always: Cluster) -> None:
@@ -112,10 +114,7 @@ def test_a_node_comes_and_goes(always: Cluster) -> None:
     fourth.until_ready()
     always.add_pod("n4", "a")
     always.until_all_reach_all()
-    third = always.nodes.pop("n3")
-    third.cni("DEL", always.pods.pop("n3-a"))
-    third.stop()
-    always.store.remove(ResourceKey("Node", "n3"))
+    always.remove("n3")
     until(
         lambda: all("10.0.1.3" not in node.ns.run("bridge", "fdb", "show").stdout for node in always.nodes.values()),
         "nobody sends to the node that is gone",
@@ -125,25 +124,14 @@ def test_a_node_comes_and_goes(always: Cluster) -> None:
 
 def test_a_nodes_address_changes(always: Cluster) -> None:
     always.until_all_reach_all()
-    third = always.nodes["n3"]
-    third.ns.do("addr", "del", "10.0.1.3/24", "dev", "eth0")
-    third.ns.do("addr", "add", "10.0.1.33/24", "dev", "eth0")
-    third.ns.do("route", "replace", "default", "via", "10.0.1.254")
+    always.move("n3", "1", 3, 33)
     until(lambda: "10.0.1.33" in always.nodes["n1"].ns.run("bridge", "fdb", "show").stdout, "the others hear of it", 20)
     always.until_all_reach_all()
 
 
 def test_a_node_under_another_name(always: Cluster) -> None:
     """Its pods are not the new node's: they go, and new ones are made."""
-    third = always.nodes.pop("n3")
-    third.cni("DEL", always.pods.pop("n3-a"))
-    third.stop()
-    always.store.remove(ResourceKey("Node", "n3"))
-    renamed = replace(third, name="n3b", process=None)
-    (renamed.root / "lib" / "nodename").unlink()
-    always.nodes["n3b"] = renamed.run()
-    always.lab.stack.callback(renamed.end)
-    renamed.until_ready()
+    always.rename("n3", "n3b").until_ready()
     always.add_pod("n3b", "a")
     always.until_all_reach_all()
 
