@@ -111,6 +111,7 @@ def test_a_second_pass_changes_nothing(host: Namespace, agent: Running) -> None:
     assert agent.log().splitlines()[len(lines) :] == []
 
 
+INTERVALS = ("ROUTE", "INTERFACE", "IPTABLES", "NFTABLES")
 TAMPERINGS = {
     "a route is deleted": ("ip route del 10.65.3.0/26", lambda ns: routes(ns) == MADE),
     "a blackhole is deleted": ("ip route del blackhole 10.65.1.0/26", lambda ns: routes(ns) == MADE),
@@ -167,6 +168,19 @@ TAMPERINGS = {
         "sh -c 'echo 0 > /proc/sys/net/ipv4/ip_forward'",
         lambda ns: ns.sysctl("ipv4/ip_forward") == "1" and ns.sysctl("ipv4/conf/calia/forwarding") == "1",
     ),
+    "IPv6 proxying is switched off": (
+        "sh -c 'echo 0 > /proc/sys/net/ipv6/conf/calia/proxy_ndp; echo 1 > /proc/sys/net/ipv6/conf/calia/accept_ra'",
+        lambda ns: ns.sysctl("ipv6/conf/calia/proxy_ndp") == "1" and ns.sysctl("ipv6/conf/calia/accept_ra") == "0",
+    ),
+    "the interface is taken down and up": (
+        "sh -c 'ip link set calia down; ip link set calia up'",
+        lambda ns: on_workload(ns) == {"10.65.1.5", "fd65::1:5"},
+    ),
+    "the MAC of IPv6's device is changed": (
+        "ip link set vxlan-v6.calico address 66:11:22:33:44:55",
+        lambda ns: (ns.link("vxlan-v6.calico") or {}).get("address") != "66:11:22:33:44:55" and routes(ns) == MADE,
+    ),
+    "every route of ours is flushed": ("ip route flush proto 80", lambda ns: routes(ns) == MADE),
     "proxy ARP is switched off": (
         "sh -c 'echo 0 > /proc/sys/net/ipv4/conf/calia/proxy_arp'",
         lambda ns: ns.sysctl("ipv4/conf/calia/proxy_arp") == "1",
@@ -174,11 +188,20 @@ TAMPERINGS = {
 }
 
 
+# what no notification tells of: the next full resync finds it
+UNNOTICED = {"the table is flushed", "the table is deleted", "a rule is added", "IPv6 proxying is switched off"}
+
+
 @pytest.mark.parametrize("what", TAMPERINGS)
-def test_tampering_is_repaired(host: Namespace, agent: Running, what: str) -> None:
+def test_tampering_is_repaired(host: Namespace, store: Store, tmp_path: Path, what: str) -> None:
+    """At once where the kernel tells of it (the resync is far away then), else within one period."""
     command, repaired = TAMPERINGS[what]
-    host.run(*shlex.split(command))
-    until(lambda: repaired(host), f"repaired: {what}", 10)
+    period = "1" if what in UNNOTICED else "3600"
+    intervals = dict.fromkeys((f"FELIX_{kind}REFRESHINTERVAL" for kind in INTERVALS), period)
+    with running(host, store, "n1", tmp_path / "n1", **intervals):
+        assert repaired(host)
+        host.run(*shlex.split(command))
+        until(lambda: repaired(host), f"repaired: {what}", 10)
 
 
 def test_what_is_not_ours_stays(host: Namespace, agent: Running) -> None:
