@@ -17,7 +17,7 @@ from cni_calico.kernel.files import Files
 from cni_calico.kernel.monitor import NEIGHBOURS, SETTINGS
 from cni_calico.log import Log
 from cni_calico.model.host import HostRoute
-from cni_calico.nodeagent.delta import Grace, plan_devices, plan_routes, plan_set
+from cni_calico.nodeagent.delta import Changes, Grace, plan_devices, plan_routes, plan_set
 from cni_calico.nodeagent.desired import Desired
 from cni_calico.nodeagent.desired_endpoints import Setting, is_workload_interface
 from cni_calico.nodeagent.encapsulation import IPIP, VXLAN
@@ -114,7 +114,7 @@ class Applier:
                     done.changed.append(f"changed {name}")
             except KernelError as e:
                 done.failed.append(str(e))
-        for name in removed:
+        for name in () if desired.additive else removed:
             try:
                 tunnels.remove_tunnel(name, deadline)
                 done.changed.append(f"removed {name}")
@@ -122,12 +122,14 @@ class Applier:
                 done.failed.append(str(e))
 
     def _apply_vteps(self, desired: Desired, deadline: Deadline, done: Pass) -> None:
-        wanted = (desired.neighbours, desired.forwarding)
+        wanted = (desired.neighbours, desired.forwarding, desired.additive)
         if wanted == self._vteps:
             return
         devices = [name for name in desired.devices if name != IPIP]
         neighbours, entries = tunnels.read_vteps(devices, deadline)
         hops, vteps = plan_set(desired.neighbours, neighbours), plan_set(desired.forwarding, entries)
+        if desired.additive:
+            hops, vteps = Changes(hops.add), Changes(vteps.add)
         if hops or vteps:
             failures = tunnels.apply_vteps((hops.add, hops.remove), (vteps.add, vteps.remove), deadline)
             done.failed += map(str, failures)
@@ -144,6 +146,9 @@ class Applier:
             return
         actual = host_routes.read_host_routes(deadline)
         planned = plan_routes(desired.routes, actual, felix)
+        if desired.additive:
+            gone = tuple(route for route in planned.remove if is_workload_interface(route.device, felix))
+            planned = Changes(planned.add, gone)
         held = {(route.dst, route.metric): route.device for route in actual}
         removed = set(planned.remove)
 
@@ -168,6 +173,8 @@ class Applier:
 
     def _write_mtu(self, desired: Desired, done: Pass) -> None:
         """What the CNI plugin gives to pods."""
+        if not desired.mtu:
+            return
         text = str(desired.mtu).encode()
         try:
             if self._files.read_bytes(self._mtu_file).strip() == text:

@@ -178,6 +178,8 @@ class BgpKeeper:
     def _build(self, snapshot: Snapshot, deadline: Deadline) -> BgpSnapshot:
         configurations, peers, filters, affinities = (cache.records() for cache in self._caches)
         self._require_readable_configuration()
+        if snapshot.own is None and snapshot.incomplete:
+            raise CorruptRecord(f"cannot read Node {self._node}: what was in force before stays")
         secrets, no_secrets = self._read_secrets(configurations.values(), peers.values(), deadline)
         services, no_services = self._read_services(configurations.values(), deadline)
         interfaces = [

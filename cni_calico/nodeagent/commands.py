@@ -12,22 +12,22 @@ from collections.abc import Mapping
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, IPAMError, KernelError
+from cni_calico.log import Log
 from cni_calico.nodeagent import status
 from cni_calico.nodeagent.completion import announce_shutdown
 from cni_calico.nodeagent.open import Opened, open_context, open_log
-from cni_calico.nodeagent.settings import parse_settings
+from cni_calico.nodeagent.settings import RUN_DIR, parse_settings
 from cni_calico.nodeagent.startup import run_startup
 from cni_calico.nodeagent.tunnels import allocate_tunnel_addresses
 
 BIRD_S = 2.0
-_TOPICS = {"doubts": "warning:", "warnings": "warning:", "problems": "problem:", "failed": "failed:"}
 
 
-def _open(environ: Mapping[str, str], part: str) -> Opened:
+def _open(environ: Mapping[str, str], part: str, *, running: bool = False) -> Opened:
     """A context whose waits end with SIGTERM."""
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    return open_context(environ, part, stopping.wait)
+    return open_context(environ, part, stopping.wait, running=running)
 
 
 def prepare_host(environ: Mapping[str, str], *, best_effort: bool) -> int:
@@ -46,17 +46,34 @@ def prepare_host(environ: Mapping[str, str], *, best_effort: bool) -> int:
 
 
 def start_up(environ: Mapping[str, str]) -> int:
-    """-startup."""
+    """-startup. Why it fails is left for the probes and ``calicoctl node status`` to tell."""
+    run_dir = environ.get("CALICO_RUN_DIR", "").strip() or RUN_DIR
+    try:
+        _start_up(environ)
+    except CalicoError as e:
+        _note_startup(run_dir, str(e))
+        raise
+    _note_startup(run_dir, "")
+    return 0
+
+
+def _start_up(environ: Mapping[str, str]) -> None:
     opened = _open(environ, "startup")
     try:
         run_startup(opened.context)
     finally:
         opened.context.store.close()
-    return 0
+
+
+def _note_startup(run_dir: str, text: str) -> None:
+    try:
+        status.write_startup_error(run_dir, text)
+    except OSError as e:
+        Log("info", context="startup: ").warning(f"cannot write to {run_dir}: {e.strerror or e}")
 
 
 def allocate_once(environ: Mapping[str, str], *, best_effort: bool = False) -> int:
-    """-allocate-tunnel-addrs-run-once. Raises IPAMError, unless that is to be told only."""
+    """-allocate-tunnel-addrs-run-once. Raises IPAMError, DatastoreError, unless that is to be told only."""
     opened = _open(environ, "tunnel-addrs")
     try:
         if opened.context.settings.backend != "none":
@@ -64,9 +81,11 @@ def allocate_once(environ: Mapping[str, str], *, best_effort: bool = False) -> i
             if opened.context.settings.use_pod_cidr and opened.context.kubernetes is not None:
                 pod_cidr = opened.context.kubernetes.read_facts(opened.context.deadline()).pod_cidr_v4
             allocate_tunnel_addresses(opened.context, opened.node, pod_cidr=pod_cidr)
-    except IPAMError:  # told already
+    except CalicoError as e:  # the agent tries it again
         if not best_effort:
             raise
+        if not isinstance(e, IPAMError):  # else it was told already
+            opened.context.log.error(f"the node's tunnel addresses are not brought in order: {e}")
     finally:
         opened.context.store.close()
     return 0
@@ -87,7 +106,7 @@ def configure_once(environ: Mapping[str, str]) -> int:
 
 def shut_down(environ: Mapping[str, str]) -> int:
     """-shutdown."""
-    opened = _open(environ, "shutdown")
+    opened = _open(environ, "shutdown", running=True)
     try:
         announce_shutdown(opened.context)
     finally:
@@ -97,8 +116,8 @@ def shut_down(environ: Mapping[str, str]) -> int:
 
 def describe_status(environ: Mapping[str, str]) -> str:
     """-show-status: what the agent and BIRD say."""
-    settings = parse_settings(environ)
-    fields = status.read_status(settings.run_dir)
+    run_dir = environ.get("CALICO_RUN_DIR", "").strip() or RUN_DIR
+    fields = status.read_status(run_dir)
     why = status.why_not_ready(fields, status.since_boot())
     lines = [f"node:       {fields.get('node', 'unknown')}", f"agent:      {why or 'ready'}"]
     lines.append(f"datastore:  {fields.get('datastore_error') or 'in sync'}")
@@ -106,8 +125,9 @@ def describe_status(environ: Mapping[str, str]) -> str:
     lines.append("tunnels:    " + (", ".join(f"{name} {address}" for name, address in devices.items()) or "none"))
     lines.append(f"MTU:        {fields.get('mtu', 'unknown')}")
     lines.append(f"routes:     {fields.get('routes', 'unknown')}")
-    lines.append(f"BGP:        {fields.get('bgp') or _describe_bird(settings.run_dir)}")
+    lines.append(f"BGP:        {fields.get('bgp') or _describe_bird(run_dir)}")
     for heading, topic in (
+        ("warning", "environment"),
         ("warning", "doubts"),
         ("warning", "warnings"),
         ("BGP", "bgp_problems"),

@@ -41,7 +41,10 @@ class Nat:
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """``routes_enabled`` False: routes are left alone. ``mtu`` is for workloads (/var/lib/calico/mtu)."""
+    """``routes_enabled`` False: routes are left alone. ``mtu`` is for workloads (/var/lib/calico/mtu), 0: unknown.
+
+    ``additive``: tunnel devices, their neighbours and routes through the fabric are made and changed, none is removed.
+    """
 
     devices: dict[str, TunnelDevice] = field(default_factory=dict)
     routes: frozenset[HostRoute] = frozenset()
@@ -52,6 +55,7 @@ class Desired:
     forward_prefixes: tuple[str, ...] = ()
     mtu: int = 0
     routes_enabled: bool = True
+    additive: bool = False
     problems: tuple[str, ...] = ()
 
 
@@ -67,11 +71,12 @@ def desired_state(
     devices: dict[str, TunnelDevice] = {}
     neighbours: set[NeighbourEntry] = set()
     entries: set[ForwardingEntry] = set()
-    if own is None:
+    unknown = own is None and snapshot.incomplete
+    if own is None and not unknown:
         problems.append(f"there is no Node {snapshot.node}: run calico-node -startup")
-    elif backend != "none":
+    elif own is not None and backend != "none":
         devices, found = encapsulation.desired_devices(own, snapshot.pools, interfaces, felix, backend)
-        problems += found
+        problems += encapsulation.pool_problems(snapshot.pools) + found
         for family in _families(felix):
             fabric = _fabric(snapshot, family, interfaces, frozenset(devices), felix, backend)
             routes |= desired_routes.desired_remote_routes(fabric, snapshot.blocks)
@@ -87,8 +92,9 @@ def desired_state(
         settings=tuple(settings),
         nat=tuple(desired_nat(snapshot, family, felix) for family in _families(felix)),
         forward_prefixes=felix.interface_prefixes,
-        mtu=encapsulation.workload_mtu(own, snapshot.pools, interfaces, felix, backend),
+        mtu=0 if unknown else encapsulation.workload_mtu(own, snapshot.pools, interfaces, felix, backend),
         routes_enabled=not felix.route_sync_disabled,
+        additive=snapshot.incomplete,
         problems=tuple(problems),
     )
 

@@ -132,10 +132,12 @@ def _cni_server(chosen: set[str]) -> int:
 
 def _supervise(chosen: set[str]) -> int:
     from cni_calico.log import Log
+    from cni_calico.nodeagent.bird.probes import NODENAME_FILE
     from cni_calico.nodeagent.supervisor import Supervisor, services_of_run
 
     command = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "cni_calico.nodeagent.main"]
-    services = services_of_run(startup="run" in chosen)
+    nodename_file = os.environ.get("CALICO_NODENAME_FILE", "").strip() or NODENAME_FILE
+    services = services_of_run(startup="run" in chosen, was_set_up=lambda: os.path.exists(nodename_file))
     return Supervisor(services, command, os.environ, Log("info", context="supervisor: ")).run()
 
 

@@ -16,7 +16,13 @@ from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.felix import parse_felix
 from cni_calico.nodeagent.kubernetes_node import ApiNode
 from cni_calico.nodeagent.node_name import read_node_name
-from cni_calico.nodeagent.settings import NodeSettings, parse_settings, with_kubernetes_access, without_effect
+from cni_calico.nodeagent.settings import (
+    NodeSettings,
+    parse_running_settings,
+    parse_settings,
+    with_kubernetes_access,
+    without_effect,
+)
 
 if TYPE_CHECKING:
     from cni_calico.datastore.client import Datastore
@@ -27,8 +33,11 @@ _TOKEN_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 @dataclass(frozen=True, slots=True)
 class Opened:
+    """``wrong`` is what of the environment is not used because it cannot be."""
+
     context: Context
     node: str
+    wrong: tuple[str, ...] = ()
 
 
 def open_log(settings: NodeSettings, part: str) -> Log:
@@ -39,11 +48,16 @@ def open_log(settings: NodeSettings, part: str) -> Log:
     return log
 
 
-def open_context(environ: Mapping[str, str], part: str, wait: Callable[[float], bool]) -> Opened:
-    """Everything a part works with. Raises InvalidConfig, DatastoreError."""
-    settings = parse_settings(environ)
+def open_context(
+    environ: Mapping[str, str], part: str, wait: Callable[[float], bool], *, running: bool = False
+) -> Opened:
+    """Everything a part works with; ``running`` parts go on without most variables that are wrong.
+
+    Raises InvalidConfig, DatastoreError.
+    """
+    settings, wrong = parse_running_settings(environ) if running else (parse_settings(environ), ())
     log = open_log(settings, part)
-    for text in without_effect(environ):
+    for text in (*(f"not used: {text}" for text in wrong), *without_effect(environ)):
         log.warning(text)
     config = with_kubernetes_access(parse_datastore(Fields({}), environ), environ)
     felix = parse_felix(environ).settings
@@ -58,9 +72,9 @@ def open_context(environ: Mapping[str, str], part: str, wait: Callable[[float], 
     node = read_node_name(settings, context.files)
     store = kubernetes_store(config, environ, context.store)
     if store is None:
-        return Opened(context, node)
+        return Opened(context, node, wrong)
     kubernetes = ApiNode(store.api, settings.k8s_node_ref or node)
-    return Opened(replace(context, kubernetes=kubernetes, kubernetes_store=store), node)
+    return Opened(replace(context, kubernetes=kubernetes, kubernetes_store=store), node, wrong)
 
 
 def kubernetes_store(

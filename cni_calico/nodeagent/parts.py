@@ -37,7 +37,7 @@ class Parts:
         self.stopping = threading.Event()
         self.failed = False
         self._chosen = chosen
-        opened = open_context(environ, "agent", self.stopping.wait)
+        opened = open_context(environ, "agent", self.stopping.wait, running=True)
         self.context, self.node = opened.context, opened.node
         self._log = self.context.log
         settings = self.context.settings
@@ -45,6 +45,7 @@ class Parts:
         self._metrics = Metrics(self._numbers, settings.run_dir, settings.state_dir)
         self._doors = Doors(self._log)
         self._agent = Agent(self.context, self.node, environ, self._numbers, on_snapshot=self._follow)
+        self._agent.facts["environment"] = list(opened.wrong)
         self._tunnels = TunnelKeeper(self.context, self.node)
         bgp_environment = parse_bgp_environment(environ, node_name=self.node)
         self._bgp = BgpKeeper(self.context, self.node, bgp_environment, facts=self._agent.facts)

@@ -1,14 +1,15 @@
 """PURE: every environment variable of calico-node, typed and validated; docs/node-environment.md is made of this table.
 
 Rule: an invalid value is an error that names the variable, the value and what was expected, and all of them are told
-at once; a variable that is empty counts as not set. FELIX_ variables have a table of their own (felix.py).
+at once; a variable that is empty counts as not set. Start-up stops at such an error, what runs on a node that was set
+up before goes on without the variable. FELIX_ variables have a table of their own (felix.py).
 """
 
 # ruff: noqa: RUF009 -- a call in a class body declares a field
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -201,6 +202,9 @@ class NodeSettings:
     state_dir: str = setting("CALICO_STATE_DIR", TEXT, STATE_DIR, "Directory of what outlives a reboot.")
 
 
+# Whether there is BGP, and where tunnel addresses come from: nothing runs on a guess about these.
+_DECISIVE = frozenset(("CALICO_NETWORKING_BACKEND", "USE_POD_CIDR"))
+
 # Read by the parts that open connections (cni/netconf.py, with_kubernetes_access); listed here for the reference page.
 DATASTORE_VARIABLES: tuple[tuple[str, str, str, str], ...] = (
     (
@@ -237,9 +241,33 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 
 
 def parse_settings(environ: Mapping[str, str]) -> NodeSettings:
-    """Raises InvalidConfig naming every variable that is wrong."""
+    """What start-up goes by. Raises InvalidConfig naming every variable that is wrong."""
+    values, wrong = _parse_each(environ)
+    settings = NodeSettings(**values)
+    problems = [*wrong.values(), *_contradictions(settings)]
+    if problems:
+        raise _refusal(problems)
+    return settings
+
+
+def parse_running_settings(environ: Mapping[str, str]) -> tuple[NodeSettings, tuple[str, ...]]:
+    """What the services of a node that was set up before go by, and what is wrong with it.
+
+    A wrong variable counts as not set, which mostly means that what is stored stays. Raises InvalidConfig for the few
+    of which a wrong guess would change what other nodes rely on.
+    """
+    values, wrong = _parse_each(environ)
+    settings = NodeSettings(**values)
+    decisive = [text for name, text in wrong.items() if name in _DECISIVE]
+    if decisive:
+        raise _refusal(decisive)
+    return settings, (*wrong.values(), *_contradictions(settings))
+
+
+def _parse_each(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """(value by attribute, what is wrong by variable)"""
     values: dict[str, Any] = {}
-    problems = []
+    wrong: dict[str, str] = {}
     for item in settings_of(NodeSettings):
         text = environ.get(item.name, "").strip()
         if not text:
@@ -247,15 +275,15 @@ def parse_settings(environ: Mapping[str, str]) -> NodeSettings:
         try:
             values[item.attribute] = item.kind.parse(text)
         except ValueError as e:
-            problems.append(f"{item.name}={text!r}: {e}")
-    settings = NodeSettings(**values)
-    problems += _contradictions(settings)
-    if problems:
-        raise InvalidConfig(
-            "cannot use the environment of calico-node: " + "; ".join(problems),
-            details="docs/node-environment.md lists every variable with what it accepts",
-        )
-    return settings
+            wrong[item.name] = f"{item.name}={text!r}: {e}"
+    return values, wrong
+
+
+def _refusal(problems: Sequence[str]) -> InvalidConfig:
+    return InvalidConfig(
+        "cannot use the environment of calico-node: " + "; ".join(problems),
+        details="docs/node-environment.md lists every variable with what it accepts",
+    )
 
 
 def _contradictions(settings: NodeSettings) -> list[str]:

@@ -26,7 +26,10 @@ class BlockRoute:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """``endpoints`` are this node's; ``policies`` counts the policies that nobody enforces here."""
+    """``endpoints`` are this node's; ``policies`` counts the policies that nobody enforces here.
+
+    ``incomplete``: a Node, pool or block is there but cannot be read.
+    """
 
     node: str
     nodes: Mapping[str, Node] = field(default_factory=dict)
@@ -37,6 +40,7 @@ class Snapshot:
     felix_default: Mapping[str, Any] | None = None
     policies: int = 0
     problems: tuple[str, ...] = ()
+    incomplete: bool = False
 
     @property
     def own(self) -> Node | None:

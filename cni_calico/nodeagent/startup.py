@@ -53,7 +53,7 @@ class _Facts:
 
 
 def run_startup(context: Context) -> Started:
-    """The whole start-up. Raises InvalidConfig, DatastoreError, KernelError, OSError; see the rule above."""
+    """The whole start-up. Raises InvalidConfig, NodeNotSetUp, DatastoreError, KernelError; see the rule above."""
     name = read_node_name(context.settings, context.files)
     if context.settings.wait_for_datastore:
         wait_for_datastore(context)

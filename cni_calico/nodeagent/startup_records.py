@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from cni_calico.errors import NodeNotSetUp
 from cni_calico.model.codec import encode_pool
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import IPPool
@@ -76,13 +77,16 @@ def _cluster_types(context: Context, facts: KubernetesFacts) -> tuple[str, ...]:
 
 
 def write_node_name(context: Context, name: str) -> None:
+    """Make the directories and write the nodename file. Raises NodeNotSetUp."""
     settings, files = context.settings, context.files
-    for directory in (settings.run_dir, settings.state_dir, settings.log_dir):
-        files.make_directory(directory, 0o755)
     path = settings.nodename_file
     try:
-        if files.read_bytes(path) == name.encode():
-            return
-    except OSError:
-        pass
-    files.write_atomic(path, name.encode(), 0o644)
+        for directory in (settings.run_dir, settings.state_dir, settings.log_dir):
+            files.make_directory(directory, 0o755)
+        if not files.exists(path) or files.read_bytes(path) != name.encode():
+            files.write_atomic(path, name.encode(), 0o644)
+    except OSError as e:
+        raise NodeNotSetUp(
+            f"cannot write the nodename file: {e.filename or path}: {e.strerror or e}",
+            details="start-up is tried again; CNI calls fail until the file is there",
+        ) from e

@@ -1,5 +1,7 @@
 """What the agent says about itself, in a file that probes, ``calicoctl node status`` and metrics read.
 
+Start-up, which comes before there is an agent, leaves a file with the reason while it fails.
+
 Rule: imports next to nothing, because probes are started often and have a second. Times are seconds since boot, which
 all processes of the host share. A file that is missing, old or unreadable means: not running.
 """
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 NAME = "agent-status.json"
+STARTUP_NAME = "startup-error"
 HEARTBEAT_S = 5.0
 STALE_S = 60.0  # a full resync of a large node, on a busy host
 
@@ -30,9 +33,21 @@ def path_in(run_dir: str) -> str:
 
 def write_status(run_dir: str, fields: Mapping[str, Any]) -> None:
     """Replace the file; a crash in between leaves the old one. Raises OSError."""
-    target = path_in(run_dir)
+    _replace(path_in(run_dir), json.dumps({**fields, "pid": os.getpid(), "updated": since_boot()}).encode())
+
+
+def write_startup_error(run_dir: str, text: str) -> None:
+    """Say why start-up fails; "": it does not. Raises OSError."""
+    target = f"{run_dir}/{STARTUP_NAME}"
+    if text:
+        os.makedirs(run_dir, mode=0o755, exist_ok=True)
+        _replace(target, text.encode())
+    elif os.path.exists(target):
+        os.unlink(target)
+
+
+def _replace(target: str, data: bytes) -> None:
     temporary = f"{target}.{os.getpid()}.new"
-    data = json.dumps({**fields, "pid": os.getpid(), "updated": since_boot()}).encode()
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         os.write(fd, data)
@@ -42,19 +57,29 @@ def write_status(run_dir: str, fields: Mapping[str, Any]) -> None:
 
 
 def read_status(run_dir: str) -> dict[str, Any]:
-    """The fields, {} when there are none to be had."""
+    """The fields, {} when there are none to be had; "startup_error" is why start-up failed the last time."""
     try:
-        with open(path_in(run_dir), "rb") as file:
-            fields = json.loads(file.read())
-    except (OSError, ValueError):
-        return {}
-    return fields if isinstance(fields, dict) else {}
+        fields = json.loads(_read(path_in(run_dir)))
+    except ValueError:
+        fields = {}
+    failing = _read(f"{run_dir}/{STARTUP_NAME}").decode(errors="replace")
+    return {**(fields if isinstance(fields, dict) else {}), **({"startup_error": failing} if failing else {})}
+
+
+def _read(path: str) -> bytes:
+    """Nothing when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def why_not_live(fields: Mapping[str, Any], now: float) -> str:
     """Why the agent is not alive, "" when it is."""
-    if not fields:
-        return "the agent has not started: it has written no status"
+    if "updated" not in fields:
+        failing = fields.get("startup_error")
+        return "the agent has not started: " + (f"start-up fails: {failing}" if failing else "it has written no status")
     age = now - _number(fields.get("updated"))
     if not -1 <= age < STALE_S:
         return f"the agent last gave a sign of life {age:.0f} s ago"
@@ -66,6 +91,8 @@ def why_not_ready(fields: Mapping[str, Any], now: float) -> str:
     why = why_not_live(fields, now)
     if why:
         return why
+    if fields.get("startup_error"):
+        return f"start-up fails: {fields['startup_error']}"
     if not fields.get("synced"):
         error = fields.get("datastore_error")
         return "the agent has not applied the network yet" + (f": {error}" if error else "")

@@ -25,12 +25,16 @@ _TICK_S = 0.25
 
 @dataclass(slots=True)
 class Service:
-    """A process to keep running. ``once``: it is to succeed once; what comes ``after`` it waits for that."""
+    """A process to keep running. ``once``: it is to succeed once; what comes ``after`` it waits for that.
+
+    ``anyway`` tells whether it need not wait any longer once that has failed.
+    """
 
     name: str
     arguments: Sequence[str]
     once: bool = False
     after: str = ""
+    anyway: Callable[[], bool] = lambda: False
     child: Child | None = None
     restarts: int = 0
     done: bool = False
@@ -91,7 +95,8 @@ class Supervisor:
                 self._start(service, now)
 
     def _may_start(self, service: Service) -> bool:
-        return not service.after or any(other.name == service.after and other.done for other in self.services)
+        first = next((other for other in self.services if other.name == service.after), None)
+        return first is None or first.done or (first.restarts > 0 and service.anyway())
 
     def _start(self, service: Service, now: float) -> None:
         try:
@@ -135,15 +140,19 @@ class Supervisor:
                 self._log.error(str(e))
 
 
-def services_of_run(*, startup: bool) -> list[Service]:
-    """The processes of ``calico-node run``; the CNI server needs nobody's permission to answer."""
+def services_of_run(*, startup: bool, was_set_up: Callable[[], bool] = lambda: False) -> list[Service]:
+    """The processes of ``calico-node run``; the CNI server needs nobody's permission to answer.
+
+    ``was_set_up``: whether start-up succeeded here before. Then its failure is no reason to leave the node's workloads
+    without an agent, and other nodes without routes to them.
+    """
     services = [Service("the CNI server", ["-cni-server"])]
     parts = ["-felix", "-confd", "-allocate-tunnel-addrs", "-monitor-addresses", "-monitor-token", "-complete-startup"]
     if startup:
         # a node without a tunnel address (its pool is full) is still a node: the agent goes on trying
         first = ["-startup", "-allocate-tunnel-addrs-run-once", "-best-effort"]
         services.append(Service("start-up", first, once=True))
-        services.append(Service("the agent", parts, after="start-up"))
+        services.append(Service("the agent", parts, after="start-up", anyway=was_set_up))
     else:
         services.append(Service("the agent", parts))
     return services

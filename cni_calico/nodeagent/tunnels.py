@@ -2,7 +2,8 @@
 
 Rule: an address is told only while its allocation is ours: it is allocated before it is written to the Node, and
 cleared there before it is released. The handle's name is the truth about what is ours, so a start that was interrupted
-between the two steps finds its address again. Source: SPEC "Tunnels".
+between the two steps finds its address again. While a pool cannot be read, nothing is given back: the address may be of
+that pool. Source: SPEC "Tunnels".
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ class Kind:
 
     def handle_of(self, node: str) -> str:
         return f"{self.handle}-{node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    readable: Sequence[IPPool]
+    complete: bool
 
 
 KINDS = (
@@ -86,15 +93,17 @@ def allocate_tunnel_addresses(context: Context, node: str, *, pod_cidr: IPv4Netw
     return tuple(changed)
 
 
-def _read_pools(context: Context) -> list[IPPool]:
-    pools = []
+def _read_pools(context: Context) -> Pools:
+    """By name; ``complete`` False: some cannot be read."""
+    pools, complete = [], True
     for item in context.store.list(ResourceList("IPPool"), context.deadline()).items:
         try:
             assert isinstance(item.key, ResourceKey)
             pools.append(decode_pool(item.key, item.value))
         except CorruptRecord as e:
             context.log.warning(f"{e}; no tunnel address is taken from it")
-    return sorted(pools, key=lambda pool: pool.metadata.name)
+            complete = False
+    return Pools(sorted(pools, key=lambda pool: pool.metadata.name), complete)
 
 
 def _bring_in_order(
@@ -102,7 +111,7 @@ def _bring_in_order(
     allocator: Allocator,
     kind: Kind,
     name: str,
-    pools: Sequence[IPPool],
+    pools: Pools,
     pod_cidr: IPv4Network | None,
 ) -> list[str]:
     deadline = context.deadline()
@@ -110,12 +119,14 @@ def _bring_in_order(
     if stored is None:
         return []  # start-up makes the record first
     node = decode_node(key_of(name), stored.value)
-    usable = select_tunnel_pools(kind, node, pools)
+    usable = select_tunnel_pools(kind, node, pools.readable)
     told: Address | None = getattr(node, kind.field)
     if context.settings.use_pod_cidr:
         wanted = pod_cidr.network_address + 1 if usable and pod_cidr is not None and kind.name == "IPIP" else None
         return _tell(context, kind, name, wanted) if wanted is not None else []
     held = [item.address for item in allocator.addresses_of(kind.handle_of(name), deadline)]
+    if not pools.complete and (held or told is not None):
+        return []
     if not usable:
         return _give_back(context, allocator, kind, name, told, held)
     good = [address for address in held if _in_pools(address, usable)]

@@ -1,7 +1,8 @@
 """The agent's view of the datastore: one cache per listing, one Snapshot out of all of them.
 
 Rule: nothing is applied before every listing was read once; afterwards an outage freezes the view (``healthy`` says
-so). Changes only call ``on_change``; what changed is not told, the snapshot is.
+so). Changes only call ``on_change``; what changed is not told, the snapshot is. A record that becomes unreadable keeps
+what it said before; one that was never readable is left out, and ``incomplete`` says that something is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.client import Datastore, Versioned
 from cni_calico.deadline import Deadline
+from cni_calico.errors import CorruptRecord
 from cni_calico.model.codec import decode_block, decode_endpoint, decode_node, decode_pool, decode_resource
 from cni_calico.model.keys import BlockKey, BlockList, Key, ListKey, ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.resources import IPPool, Node, Resource, WorkloadEndpoint
@@ -54,6 +56,7 @@ class Sources:
         self.node = node
         self._on_change = on_change
         self._corrupt: dict[Key, str] = {}
+        self._missing: set[Key] = set()  # those of them of which nothing is known
         self._caches: list[Cache[Any]] = []
         self._nodes: Cache[Node] = self._cache(store, ResourceList("Node"), _node)
         self._pools: Cache[IPPool] = self._cache(store, ResourceList("IPPool"), _pool)
@@ -67,11 +70,22 @@ class Sources:
         ]
 
     def _cache(self, store: Datastore, listing: ListKey, decode: Callable[[Versioned], Any]) -> Cache[Any]:
+        cache: Cache[Any] | None = None  # its thread may decode before we have it
+
         def decode_again(item: Versioned) -> Any:
             self._corrupt.pop(item.key, None)
-            return decode(item)
+            self._missing.discard(item.key)
+            try:
+                return decode(item)
+            except CorruptRecord as e:
+                before = None if cache is None else cache.record(item.key)
+                if before is None:
+                    self._missing.add(item.key)
+                    raise
+                self._note(item.key, f"{e}; what it said before stays in force")
+                return before
 
-        cache: Cache[Any] = Cache(
+        cache = Cache(
             store, listing, decode=decode_again, on_change=self._changed, corrupt=self._note, keep_documents=False
         )
         self._caches.append(cache)
@@ -117,13 +131,20 @@ class Sources:
             felix_default=felix.get("default"),
             policies=sum(len(cache.records()) for cache in self._policies),
             problems=self._problems(),
+            incomplete=self._is_incomplete(),
         )
+
+    def _is_incomplete(self) -> bool:
+        """Whether a Node, pool or block cannot be read: what it asks for may be in the kernel already."""
+        caches: tuple[Cache[Any], ...] = (self._nodes, self._pools, self._blocks)
+        return any(cache.get(key) is not None for key in list(self._missing) for cache in caches)
 
     def _problems(self) -> tuple[str, ...]:
         """Records that cannot be read, as long as they are there."""
         for key in list(self._corrupt):
             if all(cache.get(key) is None for cache in self._caches):
                 self._corrupt.pop(key, None)
+                self._missing.discard(key)
         return tuple(sorted(self._corrupt.values()))
 
     def wait_synced(self, deadline: Deadline) -> None:

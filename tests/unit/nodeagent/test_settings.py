@@ -7,7 +7,13 @@ import pytest
 
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.settings import DatastoreConfig
-from cni_calico.nodeagent.settings import NodeSettings, parse_settings, with_kubernetes_access, without_effect
+from cni_calico.nodeagent.settings import (
+    NodeSettings,
+    parse_running_settings,
+    parse_settings,
+    with_kubernetes_access,
+    without_effect,
+)
 from cni_calico.nodeagent.settings_page import render_page
 from cni_calico.nodeagent.variables import parse_duration_s, settings_of
 
@@ -93,6 +99,24 @@ def test_all_wrong_values_are_named_at_once():
     with pytest.raises(InvalidConfig) as error:
         parse_settings({"IP": "x", "AS": "y", "CALICO_IPV4POOL_BLOCK_SIZE": "z"})
     assert all(text in str(error.value) for text in ("IP='x'", "AS='y'", "CALICO_IPV4POOL_BLOCK_SIZE='z'"))
+
+
+def test_what_runs_already_goes_on_without_what_is_wrong():
+    settings, wrong = parse_running_settings(
+        {"AS": "high", "IP": "x", "CALICO_IPV4POOL_BLOCK_SIZE": "33", "CALICO_NETWORKING_BACKEND": "vxlan"}
+    )
+    assert (settings.as_number, settings.ip.mode, settings.backend) == (None, "keep", "vxlan")
+    assert [text.partition("=")[0] for text in wrong] == ["IP", "AS", "CALICO_IPV4POOL_BLOCK_SIZE"]
+    assert parse_running_settings({"AS": "1"}) == (parse_settings({"AS": "1"}), ())
+    _, wrong = parse_running_settings({"NO_DEFAULT_POOLS": "true", "CALICO_IPV6POOL_CIDR": "fd00::/48"})
+    assert len(wrong) == 1 and "NO_DEFAULT_POOLS=true cannot stand together" in wrong[0]
+
+
+@pytest.mark.parametrize("variable", ["CALICO_NETWORKING_BACKEND", "USE_POD_CIDR"])
+def test_nothing_runs_on_a_guess_about_what_other_nodes_rely_on(variable):
+    with pytest.raises(InvalidConfig, match=f"{variable}='maybe'") as error:
+        parse_running_settings({variable: "maybe", "AS": "high"})
+    assert "AS=" not in str(error.value)
 
 
 def test_every_variable_has_a_meaning_and_a_section():

@@ -51,6 +51,20 @@ def test_no_file_and_a_broken_file(tmp_path):
     assert status.read_status(str(tmp_path)) == {}
 
 
+def test_why_startup_fails_is_told_until_it_succeeds(tmp_path):
+    run_dir = f"{tmp_path}/run"  # start-up may be the first to write there
+    status.write_startup_error(run_dir, "AS='high': no")
+    fields = status.read_status(run_dir)
+    assert status.why_not_live(fields, 1.0) == "the agent has not started: start-up fails: AS='high': no"
+    status.write_status(run_dir, {**GOOD})
+    fields = status.read_status(run_dir)
+    assert status.why_not_live(fields, status.since_boot()) == ""  # it was set up before: it runs, and is not ready
+    assert status.why_not_ready(fields, status.since_boot()) == "start-up fails: AS='high': no"
+    for _ in range(2):
+        status.write_startup_error(run_dir, "")
+    assert status.why_not_ready(status.read_status(run_dir), status.since_boot()) == ""
+
+
 def test_written_and_read(tmp_path):
     status.write_status(str(tmp_path), GOOD)
     fields = status.read_status(str(tmp_path))

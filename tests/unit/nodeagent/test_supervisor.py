@@ -16,7 +16,10 @@ PROGRAM = """
 import os, sys
 from cni_calico.log import Log
 from cni_calico.nodeagent.supervisor import Service, Supervisor
-services = [Service(name, ["-c", script], once=once, after=after) for name, script, once, after in {services!r}]
+services = [
+    Service(name, ["-c", script], once=once, after=after, anyway=lambda paths=paths: any(map(os.path.exists, paths)))
+    for name, script, once, after, *paths in {services!r}
+]
 sys.exit(Supervisor(services, ["/bin/sh"], os.environ, Log("info")).run())
 """
 LONG = "trap 'echo {0} stopped >> {1}; exit 0' TERM; echo {0} $$ >> {1}; while :; do sleep 0.1; done"
@@ -67,6 +70,18 @@ def test_what_comes_after_waits_for_a_success(start, tmp_path):
     assert lines(notes)[-1] == "second stopped"
 
 
+def test_what_need_not_wait_starts_once_the_first_has_failed(start, tmp_path):
+    notes, known, gate = tmp_path / "notes", tmp_path / "known", tmp_path / "gate"
+    known.touch()
+    once = f"while ! test -e {gate}; do sleep 0.05; done; echo failed >> {notes}; exit 1"
+    running = start(("first", once, True, ""), ("second", LONG.format("second", notes), False, "first", str(known)))
+    until(lambda: running.process.poll() is None, "it runs")
+    gate.touch()
+    until(lambda: any(line.startswith("second") for line in lines(notes)), "the second starts")
+    assert lines(notes)[0] == "failed"
+    assert running.stop()[0] == 0
+
+
 def test_a_child_that_ends_is_started_again(start, tmp_path):
     notes = tmp_path / "notes"
     running = start(("one", LONG.format("one", notes), False, ""))
@@ -114,4 +129,6 @@ def test_pauses_grow_and_a_good_run_resets_them():
 def test_the_services_of_run():
     cni, first, agent = services_of_run(startup=True)
     assert (cni.after, first.once, agent.after) == ("", True, first.name)
+    assert not agent.anyway()
+    assert services_of_run(startup=True, was_set_up=lambda: True)[2].anyway()
     assert [service.after for service in services_of_run(startup=False)] == ["", ""]

@@ -234,3 +234,18 @@ def test_host_local_addresses():
     assert world.told() == ("10.244.1.1", None, None)
     assert world.held() == {}
     assert world.run() == ()
+
+
+def test_a_pool_that_cannot_be_read_gives_nothing_back():
+    world = World()
+    world.pools(VXLAN4)
+    world.run()
+    told, held = world.told(), world.held()
+    assert told[1] is not None
+    document = encode_pool(VXLAN4)
+    world.put(ResourceKey("IPPool", VXLAN4.metadata.name), {**document, "spec": {**document["spec"], "blockSize": "x"}})
+    assert world.run() == ()
+    assert (world.told(), world.held()) == (told, held)
+    world.pools()  # it is gone now
+    world.run()
+    assert world.told() == (None, None, None) and world.held() == {}

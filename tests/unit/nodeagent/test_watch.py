@@ -1,0 +1,91 @@
+"""The agent's view of the datastore when records become unreadable: what they said before stays, the rest goes on."""
+
+import threading
+
+import pytest
+
+from cni_calico.datastore.client import Write
+from cni_calico.deadline import Deadline
+from cni_calico.model.codec import encode_node, encode_pool
+from cni_calico.model.keys import ResourceKey
+from cni_calico.nodeagent.watch import Sources
+from tests.fakes.memory_store import MemoryStore
+from tests.netns.namespaces import until
+from tests.unit.nodeagent.fabric import node, pool
+
+NODE, OTHER, POOL = ResourceKey("Node", "n1"), ResourceKey("Node", "n2"), ResourceKey("IPPool", "p")
+WRONG_NODE = {"metadata": {"name": "n2"}, "spec": {"bgp": {"ipv4Address": 7}}}
+WRONG_POOL = {"metadata": {"name": "p"}, "spec": {"cidr": "10.65.0.0/16", "blockSize": 122}}
+
+
+def named_pool():
+    return {**encode_pool(pool("10.65.0.0/16", "Always")), "metadata": {"name": "p"}}
+
+
+@pytest.fixture
+def store():
+    made = MemoryStore()
+    made.elsewhere(Write.put(NODE, encode_node(node("n1", "10.0.0.1/24"))))
+    made.elsewhere(Write.put(OTHER, encode_node(node("n2", "10.0.0.2/24"))))
+    made.elsewhere(Write.put(POOL, named_pool()))
+    return made
+
+
+@pytest.fixture
+def watch(store):
+    """Starts to look at the store, whatever is in it then."""
+    started = []
+
+    def start():
+        started.append(Sources(store, "n1", threading.Event().set))
+        started[-1].wait_synced(Deadline.after(10))
+        return started[-1]
+
+    yield start
+    for sources in started:
+        sources.stop()
+
+
+def test_what_becomes_unreadable_keeps_what_it_said(store, watch):
+    sources = watch()
+    first = sources.snapshot()
+    store.elsewhere(Write.put(OTHER, WRONG_NODE), Write.put(POOL, WRONG_POOL))
+    until(lambda: len(sources.snapshot().problems) == 2, "both are told")
+    now = sources.snapshot()
+    assert (now.nodes, now.pools) == (first.nodes, first.pools)
+    assert all("stays in force" in text for text in now.problems)
+    assert not now.incomplete
+    store.elsewhere(Write.put(OTHER, encode_node(node("n2", "10.0.0.22/24"))), Write.remove(POOL))
+    until(lambda: not sources.snapshot().problems, "one is right, the other is gone")
+    assert str(sources.snapshot().nodes["n2"].ipv4) == "10.0.0.22/24"
+    assert sources.snapshot().pools == ()
+
+
+def test_what_was_never_readable_makes_the_view_incomplete(store, watch):
+    store.elsewhere(Write.put(NODE, WRONG_NODE))
+    sources = watch()
+    now = sources.snapshot()
+    assert now.own is None and now.incomplete and len(now.problems) == 1
+    assert "stays in force" not in now.problems[0]
+    store.elsewhere(Write.put(NODE, encode_node(node("n1", "10.0.0.1/24"))))
+    until(lambda: sources.snapshot().own is not None, "it is right")
+    assert not sources.snapshot().incomplete and sources.snapshot().problems == ()
+
+
+def test_what_is_removed_and_comes_back_unreadable_says_nothing(store, watch):
+    sources = watch()
+    store.elsewhere(Write.remove(OTHER))
+    until(lambda: "n2" not in sources.snapshot().nodes, "it is gone")
+    store.elsewhere(Write.put(OTHER, WRONG_NODE))
+    until(lambda: sources.snapshot().incomplete, "it is told")
+    assert "n2" not in sources.snapshot().nodes
+    store.elsewhere(Write.remove(OTHER))
+    until(lambda: not sources.snapshot().incomplete, "it is gone again")
+
+
+def test_settings_and_endpoints_are_not_the_fabric(store, watch):
+    store.elsewhere(
+        Write.put(ResourceKey("FelixConfiguration", "default"), {"metadata": {"name": "default"}, "spec": 7})
+    )
+    sources = watch()
+    assert len(sources.snapshot().problems) == 1 and not sources.snapshot().incomplete
