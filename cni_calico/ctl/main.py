@@ -17,7 +17,7 @@ _CREATING = (*_WRITING, "ipam configure", "datastore import")
 
 
 def _commands() -> dict[str, Callable[[Session, Namespace], str]]:
-    from cni_calico.ctl import commands, ipam_check, ipam_release, ipam_show, migrate, version
+    from cni_calico.ctl import commands, ipam_check, ipam_release, ipam_show, migrate, restore, version
 
     return {
         "get": commands.get,
@@ -34,7 +34,7 @@ def _commands() -> dict[str, Callable[[Session, Namespace], str]]:
         "datastore lock": migrate.lock,
         "datastore unlock": migrate.unlock,
         "datastore export": migrate.export,
-        "datastore import": migrate.load,
+        "datastore import": restore.load,
         "version": version.version,
     }
 

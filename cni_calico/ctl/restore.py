@@ -1,0 +1,170 @@
+"""``calicoctl datastore migrate import``: an export into a datastore that holds no pools and addresses yet.
+
+Rule: the datastore is locked first and marked with the export's digest, and the mark goes last: an import that was
+interrupted can be repeated, and until then the datastore cannot be unlocked. Where Kubernetes has an object of its own
+for a record (Node, Pod) that object gets Calico's part of it; what has no place is named.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cni_calico.ctl.migrate import CLUSTER, FORMAT, IMPORTING, importing
+from cni_calico.ctl.session import CommandFailed, Session
+from cni_calico.datastore.client import CommitConflict, Document, Versioned, Write
+from cni_calico.errors import DatastoreError, InvalidConfig, OutcomeUnknown
+from cni_calico.model.codec import decode, describe
+from cni_calico.model.keys import BlockList, Key, ResourceKey, ResourceList, parse_path
+from cni_calico.names import sha1_hex
+
+Records = dict[Key, Mapping[str, Any]]
+Skipped = list[tuple[Key, str]]
+_CHUNK = 50
+
+
+def parse_export(text: str, source: str) -> Records:
+    """The records of an export, each of which can be read. Raises InvalidConfig, CorruptRecord."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise InvalidConfig(f"cannot import {source}: {e}") from e
+    if not isinstance(body, dict) or body.get("format") != FORMAT or not isinstance(body.get("records"), dict):
+        raise InvalidConfig(f"cannot import {source}: it was not written by 'calicoctl datastore migrate export'")
+    records: Records = {}
+    for path, document in body["records"].items():
+        key = parse_path(path)
+        if key is None:
+            raise InvalidConfig(f"cannot import {source}: {path} is no key of a record")
+        decode(key, document)
+        records[key] = document
+    return records
+
+
+def load(session: Session, arguments: Namespace) -> str:
+    """Raises CommandFailed for a datastore that holds pools or blocks already, unless they are this import's own."""
+    name = arguments.filename
+    text = arguments.stdin if name == "-" else _read_text(name)
+    records = parse_export(text, name)
+    digest = sha1_hex(text)
+    _require_empty(session, digest)
+    skipped = _write_all(session, records, digest)
+    lines = [f"Imported {len(records) - len(skipped)} records; the datastore is locked."]
+    lines += [f"Skipped {describe(key)}: {why}" for key, why in skipped]
+    return "\n".join([*lines, "Run the `calicoctl datastore migrate unlock` command to use it."]) + "\n"
+
+
+def _read_text(name: str) -> str:
+    try:
+        return Path(name).read_text()
+    except (OSError, UnicodeDecodeError) as e:
+        raise InvalidConfig(f"cannot read {name}: {getattr(e, 'strerror', None) or e}") from e
+
+
+def _require_empty(session: Session, digest: str) -> None:
+    cluster = session.store.get(CLUSTER, session.deadline)
+    begun = "" if cluster is None else importing(cluster.value)
+    if begun == digest:
+        return
+    for listing in (ResourceList("IPPool"), BlockList()):
+        if session.store.list(listing, session.deadline).items:
+            cause = "the datastore holds pools or addresses already"
+            raise CommandFailed(
+                f"cannot import: {cause}" + (", from another import that was not finished" * bool(begun))
+            )
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def _write_all(session: Session, records: Records, digest: str) -> Skipped:
+    """The mark and the lock first, the mark's end last. What a backend has no place for is returned."""
+    cluster = records.get(CLUSTER) or {"metadata": {"name": CLUSTER.name}, "spec": {}}
+    _put(session, [(CLUSTER, _locked(cluster, digest))])
+    kubernetes = session.store.identity.startswith("kubernetes:")
+    derived = [key for key in records if kubernetes and _is_derived(key)]
+    _put(session, [(key, records[key]) for key in records if key != CLUSTER and key not in set(derived)])
+    skipped: Skipped = []
+    for key in derived:
+        why = _apply_derived(session, key, records[key])
+        if why:
+            skipped.append((key, why))
+    _put(session, [(CLUSTER, _locked(cluster, ""))])
+    return skipped
+
+
+def _locked(document: Document, digest: str) -> dict[str, Any]:
+    """ClusterInformation of a locked datastore; with a digest, of one that is being imported into."""
+    metadata = dict(document.get("metadata") or {})
+    annotations = {
+        name: value for name, value in (metadata.pop("annotations", None) or {}).items() if name != IMPORTING
+    }
+    if digest:
+        annotations[IMPORTING] = digest
+    if annotations:
+        metadata["annotations"] = annotations
+    return {**document, "metadata": metadata, "spec": {**(document.get("spec") or {}), "datastoreReady": False}}
+
+
+def _put(session: Session, documents: Sequence[tuple[Key, Document]]) -> None:
+    """Several in a transaction where there are any."""
+    size = max(1, min(_CHUNK, session.store.max_commit))
+    for chunk in _chunks(documents, size):
+        try:
+            if size == 1:  # without transactions a put is two requests; most records are not there yet
+                session.store.commit([Write.create(*chunk[0])], session.deadline)
+                continue
+        except (CommitConflict, OutcomeUnknown):
+            pass
+        session.store.commit([Write.put(key, document) for key, document in chunk], session.deadline)
+
+
+def _chunks(items: Sequence[tuple[Key, Document]], size: int) -> Iterator[Sequence[tuple[Key, Document]]]:
+    for at in range(0, len(items), size):
+        yield items[at : at + size]
+
+
+# -- what Kubernetes has objects of its own for -----------------------------------------------------------------------
+
+
+def _is_derived(key: Key) -> bool:
+    return isinstance(key, ResourceKey) and key.kind in ("Node", "WorkloadEndpoint", "Profile")
+
+
+def _apply_derived(session: Session, key: Key, document: Document) -> str:
+    """Why a record was skipped; "" when its object has it now."""
+    assert isinstance(key, ResourceKey)
+    if key.kind == "Profile":
+        return "Kubernetes derives its profiles"
+    current = session.store.get(key, session.deadline)
+    if current is None:
+        return "there is no such node" if key.kind == "Node" else "there is no such pod on its node"
+    wanted = _plan_node(current, document) if key.kind == "Node" else _plan_endpoint(current, document)
+    if wanted is None:
+        return "the pod has a network of its own by now"
+    try:
+        session.store.commit([Write.update(current, wanted)], session.deadline)
+    except CommitConflict:
+        return "it keeps changing"
+    except DatastoreError as e:
+        return e.message
+    return ""
+
+
+def _plan_node(current: Versioned, document: Document) -> Document:
+    """The Kubernetes node with what Calico recorded of it; its name, labels and status stay its own."""
+    spec = {**(document.get("spec") or {}), "orchRefs": current.value["spec"]["orchRefs"]}
+    status = {**(current.value.get("status") or {}), **(document.get("status") or {})}
+    return {**current.value, "spec": spec, "status": status}
+
+
+def _plan_endpoint(current: Versioned, document: Document) -> Document | None:
+    """The pod's endpoint as it was recorded; None when a container has it that the export does not know."""
+    ours = (document.get("spec") or {}).get("containerID")
+    there = current.value["spec"].get("containerID")
+    if there not in (None, "", ours):
+        return None
+    return {**current.value, "spec": {**current.value["spec"], **(document.get("spec") or {})}}

@@ -1,0 +1,211 @@
+"""Moving everything from one datastore to another with calicoctl: each of the three real ones to each other one.
+
+Pods of a real API server run on the first; after the move the second knows every address, CHECK of the running pods
+holds, their DELs give all of it back, and what was taken in the first cannot be given out twice.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.model.settings import DatastoreConfig, KubernetesAccess
+from tests.e2e.calls import etcd_in
+from tests.e2e.kube import Cluster
+from tests.e2e.kube_node import KubeNode, kube_node
+from tests.netns.conftest import MakeNamespace
+from tests.netns.namespaces import Namespace
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
+
+HEAD = "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata:\nspec:\n"
+PODS = {"web-0": "a0" * 32, "web-1": "a1" * 32, "api": "a2" * 32}
+DUAL = {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}
+TUNNEL = "10.65.99.1"
+TUNNEL_HANDLE = "vxlan-tunnel-addr-node1"
+
+
+class Stores:
+    """The three datastores of one host namespace, and calicoctl on each of them."""
+
+    def __init__(self, kube: Cluster, host: Namespace, root: Path) -> None:
+        self.host = host
+        self.root = root
+        self.kube = kube
+        self.configs = {
+            "local": DatastoreConfig("local", path=str(root / "datastore.db")),
+            "etcd": DatastoreConfig("etcdv3", etcd_endpoints=("http://127.0.0.1:2379",)),
+            "kubernetes": DatastoreConfig("kubernetes", kubernetes=KubernetesAccess(kubeconfig=kube.kubeconfig())),
+        }
+
+    def _settings(self, name: str) -> str:
+        config = self.configs[name]
+        if name == "local":
+            return f"  datastoreType: local\n  datastorePath: {config.path}\n"
+        if name == "etcd":
+            return f"  datastoreType: etcdv3\n  etcdEndpoints: {config.etcd_endpoints[0]}\n"
+        return f"  datastoreType: kubernetes\n  kubeconfig: {config.kubernetes.kubeconfig}\n"
+
+    def calicoctl(self, name: str, *argv: str, fails: bool = False) -> str:
+        path = self.root / f"{name}.cfg"
+        path.write_text(HEAD + self._settings(name))
+        command = [sys.executable, "-m", "cni_calico.ctl.main", "-c", str(path), *argv]
+        done = subprocess.run(
+            ["nsenter", f"--net={self.host.path}", *command], capture_output=True, text=True, timeout=120
+        )
+        assert (done.returncode != 0) == fails, (done.stdout, done.stderr)
+        return done.stderr if fails else done.stdout
+
+    def migrate(self, name: str, *argv: str, fails: bool = False) -> str:
+        return self.calicoctl(name, "datastore", "migrate", *argv, fails=fails)
+
+    def problems(self, name: str) -> list[str]:
+        lines = self.calicoctl(name, "ipam", "check", "--show-problem-ips").splitlines()
+        return [] if lines[-1] == "Check complete; found 0 problems." else lines
+
+    def allocate_tunnel_address(self, name: str) -> None:
+        """What the agent does for a node of a VXLAN pool."""
+        config = self.configs[name]
+        environ = {
+            **os.environ,
+            "DATASTORE_TYPE": {"etcd": "etcdv3"}.get(name, name),
+            "ETCD_ENDPOINTS": ",".join(config.etcd_endpoints),
+            "CALICO_DATASTORE_PATH": config.path,
+            "KUBECONFIG": self.kube.kubeconfig(),
+            "NODENAME": "node1",
+            "CALICO_STATE_DIR": str(self.root / "state"),
+            "CALICO_RUN_DIR": str(self.root / "run"),
+            "CALICO_LOG_DIR": str(self.root / "log"),
+            "CALICO_NODENAME_FILE": str(self.root / "nodename"),
+        }
+        command = [sys.executable, "-m", "cni_calico.nodeagent.main", "-allocate-tunnel-addrs-run-once"]
+        done = subprocess.run(
+            ["nsenter", f"--net={self.host.path}", *command], env=environ, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def stores(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[Stores]:
+    with etcd_in(host_ns, tmp_path):
+        yield Stores(kube, host_ns, tmp_path)
+
+
+@pytest.fixture
+def first(request: pytest.FixtureRequest, stores: Stores) -> Iterator[KubeNode]:
+    """A node on the datastore to move from, with what a cluster has beside pods."""
+    name = request.node.callspec.params["source"]
+    with kube_node(stores.kube, stores.host, stores.root, stores.configs[name]) as made:
+        made.overrides["ipam"] = DUAL
+        if name != "kubernetes":
+            made.apply("Node", "node1", {"bgp": {"ipv4Address": "10.0.0.1/24"}})
+        made.apply("IPPool", "pool4", {"cidr": "10.65.0.0/16", "blockSize": 26, "vxlanMode": "Always"})
+        made.apply("IPReservation", "kept", {"reservedCIDRs": ["10.65.0.0/30"]})
+        made.apply("BGPConfiguration", "default", {"asNumber": 64999})
+        stores.calicoctl(name, "ipam", "configure", "--max-blocks-per-host=7")
+        stores.calicoctl(name, "apply", "-f", _pool_file(stores.root))
+        yield made
+
+
+def _pool_file(root: Path) -> str:
+    """Any write of calicoctl's makes the cluster's information, which is what is locked."""
+    path = root / "set.yaml"
+    path.write_text(
+        "apiVersion: projectcalico.org/v3\nkind: GlobalNetworkSet\nmetadata: {name: s}\nspec: {nets: [10.9.0.0/24]}\n"
+    )
+    return str(path)
+
+
+def start_pods(node: KubeNode, make: MakeNamespace) -> dict[str, Any]:
+    replies = {}
+    for pod, container in PODS.items():
+        node.kube.create_pod(node.namespace, pod, node.nodename)
+        space = make()
+        reply = node.pod_call("ADD", pod, container, space.path)
+        assert reply.ok, reply.document
+        replies[pod] = (space, reply.document)
+    return replies
+
+
+PAIRS = [
+    pytest.param("etcd", "kubernetes"),
+    pytest.param("kubernetes", "etcd"),
+    pytest.param("local", "kubernetes", marks=pytest.mark.slow),
+    pytest.param("kubernetes", "local", marks=pytest.mark.slow),
+    pytest.param("local", "etcd", marks=pytest.mark.slow),
+    pytest.param("etcd", "local", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_everything_moves(
+    source: str, target: str, first: KubeNode, stores: Stores, make_pod_ns: MakeNamespace
+) -> None:
+    stores.allocate_tunnel_address(source)
+    pods = start_pods(first, make_pod_ns)
+    space, _ = pods.pop("api")
+    assert first.pod_call("DEL", "api", PODS["api"], space.path).ok
+    assert stores.problems(source) == []
+    taken = first.taken()
+    assert len(taken) == 5 and TUNNEL_HANDLE in taken.values()
+
+    # locked, nothing is taken or given back; what has not been locked is not exported
+    assert "not locked" in stores.migrate(source, "export", "-o", "all.json", fails=True)
+    stores.migrate(source, "lock")
+    for verb in ("ADD", "DEL"):
+        refused = first.pod_call(verb, "web-0", PODS["web-0"], pods["web-0"][0].path)
+        assert not refused.ok and "Calico is currently not ready to process requests" in refused.document["msg"]
+    exported = str(stores.root / "all.json")
+    stores.migrate(source, "export", "-o", exported)
+    assert first.taken() == taken
+
+    second = replace(first, datastore=stores.configs[target])
+    imported = stores.migrate(target, "import", "-f", exported)
+    assert "the datastore is locked" in imported and "keeps changing" not in imported
+    assert second.taken() == taken and stores.problems(target) == []
+    spec = second.dump()["/calico/resources/v3/projectcalico.org/bgpconfigurations/default"]["spec"]
+    assert spec["asNumber"] == 64999
+    assert "MaxBlocksPerHost   | 7" in stores.calicoctl(target, "ipam", "show", "--show-configuration")
+    locked = second.pod_call("ADD", "api", PODS["api"], space.path)
+    assert "not ready to process requests" in locked.document["msg"]
+    stores.migrate(target, "unlock")
+
+    # the pods that run go on, what is new takes other addresses, and everything comes back
+    for pod, (where, result) in pods.items():
+        if source != "kubernetes" or target == "kubernetes":
+            checked = second.pod_call("CHECK", pod, PODS[pod], where.path, prevResult=result)
+            assert checked.ok, checked.document
+        again = second.pod_call("ADD", pod, PODS[pod], where.path)
+        assert [ip["address"] for ip in again.document["ips"]] == [ip["address"] for ip in result["ips"]]
+    assert second.pod_call("ADD", "api", PODS["api"], space.path).ok
+    assert len(second.taken()) == 7 and taken.items() <= second.taken().items()
+    assert stores.problems(target) == []
+    stores.allocate_tunnel_address(target)
+    for pod, container in PODS.items():
+        assert second.pod_call("DEL", pod, container).ok
+    assert set(second.taken().values()) == {TUNNEL_HANDLE} and stores.problems(target) == []
+
+
+@pytest.mark.parametrize("source", ["etcd"])
+def test_containers_that_are_no_pods_are_named(source: str, first: KubeNode, stores: Stores, pod_ns: Namespace) -> None:
+    """Kubernetes has no place for their endpoints: their addresses are shown as what nobody uses, until released."""
+    assert first.call("ADD", "b0" * 32, pod_ns.path, policy={}, kubernetes={}).ok
+    stores.migrate(source, "lock")
+    exported = str(stores.root / "all.json")
+    stores.migrate(source, "export", "-o", exported)
+    imported = stores.migrate("kubernetes", "import", "-f", exported)
+    name = f"WorkloadEndpoint default/node1-cni-{'b0' * 32}-eth0"
+    assert f"Skipped {name}: there is no such pod on its node" in imported
+    assert f"Skipped Profile {first.conf()['name']}: Kubernetes derives its profiles" in imported
+    report = str(stores.root / "report.json")
+    found = stores.calicoctl("kubernetes", "ipam", "check", "-o", report)
+    assert "Found 2 IPs that are allocated in IPAM but not actually in use." in found
+    stores.calicoctl("kubernetes", "ipam", "release", f"--from-report={report}")
+    assert stores.problems("kubernetes") == []
