@@ -1,0 +1,287 @@
+"""CNI calls while a real API server refuses, conflicts, fails, is slow, or ends what it has begun: one kind at a time.
+
+A front on loopback spoils chosen requests; the rest reaches the API server, so that what is left over is real.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.calls import Reply
+from tests.e2e.forks import forks_in
+from tests.e2e.kube import Cluster
+from tests.e2e.kube_node import KubeNode, Relay, kube_node
+from tests.fakes.http_front import Front, front_of, passing
+from tests.netns.conftest import MakeNamespace
+from tests.netns.namespaces import Namespace, until
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
+
+C1, C2 = "c1" * 32, "c2" * 32
+CONFLICT = (409, {"kind": "Status", "reason": "Conflict", "message": "the object has been modified", "code": 409})
+NOW = {"retry-after": "0"}
+
+
+@pytest.fixture
+def front(kube: Cluster) -> Iterator[Front]:
+    with front_of("127.0.0.1", kube.port, kube.ca) as made:
+        yield made
+
+
+@pytest.fixture
+def alone(kube: Cluster, host_ns: Namespace, tmp_path: Path, front: Front) -> Iterator[KubeNode]:
+    """A node without server whose plugin sees the front; what the tests look at they read past it."""
+    with kube_node(kube, host_ns, tmp_path) as made, forks_in(host_ns) as forks:
+        relay = Relay(host_ns, front.port)
+        try:
+            path = tmp_path / "kubeconfig"
+            document = json.loads(Path(kube.kubeconfig()).read_text())
+            document["clusters"][0]["cluster"] = {"server": front.url}
+            path.write_text(json.dumps(document))
+            made.overrides["kubernetes"] = {"kubeconfig": str(path)}
+            made.forks = forks
+            kube.create_pod(made.namespace, "web-0", made.nodename)
+            yield made
+        finally:
+            relay.cut()
+
+
+@pytest.fixture(params=["one-shot", "served"])
+def node(request: pytest.FixtureRequest, alone: KubeNode) -> Iterator[KubeNode]:
+    if request.param == "one-shot":
+        yield alone
+        return
+    with alone.server():
+        yield alone
+
+
+def forbidden(verb: str, resource: str, user: str = "cni") -> tuple[int, dict[str, Any]]:
+    text = f'{resource} is forbidden: User "{user}" cannot {verb} resource "{resource}" in API group ""'
+    return 403, {"kind": "Status", "reason": "Forbidden", "message": text, "code": 403}
+
+
+def spoil(front: Front, method: str, part: str, step: Any, *, times: int = 1_000_000) -> None:
+    """Answer requests of a method with ``part`` in their path like that, the first so many times."""
+    left = [times]
+
+    def rule(seen: str, path: str) -> Any:
+        if seen != method or part not in path or left[0] <= 0:
+            return None
+        left[0] -= 1
+        return step
+
+    front.rule = rule
+
+
+def add(node: KubeNode, pod_ns: Namespace) -> Reply:
+    return node.pod_call("ADD", "web-0", C1, pod_ns.path)
+
+
+def ends_clean(node: KubeNode, front: Front, pod_ns: Namespace) -> None:
+    """Once the trouble is over everything is given back, also what an earlier DEL owes."""
+    front.rule = passing
+    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    node.kube.create_pod(node.namespace, "next", node.nodename)
+    assert node.pod_call("ADD", "next", C2, pod_ns.path).ok
+    assert node.pod_call("DEL", "next", C2, pod_ns.path).ok
+    until(lambda: node.leftovers() == {}, "nothing is left over", 20)
+
+
+# -- a missing right --------------------------------------------------------------------------------------------------
+
+RIGHTS = {
+    "ready": ("GET", "/clusterinformations/", ("get", "clusterinformations")),
+    "pod": ("GET", "/pods/", ("get", "pods")),
+    "namespace": ("GET", "/namespaces/space?", ("get", "namespaces")),
+    "handle": ("POST", "/ipamhandles", ("create", "ipamhandles")),
+    "block": ("POST", "/ipamblocks", ("create", "ipamblocks")),
+    "affinity": ("POST", "/blockaffinities", ("create", "blockaffinities")),
+    "endpoint": ("PATCH", "/pods/web-0/status", ("patch", "pods/status")),
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(RIGHTS) - {"namespace"}))
+def test_an_add_names_the_right_that_is_missing(name: str, alone: KubeNode, front: Front, pod_ns: Namespace) -> None:
+    method, part, (verb, resource) = RIGHTS[name]
+    spoil(front, method, part, forbidden(verb, resource))
+    reply = add(alone, pod_ns)
+    assert not reply.ok and reply.document["code"] == 102, reply.document
+    assert f'cannot {verb} resource "{resource}"' in reply.document["msg"]
+    assert "the roles in the manifests allow all that is needed" in reply.document["details"]
+    front.rule = passing
+    assert alone.leftovers() == {}
+
+
+@pytest.mark.parametrize("name", ["ready", "endpoint", "release"])
+def test_a_del_without_the_right_is_owed(name: str, node: KubeNode, front: Front, pod_ns: Namespace) -> None:
+    assert add(node, pod_ns).ok
+    method, part, (verb, resource) = {
+        **RIGHTS,
+        "ready": ("GET", "", ("get", "clusterinformations")),
+        "release": ("PUT", "/ipamblocks", ("update", "ipamblocks")),
+    }[name]
+    spoil(front, method, part, forbidden(verb, resource))
+    deleted = node.pod_call("DEL", "web-0", C1, pod_ns.path)
+    assert deleted.ok, deleted.document
+    assert pod_ns.link("eth0") is None
+    if node.taken():
+        assert len(node.intents()) == 1
+    ends_clean(node, front, pod_ns)
+
+
+# -- conflicts --------------------------------------------------------------------------------------------------------
+
+WRITES = {
+    "block": ("PUT", "/ipamblocks/"),
+    "handle": ("POST", "/ipamhandles"),
+    "affinity": ("PUT", "/blockaffinities/"),
+    "endpoint": ("PATCH", "/pods/web-0/status"),
+}
+
+
+@pytest.mark.parametrize("name", ["block", "affinity"])
+def test_some_conflicts_are_overcome(name: str, node: KubeNode, front: Front, pod_ns: Namespace) -> None:
+    spoil(front, *WRITES[name], CONFLICT, times=5)
+    reply = add(node, pod_ns)
+    assert reply.ok, reply.document
+    assert front.count(*WRITES[name]) >= 5 and len(node.taken()) == len(node.handles()) == 1
+    spoil(front, "PUT", "/ipamblocks/", CONFLICT, times=5)
+    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    front.rule = passing
+    assert node.leftovers() == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(WRITES))
+def test_a_storm_of_conflicts_ends_an_add_and_is_owed_by_a_del(
+    name: str, node: KubeNode, front: Front, pod_ns: Namespace
+) -> None:
+    node.timeout_s = 90
+    spoil(front, *WRITES[name], CONFLICT)
+    started = time.monotonic()
+    failed = add(node, pod_ns)
+    assert not failed.ok and time.monotonic() - started < 75
+    thing = {"block": "block", "handle": "handle", "affinity": "affinity", "endpoint": "WorkloadEndpoint"}[name]
+    assert thing in failed.document["msg"], failed.document
+    front.rule = passing
+    until(lambda: node.leftovers() == {}, "what an ADD that failed took is given back", 20)
+    assert add(node, pod_ns).ok
+    spoil(front, *WRITES["endpoint" if name == "endpoint" else "block"], CONFLICT)
+    started = time.monotonic()
+    deleted = node.pod_call("DEL", "web-0", C1, pod_ns.path)
+    assert deleted.ok and time.monotonic() - started < 20, deleted.document
+    assert len(node.intents()) == 1
+    ends_clean(node, front, pod_ns)
+
+
+# -- failures and lost answers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["block", "handle", "endpoint"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param("lose", id="lost"),
+        pytest.param((500, {"message": "etcdserver: request timed out"}), id="500", marks=pytest.mark.slow),
+    ],
+)
+def test_a_write_of_which_nothing_is_known(
+    step: Any, name: str, alone: KubeNode, front: Front, pod_ns: Namespace
+) -> None:
+    """Once: found out and gone on with. For ever: the ADD fails, and nothing stays."""
+    spoil(front, *WRITES[name], step, times=1)
+    reply = add(alone, pod_ns)
+    assert reply.ok, reply.document
+    assert len(alone.taken()) == len(alone.handles()) == 1
+    assert alone.annotations("web-0")["podIP"] == reply.document["ips"][0]["address"]
+    front.rule = passing
+    assert alone.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    spoil(front, *WRITES[name], step)
+    failed = add(alone, pod_ns)
+    ends_clean(alone, front, pod_ns)
+    assert step == "lose" or not failed.ok
+
+
+def test_an_overloaded_server_is_waited_for(node: KubeNode, front: Front, pod_ns: Namespace) -> None:
+    """429 with Retry-After on every kind of request, once each."""
+    seen: set[tuple[str, str]] = set()
+
+    def rule(method: str, path: str) -> Any:
+        kind = (method, path.partition("?")[0].rpartition("/")[0])
+        if kind in seen or "watch=1" in path:
+            return None
+        seen.add(kind)
+        return 429, {"message": "too many requests"}, NOW
+
+    front.rule = rule
+    reply = add(node, pod_ns)
+    assert reply.ok, reply.document
+    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    assert len(seen) > 5
+    front.rule = passing
+    assert node.leftovers() == {}
+
+
+# -- slowness ---------------------------------------------------------------------------------------------------------
+
+
+def test_slow_answers_do_not_fail_an_add(node: KubeNode, front: Front, pod_ns: Namespace) -> None:
+    front.rule = lambda method, path: None if "watch=1" in path else 0.1
+    assert add(node, pod_ns).ok
+    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    ends_clean(node, front, pod_ns)
+
+
+@pytest.mark.slow
+def test_answers_after_ten_seconds(node: KubeNode, front: Front, pod_ns: Namespace) -> None:
+    node.timeout_s = 120
+    front.rule = lambda method, path: None if "watch=1" in path else 10
+    started = time.monotonic()
+    first = add(node, pod_ns)
+    assert time.monotonic() - started < 80
+    if not first.ok:
+        assert first.document["code"] in (11, 101) and "cannot " in first.document["msg"], first.document
+    started = time.monotonic()
+    deleted = node.pod_call("DEL", "web-0", C1, pod_ns.path)
+    assert deleted.ok and time.monotonic() - started < 20, deleted.document
+    assert len(node.intents()) == 1 and pod_ns.link("eth0") is None
+    ends_clean(node, front, pod_ns)
+
+
+# -- watches ----------------------------------------------------------------------------------------------------------
+
+
+def test_watches_that_are_closed_all_the_time(alone: KubeNode, front: Front, make_pod_ns: MakeNamespace) -> None:
+    front.rule = lambda method, path: ("cut", 0.2) if "watch=1" in path else None
+    with alone.server():
+        for i in range(4):
+            alone.kube.create_pod(alone.namespace, f"p{i}", alone.nodename)
+            assert alone.pod_call("ADD", f"p{i}", f"{i}" * 64, make_pod_ns().path).ok
+        assert len(alone.taken()) == 4
+        opened = front.count("GET", "watch=1")
+        for i in range(4):
+            assert alone.pod_call("DEL", f"p{i}", f"{i}" * 64).ok
+        assert alone.leftovers() == {}
+        assert front.count("GET", "watch=1") - opened < 400  # each waits longer the more often it is closed
+
+
+def test_watches_that_are_too_old_are_listed_again(alone: KubeNode, front: Front, make_pod_ns: MakeNamespace) -> None:
+    with alone.server():
+        alone.kube.create_pod(alone.namespace, "p0", alone.nodename)
+        assert alone.pod_call("ADD", "p0", "0" * 64, make_pod_ns().path).ok
+        until(lambda: front.count("GET", "/ippools?watch=1") > 0, "the pools are watched", 20)
+        lists = front.count("GET", "/ippools?limit")
+        spoil(front, "GET", "watch=1", (410, {"reason": "Expired", "message": "too old resource version"}), times=20)
+        front.end_streams()
+        alone.apply("IPPool", "pool4", {"cidr": "10.65.0.0/16", "blockSize": 26, "disabled": True})
+        alone.apply("IPPool", "late", {"cidr": "10.99.0.0/16", "blockSize": 26})
+        until(lambda: front.count("GET", "/ippools?limit") > lists, "the pools are listed again", 30)
+        alone.kube.create_pod(alone.namespace, "p1", alone.nodename)
+        reply = alone.pod_call("ADD", "p1", "1" * 64, make_pod_ns().path)
+        assert reply.ok and reply.document["ips"][0]["address"].startswith("10.99."), reply.document
