@@ -4,7 +4,8 @@ Packets to and from workloads are accepted where the FORWARD chain would drop th
 left behind is taken away.
 
 Rule: text of iptables-save in, script for iptables-restore --noflush out, "" when nothing is to be done. Our rules have
-a comment by which they are found again; upstream's chains are those that begin "cali-".
+a comment by which they are found again; upstream's chains are those that begin "cali-", its rules in others' chains
+those that lead there or whose comment begins "cali:".
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from itertools import pairwise
 
 COMMENT = "cni-calico: forward workload packets"
 UPSTREAM = "cali-"
+UPSTREAM_COMMENT = "cali:"
+UPSTREAM_SETS = ("cali40", "cali60", "cali4t", "cali6t")  # the last two are left by an update that was interrupted
 
 
 def _lines_of_tables(saved: str) -> dict[str, list[str]]:
@@ -53,23 +56,32 @@ def plan_forward(saved: str, prefixes: Sequence[str]) -> str:
 
 
 def plan_takeover(saved: str) -> str:
-    """Take upstream's chains away in every table, with the rules of others' chains that lead to them."""
+    """Take upstream's chains away in every table, and its rules in others' chains."""
     out: list[str] = []
     for table, lines in _lines_of_tables(saved).items():
         chains = [line[1:].split()[0] for line in lines if line.startswith(f":{UPSTREAM}")]
-        if not chains:
-            continue
-        out += [f"*{table}", *(f":{chain} - [0:0]" for chain in chains)]
-        out += ["-D" + line[2:] for line in lines if not line.startswith(f"-A {UPSTREAM}") and _leads_upstream(line)]
-        out += [*(f"-X {chain}" for chain in chains), "COMMIT"]
+        rules = ["-D" + line[2:] for line in lines if not line.startswith(f"-A {UPSTREAM}") and _is_upstreams(line)]
+        if chains or rules:
+            out += [f"*{table}", *(f":{chain} - [0:0]" for chain in chains), *rules]
+            out += [*(f"-X {chain}" for chain in chains), "COMMIT"]
     return "\n".join(out) + "\n" if out else ""
 
 
-def _leads_upstream(line: str) -> bool:
+def _is_upstreams(line: str) -> bool:
+    """Whether a rule of somebody else's chain is upstream's: not all of them lead to a chain (some set marks)."""
     if not line.startswith("-A "):
         return False
-    words = shlex.split(line)
-    return any(word in ("-j", "-g") and after.startswith(UPSTREAM) for word, after in pairwise(words))
+    for word, after in pairwise(shlex.split(line)):
+        if word in ("-j", "-g") and after.startswith(UPSTREAM):
+            return True
+        if word == "--comment" and after.startswith(UPSTREAM_COMMENT):
+            return True
+    return False
+
+
+def select_upstream_sets(names: Iterable[str]) -> list[str]:
+    """The IP sets that upstream's rules used."""
+    return [name for name in names if name.startswith(UPSTREAM_SETS)]
 
 
 def count_upstream_chains(saved: Iterable[str]) -> int:

@@ -16,7 +16,7 @@ from cni_calico.kernel import iptables, nftables
 from cni_calico.log import Log
 from cni_calico.nodeagent.desired import Desired, Nat
 from cni_calico.nodeagent.felix import FelixSettings
-from cni_calico.nodeagent.forward_rules import count_upstream_chains, plan_forward, plan_takeover
+from cni_calico.nodeagent.forward_rules import plan_forward
 from cni_calico.nodeagent.nat_rules import (
     CHAIN,
     FAMILY,
@@ -26,6 +26,7 @@ from cni_calico.nodeagent.nat_rules import (
     render_nftables,
     select_own,
 )
+from cni_calico.nodeagent.takeover import Takeover, variants
 
 if TYPE_CHECKING:
     from cni_calico.nodeagent.apply import Pass
@@ -37,15 +38,18 @@ class Rules:
 
     log: Log
     by_nftables: bool | None = None
-    taken_over: bool = False
     applied: dict[int, tuple[str, Nat]] = field(default_factory=dict)
     seen: dict[int, Any] = field(default_factory=dict)
     forward: tuple[str, ...] | None = None
+    takeover: Takeover = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.takeover = Takeover(self.log)
 
     def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, done: Pass, *, full: bool) -> None:
         """Every part by itself; what fails is told in ``done`` and tried again in the next pass."""
         parts: list[tuple[str, Callable[[], None]]] = [
-            ("take over from upstream's agent", lambda: self._take_over(deadline, done)),
+            ("take over from upstream's agent", lambda: self.takeover.apply(deadline, done, full=full)),
             ("choose who masquerades", lambda: self._choose(felix, deadline)),
         ]
         for nat in desired.nat:
@@ -128,29 +132,11 @@ class Rules:
 
     # -- others' rules ------------------------------------------------------------------------------------------------
 
-    def _take_over(self, deadline: Deadline, done: Pass) -> None:
-        """Upstream's chains stay when its agent is gone, and drop what they do not know."""
-        if self.taken_over:
-            return
-        for family, variant in _variants():
-            saved = iptables.read_rules(family, variant, deadline)
-            script = plan_takeover(saved)
-            if script:
-                iptables.apply_rules(family, variant, script, deadline)
-                count = count_upstream_chains([saved])
-                done.changed.append(f"removed {count} chains of upstream's agent (IPv{family}, {variant})")
-        self.taken_over = True
-
     def _apply_forward(self, desired: Desired, deadline: Deadline, done: Pass) -> None:
-        for family, variant in _variants():
+        for family, variant in variants():
             saved = iptables.read_rules(family, variant, deadline)
             script = plan_forward(saved, desired.forward_prefixes)
             if script:
                 iptables.apply_rules(family, variant, script, deadline)
                 done.changed.append(f"accepted forwarding for workloads (IPv{family}, {variant})")
         self.forward = desired.forward_prefixes
-
-
-def _variants() -> list[tuple[int, str]]:
-    """The families and forms of iptables whose rules can be read without making tables."""
-    return [(f, variant) for f in (4, 6) for variant in iptables.VARIANTS if iptables.in_use(f, variant)]

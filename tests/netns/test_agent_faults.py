@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyroute2 import IPSet
 
+from cni_calico.kernel.ipsets import read_ipsets
 from cni_calico.nodeagent.encapsulation import derived_mac
 from tests.netns.agents import Running, Store
 from tests.netns.namespaces import Namespace, namespace, until
@@ -31,6 +33,7 @@ POINTS = (
     "sysctl.write",
 )
 REMOVALS = (
+    "ipset.destroy",
     "netlink.fdb-del",
     "netlink.neigh-del",
     "netlink.route-del",
@@ -93,6 +96,12 @@ def spoil(ns: Namespace) -> None:
         "ip link add vxlan-v6.calico type vxlan id 4096 dstport 4789 local fd00::1 nolearning",
     ):
         ns.run(*command.split())
+    ns.call(_make_set)
+
+
+def _make_set() -> None:
+    with IPSet() as sets:
+        sets.create("cali40all-ipam-pools")
 
 
 SLOW = pytest.mark.slow
@@ -105,7 +114,7 @@ def test_the_agent_survives(host: Namespace, store: Store, tmp_path: Path, point
     if point in REMOVALS:
         spoil(host)
     trace = tmp_path / "trace"
-    environ = {"CALICO_FAULT": f"{point}:{what}", "CALICO_FAULT_TRACE": str(trace)}
+    environ = {"CALICO_FAULT": f"{point}:{what}", "CALICO_FAULT_TRACE": str(trace), "FELIX_ROUTEREFRESHINTERVAL": "5"}
     agent = Running(host, store, "n1", tmp_path / "n1", environ)
     try:
         agent.start()
@@ -119,5 +128,6 @@ def test_the_agent_survives(host: Namespace, store: Store, tmp_path: Path, point
         if point in REMOVALS:
             until(lambda: host.link("vxlan-v6.calico") is None, "the device that nobody wants is gone")
             until(lambda: "10.65.9.0/26" not in str(host.routes(4)), "the route that nobody wants is gone")
+            until(lambda: host.call(read_ipsets) == [], "upstream's set is gone", 30)
     finally:
         agent.stop(signal.SIGKILL)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyroute2 import IPSet
 
+from cni_calico.kernel.ipsets import read_ipsets
 from cni_calico.model.keys import BlockKey, ResourceKey
 from cni_calico.model.resources import Metadata, Resource
 from tests.netns.agents import Running, Store, running
@@ -277,6 +279,11 @@ def test_without_a_datastore_nothing_is_touched(host: Namespace, tmp_path: Path)
         agent.stop(signal.SIGKILL)
 
 
+def _make_set(name: str) -> None:
+    with IPSet() as sets:
+        sets.create(name)
+
+
 def test_upstreams_leftovers(host: Namespace, store: Store, tmp_path: Path) -> None:
     for command in (
         "iptables-nft -N cali-FORWARD",
@@ -288,12 +295,14 @@ def test_upstreams_leftovers(host: Namespace, store: Store, tmp_path: Path) -> N
         "iptables-nft -P FORWARD DROP",
     ):
         host.run(*command.split())
+    host.call(_make_set, "cali40masq-ipam-pools")
     with running(host, store, "n1", tmp_path / "n1"):
         rules = host.run("iptables-nft-save").stdout
         assert "cali-" not in rules.replace("cni-calico", "")
         assert "-A FORWARD -i cali+" in rules and "-A FORWARD -o cali+" in rules
         assert "cali-FORWARD" not in host.run("nft", "list", "ruleset").stdout
         assert "10.65.1.5" in on_workload(host)
+        assert host.call(read_ipsets) == []
 
         def only_ours() -> bool:
             return [e.get("metric") for e in host.ip("route", "show", "dev", "calia")] == [None]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyroute2 import IPSet
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel import iptables, nftables
+from cni_calico.kernel import ipsets, iptables, nftables
+from cni_calico.log import Log
+from cni_calico.nodeagent.apply import Pass
 from cni_calico.nodeagent.desired import Nat
 from cni_calico.nodeagent.forward_rules import plan_forward, plan_takeover
 from cni_calico.nodeagent.nat_rules import render_iptables, render_iptables_removal, render_nftables, select_own
+from cni_calico.nodeagent.takeover import Takeover
 from tests.netns.namespaces import Namespace, namespace
 
 pytestmark = pytest.mark.netns
@@ -25,12 +31,28 @@ NAT = {
     6: Nat(6, (ip_network("fd65::/64"),), (ip_network("fd65::/64"),), out_interface="eth+"),
 }
 UPSTREAM = """\
+*raw
+:cali-PREROUTING - [0:0]
+:cali-OUTPUT - [0:0]
+-A PREROUTING -m comment --comment "cali:6gwbT8clXdHdC1b1" -j cali-PREROUTING
+-A OUTPUT -m comment --comment "cali:tVnHkvAo15HuiPy0" -j cali-OUTPUT
+-A cali-PREROUTING -i cali+ -j MARK --set-xmark 0x40000/0x40000
+COMMIT
+*mangle
+:cali-PREROUTING - [0:0]
+:cali-POSTROUTING - [0:0]
+-A PREROUTING -m comment --comment "cali:6gwbT8clXdHdC1b1" -j cali-PREROUTING
+-A POSTROUTING -m comment --comment "cali:O3lYWMrLQYEMJtB5" -j cali-POSTROUTING
+-A POSTROUTING -o lo -m comment --comment "of somebody in mangle" -j ACCEPT
+COMMIT
 *filter
 :cali-FORWARD - [0:0]
 :cali-from-wl - [0:0]
 -A FORWARD -m comment --comment "cali:wUHhoiAYhphO9Mso" -j cali-FORWARD
 -A FORWARD -i lo -m comment --comment "of somebody" -j ACCEPT
+-A FORWARD -m comment --comment "cali:mp77cMpurHhyjLrM" -j MARK --set-xmark 0x10000/0x10000
 -A cali-FORWARD -g cali-from-wl
+-A cali-from-wl -m set --match-set {v}0s:deny src -j DROP
 -A cali-from-wl -j DROP
 COMMIT
 *nat
@@ -38,6 +60,7 @@ COMMIT
 -A POSTROUTING -j cali-POSTROUTING
 COMMIT
 """
+SETS = {4: ["cali40s:deny", "cali40masq-ipam-pools", "cali4t0"], 6: ["cali60s:deny", "cali60all-ipam-pools"]}
 
 
 @pytest.fixture
@@ -119,14 +142,55 @@ def test_forwarding_is_accepted_where_docker_drops_it(host: Namespace, variant: 
     assert "cali+" not in closed
 
 
+def _make_sets(*names: str) -> None:
+    with IPSet() as sets:
+        for name in names:
+            sets.create(name, family=socket.AF_INET6 if name.startswith("cali6") else socket.AF_INET)
+            for number in range(2000 if name == "cali40masq-ipam-pools" else 0):  # more than one message holds
+                sets.add(name, f"10.{number >> 8}.{number & 255}.1")
+
+
+def _take_over(takeover: Takeover, full: bool = True) -> tuple[Takeover, Pass]:
+    done = Pass()
+    takeover.apply(soon(), done, full=full)
+    return takeover, done
+
+
 @pytest.mark.parametrize("variant", ["nft", "legacy"])
-def test_upstreams_chains_go_and_others_stay(host: Namespace, variant: str) -> None:
-    saved = host.call(_iptables, 4, variant, UPSTREAM)
-    assert saved.count("\n:cali-") == 3
-    after = host.call(_iptables, 4, variant, plan_takeover(saved))
+@pytest.mark.parametrize("family", [4, 6])
+def test_upstreams_chains_and_sets_go_and_others_stay(host: Namespace, family: int, variant: str) -> None:
+    host.call(_make_sets, *SETS[family], "cali-of-mine")
+    script = UPSTREAM.format(v=f"cali{family}")
+    saved = host.call(_iptables, family, variant, script)
+    assert saved.count("\n:cali-") == 7 and saved.count("cali:") == 6
+    first, done = host.call(_take_over, Takeover(Log("none", stderr=False)))
+    after = host.call(_iptables, family, variant, "")
     assert "cali" not in after
-    assert "of somebody" in after
+    assert "of somebody in mangle" in after and '"of somebody"' in after
+    assert host.call(ipsets.read_ipsets) == ["cali-of-mine"]
     assert plan_takeover(after) == ""
+    assert done.changed == [
+        f"removed 7 chains of upstream's agent (IPv{family}, {variant})",
+        f"removed {len(SETS[family])} IP sets of upstream's agent",
+    ]
+    assert host.call(_take_over, first)[1].changed == []
+
+
+def test_a_set_that_somebody_elses_rule_uses_is_told_and_tried_again(host: Namespace, tmp_path: Path) -> None:
+    rule = ["INPUT", "-m", "set", "--match-set", "cali40mine", "src", "-j", "ACCEPT"]
+    host.call(_make_sets, "cali40mine", "cali40other")
+    host.run("iptables-legacy", "-A", *rule)
+    log = tmp_path / "log"
+    takeover, done = host.call(_take_over, Takeover(Log("info", str(log), stderr=False)))
+    assert host.call(ipsets.read_ipsets) == ["cali40mine"]
+    assert done.changed == ["removed 1 IP sets of upstream's agent"] and done.failed == []
+    takeover, _ = host.call(_take_over, takeover)
+    assert log.read_text().count("cannot remove IP set cali40mine: a rule or another set uses it") == 1
+    host.run("iptables-legacy", "-D", *rule)
+    takeover, done = host.call(_take_over, takeover, False)
+    assert done.changed == [] and takeover.kept  # not in every pass
+    takeover, done = host.call(_take_over, takeover)
+    assert host.call(ipsets.read_ipsets) == [] and takeover.kept == ()
 
 
 def test_legacy_tables_are_not_made_by_looking(host: Namespace) -> None:

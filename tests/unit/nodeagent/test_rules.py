@@ -3,7 +3,13 @@
 from ipaddress import ip_address, ip_network
 
 from cni_calico.nodeagent.desired import Nat
-from cni_calico.nodeagent.forward_rules import count_upstream_chains, drops_forwarded, plan_forward, plan_takeover
+from cni_calico.nodeagent.forward_rules import (
+    count_upstream_chains,
+    drops_forwarded,
+    plan_forward,
+    plan_takeover,
+    select_upstream_sets,
+)
 from cni_calico.nodeagent.nat_rules import render_iptables, render_iptables_removal, render_nftables, select_own
 
 NAT = Nat(4, (ip_network("10.65.0.0/16"),), (ip_network("10.65.0.0/16"), ip_network("10.66.0.0/16")))
@@ -28,6 +34,7 @@ UPSTREAM = """\
 -A FORWARD -m comment --comment "cali:wUHhoiAYhphO9Mso" -j cali-FORWARD
 -A FORWARD -i eth0 -m comment --comment "not -j cali-FORWARD" -j ACCEPT
 -A cali-FORWARD -g cali-from-wl-dispatch
+-A FORWARD -m comment --comment "cali:mp77cMpurHhyjLrM" -j MARK --set-xmark 0x10000/0x10000
 -A mine -g cali-FORWARD
 COMMIT
 *nat
@@ -128,6 +135,11 @@ def test_where_forwarding_is_not_dropped_nothing_is_done():
     assert drops_forwarded(UPSTREAM.replace("*nat", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n*nat"))
 
 
+def test_upstreams_sets_are_known_by_their_names():
+    names = ["KUBE-LOOP-BACK", "cali-of-mine", "cali40masq-ipam-pools", "cali4t0", "cali60s:abc", "calico"]
+    assert select_upstream_sets(names) == ["cali40masq-ipam-pools", "cali4t0", "cali60s:abc"]
+
+
 def test_upstreams_chains_are_taken_away():
     assert plan_takeover(UPSTREAM).splitlines() == [
         "*filter",
@@ -135,6 +147,7 @@ def test_upstreams_chains_are_taken_away():
         ":cali-from-wl-dispatch - [0:0]",
         '-D INPUT -m comment --comment "cali:Cz_u1IQiXIMmKD4c" -j cali-INPUT',
         '-D FORWARD -m comment --comment "cali:wUHhoiAYhphO9Mso" -j cali-FORWARD',
+        '-D FORWARD -m comment --comment "cali:mp77cMpurHhyjLrM" -j MARK --set-xmark 0x10000/0x10000',
         "-D mine -g cali-FORWARD",
         "-X cali-FORWARD",
         "-X cali-from-wl-dispatch",

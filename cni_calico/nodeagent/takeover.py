@@ -1,0 +1,69 @@
+"""What upstream's agent left in the packet filter is taken away: chains, rules in others' chains, IP sets.
+
+Rule: once, before anything of ours is made; it stays when its agent is gone, and drops what it does not know. A set
+that somebody else's rule uses stays, is told once, and is tried again at every full resync.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+from cni_calico.kernel import ipsets, iptables
+from cni_calico.log import Log
+from cni_calico.nodeagent.forward_rules import count_upstream_chains, plan_takeover, select_upstream_sets
+
+if TYPE_CHECKING:
+    from cni_calico.nodeagent.apply import Pass
+
+
+@dataclass(slots=True)
+class Takeover:
+    """``kept`` are why sets could not be removed, None: not tried yet."""
+
+    log: Log
+    chains_gone: bool = False
+    kept: tuple[str, ...] | None = None
+
+    def apply(self, deadline: Deadline, done: Pass, *, full: bool) -> None:
+        """Raises KernelError; what was not finished is tried again in the next pass."""
+        if not self.chains_gone:
+            self._remove_chains(deadline, done)
+            self.chains_gone = True
+        if self.kept is None or (self.kept and full):
+            self._remove_sets(done)
+
+    def _remove_chains(self, deadline: Deadline, done: Pass) -> None:
+        for family, variant in variants():
+            saved = iptables.read_rules(family, variant, deadline)
+            script = plan_takeover(saved)
+            if script:
+                iptables.apply_rules(family, variant, script, deadline)
+                count = count_upstream_chains([saved])
+                done.changed.append(f"removed {count} chains of upstream's agent (IPv{family}, {variant})")
+
+    def _remove_sets(self, done: Pass) -> None:
+        kept, removed = [], 0
+        try:
+            names = select_upstream_sets(ipsets.read_ipsets())
+        except KernelError as e:
+            names, kept = [], [f"{e}; those of upstream's agent may still be there: ipset list -n"]
+        for name in names:
+            try:
+                ipsets.remove_ipset(name)
+                removed += 1
+            except KernelError as e:
+                kept.append(f"{e}; it is upstream's: ipset destroy {name}")
+        if removed:
+            done.changed.append(f"removed {removed} IP sets of upstream's agent")
+        for text in kept:
+            if text not in (self.kept or ()):
+                self.log.warning(text)
+        self.kept = tuple(kept)
+
+
+def variants() -> list[tuple[int, str]]:
+    """The families and forms of iptables whose rules can be read without making tables."""
+    return [(f, variant) for f in (4, 6) for variant in iptables.VARIANTS if iptables.in_use(f, variant)]
