@@ -75,6 +75,7 @@ class LocalStore:
         self._pid = getpid()
         self._writing = _thread.allocate_lock()  # writers of one process queue here instead of polling SQLite's lock
         self._feed: Feed | None = None
+        self._feeding = _thread.allocate_lock()
 
     def get(self, key: Key, deadline: Deadline) -> Versioned | None:
         return self.get_many((key,), deadline)[0]
@@ -146,15 +147,19 @@ class LocalStore:
         from cni_calico.datastore.local_watch import Feed, LocalWatch
 
         self._settle_process()
-        feed = self._feed
-        if feed is None or feed.error is not None:
-            feed = self._feed = Feed(self._pool, self._poll_s)
+        with self._feeding:  # one looks at the file for all watches
+            feed = self._feed
+            if feed is None or feed.error is not None:
+                feed = self._feed = Feed(self._pool, self._poll_s)
         return LocalWatch(self, feed, listing, int(revision))
 
     def close(self) -> None:
-        if self._feed is not None:
-            self._feed.stop()
-        self._pool.close()
+        self._settle_process()
+        with self._feeding:
+            self._pool.close()
+            feed = self._feed
+        if feed is not None:
+            feed.stop()
 
     def _read(self, operation: str, doing: str, deadline: Deadline, step: Callable[[sqlite3.Connection], T]) -> T:
         """Run ``step`` on one snapshot of the store."""
@@ -192,6 +197,7 @@ class LocalStore:
         """In a forked child: the parent's lock may be held for ever by a thread that is not here."""
         if self._pid != getpid():
             self._pid, self._writing, self._feed = getpid(), _thread.allocate_lock(), None
+            self._feeding = _thread.allocate_lock()
 
 
 def _listed_key(listing: ListKey, row: Row) -> Key | None:
