@@ -1,29 +1,24 @@
-"""What the resident server keeps between calls: connections, caches, allocators, one netlink socket per worker.
+"""What the resident server keeps between calls, and the services of a call out of it: datastores with their caches and
+allocators, one netlink socket per worker.
 
-Rule: everything is keyed by the request's own configuration as its caller means it (a path lies in the caller's root),
-so networks with different datastores do not meet. A connection that nobody has used for a while is closed.
+Rule: a path in a request means the caller's; what this process cannot do for it as the caller means it is declined.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from cni_calico.batching import Batcher
 from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.client import Datastore, Document
-from cni_calico.datastore.connect import open_datastore, reader
-from cni_calico.datastore.grouped import GroupedStore
 from cni_calico.datastore.kubernetes_objects import KubernetesObjects
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, NodeNotSetUp, TryAgain
 from cni_calico.ipam import protocol
 from cni_calico.ipam.allocator import Allocator
-from cni_calico.ipam.group import GroupAllocator
 from cni_calico.ipam.nodename import read_nodename
 from cni_calico.ipam.services import Services
 from cni_calico.ipam.serving import Declined
@@ -32,97 +27,14 @@ from cni_calico.kernel.netns import require_netns
 from cni_calico.log import Log
 from cni_calico.model.keys import Key
 from cni_calico.model.settings import DatastoreConfig
-from cni_calico.nodeagent.caches import CLUSTER, ClusterCaches
+from cni_calico.nodeagent.backends import Backend, BackendKey, Backends
+from cni_calico.nodeagent.caches import CLUSTER
 from cni_calico.nodeagent.cni_metrics import CniMetrics
 from cni_calico.nodeagent.connections import Request
-from cni_calico.nodeagent.kubernetes_caches import KubernetesCaches
-from cni_calico.nodeagent.node_endpoints import NodeEndpoints
-from cni_calico.nodeagent.recent import Recently
 from cni_calico.plugin.host import Host
 from cni_calico.plugin.teardown import remove_links_together
 
 LINKS_AT_ONCE = 64
-# how long a repeated DEL needs to look for nothing; the kubelet's come within seconds
-DELETED_S, DELETED_MAX = 60.0, 4096
-
-
-@dataclass(frozen=True, slots=True)
-class BackendKey:
-    """``root`` identifies the caller's root directory, so that equal paths in different roots stay apart."""
-
-    config: DatastoreConfig
-    node: str
-    root: tuple[int, int, int]
-
-
-class Backend:
-    """One open datastore with what is known of it."""
-
-    def __init__(self, config: DatastoreConfig, node: str, files: Files, log: Log) -> None:
-        """``files`` are the caller's; their root is kept open. Raises InvalidConfig, DatastoreError."""
-        self._root = None if files.root_fd is None else os.dup(files.root_fd)
-        self._reach = None if self._root is None else Files(self._root).path
-        try:
-            self.store = store = open_datastore(config, reach=self._reach)
-        except BaseException:
-            self._close_root()
-            raise
-        self._config = config
-        self._node = node
-        self._corrupt = lambda key, why: log.error(f"cannot read {key}: {why}")
-        self._opening = threading.Lock()
-        self._kubernetes: KubernetesCaches | None = None
-        self.deleted = Recently(DELETED_S, DELETED_MAX)
-        self.grouped = GroupedStore(store)
-        self.caches = ClusterCaches(store, node, self._corrupt)
-        self.allocator = GroupAllocator(store, self.caches)
-        self.endpoints = NodeEndpoints(self.grouped, node)
-        self.used_at = time.monotonic()
-
-    def kubernetes(self) -> KubernetesCaches:
-        """Pods and namespaces of the Kubernetes that the configuration names. Raises DatastoreError."""
-        from cni_calico.datastore.kubernetes import KubernetesStore
-
-        with self._opening:
-            if self._kubernetes is None:
-                store = self.store if isinstance(self.store, KubernetesStore) else None
-                self._kubernetes = KubernetesCaches(
-                    store or KubernetesStore(self._config.kubernetes, read=reader(self._reach)),
-                    self._node,
-                    self._corrupt,
-                )
-            return self._kubernetes
-
-    def kubernetes_lines(self, labels: str) -> list[str]:
-        known = self._kubernetes
-        if known is None:
-            return []
-        return [
-            f"calico_kubernetes_pods{{{labels}}} {len(known.pods.items())}",
-            f"calico_kubernetes_namespaces{{{labels}}} {len(known.namespaces.items())}",
-        ]
-
-    def door(self, *, adding: bool) -> Datastore:
-        """The datastore with this node's endpoints answered from memory.
-
-        An ADD's writes find out by themselves what memory missed; of pods the watch tells a DEL what there is.
-        """
-        if self._config.type == "kubernetes":
-            return self.kubernetes().door(self.grouped, may_miss=not adding)
-        return self.endpoints.door(may_miss=adding)
-
-    def close(self) -> None:
-        self.caches.stop()
-        if self._kubernetes is not None:
-            self._kubernetes.stop()
-            self._kubernetes.api.close()
-        self.store.close()
-        self._close_root()
-
-    def _close_root(self) -> None:
-        if self._root is not None:
-            os.close(self._root)
-            self._root = None
 
 
 class Resident:
@@ -131,8 +43,7 @@ class Resident:
     def __init__(self, log: Log, metrics: CniMetrics) -> None:
         self.log = log
         self.metrics = metrics
-        self._backends: dict[BackendKey, Backend] = {}
-        self._opening = threading.Lock()
+        self.backends = Backends(log)
         self._worker = threading.local()
         self._own_root = _identity("/", "/proc/self/ns/mnt")
         self.links: Batcher[str, None] = Batcher(self._remove_links, limit=LINKS_AT_ONCE)
@@ -140,7 +51,11 @@ class Resident:
     @contextmanager
     def services(self, request: Request) -> Iterator[Services]:
         """The services of one call, on the calling worker's thread."""
-        yield ResidentServices(self, request, self._host())
+        services = ResidentServices(self, request, self._host())
+        try:
+            yield services
+        finally:
+            services.leave()
 
     def _host(self) -> Host:
         host: Host | None = getattr(self._worker, "host", None)
@@ -166,21 +81,6 @@ class Resident:
         root, mounts = request.descriptors.get(protocol.ROOT), request.descriptors.get(protocol.MOUNTS)
         return self._own_root if root is None or mounts is None else _identity(root, mounts)
 
-    def backend(self, key: BackendKey, files: Files) -> Backend:
-        """The backend of a configuration, opened when it is asked for first. Raises InvalidConfig, DatastoreError."""
-        backend = self._backends.get(key)
-        if backend is None:
-            with self._opening:
-                backend = self._backends.get(key)
-                if backend is None:
-                    backend = self._backends[key] = self._open(key.config, key.node, files)
-        backend.used_at = time.monotonic()
-        return backend
-
-    def _open(self, config: DatastoreConfig, node: str, files: Files) -> Backend:
-        self.log.info(f"opening datastore {config.type} for node {node}")
-        return Backend(config, node, files, self.log)
-
     def _remove_links(self, names: Sequence[str]) -> Sequence[BaseException | None]:
         try:
             remove_links_together(self._host(), list(dict.fromkeys(names)), Deadline.after(30))
@@ -191,13 +91,18 @@ class Resident:
         return [None] * len(names)
 
     def metrics_lines(self) -> list[str]:
-        lines = []
-        for number, backend in enumerate(list(self._backends.values())):
-            labels = f'backend="{number}",type="{type(backend.store).__name__}"'
+        backends = self.backends.open_now()
+        lines = [
+            f"calico_cni_backends {len(backends)}",
+            f"calico_cni_backends_closed_total {self.backends.closed}",
+        ]
+        for backend in backends:
+            labels = f'backend="{backend.number}",type="{type(backend.store).__name__}"'
             trips = backend.grouped.round_trips
             lines += [
                 f"calico_datastore_reads_total{{{labels}}} {trips.reads}",
                 f"calico_datastore_writes_total{{{labels}}} {trips.writes}",
+                f"calico_cni_caches_healthy{{{labels}}} {int(backend.caches.healthy)}",
                 f"calico_ipam_fast_total{{{labels}}} {backend.allocator.statistics.fast}",
                 f"calico_ipam_slow_total{{{labels}}} {backend.allocator.statistics.slow}",
                 f"calico_ipam_spares_total{{{labels}}} {backend.allocator.spares.claimed}",
@@ -209,8 +114,7 @@ class Resident:
         return lines
 
     def close(self) -> None:
-        while self._backends:
-            self._backends.popitem()[1].close()
+        self.backends.close()
 
 
 class ResidentServices(Services):
@@ -225,10 +129,19 @@ class ResidentServices(Services):
         self.optimistic = True
         self.remove_link = self._remove_link
         self._node = ""
+        self._used: dict[BackendKey, Backend] = {}
 
     def _backend(self, config: DatastoreConfig) -> Backend:
         key = BackendKey(config, self._node, self._resident.root_of(self._request))
-        return self._resident.backend(key, self.files)
+        found = self._used.get(key)
+        if found is None:
+            found = self._used[key] = self._resident.backends.use(key, self.files)
+        return found
+
+    def leave(self) -> None:
+        """The call is over."""
+        while self._used:
+            self._resident.backends.leave(self._used.popitem()[1])
 
     def begin(self, conf: NetConf, deadline: Deadline) -> None:
         """Raises Declined."""

@@ -37,6 +37,7 @@ WORKERS = 32
 QUEUE = 512
 DRAIN_S = 4.0
 SERVES: dict[str, Callable[..., Answer]] = {"calico": serve_plugin, "calico-ipam": serve_ipam}
+CLOSE_IDLE_S = 60.0  # between looks at what nobody uses any more
 METRICS = "metrics"  # the pseudo-executable that asks for the server's numbers
 
 
@@ -51,13 +52,14 @@ class CniServer:
         self._waiting: queue.SimpleQueue[tuple[socket.socket, float] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, name=f"cni-{i}", daemon=True) for i in range(workers)]
         self._acceptor = threading.Thread(target=self._accept, name="cni-accept", daemon=True)
+        self._closer = threading.Thread(target=self._close_idle, name="cni-close-idle", daemon=True)
         self._listener: socket.socket | None = None
         self._stopping = threading.Event()
 
     def start(self) -> None:
         """Raises OSError when the socket cannot be made."""
         self._listener = listen(self.path)
-        for thread in (*self._threads, self._acceptor):
+        for thread in (*self._threads, self._acceptor, self._closer):
             thread.start()
         self.log.info(f"serving CNI calls on {self.path}")
 
@@ -97,6 +99,10 @@ class CniServer:
                 busy = answer_error(TryAgain(f"cannot serve: {QUEUE} calls are waiting already"), CURRENT)
                 send_answer(connection, protocol.VERSION, busy.exit_code, busy.stdout.encode())
                 connection.close()
+
+    def _close_idle(self) -> None:
+        while not self._stopping.wait(CLOSE_IDLE_S):
+            self.resident.backends.close_idle()
 
     def _work(self) -> None:
         while True:

@@ -1,0 +1,186 @@
+"""The datastores that the resident server has open, each with what is known of it.
+
+Rule: keyed by the request's own configuration as its caller means it (a path lies in the caller's root), so networks
+with different datastores do not meet. What no call has used for a while is closed, watches, threads and descriptors,
+but for the last one used: a quiet node stays warm. There are never more than a few that nobody uses.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cni_calico.datastore.client import Datastore
+from cni_calico.datastore.connect import open_datastore, reader
+from cni_calico.datastore.grouped import GroupedStore
+from cni_calico.ipam.group import GroupAllocator
+from cni_calico.kernel.files import Files
+from cni_calico.log import Log
+from cni_calico.model.settings import DatastoreConfig
+from cni_calico.nodeagent.caches import ClusterCaches
+from cni_calico.nodeagent.kubernetes_caches import KubernetesCaches
+from cni_calico.nodeagent.node_endpoints import NodeEndpoints
+from cni_calico.nodeagent.recent import Recently
+
+IDLE_S = 300.0
+KEPT_MAX = 8  # also when they were used a moment ago: every configuration that somebody makes up opens one
+# how long a repeated DEL needs to look for nothing; the kubelet's come within seconds
+DELETED_S, DELETED_MAX = 60.0, 4096
+
+
+@dataclass(frozen=True, slots=True)
+class BackendKey:
+    """``root`` identifies the caller's root directory, so that equal paths in different roots stay apart."""
+
+    config: DatastoreConfig
+    node: str
+    root: tuple[int, int, int]
+
+
+class Backend:
+    """One open datastore with what is known of it."""
+
+    def __init__(self, config: DatastoreConfig, node: str, files: Files, log: Log) -> None:
+        """``files`` are the caller's; their root is kept open. Raises InvalidConfig, DatastoreError."""
+        self._root = None if files.root_fd is None else os.dup(files.root_fd)
+        self._reach = None if self._root is None else Files(self._root).path
+        try:
+            self.store = store = open_datastore(config, reach=self._reach)
+        except BaseException:
+            self._close_root()
+            raise
+        self.config = config
+        self._node = node
+        self._corrupt = lambda key, why: log.error(f"cannot read {key}: {why}")
+        self._opening = threading.Lock()
+        self._kubernetes: KubernetesCaches | None = None
+        self.deleted = Recently(DELETED_S, DELETED_MAX)
+        self.grouped = GroupedStore(store)
+        self.caches = ClusterCaches(store, node, self._corrupt)
+        self.allocator = GroupAllocator(store, self.caches)
+        self.endpoints = NodeEndpoints(self.grouped, node)
+        self.number = 0
+        self.users = 0
+        self.used_at = 0.0
+
+    def kubernetes(self) -> KubernetesCaches:
+        """Pods and namespaces of the Kubernetes that the configuration names. Raises DatastoreError."""
+        from cni_calico.datastore.kubernetes import KubernetesStore
+
+        with self._opening:
+            if self._kubernetes is None:
+                store = self.store if isinstance(self.store, KubernetesStore) else None
+                self._kubernetes = KubernetesCaches(
+                    store or KubernetesStore(self.config.kubernetes, read=reader(self._reach)),
+                    self._node,
+                    self._corrupt,
+                )
+            return self._kubernetes
+
+    def kubernetes_lines(self, labels: str) -> list[str]:
+        known = self._kubernetes
+        if known is None:
+            return []
+        return [
+            f"calico_kubernetes_pods{{{labels}}} {len(known.pods.items())}",
+            f"calico_kubernetes_namespaces{{{labels}}} {len(known.namespaces.items())}",
+        ]
+
+    def door(self, *, adding: bool) -> Datastore:
+        """The datastore with this node's endpoints answered from memory.
+
+        An ADD's writes find out by themselves what memory missed; of pods the watch tells a DEL what there is.
+        """
+        if self.config.type == "kubernetes":
+            return self.kubernetes().door(self.grouped, may_miss=not adding)
+        return self.endpoints.door(may_miss=adding)
+
+    def close(self) -> None:
+        self.caches.stop()
+        if self._kubernetes is not None:
+            self._kubernetes.stop()
+            self._kubernetes.api.close()
+        self.store.close()
+        self._close_root()
+
+    def _close_root(self) -> None:
+        if self._root is not None:
+            os.close(self._root)
+            self._root = None
+
+
+class Backends:
+    """All of them. ``clock`` gives seconds."""
+
+    def __init__(self, log: Log, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.closed = 0
+        self._log = log
+        self._clock = clock
+        self._opened = 0
+        self._backends: dict[BackendKey, Backend] = {}
+        self._opening = threading.Lock()
+        self._guard = threading.Lock()
+
+    def use(self, key: BackendKey, files: Files) -> Backend:
+        """The backend of a configuration, opened when it is asked for first, until ``leave``.
+
+        Raises InvalidConfig, DatastoreError.
+        """
+        found = self._take(key)
+        if found is not None:
+            return found
+        with self._opening:
+            found = self._take(key)
+            if found is not None:
+                return found
+            self._log.info(f"opening datastore {key.config.type} for node {key.node}")
+            made = Backend(key.config, key.node, files, self._log)
+            with self._guard:
+                made.number, self._opened = self._opened, self._opened + 1
+                made.users = 1
+                self._backends[key] = made
+        return made
+
+    def _take(self, key: BackendKey) -> Backend | None:
+        with self._guard:
+            found = self._backends.get(key)
+            if found is not None:
+                found.users += 1
+            return found
+
+    def leave(self, backend: Backend) -> None:
+        with self._guard:
+            backend.users -= 1
+            backend.used_at = self._clock()
+
+    def open_now(self) -> list[Backend]:
+        with self._guard:
+            return list(self._backends.values())
+
+    def close_idle(self) -> None:
+        """Close what has not been used for IDLE_S, and the oldest of more than KEPT_MAX."""
+        for backend in self._remove_idle():
+            self._log.info(f"closing datastore {backend.config.type}: no call has used it for a while")
+            try:
+                backend.close()
+            except Exception as e:  # the next one is to be closed all the same
+                self._log.warning(f"cannot close datastore {backend.config.type}: {type(e).__name__}: {e}")
+            self.closed += 1
+
+    def _remove_idle(self) -> list[Backend]:
+        with self._guard:
+            kept = sorted(self._backends.items(), key=lambda entry: (entry[1].users > 0, entry[1].used_at))
+            late = self._clock() - IDLE_S
+            idle = [
+                key
+                for i, (key, backend) in enumerate(kept[:-1])  # not the last one used
+                if not backend.users and (backend.used_at <= late or len(kept) - i > KEPT_MAX)
+            ]
+            return [self._backends.pop(key) for key in idle]
+
+    def close(self) -> None:
+        while self._backends:
+            self._backends.popitem()[1].close()
