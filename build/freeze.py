@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import fcntl
 import hashlib
+import importlib.util
+import marshal
 import os
-import py_compile
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from bootloader import prepare_bootloader
 from dependencies import freeze_dependencies
+from expand import expand
 from glibc import bundle_glibc
 from manifest import verify_bundle, write_manifests
 from pyinstaller import run_pyinstaller, source_date
@@ -72,10 +74,16 @@ def freeze(contents: str) -> Path:
         name = path.relative_to(ROOT)
         compiled = (bundle / contents / name).with_suffix(".pyc")
         compiled.parent.mkdir(parents=True, exist_ok=True)
-        # no time stamp inside, no path of this machine, no asserts
-        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-        py_compile.compile(str(path), str(compiled), str(name), doraise=True, optimize=1, invalidation_mode=mode)
+        compiled.write_bytes(compile_module(path, str(name)))
     return bundle
+
+
+def compile_module(path: Path, name: str) -> bytes:
+    """A .pyc file that is never compared with its source: no time stamp inside, no path of this machine, no asserts."""
+    source = path.read_bytes()
+    code = compile(expand(source.decode()), name, "exec", dont_inherit=True, optimize=1)
+    unchecked = (1).to_bytes(4, "little")  # PEP 552
+    return importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source) + marshal.dumps(code)
 
 
 def finish(bundle: Path, contents: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from cni_calico.errors import CalicoError, DecodeFailure
@@ -63,6 +63,8 @@ def directory(state_dir: str) -> str:
 
 def record_intent(files: Files, state_dir: str, intent: Intent) -> None:
     """Make the intent durable. Raises OSError."""
+    from dataclasses import asdict  # the import takes 5 ms
+
     files.make_directory(directory(state_dir))
     document = {"format": FORMAT, **asdict(intent)}
     data = json.dumps(document, separators=(",", ":")).encode()
@@ -106,7 +108,7 @@ def read_intent(files: Files, state_dir: str, name: str) -> Intent | None:
 def _parse(document: Mapping[str, Any]) -> Intent:
     if document["format"] != FORMAT:
         raise ValueError(f"format {document['format']!r} is not {FORMAT}: written by another release")
-    values = {item.name: document[item.name] for item in fields(Intent)}
+    values = {name: document[name] for name in Intent.__match_args__}
     datastore = dict(values["datastore"])
     datastore["kubernetes"] = KubernetesAccess(**datastore["kubernetes"])
     datastore["etcd_endpoints"] = tuple(datastore["etcd_endpoints"])

@@ -1,0 +1,58 @@
+"""What dataclasses need that build/expand.py has written out: in the frozen executables every record is made with this.
+
+Rule: nothing is imported before somebody asks for it; a record behaves as the dataclass it is in the sources.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import Field
+    from typing import Any, TypeVar
+
+    Record = TypeVar("Record")
+
+MISSING: Any = object()  # the default of a field that a factory fills
+
+
+class Fields:
+    """``__dataclass_fields__``, made when ``dataclasses`` looks for it: their names, which is all its functions use."""
+
+    def __get__(self, instance: object, owner: type) -> dict[str, Field[Any]]:
+        from dataclasses import make_dataclass
+
+        made: dict[str, Field[Any]] = make_dataclass(owner.__name__, owner.__match_args__).__dataclass_fields__  # type: ignore[attr-defined]
+        return made
+
+
+def replace(record: Record, /, **changes: Any) -> Record:
+    """``dataclasses.replace``."""
+    for name in type(record).__match_args__:  # type: ignore[attr-defined]
+        if name not in changes:
+            changes[name] = getattr(record, name)
+    return type(record)(**changes)
+
+
+def refuse_assignment(record: object, name: str, value: object) -> None:
+    """``__setattr__`` of what is frozen."""
+    from dataclasses import FrozenInstanceError
+
+    raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def refuse_deletion(record: object, name: str) -> None:
+    """``__delattr__`` of what is frozen."""
+    from dataclasses import FrozenInstanceError
+
+    raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def get_state(record: Any) -> list[Any]:
+    """``__getstate__``, for copies and pickles of what is frozen."""
+    return [getattr(record, name) for name in record.__slots__]
+
+
+def set_state(record: Any, state: list[Any]) -> None:
+    """``__setstate__``."""
+    for name, value in zip(record.__slots__, state, strict=True):
+        object.__setattr__(record, name, value)

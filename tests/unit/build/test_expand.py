@@ -1,0 +1,217 @@
+"""What build/expand.py writes out behaves as the dataclass in the source, for every class of the project."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import inspect
+import operator
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "build"))
+
+from expand import expand  # noqa: E402
+
+from cni_calico import expanded  # noqa: E402
+
+SOURCES = [path for path in sorted((ROOT / "cni_calico").rglob("*.py")) if "@dataclass" in path.read_text()]
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def written_out(source: str, name: str) -> ModuleType:
+    module = ModuleType(name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, name, module)  # where dataclasses look for what an annotation means
+        exec(compile(expand(source), name, "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+def classes(module: ModuleType) -> dict[str, type]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__ and dataclasses.is_dataclass(value)
+    }
+
+
+def is_written_out(cls: type) -> bool:
+    return not hasattr(cls, "__dataclass_params__")  # the decorator leaves its parameters
+
+
+MADE = [
+    (original, classes(written)[name])
+    for path in SOURCES
+    for module in [importlib.import_module(name_of(path))]
+    for written in [written_out(path.read_text(), module.__name__)]
+    for name, original in classes(module).items()
+]
+PAIRS = [
+    pytest.param(original, made, id=f"{original.__module__}.{original.__name__}")
+    for original, made in MADE
+    if is_written_out(made)
+]
+pairs = pytest.mark.parametrize(("original", "made"), PAIRS)
+
+
+def values(cls: type, mark: str = "") -> list[str]:
+    return [f"{name}{mark}" for name in cls.__match_args__]  # type: ignore[attr-defined]
+
+
+def without_place(value: object) -> str:
+    return re.sub(" at 0x[0-9a-f]+", "", repr(value))
+
+
+def outcome(call: Any, *arguments: Any) -> Any:
+    """What a call returns, or the error it raises."""
+    try:
+        return call(*arguments)
+    except Exception as e:
+        return type(e), str(e)
+
+
+def test_only_the_agent_has_others() -> None:
+    """Its start is not a CNI call's."""
+    left = {f"{made.__module__}.{made.__name__}" for _, made in MADE if not is_written_out(made)}
+    assert {name for name in left if not name.startswith("cni_calico.nodeagent.")} == set()
+    assert len(PAIRS) > 150 > 10 * len(left)
+
+
+def test_no_dataclass_has_one_of_another_module_as_its_base() -> None:
+    """A module is written out by itself: nobody would know that the base must stay a dataclass."""
+    for path in SOURCES:
+        for cls in classes(importlib.import_module(name_of(path))).values():
+            assert {base.__module__ for base in cls.__mro__ if dataclasses.is_dataclass(base)} == {cls.__module__}
+
+
+@pairs
+def test_shape(original: Any, made: Any) -> None:
+    assert made.__match_args__ == original.__match_args__
+    assert made.__slots__ == original.__slots__
+    assert made.__qualname__ == original.__qualname__
+    generated = {"__weakref__", "__dict__", "__dataclass_params__", "__dataclass_fields__", "__annotations__"}
+    methods = {name for name in vars(original) if name not in original.__slots__} - generated
+    assert methods - vars(made).keys() == set()
+    factories = {f.name for f in dataclasses.fields(original) if f.default_factory is not dataclasses.MISSING}
+    for name, parameter in inspect.signature(original).parameters.items():
+        mine = inspect.signature(made).parameters[name]
+        assert mine.kind == parameter.kind
+        if name in factories:
+            assert mine.default is expanded.MISSING
+        else:
+            # a default may be an object of a class of the same module, which is another class here
+            assert without_place(mine.default) == without_place(parameter.default)
+
+
+@pairs
+def test_behaviour(original: Any, made: Any) -> None:
+    theirs, ours = original(*values(original)), made(*values(made))
+    assert repr(ours) == repr(theirs)
+    assert outcome(hash, ours) == outcome(hash, theirs)
+    for mark in ("", "'"):
+        other, our_other = original(*values(original, mark)), made(*values(made, mark))
+        assert (ours == our_other) == (theirs == other)
+        for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+            assert outcome(compare, ours, our_other) == outcome(compare, theirs, other)
+    assert (ours == theirs) is False
+    for name in original.__match_args__:
+        assert outcome(setattr, ours, name, getattr(ours, name, "")) == outcome(
+            setattr, theirs, name, getattr(theirs, name, "")
+        )
+    with pytest.raises(AttributeError):  # Python 3.11's own frozen class with slots fails here with a TypeError
+        ours.another = 1
+    assert copy.copy(ours) == ours
+    assert copy.deepcopy(ours) == ours
+    for name in original.__match_args__:
+        assert outcome(delattr, ours, name) == outcome(delattr, theirs, name)
+
+
+@pairs
+def test_functions_of_dataclasses(original: Any, made: Any) -> None:
+    theirs, ours = original(*values(original)), made(*values(made))
+    assert dataclasses.is_dataclass(ours)
+    assert [f.name for f in dataclasses.fields(ours)] == [f.name for f in dataclasses.fields(theirs)]
+    assert dataclasses.asdict(ours) == dataclasses.asdict(theirs)
+    for name in original.__match_args__:
+        changed = dataclasses.replace(theirs, **{name: "other"})
+        for replace in (dataclasses.replace, expanded.replace):
+            assert repr(replace(ours, **{name: "other"})) == repr(changed)
+
+
+@pairs
+def test_defaults(original: Any, made: Any) -> None:
+    """What is not given is the same; what a factory makes is each object's own."""
+    required = [f for f in dataclasses.fields(original) if f.default is f.default_factory is dataclasses.MISSING]
+    given = [f.name for f in required]
+    theirs, ours, another = original(*given), made(*given), made(*given)
+    for field in dataclasses.fields(original):
+        mine = getattr(ours, field.name)
+        assert without_place(mine) == without_place(getattr(theirs, field.name))
+        if field.default_factory is not dataclasses.MISSING and isinstance(mine, dict | list | set):
+            assert mine is not getattr(another, field.name)
+
+
+SOURCE = """
+from __future__ import annotations
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from typing import ClassVar
+
+if TYPE_CHECKING:
+    import nothing_of_this_name
+
+def special() -> Any:
+    return field(default=1)
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    a: int
+
+@dataclass(frozen=True, slots=True)
+class {name}{bases}:
+    {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("bases", "body"),
+    [
+        ("(Base)", "b: int = 1"),
+        ("", "a: int = special()"),
+        ("", "a: int = field(default=1, kw_only=True)"),
+        ("", "a: int\n    def __post_init__(self): pass"),
+        ("", "a: int\n    def __eq__(self, other): return True"),
+        ("", "a: ClassVar[int] = 1"),
+    ],
+)
+def test_what_is_not_understood_stays_a_dataclass(bases: str, body: str) -> None:
+    module = written_out(SOURCE.format(name="Odd", bases=bases, body=body), "odd")
+    assert not is_written_out(classes(module)["Odd"])
+    assert is_written_out(classes(module)["Base"]) == (bases == "")
+
+
+def test_line_numbers_are_the_sources() -> None:
+    source = (
+        "from dataclasses import dataclass\n\n\n@dataclass(slots=True)\nclass A:\n    a: int\n\n    def fail(self):\n"
+    )
+    source += "        raise ValueError(self.a)\n"
+    with pytest.raises(ValueError, match="7") as caught:
+        written_out(source, "lines").A(7).fail()
+    assert caught.traceback[-1].lineno + 1 == 9
+
+
+def test_imports_are_left_out() -> None:
+    module = ModuleType("plain")
+    exec(compile(expand(SOURCE.format(name="Plain", bases="", body="a: Any = ()")), "plain", "exec"), module.__dict__)
+    assert module.__dict__["Any"] is object
+    assert {"dataclass", "field"} & vars(module).keys() == {"field"}  # a function uses it
