@@ -172,16 +172,15 @@ class Applier:
     # -- the MTU file -------------------------------------------------------------------------------------------------
 
     def _write_mtu(self, desired: Desired, done: Pass) -> None:
-        """What the CNI plugin gives to pods."""
-        if not desired.mtu:
-            return
-        text = str(desired.mtu).encode()
+        """What the CNI plugin gives to pods; not more than before while a pool with a tunnel may be unknown."""
         try:
-            if self._files.read_bytes(self._mtu_file).strip() == text:
-                return
+            found = self._files.read_bytes(self._mtu_file).strip()
         except OSError:
-            pass
-        self._files.write_atomic(self._mtu_file, text, 0o644)
+            found = b""
+        grows = found.isdigit() and desired.mtu > int(found)
+        if not desired.mtu or found == str(desired.mtu).encode() or (desired.additive and grows):
+            return
+        self._files.write_atomic(self._mtu_file, str(desired.mtu).encode(), 0o644)
         done.changed.append(f"MTU of workloads: {desired.mtu}")
 
 
