@@ -68,7 +68,7 @@ def release_addresses(ledger: Ledger, releases: Sequence[Release], now_ns: int) 
             by_block.setdefault(cidr, []).append(release)
     for cidr, mine in by_block.items():
         try:
-            freed |= dict.fromkeys(_release_in(ledger, cidr, tuple(mine)))
+            freed |= dict.fromkeys(release_in_block(ledger, cidr, tuple(mine)))
         except AddressMismatch as e:
             mismatch = mismatch or e
     leave_emptied(ledger, by_block, now_ns)
@@ -77,7 +77,8 @@ def release_addresses(ledger: Ledger, releases: Sequence[Release], now_ns: int) 
     return tuple(freed)
 
 
-def _release_in(ledger: Ledger, cidr: Network, releases: tuple[Release, ...]) -> tuple[Address, ...]:
+def release_in_block(ledger: Ledger, cidr: Network, releases: tuple[Release, ...]) -> tuple[Address, ...]:
+    """Release addresses of one block whose guards hold. Raises AddressMismatch with none released, DatastoreError."""
     freed: dict[Address, None] = {}
     # a handle named by a guard is counted anew even if its addresses are gone: somebody may have died in between
     handle_ids = {release.handle_id for release in releases if release.handle_id}

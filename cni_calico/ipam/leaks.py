@@ -1,0 +1,217 @@
+"""PURE: what of address management nobody has any more, as far as somebody knows: addresses, blocks, handles,
+endpoints.
+
+Rule: only what can be nothing else is called lost. An address is a pod's when its attributes say so and nothing
+besides, a tunnel's when they say that; whatever else somebody took it for (podman, a load balancer, a virtual machine,
+a person) is not ours to judge. That a thing looks lost is a suspicion; ipam/reclaim.py asks again before it acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_network
+from typing import Any, Protocol
+
+from cni_calico.model.crd_pods import CONTAINER_ID, pod_networks
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Address, Block, Network, WorkloadEndpoint
+
+TUNNELS = frozenset(
+    (
+        "ipipTunnelAddress",
+        "vxlanTunnelAddress",
+        "vxlanV6TunnelAddress",
+        "wireguardTunnelAddress",
+        "wireguardV6TunnelAddress",
+    )
+)
+_OF_PODS = frozenset(("node", "namespace", "pod", "timestamp"))
+_OF_TUNNELS = frozenset(("node", "type", "timestamp"))
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """An address that a block says is taken. ``foreign``: taken for something that is not ours to judge."""
+
+    address: Address
+    block: Network
+    handle_id: str
+    sequence_number: int | None
+    node: str = ""
+    namespace: str = ""
+    pod: str = ""
+    tunnel: str = ""
+    foreign: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.address} (handle {self.handle_id})"
+
+
+@dataclass(frozen=True, slots=True)
+class LostBlock:
+    """A block, or the affinity to one, of a node that is gone."""
+
+    node: str
+    cidr: Network
+
+    def __str__(self) -> str:
+        return f"block {self.cidr} of node {self.node}"
+
+
+@dataclass(frozen=True, slots=True)
+class IdleHandle:
+    """A handle without addresses; ``revision`` is what it has been for as long as it is suspected."""
+
+    handle_id: str
+    revision: str
+
+    def __str__(self) -> str:
+        return f"handle {self.handle_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class LostEndpoint:
+    """A pod's endpoint in a datastore of its own (etcd), as it is at ``revision``."""
+
+    key: ResourceKey
+    revision: str
+    node: str
+    pod: str
+
+    def __str__(self) -> str:
+        return f"endpoint {self.key.namespace}/{self.key.name}"
+
+
+Subject = Holding | LostBlock | IdleHandle | LostEndpoint
+KINDS: Mapping[type[Any], str] = {
+    LostEndpoint: "endpoint",
+    Holding: "address",
+    LostBlock: "block",
+    IdleHandle: "handle",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFacts:
+    """What of a block is looked at."""
+
+    node: str | None
+    holdings: frozenset[Holding]
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that exists, as far as it tells which sandbox it runs in: ``container_id`` "" says nothing."""
+
+    container_id: str = ""
+    addresses: frozenset[Address] = frozenset()
+
+
+class Known(Protocol):
+    """What somebody knows, perhaps of a while ago."""
+
+    @property
+    def knows_pods(self) -> bool:
+        """Whether there is a Kubernetes to ask."""
+
+    def has_node(self, name: str) -> bool: ...
+
+    def has_pod(self, namespace: str, name: str, node: str) -> bool:
+        """Whether Kubernetes has a pod of that name that is, or may come to be, on that node."""
+
+    def pod(self, namespace: str, name: str, node: str) -> Pod | None:
+        """The same with what is known of it, also by an endpoint of its own; None when there is neither."""
+
+
+# -- judging ----------------------------------------------------------------------------------------------------------
+
+
+def judge_holding(holding: Holding, known: Known) -> str:
+    """Why nobody has the address any more; "" when somebody may have it."""
+    if holding.foreign:
+        return ""
+    if holding.tunnel:
+        return "" if known.has_node(holding.node) else f"node {holding.node} is gone"
+    if not known.knows_pods:
+        return ""
+    named = f"{holding.namespace}/{holding.pod}"
+    pod = known.pod(holding.namespace, holding.pod, holding.node)
+    if pod is None:
+        return f"pod {named} is not on node {holding.node} any more"
+    if not pod.container_id or is_of_container(holding, pod.container_id) or holding.address in pod.addresses:
+        return ""
+    return f"pod {named} runs as container {pod.container_id[:13]} now"
+
+
+def is_of_container(holding: Holding, container_id: str) -> bool:
+    """Whether the handle is, or may be, that container's: very old ones name the pod."""
+    folded = holding.handle_id.casefold()
+    return folded.endswith(f".{container_id.casefold()}") or folded == f"{holding.namespace}.{holding.pod}".casefold()
+
+
+def judge_block(lost: LostBlock, facts: BlockFacts | None, known: Known) -> str:
+    """Why a node has the block no more; "" while the node exists, or something of it is left in the block."""
+    if known.has_node(lost.node):
+        return ""
+    if facts is not None and facts.node == lost.node and any(held.node == lost.node for held in facts.holdings):
+        return ""
+    return f"node {lost.node} is gone"
+
+
+def judge_endpoint(endpoint: LostEndpoint, known: Known) -> str:
+    """Why a pod's endpoint is nobody's; "" when it may be somebody's."""
+    if not known.knows_pods or known.has_pod(endpoint.key.namespace, endpoint.pod, endpoint.node):
+        return ""
+    return f"pod {endpoint.key.namespace}/{endpoint.pod} is not on node {endpoint.node} any more"
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def reduce_block(block: Block) -> BlockFacts:
+    holdings = []
+    for ordinal, index in enumerate(block.allocations):
+        if index is not None:
+            attribute = block.attributes[index]
+            said = attribute.secondary
+            tunnel = said.get("type", "")
+            is_tunnel = tunnel in TUNNELS and bool(said.get("node")) and set(said) <= _OF_TUNNELS
+            is_pods = set(said) <= _OF_PODS and all(said.get(name) for name in ("node", "namespace", "pod"))
+            ours = bool(attribute.handle_id) and not any(attribute.extra.values()) and (is_tunnel or is_pods)
+            holdings.append(
+                Holding(
+                    block.cidr[ordinal],
+                    block.cidr,
+                    attribute.handle_id or "",
+                    block.sequence_for.get(ordinal),
+                    said.get("node", ""),
+                    said.get("namespace", ""),
+                    said.get("pod", ""),
+                    tunnel if is_tunnel else "",
+                    not ours,
+                )
+            )
+    return BlockFacts(block.node, frozenset(holdings))
+
+
+def reduce_endpoint(endpoint: WorkloadEndpoint) -> Pod:
+    """What an endpoint tells about its pod."""
+    return Pod(endpoint.container_id, frozenset(network.network_address for network in endpoint.ip_networks))
+
+
+def parse_pod(obj: Mapping[str, Any], node: str | None) -> Pod | None:
+    """What a pod as Kubernetes has it tells; None for one that is on another node than the one Kubernetes calls
+    ``node`` (None: it cannot be told which that is).
+
+    One that is on no node yet, whose annotations nobody wrote or which cannot be read, tells nothing.
+    """
+    bound = (obj.get("spec") or {}).get("nodeName") or ""
+    if bound and node is not None and bound != node:
+        return None
+    annotations = (obj.get("metadata") or {}).get("annotations") or {}
+    try:
+        addresses = frozenset(ip_network(text).network_address for text in pod_networks(obj))
+    except ValueError:
+        return Pod()
+    return Pod(str(annotations.get(CONTAINER_ID) or "") if bound else "", addresses)

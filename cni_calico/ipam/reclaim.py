@@ -1,0 +1,272 @@
+"""Releasing what is lost: asked again, then written over exactly what the answer was about.
+
+Rule: a suspicion is worth nothing here: pod, node and records are read anew right before the write, and the write
+compares. An address goes only if it is still held under the same handle and since the same sequence number, a block
+only if nobody wrote it since it was read, a handle and an endpoint only as they were. Where the store has transactions,
+that a node is gone is compared in the same one. What cannot be told is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cni_calico.datastore.client import CommitConflict, Committed, Datastore, Listing, Revision, Versioned, Watch, Write
+from cni_calico.deadline import Deadline
+from cni_calico.errors import AddressMismatch, CorruptRecord, TryAgain
+from cni_calico.ipam import leaks
+from cni_calico.ipam.allocator import Allocator, Release
+from cni_calico.ipam.claims import release_block
+from cni_calico.ipam.leaks import KINDS, Holding, IdleHandle, LostBlock, LostEndpoint, Pod, Subject
+from cni_calico.ipam.release import drop_idle_handle, leave_emptied, release_in_block
+from cni_calico.ipam.view import stored
+from cni_calico.model import codec
+from cni_calico.model.keys import BlockKey, HandleKey, Key, ListKey, ResourceKey, ResourceList
+from cni_calico.model.resources import Block, WorkloadEndpoint
+from cni_calico.names import endpoint_name
+
+ReadPod = Callable[[str, str, Deadline], Mapping[str, Any] | None]
+
+
+class Overtaken(TryAgain):
+    """What a release was decided by has changed meanwhile; nothing was released."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is so now. ``read_pod(namespace, name, deadline)`` asks Kubernetes for a pod; None: there is no Kubernetes.
+    ``is_kubernetes``: the datastore is Kubernetes too, where pods are endpoints; elsewhere endpoints are looked at.
+    """
+
+    store: Datastore
+    read_pod: ReadPod | None
+    deadline: Deadline
+    is_kubernetes: bool
+
+    @property
+    def knows_pods(self) -> bool:
+        return self.read_pod is not None
+
+    def has_node(self, name: str) -> bool:
+        return self.store.get(ResourceKey("Node", name), self.deadline) is not None
+
+    def has_pod(self, namespace: str, name: str, node: str) -> bool:
+        return self._read(namespace, name, node) is not None
+
+    def pod(self, namespace: str, name: str, node: str) -> Pod | None:
+        """With its endpoints: as long as one is recorded, its addresses are somebody's."""
+        pod = self._read(namespace, name, node)
+        endpoints = [] if self.is_kubernetes else self.endpoints(namespace, name, node)
+        if not endpoints:
+            return pod
+        addresses = frozenset(a for e in endpoints for a in leaks.reduce_endpoint(e).addresses)
+        return Pod(endpoints[0].container_id, addresses | (pod.addresses if pod is not None else frozenset()))
+
+    def _read(self, namespace: str, name: str, node: str) -> Pod | None:
+        assert self.read_pod is not None
+        found = self.read_pod(namespace, name, self.deadline)
+        return None if found is None else leaks.parse_pod(found, self._kubernetes_node(node))
+
+    def _kubernetes_node(self, node: str) -> str | None:
+        """How Kubernetes calls a node: in a datastore of its own the names may differ."""
+        if self.is_kubernetes:
+            return node
+        found = self.store.get(ResourceKey("Node", node), self.deadline)
+        if found is None:
+            return None
+        refs = codec.decode_node(ResourceKey("Node", node), found.value).orch_refs
+        return next((str(r["nodeName"]) for r in refs if r.get("orchestrator") == "k8s" and r.get("nodeName")), None)
+
+    def endpoints(self, namespace: str, pod: str, node: str) -> list[WorkloadEndpoint]:
+        """The pod's endpoints. Raises CorruptRecord."""
+        prefix = endpoint_name(node, "k8s", pod, "e")[:-1]
+        listing = self.store.list(ResourceList("WorkloadEndpoint", namespace, prefix), self.deadline)
+        for _, why in listing.unreadable:
+            raise CorruptRecord(why)
+        return [codec.decode_endpoint(i.key, i.value) for i in listing.items if isinstance(i.key, ResourceKey)]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of suspects; ``kept`` says why."""
+
+    confirmed: list[tuple[Subject, str]] = field(default_factory=list)
+    released: list[Subject] = field(default_factory=list)
+    kept: list[tuple[Subject, str]] = field(default_factory=list)
+
+
+class Reclaimer:
+    """``store`` is fenced. ``pace`` is called before every look and may wait; False from it ends the work. ``make``
+    makes an allocator for a store; ``is_kubernetes``: pods are this datastore's endpoints.
+    """
+
+    def __init__(
+        self,
+        store: Datastore,
+        read_pod: ReadPod | None,
+        *,
+        is_kubernetes: bool,
+        make: Callable[[Datastore], Allocator] = Allocator,
+        pace: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._store = store
+        self._read_pod = read_pod
+        self._is_kubernetes = is_kubernetes
+        self._make = make
+        self._pace = pace
+
+    # -- asking again -------------------------------------------------------------------------------------------------
+
+    def confirm(self, subject: Subject, deadline: Deadline) -> str:
+        """Why it is lost, by what is so now; "" when it is not, or cannot be told. Raises DatastoreError."""
+        facts = Facts(self._store, self._read_pod, deadline, self._is_kubernetes)
+        try:
+            if isinstance(subject, Holding):
+                return leaks.judge_holding(subject, facts)
+            if isinstance(subject, LostEndpoint):
+                return leaks.judge_endpoint(subject, facts)
+            if isinstance(subject, LostBlock):
+                found = self._block(subject, deadline)
+                return leaks.judge_block(subject, None if found is None else leaks.reduce_block(found), facts)
+            handle = self._store.get(HandleKey(subject.handle_id), deadline)
+            unchanged = handle is not None and str(handle.revision) == subject.revision
+            return "it holds no address" if unchanged else ""
+        except (CorruptRecord, ValueError):
+            return ""  # cannot be told
+
+    def _block(self, lost: LostBlock, deadline: Deadline) -> Block | None:
+        found = self._store.get(BlockKey(lost.cidr), deadline)
+        record = None if found is None else stored(found).record
+        return record if isinstance(record, Block) and not record.deleted else None
+
+    # -- releasing ----------------------------------------------------------------------------------------------------
+
+    def reclaim(self, subjects: Sequence[Subject], deadline: Deadline) -> Outcome:
+        """Confirm and release, one after the other. Raises LeaseLost, DatastoreError, DeadlineExceeded.
+
+        What was done before is in nobody's way: the next run finds the rest.
+        """
+        outcome = Outcome()
+        for subject in subjects:
+            if not self._pace():
+                break
+            deadline.require(f"look at {subject}")
+            reason = self.confirm(subject, deadline)
+            if not reason:
+                outcome.kept.append((subject, "it is in use, or it cannot be told"))
+                continue
+            outcome.confirmed.append((subject, reason))
+            try:
+                if self._release(subject, deadline):
+                    outcome.released.append(subject)
+                else:
+                    outcome.kept.append((subject, "it has changed meanwhile"))
+            except (AddressMismatch, CorruptRecord, Overtaken) as e:
+                outcome.kept.append((subject, e.message))
+        return outcome
+
+    def _release(self, subject: Subject, deadline: Deadline) -> bool:
+        if isinstance(subject, Holding):
+            return self._release_address(subject, deadline)
+        if isinstance(subject, LostBlock):
+            return self._release_block(subject, deadline)
+        if isinstance(subject, LostEndpoint):
+            return self._remove_endpoint(subject, deadline)
+        return self._drop_handle(subject, deadline)
+
+    def _allocator(self, node: str = "") -> Allocator:
+        """``node``: writes only while there is no such node, where the store can compare that."""
+        absent = Write.expect_absent(ResourceKey("Node", node))
+        return self._make(_While(self._store, absent) if node and self._store.max_commit > 2 else self._store)
+
+    def _release_address(self, held: Holding, deadline: Deadline) -> bool:
+        allocator = self._allocator(held.node if held.tunnel else "")
+        ledger = allocator.ledger(deadline)
+        release = Release(held.address, held.handle_id, held.sequence_number)
+        freed = release_in_block(ledger, held.block, (release,))
+        leave_emptied(ledger, (held.block,), allocator.clock())
+        return bool(freed)
+
+    def _release_block(self, lost: LostBlock, deadline: Deadline) -> bool:
+        """Only as it was read when it was confirmed once more: nothing of the node in it."""
+        allocator = self._allocator(lost.node)
+        ledger = allocator.ledger(deadline)
+        block = ledger.block(lost.cidr)
+        if leaks.judge_block(lost, None if block is None else leaks.reduce_block(block), _Gone()):
+            number = block.sequence_number if block is not None else None
+            now_ns = allocator.clock()
+            return release_block(ledger, lost.node, lost.cidr, now_ns, require_empty=False, sequence_number=number)
+        return False
+
+    def _remove_endpoint(self, lost: LostEndpoint, deadline: Deadline) -> bool:
+        found = self._store.get(lost.key, deadline)
+        if found is None or str(found.revision) != lost.revision:
+            return False
+        try:
+            self._store.commit([Write.delete(found)], deadline)
+        except CommitConflict:
+            return False
+        return True
+
+    def _drop_handle(self, idle: IdleHandle, deadline: Deadline) -> bool:
+        key = HandleKey(idle.handle_id)
+        found = self._store.get(key, deadline)
+        if found is None or str(found.revision) != idle.revision:
+            return False
+        ledger = self._make(self._store).ledger(deadline)
+        ledger.learn(key, stored(found))
+        return drop_idle_handle(ledger, idle.handle_id)
+
+
+class _Gone:
+    """Every node is gone: that was asked before."""
+
+    knows_pods = False
+
+    def has_node(self, name: str) -> bool:
+        return False
+
+    def has_pod(self, namespace: str, name: str, node: str) -> bool:
+        return True
+
+    def pod(self, namespace: str, name: str, node: str) -> Pod | None:
+        return Pod()
+
+
+class _While:
+    """A store that writes only while ``condition`` holds."""
+
+    def __init__(self, store: Datastore, condition: Write) -> None:
+        self._store = store
+        self._condition = condition
+        self.max_commit = store.max_commit - 1
+        self.identity = store.identity
+        self.round_trips = store.round_trips
+
+    def get(self, key: Key, deadline: Deadline) -> Versioned | None:
+        return self._store.get(key, deadline)
+
+    def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
+        return self._store.get_many(keys, deadline)
+
+    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+        return self._store.list(listing, deadline, revision=revision)
+
+    def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
+        try:
+            return self._store.commit([*writes, self._condition], deadline)
+        except CommitConflict as e:
+            if any(failed.index == len(writes) for failed in e.failed):
+                raise Overtaken(f"cannot release: {codec.describe(self._condition.key)} is back") from e
+            raise
+
+    def watch(self, listing: ListKey, revision: Revision) -> Watch:
+        return self._store.watch(listing, revision)
+
+    def close(self) -> None:
+        """The store belongs to somebody else."""
+
+
+def kind_of(subject: Subject) -> str:
+    return KINDS[type(subject)]

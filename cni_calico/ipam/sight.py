@@ -1,0 +1,131 @@
+"""What caches show of addresses and who has them: enough to suspect, not to release.
+
+Rule: records are reduced as they are read to what is looked at; a cache of all pods of a large cluster must fit. What a
+cache does not show is not there, as far as anybody here knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cni_calico.datastore.client import Versioned
+from cni_calico.ipam.leaks import BlockFacts, LostEndpoint, Pod, reduce_block, reduce_endpoint
+from cni_calico.model import codec
+from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
+from cni_calico.model.resources import Network
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An endpoint, or a pod as one. ``orchestrated``: it is a Kubernetes pod's."""
+
+    node: str
+    pod: Pod
+    name: str
+    orchestrated: bool
+
+
+class Shelf(Protocol):
+    """A listing in memory; datastore.cache.Cache is one."""
+
+    def get(self, key: Key) -> Versioned | None:
+        """With its revision; maybe without its document."""
+
+    def record(self, key: Key) -> Any:
+        """What ``decode`` made of it; None when it is absent or cannot be read."""
+
+
+def decode(found: Versioned) -> Any:
+    """What of a record is kept. Raises CorruptRecord."""
+    if isinstance(found.key, BlockKey):
+        block = codec.decode_block(found.key, found.value)
+        return None if block.deleted else reduce_block(block)
+    if isinstance(found.key, ResourceKey) and found.key.kind == "WorkloadEndpoint":
+        endpoint = codec.decode_endpoint(found.key, found.value)
+        return Seen(endpoint.node, reduce_endpoint(endpoint), endpoint.pod, endpoint.orchestrator == "k8s")
+    if isinstance(found.key, ResourceKey):
+        return True  # a node: that it is there
+    return not getattr(codec.decode(found.key, found.value), "deleted", False)
+
+
+@dataclass(frozen=True, slots=True)
+class Shelves:
+    """``pods``: Kubernetes' pods as endpoints, None where there is no Kubernetes; ``endpoints``: the datastore's own,
+    None where it is Kubernetes.
+    """
+
+    blocks: Shelf
+    affinities: Shelf
+    handles: Shelf
+    nodes: Shelf
+    endpoints: Shelf | None
+    pods: Shelf | None
+
+
+class ShelfSight:
+    """The Sight of suspects.py out of shelves. Not to be shared between threads."""
+
+    def __init__(self, shelves: Shelves) -> None:
+        self._shelves = shelves
+        self._keys: dict[tuple[str, str], set[ResourceKey]] = {}  # of pods, by namespace and name
+
+    @property
+    def knows_pods(self) -> bool:
+        return self._shelves.pods is not None
+
+    def has_node(self, name: str) -> bool:
+        return self._shelves.nodes.get(ResourceKey("Node", name)) is not None
+
+    def block(self, cidr: Network) -> BlockFacts | None:
+        found: BlockFacts | None = self._shelves.blocks.record(BlockKey(cidr))
+        return found
+
+    def has_affinity(self, key: AffinityKey) -> bool:
+        return bool(self._shelves.affinities.record(key))
+
+    def handle(self, handle_id: str) -> str | None:
+        key = HandleKey(handle_id)
+        found = self._shelves.handles.get(key) if self._shelves.handles.record(key) else None
+        return None if found is None else str(found.revision)
+
+    def learn_pod(self, namespace: str, pod: str, key: ResourceKey) -> None:
+        keys = self._keys.setdefault((namespace, pod), set())
+        if any(shelf is not None and shelf.get(key) is not None for shelf in self._both()):
+            keys.add(key)
+        else:
+            keys.discard(key)
+        if not keys:
+            del self._keys[namespace, pod]
+
+    def _both(self) -> tuple[Shelf | None, Shelf | None]:
+        return self._shelves.pods, self._shelves.endpoints
+
+    def _seen(self, shelf: Shelf | None, namespace: str, pod: str) -> list[Seen]:
+        if shelf is None:
+            return []
+        found = (shelf.record(key) for key in self._keys.get((namespace, pod), ()))
+        return [seen for seen in found if isinstance(seen, Seen)]
+
+    def has_pod(self, namespace: str, name: str, node: str) -> bool:
+        return self._pod(namespace, name, node) is not None
+
+    def _pod(self, namespace: str, name: str, node: str) -> Pod | None:
+        """Kubernetes may have another name for the node, where the datastore is not its own."""
+        pods = self._seen(self._shelves.pods, namespace, name)
+        if self._shelves.endpoints is not None:
+            return Pod() if pods else None
+        return next((seen.pod for seen in pods if seen.node == node), None)
+
+    def pod(self, namespace: str, name: str, node: str) -> Pod | None:
+        """Without the pod its endpoint counts for nothing here: both are suspected from the same moment on."""
+        pod = self._pod(namespace, name, node)
+        endpoints = self._seen(self._shelves.endpoints, namespace, name) if pod is not None else []
+        return next((seen.pod for seen in endpoints if seen.node == node), pod)
+
+    def endpoint(self, key: ResourceKey) -> LostEndpoint | None:
+        shelf = self._shelves.endpoints
+        seen, found = (shelf.record(key), shelf.get(key)) if shelf is not None else (None, None)
+        if found is None or not isinstance(seen, Seen) or not seen.orchestrated or not seen.name:
+            return None
+        return LostEndpoint(key, str(found.revision), seen.node, seen.name)

@@ -1,0 +1,240 @@
+"""What has looked lost for how long, kept up to date change by change.
+
+Rule: nothing is listed: ``note`` is told which records changed, ``refresh`` looks at what hangs on those and at nothing
+else. A suspicion lasts only as long as nothing contradicts it; when it comes again it starts anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from cni_calico import names
+from cni_calico.ipam import leaks
+from cni_calico.ipam.leaks import KINDS, BlockFacts, Holding, IdleHandle, Known, LostBlock, LostEndpoint, Subject
+from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
+from cni_calico.model.resources import Network
+
+_NOTHING = BlockFacts(None, frozenset())
+_K = TypeVar("_K")
+_M = TypeVar("_M")
+Anchor = tuple[str, ...]  # what a subject hangs on: ("node", name) or ("pod", namespace, name)
+
+
+class Sight(Known, Protocol):
+    """What the caches show now."""
+
+    def block(self, cidr: Network) -> BlockFacts | None: ...
+
+    def has_affinity(self, key: AffinityKey) -> bool: ...
+
+    def handle(self, handle_id: str) -> str | None:
+        """The revision of its record."""
+
+    def endpoint(self, key: ResourceKey) -> LostEndpoint | None:
+        """A Kubernetes pod's endpoint in a datastore of its own; None for every other record."""
+
+    def learn_pod(self, namespace: str, pod: str, key: ResourceKey) -> None:
+        """The record behind ``key``, of this pod, has come, changed or gone."""
+
+
+@dataclass(slots=True)
+class Suspicion:
+    """``since``: when it was first seen, ``not_before``: when to look at it again; on the janitor's clock."""
+
+    reason: str
+    since: float
+    not_before: float = 0.0
+
+
+class Suspects:
+    """``note`` may be called by any thread, the rest by one."""
+
+    def __init__(self, sight: Sight) -> None:
+        self.all: dict[Subject, Suspicion] = {}
+        self._sight = sight
+        self._lock = threading.Lock()
+        self._noted: set[Key] = set()
+        self._blocks: dict[Network, BlockFacts] = {}
+        self._on: dict[Anchor, set[Holding | LostEndpoint]] = {}
+        self._endpoints: dict[ResourceKey, LostEndpoint] = {}
+        self._owned: dict[str, set[Network]] = {}  # node -> blocks that are or are said to be its own
+        self._owners: dict[Network, set[str]] = {}
+        self._used: dict[str, int] = {}  # folded handle -> in how many blocks it has addresses
+        self._handles: dict[str, str] = {}  # folded -> as the record has it
+        self._idle: dict[str, IdleHandle] = {}
+        self._gone: dict[str, float] = {}  # node -> since when it is missed
+
+    def note(self, keys: Iterable[Key]) -> None:
+        """These records have changed."""
+        with self._lock:
+            self._noted.update(keys)
+
+    def refresh(self, now: float) -> int:
+        """Judge anew what hangs on the records that changed; how many these were."""
+        with self._lock:
+            noted, self._noted = self._noted, set()
+        for key in noted:
+            self._look(key, now)
+        return len(noted)
+
+    def due(self, now: float, grace_s: float) -> list[Subject]:
+        """Those suspected for that long: endpoints before addresses before blocks before handles."""
+        found = [s for s, what in self.all.items() if now - what.since >= grace_s and now >= what.not_before]
+        order = list(KINDS)
+        return sorted(found, key=lambda subject: (order.index(type(subject)), str(subject)))
+
+    def counts(self) -> dict[str, int]:
+        """Suspects by kind."""
+        counts = dict.fromkeys(KINDS.values(), 0)
+        for subject in self.all:
+            counts[KINDS[type(subject)]] += 1
+        return counts
+
+    def put_off(self, subject: Subject, until: float) -> None:
+        suspicion = self.all.get(subject)
+        if suspicion is not None:
+            suspicion.not_before = until
+
+    # -- one change ---------------------------------------------------------------------------------------------------
+
+    def _look(self, key: Key, now: float) -> None:
+        if isinstance(key, BlockKey):
+            self._look_at_block(key.cidr, now)
+        elif isinstance(key, HandleKey):
+            self._look_at_handle(key.handle_id, now)
+        elif isinstance(key, AffinityKey) and key.type == "host":
+            self._claim(key.node, key.cidr)
+            self._judge_block(LostBlock(key.node, key.cidr), now)
+        elif isinstance(key, ResourceKey) and key.kind == "Node":
+            self._look_at_node(key.name, now)
+        elif isinstance(key, ResourceKey) and key.kind == "WorkloadEndpoint":
+            self._look_at_endpoint(key, now)
+
+    def _look_at_block(self, cidr: Network, now: float) -> None:
+        before, after = self._blocks.pop(cidr, _NOTHING), self._sight.block(cidr)
+        if after is not None:
+            self._blocks[cidr] = after
+        holdings = after.holdings if after is not None else frozenset()
+        for held in before.holdings - holdings:
+            self._forget(held, _anchor(held))
+        for held in holdings - before.holdings:
+            if not held.foreign:
+                self._on.setdefault(_anchor(held), set()).add(held)
+                self._judge_held(held, now)
+        self._count(before.holdings, holdings, now)
+        for facts in (before, after):
+            if facts is not None and facts.node is not None:
+                self._claim(facts.node, cidr)
+        for node in tuple(self._owners.get(cidr, ())):
+            self._judge_block(LostBlock(node, cidr), now)
+
+    def _look_at_node(self, name: str, now: float) -> None:
+        self._missed(name, now)
+        for held in tuple(self._on.get(("node", name), ())):
+            self._judge_held(held, now)
+        for cidr in tuple(self._owned.get(name, ())):
+            self._judge_block(LostBlock(name, cidr), now)
+
+    def _look_at_endpoint(self, key: ResourceKey, now: float) -> None:
+        try:
+            _, orchestrator, pod, _ = names.parse_endpoint_name(key.name)
+        except ValueError:
+            return
+        if orchestrator != "k8s":
+            return
+        anchor = ("pod", key.namespace, pod)
+        self._sight.learn_pod(key.namespace, pod, key)
+        endpoint, old = self._sight.endpoint(key), self._endpoints.pop(key, None)
+        if old is not None and old != endpoint:
+            self._forget(old, anchor)
+        if endpoint is not None:
+            self._endpoints[key] = endpoint
+            self._on.setdefault(anchor, set()).add(endpoint)
+        for held in tuple(self._on.get(anchor, ())):
+            self._judge_held(held, now)
+
+    def _look_at_handle(self, handle_id: str, now: float) -> None:
+        revision, folded = self._sight.handle(handle_id), handle_id.casefold()
+        if revision is None:
+            self._handles.pop(folded, None)
+        else:
+            self._handles[folded] = handle_id
+        idle = None if revision is None or folded in self._used else IdleHandle(handle_id, revision)
+        old = self._idle.pop(folded, None)
+        if old is not None and old != idle:
+            self.all.pop(old, None)
+        if idle is not None:
+            self._idle[folded] = idle
+            self._judge(idle, "it holds no address", now)
+
+    # -- what is there ------------------------------------------------------------------------------------------------
+
+    def _forget(self, held: Holding | LostEndpoint, anchor: Anchor) -> None:
+        self.all.pop(held, None)
+        _discard(self._on, anchor, held)
+
+    def _count(self, before: frozenset[Holding], after: frozenset[Holding], now: float) -> None:
+        """Keep in mind which handles have addresses anywhere."""
+        had, has = ({held.handle_id.casefold() for held in holdings} for holdings in (before, after))
+        for folded in had ^ has:
+            self._used[folded] = self._used.get(folded, 0) + (1 if folded in has else -1)
+            if not self._used[folded]:
+                del self._used[folded]
+            if folded in self._handles:
+                self._look_at_handle(self._handles[folded], now)
+
+    def _claim(self, node: str, cidr: Network) -> None:
+        """Remember, or forget, that a block is or is said to be a node's."""
+        facts = self._blocks.get(cidr)
+        if (facts is not None and facts.node == node) or self._sight.has_affinity(AffinityKey(node, cidr)):
+            self._owned.setdefault(node, set()).add(cidr)
+            self._owners.setdefault(cidr, set()).add(node)
+            return
+        self.all.pop(LostBlock(node, cidr), None)
+        _discard(self._owned, node, cidr)
+        _discard(self._owners, cidr, node)
+
+    def _missed(self, node: str, now: float) -> float:
+        """Since when a node is missed: what it leaves behind need not wait one thing after the other."""
+        if self._sight.has_node(node):
+            self._gone.pop(node, None)
+            return now
+        return self._gone.setdefault(node, now) if node in self._owned or ("node", node) in self._on else now
+
+    # -- judgements ---------------------------------------------------------------------------------------------------
+
+    def _judge_held(self, held: Holding | LostEndpoint, now: float) -> None:
+        if isinstance(held, LostEndpoint):
+            self._judge(held, leaks.judge_endpoint(held, self._sight), now)
+        else:
+            since = self._missed(held.node, now) if held.tunnel else now
+            self._judge(held, leaks.judge_holding(held, self._sight), since)
+
+    def _judge_block(self, lost: LostBlock, now: float) -> None:
+        if lost.cidr not in self._owned.get(lost.node, ()):
+            return
+        since = self._missed(lost.node, now)
+        self._judge(lost, leaks.judge_block(lost, self._blocks.get(lost.cidr), self._sight), since)
+
+    def _judge(self, subject: Subject, reason: str, since: float) -> None:
+        if not reason:
+            self.all.pop(subject, None)
+        elif subject not in self.all:
+            self.all[subject] = Suspicion(reason, since)
+        else:
+            self.all[subject].reason = reason
+
+
+def _anchor(held: Holding) -> Anchor:
+    return ("node", held.node) if held.tunnel else ("pod", held.namespace, held.pod)
+
+
+def _discard(index: dict[_K, set[_M]], key: _K, member: _M) -> None:
+    members = index.get(key)
+    if members is not None:
+        members.discard(member)
+        if not members:
+            del index[key]

@@ -1,0 +1,392 @@
+"""The janitor's judgement: what is lost goes, and what somebody may have stays."""
+
+import pytest
+
+from cni_calico.datastore.client import Write
+from cni_calico.errors import DatastoreUnavailable
+from cni_calico.ipam.leaks import KINDS
+from cni_calico.model.keys import BlockKey, BlockList, HandleKey, ResourceKey
+from cni_calico.model.resources import Handle
+from tests.unit.ipam.cluster import GRACE_S, Cluster, Janitor
+from tests.unit.ipam.world import SECOND, soon
+
+
+@pytest.fixture(params=[True, False], ids=["kubernetes", "etcd"])
+def cluster(request):
+    return Cluster(request.param)
+
+
+def pass_by(cluster, seconds=GRACE_S + 1):
+    cluster.world.now_ns += seconds * SECOND
+
+
+def kinds(outcome):
+    return {KINDS[type(subject)] for subject in outcome.released}
+
+
+def test_a_pod_that_is_gone(cluster):
+    cluster.create_pod("a", "n1")
+    cluster.create_pod("b", "n1")
+    gone, stays = cluster.add("a", num6=1), cluster.add("b")
+    janitor = Janitor(cluster)
+    assert janitor.suspects.counts()["address"] == 0
+    cluster.delete_pod("a")
+    janitor.see()
+    assert janitor.suspects.counts()["address"] == 2
+    pass_by(cluster, GRACE_S - 1)
+    assert janitor.run().released == []
+    pass_by(cluster, 2)
+    assert len(janitor.run().released) == (2 if cluster.is_kubernetes else 3)
+    assert set(cluster.world.held()) == {stays.handle}
+    assert gone.handle not in cluster.world.handles()
+    cluster.world.require_consistent()
+    janitor.see()
+    assert not janitor.suspects.all
+
+
+def test_a_pod_that_came_back_meanwhile(cluster):
+    cluster.create_pod("a", "n1")
+    old = cluster.add("a")
+    janitor = Janitor(cluster)
+    cluster.delete_pod("a")
+    janitor.see()
+    pass_by(cluster)
+    cluster.create_pod("a", "n1")
+    new = cluster.add("a")
+    janitor.run()  # it has not seen that
+    cluster.require_kept()
+    janitor.settle()
+    assert set(cluster.world.held()) == {new.handle}, old
+
+
+def test_a_suspicion_starts_anew(cluster):
+    cluster.create_pod("a", "n1")
+    old = cluster.add("a")
+    janitor = Janitor(cluster)
+    pod = cluster.pods["ns", "a"]
+    del cluster.pods["ns", "a"]
+    janitor.see()
+    pass_by(cluster, GRACE_S - 1)
+    cluster.pods["ns", "a"] = pod
+    janitor.see()
+    assert not [s for s in janitor.suspects.all if getattr(s, "handle_id", "") == old.handle]
+    pass_by(cluster, 2)
+    del cluster.pods["ns", "a"]
+    janitor.see()
+    assert janitor.run().released == []
+
+
+def test_a_new_sandbox_of_the_same_pod(cluster):
+    cluster.create_pod("a", "n1")
+    cluster.add("a")
+    new = cluster.add("a")
+    janitor = Janitor(cluster)
+    janitor.settle()
+    assert set(cluster.world.held()) == {new.handle}
+
+
+def test_a_pod_in_the_middle_of_its_add(cluster):
+    """Its sandbox is not recorded yet; the one that is, is the last one."""
+    cluster.create_pod("a", "n1")
+    cluster.add("a")
+    pending = cluster.allocate("a")
+    janitor = Janitor(cluster)
+    assert janitor.run().released == []
+    pass_by(cluster, 60)
+    assert janitor.run().released == []
+    cluster.record(pending)
+    janitor.settle()
+    assert set(cluster.world.held()) == {pending.handle}
+
+
+def test_the_same_name_on_another_node(cluster):
+    cluster.create_pod("a", "n1")
+    cluster.add("a")
+    cluster.create_pod("a", "n2")
+    new = cluster.add("a")
+    janitor = Janitor(cluster)
+    janitor.settle()
+    if cluster.is_kubernetes:
+        assert set(cluster.world.held()) == {new.handle}
+        return
+    # Kubernetes' name of the old node is not known: it stays until the pod of that name is gone, or the name is
+    assert len(cluster.world.held()) == 2
+    cluster.delete_pod("a")
+    janitor.settle()
+    assert not cluster.world.held()
+
+
+def test_the_same_name_on_another_node_whose_name_is_known():
+    cluster = Cluster(False)
+    node = cluster.store.get(ResourceKey("Node", "n1"), soon())
+    refs = {"orchRefs": [{"nodeName": "kube-1", "orchestrator": "k8s"}]}
+    cluster.store.elsewhere(Write.update(node, {**node.value, "spec": refs}))
+    cluster.create_pod("a", "n1")
+    old = cluster.add("a")
+    cluster.pods["ns", "a"]["spec"]["nodeName"] = "kube-1"
+    janitor = Janitor(cluster)
+    assert janitor.reclaimer.confirm(next(iter(_holdings(cluster, old))), soon()) == ""
+    cluster.pods["ns", "a"]["spec"]["nodeName"] = "kube-2"
+    [endpoint] = [s for s in janitor.suspects._on["pod", "ns", "a"] if KINDS[type(s)] == "endpoint"]
+    assert "is not on node n1" in janitor.reclaimer.confirm(endpoint, soon())
+
+
+def _holdings(cluster, container):
+    from cni_calico.ipam.leaks import reduce_block
+
+    for block in cluster.world.blocks().values():
+        yield from (held for held in reduce_block(block).holdings if held.handle_id == container.handle)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda pod: pod["status"].update(phase="Succeeded"),
+        lambda pod: pod["status"].update(phase="Failed"),
+        lambda pod: pod["metadata"].update(deletionTimestamp="2026-11-20T12:06:00Z"),
+        lambda pod: pod["metadata"].update(annotations={}),
+        lambda pod: pod["spec"].update(hostNetwork=True),
+        lambda pod: pod["spec"].pop("nodeName"),
+        lambda pod: pod["status"].update(podIPs="nonsense"),
+    ],
+    ids=["completed", "failed", "terminating", "no annotations", "hostNetwork", "not bound", "unreadable"],
+)
+def test_pods_that_exist_keep_what_they_have(cluster, change):
+    cluster.create_pod("a", "n1")
+    kept = cluster.add("a")
+    change(cluster.pods["ns", "a"])
+    Janitor(cluster).settle()
+    assert kept.handle in cluster.world.held()
+
+
+def test_a_second_network_of_a_pod_keeps_its_address(cluster):
+    """Another plugin's network with calico-ipam: its address is nowhere on the pod."""
+    cluster.create_pod("a", "n1")
+    second = cluster.allocate("a", network="macvlan")
+    first = cluster.allocate("a")
+    cluster.world.allocator().release_handle(first.handle, soon())
+    first.id, first.handle = second.id, f"net.{second.id}"
+    first.addresses = frozenset()
+    cluster.record(first)
+    Janitor(cluster).settle()
+    assert second.handle in cluster.world.held()
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"node": "n9"},
+        {"node": "n1"},
+        {"namespace": "ns", "pod": "gone"},
+        {"node": "n1", "namespace": "ns", "pod": "gone", "vmi": "vm-1"},
+        {"service": "lb", "namespace": "ns"},
+        {"node": "n9", "type": "somethingElse"},
+        {"node": "n9", "namespace": "ns", "pod": "gone", "type": "somethingElse"},
+    ],
+)
+def test_what_others_took(cluster, attributes):
+    kept = cluster.run_container("n1", attributes, endpoint=False)
+    Janitor(cluster).settle()
+    assert set(cluster.world.held()) == {kept.handle}
+
+
+def test_containers_of_podman_on_nodes_without_a_record(cluster):
+    kept = cluster.run_container("bare")
+    janitor = Janitor(cluster)
+    janitor.settle()
+    assert set(cluster.world.held()) == {kept.handle}
+    [cidr] = cluster.world.blocks()
+    assert cluster.world.blocks()[cidr].node == "bare", "its block is still its own"
+
+
+def test_owners_that_a_newer_release_records(cluster):
+    cluster.create_pod("a", "n1")
+    kept = cluster.add("a")
+    [block] = cluster.store.list(BlockList(), soon()).items
+    attributes = [{**a, "alternateOwnerAttrs": {"pod": "b"}} for a in block.value["attributes"]]
+    cluster.store.elsewhere(Write.update(block, {**block.value, "attributes": attributes}))
+    cluster.delete_pod("a")
+    Janitor(cluster).settle()
+    assert kept.handle in cluster.world.held()
+
+
+def test_a_node_that_is_gone(cluster):
+    cluster.take_tunnel("n1")
+    cluster.take_tunnel("n2")
+    for name, node in (("a", "n1"), ("b", "n2")):
+        cluster.create_pod(name, node)
+        cluster.add(name, num6=1)
+    cluster.world.put(HandleKey("net.idle"), Handle({next(iter(cluster.world.blocks())): 1}))
+    janitor = Janitor(cluster)
+    cluster.delete_node("n1")
+    janitor.see()
+    pass_by(cluster)
+    first = janitor.run()
+    assert {"address", "handle"} <= kinds(first)
+    assert any("a" in str(s) for s in cluster.live.values()) and cluster.world.blocks_of("n1", 4)
+    cluster.require_kept()  # its pod is still there as far as Kubernetes says
+    cluster.delete_pod("a")
+    janitor.settle()
+    assert not cluster.leaked() and set(cluster.world.held()) == {*cluster.live, *cluster.tunnels.values()}
+    assert {node for node, _ in cluster.world.affinities()} == {"n2"}
+    assert {block.node for block in cluster.world.blocks().values()} == {"n2"}
+    assert "net.idle" not in cluster.world.handles()
+    cluster.world.require_consistent()
+
+
+def test_a_node_that_comes_back_keeps_its_tunnel(cluster):
+    cluster.take_tunnel("n1")
+    janitor = Janitor(cluster)
+    cluster.delete_node("n1")
+    janitor.see()
+    pass_by(cluster)
+    cluster.create_node("n1")
+    assert janitor.run().released == []
+    cluster.take_tunnel("n1")
+    assert "vxlan-tunnel-addr-n1" in cluster.world.held()
+
+
+def test_where_there_are_transactions_the_node_is_compared_in_the_same_one():
+    cluster = Cluster(False)
+    cluster.take_tunnel("n1")
+    janitor = Janitor(cluster)
+    cluster.delete_node("n1")
+    janitor.see()
+    pass_by(cluster)
+    cluster.store.script.append(lambda store: cluster.create_node("n1"))
+    outcome = janitor.run()
+    assert outcome.released == [] and any("is back" in why for _, why in outcome.kept)
+    assert "vxlan-tunnel-addr-n1" in cluster.world.held()
+
+
+def test_an_empty_block_of_a_node_that_is_gone_and_one_with_others_addresses(cluster):
+    cluster.take_tunnel("n1")
+    [cidr] = cluster.world.blocks_of("n1", 4)
+    cluster.world.allocator().assign_address(cidr[9], "net.borrowed", {"node": "n2"}, "n2", soon())
+    janitor = Janitor(cluster)
+    cluster.delete_node("n1")
+    janitor.settle()
+    assert cluster.world.blocks()[cidr].affinity is None and not cluster.world.affinities()
+    assert set(cluster.world.held()) == {"net.borrowed"}
+
+
+def test_a_block_that_is_written_between_the_question_and_the_answer(cluster):
+    cluster.take_tunnel("n1")
+    [cidr] = cluster.world.blocks_of("n1", 4)
+    janitor = Janitor(cluster)
+    cluster.delete_node("n1")
+    janitor.see()
+    pass_by(cluster)
+    janitor.run()
+    janitor.see()
+
+    def allocate(store):
+        cluster.create_node("n1")
+        cluster.run_container("n1")
+
+    cluster.store.script.append(allocate)
+    janitor.run()
+    cluster.require_kept()
+    block = cluster.world.blocks()[cidr]
+    assert block.node == "n1" and (("n1", cidr) in cluster.world.affinities())
+
+
+def test_an_address_given_to_somebody_else_meanwhile(cluster):
+    cluster.create_pod("a", "n1")
+    gone = cluster.add("a")
+    janitor = Janitor(cluster)
+    cluster.delete_pod("a")
+    janitor.see()
+    pass_by(cluster)
+    cluster.remove(gone)
+    [address] = gone.addresses
+    cluster.create_pod("b", "n1")
+    attributes = {"node": "n1", "namespace": "ns", "pod": "b"}
+    cluster.world.allocator().assign_address(address, "net.other", attributes, "n1", soon())
+    janitor.run()
+    assert cluster.world.held() == {"net.other": {address}}
+
+
+def test_handles_that_hold_nothing(cluster):
+    cluster.create_pod("a", "n1")
+    cluster.add("a")
+    [cidr] = [c for c in cluster.world.blocks() if c.version == 4]
+    for name in ("net.idle", "net.moving"):
+        cluster.world.put(HandleKey(name), Handle({cidr: 1}))
+    janitor = Janitor(cluster)
+    pass_by(cluster)
+    cluster.world.put(HandleKey("net.moving"), Handle({cidr: 2}))
+    janitor.run()
+    assert "net.idle" not in cluster.world.handles() and "net.moving" in cluster.world.handles()
+    janitor.settle(2)
+    assert "net.moving" not in cluster.world.handles()
+    cluster.require_kept()
+
+
+def test_kubernetes_that_does_not_answer_says_nothing(cluster):
+    cluster.create_pod("a", "n1")
+    gone = cluster.add("a")
+    janitor = Janitor(cluster)
+    cluster.delete_pod("a")
+    janitor.see()
+    pass_by(cluster)
+    cluster.apart = True
+    with pytest.raises(DatastoreUnavailable):
+        janitor.run()
+    assert gone.handle in cluster.world.held()
+
+
+def test_without_kubernetes_pods_are_not_judged():
+    cluster = Cluster(False)
+    cluster.create_pod("a", "n1")
+    kept = cluster.add("a")
+    cluster.delete_pod("a")
+    cluster.take_tunnel("n2")
+    cluster.delete_node("n2")
+    janitor = Janitor(cluster, knows_pods=False)
+    janitor.settle()
+    assert set(cluster.world.held()) == {kept.handle}
+
+
+def test_what_cannot_be_read_stays(cluster):
+    cluster.create_pod("a", "n1")
+    gone = cluster.add("a")
+    janitor = Janitor(cluster)
+    cluster.delete_pod("a")
+    janitor.see()
+    pass_by(cluster)
+    [cidr] = cluster.world.blocks()
+    cluster.store.plant(BlockKey(cidr), b'{"cidr":7}')
+    assert not any(KINDS[type(s)] in ("address", "block") for s in janitor.run().released)
+    janitor.see()
+    pass_by(cluster)
+    janitor.run()
+    assert cluster.store.documents()[f"/calico/ipam/v2/assignment/ipv4/block/{str(cidr).replace('/', '-')}"] == {
+        "cidr": 7
+    }
+    assert cluster.store.get(HandleKey(gone.handle), soon()) is not None
+
+
+def test_nothing_changed_nothing_is_looked_at(cluster):
+    for i in range(5):
+        cluster.create_pod(f"p{i}", "n1")
+        cluster.add(f"p{i}")
+    janitor = Janitor(cluster)
+    reads = cluster.store.round_trips.reads
+    for _ in range(10):
+        assert janitor.suspects.refresh(janitor.now) == 0
+        janitor.run()
+    assert cluster.store.round_trips.reads == reads and cluster.looks == 0
+
+
+def test_the_pace_is_asked_before_every_look(cluster):
+    for name in "abc":
+        cluster.create_pod(name, "n1")
+        cluster.add(name)
+        cluster.delete_pod(name)
+    janitor = Janitor(cluster)
+    pass_by(cluster)
+    paced = []
+    janitor.reclaimer._pace = lambda: paced.append(1) or len(paced) < 3
+    assert len(janitor.run().released) == 2 and len(paced) == 3
