@@ -10,6 +10,7 @@ from cni_calico.datastore.client import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
+from cni_calico.model.settings import DatastoreConfig
 from cni_calico.nodeagent.fresh import Fresh
 from cni_calico.nodeagent.kubernetes_node import KubernetesNode
 from cni_calico.nodeagent.settings import NodeSettings
@@ -34,6 +35,7 @@ class Context:
     kubernetes_store: KubernetesStore | None = None  # whatever the datastore is: for Secrets and services
     ipv6_support: bool = True
     is_kubernetes_datastore: bool = False
+    config: DatastoreConfig | None = None  # how ``store`` was opened
 
     def deadline(self) -> Deadline:
         return Deadline.after(STEP_S)

@@ -68,6 +68,7 @@ def open_context(
         wait,
         ipv6_support=felix.ipv6_support,
         is_kubernetes_datastore=config.type == "kubernetes",
+        config=config,
     )
     node = read_node_name(settings, context.files)
     store = kubernetes_store(config, environ, context.store)

@@ -24,6 +24,7 @@ from cni_calico.nodeagent.kubernetes_node import ApiNode, own_namespace
 from cni_calico.nodeagent.metrics import Metrics
 from cni_calico.nodeagent.numbers import Numbers
 from cni_calico.nodeagent.open import open_context
+from cni_calico.nodeagent.owed import owed_keeper
 from cni_calico.nodeagent.snapshot import Snapshot
 from cni_calico.nodeagent.token import TokenTarget, keep_token
 
@@ -73,6 +74,7 @@ class Parts:
         stopping, works = self.stopping, {}
         if "felix" in self._chosen:
             works["felix"] = lambda: self._agent.run(stopping)
+            works["owed"] = lambda: owed_keeper(self.context).run(stopping)
         elif self._chosen & {"confd", "allocate-tunnel-addrs"}:
             works["follower"] = lambda: follow(self.context.store, self.node, self._follow_only, stopping)
         if "confd" in self._chosen:

@@ -17,6 +17,11 @@ from cni_calico.model.settings import DatastoreConfig
 from cni_calico.plugin import pending
 from cni_calico.plugin.endpoints import remove_endpoint
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOCK_NAME = "cni-replay.lock"  # in the run directory; one payer at a time
 LOCK_PATIENCE_S = 0.05
 BATCH = 16
 AFTER_CALL_S = 2.0
@@ -37,18 +42,18 @@ def replay_after(services: Services, config: DatastoreConfig) -> None:
         return
     from cni_calico.kernel.lock import file_lock
 
-    lock = services.files.path(f"{services.run_dir}/cni-replay.lock")
+    lock = services.files.path(f"{services.run_dir}/{LOCK_NAME}")
     try:
         with file_lock(lock, Deadline.after(0)):
-            replay_intents(services, Deadline.after(AFTER_CALL_S), only=config)
+            replay_intents(services, Deadline.after(AFTER_CALL_S), wanted=lambda other: other == config)
     except CalicoError:
         return  # somebody else is at it
 
 
 def replay_intents(
-    services: Services, deadline: Deadline, *, only: DatastoreConfig | None = None, limit: int = BATCH
+    services: Services, deadline: Deadline, *, wanted: Callable[[DatastoreConfig], bool], limit: int = BATCH
 ) -> Replayed:
-    """Carry out at most ``limit`` intents (of one datastore when ``only`` is given); never raises CalicoError."""
+    """Carry out at most ``limit`` intents of the datastores that are ``wanted``; never raises CalicoError."""
     report = Replayed()
     for name, intent in pending.read_intents(services.files, services.state_dir):
         if report.done + report.kept >= limit or deadline.expired():
@@ -57,7 +62,7 @@ def replay_intents(
             report.unreadable += 1
             services.log.error(f"cannot read the DEL intent {name}: {intent}; it is left in place")
             continue
-        if only is not None and intent.datastore != only:
+        if not wanted(intent.datastore):
             continue
         try:
             _replay(services, name, deadline)

@@ -69,16 +69,23 @@ class Node:
         program = [sys.executable, "-m", module] if self.bin_dir is None else [str(self.bin_dir / name)]
         return ["nsenter", f"--net={self.ns.path}", *program]
 
-    def run(self) -> Node:
+    def run(self, *flags: str) -> Node:
+        """All of calico-node, or the parts of these flags."""
         self.root.mkdir(parents=True, exist_ok=True)
+        argv = self._argv(*(flags or ("run",)))
         with open(self.root / "log.txt", "a") as log:
-            self.process = subprocess.Popen(self._argv("run"), cwd=ROOT, env=self.environ(), stderr=log, text=True)
+            self.process = subprocess.Popen(argv, cwd=ROOT, env=self.environ(), stderr=log, text=True)
         return self
 
     def until_ready(self) -> Node:
-        """The agent says so in its file, then the probe, which is a process each time."""
-        until(lambda: not why_not_ready(self.status(), since_boot()), f"{self.name} has applied its network", 120)
+        """The file says so, then the probe, which is a process each time."""
+        self.until_applied()
         until(lambda: self.calico_node("-felix-ready", check=False).returncode == 0, f"{self.name} is ready", 60)
+        return self
+
+    def until_applied(self) -> Node:
+        """The agent says so in its file."""
+        until(lambda: not why_not_ready(self.status(), since_boot()), f"{self.name} has applied its network", 120)
         return self
 
     def status(self) -> dict[str, Any]:
@@ -100,6 +107,10 @@ class Node:
         """Whatever is left of it."""
         if self.process is not None:
             self.stop()
+
+    def intents(self) -> list[str]:
+        """The files of DELs that are still to be carried out."""
+        return [path.name for path in (self.root / "lib" / "cni" / "pending-del").glob("*.json")]
 
     # -- pods ---------------------------------------------------------------------------------------------------------
 
