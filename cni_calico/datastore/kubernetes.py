@@ -22,7 +22,7 @@ from cni_calico.datastore.kubernetes_records import FINISHED_PER_LIST, CustomRec
 from cni_calico.datastore.kubernetes_revision import render_revision, resource_version
 from cni_calico.datastore.records import plan_commit
 from cni_calico.deadline import Deadline
-from cni_calico.errors import Compacted, CorruptRecord, DatastoreUnsupported, TryAgain
+from cni_calico.errors import CalicoError, Compacted, CorruptRecord, DatastoreUnsupported, TryAgain
 from cni_calico.model.codec import describe
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList, covers, etcd_path
 from cni_calico.model.settings import KubernetesAccess
@@ -194,6 +194,12 @@ class KubernetesStore:
         if write.op == "expect":
             return self._expect(write, deadline)
         return self._apply(write, deadline)
+
+    def commit_each(self, writes: Sequence[Write], deadline: Deadline) -> Sequence[Committed | CalicoError]:
+        """A commit of its own for each, several at a time: its result or its error."""
+        from cni_calico.datastore.overlapped import run_each
+
+        return run_each(writes, lambda write: self.commit((write,), deadline))
 
     def _apply(self, write: Write, deadline: Deadline) -> Committed:
         if write.op == "delete":

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from cni_calico.datastore.client import CommitConflict, Datastore, Versioned, Write
+from cni_calico.datastore.client import CommitConflict, Datastore, Failed, Versioned, Write
 from cni_calico.deadline import Deadline
-from cni_calico.errors import Contention, CorruptRecord, DatastoreUnavailable, OutcomeUnknown
+from cni_calico.errors import CalicoError, Contention, CorruptRecord, DatastoreUnavailable, OutcomeUnknown
 from cni_calico.ipam.batch import Step
 from cni_calico.ipam.view import Stored, View, decode_found, read_each
 from cni_calico.ipam.view import stored as decode_stored
@@ -125,7 +125,10 @@ class Ledger:
         """
         try:
             for group in self._groups(steps):
-                self._commit(group)
+                if len(group) > self._store.max_commit:
+                    self._commit_each(group)
+                else:
+                    self._commit(group)
             return True
         except CommitConflict as e:
             for failed in e.failed:
@@ -139,11 +142,19 @@ class Ledger:
         return False
 
     def _groups(self, steps: Sequence[Step]) -> list[list[Step]]:
-        """One commit with what every record finally becomes, where it fits in one; else a commit for each step."""
+        """One commit with what every record finally becomes, where it fits in one; else a commit for each step. A store
+        that can overlap commits gets the steps together whose order among themselves does not matter.
+        """
         last = {step.key: step for step in steps}
         if len(last) <= self._store.max_commit:
             return [list(last.values())]
-        return [[step] for step in steps]
+        groups: list[list[Step]] = []
+        for step in steps:
+            if groups and hasattr(self._store, "commit_each") and _is_alike(groups[-1], step):
+                groups[-1].append(step)
+            else:
+                groups.append([step])
+        return groups
 
     def _commit(self, steps: Sequence[Step]) -> None:
         changes = [step for step in steps if not self._is_so(step)]
@@ -158,6 +169,28 @@ class Ledger:
         written = iter(committed.stored)
         for step in changes:
             self._known[step.key] = None if step.record is None else Stored(next(written), step.record)
+
+    def _commit_each(self, steps: Sequence[Step]) -> None:
+        """A commit for each, at the same time; each is tried, and then the worst that happened is raised."""
+        changes = [step for step in steps if not self._is_so(step)]
+        if not changes:
+            return
+        self.wrote = True
+        self._finish_deletions(changes)
+        each = self._store.commit_each([self._write(step) for step in changes], self.deadline)  # type: ignore[attr-defined]
+        conflicts: list[Failed] = []
+        errors: list[CalicoError] = []
+        for step, outcome in zip(changes, each, strict=True):
+            if isinstance(outcome, CommitConflict):
+                conflicts += outcome.failed
+            elif isinstance(outcome, CalicoError):
+                errors.append(outcome)
+            else:
+                self._known[step.key] = None if step.record is None else Stored(outcome.stored[0], step.record)
+        if errors:
+            raise min(errors, key=lambda error: isinstance(error, OutcomeUnknown))
+        if conflicts:
+            raise CommitConflict(conflicts)
 
     def _expectation(self, key: Key) -> Write:
         found = self._known[key]
@@ -205,6 +238,16 @@ class Ledger:
             if isinstance(decoded, CorruptRecord):
                 raise decoded
             self._known[key] = decoded
+
+
+def _is_alike(group: Sequence[Step], step: Step) -> bool:
+    """Whether a step may be written together with others: handles among handles, blocks among blocks, each once."""
+    kinds = {type(other.key) for other in group}
+    return (
+        isinstance(step.key, HandleKey | BlockKey)
+        and kinds == {type(step.key)}
+        and all(other.key != step.key for other in group)
+    )
 
 
 def _is_leaving(found: Stored) -> bool:

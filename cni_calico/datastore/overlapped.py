@@ -1,0 +1,61 @@
+"""Several commits at the same time, for a store whose commits are one record each: a batch then waits for a few of them
+rather than for all of them one after the other.
+
+Rule: every item is done, whatever happens to the others, and has its own outcome; the number of threads is bounded.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from cni_calico.errors import CalicoError
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+WIDTH = 8  # measured with answers after 10 ms: 8 take a third of the time of 1, 16 no less than 8
+WORTH_IT = 3  # fewer items than that are done one after the other
+
+
+def run_each(
+    items: Sequence[Item], do: Callable[[Item], Outcome], *, width: int = WIDTH
+) -> list[Outcome | CalicoError]:
+    """What ``do`` returned or raised (CalicoError) for each item, in order. Other exceptions are raised at the end."""
+    outcomes: list[Outcome | BaseException] = [CalicoError("not done")] * len(items)
+    numbered = _Shared(enumerate(items))
+
+    def work() -> None:
+        for i, item in numbered:
+            try:
+                outcomes[i] = do(item)
+            except BaseException as e:  # raised again below, by the caller's own thread
+                outcomes[i] = e
+
+    others = min(width, len(items)) - 1 if len(items) >= WORTH_IT else 0
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(others)]
+    for thread in threads:
+        thread.start()
+    work()
+    for thread in threads:
+        thread.join()
+    return [_expected(outcome) for outcome in outcomes]
+
+
+def _expected(outcome: Outcome | BaseException) -> Outcome | CalicoError:
+    if isinstance(outcome, BaseException) and not isinstance(outcome, CalicoError):
+        raise outcome
+    return outcome
+
+
+class _Shared(Iterator[tuple[int, Item]]):
+    """One iterator for several threads."""
+
+    def __init__(self, items: Iterator[tuple[int, Item]]) -> None:
+        self._items = items
+        self._lock = threading.Lock()
+
+    def __next__(self) -> tuple[int, Item]:
+        with self._lock:
+            return next(self._items)
