@@ -77,7 +77,7 @@ class Stores:
             **os.environ,
             "DATASTORE_TYPE": {"etcd": "etcdv3"}.get(name, name),
             "ETCD_ENDPOINTS": ",".join(config.etcd_endpoints),
-            "CALICO_DATASTORE_PATH": config.path,
+            "DATASTORE_PATH": config.path,
             "KUBECONFIG": self.kube.kubeconfig(),
             "NODENAME": "node1",
             "CALICO_STATE_DIR": str(self.root / "state"),
