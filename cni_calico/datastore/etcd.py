@@ -9,10 +9,10 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from cni_calico import faults
-from cni_calico.datastore import etcd_pb2 as pb
 from cni_calico.datastore.client import CommitConflict, Committed, Failed, Listing, Versioned
 from cni_calico.datastore.etcd_cluster import Cluster
 from cni_calico.datastore.etcd_config import EtcdConfig
+from cni_calico.datastore.etcd_grpc import pb
 from cni_calico.datastore.etcd_link import as_it_is
 from cni_calico.datastore.records import (
     WRITING,
@@ -184,9 +184,7 @@ class EtcdStore:
             request = _transaction(writes, paths, texts, expected)
             if self._guard is not None:
                 key, created = self._guard()
-                request.compare.add(
-                    result=pb.Compare.EQUAL, target=pb.Compare.CREATE, key=key, create_revision=created
-                )
+                request.compare.add(result=pb.Compare.EQUAL, target=pb.Compare.CREATE, key=key, create_revision=created)
             answer = self._transact(request, doing, deadline)
             if answer.succeeded:
                 at = answer.header.revision

@@ -12,11 +12,10 @@ import os
 import threading
 import time
 
-from cni_calico.datastore import etcd_pb2 as pb
 from cni_calico.datastore.client import RoundTrips
 from cni_calico.datastore.etcd_config import parse_endpoints
-from cni_calico.datastore.etcd_dns import discover_endpoints
 from cni_calico.datastore.etcd_errors import ELSEWHERE, LOGIN, LOST, error_for
+from cni_calico.datastore.etcd_grpc import pb
 from cni_calico.datastore.etcd_link import (
     NO_LEADER,
     REQUIRE_LEADER,
@@ -234,6 +233,8 @@ class Cluster:
     def _candidates(self, deadline: Deadline) -> list[Endpoint]:
         endpoints = list(self._written)
         if self._config.discovery_srv:
+            from cni_calico.datastore.etcd_dns import discover_endpoints
+
             try:
                 endpoints += discover_endpoints(self._config.discovery_srv, deadline.sooner(2 * CONNECT_S))
             except DatastoreError:

@@ -12,10 +12,10 @@ import time
 from typing import Any
 
 from cni_calico import faults
-from cni_calico.datastore import etcd_pb2 as pb
 from cni_calico.datastore.client import Datastore
 from cni_calico.datastore.election import Clock, FencedStore, Held, Terms
 from cni_calico.datastore.etcd import EtcdStore
+from cni_calico.datastore.etcd_grpc import pb
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError, DatastoreUnavailable, LeaseLost, OutcomeUnknown
 

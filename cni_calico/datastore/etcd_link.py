@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from cni_calico.datastore import etcd_pb2 as pb
 from cni_calico.datastore.etcd_errors import ELSEWHERE, LOST, meaning_of, short_reason
+from cni_calico.datastore.etcd_grpc import load_grpc, pb
 from cni_calico.errors import DatastoreUnavailable
 
 TYPE_CHECKING = False
@@ -134,8 +134,7 @@ class Link:
     """A channel to ``endpoint``. Safe with threads; not over a fork."""
 
     def __init__(self, endpoint: Endpoint, credentials: Credentials) -> None:
-        import grpc
-
+        grpc = load_grpc()
         self.endpoint = endpoint
         self.broken = ""  # why it is not to be used any more
         options = [*_OPTIONS, ("grpc.default_authority", endpoint.authority)]

@@ -11,9 +11,9 @@ import os
 import threading
 from collections import deque
 
-from cni_calico.datastore import etcd_pb2 as pb
 from cni_calico.datastore.client import Event
 from cni_calico.datastore.etcd_errors import COMPACTED, DENIED, ELSEWHERE, LOGIN, LOST, error_for
+from cni_calico.datastore.etcd_grpc import pb
 from cni_calico.datastore.etcd_link import CallFailed, stream_failure
 from cni_calico.datastore.records import decode_document, prefix_end
 from cni_calico.deadline import Deadline

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
 
-from cni_calico.datastore import etcd_pb2 as pb
 from cni_calico.datastore.client import Datastore, Document
 from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
+from cni_calico.datastore.etcd_grpc import pb
 from cni_calico.datastore.kubernetes import KubernetesStore
 from cni_calico.datastore.local import LocalStore
 from cni_calico.deadline import Deadline

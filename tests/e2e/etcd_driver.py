@@ -15,10 +15,10 @@ import sys
 import threading
 import time
 
-from cni_calico.datastore import etcd_pb2 as pb
 from cni_calico.datastore.client import CommitConflict, Versioned, Write
 from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
 from cni_calico.datastore.etcd_config import parse_endpoints
+from cni_calico.datastore.etcd_grpc import pb
 from cni_calico.datastore.etcd_link import Link, read_credentials
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, OutcomeUnknown

@@ -16,9 +16,9 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
-from cni_calico.datastore import etcd_pb2 as pb
 from cni_calico.datastore.client import Write
 from cni_calico.datastore.connect import open_datastore
+from cni_calico.datastore.etcd_grpc import pb
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import EverythingList, etcd_path, parse_path
 from cni_calico.model.settings import DatastoreConfig

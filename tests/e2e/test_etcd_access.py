@@ -17,9 +17,9 @@ import pytest
 
 from cni_calico import faults
 from cni_calico.datastore import etcd_dns
-from cni_calico.datastore import etcd_pb2 as pb
 from cni_calico.datastore.client import Write
 from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
+from cni_calico.datastore.etcd_grpc import pb
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
     Compacted,

@@ -1,0 +1,98 @@
+"""What a call imports that no server takes over: the modules as build/expand.py writes them, real calls, both stores.
+
+Rule: none of the modules that were found to cost milliseconds; how many there are may only grow on purpose.
+"""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.calls import EtcdNode, Node, added, cleaned
+from tests.netns.namespaces import Namespace
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "build"))
+
+from freeze import compile_module, modules  # noqa: E402
+
+pytestmark = [pytest.mark.netns, pytest.mark.bundle]
+
+NEVER = {
+    "ast", "asyncio", "dataclasses", "email", "grpc.aio", "http", "importlib.metadata", "inspect", "kubernetes",
+    "pathlib", "prometheus_client", "pydantic", "pyroute2", "ssl", "subprocess", "typing_extensions", "urllib3", "yaml",
+}  # fmt: skip
+# gRPC itself needs these
+GRPC_NEEDS = {"ast", "inspect", "logging", "socket", "threading", "typing", "grpc", "google"}
+
+PROGRAM = """#!{python} -IS
+import gc, os, sys
+gc.disable()
+sys.path[:0] = [{tree!r}, {packages!r}]
+from {module} import main
+status = main()
+with open({listing!r}, "a") as f:
+    f.write(" ".join(sorted(sys.modules)) + "\\n")
+os._exit(status)
+"""
+ENTRIES = {"calico": "cni_calico.plugin.main", "calico-ipam": "cni_calico.ipam.main"}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's modules as they are in the bundle."""
+    directory = tmp_path_factory.mktemp("tree")
+    for path in modules():
+        name = path.relative_to(ROOT)
+        compiled = (directory / name).with_suffix(".pyc")
+        compiled.parent.mkdir(parents=True, exist_ok=True)
+        compiled.write_bytes(compile_module(path, str(name)))
+    return directory
+
+
+def use_tree(node: Node, tree: Path) -> Path:
+    """Let the node's calls use it; where they list what they imported, a line for each."""
+    node.bin_dir = node.root / "bin"
+    node.bin_dir.mkdir()
+    packages = next(p for p in sys.path if p.endswith("site-packages"))
+    for name, module in ENTRIES.items():
+        script = node.bin_dir / name
+        listing = str(node.root / "imported")
+        text = PROGRAM.format(python=sys.executable, tree=str(tree), packages=packages, module=module, listing=listing)
+        script.write_text(text)
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return node.root / "imported"
+
+
+def add_and_delete(node: Node, tree: Path, pod: Namespace) -> list[set[str]]:
+    """What an ADD, and what a DEL imported."""
+    listing = use_tree(node, tree)
+    added(node, "c" * 64, pod)
+    cleaned(node, "c" * 64)
+    return [set(line.split()) for line in listing.read_text().splitlines()]
+
+
+def test_embedded_store(plain_node: Node, pod_ns: Namespace, tree: Path) -> None:
+    for imported in add_and_delete(plain_node, tree, pod_ns):
+        assert imported & (NEVER | GRPC_NEEDS) == set()
+        assert len(imported) < 160, sorted(imported)
+
+
+@pytest.mark.etcd
+def test_etcd(etcd_node: EtcdNode, pod_ns: Namespace, tree: Path) -> None:
+    for imported in add_and_delete(etcd_node, tree, pod_ns):
+        assert imported & (NEVER - GRPC_NEEDS) == set()
+        assert "google.protobuf.internal.python_message" not in imported
+        assert len(imported) < 250, sorted(imported)
+
+
+def test_another_ipam_plugin(plain_node: Node, pod_ns: Namespace, tree: Path) -> None:
+    """calico-ipam called by somebody else."""
+    listing = use_tree(plain_node, tree)
+    assert plain_node.call("ADD", "d" * 64, pod_ns.path, plugin="calico-ipam").ok
+    assert plain_node.call("DEL", "d" * 64, plugin="calico-ipam").ok
+    for line in listing.read_text().splitlines():
+        assert set(line.split()) & (NEVER | GRPC_NEEDS) == set()
