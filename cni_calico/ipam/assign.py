@@ -21,7 +21,7 @@ from cni_calico.ipam.search import BlockSearch, Scope, Source
 from cni_calico.ipam.timestamps import stamped
 from cni_calico.ipam.view import Facts
 from cni_calico.model.keys import IPAMConfigKey
-from cni_calico.model.resources import IPAMConfig, Network
+from cni_calico.model.resources import Address, IPAMConfig, Network
 
 FAMILIES = (4, 6)
 DEFAULT_CONFIG = IPAMConfig(auto_allocate_blocks=True, extra={"kubeVirtVMAddressPersistence": "Enabled"})
@@ -56,7 +56,7 @@ def _held_in(ledger: Ledger, handle_id: str, cidrs: Mapping[Network, object]) ->
     for cidr in sorted(cidrs, key=lambda c: (c.version, c.network_address)):
         block = ledger.block(cidr)
         if block is not None:
-            found += [Assigned(address, cidr) for address in addresses_of(block, handle_id)]
+            found += [Assigned(address, cidr, held=True) for address in addresses_of(block, handle_id)]
     return tuple(found)
 
 
@@ -86,12 +86,16 @@ class Assignment:
 
     def run(self) -> tuple[Assigned, ...]:
         """Raises IPAMError with nothing of this request left behind but for what ``Ledger.apply`` may have stored."""
+        before: set[Address] | None = None
         while True:
             held = self._held()
+            if before is None:
+                before = {item.address for items in held.values() for item in items}
             missing = {f: self._wanted[f] - len(held[f]) for f in FAMILIES if self._wanted[f] > len(held[f])}
             if not missing:
                 self._leave_unselected_blocks()
-                return tuple(item for family in FAMILIES for item in held[family][: self._wanted[family]])
+                given = [item for family in FAMILIES for item in held[family][: self._wanted[family]]]
+                return tuple(Assigned(item.address, item.block, item.address in before) for item in given)
             self._open_searches(missing)
             for family, count in missing.items():
                 self._find(family, count, len(held[family]))

@@ -35,10 +35,11 @@ Reserved = Mapping[Network, AbstractSet[int]]
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """An address and the block it lies in."""
+    """An address and the block it lies in; ``held`` says that its handle had it before it was asked for."""
 
     address: Address
     block: Network
+    held: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

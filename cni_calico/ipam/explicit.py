@@ -40,6 +40,7 @@ def assign_address(
     take = Take(handle_id, stamped(attributes, now_ns), addresses=(address,))
     config = read_config(ledger, facts)
     scope = Scope(facts.node.name, address.version, (pool,), config, (), now_ns)
+    held = True
     while True:
         block = ledger.block(cidr)
         if block is None:
@@ -49,13 +50,14 @@ def assign_address(
             block = _ownerless_block(scope, cidr)
         holder = holder_of(block, address)
         if holder is not None and holder.handle_id == handle_id:
-            return Assigned(address, cidr)
+            return Assigned(address, cidr, held)
         _require_allowed(block, scope, address)
         plan = plan_batch({cidr: block}, {handle_id: ledger.handle(handle_id)}, (take,))
         outcome = plan.outcomes[0]
         if isinstance(outcome, IPAMError):
             raise outcome
         ledger.apply(plan.steps)
+        held = False
 
 
 def _pool_with(facts: Facts, address: Address) -> IPPool:

@@ -116,7 +116,27 @@ class Services:
         if self.stuck:
             deadline = deadline.sooner(STUCK_LOCK_S)
         with attachment_lock(self.files.path(f"{self.run_dir}/cni-locks"), label, deadline):
-            yield
+            self.meet_others()
+            try:
+                yield
+            finally:
+                self.meet_others()
+
+    @property
+    def beside(self) -> str:
+        """The file that grows whenever another process than the resident server carries out a call."""
+        return f"{self.run_dir}/cni-beside"
+
+    def meet_others(self) -> None:
+        """Called when an attachment's lock has been taken and before it is let go: a resident server's memory must not
+        outlive what this process does.
+        """
+        if not self.files.exists(f"{self.run_dir}/cni.sock"):
+            return
+        try:
+            self.files.append(self.beside, b".")
+        except OSError as e:
+            self.log.warning(f"cannot tell the resident server of this call: {e}")
 
     def require_caller(self) -> None:
         """Raises TryAgain when nobody waits for the answer any more: what is done now would be nobody's."""

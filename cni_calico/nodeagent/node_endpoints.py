@@ -1,8 +1,9 @@
 """The node's own WorkloadEndpoints in memory, as a datastore that answers for them.
 
 Rule: this node's CNI is the only writer of its endpoints, so they are listed once and then followed by our own commits;
-no watch over the whole cluster's endpoints is needed. A one-shot process may write beside us, hence ``may_miss``: what
-is not known is looked up, unless the caller's write finds out by itself (an ADD creates, and a conflict tells).
+no watch over the whole cluster's endpoints is needed. A one-shot process that writes beside us says so (``forget``), but
+may die first, hence ``may_miss``: what is not known is looked up, unless the caller's write finds out by itself (an ADD
+creates, and a conflict tells).
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class NodeEndpoints:
         self._escaped = node.replace("-", "--") + "-"
         self._known: dict[ResourceKey, Versioned] | None = None
         self._index: dict[Stem, set[ResourceKey]] = {}
+        self._meanwhile: list[tuple[Sequence[Versioned], Sequence[Key]]] = []  # learned while they are listed
+        self._generation = 0
         self._guard = threading.Lock()
         self._loading = threading.Lock()
         self._profiles: dict[Key, tuple[Versioned, float]] = {}
@@ -65,7 +68,7 @@ class NodeEndpoints:
         """What is known of a listing that ``serves`` accepts."""
         known = self._load(deadline)
         with self._guard:
-            keys = self._index.get(self._stem_asked(listing), set())
+            keys = self._index.get(self._stem_asked(listing), set()) & known.keys()
             return sorted((known[key] for key in keys), key=lambda versioned: str(versioned.key))
 
     def _stem_asked(self, listing: ResourceList) -> Stem:
@@ -78,17 +81,27 @@ class NodeEndpoints:
         """Take into account what was read or written."""
         with self._guard:
             if self._known is None:
-                return
-            for versioned in found:
-                if isinstance(versioned.key, ResourceKey) and versioned.key.kind == ENDPOINT:
-                    old = self._known.get(versioned.key)
-                    if old is not None and order_of(old.revision) > order_of(versioned.revision):
-                        continue  # a list that was read before what we have written since
-                    self._known[versioned.key] = versioned
-                    self._index.setdefault(_stem_of(versioned.key), set()).add(versioned.key)
-            for key in removed:
-                if isinstance(key, ResourceKey) and self._known.pop(key, None) is not None:
-                    self._forget(_stem_of(key), key)
+                self._meanwhile.append((found, removed))
+            else:
+                self._learn(self._known, found, removed)
+
+    def _learn(self, known: dict[ResourceKey, Versioned], found: Sequence[Versioned], removed: Sequence[Key]) -> None:
+        for versioned in found:
+            if isinstance(versioned.key, ResourceKey) and versioned.key.kind == ENDPOINT:
+                old = known.get(versioned.key)
+                if old is not None and order_of(old.revision) > order_of(versioned.revision):
+                    continue  # a list that was read before what we have written since
+                known[versioned.key] = versioned
+                self._index.setdefault(_stem_of(versioned.key), set()).add(versioned.key)
+        for key in removed:
+            if isinstance(key, ResourceKey) and known.pop(key, None) is not None:
+                self._forget(_stem_of(key), key)
+
+    def forget(self) -> None:
+        """Another process has written: everything is listed anew, also by whoever is listing just now."""
+        with self._guard:
+            self._known, self._index = None, {}
+            self._generation += 1
 
     def _forget(self, stem: Stem, key: ResourceKey) -> None:
         keys = self._index.get(stem, set())
@@ -97,16 +110,24 @@ class NodeEndpoints:
             self._index.pop(stem, None)
 
     def _load(self, deadline: Deadline) -> Mapping[ResourceKey, Versioned]:
-        if self._known is not None:
-            return self._known
+        known = self._known
+        if known is not None:
+            return known
         with self._loading:
-            if self._known is None:
+            while True:
+                with self._guard:
+                    if self._known is not None:
+                        return self._known
+                    generation, self._meanwhile = self._generation, []
                 items = self.store.list(ResourceList(ENDPOINT), deadline).items
                 with self._guard:
-                    self._known = {}
-                self.learn([item for item in items if _node_of(item) == self.node])
-        assert self._known is not None
-        return self._known
+                    if generation == self._generation:
+                        known = {}
+                        self._learn(known, [item for item in items if _node_of(item) == self.node], ())
+                        for found, removed in self._meanwhile:
+                            self._learn(known, found, removed)
+                        self._known, self._meanwhile = known, []
+                        return known
 
     # -- profiles -----------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,10 @@ class Recently:
         with self._guard:
             self._noted.pop(name, None)
 
+    def clear(self) -> None:
+        with self._guard:
+            self._noted.clear()
+
     def __contains__(self, name: str) -> bool:
         with self._guard:
             at = self._noted.get(name)

@@ -44,6 +44,8 @@ class Resident:
         self.log = log
         self.metrics = metrics
         self.backends = Backends(log)
+        self._beside: dict[object, tuple[int, int] | None] = {}
+        self._meeting = threading.Lock()
         self._worker = threading.local()
         self._own_root = _identity("/", "/proc/self/ns/mnt")
         self.links: Batcher[str, None] = Batcher(self._remove_links, limit=LINKS_AT_ONCE)
@@ -80,6 +82,24 @@ class Resident:
     def root_of(self, request: Request) -> tuple[int, int, int]:
         root, mounts = request.descriptors.get(protocol.ROOT), request.descriptors.get(protocol.MOUNTS)
         return self._own_root if root is None or mounts is None else _identity(root, mounts)
+
+    def forget_after(self, beside: str, key: object) -> None:
+        """Forget what other processes may have changed, if the file says that some were at work since ``key`` was asked
+        about last.
+        """
+        try:
+            found = os.stat(beside)
+        except OSError:
+            mark = None
+        else:
+            mark = (found.st_ino, found.st_size)
+        with self._meeting:  # nobody goes on before it is forgotten
+            if key in self._beside and self._beside[key] == mark:
+                return
+            self._beside[key] = mark
+            for backend in self.backends.open_now():
+                backend.endpoints.forget()
+                backend.deleted.clear()
 
     def _remove_links(self, names: Sequence[str]) -> Sequence[BaseException | None]:
         try:
@@ -196,6 +216,10 @@ class ResidentServices(Services):
         with super().attachment_lock(label, deadline):
             self.require_caller()
             yield
+
+    def meet_others(self) -> None:
+        key = (self._resident.root_of(self._request), self.beside)
+        self._resident.forget_after(self.files.path(self.beside), key)
 
     def require_caller(self) -> None:
         if self._request.caller_has_gone():

@@ -36,7 +36,7 @@ from cni_calico.plugin.attachment import Attachment, plan_attachment, plan_endpo
 from cni_calico.plugin.endpoints import Recorded, apply_endpoint, ensure_profile, read_recorded, remove_endpoint
 from cni_calico.plugin.mtu import read_mtu
 from cni_calico.plugin.plan import PodPlan, random_mac
-from cni_calico.plugin.pods import PodFacts, is_another_pod, plan_pod_record, plan_pod_request, read_facts
+from cni_calico.plugin.pods import NOTHING, PodFacts, is_another_pod, plan_pod_record, plan_pod_request, read_facts
 
 if TYPE_CHECKING:
     from cni_calico.ipam.allocator import Allocator
@@ -73,16 +73,15 @@ def add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Ma
         services.note_added(conf.datastore, attachment.label)
         store = services.store(conf.datastore)
         recorded = read_recorded(store, attachment, deadline)
-        if services.optimistic and is_another_pod(recorded.stored, call):
-            recorded = read_recorded(services.fresh_store(conf.datastore), attachment, deadline)
-        facts = read_facts(call, conf, services, attachment, recorded.stored, deadline)
-        if facts.endpoint is None and _is_second_network(recorded, attachment, conf):
-            result = _join_network(conf, services, attachment, recorded, deadline)
-            _take_back_intent(services, attachment)
-        else:
-            mtu = read_mtu(conf, services, node, deadline)
-            task = _Addition(call, conf, services, deadline, attachment, recorded, netns, mtu, facts)
-            result = task.run(plan_pod_request(request, facts))
+        sure = not services.optimistic
+        if not sure and is_another_pod(recorded.stored, call):
+            recorded, sure = read_recorded(services.fresh_store(conf.datastore), attachment, deadline), True
+        task = _Addition(call, conf, services, deadline, attachment, recorded, netns, sure)
+        try:
+            result = task.run(request)
+        except _Unsure:
+            task.recorded, task.sure = read_recorded(services.fresh_store(conf.datastore), attachment, deadline), True
+            result = task.run(request)
     return render_result(result, conf.cni_version)
 
 
@@ -137,6 +136,10 @@ def rfc3339(now_s: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s))
 
 
+class _Unsure(Exception):
+    """What was remembered of the attachment does not fit: it must be read before anything is decided by it."""
+
+
 @dataclass(slots=True)
 class _Addition:
     """One ADD under its lock; the steps share what has been found out."""
@@ -148,10 +151,23 @@ class _Addition:
     attachment: Attachment
     recorded: Recorded
     netns: int
-    mtu: int
-    facts: PodFacts
+    sure: bool  # whether ``recorded`` is what is stored, not only what is remembered
+    mtu: int = 0
+    facts: PodFacts = NOTHING
+    alone: bool = False  # whether the kernel has shown that nothing of this attachment lives
 
     def run(self, request: IpamRequest) -> Result:
+        """Raises _Unsure with everything undone."""
+        call, conf, attachment, recorded = self.call, self.conf, self.attachment, self.recorded
+        self.facts = read_facts(call, conf, self.services, attachment, recorded.stored, self.deadline)
+        if self.facts.endpoint is None and _is_second_network(recorded, attachment, conf):
+            result = _join_network(conf, self.services, attachment, recorded, self.deadline)
+            _take_back_intent(self.services, attachment)
+            return result
+        self.mtu = read_mtu(conf, self.services, attachment.node, self.deadline)
+        return self._set_up(plan_pod_request(request, self.facts))
+
+    def _set_up(self, request: IpamRequest) -> Result:
         with ExitStack() as undo:
             given = self._addresses(request, undo)
             plan, mac = self._network(given, undo)
@@ -176,6 +192,8 @@ class _Addition:
         request = replace(request, handle_id=handle_id)
         with self.services.ipam_lock(self.conf, self.deadline):
             assigned = assign(allocator, request, self.deadline)
+        if not self.sure and not self.recorded.is_ours(self.attachment) and any(item.held for item in assigned):
+            raise _Unsure  # an attachment that lives may hold them: its addresses are not ours to give back
         if not self.recorded.is_ours(self.attachment):  # else the addresses were there before this call
             undo.callback(self._give_back, handle_id, tuple(item.address for item in assigned))
         result = result_of(assigned, explicit=bool(request.addresses))
@@ -196,11 +214,16 @@ class _Addition:
 
     def _give_back(self, handle_id: str, addresses: tuple[Address, ...]) -> None:
         allocator = self.services.allocator(self.conf.datastore)
+        deadline = Deadline.after(UNDO_TIMEOUT_S)
         try:
-            allocator.release_handle(handle_id, Deadline.after(UNDO_TIMEOUT_S))
+            if self.sure:
+                allocator.release_handle(handle_id, deadline)
+            else:  # the container's other interfaces may hold more under it
+                allocator.release_addresses(addresses, deadline, handle_id=handle_id)
         except CalicoError as e:
             self.services.log.error(f"cannot give back {', '.join(map(str, addresses))}: {e.message}")
-            self._owe()
+            if self.sure or self.alone:  # else a replay could release what lives; the runtime's DEL does it
+                self._owe()
 
     def _owe(self) -> None:
         """What cannot be undone now is recorded, and released when the datastore is back."""
@@ -219,6 +242,8 @@ class _Addition:
         )
 
         own = self.recorded.own
+        if not self.sure and own is None:
+            raise _Unsure  # reading is cheap beside starting a program, which may hold the addresses already
         if own is not None and self.recorded.is_ours(self.attachment) and own.ip_networks:
             # the delegate would refuse to allocate twice for one container
             addresses = tuple(network.network_address for network in own.ip_networks)
@@ -268,18 +293,18 @@ class _Addition:
         """The plan as it was carried out, and the MAC of the pod's side."""
         from cni_calico.plugin.dataplane import apply_addresses, create_links
 
-        log, host, plan = self.services.log, self.services.host, self._plan(given)
-        sure = not self.services.optimistic
+        log, host, plan, sure = self.services.log, self.services.host, self._plan(given), self.sure
+        known = sure or self.recorded.is_ours(self.attachment)
         try:
-            links = create_links(plan, self.netns, undo, self.deadline, may_replace=sure, log=log, host=host)
-        except LinkConflict:
+            links = create_links(
+                plan, self.netns, undo, self.deadline, may_replace=sure, may_keep=known, log=log, host=host
+            )
+        except LinkConflict as e:
             if sure:
                 raise
-            # something of that name exists: whose it is must be known for certain before it is replaced
-            store = self.services.fresh_store(self.conf.datastore)
-            self.recorded = read_recorded(store, self.attachment, self.deadline)
-            plan = self._plan(given)
-            links = create_links(plan, self.netns, undo, self.deadline, log=log, host=host)
+            # something of that name exists: whose it is must be known for certain before it is touched
+            raise _Unsure from e
+        self.alone = links.created
         apply_addresses(
             plan, links, self.netns, self.deadline, owned=lambda _: self.conf.ipam.is_calico, log=log, host=host
         )

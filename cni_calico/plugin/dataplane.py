@@ -59,18 +59,25 @@ def create_links(
     deadline: Deadline,
     *,
     may_replace: bool = True,
+    may_keep: bool = True,
     log: Log = SILENT,
     host: Host | None = None,
 ) -> Links:
     """The veth and the sysctls of both sides; nothing is up and no address exists yet.
 
-    ``may_replace`` says that an existing host interface of that name is this attachment's or nobody's. ``netns_fd``
-    stays open until ``undo`` has run. Raises LinkConflict, KernelError, DeadlineExceeded.
+    ``may_replace`` says that an existing host interface of that name is this attachment's or nobody's, ``may_keep``
+    that a pair which joins host and pod already is what the plan describes. ``netns_fd`` stays open until ``undo`` has
+    run. Raises LinkConflict, KernelError, DeadlineExceeded.
     """
     with Borrowed(host) as host:
         creation = _Creation(plan, netns_fd)
         undo.callback(creation.undo)
-        link = creation.create(host, deadline) or _settle_links(creation, host, deadline, may_replace, log)
+        link = creation.create(host, deadline)
+        if link is None and not may_keep:
+            raise LinkConflict(
+                f"cannot create interface {plan.host_ifname}: it or {plan.pod_ifname} exists", errno=EEXIST
+            )
+        link = link or _settle_links(creation, host, deadline, may_replace, log)
         created = creation.outcome == "created"
         mac = plan.mac
         with netns.inside(netns_fd, host.home):

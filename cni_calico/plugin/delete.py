@@ -127,9 +127,19 @@ class Removal:
         try:
             require_ready(self.services, config, deadline)
             self.ready = True
-            return read_recorded(self.services.store(config), self.attachment, deadline), None
+            recorded = read_recorded(self.services.store(config), self.attachment, deadline)
+            if self._may_be_old(recorded):
+                recorded = read_recorded(self.services.fresh_store(config), self.attachment, deadline)
+            return recorded, None
         except (DatastoreError, DeadlineExceeded) as e:
             return Recorded(None, None, ()), e
+
+    def _may_be_old(self, recorded: Recorded) -> bool:
+        """Whether memory could take another sandbox of the pod for this one, or this one for another: the endpoint and
+        the host's interface are the pod's. (Of pods that Kubernetes stores a watch tells.)
+        """
+        is_memory = self.services.optimistic and self.conf.datastore.type != "kubernetes"
+        return is_memory and recorded.own is not None and bool(recorded.own.pod)
 
     # -- a network that joined the endpoint of another ----------------------------------------------------------------
 

@@ -43,7 +43,7 @@ from cni_calico.model.settings import DatastoreConfig
 from cni_calico.plugin.commands import serve as serve_plugin
 from tests.contract.etcd_process import Member
 from tests.e2e import records
-from tests.e2e.forks import Forks
+from tests.e2e.forks import Forking, Forks
 from tests.netns.namespaces import Killed, Namespace, until
 
 POOLS = {"pool4": ("10.65.0.0/16", 26), "pool6": ("fd00:65::/112", 122)}
@@ -73,7 +73,9 @@ class Node:
     environ: dict[str, str] = field(default_factory=dict)
     bin_dir: Path | None = None  # frozen executables; None: serve() in a forked child
     timeout_s: int = 30
-    forks: Forks | None = None  # calls and dumps in its children; for etcd, where a process per call takes its time
+    forks: Forks | Forking | None = (
+        None  # calls and dumps in its children; for etcd, where a process per call takes its time
+    )
 
     def conf(self, **changes: Any) -> dict[str, Any]:
         conf: dict[str, Any] = {

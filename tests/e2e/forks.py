@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO, Any
 
 from tests.netns.namespaces import Killed, Namespace
@@ -52,6 +53,16 @@ class Forks:
         if outcome == "error":
             raise value
         return value
+
+
+@dataclass(frozen=True)
+class Forking:
+    """Calls in children of this very process, which has used no gRPC."""
+
+    host: Namespace
+
+    def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: int = 60) -> Any:
+        return self.host.call(function, *arguments, timeout_s=timeout_s)
 
 
 @contextmanager

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,24 @@ from cni_calico.plugin.commands import serve as serve_plugin
 from tests.e2e.calls import Node, Reply
 from tests.netns.namespaces import until
 
+Step = tuple[str, str, int]  # fault point, before or after, how many times so far
 SERVES = {"calico": serve_plugin, "calico-ipam": serve_ipam}
 
 
-def call(node: Node, command: str, container: str, netns: str = "", *, plugin: str = "calico", **changes: Any) -> Reply:
-    """One call as the executable makes it; ``environ`` among the changes adds to its environment."""
-    environ = {**node.env(command, container, netns, "eth0", ""), **changes.pop("environ", {})}
+def call(
+    node: Node,
+    command: str,
+    container: str,
+    netns: str = "",
+    *,
+    plugin: str = "calico",
+    ifname: str = "eth0",
+    args: str = "",
+    environ: Mapping[str, str] | None = None,
+    **changes: Any,
+) -> Reply:
+    """One call as the executable makes it."""
+    environ = {**node.env(command, container, netns, ifname, args), **(environ or {})}
     data = json.dumps(node.conf(**changes)).encode()
     rc, out = node.host.call(_serve, plugin, environ, data, timeout_s=node.timeout_s)
     return Reply(rc, json.loads(out) if out.strip() else None)
@@ -124,6 +138,7 @@ class ForkedServer:
         """Never returns."""
         status = 99
         try:
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it does not outlive the tests
             log = os.open(self.node.root / "server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(log, 2)
             netns.enter(os.open(self.node.host.path, os.O_RDONLY))
@@ -138,11 +153,14 @@ class ForkedServer:
         faults.install(faults.Plan(text, trace=trace) if text or trace else None)
         self._armed.touch()
 
-    def arm(self, plan: str, trace: str = "") -> None:
+    def arm(self, plan: str, trace: str = "") -> bool:
+        """False for a server that is dead, or dying of what was armed before."""
         self._armed.unlink(missing_ok=True)
         self._plan.write_text(f"{plan}\n{trace}")
-        os.kill(self.pid, signal.SIGUSR1)
-        until(self._armed.exists, "the plan is installed")
+        if self.alive():
+            os.kill(self.pid, signal.SIGUSR1)
+            until(lambda: self._armed.exists() or not self.alive(), "the plan is installed")
+        return self.alive()
 
     def alive(self) -> bool:
         if not self.pid:
@@ -157,6 +175,22 @@ class ForkedServer:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
         self.pid = 0
+
+    def steps(self, serve: Callable[[], Reply], plan: str = "") -> list[Step]:
+        """Everything the server passes during a call that succeeds."""
+        trace = self.node.root / "trace"
+        trace.touch()
+        self.arm(plan, str(trace))
+        assert serve().ok
+        self.arm("")
+        seen: Counter[str] = Counter()
+        steps = []
+        for line in trace.read_text().split():
+            seen[line] += 1
+            point, when = line.rsplit(":", 1)
+            steps.append((point, when, seen[line]))
+        trace.unlink()
+        return steps
 
     def __enter__(self) -> ForkedServer:
         self.start()

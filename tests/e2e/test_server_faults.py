@@ -1,129 +1,96 @@
-"""Every fault point that a served call passes, failed and killed: whatever the runtime then does, nothing is left over.
-
-The points are not listed here: a first run of each verb records those it reaches (the server's own threads pass some
-as well), and each of them is then hit in turn.
+"""Every fault point that a served call passes, failed and killed, on both datastores; and a server that is killed under
+fire. Whatever the runtime then does, nothing is left over and nothing is given twice.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+import cni_calico
+from cni_calico import faults
 from cni_calico.ipam.consistency import Records, check_records
 from cni_calico.model.codec import decode
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, ResourceKey, parse_path
+from tests.conftest import ROOT
 from tests.e2e.calls import Node, Reply
+from tests.e2e.forks import Forking, Forks, forks_in
+from tests.e2e.scenarios import ACTIONS, DELEGATED, DUAL, SCENARIOS, Report, hit, trace_all
 from tests.e2e.served import ForkedServer, call
+from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace, until
 
 pytestmark = pytest.mark.netns
-DUAL = {"ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}}
+
+# points that no CNI call passes in the server, and the tests that hit them
+ELSEWHERE = {
+    "bird.": "tests/netns/test_bird_lifecycle.py",
+    "child.": "tests/netns/test_bird_lifecycle.py",
+    "ctl.": "tests/unit/ctl/test_files.py",
+    "install.": "tests/unit/install/test_steps.py",
+    "ipset.": "tests/netns/test_agent_faults.py",
+    "iptables.": "tests/netns/test_agent_faults.py",
+    "kubernetes.": "tests/e2e/test_kubernetes_outages.py",
+    "netlink.fdb": "tests/netns/test_agent_faults.py",
+    "netlink.neigh-del": "tests/netns/test_agent_faults.py",
+    "netlink.tunnel": "tests/netns/test_agent_faults.py",
+    "nft.": "tests/netns/test_agent_faults.py",
+}
 
 
-@pytest.fixture
-def server(plain_node: Node):
-    with ForkedServer(plain_node) as made:
-        yield made
+@dataclass
+class Place:
+    """A node, and a process that has used no gRPC to work on it in."""
+
+    node: Node
+    forks: Forks
+    pods: list[Namespace]
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self.forks.call(function, self.node, *arguments, timeout_s=600)
 
 
-def steps_of(server: ForkedServer, serve: Callable[[], Reply]) -> list[tuple[str, str, int]]:
-    """(point, before or after, how many times so far) of everything the server passes during a call."""
-    trace = server.node.root / "trace"
-    trace.touch()
-    server.arm("", str(trace))
-    assert serve().ok
-    server.arm("")
-    seen: Counter[str] = Counter()
-    steps = []
-    for line in trace.read_text().split():
-        seen[line] += 1
-        point, when = line.rsplit(":", 1)
-        steps.append((point, when, seen[line]))
-    trace.unlink()
-    return steps
+@pytest.fixture(params=["local", pytest.param("etcd", marks=pytest.mark.etcd)])
+def place(request: pytest.FixtureRequest, make_pod_ns: MakeNamespace) -> Iterator[Place]:
+    made: Node = request.getfixturevalue("plain_node" if request.param == "local" else "etcd_node")
+    node = Node(made.host, made.root, made.datastore, forks=Forking(made.host))
+    with forks_in(made.host) as forks:
+        yield Place(node, forks, [make_pod_ns() for _ in range(10)])
 
 
-def each_fault(server: ForkedServer, steps: list[tuple[str, str, int]]):
-    """(plan, a container's name of its own), with a server that lives and is unarmed after each."""
-    for number, (point, when, nth) in enumerate(steps):
-        for action in ("fail", "kill"):
-            yield f"{point}:{when}:{nth}:{action}", f"c{number:03}{action}"
-            if server.alive():
-                server.arm("")
-            else:
-                server.start()
+@pytest.mark.parametrize("name", [*SCENARIOS, *(pytest.param(name, marks=pytest.mark.cnitool) for name in DELEGATED)])
+def test_every_step_of(place: Place, name: str) -> None:
+    report: Report = place.run(hit, *place.pods[:2], name)
+    print(f"served {report}")
+    assert report.hit and sum(report.outcomes.values()) == len(report.hit) * len(ACTIONS)
+    killed = sum(count for outcome, count in report.outcomes.items() if outcome.startswith("killed"))
+    assert killed > len(report.hit) // 2
 
 
-def require_clean(node: Node, pod: Namespace, plan: str) -> None:
-    left = node.leftovers()
-    assert not left, f"{plan}: {left}"
-    assert pod.link("eth0") is None, plan
-
-
-def warm(server: ForkedServer, pod: Namespace) -> None:
-    """The first calls of a server open and list, and claim the node's blocks."""
-    for _ in range(2):
-        assert call(server.node, "ADD", "warm", pod.path, **DUAL).ok
-        assert call(server.node, "DEL", "warm", pod.path, **DUAL).ok
-
-
-def proper(reply: Reply, plan: str) -> str:
-    if reply.ok:
-        return "ok"
-    assert reply.document["msg"] and reply.document["code"] != 199, f"{plan}: {reply}"
-    return "error"
-
-
-def test_add(server: ForkedServer, pod_ns: Namespace) -> None:
-    node = server.node
-    warm(server, pod_ns)
-    steps = steps_of(server, lambda: call(node, "ADD", "c0", pod_ns.path, **DUAL))
-    assert call(node, "DEL", "c0", pod_ns.path, **DUAL).ok
-    outcomes: Counter[str] = Counter()
-    for plan, container in each_fault(server, steps):
-        server.arm(plan)
-        outcome = proper(call(node, "ADD", container, pod_ns.path, **DUAL), plan)
-        if outcome == "error":
-            require_clean(node, pod_ns, plan)
-        outcomes[outcome if server.alive() else "killed, " + outcome] += 1
-        again = call(node, "ADD", container, pod_ns.path, **DUAL)  # a runtime may also repeat the ADD
-        assert again.ok, f"{plan}: {again}"
-        checked = call(node, "CHECK", container, pod_ns.path, prevResult=again.document, **DUAL)
-        assert checked.ok, f"{plan}: {checked}"
-        assert len(node.taken()) == 2, plan
-        assert call(node, "DEL", container, pod_ns.path, **DUAL).ok, plan
-        require_clean(node, pod_ns, plan)
-    report("ADD", steps, outcomes)
-
-
-def test_del(server: ForkedServer, pod_ns: Namespace) -> None:
-    node = server.node
-    warm(server, pod_ns)
-    assert call(node, "ADD", "c0", pod_ns.path, **DUAL).ok
-    steps = steps_of(server, lambda: call(node, "DEL", "c0", pod_ns.path, **DUAL))
-    outcomes: Counter[str] = Counter()
-    for plan, container in each_fault(server, steps):
-        assert call(node, "ADD", container, pod_ns.path, **DUAL).ok, plan
-        server.arm(plan)
-        outcome = proper(call(node, "DEL", container, pod_ns.path, **DUAL), plan)
-        if outcome == "ok":
-            assert pod_ns.link("eth0") is None, plan
-        outcomes[outcome if server.alive() else "killed, " + outcome] += 1
-        if server.alive():
-            server.arm("")
-        assert call(node, "DEL", container, "", **DUAL).ok, plan
-        require_clean(node, pod_ns, plan)
-    report("DEL", steps, outcomes)
-
-
-def report(verb: str, steps: list[tuple[str, str, int]], outcomes: Counter[str]) -> None:
-    print(f"{verb}: {len(steps)} steps, {sum(outcomes.values())} faults: {dict(outcomes)}")
-    assert sum(count for outcome, count in outcomes.items() if outcome.startswith("killed")) > len(steps) // 2
+@pytest.mark.cnitool
+def test_every_point_that_a_served_call_can_reach_was_passed(place: Place) -> None:
+    """The tests above hit what their calls pass; a point that none of them passes would be one that nothing covers."""
+    passed, declared = place.run(trace_all, *place.pods[:2])
+    for module in pkgutil.walk_packages(cni_calico.__path__, "cni_calico."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    other = ("etcd.",) if place.node.datastore.type == "local" else ("local.",)
+    elsewhere = {point for point in faults.POINTS if point.startswith((*ELSEWHERE, *other))}
+    missing = (declared | faults.POINTS) - passed - elsewhere
+    print(f"served calls on {place.node.datastore.type} pass {len(passed)} points: {', '.join(sorted(passed))}")
+    print(f"{len(elsewhere)} are other suites': {', '.join(sorted(elsewhere))}")
+    assert len(passed) > 15 and not missing
+    assert not passed & {point for point in elsewhere if not point.startswith("netlink.neigh-del")}
+    assert all((ROOT / path).exists() for path in ELSEWHERE.values())
 
 
 # -- killed and restarted under fire ----------------------------------------------------------------------------------
@@ -150,16 +117,15 @@ def check_store(node: Node) -> list[str]:
     return [f"{item.problem}: {item.text}" for item in report.findings if item.problem != "affinity of an unknown node"]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_two_hundred_calls_with_the_server_killed_at_random(server: ForkedServer, make_pod_ns, seed: int) -> None:
-    node, rng = server.node, random.Random(seed)
-    pods = [make_pod_ns() for _ in range(10)]
+def storm(node: Node, pods: list[Namespace], seed: int) -> tuple[Counter[str], int]:
+    """200 calls of ten containers at a time, with the server killed at random moments; (outcomes, kills)."""
+    rng = random.Random(seed)
     held: dict[str, set[str]] = {}
     guard, done = threading.Lock(), threading.Event()
     kills = 0
 
     def work(number: int) -> Counter[str]:
-        pod, outcomes = pods[number], Counter()
+        pod, outcomes = pods[number], Counter[str]()
         for step in range(10):
             container = f"w{number}x{step}"
             added = call(node, "ADD", container, pod.path, **DUAL)
@@ -179,7 +145,7 @@ def test_two_hundred_calls_with_the_server_killed_at_random(server: ForkedServer
                 assert call(node, "DEL", container, "", **DUAL).ok
         return outcomes
 
-    with ThreadPoolExecutor(10) as pool:
+    with ForkedServer(node) as server, ThreadPoolExecutor(10) as pool:
         futures = [pool.submit(work, number) for number in range(10)]
         while not all(future.done() for future in futures):
             done.wait(rng.uniform(0.02, 0.2))
@@ -187,10 +153,23 @@ def test_two_hundred_calls_with_the_server_killed_at_random(server: ForkedServer
             kills += 1
             done.wait(rng.uniform(0.0, 0.05))
             server.start()
-        outcomes = sum((future.result() for future in futures), Counter())
-    print(f"{sum(outcomes.values())} calls, {kills} kills: {dict(outcomes)}")
-    assert sum(outcomes.values()) == 200 and kills >= 5
-    until(lambda: not node.intents() or call(node, "DEL", "nobody", "").ok, "what is owed is paid")
+        outcomes = sum((future.result() for future in futures), Counter[str]())
+        until(lambda: not node.intents() or call(node, "DEL", "nobody", "").ok, "what is owed is paid")
     assert check_store(node) == []
     assert not node.leftovers()
     assert all(pod.link("eth0") is None for pod in pods)
+    return outcomes, kills
+
+
+def proper(reply: Reply, what: str) -> str:
+    if reply.ok:
+        return "ok"
+    assert reply.document["msg"] and reply.document["code"] != 199, f"{what}: {reply}"
+    return "error"
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+def test_two_hundred_calls_with_the_server_killed_at_random(place: Place, seed: int) -> None:
+    outcomes, kills = place.run(storm, place.pods, seed)
+    print(f"seed {seed} on {place.node.datastore.type}: {outcomes.total()} calls, {kills} kills: {dict(outcomes)}")
+    assert outcomes.total() == 200 and kills >= 5

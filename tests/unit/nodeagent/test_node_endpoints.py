@@ -169,3 +169,48 @@ def test_many_threads_end_with_what_is_stored(store: MemoryStore, endpoints: Nod
             stored = [item.value["spec"]["containerID"] for item in store.list(siblings(f"c{number}x{i}"), SOON).items]
             assert [c for c in stored if c == f"c{number}x{i}"] == wanted
             assert set(wanted) <= set(found(door, f"c{number}x{i}"))
+
+
+class ListingMeets(MemoryStore):
+    """Something happens right after the endpoints have been listed, and before the list is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.happens = lambda: None
+
+    def list(self, listing, deadline, *, revision=None):
+        answer = super().list(listing, deadline, revision=revision)
+        happens, self.happens = self.happens, lambda: None
+        happens()
+        return answer
+
+
+def test_what_we_write_while_they_are_listed_is_known():
+    store = ListingMeets()
+    endpoints = NodeEndpoints(store, NODE)
+    door = endpoints.door(may_miss=True)
+    store.elsewhere(Write.put(key("goes"), document("goes")))
+    (goes,) = store.list(ResourceList("WorkloadEndpoint"), SOON).items
+
+    def happens() -> None:
+        door.commit([Write.create(key("new"), document("new"))], SOON)
+        door.commit([Write.delete(goes)], SOON)
+
+    store.happens = happens
+    assert found(door, "new") == ["new"] and found(door, "goes") == []
+
+
+def test_a_list_from_before_another_process_wrote_is_not_used():
+    store = ListingMeets()
+    endpoints = NodeEndpoints(store, NODE)
+
+    def happens() -> None:
+        store.elsewhere(Write.put(key("beside"), document("beside")))
+        endpoints.forget()
+
+    store.happens = happens
+    assert found(endpoints.door(may_miss=True), "beside") == ["beside"]
+    store.elsewhere(Write.put(key("later"), document("later")))
+    assert found(endpoints.door(may_miss=True), "later") == []
+    endpoints.forget()
+    assert found(endpoints.door(may_miss=True), "later") == ["later"]
