@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CNI_ANSWER_S = 0.5
+_WITHOUT_BIRD = frozenset(("vxlan", "none"))
 _DEFAULT_RUN_DIR = "/var/run/calico"
 
 
@@ -22,9 +23,11 @@ def run_probes(names: set[str], values: Mapping[str, str], environ: Mapping[str,
         faults.append(_felix_live(run_dir))
     if "felix-ready" in names:
         faults.append(_felix_ready(run_dir))
-    if names & {"bird-live", "bird6-live"}:
+    # the manifests' probes name BIRD whatever the backend is; a container's probe has its environment
+    with_bird = environ.get("CALICO_NETWORKING_BACKEND", "").strip() not in _WITHOUT_BIRD
+    if with_bird and names & {"bird-live", "bird6-live"}:
         faults.append(_bird_live(run_dir))
-    if names & {"bird-ready", "bird6-ready"}:
+    if with_bird and names & {"bird-ready", "bird6-ready"}:
         faults.append(_bird_ready(run_dir, values, environ))
     return [fault for fault in faults if fault]
 

@@ -1,0 +1,24 @@
+"""The exec probes: what they look at, by what they are asked and where they run."""
+
+from pathlib import Path
+
+import pytest
+
+from cni_calico.nodeagent.probes import run_probes
+
+BIRD = {"bird-live", "bird-ready"}
+
+
+@pytest.mark.parametrize("backend", [None, "", "bird", "brid"])
+def test_bird_is_looked_at_where_there_is_or_may_be_one(tmp_path: Path, backend: str | None) -> None:
+    environ = {"CALICO_RUN_DIR": str(tmp_path)} | ({} if backend is None else {"CALICO_NETWORKING_BACKEND": backend})
+    faults = run_probes(BIRD, {}, environ)
+    assert len(faults) == 2 and all("BIRD" in fault for fault in faults)
+
+
+@pytest.mark.parametrize("backend", ["vxlan", "none", " vxlan "])
+def test_a_backend_without_bird_has_none_to_miss(tmp_path: Path, backend: str) -> None:
+    environ = {"CALICO_RUN_DIR": str(tmp_path), "CALICO_NETWORKING_BACKEND": backend}
+    assert run_probes(BIRD, {}, environ) == []
+    [fault] = run_probes({*BIRD, "felix-live"}, {}, environ)
+    assert "felix" in fault
