@@ -1,12 +1,14 @@
 """calico-ipam's verbs: an allocator behind the CNI contract.
 
 Rule: ``assign`` and ``release`` are what calico runs in its own process; ADD and DEL of the calico-ipam executable are
-the same functions with the CNI result around them, so both give identical results.
+the same functions with the CNI result around them, so both give identical results. What is held under one handle is
+changed by one execution at a time: calico's attachment lock sees to that, here a lock of the handle's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_interface
 from typing import TYPE_CHECKING, Any
@@ -147,29 +149,40 @@ def require_ready(services: Services, conf: NetConf, deadline: Deadline) -> None
     ready.require_ready(services, conf.datastore, deadline)
 
 
+def handle_lock(handle_id: str, services: Services, deadline: Deadline) -> AbstractContextManager[None]:
+    """Not the attachment's lock: a plugin that holds that one may run us for the attachment. Raises AttachmentBusy."""
+    return services.attachment_lock(f"calico-ipam {handle_id}", deadline)
+
+
 def _add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Mapping[str, Any]:
     node = read_nodename(conf, services.files, deadline, wait_s=BOOT_WAIT_S)
     request = plan_request(conf, call, node)
-    require_ready(services, conf, deadline)
-    request = replace(request, namespace_labels=read_namespace_labels(call, conf, services, deadline))
-    with services.ipam_lock(conf, deadline):
-        assigned = assign(services.allocator(conf.datastore), request, deadline)
+    with handle_lock(request.handle_id, services, deadline):
+        require_ready(services, conf, deadline)
+        request = replace(request, namespace_labels=read_namespace_labels(call, conf, services, deadline))
+        with services.ipam_lock(conf, deadline):
+            assigned = assign(services.allocator(conf.datastore), request, deadline)
     ready.note_synced(services)
     return render_result(result_of(assigned, explicit=bool(request.addresses)), conf.cni_version)
 
 
 def _delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
-    require_ready(services, conf, deadline)
-    with services.ipam_lock(conf, deadline):
-        release(services.allocator(conf.datastore), handle_ids(conf, call), deadline)
+    handles = handle_ids(conf, call)
+    with handle_lock(handles[0], services, deadline):
+        require_ready(services, conf, deadline)
+        with services.ipam_lock(conf, deadline):
+            release(services.allocator(conf.datastore), handles, deadline)
 
 
 def _check(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
-    allocator = services.allocator(conf.datastore)
-    if not any(allocator.addresses_of(handle, deadline) for handle in handle_ids(conf, call)):
+    handles = handle_ids(conf, call)
+    with handle_lock(handles[0], services, deadline):
+        allocator = services.allocator(conf.datastore)
+        found = any(allocator.addresses_of(handle, deadline) for handle in handles)
+    if not found:
         raise CheckFailed(
             f"cannot find an allocation for container {call.container_id} in network {conf.name}",
-            details=f"no address is held under handle {handle_ids(conf, call)[0]}",
+            details=f"no address is held under handle {handles[0]}",
         )
 
 

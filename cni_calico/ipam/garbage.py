@@ -129,7 +129,9 @@ def collect_addresses(call: Call, conf: NetConf, services: Services, deadline: D
 
 
 def _release_orphan(orphan: Orphan, conf: NetConf, services: Services, deadline: Deadline) -> None:
-    with services.ipam_lock(conf, deadline):
+    from cni_calico.ipam.commands import handle_lock
+
+    with handle_lock(orphan.handle_id, services, deadline), services.ipam_lock(conf, deadline):
         released = services.allocator(conf.datastore).release_handle(orphan.handle_id, deadline)
     shown = ", ".join(map(str, released)) or "nothing"
     services.log.info(f"collected {shown}, held under {orphan.handle_id} by no valid attachment")
