@@ -13,7 +13,7 @@ SERVICES = {
     "monitor-addresses": "look up an autodetected address again from time to time",
     "monitor-token": "keep the CNI plugin's credentials fresh",
     "complete-startup": "tell Kubernetes that this node's network is available, once it is",
-    "status-reporter": "accepted; CalicoNodeStatus resources are not filled",
+    "status-reporter": "fill the CalicoNodeStatus resources that name this node",
 }
 COMMANDS = {
     "run": "set the node up and run everything, supervised (also: calico-node run)",

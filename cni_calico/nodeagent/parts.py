@@ -25,6 +25,7 @@ from cni_calico.nodeagent.metrics import Metrics
 from cni_calico.nodeagent.numbers import Numbers
 from cni_calico.nodeagent.open import open_context
 from cni_calico.nodeagent.owed import owed_keeper
+from cni_calico.nodeagent.reporter import Reporter
 from cni_calico.nodeagent.snapshot import Snapshot
 from cni_calico.nodeagent.token import TokenTarget, keep_token
 
@@ -86,6 +87,8 @@ class Parts:
             works["addresses"] = lambda: address_keeper(self.context, self.node, self._doubt).run(stopping)
         if "monitor-token" in self._chosen and self._token_target() is not None:
             works["token"] = self._keep_token
+        if "status-reporter" in self._chosen:
+            works["status-reporter"] = lambda: Reporter(self.context, self.node).run(stopping)
         if "complete-startup" in self._chosen:
             works["complete"] = lambda: announce_network(self.context, stopping)
         return list(works.items())

@@ -148,6 +148,7 @@ def services_of_run(*, startup: bool, was_set_up: Callable[[], bool] = lambda: F
     """
     services = [Service("the CNI server", ["-cni-server"])]
     parts = ["-felix", "-confd", "-allocate-tunnel-addrs", "-monitor-addresses", "-monitor-token", "-complete-startup"]
+    parts.append("-status-reporter")
     if startup:
         # a node without a tunnel address (its pool is full) is still a node: the agent goes on trying
         first = ["-startup", "-allocate-tunnel-addrs-run-once", "-best-effort"]

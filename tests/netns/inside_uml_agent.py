@@ -33,7 +33,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
     pools = (pool("10.65.0.0/16", ipip=mode, nat_outgoing=True),)
     environ = {"IP6": "none", "CALICO_NETWORKING_BACKEND": backend}
     with make_lab(tmp_path) as lab:
-        yield start_cluster(lab, tmp_path, pools, ipv6=False, bin_dir=BIN_DIR, **environ)
+        yield start_cluster(lab, tmp_path, pools, ipv6=False, bin_dir=BIN_DIR, tries=4, **environ)
 
 
 @pytest.mark.parametrize("cluster", WAYS, indirect=True)

@@ -36,8 +36,11 @@ ENVIRON = {
 class Cluster:
     """The nodes, and pods on them by name ("<node>-<label>")."""
 
-    def __init__(self, lab: Lab, directory: Path, *, ipv6: bool, environ: dict[str, str], bin_dir: Path | None) -> None:
+    def __init__(
+        self, lab: Lab, directory: Path, *, ipv6: bool, environ: dict[str, str], bin_dir: Path | None, tries: int
+    ) -> None:
         self.lab = lab
+        self.tries = tries
         self.bin_dir = bin_dir
         self.ipv6 = ipv6
         self.environ = {**ENVIRON, **environ}
@@ -97,7 +100,7 @@ class Cluster:
 
     def add_pod(self, node: str, label: str) -> Pod:
         pod = Pod(self.lab.namespace(f"{node}{label}"), f"{node}{label}-{os.getpid()}", ipv6=self.ipv6)
-        self.pods[f"{node}-{label}"] = self.nodes[node].add(pod)
+        self.pods[f"{node}-{label}"] = self.nodes[node].add(pod, tries=self.tries)
         return pod
 
     def until_all_reach_all(self, timeout_s: float = 30.0) -> None:
@@ -111,10 +114,13 @@ def start_cluster(
     *,
     ipv6: bool = True,
     bin_dir: Path | None = None,
+    tries: int = 1,
     **environ: str,
 ) -> Cluster:
-    """Three nodes that are ready, on these pools and other records, one pod ("<node>-a") on each."""
-    made = Cluster(lab, directory, ipv6=ipv6, environ=environ, bin_dir=bin_dir)
+    """Three nodes that are ready, on these pools and other records, one pod ("<node>-a") on each; an ADD is tried up to
+    ``tries`` times, as a kubelet does.
+    """
+    made = Cluster(lab, directory, ipv6=ipv6, environ=environ, bin_dir=bin_dir, tries=tries)
     made.store.put(*records)
     for number, (name, subnet) in enumerate(SUBNETS.items(), 1):
         made.start(name, subnet, number)

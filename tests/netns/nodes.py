@@ -115,7 +115,7 @@ class Node:
     # -- pods ---------------------------------------------------------------------------------------------------------
 
     def cni(self, command: str, pod: Pod) -> dict[str, Any]:
-        """One call of the plugin in here; its result. Raises CalledProcessError."""
+        """One call of the plugin in here; its result. Raises RuntimeError."""
         conf = {
             "cniVersion": "1.0.0",
             "name": "calnet",
@@ -142,8 +142,16 @@ class Node:
             raise RuntimeError(f"{command} on {self.name}: {done.stdout}{done.stderr}")
         return json.loads(done.stdout) if done.stdout.strip() else {}
 
-    def add(self, pod: Pod) -> Pod:
-        pod.addresses = [item["address"].partition("/")[0] for item in self.cni("ADD", pod)["ips"]]
+    def add(self, pod: Pod, *, tries: int = 1) -> Pod:
+        result = {}
+        for left in reversed(range(tries)):
+            try:
+                result = self.cni("ADD", pod)
+                break
+            except RuntimeError:
+                if not left:
+                    raise
+        pod.addresses = [item["address"].partition("/")[0] for item in result["ips"]]
         return pod
 
 

@@ -7,6 +7,7 @@ with their own next hops: else the router could send to n1 what n1 sends to n3 b
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +28,7 @@ from tests.netns.node_cluster import SUBNETS, Cluster, start_cluster
 from tests.netns.nodes import ROOT, Node, Pod
 from tests.unit.nodeagent.fabric import pool
 
-pytestmark = [pytest.mark.netns, pytest.mark.bird]
+pytestmark = [pytest.mark.netns, pytest.mark.bird, pytest.mark.etcd]
 
 ROUTER_AS, NODE_AS = 65000, 64512
 POOLS = (pool("10.65.0.0/16"), pool("fd65::/64"))
@@ -161,6 +163,38 @@ def test_probes_and_calicoctl_say_so(shared: Cluster) -> None:
     by_address = {row[0]: row for row in rows}
     assert by_address["10.0.1.3"][6:] == ["1", "1"]  # a block taken, a block announced
     assert by_address["10.0.0.254"][6:] == ["0", "3"]  # it is told of all blocks
+
+
+def test_a_status_that_somebody_asks_for_is_filled(shared: Cluster) -> None:
+    shared.until_all_reach_all(60)
+    spec = {"node": "n1", "classes": ["Agent", "BGP", "Routes"], "updatePeriodSeconds": 1}
+    elsewhere = {**spec, "node": "n9"}
+    for name, wanted in (("n1", spec), ("n9", elsewhere)):
+        shared.store.put(Resource("CalicoNodeStatus", Metadata(name), wanted))
+
+    def status(name: str) -> dict[str, Any]:
+        shown = calicoctl(shared.nodes["n2"], "get", "caliconodestatus", name, "-o", "json")
+        assert shown.returncode == 0, shown.stderr
+        found: dict[str, Any] = json.loads(shown.stdout).get("status") or {}
+        return found
+
+    def established() -> bool:
+        return bool(status("n1").get("bgp", {}).get("numberEstablishedV4") == 3)
+
+    until(established, "a report with every session", 60)
+    report = status("n1")
+    assert report["agent"]["birdV4"]["state"] == "Ready" and report["agent"]["birdV4"]["routerID"] == "10.0.0.1"
+    peers = {(peer["peerIP"], peer["type"], peer["state"]) for peer in report["bgp"]["peersV4"]}
+    assert ("10.0.1.3", "NodeMesh", "Established") in peers and ("10.0.0.254", "NodePeer", "Established") in peers
+    assert report["bgp"]["numberEstablishedV6"] == 3 and report["bgp"]["numberNotEstablishedV4"] == 0
+    (other,) = own_blocks(shared.nodes["n3"], 4)
+    (learned,) = [r for r in report["routes"]["routesV4"] if r["destination"] == other and r["type"] == "FIB"]
+    assert learned["learnedFrom"] == {"sourceType": "NodeMesh", "peerIP": "10.0.1.3"}
+    assert learned["interface"] == "eth0"
+    until(lambda: status("n1")["lastUpdated"] > report["lastUpdated"], "another report", 20)
+    assert status("n9") == {}
+    for name in ("n1", "n9"):
+        shared.store.remove(ResourceKey("CalicoNodeStatus", name))
 
 
 def test_diags_of_a_running_node(shared: Cluster, tmp_path: Path) -> None:
