@@ -1,6 +1,7 @@
 """Kubernetes' own objects that a CNI call looks at: the pod, its namespace, its node. They are read, never written.
 
-Rule: one GET each; who keeps some of them in memory (the resident server) offers the same methods.
+Rule: one GET each; who keeps some of them in memory (the resident server) offers the same methods. Others are only
+counted.
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ class KubernetesObjects:
 
     def node(self, name: str, deadline: Deadline) -> Mapping[str, Any] | None:
         return self.api.get(node_path(name), deadline, f"read node {name}")
+
+
+def count_objects(api: KubernetesAPI, path: str, deadline: Deadline, doing: str) -> int:
+    """How many objects a collection has, at the price of one. Raises DatastoreError, DeadlineExceeded."""
+    reply = api.request("GET", f"{path}?limit=1", deadline, doing)
+    metadata = reply.document.get("metadata") or {}
+    return len(reply.document.get("items") or ()) + int(metadata.get("remainingItemCount") or 0)
 
 
 def is_pod(obj: Mapping[str, Any], uid: str) -> bool:

@@ -23,6 +23,7 @@ from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.desired import Desired, desired_state
 from cni_calico.nodeagent.felix import FelixSettings, Parameters, parse_felix
 from cni_calico.nodeagent.numbers import Numbers
+from cni_calico.nodeagent.policy_count import start_counting
 from cni_calico.nodeagent.snapshot import Snapshot
 from cni_calico.nodeagent.watch import Sources
 
@@ -50,6 +51,7 @@ class Agent:
         self.node = node
         self.numbers = numbers
         self.facts: dict[str, Any] = {}  # what others add to the status
+        self._kubernetes_policies = 0
         self._context = context
         self._environ = environ
         self._on_snapshot = on_snapshot
@@ -79,6 +81,7 @@ class Agent:
         self._monitor = Monitor()
         sources = Sources(self._context.store, self.node, self._monitor.wake)
         applier = Applier(self._log, self._context.files, f"{settings.state_dir}/mtu", time.monotonic)
+        start_counting(self._context, self._count_policies, stopping)
         try:
             while not stopping.is_set():
                 happened = self._monitor.wait(self._patience())
@@ -144,14 +147,21 @@ class Agent:
         self._say("failed", tuple(done.failed), "error")
         self._say("problems", self._desired.problems, "warning")
         policies: tuple[str, ...] = ()
-        if snapshot.policies:
+        count = snapshot.policies + self._kubernetes_policies
+        if count:
             policies = (
-                f"{snapshot.policies} network policies exist and NOBODY ENFORCES THEM on this node: every workload can "
+                f"{count} network policies exist and NOBODY ENFORCES THEM on this node: every workload can "
                 "be reached by everybody",
             )
         self._say("policies", policies, "warning")
-        self.facts["policies"] = snapshot.policies
-        self.numbers.policies = snapshot.policies
+        self.facts["policies"] = count
+        self.numbers.policies = count
+
+    def _count_policies(self, count: int) -> None:
+        """Told how many Kubernetes has of its own; from another thread."""
+        if count != self._kubernetes_policies:
+            self._kubernetes_policies = count
+            self.wake()
 
     def _say(self, topic: str, texts: tuple[str, ...], level: str) -> None:
         """Log what is new about a topic, once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -206,6 +207,20 @@ def agent_rights(kube: Cluster) -> Iterator[Cluster]:
         kube.request("DELETE", path)
 
 
+NETWORK_POLICIES = "/apis/networking.k8s.io/v1/namespaces/space/networkpolicies"
+NETWORK_POLICY = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "deny-all"},
+    "spec": {"podSelector": {}},
+}
+
+
+def reported_policies(root: Path) -> int:
+    path = root / "run" / "agent-status.json"
+    return int(json.loads(path.read_text()).get("policies", 0)) if path.exists() else 0
+
+
 @pytest.mark.kubernetes
 @pytest.mark.netns
 def test_the_agent_is_refused_nothing(agent_rights: Cluster, host_ns: Namespace, tmp_path: Path) -> None:
@@ -232,16 +247,20 @@ def test_the_agent_is_refused_nothing(agent_rights: Cluster, host_ns: Namespace,
         for name in ("pool4", "pool6"):
             kube.request("DELETE", f"/apis/crd.projectcalico.org/v1/ippools/{name}")
         since = len(kube.audited())
+        kube.ensure(NETWORK_POLICIES, NETWORK_POLICY)
         run("-startup")
         node.apply("IPPool", "tunnels", {"cidr": "10.67.0.0/16", "vxlanMode": "Always", "blockSize": 26})
         run("-allocate-tunnel-addrs-run-once")
-        with subprocess.Popen([*prefix, "-felix"], env=environ, stderr=subprocess.DEVNULL) as agent:
+        with subprocess.Popen([*prefix, "-felix", "-status-reporter"], env=environ, stderr=subprocess.DEVNULL) as agent:
             try:
-                watched = {("watch", name) for name in ("pods", "nodes", "ippools", "ipamblocks", "networkpolicies")}
+                kinds = ("pods", "nodes", "ippools", "ipamblocks", "networkpolicies", "caliconodestatuses")
+                watched = {("watch", name) for name in kinds}
                 until(lambda: watched <= used(kube, NODE_USER, since)[0], "the agent's watches", 30)
+                until(lambda: reported_policies(tmp_path) == 1, "the policy that nobody enforces is told", 30)
             finally:
                 agent.terminate()
         run("-shutdown")
         requests, refused = used(kube, NODE_USER, since)
+        kube.request("DELETE", f"{NETWORK_POLICIES}/deny-all")
     assert not refused
     assert {("create", "ippools"), ("create", "ipamhandles"), ("patch", "nodes/status")} <= requests
