@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cni_calico.model.settings import DatastoreConfig
+from tests.e2e.calls import etcd_in
+from tests.e2e.forks import forks_in
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import POD_PREFIX, KubeNode, kube_node
 from tests.netns.conftest import MakeNamespace
@@ -20,10 +23,26 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 C1, C2 = "c1" * 32, "c2" * 32
 
 
-@pytest.fixture(params=["kubernetes", "local"])
+ETCD = DatastoreConfig("etcdv3", etcd_endpoints=("http://127.0.0.1:2379",))
+KINDS = [
+    "kubernetes",
+    "local",
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("kubernetes served", "etcd", "etcd served")),
+]
+
+
+@pytest.fixture(params=KINDS)
 def node(request: pytest.FixtureRequest, kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
-    local = DatastoreConfig("local", path=str(tmp_path / "datastore.db"))
-    with kube_node(kube, host_ns, tmp_path, local if request.param == "local" else None) as made:
+    """Pods of Kubernetes; the records are there too, or in another datastore beside it."""
+    kind, _, served = request.param.partition(" ")
+    with ExitStack() as undo:
+        config = {"local": DatastoreConfig("local", path=str(tmp_path / "datastore.db")), "etcd": ETCD}.get(kind)
+        if kind == "etcd":
+            undo.enter_context(etcd_in(host_ns, tmp_path))
+        made = undo.enter_context(kube_node(kube, host_ns, tmp_path, config))
+        made.forks = undo.enter_context(forks_in(host_ns)) if kind == "etcd" else None
+        if served:
+            undo.enter_context(made.server())
         yield made
 
 
@@ -257,7 +276,8 @@ def test_without_the_api_server(node: KubeNode, pod_ns: Namespace) -> None:
     uid = node.kube.read_pod(node.namespace, "web-0")["metadata"]["uid"]
     assert node.pod_call("ADD", "web-0", C1, pod_ns.path).ok
     node.relay.cut()
-    failed = node.pod_call("ADD", "web-0", C2, pod_ns.path, ifname="eth1", uid=uid)
+    # of a pod that is not the one remembered, or a server could do without
+    failed = node.pod_call("ADD", "web-0", C2, pod_ns.path, ifname="eth1", uid="another")
     assert not failed.ok and "no connection to 127.0.0.1" in failed.document["msg"]
     assert node.pod_call("DEL", "web-0", C1, pod_ns.path, uid=uid).ok
     assert pod_ns.link("eth0") is None
