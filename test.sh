@@ -3,7 +3,7 @@
 #
 #   ./test.sh [--all] [-- PYTEST-ARGUMENT...]
 #
-#   --all   the slow tests too, and those that need a Kubernetes API server (built once: some eight minutes)
+#   --all   the slow tests too, and those that need kubelets and containerd (built once: some five minutes)
 #
 # What fails is run a second time and counts as failed when it fails again.
 # pytest's summary names every test that was skipped, and why. A test that could run on this machine (root, network
@@ -14,7 +14,7 @@ cd "$(dirname "$0")"
 options=(--no-unexpected-skips)
 while [ $# -gt 0 ]; do
   case $1 in
-    --all) options+=(--slow); all=1 ;;
+    --all) options+=(--slow) ;;
     --)
       shift
       break
@@ -29,7 +29,7 @@ done
 
 tests/setup/python.sh
 if [ "$(id -u)" = 0 ]; then tests/setup/tests.sh; fi
-if [ -n "${all:-}" ]; then tests/setup/kubernetes.sh; fi
+if [ -n "${all:-}" ]; then tests/setup/lab.sh; fi
 build/build.sh
 status=0
 .venv/bin/python -m pytest "${options[@]}" "$@" || status=$?

@@ -46,6 +46,10 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         "kubernetes: tests/setup/tests.sh builds it",
     ),
     "cnitool": (lambda: has_tool("bin/cnitool", "cni/bin/portmap"), "cnitool: tests/setup/tests.sh builds it"),
+    "lab": (
+        lambda: has_tool("bin/kubelet", "bin/containerd/containerd", "bin/kube-scheduler"),
+        "lab: tests/setup/lab.sh builds it",
+    ),
     "bundle": (lambda: Path("/usr/bin/objcopy").exists(), "bundle: tests/setup/python.sh installs what it needs"),
 }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--dual", action="store_true")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with tempfile.TemporaryDirectory(prefix="cct-lab-images-") as directory:
         images = [make_busybox(Path(directory))]
         if options.cni == "manifest":
@@ -34,7 +36,7 @@ def main() -> None:
             kubectl = f"{BIN}/kubectl --kubeconfig={lab.plane.admin}"
             print(f"nsenter --net=/var/run/netns/{lab.plane.netns} {kubectl} get pods -A")
             print(f"nsenter -t {lab.nodes[0].init_pid} -a ip route", flush=True)
-            signal.sigwait({signal.SIGINT, signal.SIGTERM})
+            signal.pause()
 
 
 if __name__ == "__main__":

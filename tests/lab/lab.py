@@ -7,6 +7,7 @@ what users get: the bundle, or the manifests with their image.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,11 +19,12 @@ from typing import Any
 import yaml
 
 from tests.conftest import LAB_CACHE, ROOT
-from tests.lab.control_plane import API, ControlPlane
+from tests.lab.control_plane import API, NET4, ControlPlane
 from tests.lab.host import PLUGINS, read_sysctls, remove_cgroup, restore_sysctls, run, until
 from tests.lab.node import Node
 
 MANIFEST = ROOT / "manifests" / "calico.yaml"
+_PREFIX = "cct-lab-"
 POOL4, POOL6 = "10.65.0.0/16", "fd65::/48"
 CHAINED = [{"type": "portmap", "snat": True, "capabilities": {"portMappings": True}}]
 
@@ -76,8 +78,17 @@ class Lab:
             found = [pod for pod in self.pods() if _is(pod, "Ready") and "deletionTimestamp" not in pod["metadata"]]
             return found if len(found) == count else []
 
-        found: list[dict[str, Any]] = until(ready, f"{count} pods Ready", seconds=seconds, look_s=0.3)
+        try:
+            found: list[dict[str, Any]] = until(ready, f"{count} pods Ready", seconds=seconds, look_s=0.3)
+        except AssertionError as e:
+            raise AssertionError(f"{e}\n{self.describe()}") from None
         return found
+
+    def describe(self) -> str:
+        """What a person looks at first when pods do not come up."""
+        texts = [self.kubectl("get", "pods", "-A", "-o", "wide"), self.kubectl("get", "events", "-A")[-4000:]]
+        logs = [node.directory / "calico-node.log" for node in self.nodes]
+        return "\n".join(texts + [log.read_text(errors="replace")[-2000:] for log in logs if log.exists()])
 
     def await_no_pods(self, *, seconds: float = 120) -> None:
         until(lambda: not self.pods(), "no pods", seconds=seconds, look_s=0.3)
@@ -106,6 +117,17 @@ def _is(item: dict[str, Any], kind: str) -> bool:
     return any(c["type"] == kind and c["status"] == "True" for c in conditions)
 
 
+def remove_dead_labs() -> None:
+    """What runs that were killed have left; their programs have died with them."""
+    for directory in LAB_CACHE.glob(f"{_PREFIX}*"):
+        owner = directory / "owner"
+        if owner.exists() and not Path("/proc", owner.read_text()).exists():
+            for netns in Path("/var/run/netns").glob(f"{directory.name}-*"):
+                run("ip", "netns", "delete", netns.name, check=False)
+            remove_cgroup(directory.name)
+            shutil.rmtree(directory, ignore_errors=True)
+
+
 @contextmanager
 def running_lab(
     *, nodes: int = 2, dual: bool = False, images: Sequence[Path] = (), bundle: Path | None = None
@@ -113,7 +135,9 @@ def running_lab(
     """The control plane and its nodes, not Ready because they have no network yet; all of it removed at the end."""
     with ExitStack() as undo:
         LAB_CACHE.mkdir(parents=True, exist_ok=True)
-        directory = Path(tempfile.mkdtemp(prefix="cct-lab-", dir=LAB_CACHE))
+        remove_dead_labs()
+        directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=LAB_CACHE))
+        (directory / "owner").write_text(str(os.getpid()))
         undo.callback(shutil.rmtree, directory, ignore_errors=True)
         undo.callback(restore_sysctls, read_sysctls())
         undo.callback(remove_cgroup, directory.name)
@@ -201,6 +225,15 @@ def _account_kubeconfig(lab: Lab, node: Node, account: str, path: str) -> str:
     return path
 
 
+# there is no kube-proxy: where the API server is without it
+_SERVER = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "kubernetes-services-endpoint", "namespace": "kube-system"},
+    "data": {"KUBERNETES_SERVICE_HOST": f"{NET4}.1", "KUBERNETES_SERVICE_PORT": "6443"},
+}
+
+
 def install_manifest(lab: Lab, *, backend: str = "vxlan", **variables: str) -> None:
     """manifests/calico.yaml as users apply it, with the settings that they are told to look at."""
     documents = manifest()
@@ -214,7 +247,7 @@ def install_manifest(lab: Lab, *, backend: str = "vxlan", **variables: str) -> N
             wanted = {**pool_variables(lab), **variables}
             kept = [entry for entry in container["env"] if entry["name"] not in wanted]
             container["env"] = kept + [{"name": name, "value": value} for name, value in wanted.items()]
-    lab.apply(*documents)
+    lab.apply(*documents, _SERVER)
     lab.await_ready_nodes()
 
 

@@ -1,0 +1,29 @@
+"""Labs for tests; the two images are made once."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.lab.images import make_busybox, make_product
+
+
+@pytest.fixture(scope="session")
+def busybox_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_busybox(tmp_path_factory.mktemp("busybox"))
+
+
+@pytest.fixture(scope="session")
+def product_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_product(tmp_path_factory.mktemp("product"))
+
+
+@pytest.fixture(scope="session")
+def own_bundle(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy that no build replaces while a lab runs with it."""
+    directory = tmp_path_factory.mktemp("bundle")
+    subprocess.run([ROOT / "build" / "install-bundle.sh", "--plain", bundle, directory], check=True)
+    return directory

@@ -1,0 +1,113 @@
+"""Pods under real kubelets: both nodes, both families, host ports; and nothing is left when they are gone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.host import until
+from tests.lab.lab import Lab, Wanted, deployment, install_bundle, install_manifest, running_lab
+
+pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(600)]
+HOST_PORT = 18080
+
+
+def install_with_bgp(lab: Lab) -> None:
+    """No tunnel: the routes are BIRD's."""
+    install_manifest(lab, backend="bird", CALICO_IPV4POOL_VXLAN="Never", CALICO_IPV6POOL_VXLAN="Never")
+
+
+WAYS = {
+    "bundle": (install_bundle, False),
+    "bundle-dual": (install_bundle, True),
+    "manifest-dual": (install_manifest, True),
+    "manifest-bgp": (install_with_bgp, False),
+}
+
+
+@pytest.fixture(scope="module", params=list(WAYS))
+def lab(request: pytest.FixtureRequest, busybox_image: Path, product_image: Path, own_bundle: Path) -> Iterator[Lab]:
+    install, dual = WAYS[request.param]
+    images = [busybox_image, *([product_image] if "manifest" in request.param else [])]
+    with running_lab(dual=dual, images=images, bundle=own_bundle) as made:
+        install(made)
+        yield made
+
+
+def addresses(pod: dict[str, Any]) -> list[str]:
+    return [entry["ip"] for entry in pod["status"]["podIPs"]]
+
+
+def await_connected(lab: Lab, pods: list[dict[str, Any]]) -> None:
+    """Each pod reaches each other one by every address; routes may come a moment after the pods."""
+    for source in pods:
+        wanted = sorted(address for target in pods for address in addresses(target))
+        # one process in the pod, one ping after the other
+        script = "".join(f"ping -c 1 -W 2 {address} >/dev/null && echo {address};" for address in wanted)
+        until(
+            lambda name=source["metadata"]["name"], script=script, wanted=wanted: (
+                lab.exec(name, "sh", "-c", script, check=False).split() == wanted
+            ),
+            f"{source['metadata']['name']} reaches all of {wanted}",
+            seconds=40,
+        )
+
+
+def test_pods_come_up_reach_each_other_and_leave_nothing(lab: Lab) -> None:
+    web, port = deployment(Wanted("web", 4)), deployment(Wanted("port", 1, node="node1", host_port=HOST_PORT))
+    lab.apply(web, port)
+    pods = lab.await_pods(5)
+    assert {pod["spec"]["nodeName"] for pod in pods} == {"node1", "node2"}
+    assert {len(addresses(pod)) for pod in pods} == {2 if lab.dual else 1}
+    assert len({address for pod in pods for address in addresses(pod)}) == sum(len(addresses(pod)) for pod in pods)
+    await_connected(lab, pods)
+    [behind] = [pod["metadata"]["name"] for pod in pods if pod["metadata"]["name"].startswith("port")]
+    url = f"http://{lab.nodes[0].address}:{HOST_PORT}/"
+    assert lab.nodes[1].run("busybox", "wget", "-qO-", url).strip() == behind
+    lab.calicoctl("ipam", "check")
+
+    lab.kubectl("delete", "deployment", "--all", "--wait=false")
+    lab.await_no_pods()
+    until(lambda: not lab.leftovers(), f"nothing left over: {lab.leftovers()}", seconds=20)
+    lab.calicoctl("ipam", "check")
+
+
+def test_a_kubelet_and_a_runtime_that_start_again_lose_nothing(lab: Lab) -> None:
+    lab.apply(deployment(Wanted("stays", 2)))
+    before = {pod["metadata"]["uid"]: addresses(pod) for pod in lab.await_pods(2)}
+    for node in lab.nodes:
+        node.restart("containerd")
+        node.restart("kubelet")
+    lab.apply(deployment(Wanted("comes", 2)))
+    pods = lab.await_pods(4)
+    now = {pod["metadata"]["uid"]: addresses(pod) for pod in pods}
+    assert {uid: now.get(uid) for uid in before} == before
+    assert {pod["status"]["containerStatuses"][0]["restartCount"] for pod in pods} == {0}
+    await_connected(lab, pods)
+
+    lab.kubectl("delete", "deployment", "--all", "--wait=false")
+    lab.await_no_pods()
+    until(lambda: not lab.leftovers(), f"nothing left over: {lab.leftovers()}", seconds=20)
+    lab.calicoctl("ipam", "check")
+
+
+def conditions(lab: Lab, kind: str) -> set[tuple[str, str]]:
+    found = [c for item in lab.get("nodes")["items"] for c in item["status"]["conditions"] if c["type"] == kind]
+    return {(condition["status"], condition["reason"]) for condition in found}
+
+
+def test_the_network_of_a_node_is_available_once_its_agent_says_so(lab: Lab) -> None:
+    until(lambda: conditions(lab, "NetworkUnavailable") == {("False", "CalicoIsUp")}, "NetworkUnavailable is False")
+    daemon_sets = lab.get("daemonsets", "-n", "kube-system")["items"]
+    for daemon_set in daemon_sets:
+        name = daemon_set["metadata"]["name"]
+        until(lambda: ready_agents(lab) == 2, f"{name} ready on both nodes: {json.dumps(daemon_set['status'])}")
+
+
+def ready_agents(lab: Lab) -> int:
+    [daemon_set] = lab.get("daemonsets", "-n", "kube-system")["items"]
+    return int(daemon_set["status"].get("numberReady", 0))
