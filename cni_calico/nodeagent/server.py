@@ -203,7 +203,9 @@ def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
         log.error(f"cannot listen on {server.path}: {e.strerror}")
         return 1
     _warm_up()
+    tell_systemd(READY, environ)
     ended.wait()
+    tell_systemd(STOPPING, environ)
     server.stop()
     return 0
 

@@ -1,11 +1,21 @@
 """The systemd unit and its environment: what they name exists, and nothing in them undoes what calico-node does."""
 
 import configparser
+import os
 import pathlib
 import re
+import shutil
+import socket
+import subprocess
+import sys
 
+import pytest
+
+from cni_calico.ipam.client import call_server
 from cni_calico.nodeagent.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.flags import parse_flags
+from cni_calico.nodeagent.notify import tell_systemd
+from cni_calico.nodeagent.server import DRAIN_S
 from cni_calico.nodeagent.settings import DATASTORE_VARIABLES, NodeSettings, parse_settings
 from cni_calico.nodeagent.supervisor import STOP_S
 from cni_calico.nodeagent.variables import settings_of
@@ -13,10 +23,10 @@ from cni_calico.nodeagent.variables import settings_of
 UNITS = pathlib.Path(__file__).parents[3] / "install" / "systemd"
 
 
-def unit():
+def unit(name="calico-node"):
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str
-    parser.read(UNITS / "calico-node.service")
+    parser.read(UNITS / f"{name}.service")
     return parser
 
 
@@ -51,3 +61,57 @@ def test_one_host_by_itself_is_what_is_in_force():
     settings = parse_settings(environment(commented=False))
     assert (settings.backend, settings.v4_nat, settings.v6_cidr) == ("none", True, "none")
     assert environment(commented=False)["DATASTORE_TYPE"] == "local"
+
+
+def test_the_service_of_the_cni_server_alone():
+    service = unit("calico-cni")["Service"]
+    executable, *arguments = service["ExecStart"].split()
+    assert executable == unit()["Service"]["ExecStart"].split()[0]
+    assert parse_flags(arguments) == ({"cni-server"}, {})
+    assert service["Type"] == "notify" and float(service["TimeoutStopSec"]) > DRAIN_S
+    assert "RuntimeDirectory" not in service
+    assert unit("calico-cni")["Unit"]["Conflicts"] == "calico-node.service", "one socket, one server"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+@pytest.mark.parametrize("name", ["calico-node", "calico-cni"])
+def test_systemd_understands_them(name, tmp_path):
+    executable = tmp_path / "calico-node"
+    executable.write_text("#!/bin/sh\n")
+    executable.chmod(0o755)
+    text = (UNITS / f"{name}.service").read_text().replace("/opt/cni/bin/calico-node", str(executable))
+    for each in ("calico-node", "calico-cni"):  # each names the other
+        (tmp_path / f"{each}.service").write_text(text)
+    argv = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(tmp_path / f"{name}.service")]
+    done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"})
+    assert done.returncode == 0 and not done.stderr, done.stderr
+
+
+def test_its_command_line_starts_a_server_and_says_when(tmp_path):
+    """What the service runs, from the module that the executable is made of."""
+    _, *arguments = unit("calico-cni")["Service"]["ExecStart"].split()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(30)
+        environ = {**os.environ, "CALICO_RUN_DIR": str(tmp_path), "NOTIFY_SOCKET": str(tmp_path / "notify")}
+        argv = [sys.executable, "-m", "cni_calico.nodeagent.main", *arguments]
+        process = subprocess.Popen(argv, env=environ, stderr=subprocess.DEVNULL)
+        try:
+            assert systemd.recv(100) == b"READY=1"
+            answer = call_server(str(tmp_path / "cni.sock"), "metrics", {}, b"")
+            assert answer is not None and b"calico_cni_in_flight 0" in answer[1]
+            process.terminate()
+            assert systemd.recv(100) == b"STOPPING=1"
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_nobody_is_told_where_there_is_no_systemd(tmp_path):
+    assert not tell_systemd("READY=1", {})
+    assert not tell_systemd("READY=1", {"NOTIFY_SOCKET": str(tmp_path / "gone")})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(f"\0cct-{os.getpid()}-notify")
+        assert tell_systemd("READY=1", {"NOTIFY_SOCKET": f"@cct-{os.getpid()}-notify"})
+        assert systemd.recv(100) == b"READY=1"
