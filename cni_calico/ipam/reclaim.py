@@ -12,7 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cni_calico.datastore.client import CommitConflict, Committed, Datastore, Listing, Revision, Versioned, Watch, Write
+from cni_calico.datastore.client import (
+    CommitConflict,
+    Committed,
+    Datastore,
+    Listing,
+    Revision,
+    RoundTrips,
+    Versioned,
+    Watch,
+    Write,
+)
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AddressMismatch, CorruptRecord, TryAgain
 from cni_calico.ipam import leaks
@@ -89,8 +99,9 @@ class Facts:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of suspects; ``kept`` says why."""
+    """What became of suspects; ``kept`` says why, ``at`` is the one being worked on when it ended early."""
 
+    at: Subject | None = None
     confirmed: list[tuple[Subject, str]] = field(default_factory=list)
     released: list[Subject] = field(default_factory=list)
     kept: list[tuple[Subject, str]] = field(default_factory=list)
@@ -142,16 +153,17 @@ class Reclaimer:
 
     # -- releasing ----------------------------------------------------------------------------------------------------
 
-    def reclaim(self, subjects: Sequence[Subject], deadline: Deadline) -> Outcome:
+    def reclaim(self, subjects: Sequence[Subject], deadline: Deadline, outcome: Outcome | None = None) -> Outcome:
         """Confirm and release, one after the other. Raises LeaseLost, DatastoreError, DeadlineExceeded.
 
-        What was done before is in nobody's way: the next run finds the rest.
+        ``outcome`` has what was done before that; the next run finds the rest.
         """
-        outcome = Outcome()
+        outcome = outcome if outcome is not None else Outcome()
         for subject in subjects:
             if not self._pace():
                 break
             deadline.require(f"look at {subject}")
+            outcome.at = subject
             reason = self.confirm(subject, deadline)
             if not reason:
                 outcome.kept.append((subject, "it is in use, or it cannot be told"))
@@ -164,6 +176,7 @@ class Reclaimer:
                     outcome.kept.append((subject, "it has changed meanwhile"))
             except (AddressMismatch, CorruptRecord, Overtaken) as e:
                 outcome.kept.append((subject, e.message))
+        outcome.at = None
         return outcome
 
     def _release(self, subject: Subject, deadline: Deadline) -> bool:
@@ -242,7 +255,10 @@ class _While:
         self._condition = condition
         self.max_commit = store.max_commit - 1
         self.identity = store.identity
-        self.round_trips = store.round_trips
+
+    @property
+    def round_trips(self) -> RoundTrips:
+        return self._store.round_trips
 
     def get(self, key: Key, deadline: Deadline) -> Versioned | None:
         return self._store.get(key, deadline)

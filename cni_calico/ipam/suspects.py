@@ -1,6 +1,6 @@
 """What has looked lost for how long, kept up to date change by change.
 
-Rule: nothing is listed: ``note`` is told which records changed, ``refresh`` looks at what hangs on those and at nothing
+Rule: nothing is listed: ``refresh`` is told which records changed, and looks at what hangs on those and at nothing
 else. A suspicion lasts only as long as nothing contradicts it; when it comes again it starts anew.
 """
 
@@ -49,14 +49,32 @@ class Suspicion:
     not_before: float = 0.0
 
 
+class Changes:
+    """Which records have changed since somebody last asked; noted by any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._noted: set[Key] = set()
+        self.any = threading.Event()
+
+    def note(self, keys: Iterable[Key]) -> None:
+        with self._lock:
+            self._noted.update(keys)
+        self.any.set()
+
+    def take(self) -> frozenset[Key]:
+        with self._lock:
+            noted, self._noted = self._noted, set()
+            self.any.clear()
+        return frozenset(noted)
+
+
 class Suspects:
-    """``note`` may be called by any thread, the rest by one."""
+    """For one thread."""
 
     def __init__(self, sight: Sight) -> None:
         self.all: dict[Subject, Suspicion] = {}
         self._sight = sight
-        self._lock = threading.Lock()
-        self._noted: set[Key] = set()
         self._blocks: dict[Network, BlockFacts] = {}
         self._on: dict[Anchor, set[Holding | LostEndpoint]] = {}
         self._endpoints: dict[ResourceKey, LostEndpoint] = {}
@@ -67,18 +85,10 @@ class Suspects:
         self._idle: dict[str, IdleHandle] = {}
         self._gone: dict[str, float] = {}  # node -> since when it is missed
 
-    def note(self, keys: Iterable[Key]) -> None:
-        """These records have changed."""
-        with self._lock:
-            self._noted.update(keys)
-
-    def refresh(self, now: float) -> int:
-        """Judge anew what hangs on the records that changed; how many these were."""
-        with self._lock:
-            noted, self._noted = self._noted, set()
-        for key in noted:
+    def refresh(self, changed: Iterable[Key], now: float) -> None:
+        """Judge anew what hangs on the records that changed."""
+        for key in changed:
             self._look(key, now)
-        return len(noted)
 
     def due(self, now: float, grace_s: float) -> list[Subject]:
         """Those suspected for that long: endpoints before addresses before blocks before handles."""

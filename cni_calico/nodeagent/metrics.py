@@ -15,6 +15,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.ipam import protocol
 from cni_calico.nodeagent.encapsulation import pool_of
+from cni_calico.nodeagent.janitor import Tally
 from cni_calico.nodeagent.numbers import BUCKETS_S, Numbers
 from cni_calico.nodeagent.snapshot import Snapshot
 
@@ -30,6 +31,7 @@ class Metrics:
     def __init__(self, numbers: Numbers, run_dir: str, state_dir: str) -> None:
         self.snapshot: Snapshot | None = None
         self.bird: BirdController | None = None
+        self.janitor: Tally | None = None
         self._numbers = numbers
         self._socket = f"{run_dir}/cni.sock"
         self._pending = f"{state_dir}/cni/pending-del"
@@ -76,6 +78,7 @@ class Metrics:
             "calico_cni_pending_dels", "Releases owed to the datastore.", value=self._count_pending()
         )
         yield from self._of_ipam(GaugeMetricFamily)
+        yield from self._of_janitor(GaugeMetricFamily, CounterMetricFamily)
         yield from self._of_bird(GaugeMetricFamily)
 
     def _count_pending(self) -> int:
@@ -108,6 +111,27 @@ class Metrics:
             for name, value in sorted(values.items()):
                 gauge.add_metric([name], value)
             yield gauge
+
+    def _of_janitor(self, gauge: Callable[..., Any], counter: Callable[..., Any]) -> Iterator[Any]:
+        """Of the whole cluster, from the one agent that is the janitor; from the others only that they are not."""
+        tally = self.janitor
+        if tally is None:
+            return
+        yield gauge("calico_janitor_leader", "1 on the agent that is the cluster's janitor.", value=tally.is_leader)
+        candidates = gauge("calico_janitor_candidates", "What looks lost, by kind.", labels=["kind"])
+        for kind, count in tally.candidates.items():
+            candidates.add_metric([kind], count)
+        yield candidates
+        for metric, text, counts in (
+            ("calico_janitor_confirmed", "What was lost when asked again, by kind.", tally.confirmed),
+            ("calico_janitor_released", "What was released, by kind.", tally.released),
+        ):
+            family = counter(metric, text, labels=["kind"])
+            for kind, count in sorted(counts.items()):
+                family.add_metric([kind], count)
+            yield family
+        yield counter("calico_janitor_kept", "What only looked lost, or changed meanwhile.", value=tally.kept)
+        yield counter("calico_janitor_failures", "Questions and releases that failed.", value=tally.failures)
 
     def _of_bird(self, family: Callable[..., Any]) -> Iterator[Any]:
         if self.bird is None:

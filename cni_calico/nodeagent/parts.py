@@ -19,6 +19,7 @@ from cni_calico.nodeagent.completion import announce_network
 from cni_calico.nodeagent.doubts import Doubt
 from cni_calico.nodeagent.felix import FelixSettings
 from cni_calico.nodeagent.health import Doors, health_pages
+from cni_calico.nodeagent.janitor import Habits, Janitor, Tally, make_election
 from cni_calico.nodeagent.keepers import TunnelKeeper, address_keeper, follow
 from cni_calico.nodeagent.kubernetes_node import ApiNode, own_namespace
 from cni_calico.nodeagent.metrics import Metrics
@@ -46,6 +47,7 @@ class Parts:
         self._numbers = Numbers()
         self._metrics = Metrics(self._numbers, settings.run_dir, settings.state_dir)
         self._doors = Doors(self._log)
+        self._metrics.janitor = self._janitor = Tally()
         self._agent = Agent(self.context, self.node, environ, self._numbers, on_snapshot=self._follow)
         self._agent.facts["environment"] = list(opened.wrong)
         self._tunnels = TunnelKeeper(self.context, self.node)
@@ -76,6 +78,8 @@ class Parts:
         if "felix" in self._chosen:
             works["felix"] = lambda: self._agent.run(stopping)
             works["owed"] = lambda: owed_keeper(self.context).run(stopping)
+            if self.context.settings.janitor:
+                works["janitor"] = self._keep_clean
         elif self._chosen & {"confd", "allocate-tunnel-addrs"}:
             works["follower"] = lambda: follow(self.context.store, self.node, self._follow_only, stopping)
         if "confd" in self._chosen:
@@ -122,6 +126,11 @@ class Parts:
         self._doors.keep("health", health, lambda: health_pages(settings.run_dir))
         metrics = (felix.metrics_host, felix.metrics_port) if felix.metrics_enabled else None
         self._doors.keep("metrics", metrics, lambda: {"/metrics": self._metrics.page})
+
+    def _keep_clean(self) -> None:
+        habits = Habits()
+        election = make_election(self.context, self.node, habits.terms)
+        Janitor(self.context, election, self._janitor, habits).run(self.stopping)
 
     def _token_target(self) -> TokenTarget | None:
         """The CNI plugin's kubeconfig, where there is a directory for it that is ours to keep."""

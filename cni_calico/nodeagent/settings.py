@@ -118,6 +118,12 @@ class NodeSettings:
     wait_for_datastore: bool = setting(
         "WAIT_FOR_DATASTORE", FLAG, False, "Wait until the datastore answers instead of failing."
     )
+    janitor: bool = setting(
+        "CALICO_JANITOR",
+        FLAG,
+        True,
+        "Take part in the election of the agent that releases what nodes and pods that are gone have left.",
+    )
 
     # -- default pools
     no_default_pools: bool = setting(

@@ -15,7 +15,7 @@ from cni_calico.ipam.sight import ShelfSight, Shelves, decode
 from cni_calico.ipam.suspects import Suspects
 from cni_calico.model.codec import new_metadata
 from cni_calico.model.crd_pods import CONTAINER_ID, POD_IPS, endpoint_key, read_pod
-from cni_calico.model.keys import AffinityList, BlockList, HandleKey, HandleList, ResourceKey, ResourceList, covers
+from cni_calico.model.keys import AffinityList, BlockList, HandleKey, HandleList, ResourceKey, ResourceList
 from cni_calico.model.resources import WorkloadEndpoint
 from tests.unit.ipam.world import SECOND, World, ip_network, request, soon
 
@@ -260,17 +260,14 @@ class Janitor:
 
     def see(self, *names):
         """Let these shelves (all: none given) be as of now, and judge."""
+        changed = set()
         for name in names or self.shelves:
             if name == "pods":
-                items = self.cluster.pod_items()
-            elif name == "endpoints" and self.cluster.is_kubernetes:
-                continue
-            else:
-                items = self.cluster.store.list(LISTINGS[name], soon()).items
-            self.suspects.note(
-                self.shelves[name].take([i for i in items if name == "pods" or covers(LISTINGS[name], i.key)])
-            )
-        self.suspects.refresh(self.now)
+                changed |= self.shelves[name].take(self.cluster.pod_items())
+            elif name != "endpoints" or not self.cluster.is_kubernetes:
+                changed |= self.shelves[name].take(self.cluster.store.list(LISTINGS[name], soon()).items)
+        self.suspects.refresh(changed, self.now)
+        return changed
 
     def run(self, grace_s=GRACE_S):
         due = self.suspects.due(self.now, grace_s)

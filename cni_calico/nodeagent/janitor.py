@@ -1,0 +1,245 @@
+"""The janitor: one agent of the cluster releases what nodes and pods that are gone have left in address management.
+
+Rule: who is elected keeps caches and works for as long as the lease is certainly held; everybody else only looks from
+time to time whether there is a holder. The lease is renewed between any two steps of the work, and the work ends where
+that fails. Nothing here decides what is lost: ipam/suspects.py and ipam/reclaim.py do.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cni_calico.datastore.election import Election, Terms
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.model.keys import ResourceKey
+from cni_calico.nodeagent.context import Context
+from cni_calico.nodeagent.variables import parse_duration_s
+
+if TYPE_CHECKING:
+    from cni_calico.ipam.reclaim import Outcome, Reclaimer
+    from cni_calico.ipam.suspects import Suspects
+    from cni_calico.nodeagent.janitor_caches import JanitorCaches
+
+LEASE = "calico-janitor"
+SETTINGS = ResourceKey("KubeControllersConfiguration", "default")
+CALL_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How the janitor works; what a cluster may set is only the grace."""
+
+    terms: Terms = field(default_factory=Terms)
+    grace_s: float = 900.0
+    per_second: float = 10.0  # questions and releases together
+    batch: int = 50
+    look_s: float = 5.0  # between rounds when nothing changes
+    settings_s: float = 300.0
+    again_s: float = 300.0  # before what was kept is asked about again
+
+
+@dataclass(slots=True)
+class Tally:
+    """Its numbers, for metrics and status: one thread writes."""
+
+    is_leader: bool = False
+    candidates: Mapping[str, int] = field(default_factory=dict)
+    confirmed: Counter[str] = field(default_factory=Counter)
+    released: Counter[str] = field(default_factory=Counter)
+    kept: int = 0
+    failures: int = 0
+
+    def count(self, outcome: Outcome) -> None:
+        from cni_calico.ipam.reclaim import kind_of
+
+        self.confirmed.update(kind_of(subject) for subject, _ in outcome.confirmed)
+        self.released.update(kind_of(subject) for subject in outcome.released)
+        self.kept += len(outcome.kept)
+
+
+def make_election(context: Context, node: str, terms: Terms) -> Election:
+    """By a Lease where the datastore is Kubernetes, by a lease of etcd's there; one host has nobody to ask."""
+    holder = f"{node}_{os.urandom(4).hex()}"
+    if context.is_kubernetes_datastore and context.kubernetes_store is not None:
+        from cni_calico.datastore.kubernetes_election import KubernetesElection
+        from cni_calico.nodeagent.kubernetes_node import own_namespace
+
+        return KubernetesElection(context.kubernetes_store.api, own_namespace(), LEASE, holder, terms)
+    if context.store.identity.startswith("etcdv3:"):
+        from cni_calico.datastore.etcd import EtcdStore
+        from cni_calico.datastore.etcd_election import EtcdElection
+
+        assert isinstance(context.store, EtcdStore)
+        return EtcdElection(context.store, LEASE, holder, terms)
+    from cni_calico.datastore.election import SoleElection
+
+    return SoleElection()
+
+
+class Janitor:
+    """``election`` decides whether this one works."""
+
+    def __init__(self, context: Context, election: Election, tally: Tally, habits: Habits | None = None) -> None:
+        self._context = context
+        self._election = election
+        self._habits = habits or Habits()
+        self._log = context.log
+        self.tally = tally
+        self._said = ""
+        self._renew_at = 0.0
+        self._grace_s: float | None = self._habits.grace_s
+        self._settings_at = 0.0
+
+    def run(self, stopping: threading.Event) -> None:
+        """Until ``stopping``; then the lease is given up, for another to go on at once."""
+        while not stopping.is_set():
+            if self._campaign():
+                self._lead_safely(stopping)
+            # spread, so that the agents of a cluster do not all ask in one moment
+            stopping.wait(self._habits.terms.look_s * (0.75 + os.urandom(1)[0] / 512))
+        self._try("give up the lease", lambda: self._election.resign(Deadline.after(2.0)))
+
+    # -- the lease ----------------------------------------------------------------------------------------------------
+
+    def _campaign(self) -> bool:
+        self._renew_at = time.monotonic() + self._habits.terms.renew_s
+        won = self._try("campaign", lambda: self._election.campaign(Deadline.after(CALL_S)))
+        return bool(won) or self._election.remaining_s() > 0
+
+    def _keep_lease(self) -> bool:
+        """Whether the work may go on; renews the lease when that is due."""
+        if time.monotonic() >= self._renew_at and not self._campaign():
+            return False
+        return self._election.remaining_s() > 0
+
+    def _try(self, doing: str, do: Callable[[], Any]) -> Any:
+        """What ``do`` returns; None when it failed, which is said once."""
+        try:
+            return do()
+        except CalicoError as e:
+            self.tally.failures += 1
+            self._say(f"cannot {doing}: {e}" + (f" ({e.details})" if e.details else ""))
+            return None
+
+    def _say(self, text: str) -> None:
+        if self._said != text:
+            self._said = text
+            self._log.warning(text)
+
+    # -- the work -----------------------------------------------------------------------------------------------------
+
+    def _lead_safely(self, stopping: threading.Event) -> None:
+        """An error nobody foresaw must not end the agent: the next one to be elected would meet the same record."""
+        try:
+            self._lead(stopping)
+        except Exception as e:
+            import traceback
+
+            self.tally.failures += 1
+            self._log.error(f"the janitor failed: {e}\n" + "".join(traceback.format_exception(e)))
+            self._try("give up the lease", lambda: self._election.resign(Deadline.after(2.0)))
+
+    def _lead(self, stopping: threading.Event) -> None:
+        from cni_calico.ipam.suspects import Suspects
+        from cni_calico.nodeagent.janitor_caches import JanitorCaches
+
+        self._log.info("this agent looks after what nodes and pods that are gone have left in address management")
+        self.tally.is_leader = True
+        self._settings_at = 0.0
+        caches = JanitorCaches(self._context)
+        try:
+            suspects = Suspects(caches.sight)
+            reclaimer = self._reclaimer(stopping)
+            while not stopping.is_set() and self._keep_lease():
+                if not caches.healthy:
+                    self._say(f"the janitor waits for the datastore: {caches.error}")
+                elif self._round(caches, suspects, reclaimer):
+                    continue  # there is more
+                self._pause(caches, stopping)
+        finally:
+            caches.stop()
+            self.tally.is_leader, self.tally.candidates = False, {}
+            self._log.info("another agent may look after address management now")
+
+    def _reclaimer(self, stopping: threading.Event) -> Reclaimer:
+        from cni_calico.ipam.reclaim import Reclaimer
+        from cni_calico.nodeagent.janitor_caches import pod_reader
+
+        def pace() -> bool:
+            return not stopping.wait(1 / self._habits.per_second) and self._keep_lease()
+
+        return Reclaimer(
+            self._election.fenced(self._context.store),
+            pod_reader(self._context.kubernetes_store),
+            is_kubernetes=self._context.is_kubernetes_datastore,
+            pace=pace,
+        )
+
+    def _pause(self, caches: JanitorCaches, stopping: threading.Event) -> None:
+        """Until something changes; what comes in a burst is looked at in one round."""
+        until = time.monotonic() + self._habits.look_s
+        while not caches.changes.any.is_set() and not stopping.is_set() and time.monotonic() < until:
+            caches.changes.any.wait(min(0.5, self._habits.look_s))
+        stopping.wait(min(1.0, self._habits.look_s / 5))
+
+    def _round(self, caches: JanitorCaches, suspects: Suspects, reclaimer: Reclaimer) -> bool:
+        """Whether there is more to do at once."""
+        self._read_settings()
+        now = time.monotonic()
+        suspects.refresh(caches.changes.take(), now)
+        self.tally.candidates = suspects.counts()
+        due = suspects.due(now, self._habits.grace_s if self._grace_s is None else self._grace_s)
+        if self._grace_s is None:
+            due = [subject for subject in due if not getattr(subject, "pod", "")]
+        batch = due[: self._habits.batch]
+        if not batch:
+            return False
+        outcome = self._reclaim(reclaimer, batch)
+        self.tally.count(outcome)
+        for subject, reason in outcome.confirmed:
+            if subject in outcome.released:
+                self._log.info(f"released {subject}: {reason}")
+        again = time.monotonic() + self._habits.again_s
+        for subject in (*(subject for subject, _ in outcome.kept), *outcome.released):  # the watch tells what is gone
+            suspects.put_off(subject, again)
+        if outcome.at is not None:  # it did not end well: the others must not wait for this one
+            suspects.put_off(outcome.at, time.monotonic() + self._habits.look_s)
+            return False
+        return len(due) > len(batch)
+
+    def _reclaim(self, reclaimer: Reclaimer, batch: list[Any]) -> Outcome:
+        from cni_calico.ipam.reclaim import Outcome
+
+        outcome = Outcome()
+        deadline = Deadline.after(max(30.0, 3 * len(batch) / self._habits.per_second))
+        self._try("release what is lost", lambda: reclaimer.reclaim(batch, deadline, outcome))
+        return outcome
+
+    def _read_settings(self) -> None:
+        """The grace that the cluster sets for upstream's controllers; 0 there: pods' addresses are left alone."""
+        if time.monotonic() < self._settings_at:
+            return
+        self._settings_at = time.monotonic() + self._habits.settings_s
+        found = self._try("read the janitor's grace", lambda: self._context.store.get(SETTINGS, Deadline.after(CALL_S)))
+        if found is not None:
+            self._grace_s = parse_grace(found.value, self._habits.grace_s)
+        else:
+            self._grace_s = self._habits.grace_s
+
+
+def parse_grace(document: Mapping[str, Any], otherwise: float) -> float | None:
+    """PURE: spec.controllers.node.leakGracePeriod in seconds; None for 0, which switches it off."""
+    value: Any = document
+    for name in ("spec", "controllers", "node", "leakGracePeriod"):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    try:
+        return otherwise if not isinstance(value, str) else parse_duration_s(value) or None
+    except ValueError:
+        return otherwise

@@ -1,0 +1,71 @@
+"""The janitor's caches: blocks, affinities, handles, nodes, endpoints, and Kubernetes' pods.
+
+Rule: made by the one who is elected and by nobody else, for they follow the whole cluster. Records are kept in the
+reduced form that ipam/sight.py makes of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cni_calico.datastore.cache import Cache
+from cni_calico.datastore.client import Datastore
+from cni_calico.ipam.sight import ShelfSight, Shelves, decode
+from cni_calico.ipam.suspects import Changes
+from cni_calico.model.keys import AffinityList, BlockList, HandleList, ListKey, ResourceList
+from cni_calico.nodeagent.context import Context
+
+if TYPE_CHECKING:
+    from cni_calico.datastore.kubernetes import KubernetesStore
+    from cni_calico.ipam.reclaim import ReadPod
+
+_ENDPOINTS = ResourceList("WorkloadEndpoint")
+
+
+class JanitorCaches:
+    """``changes`` collects what has changed; ``sight`` is for the thread that takes them."""
+
+    def __init__(self, context: Context) -> None:
+        self.changes = Changes()
+        self._caches: list[Cache[Any]] = []
+        store, kubernetes = context.store, context.kubernetes_store
+        own = None if context.is_kubernetes_datastore else self._cache(store, _ENDPOINTS)
+        self.sight = ShelfSight(
+            Shelves(
+                blocks=self._cache(store, BlockList()),
+                affinities=self._cache(store, AffinityList()),
+                handles=self._cache(store, HandleList()),
+                nodes=self._cache(store, ResourceList("Node")),
+                endpoints=own,
+                pods=None if kubernetes is None else self._cache(kubernetes, _ENDPOINTS),
+            )
+        )
+
+    def _cache(self, store: Datastore, listing: ListKey) -> Cache[Any]:
+        cache: Cache[Any] = Cache(store, listing, decode=decode, on_change=self.changes.note, keep_documents=False)
+        self._caches.append(cache)
+        return cache
+
+    @property
+    def healthy(self) -> bool:
+        """Whether all has been read and is kept up to date."""
+        return all(cache.healthy for cache in self._caches)
+
+    @property
+    def error(self) -> str:
+        """What keeps them from being read."""
+        return next((str(cache.error) for cache in self._caches if cache.error is not None), "not read yet")
+
+    def stop(self) -> None:
+        for cache in self._caches:
+            cache.stop()
+
+
+def pod_reader(kubernetes: KubernetesStore | None) -> ReadPod | None:
+    """How to ask Kubernetes for a pod as it is now; None where there is no Kubernetes."""
+    if kubernetes is None:
+        return None
+    from cni_calico.datastore.kubernetes_objects import KubernetesObjects
+
+    objects = KubernetesObjects(kubernetes.api)
+    return lambda namespace, name, deadline: objects.pod(namespace, name, "", deadline)
