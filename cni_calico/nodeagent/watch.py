@@ -44,11 +44,6 @@ def _present(item: Versioned) -> bool:
     return True
 
 
-def _endpoint_list(store: Datastore, node: str) -> ListKey:
-    """On Kubernetes those of this node: every change of every pod of the cluster would be told otherwise."""
-    return endpoints_of_node(node) if store.max_commit == 1 else ResourceList("WorkloadEndpoint")
-
-
 class Sources:
     """The caches. ``stop`` ends their threads."""
 
@@ -61,9 +56,8 @@ class Sources:
         self._nodes: Cache[Node] = self._cache(store, ResourceList("Node"), _node)
         self._pools: Cache[IPPool] = self._cache(store, ResourceList("IPPool"), _pool)
         self._blocks: Cache[BlockRoute | None] = self._cache(store, BlockList(), _block)
-        self._endpoints: Cache[WorkloadEndpoint | None] = self._cache(
-            store, _endpoint_list(store, node), self._endpoint
-        )
+        # by their names, which begin with the node's: others' pods come and go all the time and must not wake us
+        self._endpoints: Cache[WorkloadEndpoint | None] = self._cache(store, endpoints_of_node(node), self._endpoint)
         self._felix: Cache[Resource] = self._cache(store, ResourceList("FelixConfiguration"), _resource)
         self._policies: list[Cache[bool]] = [
             self._cache(store, ResourceList(kind), _present) for kind in ("NetworkPolicy", "GlobalNetworkPolicy")
@@ -92,7 +86,7 @@ class Sources:
         return cache
 
     def _endpoint(self, item: Versioned) -> WorkloadEndpoint | None:
-        """An endpoint of this node: the listing may be the whole cluster's."""
+        """An endpoint of this node: the listing may hold those of nodes whose names begin like its."""
         assert isinstance(item.key, ResourceKey)
         spec = item.value.get("spec")
         if isinstance(spec, Mapping) and spec.get("node") not in (None, self.node):

@@ -242,7 +242,7 @@ def test_workloads_come_and_go(host: Namespace, agent: Running, store: Store) ->
     until(lambda: any(e["dst"] == "10.65.1.6" for e in host.ip("route", "show", "dev", "calib")), "its route")
     until(lambda: host.sysctl("ipv4/conf/calib/proxy_arp") == "1", "its settings")
     host.do("link", "del", "calib")
-    store.remove(ResourceKey("WorkloadEndpoint", "x", "default"))
+    store.remove(ResourceKey("WorkloadEndpoint", "n1-k8s-x-eth0", "default"))
     store.put(replace(workload("w", "calia", "10.65.1.5/32"), node="n9"))
     # its interface is still there: the route waits out the grace, for the plugin may be making it right now
     until(lambda: on_workload(host) == set(), "routes of nobody's", 20)

@@ -33,10 +33,9 @@ def block(cidr, owner, **lent):
     return BlockRoute(ip_network(cidr), owner, {ip_address(address): holder for holder, address in lent.items()})
 
 
-def workload(name, interface, *networks):
-    return WorkloadEndpoint(
-        Metadata(name, "default"), "k8s", "n1", "eth0", interface, ip_networks=tuple(map(ip_network, networks))
-    )
+def workload(name, interface, *networks, node="n1"):
+    metadata = Metadata(f"{node.replace('-', '--')}-k8s-{name}-eth0", "default")
+    return WorkloadEndpoint(metadata, "k8s", node, "eth0", interface, ip_networks=tuple(map(ip_network, networks)))
 
 
 NODES = {

@@ -6,12 +6,13 @@ import pytest
 
 from cni_calico.datastore.client import Write
 from cni_calico.deadline import Deadline
-from cni_calico.model.codec import encode_node, encode_pool
+from cni_calico.model.codec import encode, encode_node, encode_pool
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.watch import Sources
 from tests.fakes.memory_store import MemoryStore
+from tests.netns.agents import key_of
 from tests.netns.namespaces import until
-from tests.unit.nodeagent.fabric import node, pool
+from tests.unit.nodeagent.fabric import node, pool, workload
 
 NODE, OTHER, POOL = ResourceKey("Node", "n1"), ResourceKey("Node", "n2"), ResourceKey("IPPool", "p")
 WRONG_NODE = {"metadata": {"name": "n2"}, "spec": {"bgp": {"ipv4Address": 7}}}
@@ -43,6 +44,28 @@ def watch(store):
 
     yield start
     for sources in started:
+        sources.stop()
+
+
+def test_endpoints_of_other_nodes_are_not_told(store):
+    told = threading.Event()
+    sources = Sources(store, "n1", told.set)
+    try:
+        sources.wait_synced(Deadline.after(10))
+        own = [workload("a", "calia", "10.65.1.5/32"), workload("b", "calib", "10.65.1.6/32")]
+        others = [workload("a", "calia", "10.65.2.5/32", node=name) for name in ("n2", "n1-0", "n")]
+        told.clear()
+        for endpoint in (others[0], others[2]):
+            store.elsewhere(Write.put(key_of(endpoint), encode(endpoint)))
+        assert not told.wait(0.3)
+        for endpoint in (own[0], others[1], own[1]):  # a name may begin like ours
+            store.elsewhere(Write.put(key_of(endpoint), encode(endpoint)))
+        until(lambda: len(sources.snapshot().endpoints) == 2, "ours")
+        assert {str(endpoint.ip_networks[0]) for endpoint in sources.snapshot().endpoints} == {
+            "10.65.1.5/32",
+            "10.65.1.6/32",
+        }
+    finally:
         sources.stop()
 
 
