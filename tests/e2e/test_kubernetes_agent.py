@@ -1,0 +1,273 @@
+"""``calico-node run`` on a real API server with the manifests' own roles, a real BIRD, and a router beside the node.
+
+Passwords come out of Secrets, services and their endpoints out of the API; what the router learns is the judge. The
+node's namespace has no way out: a relay on its 127.0.0.1 leads to the API server.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cni_calico.errors import DatastoreError
+from tests.conftest import ROOT
+from tests.e2e.kube import NODE_USER, Cluster
+from tests.e2e.kube_node import Relay
+from tests.netns.agents import Store
+from tests.netns.bird_cluster import BirdNode, make_lab
+from tests.netns.namespaces import until
+from tests.netns.nodes import Node
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.netns, pytest.mark.bird]
+
+CALICO = "/apis/crd.projectcalico.org/v1"
+SPACE, SYSTEM = "space", "kube-system"
+SERVICES, SECRETS = f"/api/v1/namespaces/{SPACE}/services", f"/api/v1/namespaces/{SYSTEM}/secrets"
+SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{SPACE}/endpointslices"
+RANGES = {"10.96.0.0/16", "203.0.113.0/24", "198.51.100.0/24"}
+ROUTER_AS, NODE_AS = 65000, 64512
+ROUTERS = {"router": "10.0.0.254", "other": "10.0.0.253"}
+
+
+class KubeStore(Store):
+    """The API server, as calico-node is told of it."""
+
+    def __init__(self, kubeconfig: str) -> None:
+        super().__init__(Path("/nonexistent"))
+        self.kubeconfig = kubeconfig
+
+    def environ(self) -> dict[str, str]:
+        return {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": self.kubeconfig}
+
+
+class World:
+    """The node, the router, and what an administrator does at the API server."""
+
+    def __init__(self, kube: Cluster, node: Node, routers: dict[str, BirdNode]) -> None:
+        self.kube, self.node, self.routers = kube, node, routers
+        self._made: list[str] = []
+
+    def create(self, path: str, body: dict[str, Any]) -> None:
+        name = f"{path}/{body['metadata']['name']}"
+        self.remove(name)
+        self.kube.request("POST", path, body)
+        self._made.append(name)
+
+    def remove(self, path: str) -> None:
+        try:
+            self.kube.request("DELETE", path)
+        except DatastoreError:
+            pass  # it is not there
+
+    def clean(self) -> None:
+        for path in reversed(self._made):
+            self.remove(path)
+
+    def calico(self, kind: str, plural: str, name: str, spec: dict[str, Any]) -> None:
+        body = {"apiVersion": "crd.projectcalico.org/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+        self.create(f"{CALICO}/{plural}", body)
+
+    def peer(self, name: str, address: str, secret: str, key: str) -> None:
+        password = {"secretKeyRef": {"name": secret, "key": key}}
+        spec = {"node": "node1", "peerIP": address, "asNumber": ROUTER_AS, "password": password}
+        self.calico("BGPPeer", "bgppeers", name, spec)
+
+    def secret(self, name: str, **values: str) -> None:
+        data = {key: b64encode(value.encode()).decode() for key, value in values.items()}
+        self.create(SECRETS, {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data})
+
+    def service(self, name: str, policy: str, external: str, load_balancer: str) -> str:
+        """A service of type LoadBalancer with its address; its cluster IP."""
+        spec = {
+            "type": "LoadBalancer",
+            "externalTrafficPolicy": policy,
+            "externalIPs": [external],
+            "ports": [{"port": 80}],
+        }
+        self.create(SERVICES, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
+        status = {"status": {"loadBalancer": {"ingress": [{"ip": load_balancer}]}}}
+        merge = "application/merge-patch+json"
+        done = self.kube.request("PATCH", f"{SERVICES}/{name}/status", status, content_type=merge)
+        address: str = done["spec"]["clusterIP"]
+        return address
+
+    def endpoint(self, service: str, node: str, *, ready: bool = True) -> None:
+        body = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "addressType": "IPv4",
+            "metadata": {"name": f"{service}-1", "labels": {"kubernetes.io/service-name": service}},
+            "endpoints": [{"addresses": ["10.65.0.3"], "nodeName": node, "conditions": {"ready": ready}}],
+            "ports": [{"port": 80}],
+        }
+        self.create(SLICES, body)
+
+    # -- what came of it ----------------------------------------------------------------------------------------------
+
+    def trust(self, password: str, routers: Iterable[str] = ("router",)) -> None:
+        """Make these routers expect the node with this password."""
+        for name in routers:
+            self.routers[name].apply_text(
+                f"router id {ROUTERS[name]};\nprotocol device {{ }}\n"
+                f"protocol bgp node1 {{ local {ROUTERS[name]} as {ROUTER_AS}; neighbor 10.0.0.1 as {NODE_AS}; "
+                f'password "{password}"; connect delay time 1; connect retry time 1; error wait time 1, 2; '
+                "ipv4 { import all; export none; }; }\n"
+            )
+
+    def is_up(self, name: str = "router") -> bool:
+        return bool(self.routers[name].established())
+
+    def start(self) -> None:
+        self.node.run()
+        try:
+            self.node.until_ready()
+        except AssertionError:
+            raise AssertionError(f"{self.status()}\n{self.node.log()}") from None
+
+    def learned(self) -> set[str]:
+        return self.routers["router"].show_routes()
+
+    def until_learned(self, *singles: str, timeout_s: float = 30.0) -> None:
+        """The ranges and just these single addresses."""
+        wanted = RANGES | {f"{address}/32" for address in singles}
+        try:
+            until(lambda: self.learned() == wanted, "what the router learns", timeout_s)
+        except AssertionError:
+            raise AssertionError(f"{self.learned()} instead of {wanted}\n{self.status()}\n{self.node.log()}") from None
+
+    def status(self) -> str:
+        argv = ["nsenter", f"--net={self.node.ns.path}", sys.executable, "-m", "cni_calico.ctl.main", "node", "status"]
+        done = subprocess.run(argv, cwd=ROOT, env=self.node.environ(), capture_output=True, text=True, timeout=60)
+        return done.stdout + done.stderr
+
+
+def roles() -> list[dict[str, Any]]:
+    """calico-node's roles and bindings, as the manifest makes them."""
+    documents = yaml.safe_load_all((ROOT / "manifests" / "calico.yaml").read_text())
+    return [d for d in documents if d and "rbac" in d["apiVersion"] and d["metadata"]["name"] == "calico-node"]
+
+
+def documented_role() -> str:
+    """The role in docs/bgp.md for Secrets of other names."""
+    text = (ROOT / "docs" / "bgp.md").read_text()
+    return text.partition("```yaml\n")[2].partition("```")[0]
+
+
+@pytest.fixture
+def world(kube: Cluster, tmp_path: Path) -> Iterator[World]:
+    kube.ensure_namespace(SYSTEM)
+    kube.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": roles()}))
+    kube.create_node("node1")
+    addresses = {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}}
+    kube.request("PATCH", "/api/v1/nodes/node1/status", addresses, content_type="application/merge-patch+json")
+    with make_lab(tmp_path) as lab:
+        ns = lab.node("node1", "10.0.0.1/24").ns
+        routers = {name: lab.node(name, f"{address}/24") for name, address in ROUTERS.items()}
+        relay = Relay(ns, kube.port)
+        node = Node(ns, "node1", tmp_path / "agent", KubeStore(kube.kubeconfig("node-token")))
+        node.more = {
+            "CALICO_NETWORKING_BACKEND": "bird",
+            "CALICO_IPV4POOL_VXLAN": "",
+            "IP_AUTODETECTION_METHOD": "kubernetes-internal-ip",
+            "CLUSTER_TYPE": "k8s,bgp",
+            "FELIX_HEALTHENABLED": "false",
+        }
+        made = World(kube, node, routers)
+        try:
+            yield made
+        finally:
+            node.end()
+            relay.cut()
+            made.clean()
+            kube.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=documented_role())
+            kube.kubectl("delete", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": roles()}))
+
+
+def refused(world: World, since: int) -> list[str]:
+    """What the API server did not let calico-node do."""
+    return [
+        f"{event['verb']} {event['requestURI']}"
+        for event in world.kube.audited(since)
+        if event["user"]["username"] == NODE_USER and event.get("responseStatus", {}).get("code") == 403
+    ]
+
+
+def condition(world: World) -> tuple[str, str] | None:
+    conditions = world.kube.request("GET", "/api/v1/nodes/node1")["status"].get("conditions", [])
+    return next(((c["status"], c["reason"]) for c in conditions if c["type"] == "NetworkUnavailable"), None)
+
+
+def test_passwords_and_services_reach_the_router(world: World) -> None:
+    since = len(world.kube.audited())
+    # there before the first start, and without the defaults: start-up completes it
+    world.calico("FelixConfiguration", "felixconfigurations", "default", {"prometheusMetricsEnabled": False})
+    announced = {
+        "serviceClusterIPs": [{"cidr": "10.96.0.0/16"}],
+        "serviceExternalIPs": [{"cidr": "203.0.113.0/24"}],
+        "serviceLoadBalancerIPs": [{"cidr": "198.51.100.0/24"}],
+    }
+    world.calico("BGPConfiguration", "bgpconfigurations", "default", announced)
+    world.peer("rack", "10.0.0.254", "bgp-secrets", "rack-1")
+    world.secret("bgp-secrets", **{"rack-1": "s3cret-of-rack-1"})
+    cluster_ip = world.service("web", "Local", "203.0.113.7", "198.51.100.7")
+    world.service("elsewhere", "Local", "203.0.113.8", "198.51.100.8")
+    world.service("anywhere", "Cluster", "203.0.113.9", "198.51.100.9")
+    world.endpoint("web", "node1")
+    world.endpoint("elsewhere", "node2")
+    world.endpoint("anywhere", "node1")
+    world.trust("s3cret-of-rack-1")
+    world.start()
+    local = cluster_ip, "203.0.113.7", "198.51.100.7"
+    world.until_learned(*local, timeout_s=60)
+    until(lambda: world.node.calico_node("-bird-ready", check=False).returncode == 0, "the session is up", 30)
+    until(lambda: condition(world) == ("False", "CalicoIsUp"), "Kubernetes is told", 30)
+    # endpoints come and go
+    world.endpoint("elsewhere", "node1")
+    moved = world.kube.request("GET", f"{SERVICES}/elsewhere")["spec"]["clusterIP"]
+    world.until_learned(*local, moved, "203.0.113.8", "198.51.100.8")
+    world.endpoint("web", "node1", ready=False)
+    world.until_learned(moved, "203.0.113.8", "198.51.100.8")
+    world.remove(f"{SERVICES}/elsewhere")
+    world.until_learned()
+    assert not refused(world, since)
+    assert "s3cret" not in world.node.log() + world.status()
+    completed = world.kube.request("GET", f"{CALICO}/felixconfigurations/default")["spec"]
+    assert completed == {"prometheusMetricsEnabled": False, "logSeverityScreen": "Info", "reportingInterval": "0s"}
+
+
+def test_a_secret_of_another_name_needs_the_documented_role(world: World) -> None:
+    world.calico("BGPConfiguration", "bgpconfigurations", "default", {"serviceClusterIPs": [{"cidr": "10.96.0.0/16"}]})
+    world.peer("rack", "10.0.0.254", "bgp-secrets", "rack-1")
+    world.peer("other", "10.0.0.253", "rack-passwords", "other")
+    world.secret("bgp-secrets", **{"rack-1": "s3cret"})
+    world.secret("rack-passwords", other="s3cret")
+    world.trust("s3cret", ROUTERS)
+    world.start()
+    until(world.is_up, "the session whose password may be read", 60)
+    shown = world.status()
+    assert f"Secret {SYSTEM}/rack-passwords" in shown and "BGPPeer other" in shown and not world.is_up("other")
+    world.kube.kubectl("apply", "-f", "-", stdin=documented_role())
+    until(lambda: world.is_up("other") and world.is_up(), "the other session too", 60)
+    until(lambda: "rack-passwords" not in world.status(), "nothing is missing any more", 30)
+
+
+@pytest.mark.slow
+def test_a_password_is_changed(world: World) -> None:
+    world.calico("BGPConfiguration", "bgpconfigurations", "default", {"serviceClusterIPs": [{"cidr": "10.96.0.0/16"}]})
+    world.peer("rack", "10.0.0.254", "bgp-secrets", "rack-1")
+    world.secret("bgp-secrets", **{"rack-1": "old"})
+    world.trust("old")
+    world.start()
+    until(world.is_up, "the session", 60)
+    world.trust("new")
+    until(lambda: not world.is_up(), "the session ends", 60)
+    world.secret("bgp-secrets", **{"rack-1": "new"})
+    until(world.is_up, "the session with the new password", 90)
