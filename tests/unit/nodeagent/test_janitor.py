@@ -1,0 +1,223 @@
+"""The janitor's own loop, on the memory store: leading, stepping down, its grace, its numbers."""
+
+import threading
+
+import pytest
+
+from cni_calico.datastore.client import Write
+from cni_calico.datastore.election import FencedStore, SoleElection, Terms
+from cni_calico.errors import DatastoreUnavailable
+from cni_calico.log import Log
+from cni_calico.model.keys import HandleKey, ResourceKey
+from cni_calico.model.resources import Handle
+from cni_calico.nodeagent.context import Context
+from cni_calico.nodeagent.janitor import Habits, Janitor, Tally, parse_grace
+from cni_calico.nodeagent.metrics import Metrics
+from cni_calico.nodeagent.numbers import Numbers
+from cni_calico.nodeagent.settings import parse_settings
+from tests.netns.namespaces import until
+from tests.unit.ipam.world import World, request, soon
+
+QUICK = Habits(Terms(lasts_s=60, renew_s=0.05, look_s=0.05), 0.0, 1000.0, look_s=0.05, settings_s=0.05, again_s=0.2)
+
+
+class Notes(Log):
+    def __init__(self):
+        super().__init__("none", stderr=False)
+        self.texts = []
+
+    def write(self, level, text):
+        self.texts.append(f"{level}: {text}")
+
+
+class Election(SoleElection):
+    """Decided by the test."""
+
+    def __init__(self, ours=True):
+        self.ours, self.asked, self.resigned, self.error = ours, 0, 0, None
+
+    def campaign(self, deadline):
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return self.ours
+
+    def remaining_s(self):
+        return 60.0 if self.ours else 0.0
+
+    def resign(self, deadline):
+        self.resigned += 1
+
+    def fenced(self, store):
+        return FencedStore(store, self)
+
+
+class Field:
+    def __init__(self, habits=QUICK, ours=True):
+        self.world, self.log, self.tally, self.election = World(), Notes(), Tally(), Election(ours)
+        self.world.pool("four", "10.65.0.0/26", 28)
+        self.world.node("n1")
+        context = Context(parse_settings({}), self.world.store, self.log, lambda _: True)
+        self.stopping = threading.Event()
+        janitor = Janitor(context, self.election, self.tally, habits)
+        self.thread = threading.Thread(target=janitor.run, args=(self.stopping,))
+
+    def leave_tunnel(self):
+        wanted = request("ipip-tunnel-addr-gone", "gone", use="Tunnel")
+        attributes = {"node": "gone", "type": "ipipTunnelAddress"}
+        fields = {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}
+        self.world.allocator().assign(type(wanted)(**{**fields, "attributes": attributes}), soon())
+
+    def stop(self):
+        self.stopping.set()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def field():
+    made = []
+
+    def make(**options):
+        made.append(Field(**options))
+        made[-1].thread.start()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def test_what_a_node_left_goes_and_is_counted(field):
+    one = field()
+    until(lambda: one.tally.is_leader, "it leads")
+    one.leave_tunnel()
+    until(lambda: not one.world.held() and not one.world.affinities(), "it is released")
+    until(lambda: one.tally.released["block"], "it is counted")
+    assert one.tally.released["address"] == 1 and one.tally.released["block"] >= 1
+    until(lambda: not sum(one.tally.candidates.values()), "the watch has seen it")
+    assert any("released 10.65.0" in text and "node gone is gone" in text for text in one.log.texts)
+    page = _page(one.tally)
+    assert "calico_janitor_leader 1.0" in page and 'calico_janitor_released_total{kind="address"} 1.0' in page
+    one.stop()
+    assert one.election.resigned and not one.tally.is_leader and "calico_janitor_leader 0.0" in _page(one.tally)
+
+
+def _page(tally):
+    metrics = Metrics(Numbers(), "/nonexistent", "/nonexistent")
+    metrics.janitor = tally
+    return metrics.page()[2].decode()
+
+
+def test_who_is_not_elected_does_nothing(field):
+    one = field(ours=False)
+    one.leave_tunnel()
+    until(lambda: one.election.asked >= 3, "it asks again")
+    assert one.world.held() and not one.tally.is_leader
+    assert one.world.store.round_trips.by_operation.get("list", 0) < 5, "it has no caches"
+    one.election.ours = True
+    until(lambda: not one.world.held(), "now it is")
+
+
+def test_who_loses_the_lease_stops(field):
+    one = field()
+    until(lambda: one.tally.is_leader, "it leads")
+    one.election.ours = False
+    one.leave_tunnel()
+    until(lambda: not one.tally.is_leader, "it stepped down")
+    assert one.world.held()
+    one.election.ours = True
+    until(lambda: not one.world.held(), "it leads again")
+
+
+def test_a_write_without_the_lease_fails_and_is_done_later(field):
+    one = field()
+    until(lambda: one.tally.is_leader, "it leads")
+    inner, armed = one.election.remaining_s, threading.Event()
+    one.election.remaining_s = lambda: 0.0 if armed.is_set() and "commit" in _callers() else inner()
+    armed.set()
+    one.leave_tunnel()
+    until(lambda: one.tally.failures, "it was refused")
+    assert one.world.held()
+    armed.clear()
+    until(lambda: not one.world.held(), "it is released")
+
+
+def _callers():
+    import sys
+
+    frame, found = sys._getframe(1), set()
+    while frame is not None:
+        found.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return found
+
+
+def test_a_datastore_that_does_not_answer(field):
+    one = field()
+    until(lambda: one.tally.is_leader, "it leads")
+    one.leave_tunnel()
+    one.world.store.set_down(True)
+    one.election.error = DatastoreUnavailable("cannot campaign: scripted")
+    until(lambda: one.tally.failures, "it is noticed")
+    assert one.thread.is_alive()
+    one.election.error = None
+    one.world.store.set_down(False)
+    until(lambda: not one.world.held(), "it goes on", 20)
+    assert len([text for text in one.log.texts if "scripted" in text]) < 20, "said once, not each time"
+
+
+def test_a_bug_ends_the_term_and_not_the_agent(field):
+    one = field()
+    until(lambda: one.tally.is_leader, "it leads")
+
+    def broken():
+        raise RuntimeError("nobody thought of this")
+
+    one.election.remaining_s = broken
+    until(lambda: one.election.resigned, "it resigned")
+    assert one.thread.is_alive() and any("nobody thought of this" in text for text in one.log.texts)
+    del one.election.remaining_s
+    one.leave_tunnel()
+    until(lambda: not one.world.held(), "it goes on")
+
+
+def test_the_grace_is_the_clusters(field):
+    def configure(one, period):
+        spec = {"controllers": {"node": {"leakGracePeriod": period}}}
+        one.world.store.elsewhere(Write.put(ResourceKey("KubeControllersConfiguration", "default"), {"spec": spec}))
+
+    one = Field()
+    configure(one, "1h")
+    one.leave_tunnel()
+    one.thread.start()
+    try:
+        until(lambda: one.tally.candidates.get("address"), "it is suspected")
+        reads = one.world.store.round_trips.by_operation["get"]
+        until(lambda: one.world.store.round_trips.by_operation["get"] > reads + 2, "it looks on")
+        assert one.world.held()
+        configure(one, "0.1s")
+        until(lambda: not one.world.held(), "the grace is over")
+    finally:
+        one.stop()
+
+
+def test_graces():
+    def grace(value):
+        return parse_grace({"spec": {"controllers": {"node": {"leakGracePeriod": value}}}}, 900.0)
+
+    assert (grace("30m"), grace("1m30s"), grace("0s"), grace("soon"), grace(7)) == (1800.0, 90.0, None, 900.0, 900.0)
+    assert parse_grace({}, 900.0) == parse_grace({"spec": {"controllers": None}}, 900.0) == 900.0
+
+
+def test_switched_off_pods_are_left_alone_and_nodes_are_not(field):
+    one = Field()
+    spec = {"controllers": {"node": {"leakGracePeriod": "0s"}}}
+    one.world.store.elsewhere(Write.put(ResourceKey("KubeControllersConfiguration", "default"), {"spec": spec}))
+    one.leave_tunnel()
+    one.world.put(HandleKey("net.idle"), Handle({}))
+    one.thread.start()
+    try:
+        until(lambda: not one.world.held() and "net.idle" not in one.world.handles(), "nodes and handles")
+    finally:
+        one.stop()
