@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+
+from cni_calico.ipam import protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {
@@ -59,3 +63,34 @@ def test_version_flag(module: str) -> None:
     modules, answer = imported(module, "-v")
     assert answer.startswith(b"v")
     assert modules & HEAVY == set()
+
+
+def answer_one_call(listener: socket.socket, answer: bytes) -> None:
+    """What a resident server does with one request, and it goes."""
+    connection, _ = listener.accept()
+    with connection:
+        _, length = protocol.parse_header(connection.recv(protocol.HEADER_BYTES, socket.MSG_WAITALL))
+        connection.recv(length, socket.MSG_WAITALL)
+        connection.sendall(protocol.frame(protocol.answer_fields(0, answer)))
+
+
+@pytest.mark.parametrize("module", ENTRY_POINTS)
+def test_a_call_that_a_server_answers(module: str, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "cni.sock"))
+        listener.listen(1)
+        thread = threading.Thread(target=answer_one_call, args=(listener, b'{"ips":[]}'))
+        thread.start()
+        environ = {"CNI_NETNS": "/proc/self/ns/net", "CNI_CONTAINERID": "c1", "CALICO_RUN_DIR": str(tmp_path)}
+        modules, answer = imported(module, CNI_COMMAND="ADD", **environ)
+        thread.join()
+    assert answer == b'{"ips":[]}'
+    package = {m for m in modules if m.startswith("cni_calico")}
+    assert package == {*own_modules(module), "cni_calico.ipam.client", "cni_calico.ipam.protocol"}
+    assert modules - package <= {*ALLOWED, "_socket"}
+
+
+def own_modules(module: str) -> set[str]:
+    """What VERSION needs, too."""
+    product = module.rpartition(".")[0]
+    return {"cni_calico", product, module, "cni_calico.ipam", "cni_calico.ipam.shim"}

@@ -138,4 +138,5 @@ def test_a_delegate_runs_where_its_caller_is(plain_node: Node, pod_ns, tmp_path:
         assert [path.name for path in leases.iterdir()] == ["c1"]
         assert call(plain_node, "DEL", "c1", pod_ns.path, **ipam).ok
         assert list(leases.iterdir()) == []
+        assert plain_node.metrics()["calico_cni_declined_total"] == 2, "the callers ran it themselves"
     assert not plain_node.leftovers()
