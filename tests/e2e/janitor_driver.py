@@ -1,0 +1,35 @@
+"""One janitor in a process of its own, hastier than any real one, and told to stop by its pid only.
+
+janitor_driver.py NODE     the datastore and Kubernetes come from the environment, as calico-node's do
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from cni_calico.datastore.election import Terms
+from cni_calico.nodeagent.janitor import Habits, Janitor, Tally, make_election
+from cni_calico.nodeagent.open import open_context
+
+HASTE = Habits(
+    Terms(lasts_s=3.0, renew_s=0.5, look_s=0.5), 2.0, per_second=50.0, look_s=0.2, settings_s=30.0, again_s=1.0
+)
+
+
+def main() -> None:
+    stopping = threading.Event()
+    context = open_context(os.environ, "janitor", stopping.wait).context
+    tally = Tally()
+    janitor = Janitor(context, make_election(context, sys.argv[1], HASTE.terms), tally, HASTE)
+    threading.Thread(target=janitor.run, args=(stopping,), daemon=True).start()
+    said = False
+    while os.getppid() > 1 and not stopping.wait(0.02):  # the test that started it is gone
+        if tally.is_leader != said:
+            said = tally.is_leader
+            print("leader" if said else "stands by", flush=True)
+
+
+if __name__ == "__main__":
+    main()

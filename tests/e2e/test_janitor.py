@@ -1,0 +1,373 @@
+"""Janitors in processes of their own, on a real etcd and on a real API server with the rights of the manifests: what
+nodes and pods left goes, whoever of them is killed, and what somebody has stays.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.datastore.client import Datastore, Write
+from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
+from cni_calico.deadline import Deadline
+from cni_calico.ipam.allocator import Allocator, AssignRequest
+from cni_calico.model.codec import encode, new_metadata
+from cni_calico.model.keys import AffinityList, BlockList, HandleList, ResourceKey, ResourceList
+from cni_calico.model.resources import IPPool, Resource, WorkloadEndpoint
+from tests.contract.etcd_process import etcd_binary, single
+from tests.e2e.kube import NODE_USER, Cluster, shared_cluster
+from tests.e2e.test_kubernetes_manifests import RBAC, documents, used
+from tests.netns.namespaces import until
+
+NOW = "2026-11-20T12:06:00Z"
+SPACE = "space"
+
+
+def soon() -> Deadline:
+    return Deadline.after(20)
+
+
+class Process:
+    """A janitor. ``leads`` follows what it says."""
+
+    def __init__(self, name: str, environ: dict[str, str], directory: Path) -> None:
+        own = {f"CALICO_{n}_DIR": str(directory / name / n.lower()) for n in ("RUN", "STATE", "LOG")}
+        self.log = directory / f"{name}.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.e2e.janitor_driver", name],
+                env={**os.environ, **environ, **own, "NODENAME": name, "CALICO_DISABLE_FILE_LOGGING": "true"},
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self.leads = False
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.leads = line.strip() == "leader"
+        self.leads = False
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.process.send_signal(number)
+        self.process.wait(10)
+        self.leads = False
+
+
+class Field:
+    """A cluster as an administrator, the kubelets and the CNI plugins change it."""
+
+    store: Datastore
+    environ: dict[str, str]
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.processes: list[Process] = []
+
+    def start(self, name: str) -> Process:
+        self.processes.append(Process(name, self.environ, self.directory))
+        return self.processes[-1]
+
+    def leader(self) -> Process:
+        found: list[Process] = until(lambda: [p for p in self.processes if p.leads], f"a leader: {self.logs()}", 40)
+        assert len(found) == 1
+        return found[0]
+
+    def logs(self) -> str:
+        return "".join(p.log.read_text()[-1500:] for p in self.processes)
+
+    def pool(self) -> None:
+        pool = IPPool(new_metadata("p", uid="u", now=NOW), ip_network("10.65.0.0/16"), 26)
+        self.store.commit([Write.put(ResourceKey("IPPool", "p"), encode(pool))], soon())
+
+    def allocate(self, handle: str, node: str, use: str = "Workload", **attributes: str) -> Any:
+        request = AssignRequest(node=node, handle_id=handle, attributes={"node": node, **attributes}, num4=1, use=use)
+        return Allocator(self.store).assign(request, soon())[0].address
+
+    def held(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for item in self.store.list(BlockList(), soon()).items:
+            for index in item.value["allocations"]:
+                if index is not None:
+                    handle = item.value["attributes"][index]["handle_id"]
+                    found[handle] = found.get(handle, 0) + 1
+        return found
+
+    def handles(self) -> set[str]:
+        return {item.key.handle_id for item in self.store.list(HandleList(), soon()).items}  # type: ignore[union-attr]
+
+    def owners(self) -> set[str]:
+        return {item.key.node for item in self.store.list(AffinityList(), soon()).items}  # type: ignore[union-attr]
+
+    def create_node(self, name: str) -> None:
+        raise NotImplementedError
+
+    def delete_node(self, name: str) -> None:
+        raise NotImplementedError
+
+    def populate(self) -> None:
+        """Two nodes, one of which goes, with tunnels; containers that are no pods."""
+        self.pool()
+        for name in ("stays", "goes"):
+            self.create_node(name)
+            self.allocate(f"vxlan-tunnel-addr-{name}", name, "Tunnel", type="vxlanTunnelAddress")
+        self.allocate("net.podman", "stays")
+        self.allocate("net.bare", "elsewhere")
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.process.poll() is None:
+                process.kill()
+        self.store.close()
+
+
+class EtcdField(Field):
+    def __init__(self, url: str, directory: Path) -> None:
+        super().__init__(directory)
+        self.store = EtcdStore(EtcdConfig(endpoints=(url,)))
+        self.environ = {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": url}
+
+    def create_node(self, name: str) -> None:
+        node = Resource("Node", new_metadata(name, uid="u", now=NOW))
+        self.store.commit([Write.put(ResourceKey("Node", name), encode(node))], soon())
+
+    def delete_node(self, name: str) -> None:
+        self.store.commit([Write.remove(ResourceKey("Node", name))], soon())
+
+
+class KubeField(Field):
+    """With the role of calico-node and no other."""
+
+    def __init__(self, kube: Cluster, directory: Path, datastore: dict[str, str] | None = None) -> None:
+        super().__init__(directory)
+        self.kube = kube
+        self.environ = {
+            "DATASTORE_TYPE": "kubernetes",
+            "KUBECONFIG": kube.kubeconfig("node-token"),
+            **(datastore or {}),
+        }
+        self.store = kube.store()
+
+    def create_node(self, name: str) -> None:
+        self.kube.create_node(name)
+
+    def delete_node(self, name: str) -> None:
+        self.kube.request("DELETE", f"/api/v1/nodes/{name}")
+
+    def add(self, pod: str, node: str, container: str) -> Any:
+        """As the CNI plugin does it: an address, then the pod's annotations."""
+        address = self.allocate(f"k8s-pod-network.{container}", node, namespace=SPACE, pod=pod)
+        annotations = {"podIP": f"{address}/32", "podIPs": f"{address}/32", "containerID": container}
+        metadata = {"annotations": {f"cni.projectcalico.org/{k}": v for k, v in annotations.items()}}
+        path = f"/api/v1/namespaces/{SPACE}/pods/{pod}/status"
+        content = "application/merge-patch+json"
+        self.kube.request("PATCH", path, {"metadata": metadata}, content_type=content)
+        return address
+
+    def run_pod(self, name: str, node: str, container: str) -> Any:
+        self.kube.create_pod(SPACE, name, node)
+        return self.add(name, node, container)
+
+    def delete_pod(self, name: str) -> None:
+        self.kube.delete_pod(self.kube.read_pod(SPACE, name))
+
+
+@pytest.fixture
+def etcd_field(tmp_path: Path) -> Iterator[EtcdField]:
+    if etcd_binary() is None:
+        pytest.skip("needs etcd: run tests/setup/build-go-tools.sh")
+    with single() as cluster:
+        field = EtcdField(cluster.urls[0], tmp_path)
+        try:
+            yield field
+        finally:
+            field.close()
+
+
+@pytest.fixture
+def rights() -> Iterator[Cluster]:
+    """An API server with nothing in it but the roles of calico-node."""
+    kube = shared_cluster()
+    kube.empty()
+    kube.ensure_namespace(SPACE)
+    kube.ensure_namespace("kube-system")
+    with ExitStack() as undo:
+        for document in documents("calico.yaml", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
+            metadata, kind = document["metadata"], document["kind"].lower() + "s"
+            if metadata["name"] == "calico-node":
+                path = (
+                    f"{RBAC}/namespaces/{metadata['namespace']}/{kind}" if "namespace" in metadata else f"{RBAC}/{kind}"
+                )
+                kube.ensure(path, document)
+                undo.callback(kube.request, "DELETE", f"{path}/calico-node")
+        yield kube
+        kube.empty()
+
+
+@pytest.fixture
+def kube_field(rights: Cluster, tmp_path: Path) -> Iterator[KubeField]:
+    field = KubeField(rights, tmp_path)
+    try:
+        yield field
+    finally:
+        field.close()
+
+
+def require_stays(field: Field, *handles: str) -> None:
+    assert {"net.podman", "net.bare", "vxlan-tunnel-addr-stays", *handles} <= set(field.held()), field.logs()
+
+
+@pytest.mark.etcd
+def test_on_etcd_a_nodes_leavings_go_whoever_is_killed(etcd_field: EtcdField) -> None:
+    field = etcd_field
+    field.populate()
+    for name in ("one", "two", "three"):
+        field.start(name)
+    first = field.leader()
+    field.delete_node("goes")
+    until(lambda: "vxlan-tunnel-addr-goes" not in field.held(), f"released: {field.logs()}", 40)
+    until(lambda: "goes" not in field.owners(), f"its block: {field.logs()}", 40)
+    first.kill()
+    field.create_node("goes-too")
+    field.allocate("vxlan-tunnel-addr-goes-too", "goes-too", "Tunnel", type="vxlanTunnelAddress")
+    field.delete_node("goes-too")
+    second = field.leader()
+    assert second is not first
+    until(lambda: "goes-too" not in field.owners(), f"by another: {field.logs()}", 40)
+    assert {h for h in field.handles() if h.startswith("vxlan")} == {"vxlan-tunnel-addr-stays"}
+    require_stays(field)
+    second.kill(signal.SIGTERM)  # no handler: as good as killed; the third follows when its lease is over
+    assert field.leader() not in (first, second)
+
+
+@pytest.mark.etcd
+def test_on_etcd_a_holder_that_slept_through_its_lease_writes_nothing(etcd_field: EtcdField) -> None:
+    """Stopped in the middle, followed by another, woken up: it stands by, and nothing live is touched."""
+    field = etcd_field
+    field.populate()
+    first, _ = field.start("one"), field.start("two")
+    until(lambda: first.leads or field.leader(), "one of them", 40)
+    first = field.leader()
+    first.process.send_signal(signal.SIGSTOP)
+    first.leads = False
+    second = field.leader()
+    assert second is not first
+    field.delete_node("goes")
+    until(lambda: "goes" not in field.owners(), f"by the second: {field.logs()}", 40)
+    first.process.send_signal(signal.SIGCONT)
+    until(lambda: "another agent may look after" in first.log.read_text(), f"it stands by: {field.logs()}", 40)
+    assert second.leads and first.process.poll() is None
+    require_stays(field)
+
+
+@pytest.mark.kubernetes
+def test_on_kubernetes_pods_and_nodes_that_are_gone(kube_field: KubeField) -> None:
+    field, kube = kube_field, kube_field.kube
+    since = len(kube.audited())
+    field.populate()
+    field.run_pod("dies", "stays", "c0ffee01")
+    kept = {"k8s-pod-network.c0ffee02", "k8s-pod-network.c0ffee03", "k8s-pod-network.c0ffee05"}
+    field.run_pod("lives", "stays", "c0ffee02")
+    field.run_pod("completes", "stays", "c0ffee03")
+    field.run_pod("again-0", "goes", "c0ffee04")  # a StatefulSet's: it comes back on the other node
+    path = f"/api/v1/namespaces/{SPACE}/pods/completes/status"
+    content = "application/merge-patch+json"
+    kube.request("PATCH", path, {"status": {"phase": "Succeeded"}}, content_type=content)
+    first = field.start("one")
+    field.leader()
+    field.start("two")
+    field.delete_pod("dies")
+    field.delete_pod("again-0")
+    field.run_pod("again-0", "stays", "c0ffee05")
+    field.delete_node("goes")
+    until(lambda: "k8s-pod-network.c0ffee01" not in field.held(), f"the dead pod's: {field.logs()}", 40)
+    until(lambda: "k8s-pod-network.c0ffee04" not in field.held(), f"the one before: {field.logs()}", 40)
+    until(lambda: "goes" not in field.owners(), f"the node's block: {field.logs()}", 40)
+    assert kept <= set(field.held())
+    first.kill()
+    field.delete_pod("lives")
+    second = field.leader()
+    assert second is not first
+    until(lambda: "k8s-pod-network.c0ffee02" not in field.held(), f"by another: {field.logs()}", 40)
+    require_stays(field, "k8s-pod-network.c0ffee03", "k8s-pod-network.c0ffee05")
+    assert field.handles() <= set(field.held()), "a handle holds nothing"
+    requests, refused = used(kube, NODE_USER, since)
+    assert not refused
+    assert {
+        ("get", "leases"),
+        ("create", "leases"),
+        ("update", "leases"),
+        ("get", "pods"),
+        ("list", "pods"),
+        ("watch", "pods"),
+        ("watch", "ipamhandles"),
+        ("get", "kubecontrollersconfigurations"),
+    } <= requests
+
+
+@pytest.mark.kubernetes
+@pytest.mark.slow
+def test_on_kubernetes_a_quiet_cluster_costs_no_lists(kube_field: KubeField) -> None:
+    """Who stands by only looks at the lease; who leads follows watches."""
+    field, kube = kube_field, kube_field.kube
+    field.populate()
+    for number in range(20):
+        field.run_pod(f"p{number}", "stays", f"c0ffee{number:02}")
+    field.start("one")
+    field.leader()
+    field.start("two")
+    until(lambda: ("watch", "ipamhandles") in used(kube, NODE_USER, 0)[0], "its watches", 30)
+    select.select((), (), (), 3.0)  # what the start brought is over when the lease has been renewed some times
+    since, end = len(kube.audited()), time.monotonic() + 6
+    until(lambda: time.monotonic() > end, "a while", 20)
+    requests, _ = used(kube, NODE_USER, since)
+    assert requests <= {("get", "leases"), ("update", "leases"), ("get", "kubecontrollersconfigurations")}, requests
+    assert len(field.held()) == 24
+
+
+@pytest.mark.kubernetes
+@pytest.mark.etcd
+def test_etcd_beside_kubernetes_a_pods_endpoint_goes_with_it(rights: Cluster, tmp_path: Path) -> None:
+    """The datastore is etcd, pods are Kubernetes': endpoints and addresses of those that are gone."""
+    with single() as cluster:
+        environ = {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": cluster.urls[0]}
+        field = KubeField(rights, tmp_path, environ)
+        field.store.close()
+        field.store = EtcdStore(EtcdConfig(endpoints=(cluster.urls[0],)))
+        try:
+            field.pool()
+            for pod, container in (("dies", "c0ffee01"), ("lives", "c0ffee02")):
+                rights.create_pod(SPACE, pod, "kube-1")
+                address = field.allocate(f"net.{container}", "n1", namespace=SPACE, pod=pod)
+                key = ResourceKey("WorkloadEndpoint", f"n1-k8s-{pod}-eth0", SPACE)
+                metadata = new_metadata(key.name, namespace=SPACE, uid="u", now=NOW)
+                networks = (ip_network(address),)
+                endpoint = WorkloadEndpoint(
+                    metadata, "k8s", "n1", "eth0", f"cali{pod}", container_id=container, pod=pod, ip_networks=networks
+                )
+                field.store.commit([Write.create(key, encode(endpoint))], soon())
+            node = Resource("Node", new_metadata("n1", uid="u", now=NOW))
+            field.store.commit([Write.put(ResourceKey("Node", "n1"), encode(node))], soon())
+            field.start("n1")
+            field.leader()
+            field.delete_pod("dies")
+            until(lambda: set(field.held()) == {"net.c0ffee02"}, f"released: {field.logs()}", 40)
+            endpoints = field.store.list(ResourceList("WorkloadEndpoint"), soon()).items
+            assert [item.key.name for item in endpoints] == ["n1-k8s-lives-eth0"]  # type: ignore[union-attr]
+        finally:
+            field.close()
