@@ -27,6 +27,7 @@ from cni_calico.plugin.differences import Difference
 from cni_calico.plugin.endpoints import Recorded, read_recorded
 from cni_calico.plugin.mtu import read_mtu
 from cni_calico.plugin.plan import PodPlan
+from cni_calico.plugin.pods import read_addresses_past_ipam
 
 
 def check(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
@@ -190,6 +191,8 @@ def _ipam_differences(
         return  # the addresses are those of the network whose endpoint this one has joined
     allocator = services.allocator(conf.datastore)
     held = {item.address for handle in attachment.handle_ids for item in allocator.addresses_of(handle, deadline)}
-    for address in plan.addresses:
-        if address not in held:
+    missing = [address for address in plan.addresses if address not in held]
+    past_ipam = read_addresses_past_ipam(call, conf, services, attachment, recorded.stored, deadline) if missing else ()
+    for address in missing:
+        if address not in past_ipam:
             yield Difference("datastore", "allocation", str(address), f"handle {attachment.handle_id}", "")

@@ -91,6 +91,20 @@ def _read_facts(
     return PodFacts(request, endpoint, str((pod.get("metadata") or {}).get("generateName") or ""))
 
 
+def read_addresses_past_ipam(
+    call: Call,
+    conf: NetConf,
+    services: Services,
+    attachment: Attachment,
+    stored: Versioned | None,
+    deadline: Deadline,
+) -> tuple[Address, ...]:
+    """The addresses that the pod has by ``ipAddrsNoIpam``. Raises as ``read_facts`` does."""
+    if not conf.ip_addrs_no_ipam or not reads_pod(attachment, conf):
+        return ()
+    return _read_facts(call, conf, services, attachment, stored, deadline).request.addresses_no_ipam
+
+
 def _require_pod(pod: Mapping[str, Any] | None, call: Call) -> Mapping[str, Any]:
     from cni_calico.datastore.kubernetes_objects import is_pod
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +31,24 @@ KINDS = [
 ]
 
 
-@pytest.fixture(params=KINDS)
-def node(request: pytest.FixtureRequest, kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
-    """Pods of Kubernetes; the records are there too, or in another datastore beside it."""
-    kind, _, served = request.param.partition(" ")
+@contextmanager
+def node_on(kind: str, kube: Cluster, host: Namespace, root: Path) -> Iterator[KubeNode]:
+    """Pods of Kubernetes; the records are there too, or in another datastore beside it; with a server or without."""
+    store, _, served = kind.partition(" ")
     with ExitStack() as undo:
-        config = {"local": DatastoreConfig("local", path=str(tmp_path / "datastore.db")), "etcd": ETCD}.get(kind)
-        if kind == "etcd":
-            undo.enter_context(etcd_in(host_ns, tmp_path))
-        made = undo.enter_context(kube_node(kube, host_ns, tmp_path, config))
-        made.forks = undo.enter_context(forks_in(host_ns)) if kind == "etcd" else None
+        config = {"local": DatastoreConfig("local", path=str(root / "datastore.db")), "etcd": ETCD}.get(store)
+        if store == "etcd":
+            undo.enter_context(etcd_in(host, root))
+        made = undo.enter_context(kube_node(kube, host, root, config))
+        made.forks = undo.enter_context(forks_in(host)) if store != "local" else None
         if served:
             undo.enter_context(made.server())
+        yield made
+
+
+@pytest.fixture(params=KINDS)
+def node(request: pytest.FixtureRequest, kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
+    with node_on(request.param, kube, host_ns, tmp_path) as made:
         yield made
 
 
