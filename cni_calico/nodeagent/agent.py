@@ -79,7 +79,8 @@ class Agent:
         """Until ``stopping``. Raises KernelError when the kernel cannot be listened to."""
         settings = self._context.settings
         self._monitor = Monitor()
-        sources = Sources(self._context.store, self.node, self._monitor.wake)
+        store, use_pod_cidr = self._context.store, settings.use_pod_cidr
+        sources = Sources(store, self.node, self._monitor.wake, use_pod_cidr=use_pod_cidr)
         applier = Applier(self._log, self._context.files, f"{settings.state_dir}/mtu", time.monotonic)
         start_counting(self._context, self._count_policies, stopping)
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +20,16 @@ from cni_calico.errors import CalicoError, CorruptRecord
 from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.model.codec import decode_affinity, decode_resource
 from cni_calico.model.keys import AffinityKey, AffinityList, Key, ListKey, ResourceKey, ResourceList
-from cni_calico.model.resources import Affinity, Resource
+from cni_calico.model.resources import Affinity, Node, Resource
 from cni_calico.nodeagent.bgp_kubernetes import NAMESPACE, Secrets, Services
-from cni_calico.nodeagent.bird.cluster import BgpEnvironment, BgpSnapshot, HostInterface, build_snapshot, select_blocks
+from cni_calico.nodeagent.bird.cluster import (
+    BgpEnvironment,
+    BgpSnapshot,
+    HostInterface,
+    LocalBlock,
+    build_snapshot,
+    select_blocks,
+)
 from cni_calico.nodeagent.bird.configuration import parse_configuration
 from cni_calico.nodeagent.bird.controller import REFUSAL, BirdController
 from cni_calico.nodeagent.bird.findings import NOTE, Problem
@@ -32,7 +39,7 @@ from cni_calico.nodeagent.bird.render import render_bird_config
 from cni_calico.nodeagent.bird.services import Service
 from cni_calico.nodeagent.bird.values import SecretRef
 from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.snapshot import Snapshot
+from cni_calico.nodeagent.snapshot import Snapshot, select_pod_cidrs
 
 APPLY_S = 20.0
 RETRY_S, LAST_RETRY_S = 2.0, 30.0
@@ -191,7 +198,7 @@ class BgpKeeper:
             self._node,
             nodes=snapshot.nodes.values(),
             pools=snapshot.pools,
-            blocks=select_blocks(((k, v) for k, v in affinities.items() if isinstance(k, AffinityKey)), self._node),
+            blocks=self._own_blocks(affinities, snapshot.own),
             configurations=configurations.values(),
             peers=peers.values(),
             filters=filters.values(),
@@ -203,6 +210,13 @@ class BgpKeeper:
         )
         lost = [Problem(f"BGPPeer {name}", "cannot be read; left out") for name in self._unreadable_names("BGPPeer")]
         return replace(built, problems=(*built.problems, *lost, *no_secrets, *no_services))
+
+    def _own_blocks(self, affinities: Mapping[Key, Affinity], own: Node | None) -> tuple[LocalBlock, ...]:
+        """With host-local IPAM the node's pod CIDRs take the place of blocks."""
+        blocks = select_blocks(((k, v) for k, v in affinities.items() if isinstance(k, AffinityKey)), self._node)
+        if own is None or not self._context.settings.use_pod_cidr:
+            return blocks
+        return blocks + tuple(LocalBlock(cidr, confirmed=True) for cidr in select_pod_cidrs(own))
 
     def _unreadable_names(self, kind: str) -> list[str]:
         cache = self._caches[_KINDS.index(kind)]

@@ -18,7 +18,7 @@ from cni_calico.nodeagent.completion import announce_shutdown
 from cni_calico.nodeagent.open import Opened, open_context, open_log
 from cni_calico.nodeagent.settings import RUN_DIR, parse_settings
 from cni_calico.nodeagent.startup import run_startup
-from cni_calico.nodeagent.tunnels import allocate_tunnel_addresses
+from cni_calico.nodeagent.tunnels import allocate_tunnel_addresses, read_pod_cidrs
 
 BIRD_S = 2.0
 
@@ -77,10 +77,8 @@ def allocate_once(environ: Mapping[str, str], *, best_effort: bool = False) -> i
     opened = _open(environ, "tunnel-addrs")
     try:
         if opened.context.settings.backend != "none":
-            pod_cidr = None
-            if opened.context.settings.use_pod_cidr and opened.context.kubernetes is not None:
-                pod_cidr = opened.context.kubernetes.read_facts(opened.context.deadline()).pod_cidr_v4
-            allocate_tunnel_addresses(opened.context, opened.node, pod_cidr=pod_cidr)
+            pod_cidrs = read_pod_cidrs(opened.context)
+            allocate_tunnel_addresses(opened.context, opened.node, pod_cidrs=pod_cidrs)
     except CalicoError as e:  # the agent tries it again
         if not best_effort:
             raise

@@ -16,7 +16,7 @@ from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.doubts import Doubt
 from cni_calico.nodeagent.snapshot import Snapshot
 from cni_calico.nodeagent.startup import refresh_addresses
-from cni_calico.nodeagent.tunnels import allocate_tunnel_addresses
+from cni_calico.nodeagent.tunnels import allocate_tunnel_addresses, read_pod_cidrs
 from cni_calico.nodeagent.watch import Sources
 
 TUNNELS_S = 300.0
@@ -82,10 +82,7 @@ class TunnelKeeper:
     def _do(self) -> None:
         if self.context.settings.backend == "none":
             return
-        pod_cidr = None
-        if self.context.settings.use_pod_cidr and self.context.kubernetes is not None:
-            pod_cidr = self.context.kubernetes.read_facts(self.context.deadline()).pod_cidr_v4
-        allocate_tunnel_addresses(self.context, self.node, pod_cidr=pod_cidr)
+        allocate_tunnel_addresses(self.context, self.node, pod_cidrs=read_pod_cidrs(self.context))
 
     def follow(self, snapshot: Snapshot) -> None:
         own = snapshot.own

@@ -6,8 +6,9 @@ routing needs (``BlockRoute``), because there is one per 64 pods of the whole cl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from typing import Any
 
 from cni_calico.model.host import Address, Network
@@ -45,6 +46,23 @@ class Snapshot:
     @property
     def own(self) -> Node | None:
         return self.nodes.get(self.node)
+
+
+def select_pod_cidrs(node: Node) -> tuple[Network, ...]:
+    """The networks that Kubernetes gave to a node for its pods; what is none is passed over."""
+    listed = (node.status or {}).get("podCIDRs")
+    found = []
+    for text in listed if isinstance(listed, (list, tuple)) else ():
+        try:
+            found.append(ip_network(text, strict=False))
+        except ValueError:
+            continue
+    return tuple(found)
+
+
+def pod_cidr_blocks(nodes: Iterable[Node]) -> tuple[BlockRoute, ...]:
+    """Where host-local IPAM gives addresses out of nodes' pod CIDRs, each is routed like a block of its node."""
+    return tuple(BlockRoute(cidr, node.metadata.name) for node in nodes for cidr in select_pod_cidrs(node))
 
 
 def reduce_block(block: Block) -> BlockRoute | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
 from cni_calico.deadline import Deadline
@@ -70,10 +69,10 @@ def select_tunnel_pools(kind: Kind, node: Node, pools: Sequence[IPPool]) -> list
     return found
 
 
-def allocate_tunnel_addresses(context: Context, node: str, *, pod_cidr: IPv4Network | None = None) -> tuple[str, ...]:
+def allocate_tunnel_addresses(context: Context, node: str, *, pod_cidrs: Sequence[Network] = ()) -> tuple[str, ...]:
     """Bring all kinds in order once; what was changed. A kind that fails does not keep the others from it.
 
-    ``pod_cidr`` is the node's when addresses are host-local's (USE_POD_CIDR). Raises DatastoreError, and the last
+    ``pod_cidrs`` are the node's, when addresses are host-local's (USE_POD_CIDR). Raises DatastoreError, and the last
     failure of a kind after all were tried.
     """
     from cni_calico.ipam.allocator import Allocator
@@ -84,13 +83,20 @@ def allocate_tunnel_addresses(context: Context, node: str, *, pod_cidr: IPv4Netw
     failure: CalicoError | None = None
     for kind in KINDS:
         try:
-            changed += _bring_in_order(context, allocator, kind, node, pools, pod_cidr)
+            changed += _bring_in_order(context, allocator, kind, node, pools, pod_cidrs)
         except IPAMError as e:
             context.log.error(f"cannot get the node's {kind.name} tunnel address: {e}")
             failure = e
     if failure is not None:
         raise failure
     return tuple(changed)
+
+
+def read_pod_cidrs(context: Context) -> tuple[Network, ...]:
+    """The node's, where host-local IPAM gives addresses out of them. Raises DatastoreError."""
+    if not context.settings.use_pod_cidr or context.kubernetes is None:
+        return ()
+    return context.kubernetes.read_facts(context.deadline()).pod_cidrs
 
 
 def _read_pools(context: Context) -> Pools:
@@ -112,7 +118,7 @@ def _bring_in_order(
     kind: Kind,
     name: str,
     pools: Pools,
-    pod_cidr: IPv4Network | None,
+    pod_cidrs: Sequence[Network],
 ) -> list[str]:
     deadline = context.deadline()
     stored = context.store.get(key_of(name), deadline)
@@ -122,8 +128,7 @@ def _bring_in_order(
     usable = select_tunnel_pools(kind, node, pools.readable)
     told: Address | None = getattr(node, kind.field)
     if context.settings.use_pod_cidr:
-        wanted = pod_cidr.network_address + 1 if usable and pod_cidr is not None and kind.name == "IPIP" else None
-        return _tell(context, kind, name, wanted) if wanted is not None else []
+        return _tell_static(context, kind, name, told, usable=bool(usable) or not pools.complete, pod_cidrs=pod_cidrs)
     held = [item.address for item in allocator.addresses_of(kind.handle_of(name), deadline)]
     if not pools.complete and (held or told is not None):
         return []
@@ -138,6 +143,17 @@ def _bring_in_order(
     address = _take(allocator, kind, name, told, usable, deadline)
     context.log.info(f"the node's {kind.name} tunnel address is {address}")
     return changed + _tell(context, kind, name, address)
+
+
+def _tell_static(
+    context: Context, kind: Kind, name: str, told: Address | None, *, usable: bool, pod_cidrs: Sequence[Network]
+) -> list[str]:
+    """Addresses that host-local gives to no pod: of the pod CIDR the first for VXLAN, the second for IPIP."""
+    cidr = next((cidr for cidr in pod_cidrs if cidr.version == kind.family), None)
+    if cidr is None:
+        return []
+    wanted = cidr.network_address + (1 if kind.name == "IPIP" else 0) if usable else None
+    return [] if wanted == told else _tell(context, kind, name, wanted)
 
 
 def _in_pools(address: Address, pools: Sequence[IPPool]) -> bool:

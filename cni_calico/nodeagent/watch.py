@@ -17,7 +17,7 @@ from cni_calico.errors import CorruptRecord
 from cni_calico.model.codec import decode_block, decode_endpoint, decode_node, decode_pool, decode_resource
 from cni_calico.model.keys import BlockKey, BlockList, Key, ListKey, ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.resources import IPPool, Node, Resource, WorkloadEndpoint
-from cni_calico.nodeagent.snapshot import BlockRoute, Snapshot, reduce_block
+from cni_calico.nodeagent.snapshot import BlockRoute, Snapshot, pod_cidr_blocks, reduce_block
 
 
 def _node(item: Versioned) -> Node:
@@ -45,10 +45,13 @@ def _present(item: Versioned) -> bool:
 
 
 class Sources:
-    """The caches. ``stop`` ends their threads."""
+    """The caches. ``stop`` ends their threads. ``use_pod_cidr``: nodes' pod CIDRs count as blocks of theirs."""
 
-    def __init__(self, store: Datastore, node: str, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Datastore, node: str, on_change: Callable[[], None], *, use_pod_cidr: bool = False
+    ) -> None:
         self.node = node
+        self._use_pod_cidr = use_pod_cidr
         self._on_change = on_change
         self._corrupt: dict[Key, str] = {}
         self._missing: set[Key] = set()  # those of them of which nothing is known
@@ -115,11 +118,13 @@ class Sources:
     def snapshot(self) -> Snapshot:
         """What is known now; only meaningful once ``synced``."""
         felix = {record.metadata.name: record.spec for record in self._felix.records().values()}
+        nodes = {node.metadata.name: node for node in self._nodes.records().values()}
+        blocks = tuple(block for block in self._blocks.records().values() if block is not None)
         return Snapshot(
             node=self.node,
-            nodes={node.metadata.name: node for node in self._nodes.records().values()},
+            nodes=nodes,
             pools=tuple(sorted(self._pools.records().values(), key=lambda pool: pool.metadata.name)),
-            blocks=tuple(block for block in self._blocks.records().values() if block is not None),
+            blocks=blocks + (pod_cidr_blocks(nodes.values()) if self._use_pod_cidr else ()),
             endpoints=tuple(e for e in self._endpoints.records().values() if e is not None),
             felix_node=felix.get(f"node.{self.node}"),
             felix_default=felix.get("default"),

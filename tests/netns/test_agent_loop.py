@@ -6,7 +6,7 @@ import shlex
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,31 @@ def test_everything_is_made(host: Namespace, agent: Running) -> None:
     assert "masquerade" in nft(host)
     assert (agent.root / "lib" / "mtu").read_text() == "1430"
     assert agent.status()["failed"] == []
+
+
+def test_pod_cidrs_are_routed_like_blocks(host: Namespace, tmp_path: Path) -> None:
+    """Where host-local IPAM gives addresses out of them; a Kubernetes Node tells them so."""
+    store = Store(tmp_path / "pods.db")
+    for number, node in enumerate(NODES.values(), 1):
+        vtep = ip_address(f"10.65.{number}.0")
+        status = {"podCIDRs": [f"10.65.{number}.0/24", f"fd65::{number}:0/112", "of no use"]}
+        store.put(replace(node, status=status, ipv4_vxlan_tunnel=vtep))
+    store.put(*POOLS, workload("w", "calia", "10.65.1.5/32"))
+    with running(host, store, "n1", tmp_path / "n1", USE_POD_CIDR="true"):
+        assert routes(host) == {
+            "10.65.1.0/24": ("blackhole", None, None),
+            "10.65.2.0/24": ("unicast", "10.0.0.2", "eth0"),
+            "10.65.3.0/24": ("unicast", "10.65.3.0", "vxlan.calico"),
+            "fd65::1:0/112": ("blackhole", None, None),
+            "fd65::2:0/112": ("unicast", "fd65::2:0", "vxlan-v6.calico"),
+            "fd65::3:0/112": ("unicast", "fd65::3:0", "vxlan-v6.calico"),
+        }
+        assert "10.65.1.5" in on_workload(host)
+        moved = replace(NODES["n2"], status={"podCIDRs": ["10.65.22.0/24"]})
+        store.put(moved)
+        until(lambda: "10.65.22.0/24" in routes(host) and "10.65.2.0/24" not in routes(host), "another pod CIDR")
+    with running(host, store, "n1", tmp_path / "n2"):  # of no account without host-local
+        until(lambda: routes(host) == {}, "nothing is routed")
 
 
 def test_a_second_pass_changes_nothing(host: Namespace, agent: Running) -> None:

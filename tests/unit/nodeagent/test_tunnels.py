@@ -230,10 +230,15 @@ def test_no_record_of_the_node():
 def test_host_local_addresses():
     world = World(USE_POD_CIDR="true")
     world.pools(IPIP4, VXLAN4)
-    world.run(pod_cidr=ip_network("10.244.1.0/24"))
-    assert world.told() == ("10.244.1.1", None, None)
+    cidrs = (ip_network("10.244.1.0/24"), ip_network("fd44:1::/64"))
+    world.run(pod_cidrs=cidrs)
+    assert world.told() == ("10.244.1.1", "10.244.1.0", None)
     assert world.held() == {}
-    assert world.run() == ()
+    assert world.run(pod_cidrs=cidrs) == () == world.run()
+    world.pools(VXLAN6)
+    world.run(pod_cidrs=cidrs)
+    assert world.told() == (None, None, "fd44:1::")
+    assert world.held() == {}
 
 
 def test_a_pool_that_cannot_be_read_gives_nothing_back():
