@@ -14,7 +14,7 @@ cd "$(dirname "$0")"
 options=(--no-unexpected-skips)
 while [ $# -gt 0 ]; do
   case $1 in
-    --all) options+=(--slow) ;;
+    --all) options+=(--slow); all=1 ;;
     --)
       shift
       break
