@@ -180,8 +180,8 @@ def mount_source(path: str, mountinfo: str) -> str:
 def _copy_executable(source: str, target: str) -> None:
     """A copy under a temporary name, compared, renamed: a running plugin keeps the file it was started from."""
     temporary = f"{os.path.dirname(target)}/.{os.path.basename(target)}.{os.getpid()}.new"
-    faults.before(COPY)
     try:
+        faults.before(COPY)
         data = read_file(source)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o755)
         try:
@@ -195,11 +195,11 @@ def _copy_executable(source: str, target: str) -> None:
         if read_file(temporary) != data:
             raise OSError("the copy differs")
         os.rename(temporary, target)
+        faults.after(COPY)
     except OSError as e:
         if os.path.lexists(temporary):
             os.unlink(temporary)
         raise _failed(f"install {target}", e) from e
-    faults.after(COPY)
 
 
 # -- kubeconfig -------------------------------------------------------------------------------------------------------

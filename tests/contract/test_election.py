@@ -8,13 +8,14 @@ import uuid
 
 import pytest
 
+from cni_calico import faults
 from cni_calico.datastore.client import Write
 from cni_calico.datastore.election import SoleElection, Terms
 from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
 from cni_calico.datastore.etcd_election import EtcdElection
 from cni_calico.datastore.kubernetes_election import KubernetesElection
 from cni_calico.deadline import Deadline
-from cni_calico.errors import LeaseLost
+from cni_calico.errors import DatastoreUnavailable, LeaseLost, OutcomeUnknown
 from cni_calico.model.keys import EverythingList, HandleKey
 from tests.conftest import LAB_CACHE
 from tests.contract.etcd_process import etcd_binary, single
@@ -212,3 +213,22 @@ def test_etcd_refuses_what_a_former_holder_writes(etcd):
 def test_one_host_has_nobody_to_ask():
     election, store = SoleElection(), object()
     assert election.campaign(soon()) and election.remaining_s() == float("inf") and election.fenced(store) is store
+
+
+@pytest.mark.etcd
+@pytest.mark.parametrize(("when", "error"), [("before", DatastoreUnavailable), ("after", OutcomeUnknown)])
+def test_an_election_whose_outcome_is_not_known_is_won_or_lost_the_next_time(etcd, when, error):
+    made = EtcdField(etcd)
+    faults.install(faults.Plan(f"etcd.take-lease:{when}:1:fail"))
+    try:
+        one, other = made.election("one", LONG), made.election("other", LONG)
+        with pytest.raises(DatastoreUnavailable) as caught:
+            one.campaign(soon())
+        assert type(caught.value) is error
+        assert one.campaign(soon()) and not other.campaign(soon())
+        one.resign(soon())
+        assert other.campaign(soon())
+        other.resign(soon())
+    finally:
+        faults.install(None)
+        made.close()

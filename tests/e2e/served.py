@@ -120,6 +120,8 @@ class ForkedServer:
         self.pid = 0
         self._plan = node.root / "plan"
         self._armed = node.root / "armed"
+        self._number = 0
+        self._installed = ""
 
     def start(self) -> None:
         """Return when it accepts connections."""
@@ -149,18 +151,27 @@ class ForkedServer:
             os._exit(status)
 
     def _install(self) -> None:
-        text, _, trace = self._plan.read_text().partition("\n")
+        number, text, trace = self._plan.read_text().split("\n")
+        if number == self._installed:
+            return
+        self._installed = number
         faults.install(faults.Plan(text, trace=trace) if text or trace else None)
         self._armed.touch()
 
     def arm(self, plan: str, trace: str = "") -> bool:
         """False for a server that is dead, or dying of what was armed before."""
         self._armed.unlink(missing_ok=True)
-        self._plan.write_text(f"{plan}\n{trace}")
-        if self.alive():
-            os.kill(self.pid, signal.SIGUSR1)
-            until(lambda: self._armed.exists() or not self.alive(), "the plan is installed")
+        self._number += 1
+        self._plan.write_text(f"{self._number}\n{plan}\n{trace}")
+        until(self._is_armed, "the plan is installed")
         return self.alive()
+
+    def _is_armed(self) -> bool:
+        """Ask again and again: a signal between two waits of Python's main thread is only seen with the next one."""
+        if self.alive() and not self._armed.exists():
+            os.kill(self.pid, signal.SIGUSR1)
+            return False
+        return True
 
     def alive(self) -> bool:
         if not self.pid:

@@ -3,7 +3,7 @@
 import pytest
 
 from cni_calico import faults
-from cni_calico.ctl.files import RENAME, WRITE, write_file
+from cni_calico.ctl.files import write_file
 from cni_calico.errors import CalicoError
 
 
@@ -18,7 +18,12 @@ def test_written_for_its_owner_only(tmp_path):
 
 @pytest.mark.parametrize(
     ("point", "when", "left"),
-    [(WRITE, "before", "old"), (WRITE, "after", "old"), (RENAME, "before", "old"), (RENAME, "after", "new")],
+    [
+        ("ctl.write-file", "before", "old"),
+        ("ctl.write-file", "after", "old"),
+        ("ctl.rename-file", "before", "old"),
+        ("ctl.rename-file", "after", "new"),
+    ],
 )
 def test_every_fault(tmp_path, point, when, left):
     path = tmp_path / "report"

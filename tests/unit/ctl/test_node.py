@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from cni_calico import faults
 from cni_calico.ctl.main import run
 from cni_calico.ctl.node_status import render_agent, render_bird, render_family, render_span
-from cni_calico.ctl.redaction import redact
+from cni_calico.ctl.redaction import redact, secrets_in
 from cni_calico.nodeagent.bird.status import BirdStatus, PeerStatus
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -78,7 +79,8 @@ def test_spans(seconds, text):
         '{"client-key-data":"s3cret"}',
         "ETCD_PASSWORD=s3cret",
         "    token: s3cret",
-        "    token: 's3cret and more'",
+        "    token: 's3cret and s3cret'",
+        r'password = "a\"b and s3cret"',
         "Authorization: Bearer s3cret",
         "curl -H 'Bearer s3cret'",
         "https://admin:s3cret@10.0.0.1:2379",
@@ -106,6 +108,30 @@ def test_what_is_no_secret_stays(text):
     assert redact(text) == text
 
 
+@pytest.mark.parametrize(
+    ("configuration", "secrets"),
+    [
+        ('protocol bgp a { password "s3cret"; }', {"s3cret"}),
+        ('{"k8s_auth_token": "abc.def", "etcd_key_file": "/etc/key"}', {"abc.def"}),
+        ("ETCD_PASSWORD=two words\nETCD_KEY_FILE=/k", {"two words"}),
+        ("ETCD_ENDPOINTS=https://admin:s3cret@10.0.0.1:2379", {"s3cret"}),
+        ("users:\n- user:\n    token: eyJhbGciOi.x\n", {"eyJhbGciOi.x"}),
+        ("    token: 'it is quoted'", {"it is quoted"}),
+        (r'password "a\"b1"', {r"a\"b1", 'a"b1'}),
+        ("CALICO_MANAGE_CNI=true\nsecretKeyRef: {name: bgp-secrets, key: rack}\npassword=no\ntoken: true", set()),
+    ],
+)
+def test_the_secrets_in_a_configuration(configuration, secrets):
+    assert secrets_in(configuration) == secrets
+
+
+def test_a_known_secret_is_hidden_wherever_it_stands():
+    text = "refused s3cret!\ndata: czNjcmV0, czNjcmV0Og==\nnothing\nETCD_PASSWORD=two words\n"
+    hidden = redact(text, {"s3cret", "two words"})
+    assert "s3cret" not in hidden and "czNjcmV0," not in hidden and "words" not in hidden
+    assert "nothing" in hidden
+
+
 def test_diags_of_a_host_where_nothing_runs(tmp_path: pathlib.Path, capsys):
     for name in ("log/cni", "bird", "run"):
         (tmp_path / name).mkdir(parents=True)
@@ -131,6 +157,18 @@ def test_diags_of_a_host_where_nothing_runs(tmp_path: pathlib.Path, capsys):
     assert not any("s3cret" in text for text in texts.values())
     assert run(["node", "diags", "-o", str(target)], environ) == 1  # never over a file that is there
     assert "File exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_no_half_archive_is_left(tmp_path: pathlib.Path, capsys, when: str):
+    target = tmp_path / "diags.tar.gz"
+    faults.install(faults.Plan(f"ctl.write-archive:{when}:1:fail"))
+    try:
+        assert run(["node", "diags", "-o", str(target)], {"CALICO_RUN_DIR": f"{tmp_path}/run"}) == 1
+    finally:
+        faults.install(None)
+    assert f"cannot write {target}" in capsys.readouterr().err
+    assert not target.exists()
 
 
 def test_status_where_nothing_runs(tmp_path, capsys):

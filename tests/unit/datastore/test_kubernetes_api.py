@@ -165,16 +165,42 @@ def test_a_conflict_after_a_server_error_may_be_our_own_write() -> None:
             store.commit([Write.create(HANDLE, {"block": {}, "deleted": False})], Deadline.after(SOON))
 
 
-def test_injected_faults_mean_what_real_ones_mean() -> None:
-    for when, error, seen in (("before", DatastoreUnavailable, 0), ("after", OutcomeUnknown, 1)):
-        with scripted((201, {})) as server:
-            faults.install(faults.Plan(f"kubernetes.create:{when}:1:fail"))
-            try:
-                with pytest.raises(DatastoreUnavailable) as e:
-                    post(server)
-            finally:
-                faults.install(None)
-            assert type(e.value) is error and len(server.requests) == seen
+WRITES = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+@pytest.mark.parametrize("method", WRITES)
+@pytest.mark.parametrize(("when", "error", "seen"), [("before", DatastoreUnavailable, 0), ("after", OutcomeUnknown, 1)])
+def test_injected_faults_mean_what_real_ones_mean(method: str, when: str, error: type[Exception], seen: int) -> None:
+    with scripted((201, {})) as server:
+        faults.install(faults.Plan(f"kubernetes.{WRITES[method]}:{when}:1:fail"))
+        try:
+            with pytest.raises(DatastoreUnavailable) as e:
+                api_of(server).request(method, "/x", Deadline.after(SOON), "write x", body={"a": 1})
+        finally:
+            faults.install(None)
+        assert type(e.value) is error and len(server.requests) == seen
+
+
+@pytest.mark.parametrize("point", ["kubernetes.read", "kubernetes.watch"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_read_that_fails_is_unavailable(point: str, when: str) -> None:
+    steps = [(200, {}), (200, {})] if point == "kubernetes.read" else [[b"{}"]]
+    with scripted(*steps) as server:
+        api = api_of(server)
+        faults.install(lambda at, moment: _fail_at(point, when, at, moment))
+        try:
+            with pytest.raises(DatastoreUnavailable):
+                if point == "kubernetes.read":
+                    api.get("/x", Deadline.after(SOON), "read x")
+                else:
+                    api.stream("/x?watch=1", Deadline.after(SOON), "watch x").close()
+        finally:
+            faults.install(None)
+
+
+def _fail_at(point: str, when: str, at: str, moment: str) -> None:
+    if (at, moment) == (point, when):
+        raise faults.Injected(point, when)
 
 
 # -- credentials ------------------------------------------------------------------------------------------------------
