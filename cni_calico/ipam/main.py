@@ -17,9 +17,17 @@ def _load() -> Serve:
     return serve
 
 
+def _upgrade(stdin: bytes) -> int:
+    import os
+
+    from cni_calico.ipam.upgrade import run_upgrade
+
+    return run_upgrade(os.environ)
+
+
 def main() -> int:
     """Serve one CNI IPAM call described by the environment and stdin; the exit status."""
-    return run("calico-ipam", sys.argv[1:], _load)
+    return run("calico-ipam", sys.argv[1:], _load, {"-upgrade": _upgrade})
 
 
 if __name__ == "__main__":

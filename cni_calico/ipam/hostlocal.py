@@ -1,0 +1,88 @@
+"""PURE: what host-local wrote down, as allocations of ours.
+
+Rule: a file named by an address holds the container's ID in its first line; whatever is no such file is named and left
+alone. Who a container is comes from its pod's address, where there is a pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from cni_calico.names import handle_id
+
+Address = IPv4Address | IPv6Address
+
+LOCK = "lock"
+LAST_RESERVED = "last_reserved_ip"
+INTERFACES = "cali"
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One file. ``container_id`` is "" when it says nothing."""
+
+    file: str
+    address: Address
+    container_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """An address to allocate under ``handle_id``; ``reservation`` is removed afterwards."""
+
+    reservation: Reservation
+    handle_id: str
+    attributes: Mapping[str, str]
+
+
+def parse_reservation(file: str, content: bytes) -> Reservation | None:
+    """None for a file that is no reservation."""
+    try:
+        address = ip_address(file)
+    except ValueError:
+        return None
+    lines = content.decode("utf-8", "replace").splitlines()
+    return Reservation(file, address, lines[0].strip() if lines else "")
+
+
+def is_bookkeeping(file: str) -> bool:
+    """What host-local keeps beside reservations, and needs no more."""
+    return file == LOCK or file.startswith(LAST_RESERVED)
+
+
+def plan_migration(
+    reservation: Reservation,
+    network: str,
+    node: str,
+    pods: Mapping[Address, tuple[str, str]] | None,
+    routed: Iterable[Address],
+) -> Migration | None:
+    """None when the address is nobody's any more: no pod has it and no workload's interface.
+
+    ``pods`` is (namespace, name) by address, None where there is no Kubernetes: then every reservation counts.
+    """
+    if not reservation.container_id:
+        return None
+    handle, attributes = handle_id(network, reservation.container_id), {"node": node}
+    if pods is not None and reservation.address in pods:
+        namespace, pod = pods[reservation.address]
+        return Migration(reservation, handle, {**attributes, "namespace": namespace, "pod": pod})
+    if pods is None or reservation.address in routed:
+        return Migration(reservation, handle, attributes)
+    return None
+
+
+def parse_routes(v4: str, v6: str) -> frozenset[Address]:
+    """The addresses that the host routes to a workload's interface, out of /proc/net/route and /proc/net/ipv6_route."""
+    found: set[Address] = set()
+    for line in v4.splitlines():
+        fields = line.split()
+        if len(fields) > 7 and fields[0].startswith(INTERFACES) and fields[7] == "FFFFFFFF":
+            found.add(IPv4Address(bytes.fromhex(fields[1])[::-1]))
+    for line in v6.splitlines():
+        fields = line.split()
+        if len(fields) > 9 and fields[9].startswith(INTERFACES) and fields[1] == "80":
+            found.add(IPv6Address(bytes.fromhex(fields[0])))
+    return frozenset(found)
