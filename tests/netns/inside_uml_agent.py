@@ -50,7 +50,7 @@ def test_every_pod_reaches_every_other(cluster: Cluster, request: pytest.Fixture
     until(lambda: pod.can_ping(other), "the tunnel is repaired", 60)
 
 
-@pytest.mark.parametrize("cluster", ["bird-cross", "agent-always"], indirect=True)
+@pytest.mark.parametrize("cluster", ["bird-cross"], indirect=True)
 def test_nodes_change(cluster: Cluster) -> None:
     """One comes, one goes, one gets another name, one another address; the others' pods follow."""
     cluster.start("n4", "1", 4).until_ready()

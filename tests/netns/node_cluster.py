@@ -124,6 +124,7 @@ def start_cluster(
     made.store.put(*records)
     for number, (name, subnet) in enumerate(SUBNETS.items(), 1):
         made.start(name, subnet, number)
+    lab.stack.callback(lambda: [node.ask_to_end() for node in made.nodes.values()])
     for node in made.nodes.values():
         node.until_ready()
     for name in SUBNETS:

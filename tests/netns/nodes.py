@@ -94,19 +94,24 @@ class Node:
     def log(self) -> str:
         return (self.root / "log.txt").read_text()
 
-    def stop(self, number: int = signal.SIGTERM) -> tuple[int, float]:
+    def stop(self, number: int = signal.SIGTERM, *, patience_s: float = 20) -> tuple[int, float]:
         """(exit status, seconds)"""
         assert self.process is not None
         begun = time.monotonic()
         self.process.send_signal(number)
-        code = self.process.wait(20)
+        code = self.process.wait(patience_s)
         self.process = None
         return code, time.monotonic() - begun
 
-    def end(self) -> None:
-        """Whatever is left of it."""
+    def ask_to_end(self) -> None:
+        """Without waiting for it."""
         if self.process is not None:
-            self.stop()
+            self.process.terminate()
+
+    def end(self) -> None:
+        """Whatever is left of it, however busy the machine is."""
+        if self.process is not None:
+            self.stop(patience_s=120)
 
     def intents(self) -> list[str]:
         """The files of DELs that are still to be carried out."""

@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.etcd
 @pytest.mark.bundle
 @pytest.mark.netns
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 def test_pods_reach_one_another_over_ipip(bundle: Path) -> None:
     assert bundle == ROOT / "dist" / "bin"  # where the other kernel looks for them
     inside = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/netns/inside_uml_agent.py"]
-    run = [ROOT / "tests/setup/uml/uml-run.sh", "-m", "1536", "-t", "1140", "-w", ROOT, "--", *inside]
-    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=1170)
+    run = [ROOT / "tests/setup/uml/uml-run.sh", "-m", "1536", "-t", "1740", "-w", ROOT, "--", *inside]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=1770)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 passed" in done.stdout
+    assert "5 passed" in done.stdout
