@@ -186,6 +186,7 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
     # An address handed out must not be handed out again after a power loss: every commit reaches the disk.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA secure_delete = OFF")
+    connection.execute("PRAGMA cache_size = -256")  # kB, for each connection; the system caches the file anyway
 
 
 def open_connection(path: str, deadline: Deadline) -> sqlite3.Connection:
