@@ -9,13 +9,19 @@ import signal
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cni_calico.model.settings import DatastoreConfig
 from tests.conftest import ROOT
+from tests.e2e.calls import Node, Reply, addresses
 from tests.e2e.kube import CNI_USER, Cluster
+from tests.e2e.test_bundle_install import renamed
+from tests.netns.conftest import MakeNamespace
+from tests.netns.namespaces import Namespace
 
 pytestmark = pytest.mark.bundle
 
@@ -341,6 +347,132 @@ def test_rotated_secrets_are_copied_while_it_stays(host: Host) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_secret_that_the_kubelet_renews(host: Host) -> None:
+    """As it mounts one: links through "..data", which it turns to a new directory in one step."""
+    for number in ("1", "2"):
+        (host.secrets / f"..dir{number}").mkdir()
+        for name in ("etcd-key", "etcd-cert", "etcd-ca"):
+            (host.secrets / f"..dir{number}" / name).write_text(f"{SECRET} {name} {number}")
+    (host.secrets / "..data").symlink_to("..dir1")
+    for name in ("etcd-key", "etcd-cert", "etcd-ca"):
+        (host.secrets / name).symlink_to(f"..data/{name}")
+    process = host.start(SLEEP="true", DATASTORE_TYPE="etcdv3", ETCD_ENDPOINTS="https://e:2379")
+    copied = host.net / "calico-tls"
+
+    def all_are(number: str) -> bool:
+        return all((copied / n).read_text() == f"{SECRET} {n} {number}" for n in ("etcd-key", "etcd-cert", "etcd-ca"))
+
+    try:
+        until(lambda: (host.net / "10-calico.conflist").exists() and all_are("1"), "no configuration")
+        (host.secrets / "..new").symlink_to("..dir2")
+        (host.secrets / "..new").rename(host.secrets / "..data")
+        until(lambda: all_are("2"), "the new secrets are not copied")
+        assert {p.name for p in copied.iterdir()} == {"etcd-key", "etcd-cert", "etcd-ca"}
+    finally:
+        process.terminate()
+        output, _ = process.communicate(timeout=20)
+    assert process.returncode == 0 and SECRET not in output
+
+
+EVERY_VARIABLE = {
+    "CALICO_API_GROUP": "crd.projectcalico.org/v1",
+    "CNI_MTU": "1400",
+    "DATASTORE_TYPE": "etcdv3",
+    "ETCD_DISCOVERY_SRV": "etcd.example",
+    "ETCD_ENDPOINTS": "https://a:2379,https://b:2379",
+    "KUBERNETES_NODE_NAME": "node-9",
+    "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+    "KUBERNETES_SERVICE_PORT": "443",
+    "KUBERNETES_SERVICE_PROTOCOL": "http",
+    "LOG_FILE_MAX_AGE": "1",
+    "LOG_FILE_MAX_COUNT": "2",
+    "LOG_FILE_MAX_SIZE": "3",
+    "LOG_FILE_PATH": "/var/log/x.log",
+    "LOG_LEVEL": "warning",
+    "REQUIRE_MTU_FILE": "true",
+}
+FROM_OTHERS = {
+    "ETCD_KEY_FILE": "/home/net.d/calico-tls/etcd-key",
+    "ETCD_CERT_FILE": "/home/net.d/calico-tls/etcd-cert",
+    "ETCD_CA_CERT_FILE": "/home/net.d/calico-tls/etcd-ca",
+    "KUBECONFIG_FILENAME": "calico-kubeconfig",
+    "KUBECONFIG_FILEPATH": "/home/net.d/calico-kubeconfig",
+    "SERVICEACCOUNT_TOKEN": "",
+}
+
+
+def test_every_variable_reaches_its_place(host: Host, tmp_path: Path) -> None:
+    """All at once, and each different from its default; the documentation names each of them."""
+    names = sorted({**EVERY_VARIABLE, **FROM_OTHERS})
+    template = {
+        "name": "n",
+        "cniVersion": "0.3.1",
+        "plugins": [{"type": "calico", "v": {n: f"__{n}__" for n in names}}],
+    }
+    (tmp_path / "template").write_text(json.dumps(template))
+    (tmp_path / "tls").mkdir()
+    for name in ("etcd-key", "etcd-cert", "etcd-ca"):
+        (tmp_path / "tls" / name).write_text(SECRET)
+    (host.root / "assets").symlink_to(tmp_path / "tls")
+    (host.root / "host/secondary-bin-dir").mkdir()
+    own = {
+        "CNI_CONF_NAME": "07-own.conflist",
+        "CNI_OLD_CONF_NAME": "10-calico.conflist",
+        "CNI_NET_DIR": "/home/net.d",
+        "CNI_NETWORK_CONFIG": "not used",
+        "CNI_NETWORK_CONFIG_FILE": str(tmp_path / "template"),
+        "CNI_SECONDARY_BIN_DIR": str(host.root / "host/secondary-bin-dir"),
+        "CALICO_CNI_SERVICE_ACCOUNT": "own-account",
+        "SKIP_CNI_BINARIES": "portmap, bandwidth",
+        "SKIP_TLS_VERIFY": "yes",
+        "TLS_ASSETS_DIR": "/assets",
+        "UPDATE_CNI_BINARIES": "1",
+    }
+    (host.net / "10-calico.conflist").write_text("{}")
+    host.install(**EVERY_VARIABLE, **own)
+    assert host.conflist("07-own.conflist")["plugins"][0]["v"] == {**EVERY_VARIABLE, **FROM_OTHERS}
+    assert {p.name for p in host.net.iterdir()} == {"07-own.conflist", "calico-tls"}
+    assert host.names() == {"calico", "calico-ipam"}
+    documented = (ROOT / "docs" / "install.md").read_text()
+    for name in (*own, *EVERY_VARIABLE, *FROM_OTHERS, "SLEEP", "CNI_BIN_DIR"):
+        assert name.removeprefix("KUBERNETES_SERVICE") in documented, name
+
+
+@pytest.mark.netns
+@pytest.mark.slow
+def test_fifty_adds_in_flight_during_upgrades(
+    host: Host, image: Path, host_ns: Namespace, make_pod_ns: MakeNamespace, tmp_path: Path
+) -> None:
+    """To another build and back while they run: every one of them succeeds, and so does its DEL."""
+    host.install()
+    node = Node(host_ns, tmp_path, DatastoreConfig("local", path=str(tmp_path / "ds.db")), bin_dir=host.bin)
+    node.timeout_s = 120
+    (tmp_path / "run").mkdir()
+    node.apply_pools()
+    another = renamed(image, tmp_path / "another", "ffffffff")
+    for name in ("install", "install-cni.sh", "install-bundle.sh", "10-calico.conflist.template", "portmap"):
+        if not (another / name).exists():
+            shutil.copy2(image / name, another)
+    spaces = [make_pod_ns().path for _ in range(50)]
+
+    def all_at_once(verb: str) -> list[Reply]:
+        with ThreadPoolExecutor(50) as pool:
+            running = [pool.submit(node.call, verb, f"c{i:02}", path) for i, path in enumerate(spaces)]
+            upgrades = 0
+            while upgrades < 2 or not all(call.done() for call in running):
+                host.image = another if upgrades % 2 == 0 else image
+                host.install()
+                upgrades += 1
+            return [call.result() for call in running]
+
+    replies = all_at_once("ADD")
+    assert all(reply.ok for reply in replies), [reply.document for reply in replies if not reply.ok][:3]
+    assert len(node.taken()) == len({addresses(reply)[0] for reply in replies}) == 50
+    replies = all_at_once("DEL")
+    assert all(reply.ok for reply in replies), [reply.document for reply in replies if not reply.ok][:3]
+    assert node.leftovers() == {}
 
 
 def test_fifty_calls_in_flight_during_upgrades(host: Host) -> None:
