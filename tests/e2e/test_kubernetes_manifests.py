@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.conftest import ROOT
+from cni_calico.model.settings import DatastoreConfig
+from tests.conftest import LAB_CACHE, ROOT
 from tests.e2e.kube import CNI_USER, NODE_USER, Cluster, running_cluster
 from tests.e2e.kube_node import KubeNode, kube_node
 from tests.netns.conftest import MakeNamespace
@@ -90,22 +92,40 @@ def test_a_cluster_takes_them_really_and_again() -> None:
 # -- what the plugin may ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def restricted(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
-    """A node whose plugin has the role of the manifest and no other."""
-    [role] = [d for d in documents("calico.yaml", "ClusterRole") if d["metadata"]["name"] == "calico-cni-plugin"]
-    [binding] = [
-        d for d in documents("calico.yaml", "ClusterRoleBinding") if d["metadata"]["name"] == "calico-cni-plugin"
-    ]
-    kube.ensure(f"{RBAC}/clusterroles", role)
+def plugin_role(manifest: str) -> dict[str, Any]:
+    [role] = [d for d in documents(manifest, "ClusterRole") if d["metadata"]["name"] == "calico-cni-plugin"]
+    return role
+
+
+@contextmanager
+def node_with_role(
+    manifest: str, kube: Cluster, host: Namespace, root: Path, datastore: DatastoreConfig | None = None
+) -> Iterator[KubeNode]:
+    """A node whose plugin has the role of a manifest and no other."""
+    [binding] = [d for d in documents(manifest, "ClusterRoleBinding") if d["metadata"]["name"] == "calico-cni-plugin"]
+    kube.ensure(f"{RBAC}/clusterroles", plugin_role(manifest))
     kube.ensure(f"{RBAC}/clusterrolebindings", binding)
     try:
-        with kube_node(kube, host_ns, tmp_path) as made:
+        with kube_node(kube, host, root, datastore) as made:
             made.token = "cni-token"
             yield made
     finally:
         kube.request("DELETE", f"{RBAC}/clusterrolebindings/calico-cni-plugin")
         kube.request("DELETE", f"{RBAC}/clusterroles/calico-cni-plugin")
+
+
+@pytest.fixture
+def restricted(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
+    with node_with_role("calico.yaml", kube, host_ns, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def restricted_beside(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
+    """The records are not in Kubernetes: etcd's manifest (which datastore it is makes no difference to Kubernetes)."""
+    local = DatastoreConfig("local", path=str(tmp_path / "datastore.db"))
+    with node_with_role("calico-etcd.yaml", kube, host_ns, tmp_path, local) as made:
+        yield made
 
 
 def every_verb(node: KubeNode, make_pod_ns: MakeNamespace, number: int) -> None:
@@ -156,10 +176,38 @@ def test_the_plugins_role_grants_what_it_uses_and_nothing_else(
     every_verb(node, make_pod_ns, 4)
     requests, refused = used(kube, CNI_USER, since)
     assert not refused
-    [role] = [d for d in documents("calico.yaml", "ClusterRole") if d["metadata"]["name"] == "calico-cni-plugin"]
-    granted = {(verb, name) for rule in role["rules"] for name in rule["resources"] for verb in rule["verbs"]}
     # an affinity is read by name only when somebody else was faster
-    assert granted - {("get", "blockaffinities")} == requests
+    assert granted(plugin_role("calico.yaml")) - {("get", "blockaffinities")} == requests
+
+
+def granted(role: dict[str, Any]) -> set[tuple[str, str]]:
+    """(verb, resource) of every rule."""
+    return {(verb, name) for rule in role["rules"] for name in rule["resources"] for verb in rule["verbs"]}
+
+
+@pytest.mark.kubernetes
+@pytest.mark.netns
+@pytest.mark.cnitool
+def test_beside_another_datastore_the_role_is_smaller(
+    restricted_beside: KubeNode, make_pod_ns: MakeNamespace, tmp_path: Path
+) -> None:
+    """Pods and namespaces are read, watched by the server, and host-local asks for the node's podCIDR."""
+    node, kube = restricted_beside, restricted_beside.kube
+    since = len(kube.audited())
+    every_verb(node, make_pod_ns, 1)
+    with node.server():
+        every_verb(node, make_pod_ns, 2)
+        watches = {("watch", "pods"), ("watch", "namespaces")}
+        until(lambda: watches <= used(kube, CNI_USER, since)[0], "the server's watches", 20)
+    node.environ["CNI_PATH"] = str(LAB_CACHE / "cni" / "bin")
+    ipam = {"type": "host-local", "dataDir": str(tmp_path / "leases"), "subnet": "usePodCidr"}
+    kube.create_pod(node.namespace, "local", node.nodename)
+    space = make_pod_ns()
+    assert node.pod_call("ADD", "local", "ee" * 32, space.path, ipam=ipam).ok
+    assert node.pod_call("DEL", "local", "ee" * 32, space.path, ipam=ipam).ok
+    requests, refused = used(kube, CNI_USER, since)
+    assert not refused
+    assert granted(plugin_role("calico-etcd.yaml")) == requests
 
 
 @pytest.mark.kubernetes
