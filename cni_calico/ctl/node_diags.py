@@ -1,7 +1,7 @@
 """``calicoctl node diags``: one archive of what somebody needs who is to find out what is wrong with this host.
 
 Rule: looks, changes nothing; what cannot be had is a text in the archive that says why. Everything passes through
-redaction, and the archive is its owner's alone all the same.
+redaction, which knows the passwords and tokens in use here; the archive is its owner's alone all the same.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import os
 import tarfile
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from io import BytesIO
 
 from cni_calico import __version__, faults
 from cni_calico.ctl import node_status
-from cni_calico.ctl.redaction import redact
+from cni_calico.ctl.redaction import redact, secrets_in
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
@@ -26,6 +26,8 @@ WRITE = faults.declare("ctl.write-archive")
 LOG_DIR = "/var/log/calico"
 BIRD_DIR = "/etc/calico/confd/config"
 CNI_DIR = "/etc/cni/net.d"
+CALICO_DIR = "/etc/calico"
+TOKEN_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 COMMAND_S = 10.0
 FILE_MAX_BYTES = 10 * 1024 * 1024  # of a log, its end
 _SEARCH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
@@ -33,6 +35,7 @@ _COMMANDS = {
     "system/date": "date",
     "system/hostname": "hostname",
     "system/kernel": "uname -a",
+    "logs/journal": "journalctl --no-pager -n 20000 -u calico-node -u calico-cni",
     "network/links": "ip -d -s link",
     "network/addresses": "ip addr",
     "network/routes-v4": "ip -4 route show table all",
@@ -52,7 +55,7 @@ _BIRD_COMMANDS = ("show status", "show protocols all", "show route all")
 _VARIABLES = tuple(
     """
     AS= AUTODETECT_ BGP_ CALICO_ CLUSTER_TYPE DATASTORE_ DISABLE_NODE_IP_CHECK ETCD_ FELIX_ HOSTNAME IP= IP6= IP_ IP6_
-    KUBECONFIG KUBERNETES_SERVICE_ NODENAME NO_DEFAULT_POOLS USE_POD_CIDR WAIT_FOR_DATASTORE
+    K8S_ KUBECONFIG KUBERNETES_SERVICE_ NODENAME NO_DEFAULT_POOLS USE_POD_CIDR WAIT_FOR_DATASTORE
     """.split()  # noqa: SIM905
 )
 
@@ -67,7 +70,8 @@ def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:
     run_dir = environ.get("CALICO_RUN_DIR") or node_status.RUN_DIR
     log_dir = arguments.log_dir or environ.get("CALICO_LOG_DIR") or LOG_DIR
     bird_dir = environ.get("CALICO_BIRD_CONFIG_DIR") or BIRD_DIR
-    count = _write(target, name, _items(arguments, environ, run_dir, log_dir, bird_dir))
+    secrets = _secrets(environ, run_dir, bird_dir)
+    count = _write(target, name, _items(arguments, environ, run_dir, log_dir, bird_dir), secrets)
     return (
         f"Diagnostics saved to {target} ({count} files).\n"
         "What looks like a secret is hidden in it; addresses and names are not: see who gets it.\n"
@@ -85,18 +89,19 @@ def _items(
     yield from _files("logs", log_dir)
     yield from _files("config/bird", bird_dir)
     yield from _files("config/cni", CNI_DIR, ".conf", ".conflist", ".template")
+    yield from _files("config/calico", CALICO_DIR, ".env", ".cfg", below=False)
     yield "status.json", _read(agent_status.path_in(run_dir))
     yield "config/environment", _environment(run_dir)
 
 
-def _write(target: str, name: str, items: Iterator[Item]) -> int:
+def _write(target: str, name: str, items: Iterator[Item], secrets: Collection[str]) -> int:
     count, fd = 0, -1
     try:
         faults.before(WRITE)
         fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
             for path, text in items:
-                data = redact(text).encode("utf-8", "surrogateescape")
+                data = redact(text, secrets).encode("utf-8", "surrogateescape")
                 entry = tarfile.TarInfo(f"{name}/{path}")
                 entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
                 archive.addfile(entry, BytesIO(data))
@@ -145,13 +150,13 @@ def _bird(run_dir: str) -> Iterator[Item]:
         yield "bird/" + command.replace(" ", "-"), f"{text}\n"
 
 
-def _files(name: str, directory: str, *endings: str) -> Iterator[Item]:
-    """The files in and below a directory, those with one of the endings if any is given."""
+def _files(name: str, directory: str, *endings: str, below: bool = True) -> Iterator[Item]:
+    """The files in (and below) a directory, those with one of the endings if any is given."""
     if not os.path.isdir(directory):
         yield f"{name}/MISSING", f"there is no directory {directory}\n"
         return
     for parent, _, files in sorted(os.walk(directory)):
-        for file in sorted(files):
+        for file in sorted(files) if below or parent == directory else ():
             path = f"{parent}/{file}"
             if os.path.isfile(path) and (not endings or file.endswith(endings)):
                 yield f"{name}/{os.path.relpath(path, directory)}", _read(path)
@@ -176,3 +181,18 @@ def _environment(run_dir: str) -> str:
         return "the agent has written no status\n"
     variables = _read(f"/proc/{pid}/environ").split("\0")
     return "".join(f"{text}\n" for text in sorted(variables) if text.startswith(_VARIABLES) or "cannot read" in text)
+
+
+def _secrets(environ: Mapping[str, str], run_dir: str, bird_dir: str) -> set[str]:
+    """What is a secret on this host: in the agent's environment and ours, BIRD's, CNI's and Kubernetes' files."""
+    ours = "".join(f"{name}={value}\n" for name, value in environ.items() if f"{name}=".startswith(_VARIABLES))
+    texts = [ours, _environment(run_dir)]
+    for directory in (bird_dir, CNI_DIR, CALICO_DIR):
+        texts += [text for name, text in _files("", directory) if not name.endswith("MISSING")]
+    kubeconfigs = {environ.get("KUBECONFIG", "")}
+    kubeconfigs |= {line.partition("=")[2] for line in texts[1].splitlines() if line.startswith("KUBECONFIG=")}
+    texts += [_read(path) for path in kubeconfigs if path]
+    found = set().union(*map(secrets_in, texts))
+    if os.path.exists(TOKEN_FILE):
+        found.add(_read(TOKEN_FILE).strip())
+    return {text for text in found if text}

@@ -1,12 +1,15 @@
 """PURE: texts without their secrets, for what people send to others.
 
 Rule: what looks like a secret by its name or its form is replaced, in any kind of text; rather too much than too
-little: the paths of key files go too.
+little: the paths of key files go too. What is a secret for certain (``secrets_in`` a configuration) is replaced
+wherever it stands, whatever is around it.
 """
 
 from __future__ import annotations
 
 import re
+from binascii import b2a_base64
+from collections.abc import Iterable
 
 HIDDEN = "<hidden>"
 _NAMES = (
@@ -21,11 +24,11 @@ _RULES = (
     (re.compile(rf'("{_NAMES}"\s*:\s*)"(?:[^"\\]|\\.)*"', re.IGNORECASE), rf'\1"{HIDDEN}"'),
     # YAML, environment, command lines: token: text, ETCD_PASSWORD=text
     (
-        re.compile(rf'(^|[\s,;{{(])({_NAMES}\s*[:=][ \t]*)(?!["\s])[^\s,;)}}]+', re.IGNORECASE | re.MULTILINE),
+        re.compile(rf'(^|[\s,;{{(])({_NAMES}\s*[:=][ \t]*)(?!["\'\s])[^\s,;)}}]+', re.IGNORECASE | re.MULTILINE),
         rf"\1\2{HIDDEN}",
     ),
     (
-        re.compile(rf"""(^|[\s,;{{(])({_NAMES}\s*[:=][ \t]*)(["'])(?:(?!\3).)*\3""", re.IGNORECASE | re.MULTILINE),
+        re.compile(rf"""(^|[\s,;{{(])({_NAMES}\s*[:=][ \t]*)(["'])(?:\\.|(?!\3).)*\3""", re.IGNORECASE | re.MULTILINE),
         rf"\1\2{HIDDEN}",
     ),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
@@ -34,8 +37,33 @@ _RULES = (
 )
 
 
-def redact(text: str) -> str:
-    """``text`` with its secrets hidden."""
+# What configurations hold: values by names that mean nothing else, and users' passwords in addresses.
+_NAMED = r"""[\w.-]*(?:password|passwd|passphrase|(?<!\w)secret|token)s?["']?"""
+_VALUES = (
+    re.compile(rf"^{_NAMED}=(.+)$", re.IGNORECASE | re.MULTILINE),  # a variable: to the end of its line
+    re.compile(rf'{_NAMED}\s*[:=]?[ \t]*"((?:[^"\\\n]|\\.)*)"', re.IGNORECASE),
+    re.compile(rf"{_NAMED}\s*[:=][ \t]*'([^'\n]*)'", re.IGNORECASE),
+    re.compile(rf"{_NAMED}\s*[:=][ \t]*([^\s\"',;}}]+)", re.IGNORECASE),
+    re.compile(r"\bBearer\s+([A-Za-z0-9._~+/=-]+)"),
+    re.compile(r"://[^/\s@:\"']+:([^/\s@\"']+)@"),
+)
+SHORTEST = 4  # shorter ones would blot out half of the text
+_NO_SECRETS = frozenset(("true", "false", "null", "none"))
+
+
+def secrets_in(configuration: str) -> set[str]:
+    """The passwords and tokens in a configuration file or environment ("NAME=value" lines)."""
+    found = {match.group(1).strip() for pattern in _VALUES for match in pattern.finditer(configuration)}
+    found |= {re.sub(r"\\(.)", r"\1", text) for text in found}  # as they are without their quotes
+    return {text for text in found if len(text) >= SHORTEST and text.lower() not in _NO_SECRETS and text[0] != "/"}
+
+
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """``text`` with its secrets hidden; ``secrets`` also where nothing tells what they are, and in base64."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        encoded = b2a_base64(secret.encode("utf-8", "surrogateescape"), newline=False).decode()
+        for form in (secret, encoded, encoded.rstrip("=")):
+            text = text.replace(form, HIDDEN)
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
     return text

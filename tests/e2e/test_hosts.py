@@ -1,0 +1,185 @@
+"""docs/hosts.md and the uninstalling of docs/runbook.md, step by step as they stand there, with the frozen executables.
+
+The host is a network namespace with mounts of its own; a stand-in for systemctl starts what the unit says.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import LAB_CACHE, ROOT
+from tests.netns.conftest import MakeNamespace
+from tests.netns.namespaces import Namespace, namespace, until
+from tests.netns.private_host import PrivateHost, private_host
+
+pytestmark = [pytest.mark.netns, pytest.mark.bundle, pytest.mark.cnitool]
+
+OUTSIDE = "198.51.100.2"
+BIRD = "/etc/calico/planted"  # an agent without BGP removes what is in the usual place
+CNITOOL = str(LAB_CACHE / "bin" / "cnitool")
+
+
+def steps(page: str, heading: str) -> list[str]:
+    """The shell blocks below a heading."""
+    text = (ROOT / "docs" / page).read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    found = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert found, (page, heading)
+    return found
+
+
+@pytest.fixture
+def fresh(bundle: Path) -> Iterator[PrivateHost]:
+    """A host with a way out, where nothing is installed but portmap; ``outside`` knows no way back to pods."""
+    with namespace("host") as ns, namespace("outside") as outside:
+        ns.do("link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", outside.name)
+        ns.do("addr", "add", "198.51.100.1/24", "dev", "eth0")
+        ns.do("link", "set", "eth0", "up")
+        ns.do("route", "add", "default", "via", OUTSIDE)
+        outside.do("addr", "add", f"{OUTSIDE}/24", "dev", "eth0")
+        outside.do("link", "set", "eth0", "up")
+        with private_host(ns) as made:
+            made.run("install", "-D", str(LAB_CACHE / "cni" / "bin" / "portmap"), "/opt/cni/bin/portmap")
+            yield made
+
+
+@pytest.fixture
+def installed(fresh: PrivateHost) -> PrivateHost:
+    """As docs/hosts.md says, one block after the other."""
+    install, configure, look = steps("hosts.md", "One host")
+    fresh.shell(install, ROOT)
+    fresh.shell(configure, ROOT)
+    until(lambda: fresh.shell(look, ROOT, check=False).returncode == 0, "what the page says to look at", 60)
+    return fresh
+
+
+def cnitool(host: PrivateHost, command: str, pod: Namespace) -> Any:
+    environ = {"NETCONFPATH": "/etc/cni/net.d", "CNI_PATH": "/opt/cni/bin"}
+    done = host.run(CNITOOL, command, "calico", pod.path, env=environ)
+    return json.loads(done.stdout) if done.stdout.strip() else None
+
+
+def calico_links(host: PrivateHost) -> list[str]:
+    return [link["ifname"] for link in host.ns.ip("link") if link["ifname"].startswith("cali")]
+
+
+def test_one_host_from_nothing_to_nothing(installed: PrivateHost, make_pod_ns: MakeNamespace) -> None:
+    host = installed
+    looked = host.shell(steps("hosts.md", "One host")[2], ROOT).stdout
+    assert "Ready:     yes" in looked and "default-ipv4-ippool" in looked
+    pods = [make_pod_ns("pod"), make_pod_ns("pod")]
+    addresses = [cnitool(host, "add", pod)["ips"][0]["address"].partition("/")[0] for pod in pods]
+    assert all(address.startswith("192.168.") for address in addresses)
+    assert host.exists("/run/calico/cni.sock")
+
+    def reaches(address: str) -> bool:
+        return pods[0].run("ping", "-c1", "-W1", address, check=False).returncode == 0
+
+    until(lambda: reaches(OUTSIDE), "the outside, masqueraded", 20)
+    assert reaches(addresses[1])
+    cnitool(host, "check", pods[0])
+    cnitool(host, "del", pods[0])
+    assert len(calico_links(host)) == 1
+
+    [uninstall] = steps("runbook.md", "Uninstalling from a host")
+    host.shell(uninstall, ROOT)
+    assert calico_links(host) == []
+    assert not any("calico" in table for table in host.run("nft", "list", "tables").stdout.splitlines())
+    assert "cni-calico" not in host.run("iptables-save").stdout
+    assert [route for route in host.ns.routes(4) if route.get("protocol") in ("80", "bird")] == []
+    host.run("rm", "-r", "/var/lib/cni")  # cnitool's own
+    left = host.run("find", "/etc", "/opt/cni", "/var/lib", "/var/log", "/run", "-xdev", "-name", "*calico*")
+    assert left.stdout.split() == ["/run/calico-node.pid"]  # the stand-in's own
+    assert host.run("ls", "-A", "/opt/cni/bin").stdout.split() == ["portmap"]
+
+
+def secrets() -> dict[str, str]:
+    return {
+        where: f"planted-{where}-9f3c"
+        for where in ("etcd", "k8s", "log", "bird", "refused", "cni", "kubeconfig", "ctl", "url")
+    }
+
+
+def plant(host: PrivateHost) -> dict[str, str]:
+    """Passwords and tokens where they are on real hosts, and copies of them where they should not be."""
+    s = secrets()
+    env = host.read("/etc/calico/calico-node.env")
+    host.write(
+        "/etc/calico/calico-node.env",
+        f"{env}\nETCD_PASSWORD={s['etcd']}\nK8S_API_TOKEN={s['k8s']}\n"
+        f"ETCD_DISCOVERY_SRV=https://root:{s['url']}@example.org\n",
+        mode="0600",
+    )
+    for name, secret in (("bird.cfg", s["bird"]), ("refused/bird.cfg", s["refused"])):
+        host.write(f"{BIRD}/{name}", f'protocol bgp a {{ password "{secret}"; }}\n', mode="0600")
+    host.write(f"{BIRD}/refused/reason.txt", f"bird.cfg:1 unexpected {s['refused']}\n")
+    config = {"apiVersion": "projectcalico.org/v3", "kind": "CalicoAPIConfig"}
+    spec = {"datastoreType": "local", "etcdPassword": s["ctl"]}
+    host.write("/etc/calico/calicoctl.cfg", json.dumps({**config, "metadata": {}, "spec": spec}))
+    policy = {"type": "k8s", "k8s_auth_token": s["cni"]}
+    host.write("/etc/cni/net.d/20-other.conflist", json.dumps({"name": "o", "plugins": [{"policy": policy}]}))
+    host.write("/etc/cni/net.d/calico-kubeconfig", f"users:\n- user:\n    token: {s['kubeconfig']}\n", mode="0600")
+    known = [secret for where, secret in s.items() if where != "log"]  # that one is nowhere else
+    bare = "".join(f"cannot log in with {secret}: refused\n" for secret in known)
+    coded = "".join(f"data: {b64encode(secret.encode()).decode()}\n" for secret in known)
+    host.write("/var/log/calico/cni/cni.log", f"a line before\n{bare}{coded}password: {s['log']}\na line after\n")
+    host.ns.do("link", "set", "eth0", "alias", s["bird"])
+    host.run("nft", "add table ip odd; add chain ip odd c; add rule ip odd c accept comment " + json.dumps(s["etcd"]))
+    host.run("iptables", "-A", "INPUT", "-m", "comment", "--comment", s["cni"], "-j", "ACCEPT")
+    return s
+
+
+def test_diags_hold_no_secret_of_any_place(fresh: PrivateHost) -> None:
+    host = fresh
+    install, configure, look = steps("hosts.md", "One host")
+    prepare, start = install.rsplit("systemctl daemon-reload", 1)
+    host.shell(prepare, ROOT)
+    planted = plant(host)
+    host.shell(f"systemctl daemon-reload{start}", ROOT)
+    host.shell(configure, ROOT)
+    until(lambda: host.shell(look, ROOT, check=False).returncode == 0, "the agent runs", 60)
+    archive = "/var/tmp/diags.tar.gz"
+    host.run("/opt/cni/bin/calicoctl", "node", "diags", "-o", archive, env={"CALICO_BIRD_CONFIG_DIR": BIRD})
+    assert host.run("stat", "-c", "%a", archive).stdout.strip() == "600"
+    coded = host.run("base64", "-w0", archive).stdout
+    texts = contents(coded)
+    everything = "\n".join(texts.values())
+    for where, secret in planted.items():
+        assert secret not in everything, (where, [name for name, text in texts.items() if secret in text])
+        assert b64encode(secret.encode()).decode().rstrip("=") not in everything, where
+    # and what it is for is there
+    for name, text in (
+        ("logs/cni/cni.log", "a line after"),
+        ("config/bird/bird.cfg", "protocol bgp a"),
+        ("config/bird/refused/reason.txt", "bird.cfg:1 unexpected"),
+        ("config/cni/10-calico.conflist", '"datastore_type": "local"'),
+        ("config/cni/20-other.conflist", "k8s_auth_token"),
+        ("config/calico/calico-node.env", "DATASTORE_TYPE=local"),
+        ("config/environment", "CALICO_NETWORKING_BACKEND=none"),
+        ("network/nftables", "table ip calico"),
+        ("network/iptables-v4", "--comment"),
+        ("network/links", "eth0"),
+        ("network/routes-v4", "default via"),
+        ("status", "Calico process is running."),
+        ("status.json", '"synced": true'),
+    ):
+        assert text in texts[name], name
+    assert "config/cni/calico-kubeconfig" not in texts
+
+
+def contents(coded: str) -> dict[str, str]:
+    """Name -> text of an archive's members, by their names below its one directory."""
+    texts = {}
+    with tarfile.open(fileobj=io.BytesIO(b64decode(coded))) as archive:
+        for member in archive.getmembers():
+            file = archive.extractfile(member)
+            texts[member.name.partition("/")[2]] = file.read().decode(errors="replace") if file else ""
+    return texts
