@@ -6,6 +6,7 @@ holds, their DELs give all of it back, and what was taken in the first cannot be
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cni_calico.model.settings import DatastoreConfig, KubernetesAccess
+from tests.conftest import ROOT
 from tests.e2e.calls import etcd_in
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import KubeNode, kube_node
@@ -25,6 +28,7 @@ from tests.netns.namespaces import Namespace
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
 HEAD = "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata:\nspec:\n"
 PODS = {"web-0": "a0" * 32, "web-1": "a1" * 32, "api": "a2" * 32}
 DUAL = {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}
@@ -209,3 +213,50 @@ def test_containers_that_are_no_pods_are_named(source: str, first: KubeNode, sto
     assert "Found 2 IPs that are allocated in IPAM but not actually in use." in found
     stores.calicoctl("kubernetes", "ipam", "release", f"--from-report={report}")
     assert stores.problems("kubernetes") == []
+
+
+def reader_role() -> dict[str, Any]:
+    """The role that the documentation gives."""
+    text = (ROOT / "docs" / "calicoctl.md").read_text()
+    [role] = [yaml.safe_load(part.partition("```")[0]) for part in text.split("```yaml\n")[1:] if "ClusterRole" in part]
+    return dict(role)
+
+
+@pytest.mark.parametrize("source", ["kubernetes"])
+def test_an_export_needs_the_right_to_read(
+    source: str, first: KubeNode, stores: Stores, pod_ns: Namespace, tmp_path: Path
+) -> None:
+    kube, group = stores.kube, "rbac.authorization.k8s.io"
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "reader"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "calicoctl-reader"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": "nobody"}],
+    }
+    first.kube.create_pod(first.namespace, "web-0", first.nodename)
+    assert first.pod_call("ADD", "web-0", PODS["web-0"], pod_ns.path).ok
+    stores.migrate("kubernetes", "lock")
+    exported = str(tmp_path / "all.json")
+    stores.migrate("kubernetes", "export", "-o", exported)
+    stores.configs["kubernetes"] = DatastoreConfig(
+        "kubernetes", kubernetes=KubernetesAccess(kubeconfig=kube.kubeconfig("nobody-token"))
+    )
+    refused = stores.migrate("kubernetes", "export", fails=True)
+    assert 'User "nobody" cannot get resource "clusterinformations"' in refused
+    kube.ensure(f"{RBAC}/clusterroles", reader_role())
+    kube.ensure(f"{RBAC}/clusterrolebindings", binding)
+    since = len(kube.audited())
+    try:
+        mine = str(tmp_path / "mine.json")
+        stores.migrate("kubernetes", "export", "-o", mine)
+        records = [json.loads(Path(path).read_text())["records"] for path in (exported, mine)]
+        assert records[0] == records[1] and len(records[0]) > 8
+        assert stores.problems("kubernetes") == []
+        for argv in (("datastore", "migrate", "unlock"), ("apply", "-f", _pool_file(tmp_path))):
+            assert "cannot update resource" in stores.calicoctl("kubernetes", *argv, fails=True)
+        codes = [e["responseStatus"]["code"] for e in kube.audited(since) if e["verb"] in ("get", "list")]
+        assert 403 not in codes
+    finally:
+        kube.request("DELETE", f"{RBAC}/clusterrolebindings/reader")
+        kube.request("DELETE", f"{RBAC}/clusterroles/calicoctl-reader")
