@@ -71,11 +71,17 @@ class BgpKeeper:
     """``follow`` gives it the agent's snapshot; ``run`` is its thread.
 
     ``facts`` gets what is worth telling in the agent's status: "bgp" (why there is none, "" when all is well) and
-    "bgp_problems" (what of the records is left out).
+    "bgp_problems" (what of the records is left out). ``output_fd`` is where BIRD's own log goes.
     """
 
     def __init__(
-        self, context: Context, node: str, environment: BgpEnvironment, facts: dict[str, Any] | None = None
+        self,
+        context: Context,
+        node: str,
+        environment: BgpEnvironment,
+        facts: dict[str, Any] | None = None,
+        *,
+        output_fd: int = 2,
     ) -> None:
         settings = context.settings
         self.facts: dict[str, Any] = {} if facts is None else facts
@@ -88,7 +94,7 @@ class BgpKeeper:
             socket=f"{settings.run_dir}/bird.ctl",
             pid_file=f"{settings.run_dir}/bird.pid",
         )
-        self.controller = BirdController(paths, log=context.log)
+        self.controller = BirdController(paths, log=context.log, output_fd=output_fd)
         self._wake = threading.Event()
         self._snapshot: Snapshot | None = None
         self._tunnel_made = False

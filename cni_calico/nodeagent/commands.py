@@ -16,7 +16,7 @@ from cni_calico.log import Log
 from cni_calico.nodeagent import status
 from cni_calico.nodeagent.completion import announce_shutdown
 from cni_calico.nodeagent.open import Opened, open_context, open_log
-from cni_calico.nodeagent.settings import RUN_DIR, parse_settings
+from cni_calico.nodeagent.settings import RUN_DIR, NodeSettings, parse_settings
 from cni_calico.nodeagent.startup import run_startup
 from cni_calico.nodeagent.tunnels import allocate_tunnel_addresses, read_pod_cidrs
 
@@ -95,11 +95,22 @@ def configure_once(environ: Mapping[str, str]) -> int:
     from cni_calico.nodeagent.bird.cluster import parse_bgp_environment
 
     opened = _open(environ, "confd")
+    environment = parse_bgp_environment(environ, node_name=opened.node)
     try:
-        keeper = BgpKeeper(opened.context, opened.node, parse_bgp_environment(environ, node_name=opened.node))
-        return 0 if keeper.run_once(opened.context.deadline()) else 1
+        # not our own stderr: whoever reads it would wait as long as BIRD runs
+        with open(_bird_log(opened.context.settings), "ab") as output:
+            keeper = BgpKeeper(opened.context, opened.node, environment, output_fd=output.fileno())
+            return 0 if keeper.run_once(opened.context.deadline()) else 1
     finally:
         opened.context.store.close()
+
+
+def _bird_log(settings: NodeSettings) -> str:
+    """The log file of a BIRD that outlives us."""
+    if settings.disable_file_logging:
+        return os.devnull
+    os.makedirs(settings.log_dir, exist_ok=True)
+    return f"{settings.log_dir}/bird.log"
 
 
 def shut_down(environ: Mapping[str, str]) -> int:

@@ -1,0 +1,160 @@
+"""Every flag that starts something, alone, on a node that is set up: it does its thing, and a SIGTERM ends it at once.
+
+Rule: the two tables together name every such flag (a test compares them with the list of the flags themselves); what a
+flag does is seen in the kernel, in files or in the datastore, never in its log.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.ipam.client import call_server
+from cni_calico.model.resources import Metadata, Resource
+from cni_calico.nodeagent.flags import COMMANDS, MODIFIERS, PROBES, SERVICES, VALUES
+from tests.netns.agents import Store
+from tests.netns.namespaces import namespace, until
+from tests.netns.nodes import Node
+from tests.netns.startups import add_card, read_all
+
+pytestmark = pytest.mark.netns
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """Set up, on a pool that needs a VXLAN address; no part is running."""
+    with namespace("flags") as ns:
+        add_card(ns, "eth0", "10.0.0.1/24")
+        made = Node(ns, "n1", tmp_path / "n1", Store(tmp_path / "store.db"))
+        made.root.mkdir()
+        made.calico_node("-startup")
+        try:
+            yield made
+        finally:
+            made.end()
+
+
+def record(node: Node, path: str = "nodes/n1") -> dict[str, Any]:
+    found: dict[str, Any] = read_all(node.store.path)[path]
+    return found
+
+
+def answers(node: Node) -> bool:
+    return call_server(f"{node.root}/run/cni.sock", "metrics", {}, b"") is not None
+
+
+def succeeds(node: Node, *flags: str) -> bool:
+    return node.calico_node(*flags, check=False).returncode == 0
+
+
+def move(node: Node) -> None:
+    node.ns.do("addr", "del", "10.0.0.1/24", "dev", "eth0")
+    node.ns.do("addr", "add", "10.0.0.99/24", "dev", "eth0")
+
+
+def ask_for_status(node: Node) -> None:
+    spec = {"node": "n1", "classes": ["Agent"], "updatePeriodSeconds": 1}
+    node.store.put(Resource("CalicoNodeStatus", Metadata("s"), spec))
+
+
+def nothing(node: Node) -> None:
+    """Before or after the start."""
+
+
+Step = Callable[[Node], object]
+# flag -> (what happens once it runs, what it then does)
+RUNS: dict[str, tuple[Step, Step]] = {
+    "felix": (nothing, lambda node: (node.root / "lib" / "mtu").exists() and succeeds(node, "-felix-live")),
+    "confd": (nothing, lambda node: succeeds(node, "-bird-live") and succeeds(node, "-bird6-live")),
+    "allocate-tunnel-addrs": (nothing, lambda node: record(node)["spec"].get("ipv4VXLANTunnelAddr")),
+    "monitor-addresses": (move, lambda node: record(node)["spec"]["bgp"]["ipv4Address"] == "10.0.0.99/24"),
+    "status-reporter": (ask_for_status, lambda node: record(node, "caliconodestatuses/s").get("status")),
+    "cni-server": (nothing, answers),
+    "run": (nothing, lambda node: succeeds(node, "-felix-live", "-felix-ready")),
+    "node-services": (nothing, lambda node: succeeds(node, "-felix-live", "-felix-ready")),
+    # Kubernetes is told of these; without it they wait (tests/e2e has those with an API server)
+    "monitor-token": (nothing, lambda node: True),
+    "complete-startup": (nothing, lambda node: True),
+}
+
+
+@pytest.mark.bird
+@pytest.mark.parametrize("flag", RUNS)
+def test_a_part_alone(node: Node, flag: str) -> None:
+    happens, does = RUNS[flag]
+    node.more = {"CALICO_NETWORKING_BACKEND": "bird", "AUTODETECT_POLL_INTERVAL": "1s"}
+    node.run(f"-{flag}")
+    until(lambda: waits_for_signals(node), f"-{flag} is up", 20)
+    happens(node)
+    until(lambda: does(node), f"-{flag} does its thing", 30)
+    assert node.process is not None and node.process.poll() is None
+    code, seconds = node.stop()
+    assert (code, seconds < 5) == (0, True), node.log()
+    assert "Traceback" not in node.log()
+
+
+def waits_for_signals(node: Node) -> bool:
+    """Whether it handles SIGTERM by now: before, the signal would end it as any process."""
+    assert node.process is not None and node.process.poll() is None, node.log()
+    lines = Path(f"/proc/{node.process.pid}/status").read_text().splitlines()
+    caught = next(line for line in lines if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) & 1 << (signal.SIGTERM - 1))
+
+
+def gone(node: Node) -> None:
+    for name in ("run", "lib"):
+        os.rename(node.root / name, node.root / f"old-{name}")
+
+
+# flags -> (what happens before, what is so afterwards)
+COMMANDS_DO: dict[str, tuple[Step, Step]] = {
+    "-init": (gone, lambda node: (node.root / "lib").is_dir() and (node.root / "run").is_dir()),
+    "-init -best-effort": (gone, lambda node: (node.root / "lib").is_dir()),
+    "-hostpath-init": (gone, lambda node: (node.root / "lib").is_dir()),
+    "-startup": (gone, lambda node: (node.root / "lib" / "nodename").read_text() == "n1"),
+    "-allocate-tunnel-addrs-run-once": (nothing, lambda node: "ipv4VXLANTunnelAddr" in record(node)["spec"]),
+    "-confd-run-once -confd-confdir=/etc/calico/confd -confd-keep-stage-file": (
+        nothing,
+        lambda node: (node.root / "bird" / "bird.cfg").exists(),
+    ),
+    "-shutdown": (nothing, lambda node: True),
+    "-show-status": (nothing, lambda node: "node:" in node.calico_node("-show-status").stdout),
+    "-v": (nothing, lambda node: node.calico_node("-v").stdout.startswith("v")),
+}
+
+
+@pytest.mark.bird
+@pytest.mark.parametrize("flags", COMMANDS_DO)
+def test_a_command(node: Node, flags: str) -> None:
+    before, holds = COMMANDS_DO[flags]
+    node.more = {"CALICO_NETWORKING_BACKEND": "bird"}
+    before(node)
+    try:
+        node.calico_node(*flags.split())
+        assert holds(node)
+    finally:
+        end_bird(node)
+
+
+def end_bird(node: Node) -> None:
+    """-confd-run-once leaves it running."""
+    file = node.root / "run" / "bird.pid"
+    if file.exists():
+        os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("flag", PROBES)
+def test_probes_of_a_node_on_which_nothing_runs(node: Node, flag: str) -> None:
+    node.more = {"CALICO_NETWORKING_BACKEND": "bird"}
+    done = node.calico_node(f"-{flag}", "-threshold-time=30s", check=False)
+    assert done.returncode == 1 and done.stderr.startswith("calico-node: "), done
+
+
+def test_no_flag_is_left_out() -> None:
+    named = {word.lstrip("-").partition("=")[0] for flags in COMMANDS_DO for word in flags.split()}
+    assert {*RUNS, *named, *PROBES, "threshold-time"} == {*SERVICES, *COMMANDS, *PROBES, *MODIFIERS, *VALUES}
