@@ -205,7 +205,7 @@ def install_bundle(lab: Lab) -> None:
             "CALICO_NETWORKING_BACKEND": "vxlan",
             **pool_variables(lab),
         }
-        node.keep("calico-node", "/opt/cni/bin/calico-node", "run", **environ)
+        node.enable("calico-node", "/opt/cni/bin/calico-node", "run", **environ)
         calico = {
             "type": "calico",
             "datastore_type": "kubernetes",
@@ -277,7 +277,7 @@ def deployment(wanted: Wanted) -> dict[str, Any]:
     labels = {"app": wanted.name}
     spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
     spec: dict[str, Any] = {
-        "terminationGracePeriodSeconds": 0,
+        "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "containers": [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.lab.control_plane import API, NET4, NET6, ControlPlane
@@ -89,6 +90,7 @@ class Node:
         self.containerd_log = self.directory / "containerd.log"
         self._machine: subprocess.Popen[bytes] | None = None
         self._kept: list[subprocess.Popen[bytes]] = []
+        self._after_boot: dict[str, Callable[[], None]] = {}
         self.init_pid = 0
         for path in DISK:
             self.disk(path).mkdir(parents=True, exist_ok=True)
@@ -108,8 +110,13 @@ class Node:
     def ctr(self, *argv: str | Path) -> str:
         return self.run("env", f"PATH={CONTAINERD}:/usr/sbin:/usr/bin", "ctr", "-n", "k8s.io", *argv)
 
-    def keep(self, name: str, *argv: str | Path, **environ: str) -> None:
-        """Run a program in the node, again whenever it ends."""
+    def enable(self, name: str, *argv: str | Path, **environ: str) -> None:
+        """Run a program in the node, now and after every boot."""
+        self._after_boot[name] = lambda: self._keep(name, *argv, **environ)
+        self._after_boot[name]()
+
+    def _keep(self, name: str, *argv: str | Path, **environ: str) -> None:
+        """Again whenever it ends."""
         log, pid = self.directory / f"{name}.log", self.directory / f"{name}.pid"
         settings = [f"PATH={CONTAINERD}:/usr/sbin:/usr/bin:/sbin:/bin", *(f"{k}={v}" for k, v in environ.items())]
         command = self.inside("env", *settings, "bash", "-c", _KEEP, "keep", log, pid, *argv)
@@ -146,13 +153,15 @@ class Node:
         until(self.disk("booted").exists, f"{self.name} booted; see {self.directory}/init.log", seconds=30)
         pid = self._machine.pid
         self.init_pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
-        self.keep("containerd", CONTAINERD / "containerd", "--config", self.directory / "containerd.toml")
+        self._keep("containerd", CONTAINERD / "containerd", "--config", self.directory / "containerd.toml")
         until(lambda: "Version" in self._answers(), f"containerd of {self.name}; see {self.containerd_log}")
         for image in self.images:
             self.ctr("images", "import", image)
-        self.keep("kubelet", BIN / "kubelet", f"--config={self.directory}/kubelet.yaml",
+        self._keep("kubelet", BIN / "kubelet", f"--config={self.directory}/kubelet.yaml",
                   f"--kubeconfig={self.directory}/kubelet.kubeconfig", f"--hostname-override={self.name}",
                   f"--node-ip={self.addresses}", "--root-dir=/var/lib/kubelet", "--v=2")  # fmt: skip
+        for begin in self._after_boot.values():
+            begin()
 
     def _answers(self) -> str:
         try:
@@ -168,6 +177,8 @@ class Node:
             until(lambda: not Path(f"/proc/{self.init_pid}").exists(), f"{self.name} off")
         while self._kept:
             end(self._kept.pop())
+        # a namespace goes a moment after its name
+        run("ip", "-n", self.plane.netns, "link", "delete", self.name, check=False)
         run("ip", "netns", "delete", self.netns, check=False)
         remove_cgroup(self.cgroup)
 

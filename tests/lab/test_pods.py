@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +47,13 @@ def await_connected(lab: Lab, pods: list[dict[str, Any]]) -> None:
     """Each pod reaches each other one by every address; routes may come a moment after the pods."""
     for source in pods:
         wanted = sorted(address for target in pods for address in addresses(target))
-        # one process in the pod, one ping after the other
-        script = "".join(f"ping -c 1 -W 2 {address} >/dev/null && echo {address};" for address in wanted)
-        until(
-            lambda name=source["metadata"]["name"], script=script, wanted=wanted: (
-                lab.exec(name, "sh", "-c", script, check=False).split() == wanted
-            ),
-            f"{source['metadata']['name']} reaches all of {wanted}",
-            seconds=40,
-        )
+        until(partial(_reaches, lab, source, wanted), f"{source['metadata']['name']} reaches {wanted}", seconds=40)
+
+
+def _reaches(lab: Lab, source: dict[str, Any], wanted: list[str]) -> bool:
+    """One process in the pod, one ping after the other."""
+    script = "".join(f"ping -c 1 -W 2 {address} >/dev/null && echo {address};" for address in wanted)
+    return lab.exec(source, "sh", "-c", script, check=False).split() == wanted
 
 
 def test_pods_come_up_reach_each_other_and_leave_nothing(lab: Lab) -> None:

@@ -1,0 +1,92 @@
+"""Nodes that lose power: what ran there comes up again, there or elsewhere, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.host import until
+from tests.lab.lab import Lab, Wanted, deployment, install_manifest, running_lab
+from tests.lab.test_pods import addresses, await_connected, ready_agents
+
+pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def lab(busybox_image: Path, product_image: Path, own_bundle: Path) -> Iterator[Lab]:
+    with running_lab(images=[busybox_image, product_image], bundle=own_bundle) as made:
+        install_manifest(made)
+        until(lambda: ready_agents(made) == 2, "agents ready")
+        yield made
+
+
+def end_all(lab: Lab) -> None:
+    lab.kubectl("delete", "deployment", "--all", "--wait=false")
+    lab.await_no_pods()
+    # a kubelet gives sandboxes back, whose pods went while it was away, with its garbage: once in a minute
+    until(lambda: not lab.leftovers(), f"nothing left over: {lab.leftovers()}", seconds=150)
+    lab.calicoctl("ipam", "check")
+
+
+def names(pods: list[dict[str, Any]]) -> set[str]:
+    return {pod["metadata"]["name"] for pod in pods}
+
+
+def test_after_a_power_cut_the_same_pods_have_a_network_again(lab: Lab) -> None:
+    lab.apply(deployment(Wanted("web", 4)))
+    before = lab.await_pods(4)
+    node = lab.nodes[1]
+    started = {pod["metadata"]["name"]: _started(pod) for pod in before if pod["spec"]["nodeName"] == node.name}
+    node.power_off()
+    node.power_on()
+    until(
+        lambda: all(_started(pod) > started[pod["metadata"]["name"]] for pod in lab.pods() if _on(pod, node.name)),
+        "containers started anew",
+    )
+    after = lab.await_pods(4)
+    assert names(after) == names(before)
+    assert len({address for pod in after for address in addresses(pod)}) == 4
+    await_connected(lab, after)
+    # the sandboxes from before the cut have given their addresses back
+    until(lambda: len(_held(lab)) == 4, f"one handle for each pod: {_held(lab)}", seconds=60)
+    end_all(lab)
+
+
+def _on(pod: dict[str, Any], node: str) -> bool:
+    return bool(pod["spec"]["nodeName"] == node)
+
+
+def _started(pod: dict[str, Any]) -> str:
+    [container] = pod["status"]["containerStatuses"]
+    return str(container["state"].get("running", {}).get("startedAt", ""))
+
+
+def _held(lab: Lab) -> list[str]:
+    return [entry for entry in lab.leftovers() if entry.startswith("handle")]
+
+
+def test_pods_of_a_node_that_is_gone_come_up_elsewhere(lab: Lab) -> None:
+    lab.apply(deployment(Wanted("web", 4)))
+    lab.await_pods(4)
+    gone = lab.nodes[1]
+    gone.power_off()
+    lab.kubectl("delete", "node", gone.name)
+    # the garbage collector of pods waits 40 s after a node was deleted
+    until(lambda: not any(_on(pod, gone.name) for pod in lab.pods()), "its pods are gone", seconds=120)
+    pods = lab.await_pods(4)
+    assert {pod["spec"]["nodeName"] for pod in pods} == {"node1"}
+    await_connected(lab, pods)
+
+    # and the node comes back, as new
+    gone.power_on()
+    lab.await_ready_nodes()
+    until(lambda: ready_agents(lab) == 2, "agents ready")
+    end_all(lab)
+    lab.apply(deployment(Wanted("again", 4)))
+    pods = lab.await_pods(4)
+    assert {pod["spec"]["nodeName"] for pod in pods} == {"node1", "node2"}
+    await_connected(lab, pods)
+    end_all(lab)
