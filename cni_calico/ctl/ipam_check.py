@@ -1,6 +1,7 @@
 """``calicoctl ipam check``: what does not fit together, as text and as a report that ``ipam release`` takes.
 
-Rule: ipam/consistency.py finds, this module words. The text follows upstream's order of sections.
+Rule: ipam/consistency.py finds, this module words. The text follows upstream's order of sections; what the janitor
+would release comes last and is no problem of its own: it goes by itself.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from cni_calico import __version__
 from cni_calico.ctl.files import write_file
+from cni_calico.ctl.ipam_lost import Lost, find_lost, render_lost, report_lost
 from cni_calico.ctl.ipam_records import read_cluster, read_records
 from cni_calico.ctl.render import render_json
 from cni_calico.ctl.session import Session
@@ -49,10 +51,14 @@ def check(session: Session, arguments: Namespace) -> str:
     """Raises DatastoreError, CalicoError when the report cannot be written."""
     records = read_records(session)
     report = check_records(records)
+    lost = find_lost(session)
     spec, revision = read_cluster(session)
-    text = render_check(records, report, show_all=arguments.show_all_ips, show_problems=arguments.show_problem_ips)
+    text = render_check(
+        records, report, lost, show_all=arguments.show_all_ips, show_problems=arguments.show_problem_ips
+    )
     if arguments.report:
-        write_file(arguments.report, render_json(build_report(report, spec, revision)))
+        document = {**build_report(report, spec, revision), "lost": report_lost(lost)}
+        write_file(arguments.report, render_json(document))
         text += f"Report written to {arguments.report}\n"
     return text
 
@@ -60,7 +66,9 @@ def check(session: Session, arguments: Namespace) -> str:
 # -- as text ----------------------------------------------------------------------------------------------------------
 
 
-def render_check(records: Records, report: Report, *, show_all: bool = False, show_problems: bool = False) -> str:
+def render_check(
+    records: Records, report: Report, lost: list[Lost], *, show_all: bool = False, show_problems: bool = False
+) -> str:
     lines = ["Checking IPAM for inconsistencies...", "", "Loading all IPAM blocks..."]
     lines.append(f"Found {len(records.blocks)} IPAM blocks.")
     by_block: dict[Network, list[Allocation]] = {cidr: [] for cidr in records.blocks}
@@ -76,6 +84,7 @@ def render_check(records: Records, report: Report, *, show_all: bool = False, sh
     lines += [f"Loading all nodes and workload endpoints: {len(report.users)} IPs are in use.", ""]
     lines += [*_render_nodes(report.allocations), ""]
     lines += _render_findings(report, show_problems=show_problems)
+    lines += [*render_lost(lost), "", f"Check complete; found {len(report.findings)} problems."]
     return "\n".join(lines) + "\n"
 
 
@@ -104,7 +113,7 @@ def _render_findings(report: Report, *, show_problems: bool) -> list[str]:
     corrupt = report.of(Problem.CORRUPT)
     lines.append(f"Found {len(corrupt)} records that cannot be read.")
     lines += [f"  {finding.text}" for finding in corrupt]
-    return [*lines, "", f"Check complete; found {len(report.findings)} problems."]
+    return lines
 
 
 # -- as a report ------------------------------------------------------------------------------------------------------

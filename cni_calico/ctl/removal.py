@@ -12,11 +12,12 @@ from dataclasses import replace
 from cni_calico.ctl import resources
 from cni_calico.ctl.session import ResourceMissing, Session
 from cni_calico.errors import CorruptRecord
-from cni_calico.ipam.allocator import Allocator
+from cni_calico.ipam.allocator import Allocator, Release
 from cni_calico.ipam.consistency import tunnel_addresses
 from cni_calico.model import codec
 from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey, BlockList, ResourceKey, ResourceList
 from cni_calico.model.resources import Address, Network
+from cni_calico.names import parse_endpoint_name
 
 
 def delete_resource(session: Session, key: ResourceKey) -> None:
@@ -31,9 +32,39 @@ def delete_resource(session: Session, key: ResourceKey) -> None:
 def _endpoints_of(session: Session, node: str) -> Iterator[tuple[ResourceKey, list[Address]]]:
     for item in session.store.list(ResourceList("WorkloadEndpoint"), session.deadline).items:
         assert isinstance(item.key, ResourceKey)
-        endpoint = codec.decode_endpoint(item.key, item.value)
+        try:
+            endpoint = codec.decode_endpoint(item.key, item.value)
+        except CorruptRecord:
+            if _node_of(item.key) == node:
+                raise
+            continue  # another node's
         if endpoint.node == node:
             yield item.key, [network.network_address for network in endpoint.ip_networks]
+
+
+def _node_of(key: ResourceKey) -> str:
+    try:
+        return parse_endpoint_name(key.name)[0]
+    except ValueError:
+        return ""
+
+
+def _holdings_of(session: Session, node: str) -> Iterator[tuple[BlockKey, list[Release]]]:
+    """The node's blocks and those with addresses that say they are the node's: leaked ones, other plugins', ..."""
+    for item in session.store.list(BlockList(), session.deadline).items:
+        assert isinstance(item.key, BlockKey)
+        try:
+            block = codec.decode_block(item.key, item.value)
+        except CorruptRecord as e:
+            session.note_damaged(item.key, e.message)  # told, and left as it is
+            continue
+        mine = [
+            Release(block.cidr[ordinal], block.attributes[index].handle_id, block.sequence_for.get(ordinal))
+            for ordinal, index in enumerate(block.allocations)
+            if index is not None and block.attributes[index].secondary.get("node") == node
+        ]
+        if mine or block.node == node:
+            yield item.key, mine
 
 
 def _leave_node(session: Session, key: ResourceKey) -> None:
@@ -44,8 +75,12 @@ def _leave_node(session: Session, key: ResourceKey) -> None:
         allocator.release_addresses(addresses, session.deadline)
         resources.remove_record(session, endpoint, lambda: ResourceMissing(endpoint))  # noqa: B023 - called at once
     allocator.release_addresses([address for address, _ in tunnel_addresses(node)], session.deadline)
-    for affinity in _host_affinities(session, key.name):
-        allocator.release_node_block(key.name, affinity.cidr, session.deadline, require_empty=False)
+    owned = dict.fromkeys(affinity.cidr for affinity in _host_affinities(session, key.name))
+    for block, releases in _holdings_of(session, key.name):
+        allocator.release_addresses(releases, session.deadline)
+        owned[block.cidr] = None
+    for cidr in owned:
+        allocator.release_node_block(key.name, cidr, session.deadline, require_empty=False)
 
 
 def _host_affinities(session: Session, node: str = "") -> list[AffinityKey]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from cni_calico.ctl.main import run as run_calicoctl
 from cni_calico.datastore.client import Datastore, Write
 from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
 from cni_calico.deadline import Deadline
@@ -318,6 +319,31 @@ def test_on_kubernetes_pods_and_nodes_that_are_gone(kube_field: KubeField) -> No
         ("watch", "ipamhandles"),
         ("get", "kubecontrollersconfigurations"),
     } <= requests
+
+
+@pytest.mark.kubernetes
+def test_calicoctl_says_what_would_be_released_and_why(
+    kube_field: KubeField, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    field, kube = kube_field, kube_field.kube
+    field.populate()
+    field.run_pod("lives", "stays", "c0ffee02")
+    gone = field.run_pod("dies", "stays", "c0ffee01")
+    field.delete_pod("dies")
+    field.delete_node("goes")
+    config = tmp_path / "calicoctl.cfg"
+    config.write_text(
+        "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata:\nspec:\n  datastoreType: kubernetes\n"
+        f"  kubeconfig: {kube.kubeconfig()}\n"
+    )
+    before = field.held()
+    assert run_calicoctl(["-c", str(config), "ipam", "check"], {}) == 0
+    _, _, lost = capsys.readouterr().out.partition("Scanning for what the janitor would release...\n")
+    lines = lost.splitlines()
+    assert f"  {gone} (handle k8s-pod-network.c0ffee01): pod {SPACE}/dies is not on node stays any more" in lines
+    assert any("(handle vxlan-tunnel-addr-goes): node goes is gone" in line for line in lines)
+    assert lines[0] == "Found 2 things that nobody has any more." and not any("c0ffee02" in line for line in lines)
+    assert field.held() == before
 
 
 @pytest.mark.kubernetes

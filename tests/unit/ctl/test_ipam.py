@@ -154,6 +154,26 @@ class TestCheckAndRelease:
         assert "was not written by" in cluster.fails("ipam", "release", "--from-report", str(report))
         assert "No such file" in cluster.fails("ipam", "release", "--from-report", str(tmp_path / "none"))
 
+    def test_what_the_janitor_would_release(self, cluster, tmp_path):
+        out = cluster.ok("ipam", "check")
+        assert "Scanning for what the janitor would release...\nFound 0 things that nobody has any more.\n" in out
+        cluster.write(
+            {
+                IPAM + "host/gone/ipv4/block/10.65.0.0-26": {"state": "pendingDeletion", "deleted": False},
+                IPAM + "handle/calnet.gone": {"block": {}, "deleted": False},
+            }
+        )
+        report = tmp_path / "report.json"
+        out = cluster.ok("ipam", "check", "-o", str(report))
+        assert (
+            "  block 10.65.0.0/26 of node gone: node gone is gone\n  handle calnet.gone: it holds no address\n" in out
+        )
+        assert json.loads(report.read_text())["lost"] == [
+            {"kind": "block", "subject": "block 10.65.0.0/26 of node gone", "reason": "node gone is gone"},
+            {"kind": "handle", "subject": "handle calnet.gone", "reason": "it holds no address"},
+        ]
+        assert cluster.stored(IPAM + "handle/calnet.gone") is not None, "nothing is written"
+
     def test_empty_handles_go_with_a_report(self, cluster, tmp_path):
         gone = IPAM + "handle/calnet.gone"
         cluster.write({gone: {"block": {"10.65.0.0/26": 1}, "deleted": False}})
@@ -230,6 +250,31 @@ class TestDeletingWhatAddressesHangOn:
         calicoctl.ok("delete", "node", "n")
         assert calicoctl.stored(block) is None
         assert calicoctl.stored(IPAM + "handle/ipip-tunnel-addr-n") is None
+
+    def test_what_a_node_had_without_an_endpoint(self, cluster):
+        """Another plugin's address, and one whose handle is lost; what says nothing about a node stays."""
+        block = cluster.stored(BORROWED_FROM)
+        attributes = [*block["attributes"], {"handle_id": "bridge.x", "secondary": {"node": "vm"}}]
+        attributes.append({"handle_id": "by-hand", "secondary": {}})
+        allocations = list(block["allocations"])
+        allocations[7], allocations[8] = len(attributes) - 2, len(attributes) - 1
+        free = [o for o in block["unallocated"] if o not in (7, 8)]
+        cluster.write(
+            {BORROWED_FROM: {**block, "attributes": attributes, "allocations": allocations, "unallocated": free}}
+        )
+        cluster.ok("delete", "node", "vm")
+        left = cluster.stored(BORROWED_FROM)
+        assert left["allocations"][7] is None and left["allocations"][8] is not None
+
+    def test_records_of_others_that_cannot_be_read(self, cluster):
+        bad = "/calico/resources/v3/projectcalico.org/workloadendpoints/default/nodeb-cni-x-eth0"
+        cluster.write({bad: {"spec": 7}, IPAM + "assignment/ipv4/block/10.65.0.0-26": {"cidr": 7}})
+        result = cluster("delete", "node", "vm")
+        assert result.code == 0 and "Left out: cannot read block 10.65.0.0/26: " in result.err
+        assert cluster.stored(HANDLE) is None and cluster.stored(bad) == {"spec": 7}
+        cluster.write({bad.replace("nodeb", "nodec"): {"spec": 7}})
+        cluster.apply(resource("Node", "nodec"))
+        assert "cannot read" in cluster.fails("delete", "node", "nodec")
 
     def test_pool(self, cluster):
         cluster.ok("ipam", "release", "--ip=10.65.200.7")

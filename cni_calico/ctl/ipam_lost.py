@@ -1,0 +1,77 @@
+"""What the janitor would release, and why: the same questions, and nothing is written.
+
+Rule: everything is read now, and asked again as the janitor asks before it releases; how long something has been lost
+is not known here, the janitor waits for that. Where Kubernetes is not the datastore its pods are not known, and what
+they have is not judged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cni_calico.ctl.session import Session
+from cni_calico.datastore.client import Versioned
+from cni_calico.errors import CorruptRecord
+from cni_calico.ipam.leaks import KINDS, Subject
+from cni_calico.ipam.reclaim import ReadPod, Reclaimer
+from cni_calico.ipam.sight import ShelfSight, Shelves, decode
+from cni_calico.ipam.suspects import Suspects
+from cni_calico.model.keys import AffinityList, BlockList, HandleList, Key, ListKey, ResourceList
+
+Lost = tuple[Subject, str]
+_ENDPOINTS = ResourceList("WorkloadEndpoint")
+
+
+class _Listed:
+    """A listing as it was read once."""
+
+    def __init__(self, session: Session, listing: ListKey) -> None:
+        self.entries: dict[Key, tuple[Versioned, Any]] = {}
+        for item in session.store.list(listing, session.deadline).items:
+            try:
+                self.entries[item.key] = item, decode(item)
+            except CorruptRecord:
+                self.entries[item.key] = item, None
+
+    def get(self, key: Key) -> Versioned | None:
+        found = self.entries.get(key)
+        return None if found is None else found[0]
+
+    def record(self, key: Key) -> Any:
+        found = self.entries.get(key)
+        return None if found is None else found[1]
+
+
+def find_lost(session: Session) -> list[Lost]:
+    """What is lost and why, in the janitor's order. Raises DatastoreError, DeadlineExceeded."""
+    read_pod = _pod_reader(session)
+    is_kubernetes = read_pod is not None
+    listings = (BlockList(), AffinityList(), HandleList(), ResourceList("Node"), _ENDPOINTS)
+    blocks, affinities, handles, nodes, endpoints = listed = [_Listed(session, listing) for listing in listings]
+    session.take_damaged()  # the check itself has told them
+    own, pods = (None, endpoints) if is_kubernetes else (endpoints, None)
+    suspects = Suspects(ShelfSight(Shelves(blocks, affinities, handles, nodes, own, pods)))
+    suspects.refresh([key for shelf in listed for key in shelf.entries], 0.0)
+    asker = Reclaimer(session.store, read_pod, is_kubernetes=is_kubernetes)
+    found = ((subject, asker.confirm(subject, session.deadline)) for subject in suspects.due(0.0, 0.0))
+    return [(subject, reason) for subject, reason in found if reason]
+
+
+def _pod_reader(session: Session) -> ReadPod | None:
+    from cni_calico.datastore.kubernetes import KubernetesStore
+
+    if not isinstance(session.store, KubernetesStore):
+        return None
+    from cni_calico.datastore.kubernetes_objects import KubernetesObjects
+
+    objects = KubernetesObjects(session.store.api)
+    return lambda namespace, name, deadline: objects.pod(namespace, name, "", deadline)
+
+
+def render_lost(lost: list[Lost]) -> list[str]:
+    lines = ["Scanning for what the janitor would release...", f"Found {len(lost)} things that nobody has any more."]
+    return [*lines, *(f"  {subject}: {reason}" for subject, reason in lost)]
+
+
+def report_lost(lost: list[Lost]) -> list[dict[str, str]]:
+    return [{"kind": KINDS[type(subject)], "subject": str(subject), "reason": reason} for subject, reason in lost]
