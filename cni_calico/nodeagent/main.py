@@ -53,8 +53,11 @@ def _probe(chosen: set[str], values: Mapping[str, str]) -> int:
 def _run(chosen: set[str]) -> int:
     from cni_calico.errors import CalicoError
     from cni_calico.faults import install_from_environment
+    from cni_calico.nodeagent.orphans import end_with_supervisor
 
     install_from_environment(os.environ)
+    if not chosen & {"run", "node-services"}:
+        end_with_supervisor(os.environ)
     try:
         for name, command in _commands().items():
             if name in chosen:

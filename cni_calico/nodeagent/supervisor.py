@@ -7,6 +7,7 @@ has not finished by then it would not finish later. The data plane stays as it i
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from cni_calico.errors import KernelError
 from cni_calico.kernel.child import Child
 from cni_calico.log import Log
+from cni_calico.nodeagent.orphans import VARIABLE
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 STEADY_S = 60.0
@@ -70,7 +72,7 @@ class Supervisor:
     ) -> None:
         self.services = list(services)
         self._command = list(command)
-        self._environ = environ
+        self._environ = {**environ, VARIABLE: str(os.getpid())}
         self._log = log
         self._stopping = threading.Event()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.ipam.client import call_server
 from cni_calico.model.keys import ResourceKey
 from tests.netns.agents import Store
 from tests.netns.namespaces import namespace, until
@@ -66,6 +67,33 @@ def test_a_part_that_is_killed_comes_back(node: Node) -> None:
     until(lambda: node.status()["pid"] != first, "another agent", 20)
     node.until_ready()
     assert "the agent ended (signal 9)" in node.log()
+
+
+def test_a_supervisor_that_is_killed_takes_its_children_along(node: Node) -> None:
+    """Else the next one would make a second agent beside the first."""
+    node.run().until_ready()
+    first, routes = node.status()["pid"], node.ns.routes(4)
+    assert node.stop(signal.SIGKILL)[0] == -signal.SIGKILL
+    until(lambda: not Path(f"/proc/{first}").exists(), "the agent has ended", 20)
+    socket = f"{node.root}/run/cni.sock"
+    until(lambda: not Path(socket).exists() or call_server(socket, "metrics", {}, b"") is None, "the server too", 20)
+    assert node.ns.routes(4) == routes
+    node.run()
+    until(lambda: node.status()["pid"] != first, "another agent", 20)
+    node.until_ready()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals(node: Node, number: int) -> None:
+    """Also to a supervisor whose children are still starting, and twice."""
+    node.run()
+    until(lambda: "started" in node.log(), "the first child", 20)
+    assert node.process is not None
+    node.process.send_signal(number)
+    code, seconds = node.stop(number)
+    assert code == 0 and seconds < 5, node.log()
+    children = [line.split("(process ")[1].split(")")[0] for line in node.log().splitlines() if "(process " in line]
+    assert children and not any(Path(f"/proc/{pid}").exists() for pid in children)
 
 
 def test_startup_is_tried_until_it_succeeds(node: Node) -> None:
