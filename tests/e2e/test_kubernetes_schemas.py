@@ -1,0 +1,165 @@
+"""The API server itself refuses records that would break addresses or routes: every kind, good ones beside bad ones."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from cni_calico.datastore.client import Write
+from cni_calico.datastore.kubernetes import KubernetesStore
+from cni_calico.datastore.kubernetes_layout import CRD_ROOT
+from cni_calico.deadline import Deadline
+from cni_calico.errors import RecordRefused
+from cni_calico.model.keys import HandleKey, HandleList
+from manifests import schemas
+from tests.e2e.kube import Cluster
+
+pytestmark = pytest.mark.kubernetes
+
+GOOD: dict[str, dict[str, Any]] = {
+    "ipamblocks": {
+        "cidr": "10.65.0.0/30",
+        "affinity": "host:n1",
+        "allocations": [0, None, None, None],
+        "unallocated": [1, 2, 3],
+        "attributes": [{"handle_id": "net.c1", "secondary": {"node": "n1"}}],
+        "sequenceNumber": 1795176388000000000,
+        "sequenceNumberForAllocation": {"0": 1795176388000000000},
+        "strictAffinity": False,
+        "deleted": False,
+    },
+    "blockaffinities": {"cidr": "fd00::/122", "node": "n1", "state": "confirmed", "type": "host", "deleted": "false"},
+    "ipamhandles": {"handleID": "net.C1", "block": {"10.65.0.0/30": 1}, "deleted": False},
+    "ipamconfigs": {"strictAffinity": True, "autoAllocateBlocks": True, "maxBlocksPerHost": 4},
+    "ippools": {"cidr": "fd00:1::/64", "blockSize": 122, "vxlanMode": "Always", "allowedUses": ["Workload", "Tunnel"]},
+    "ipreservations": {"reservedCIDRs": ["10.0.0.0/30", "10.0.0.9", "fd00::/120"]},
+    "clusterinformations": {"clusterGUID": "0" * 32, "datastoreReady": True},
+    "bgpconfigurations": {"asNumber": 64512, "serviceClusterIPs": [{"cidr": "10.96.0.0/12"}], "listenPort": 179},
+    "bgppeers": {"peerIP": "10.0.0.1:1179", "asNumber": 4200000000, "nodeSelector": "all()"},
+    "bgpfilters": {"exportV4": [{"action": "Accept", "cidr": "10.0.0.0/8", "matchOperator": "In"}]},
+    "felixconfigurations": {"vxlanVNI": 4096, "vxlanEnabled": None, "healthPort": 9099},
+    "globalnetworkpolicies": {"order": 10.5, "types": ["Ingress"], "ingress": [{"action": "Deny"}]},
+    "globalnetworksets": {"nets": ["10.0.0.0/8", "192.0.2.1"]},
+    "hostendpoints": {"node": "n1", "expectedIPs": ["192.0.2.1"]},
+    "kubecontrollersconfigurations": {"controllers": {"node": {"leakGracePeriod": "15m"}}},
+    "tiers": {"order": None, "defaultAction": "Pass"},
+    "caliconodestatuses": {"node": "n1", "classes": ["BGP"], "updatePeriodSeconds": 10},
+}
+
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ("ipamblocks", {"cidr": "10.65.0.0"}),
+    ("ipamblocks", {"cidr": None}),
+    ("ipamblocks", {"allocations": "none"}),
+    ("ipamblocks", {"allocations": [-1, None, None, None]}),
+    ("ipamblocks", {"allocations": [0.5, None, None, None]}),
+    ("ipamblocks", {"unallocated": [0, 1, 2, 3, 4]}),
+    ("ipamblocks", {"unallocated": [70000]}),
+    ("ipamblocks", {"attributes": [{"handle_id": 5}]}),
+    ("ipamblocks", {"sequenceNumber": "1"}),
+    ("ipamblocks", {"affinityClaimTime": "yesterday"}),
+    ("blockaffinities", {"cidr": "fd00::/129"}),
+    ("blockaffinities", {"state": "taken"}),
+    ("blockaffinities", {"deleted": False}),
+    ("blockaffinities", {"node": None}),
+    ("blockaffinities", {"type": "guest"}),
+    ("ipamhandles", {"block": {"10.65.0.0/30": -1}}),
+    ("ipamhandles", {"handleID": None}),
+    ("ipamconfigs", {"maxBlocksPerHost": -1}),
+    ("ipamconfigs", {"strictAffinity": "true"}),
+    ("ippools", {"cidr": "fd00:1::/130"}),
+    ("ippools", {"blockSize": 26}),
+    ("ippools", {"cidr": "10.0.0.0/28", "blockSize": 24}),
+    ("ippools", {"vxlanMode": "always"}),
+    ("ippools", {"ipipMode": "Always"}),
+    ("ippools", {"assignmentMode": "Sometimes"}),
+    ("ipreservations", {"reservedCIDRs": ["10.0.0.0/33"]}),
+    ("ipreservations", {"reservedCIDRs": "10.0.0.0/30"}),
+    ("clusterinformations", {"datastoreReady": "false"}),
+    ("bgpconfigurations", {"asNumber": 4294967296}),
+    ("bgpconfigurations", {"serviceClusterIPs": [{"cidr": "10.96.0.0/40"}]}),
+    ("bgpconfigurations", {"listenPort": 70000}),
+    ("bgppeers", {"node": "n1"}),
+    ("bgppeers", {"peerSelector": "all()"}),
+    ("bgppeers", {"sourceAddress": "Mine"}),
+    ("bgpfilters", {"exportV4": [{"action": "Accept", "cidr": "10.0.0.0/8"}]}),
+    ("bgpfilters", {"exportV4": [{"action": "Maybe"}]}),
+    ("felixconfigurations", {"vxlanVNI": 16777216}),
+    ("felixconfigurations", {"floatingIPs": "yes"}),
+    ("globalnetworkpolicies", {"types": ["Sideways"]}),
+    ("globalnetworkpolicies", {"ingress": [{"action": "Drop"}]}),
+    ("globalnetworksets", {"nets": ["ten"]}),
+    ("hostendpoints", {"expectedIPs": ["192.0.2.1/24"]}),
+    ("tiers", {"defaultAction": "Allow"}),
+    ("caliconodestatuses", {"classes": ["Weather"]}),
+]
+
+FIXED = [
+    ("ipamblocks", {"cidr": "10.65.0.4/30"}),
+    ("blockaffinities", {"cidr": "fd00::40/122"}),
+    ("blockaffinities", {"node": "n2"}),
+    ("ipamhandles", {"handleID": "net.c1"}),
+    ("ippools", {"cidr": "fd00:2::/64"}),
+    ("ippools", {"blockSize": 124}),
+    ("ippools", {"blockSize": None}),
+]
+
+
+def resource(plural: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A good record with fields changed, None takes one away."""
+    [kind] = [kind.kind for kind in schemas.KINDS if kind.plural == plural]
+    spec = {**copy.deepcopy(GOOD[plural]), **(changes or {})}
+    for name, value in (changes or {}).items():
+        if value is None:
+            del spec[name]
+    return {"apiVersion": "crd.projectcalico.org/v1", "kind": kind, "metadata": {"name": "one"}, "spec": spec}
+
+
+def test_every_kind_is_in_the_table() -> None:
+    namespaced = {kind.plural for kind in schemas.KINDS if kind.namespaced}
+    assert set(GOOD) | namespaced == {kind.plural for kind in schemas.KINDS}
+    assert {plural for plural, _ in BAD} | {"kubecontrollersconfigurations"} == set(GOOD)
+
+
+@pytest.mark.parametrize("plural", sorted(GOOD))
+def test_good_records_are_taken_as_they_are(plural: str, kube: Cluster) -> None:
+    made = kube.request("POST", f"{CRD_ROOT}/{plural}", resource(plural))
+    stored = {name: value for name, value in GOOD[plural].items() if value is not None}
+    assert {name: value for name, value in made["spec"].items() if value is not None} == stored
+    made["spec"]["aFieldOfANewerRelease"] = {"kept": [1]}
+    again = kube.request("PUT", f"{CRD_ROOT}/{plural}/one", made)
+    assert again["spec"]["aFieldOfANewerRelease"] == {"kept": [1]}
+
+
+@pytest.mark.parametrize(("plural", "changes"), BAD, ids=lambda value: value if isinstance(value, str) else str(value))
+def test_bad_ones_are_refused_by_name(plural: str, changes: dict[str, Any], kube: Cluster) -> None:
+    with pytest.raises(RecordRefused, match=r"spec") as caught:
+        kube.request("POST", f"{CRD_ROOT}/{plural}", resource(plural, changes))
+    assert '"one" is invalid' in str(caught.value)
+
+
+@pytest.mark.parametrize(("plural", "changes"), FIXED, ids=str)
+def test_what_identifies_a_record_stays(plural: str, changes: dict[str, Any], kube: Cluster) -> None:
+    made = kube.request("POST", f"{CRD_ROOT}/{plural}", resource(plural))
+    changed = {**resource(plural, changes), "metadata": made["metadata"]}
+    with pytest.raises(RecordRefused, match=r"cannot be changed"):
+        kube.request("PUT", f"{CRD_ROOT}/{plural}/one", changed)
+
+
+def test_long_lists_come_in_pages(
+    kube: Cluster, store: KubernetesStore, soon: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of one moment, and the watch that follows misses nothing."""
+    monkeypatch.setattr("cni_calico.datastore.kubernetes.PAGE", 4)
+    value = {"block": {"10.65.0.0/30": 1}, "deleted": False}
+    for number in range(10):
+        store.commit([Write.create(HandleKey(f"net.{number}"), value)], soon)
+    since = len(kube.audited())
+    listing = store.list(HandleList(), soon)
+    assert [item.key.handle_id for item in listing.items] == [f"net.{number}" for number in range(10)]
+    pages = [event["requestURI"] for event in kube.audited(since) if event["verb"] == "list"]
+    assert len(pages) == 3 and all("limit=4" in page for page in pages) and "continue=" in pages[-1]
+    store.commit([Write.create(HandleKey("net.late"), value)], soon)
+    with store.watch(HandleList(), listing.revision) as watch:
+        assert [event.key.handle_id for event in watch.next(10)] == ["net.late"]
