@@ -12,6 +12,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -187,3 +189,23 @@ def until_all_reach_all(pods: list[Pod], timeout_s: float = 30.0, *, size: int =
                     f"{one.container} reaches {other.container} ({', '.join(other.addresses)})",
                     timeout_s,
                 )
+
+
+@contextmanager
+def without_a_lost_ping(source: Pod, *targets: Pod) -> Iterator[None]:
+    """Pings all addresses of the targets during the block and checks that every one was answered."""
+    with ExitStack() as stack:
+        running = []
+        for address in (address for target in targets for address in target.addresses):
+            argv = ["nsenter", f"--net={source.ns.path}", "ping", "-n", "-i0.05", "-W1", address]
+            ping = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+            stack.callback(ping.wait)
+            stack.callback(ping.kill)
+            running.append((address, ping))
+        yield
+        for address, ping in running:
+            ping.send_signal(signal.SIGINT)
+            said, _ = ping.communicate(timeout=10)
+            line = next(line for line in said.splitlines() if "packets transmitted" in line)
+            sent, received = int(line.split()[0]), int(line.split()[3])
+            assert sent > 20 and received >= sent - 1, f"{address}: {line}"  # the last one may be under way

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from cni_calico.model.resources import Metadata, Resource
 from tests.netns.bird_cluster import make_lab
 from tests.netns.namespaces import until
 from tests.netns.node_cluster import SUBNETS, Cluster, start_cluster
-from tests.netns.nodes import ROOT, Node, Pod
+from tests.netns.nodes import ROOT, Node, without_a_lost_ping
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = [pytest.mark.netns, pytest.mark.bird, pytest.mark.etcd]
@@ -111,26 +111,6 @@ def has_only_blocks(cluster: Cluster, version: int) -> bool:
         and learned == everything
         and all(remote_blocks(node, version) == everything - own_blocks(node, version) for node in nodes)
     )
-
-
-@contextmanager
-def without_a_lost_ping(source: Pod, *targets: Pod) -> Iterator[None]:
-    """Pings all addresses of the targets during the block and checks that every one was answered."""
-    with ExitStack() as stack:
-        running = []
-        for address in (address for target in targets for address in target.addresses):
-            argv = ["nsenter", f"--net={source.ns.path}", "ping", "-n", "-i0.05", "-W1", address]
-            ping = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-            stack.callback(ping.wait)
-            stack.callback(ping.kill)
-            running.append((address, ping))
-        yield
-        for address, ping in running:
-            ping.send_signal(signal.SIGINT)
-            said, _ = ping.communicate(timeout=10)
-            line = next(line for line in said.splitlines() if "packets transmitted" in line)
-            sent, received = int(line.split()[0]), int(line.split()[3])
-            assert sent > 20 and received >= sent - 1, f"{address}: {line}"  # the last one may be under way
 
 
 def test_every_pod_reaches_every_other(shared: Cluster) -> None:
