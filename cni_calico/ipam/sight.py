@@ -52,7 +52,7 @@ def decode(found: Versioned) -> Any:
 @dataclass(frozen=True, slots=True)
 class Shelves:
     """``pods``: Kubernetes' pods as endpoints, None where there is no Kubernetes; ``endpoints``: the datastore's own,
-    None where it is Kubernetes.
+    None where it is Kubernetes, or there is none.
     """
 
     blocks: Shelf

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cni_calico.datastore.election import Election, Terms
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
+from cni_calico.model.codec import decode_cluster_information
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.variables import parse_duration_s
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from cni_calico.nodeagent.janitor_caches import JanitorCaches
 
 LEASE = "calico-janitor"
+CLUSTER = ResourceKey("ClusterInformation", "default")
 SETTINGS = ResourceKey("KubeControllersConfiguration", "default")
 CALL_S = 10.0
 
@@ -129,7 +131,7 @@ class Janitor:
             return None
 
     def _say(self, text: str) -> None:
-        if self._said != text:
+        if text and self._said != text:
             self._said = text
             self._log.warning(text)
 
@@ -159,7 +161,7 @@ class Janitor:
             reclaimer = self._reclaimer(stopping)
             while not stopping.is_set() and self._keep_lease():
                 if not caches.healthy:
-                    self._say(f"the janitor waits for the datastore: {caches.error}")
+                    self._say(f"the janitor waits for the datastore: {caches.error}" if caches.error else "")
                 elif self._round(caches, suspects, reclaimer):
                     continue  # there is more
                 self._pause(caches, stopping)
@@ -199,7 +201,7 @@ class Janitor:
         if self._grace_s is None:
             due = [subject for subject in due if not getattr(subject, "pod", "")]
         batch = due[: self._habits.batch]
-        if not batch:
+        if not batch or not self._try("see whether the datastore is locked", self._may_write):
             return False
         outcome = self._reclaim(reclaimer, batch)
         self.tally.count(outcome)
@@ -213,6 +215,11 @@ class Janitor:
             suspects.put_off(outcome.at, time.monotonic() + self._habits.look_s)
             return False
         return len(due) > len(batch)
+
+    def _may_write(self) -> bool:
+        """Not while the datastore is migrated or upgraded."""
+        found = self._context.store.get(CLUSTER, Deadline.after(CALL_S))
+        return found is None or decode_cluster_information(CLUSTER, found.value).datastore_ready is not False
 
     def _reclaim(self, reclaimer: Reclaimer, batch: list[Any]) -> Outcome:
         from cni_calico.ipam.reclaim import Outcome

@@ -29,7 +29,8 @@ class JanitorCaches:
         self.changes = Changes()
         self._caches: list[Cache[Any]] = []
         store, kubernetes = context.store, context.kubernetes_store
-        own = None if context.is_kubernetes_datastore else self._cache(store, _ENDPOINTS)
+        # without pods to compare them with, endpoints say nothing
+        own = None if context.is_kubernetes_datastore or kubernetes is None else self._cache(store, _ENDPOINTS)
         self.sight = ShelfSight(
             Shelves(
                 blocks=self._cache(store, BlockList()),
@@ -53,8 +54,8 @@ class JanitorCaches:
 
     @property
     def error(self) -> str:
-        """What keeps them from being read."""
-        return next((str(cache.error) for cache in self._caches if cache.error is not None), "not read yet")
+        """What keeps them from being read; "" when nothing is known to."""
+        return next((str(cache.error) for cache in self._caches if cache.error is not None), "")
 
     def stop(self) -> None:
         for cache in self._caches:

@@ -8,10 +8,11 @@ from cni_calico.datastore.client import Write
 from cni_calico.datastore.election import FencedStore, SoleElection, Terms
 from cni_calico.errors import DatastoreUnavailable
 from cni_calico.log import Log
+from cni_calico.model.codec import new_metadata
 from cni_calico.model.keys import HandleKey, ResourceKey
-from cni_calico.model.resources import Handle
+from cni_calico.model.resources import ClusterInformation, Handle
 from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.janitor import Habits, Janitor, Tally, parse_grace
+from cni_calico.nodeagent.janitor import CLUSTER, Habits, Janitor, Tally, parse_grace
 from cni_calico.nodeagent.metrics import Metrics
 from cni_calico.nodeagent.numbers import Numbers
 from cni_calico.nodeagent.settings import parse_settings
@@ -198,6 +199,27 @@ def test_the_grace_is_the_clusters(field):
         assert one.world.held()
         configure(one, "0.1s")
         until(lambda: not one.world.held(), "the grace is over")
+    finally:
+        one.stop()
+
+
+def test_a_locked_datastore_is_left_alone(field):
+    one = Field()
+
+    def lock(ready):
+        metadata = new_metadata("default", uid="u", now="2026-11-20T12:06:00Z")
+        one.world.put(CLUSTER, ClusterInformation(metadata, datastore_ready=ready))
+
+    lock(False)
+    one.leave_tunnel()
+    one.thread.start()
+    try:
+        until(lambda: one.tally.candidates.get("address"), "it is suspected")
+        reads = one.world.store.round_trips.by_operation["get"]
+        until(lambda: one.world.store.round_trips.by_operation["get"] > reads + 5, "it looks on")
+        assert one.world.held() and not one.tally.confirmed
+        lock(True)
+        until(lambda: not one.world.held(), "unlocked")
     finally:
         one.stop()
 
