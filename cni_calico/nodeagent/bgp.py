@@ -245,7 +245,7 @@ class BgpKeeper:
         self, configurations: Iterable[Resource], deadline: Deadline
     ) -> tuple[tuple[Service, ...], list[Problem]]:
         parsed = [parse_configuration(item)[0] for item in configurations if self._is_ours(item)]
-        if not any(
+        if not self._environment.advertise_cluster_ips and not any(
             c.service_cluster_cidrs or c.service_external_cidrs or c.service_load_balancer_cidrs for c in parsed
         ):
             self._services.stop()

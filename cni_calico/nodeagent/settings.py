@@ -23,6 +23,7 @@ from cni_calico.nodeagent.variables import (
     DURATION,
     FLAG,
     NAMES,
+    NETWORKS,
     ROUTER_ID,
     TEXT,
     Kind,
@@ -102,6 +103,12 @@ class NodeSettings:
     )
     router_id: str = setting(
         "CALICO_ROUTER_ID", ROUTER_ID, "", "BGP router id of a node without IPv4; hash derives it from the node's name."
+    )
+    advertise_cluster_ips: tuple[Network, ...] = setting(
+        "CALICO_ADVERTISE_CLUSTER_IPS",
+        NETWORKS,
+        (),
+        "Ranges of cluster IPs to announce by BGP; wins over the BGPConfiguration's serviceClusterIPs.",
     )
     k8s_node_ref: str = setting(
         "CALICO_K8S_NODE_REF", TEXT, "", "Name of the Kubernetes node, recorded in the Node's orchRefs."
@@ -199,6 +206,7 @@ class NodeSettings:
     startup_log_level: str = setting(
         "CALICO_STARTUP_LOGLEVEL", _LEVEL, "info", "Log level of start-up.", section="Logs and directories"
     )
+    cni_server_log_level: str = setting("CALICO_CNI_SERVER_LOG_LEVEL", _LEVEL, "info", "Log level of the CNI server.")
     disable_file_logging: bool = setting("CALICO_DISABLE_FILE_LOGGING", FLAG, False, "Log to stderr only.")
     log_dir: str = setting("CALICO_LOG_DIR", TEXT, LOG_DIR, "Directory of log files.")
     run_dir: str = setting("CALICO_RUN_DIR", TEXT, RUN_DIR, "Directory of sockets, locks and status files.")
@@ -234,13 +242,18 @@ DATASTORE_VARIABLES: tuple[tuple[str, str, str, str], ...] = (
     ("K8S_CERT_FILE", "path", "", "Client certificate for it."),
     ("K8S_KEY_FILE", "path", "", "Private key of that certificate."),
     ("K8S_CA_FILE", "path", "", "Certificate authority of the API server."),
+    (
+        "KUBERNETES_SERVICE_HOST",
+        "text",
+        "",
+        "API server as pods are told it, with `KUBERNETES_SERVICE_PORT`.",
+    ),
     ("K8S_API_TOKEN", "text", "", "Bearer token for it; K8S_TOKEN is read too."),
 )
 
 # Known to upstream; set here they change nothing, and that is said in the log.
 WITHOUT_EFFECT: Mapping[str, str] = {
     "CALICO_EARLY_NETWORKING": "dual top-of-rack set-ups are not supported",
-    "CALICO_ADVERTISE_CLUSTER_IPS": "set serviceClusterIPs in the BGPConfiguration instead",
     "BGP_LOGSEVERITYSCREEN": "set logSeverityScreen in the BGPConfiguration instead",
     "CALICO_LIBNETWORK_ENABLED": "the libnetwork plugin is gone",
 }

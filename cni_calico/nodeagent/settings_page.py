@@ -21,7 +21,8 @@ _HEAD = """\
 Made from the tables in `cni_calico/nodeagent/` (`python -m cni_calico.nodeagent.settings_page`); do not edit.
 
 A variable that is empty counts as not set. A wrong value of a variable in the first part stops start-up before anything
-is written, and the message names every wrong variable.
+is written, and the message names every wrong variable. What runs on a node that was set up before goes on as if that
+variable were not set, and says so; a wrong `CALICO_NETWORKING_BACKEND` or `USE_POD_CIDR` stops that too.
 """
 _FELIX_HEAD = """\
 ## FELIX_ parameters

@@ -188,6 +188,17 @@ def parse_names(text: str) -> tuple[str, ...]:
     return names
 
 
+def parse_networks(text: str) -> tuple[Network, ...]:
+    """Comma-separated networks of any family."""
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            found.append(ip_network(part, strict=False))
+        except ValueError as e:
+            raise ValueError(f"expected networks in CIDR notation separated by commas, got {part!r}") from e
+    return tuple(found)
+
+
 TEXT = Kind(lambda text: text, "text")
 FLAG = Kind(parse_flag, "true or false")
 DURATION = Kind(parse_duration_s, "duration, such as 60s")
@@ -195,5 +206,6 @@ SECONDS = Kind(parse_seconds, "seconds, or a duration such as 1m30s")
 AS_NUMBER = Kind(parse_as_number, "AS number (65000 or 65000.1)")
 ROUTER_ID = Kind(parse_router_id, "IPv4 address or hash")
 NAMES = Kind(parse_names, "names separated by commas")
+NETWORKS = Kind(parse_networks, "CIDRs separated by commas")
 PORT = number(1, 65535)
 MTU = number(0, 65535)

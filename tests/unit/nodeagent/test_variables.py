@@ -1,0 +1,120 @@
+"""Every variable that is documented is used, every one that is used is documented, and every parameter likewise."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from cni_calico.nodeagent.felix import FelixSettings, parse_felix
+from cni_calico.nodeagent.settings import DATASTORE_VARIABLES, WITHOUT_EFFECT, NodeSettings, parse_settings
+from cni_calico.nodeagent.variables import parse_networks, settings_of
+
+ROOT = Path(__file__).parents[3]
+SOURCES = ROOT / "cni_calico"
+PAGES = [ROOT / "docs" / name for name in ("node-environment.md", "configuration.md", "install.md", "calicoctl.md")]
+# the CNI specification's, netlink attributes, the operating system's, systemd's, and what a report calls its parts
+NOT_OURS = re.compile(
+    r"CNI_(ARGS|COMMAND|CONTAINERID|IFNAME|NETNS|PATH)|K8S_POD_.*|IFLA_.*|PATH|LD_.*|NOTIFY_SOCKET|BGP"
+)
+OF_TESTS = {"CNI_TEST_NAMESPACE"}
+# set by install-cni.sh, which finds the executables' directory, and by tests
+OF_SCRIPTS = {"CALICO_BUNDLE_DIR", "CALICO_CNI_TEMPLATE"}
+
+
+@cache
+def trees():
+    return {path: ast.parse(path.read_text()) for path in SOURCES.rglob("*.py")}
+
+
+def literals(tree):
+    """Texts that something is asked for by: x.get("A"), x["A"], "A" in x."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "getenv"):
+            yield from node.args[:1]
+        elif isinstance(node, ast.Subscript):
+            yield node.slice
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            yield node.left
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setting":
+            yield from node.args[1:2]
+
+
+def read_variables():
+    """Name -> the modules that read it."""
+    found = {}
+    for path, tree in trees().items():
+        for node in literals(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                if re.fullmatch(r"[A-Z][A-Z0-9]+(_[A-Z0-9]+)*", node.value):
+                    found.setdefault(node.value, set()).add(str(path.relative_to(ROOT)))
+    return found
+
+
+def attributes(*, without):
+    """Every attribute that is read in the sources, but in these modules."""
+    return {
+        node.attr
+        for path, tree in trees().items()
+        if path.name not in without
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+
+
+def test_every_variable_that_is_read_is_documented():
+    pages = "\n".join(page.read_text() for page in PAGES)
+    documented = set(re.findall(r"\b[A-Z][A-Z0-9_]+\b", pages))
+    felix = {f"FELIX_{item.name.upper()}" for item in settings_of(FelixSettings)}
+    read = {name: where for name, where in read_variables().items() if not NOT_OURS.fullmatch(name)}
+    assert {"ETCD_PASSWORD", "KUBERNETES_SERVICE_HOST", "CALICO_RUN_DIR", "TLS_ASSETS_DIR"} <= set(read)
+    unknown = {name: where for name, where in read.items() if name not in documented | felix | OF_TESTS | OF_SCRIPTS}
+    assert unknown == {}
+
+
+def test_every_documented_variable_is_used():
+    used, read = attributes(without=("settings.py", "settings_page.py")), read_variables()
+    unused = [item.name for item in settings_of(NodeSettings) if item.attribute not in used and item.name not in read]
+    assert unused == ["CALICO_IPV6POOL_IPIP"]  # there is no IPIP for IPv6: it is only ever refused
+    texts = "\n".join(path.read_text() for path in SOURCES.rglob("*.py") if path.name != "settings.py")
+    texts += (SOURCES / "nodeagent" / "settings.py").read_text().partition("def with_kubernetes_access")[2]
+    assert [row[0] for row in DATASTORE_VARIABLES if f'"{row[0]}"' not in texts] == []
+
+
+def test_every_felix_parameter_is_used():
+    used = attributes(without=("felix.py",))
+    own = {
+        node.attr for node in ast.walk(trees()[SOURCES / "nodeagent" / "felix.py"]) if isinstance(node, ast.Attribute)
+    }
+    unused = [item.name for item in settings_of(FelixSettings) if item.attribute not in used | own]
+    assert unused == ["DefaultEndpointToHostAction"]  # "recorded for the policy engine", says the page
+
+
+def test_what_has_no_effect_is_read_by_nobody():
+    assert set(WITHOUT_EFFECT) & set(read_variables()) == set()
+
+
+@pytest.mark.parametrize("item", list(settings_of(NodeSettings)), ids=lambda item: item.name)
+def test_every_variable_says_what_it_accepts(item):
+    """A value that is nonsense for the kind is refused by name; free texts accept anything."""
+    assert item.kind.schema
+    if item.kind.schema in ("text", "names separated by commas"):
+        return
+    with pytest.raises(Exception, match=f"{item.name}='\\?! nonsense'"):
+        parse_settings({item.name: "?! nonsense"})
+
+
+@pytest.mark.parametrize("item", list(settings_of(FelixSettings)), ids=lambda item: item.name)
+def test_every_parameter_warns_about_nonsense(item):
+    warnings = parse_felix({f"FELIX_{item.name.upper()}": "?! nonsense"}).warnings
+    if item.kind.schema in ("text", "names separated by commas"):
+        assert warnings == ()
+    else:
+        assert len(warnings) == 1 and f"FELIX_{item.name.upper()}='?! nonsense' is not used" in warnings[0]
+
+
+def test_networks():
+    assert [str(n) for n in parse_networks("10.96.0.1/12, fd00::/112,")] == ["10.96.0.0/12", "fd00::/112"]
+    with pytest.raises(ValueError, match="'ten'"):
+        parse_networks("10.0.0.0/8,ten")
