@@ -17,7 +17,7 @@ from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.client import Datastore, Document
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.deadline import Deadline
-from cni_calico.errors import KernelError
+from cni_calico.errors import AttachmentBusy, KernelError
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT, Log
 from cni_calico.model.keys import Key
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Address = IPv4Address | IPv6Address
 
 RUN_DIR = "/var/run/calico"
+IPAM_LOCK_S = 1.0  # a DEL that waited until its deadline would have failed for nothing
 STUCK_LOCK_S = 3.0  # a server that is stuck and holds the lock will hardly let go of it now
 STATE_DIR = "/var/lib/calico"
 
@@ -103,8 +104,8 @@ class Services:
         with ExitStack() as held:
             try:
                 self.files.make_directory(os.path.dirname(path), 0o755)
-                held.enter_context(file_lock(self.files.path(path), deadline))
-            except (KernelError, OSError) as e:
+                held.enter_context(file_lock(self.files.path(path), deadline.sooner(IPAM_LOCK_S)))
+            except (AttachmentBusy, KernelError, OSError) as e:
                 self.log.warning(f"going on without the host-wide IPAM lock: {e}")
             yield
 
