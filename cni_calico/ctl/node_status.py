@@ -18,11 +18,14 @@ from cni_calico.errors import CalicoError
 from cni_calico.nodeagent import status as agent_status
 from cni_calico.nodeagent.bird.control import read_status
 from cni_calico.nodeagent.bird.status import BirdStatus, PeerStatus
+from cni_calico.nodeagent.probes import why_cni_silent
 
 RUN_DIR = "/var/run/calico"
 BIRD_S = 5.0
+ANSWERS = "the server answers"
 _HEADINGS = ("PEER ADDRESS", "PEER TYPE", "STATE", "SINCE", "INFO", "UPTIME", "RECEIVED", "ANNOUNCED")
 _TOPICS = (
+    ("Variables that are not used", "environment"),
     ("Warnings about the node's address", "doubts"),
     ("Warnings", "warnings"),
     ("BGP", "bgp_problems"),
@@ -34,7 +37,7 @@ _TOPICS = (
 def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Raises CommandFailed, with what could be found out, when neither the agent nor BIRD runs."""
     run_dir = environ.get("CALICO_RUN_DIR") or RUN_DIR
-    fields = agent_status.read_status(run_dir)
+    fields = {**agent_status.read_status(run_dir), "cni": why_cni_silent(f"{run_dir}/cni.sock") or ANSWERS}
     not_live = agent_status.why_not_live(fields, agent_status.since_boot())
     bird: BirdStatus | str
     try:
@@ -55,7 +58,8 @@ def render_agent(fields: Mapping[str, Any], now: float) -> str:
     """``now`` is in seconds since boot, as the times in the agent's status are."""
     not_live = agent_status.why_not_live(fields, now)
     if not_live:
-        return f"Calico process is not running: {not_live}\n"
+        served = "The CNI server answers.\n" if fields.get("cni") == ANSWERS else ""
+        return f"Calico process is not running: {not_live}\n{served}"
     lines = ["Calico process is running."]
     pairs = [
         ("Node", fields.get("node", "unknown")),
@@ -65,11 +69,14 @@ def render_agent(fields: Mapping[str, Any], now: float) -> str:
         ("MTU", fields.get("mtu", "unknown")),
         ("Routes", fields.get("routes", "unknown")),
         ("Policy", _describe_policy(fields.get("policies") or 0)),
+        ("CNI", fields.get("cni", "unknown")),
     ]
     lines += [f"{name + ':':11}{value}" for name, value in pairs]
     for heading, topic in _TOPICS:
         texts = fields.get(topic) or ()
         lines += ["", f"{heading}:", *(f"  {text}" for text in texts)] if texts else []
+    troubles: Mapping[str, str] = fields.get("troubles") or {}
+    lines += ["", "Failing parts:", *(f"  {part}: {why}" for part, why in troubles.items())] if troubles else []
     return "\n".join(lines) + "\n"
 
 
@@ -93,6 +100,8 @@ def render_bird(bird: BirdStatus | str, fields: Mapping[str, Any], now: datetime
     word = fields.get("bgp")
     head = f"BGP: {word}\n\n" if word else ""
     if isinstance(bird, str):
+        if fields.get("backend") in ("vxlan", "none"):
+            return head + f"There is no BGP on this node: CALICO_NETWORKING_BACKEND is {fields['backend']}.\n"
         return head + f"BIRD is not running: {bird}\n"
     lines = [f"BIRD {bird.version}, router ID {bird.router_id or 'unknown'}"]
     lines += ["A graceful restart is under way."] if bird.recovering else []

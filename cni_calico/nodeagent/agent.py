@@ -188,6 +188,8 @@ class Agent:
             "mtu": self._desired.mtu,
             "devices": {name: str(device.address or "") for name, device in self._desired.devices.items()},
             "routes": len(self._desired.routes),
+            "backend": self._context.settings.backend,
+            "troubles": dict(self._context.troubles),
             **self.facts,
         }
         try:

@@ -144,6 +144,7 @@ def describe_status(environ: Mapping[str, str]) -> str:
         ("failed", "failed"),
     ):
         lines += [f"{heading + ':':12}{text}" for text in fields.get(topic) or ()]
+    lines += [f"{'failing:':12}{part}: {why}" for part, why in (fields.get("troubles") or {}).items()]
     return "\n".join(lines) + "\n"
 
 

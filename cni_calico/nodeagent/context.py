@@ -23,7 +23,10 @@ STEP_S = 30.0
 
 @dataclass(slots=True)
 class Context:
-    """What start-up works with. ``wait`` sleeps that many seconds and answers whether to give up (a signal came)."""
+    """What start-up works with. ``wait`` sleeps that many seconds and answers whether to give up (a signal came).
+
+    ``troubles`` is why a part fails now, by the part's name; every part keeps its own entry.
+    """
 
     settings: NodeSettings
     store: Datastore
@@ -35,6 +38,7 @@ class Context:
     kubernetes_store: KubernetesStore | None = None  # whatever the datastore is: for Secrets and services
     ipv6_support: bool = True
     is_kubernetes_datastore: bool = False
+    troubles: dict[str, str] = field(default_factory=dict)
     config: DatastoreConfig | None = None  # how ``store`` was opened
 
     def deadline(self) -> Deadline:

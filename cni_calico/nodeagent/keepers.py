@@ -49,10 +49,12 @@ class Keeper:
         try:
             self.do()
         except CalicoError as e:
+            self.context.troubles[self.name] = str(e)
             if str(e) != self._said:
                 self._said = str(e)
                 self.context.log.error(f"{self.name}: {e}" + (f" ({e.details})" if e.details else ""))
             return False
+        self.context.troubles.pop(self.name, None)
         self._said, self._retry_s = "", RETRY_S
         return True
 

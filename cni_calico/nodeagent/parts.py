@@ -143,7 +143,8 @@ class Parts:
     def _keep_token(self) -> None:
         target, kubernetes = self._token_target(), self.context.kubernetes
         if target is not None and isinstance(kubernetes, ApiNode):
-            keep_token(kubernetes.api, target, self.context.files, self._log, wait=self.stopping.wait)
+            tell = lambda why: _note(self.context.troubles, "the CNI plugin's token", why)  # noqa: E731
+            keep_token(kubernetes.api, target, self.context.files, self._log, wait=self.stopping.wait, tell=tell)
 
     def _follow_only(self, snapshot: Snapshot) -> None:
         self._tunnels.follow(snapshot)
@@ -159,3 +160,10 @@ class Parts:
             counts[doubt.code, doubt.family] = counts.get((doubt.code, doubt.family), 0) + 1
         self._numbers.doubts = counts
         self._agent.facts["doubts"] = [doubt.text for doubt in doubts]
+
+
+def _note(troubles: dict[str, str], part: str, why: str) -> None:
+    if why:
+        troubles[part] = why
+    else:
+        troubles.pop(part, None)

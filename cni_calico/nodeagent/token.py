@@ -62,9 +62,9 @@ def keep_token(
     *,
     wait: Wait,
     random: Callable[[], float] = lambda: os.urandom(1)[0] / 255,
-    done: Callable[[], None] = lambda: None,
+    tell: Callable[[str], None] = lambda why: None,
 ) -> None:
-    """Refresh the token until ``wait(seconds)`` is true; ``done`` is called after each success (health, metrics)."""
+    """Refresh the token until ``wait(seconds)`` is true; ``tell`` hears each time why it failed, "" when it did not."""
     failures = 0
     while True:
         try:
@@ -72,11 +72,12 @@ def keep_token(
             failures = 0
             pause_s = refresh_pause_s(token.lifetime_s, random=random())
             log.debug(f"refreshed {target.path}, next time in {pause_s:.0f} s")
-            done()
+            tell("")
         except (DatastoreError, DeadlineExceeded, InstallFailed) as e:
             failures += 1
             pause_s = min(LONGEST_RETRY_S, backoff_s(failures) * 10)
             _log_failure(log, e, pause_s)
+            tell(str(e))
         if wait(pause_s):
             return
 

@@ -28,10 +28,34 @@ def test_status_of_an_agent():
         "MTU:       1480\n"
         "Routes:    3\n"
         "Policy:    NOT ENFORCED on this node, although 2 network policies exist\n"
+        "CNI:       unknown\n"
         "\n"
         "Warnings about the node's address:\n"
         "  the node's address is on eth1\n"
     )
+
+
+def test_status_of_each_part():
+    """What fails beside the data plane is named, and so is what start-up does not get over."""
+    fields = {
+        **FIELDS,
+        "cni": "the CNI server at /run/x does not answer: connection refused",
+        "startup_error": "AS='high': expected an AS number",
+        "environment": ["AS='high': expected an AS number"],
+        "troubles": {"tunnel addresses": "no pool has an address left", "recorded DELs": "the datastore is away"},
+    }
+    text = render_agent(fields, 101.0)
+    assert "Ready:     no: start-up fails: AS='high': expected an AS number\n" in text
+    assert "CNI:       the CNI server at /run/x does not answer: connection refused\n" in text
+    assert "Variables that are not used:\n  AS='high': expected an AS number\n" in text
+    assert "Failing parts:\n  tunnel addresses: no pool has an address left\n  recorded DELs: the data" in text
+    silent = render_agent({"cni": "the server answers"}, 1.0)
+    assert silent.splitlines()[1] == "The CNI server answers."
+
+
+def test_a_node_without_bgp_says_so():
+    said = render_bird("no such file", {"backend": "vxlan"}, NOW)
+    assert said == "There is no BGP on this node: CALICO_NETWORKING_BACKEND is vxlan.\n"
 
 
 def test_an_agent_that_fell_silent_does_not_run():

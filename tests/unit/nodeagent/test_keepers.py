@@ -63,8 +63,10 @@ def test_a_failure_is_told_once_and_tried_again():
     assert not keeper._try() and not keeper._try()
     assert [text for text in keeper.context.log.texts if "cannot reach it" in text] == keeper.context.log.texts[:1]
     assert (keeper._next_retry(), keeper._next_retry()) == (RETRY_S, 2 * RETRY_S)
+    assert keeper.context.troubles == {"it": "cannot reach it"}  # for calicoctl node status
     keeper.do = lambda: None
     assert keeper._try() and keeper._next_retry() == RETRY_S
+    assert keeper.context.troubles == {}
 
 
 def test_tunnel_addresses_are_looked_at_when_what_they_depend_on_changes():
