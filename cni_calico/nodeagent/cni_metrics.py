@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class CniMetrics:
         self._in_flight = 0
 
     def queued(self, length: int) -> None:
+        """Told how many connections wait, whenever one more comes."""
         if length > self._queue_max:
             self._queue_max = length
 
@@ -54,8 +56,8 @@ class CniMetrics:
             buckets[sum(seconds > limit for limit in BUCKETS_S)] += 1
             self._seconds[command] += seconds  # type: ignore[assignment]
 
-    def render(self, resident: Resident) -> str:
-        """Everything as text."""
+    def render(self, resident: Resident, waiting: int) -> str:
+        """Everything as text; ``waiting`` is how many connections wait now."""
         with self._lock:
             lines = [
                 f'calico_cni_requests_total{{verb="{verb}",result="{result}"}} {count}'
@@ -64,10 +66,17 @@ class CniMetrics:
             lines.append(f"calico_cni_refused_total {self._refused}")
             lines.append(f"calico_cni_declined_total {self._declined}")
             lines.append(f"calico_cni_in_flight {self._in_flight}")
+            lines.append(f"calico_cni_queue {waiting}")
             lines.append(f"calico_cni_queue_max {self._queue_max}")
             for verb, buckets in sorted(self._buckets.items()):
                 lines += _histogram("calico_cni_request_seconds", f'verb="{verb}"', buckets, self._seconds[verb])
         return "\n".join([*lines, *resident.metrics_lines()]) + "\n"
+
+
+def render_sizes(name: str, labels: str, sizes: Sequence[int]) -> list[str]:
+    """How many batches of each size there were."""
+    given = labels + "," if labels else ""
+    return [f'{name}{{{given}size="{size}"}} {count}' for size, count in enumerate(sizes) if count]
 
 
 def _histogram(name: str, labels: str, buckets: list[int], total: float) -> list[str]:

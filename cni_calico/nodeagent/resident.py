@@ -29,7 +29,7 @@ from cni_calico.model.keys import Key
 from cni_calico.model.settings import DatastoreConfig
 from cni_calico.nodeagent.backends import Backend, BackendKey, Backends
 from cni_calico.nodeagent.caches import CLUSTER
-from cni_calico.nodeagent.cni_metrics import CniMetrics
+from cni_calico.nodeagent.cni_metrics import CniMetrics, render_sizes
 from cni_calico.nodeagent.connections import Request
 from cni_calico.plugin.host import Host
 from cni_calico.plugin.teardown import remove_links_together
@@ -128,10 +128,9 @@ class Resident:
                 f"calico_ipam_spares_total{{{labels}}} {backend.allocator.spares.claimed}",
             ]
             lines += backend.kubernetes_lines(labels)
-            for size, count in enumerate(backend.allocator.statistics.sizes):
-                if count:
-                    lines.append(f'calico_ipam_batches_total{{{labels},size="{size}"}} {count}')
-        return lines
+            lines += render_sizes("calico_ipam_batches_total", labels, backend.allocator.statistics.sizes)
+            lines += render_sizes("calico_datastore_write_batches_total", labels, backend.grouped.sizes)
+        return lines + render_sizes("calico_cni_link_batches_total", "", self.links.sizes)
 
     def close(self) -> None:
         self.backends.close()

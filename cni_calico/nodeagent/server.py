@@ -149,7 +149,7 @@ class CniServer:
     def _answer(self, request: Request, since: float) -> Answer:
         """Raises Declined."""
         if request.executable == METRICS:
-            return Answer(0, self.metrics.render(self.resident))
+            return Answer(0, self.metrics.render(self.resident, self._waiting.qsize()))
         command = request.environ.get("CNI_COMMAND", "")
         self.metrics.begun(1)
         try:
