@@ -13,7 +13,7 @@ from cni_calico.ctl.session import Session
 from cni_calico.datastore.client import Versioned
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.leaks import KINDS, Subject
-from cni_calico.ipam.reclaim import ReadPod, Reclaimer
+from cni_calico.ipam.reclaim import Kubernetes, Reclaimer
 from cni_calico.ipam.sight import ShelfSight, Shelves, decode
 from cni_calico.ipam.suspects import Suspects
 from cni_calico.model.keys import AffinityList, BlockList, HandleList, Key, ListKey, ResourceList
@@ -44,28 +44,27 @@ class _Listed:
 
 def find_lost(session: Session) -> list[Lost]:
     """What is lost and why, in the janitor's order. Raises DatastoreError, DeadlineExceeded."""
-    read_pod = _pod_reader(session)
-    is_kubernetes = read_pod is not None
+    kubernetes = _kubernetes(session)
+    is_kubernetes = kubernetes is not None
     listings = (BlockList(), AffinityList(), HandleList(), ResourceList("Node"), _ENDPOINTS)
     blocks, affinities, handles, nodes, endpoints = listed = [_Listed(session, listing) for listing in listings]
     session.take_damaged()  # the check itself has told them
     own, pods = (None, endpoints) if is_kubernetes else (endpoints, None)
     suspects = Suspects(ShelfSight(Shelves(blocks, affinities, handles, nodes, own, pods)))
     suspects.refresh([key for shelf in listed for key in shelf.entries], 0.0)
-    asker = Reclaimer(session.store, read_pod, is_kubernetes=is_kubernetes)
+    asker = Reclaimer(session.store, kubernetes, is_kubernetes=is_kubernetes)
     found = ((subject, asker.confirm(subject, session.deadline)) for subject in suspects.due(0.0, 0.0))
     return [(subject, reason) for subject, reason in found if reason]
 
 
-def _pod_reader(session: Session) -> ReadPod | None:
+def _kubernetes(session: Session) -> Kubernetes | None:
     from cni_calico.datastore.kubernetes import KubernetesStore
 
     if not isinstance(session.store, KubernetesStore):
         return None
     from cni_calico.datastore.kubernetes_objects import KubernetesObjects
 
-    objects = KubernetesObjects(session.store.api)
-    return lambda namespace, name, deadline: objects.pod(namespace, name, "", deadline)
+    return KubernetesObjects(session.store.api)
 
 
 def render_lost(lost: list[Lost]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from cni_calico.model.crd_pods import CONTAINER_ID, pod_networks
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.resources import Address, Block, Network, WorkloadEndpoint
+from cni_calico.model.resources import Address, Block, Network, Node, WorkloadEndpoint
 
 TUNNELS = frozenset(
     (
@@ -83,8 +83,20 @@ class LostEndpoint:
         return f"endpoint {self.key.namespace}/{self.key.name}"
 
 
-Subject = Holding | LostBlock | IdleHandle | LostEndpoint
+@dataclass(frozen=True, slots=True)
+class LostNode:
+    """A node's record in a datastore of its own (etcd), and what Kubernetes calls the node."""
+
+    name: str
+    kubernetes: str
+
+    def __str__(self) -> str:
+        return f"node {self.name}"
+
+
+Subject = Holding | LostBlock | IdleHandle | LostEndpoint | LostNode
 KINDS: Mapping[type[Any], str] = {
+    LostNode: "node",
     LostEndpoint: "endpoint",
     Holding: "address",
     LostBlock: "block",
@@ -119,6 +131,8 @@ class Known(Protocol):
 
     def has_pod(self, namespace: str, name: str, node: str) -> bool:
         """Whether Kubernetes has a pod of that name that is, or may come to be, on that node."""
+
+    def has_kubernetes_node(self, name: str) -> bool: ...
 
     def pod(self, namespace: str, name: str, node: str) -> Pod | None:
         """The same with what is known of it, also by an endpoint of its own; None when there is neither."""
@@ -166,6 +180,13 @@ def judge_endpoint(endpoint: LostEndpoint, known: Known) -> str:
     return f"pod {endpoint.key.namespace}/{endpoint.pod} is not on node {endpoint.node} any more"
 
 
+def judge_node(lost: LostNode, known: Known) -> str:
+    """Why a node's record is of no node any more."""
+    if not known.knows_pods or known.has_kubernetes_node(lost.kubernetes):
+        return ""
+    return f"Kubernetes node {lost.kubernetes} is gone"
+
+
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
@@ -193,6 +214,12 @@ def reduce_block(block: Block) -> BlockFacts:
                 )
             )
     return BlockFacts(block.node, frozenset(holdings))
+
+
+def kubernetes_name(node: Node) -> str:
+    """What Kubernetes calls a node, as its record says; "" when it does not."""
+    refs = (ref for ref in node.orch_refs if ref.get("orchestrator") == "k8s")
+    return next((str(ref["nodeName"]) for ref in refs if ref.get("nodeName")), "")
 
 
 def reduce_endpoint(endpoint: WorkloadEndpoint) -> Pod:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from cni_calico.datastore.client import (
     CommitConflict,
@@ -28,7 +28,7 @@ from cni_calico.errors import AddressMismatch, CorruptRecord, TryAgain
 from cni_calico.ipam import leaks
 from cni_calico.ipam.allocator import Allocator, Release
 from cni_calico.ipam.claims import release_block
-from cni_calico.ipam.leaks import KINDS, Holding, IdleHandle, LostBlock, LostEndpoint, Pod, Subject
+from cni_calico.ipam.leaks import KINDS, Holding, IdleHandle, LostBlock, LostEndpoint, LostNode, Pod, Subject
 from cni_calico.ipam.release import drop_idle_handle, leave_emptied, release_in_block
 from cni_calico.ipam.view import stored
 from cni_calico.model import codec
@@ -36,7 +36,13 @@ from cni_calico.model.keys import BlockKey, HandleKey, Key, ListKey, ResourceKey
 from cni_calico.model.resources import Block, WorkloadEndpoint
 from cni_calico.names import endpoint_name
 
-ReadPod = Callable[[str, str, Deadline], Mapping[str, Any] | None]
+
+class Kubernetes(Protocol):
+    """Its objects as they are now; datastore.kubernetes_objects.KubernetesObjects. Raises DatastoreError."""
+
+    def pod(self, namespace: str, name: str, uid: str, deadline: Deadline) -> Mapping[str, Any] | None: ...
+
+    def node(self, name: str, deadline: Deadline) -> Mapping[str, Any] | None: ...
 
 
 class Overtaken(TryAgain):
@@ -45,18 +51,18 @@ class Overtaken(TryAgain):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is so now. ``read_pod(namespace, name, deadline)`` asks Kubernetes for a pod; None: there is no Kubernetes.
+    """What is so now. ``kubernetes`` None: there is none.
     ``is_kubernetes``: the datastore is Kubernetes too, where pods are endpoints; elsewhere endpoints are looked at.
     """
 
     store: Datastore
-    read_pod: ReadPod | None
+    kubernetes: Kubernetes | None
     deadline: Deadline
     is_kubernetes: bool
 
     @property
     def knows_pods(self) -> bool:
-        return self.read_pod is not None
+        return self.kubernetes is not None
 
     def has_node(self, name: str) -> bool:
         return self.store.get(ResourceKey("Node", name), self.deadline) is not None
@@ -74,19 +80,21 @@ class Facts:
         return Pod(endpoints[0].container_id, addresses | (pod.addresses if pod is not None else frozenset()))
 
     def _read(self, namespace: str, name: str, node: str) -> Pod | None:
-        assert self.read_pod is not None
-        found = self.read_pod(namespace, name, self.deadline)
+        assert self.kubernetes is not None
+        found = self.kubernetes.pod(namespace, name, "", self.deadline)
         return None if found is None else leaks.parse_pod(found, self._kubernetes_node(node))
 
     def _kubernetes_node(self, node: str) -> str | None:
         """How Kubernetes calls a node: in a datastore of its own the names may differ."""
         if self.is_kubernetes:
             return node
-        found = self.store.get(ResourceKey("Node", node), self.deadline)
-        if found is None:
-            return None
-        refs = codec.decode_node(ResourceKey("Node", node), found.value).orch_refs
-        return next((str(r["nodeName"]) for r in refs if r.get("orchestrator") == "k8s" and r.get("nodeName")), None)
+        key = ResourceKey("Node", node)
+        found = self.store.get(key, self.deadline)
+        return None if found is None else leaks.kubernetes_name(codec.decode_node(key, found.value)) or None
+
+    def has_kubernetes_node(self, name: str) -> bool:
+        assert self.kubernetes is not None
+        return self.kubernetes.node(name, self.deadline) is not None
 
     def endpoints(self, namespace: str, pod: str, node: str) -> list[WorkloadEndpoint]:
         """The pod's endpoints. Raises CorruptRecord."""
@@ -115,14 +123,14 @@ class Reclaimer:
     def __init__(
         self,
         store: Datastore,
-        read_pod: ReadPod | None,
+        kubernetes: Kubernetes | None,
         *,
         is_kubernetes: bool,
         make: Callable[[Datastore], Allocator] = Allocator,
         pace: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
-        self._read_pod = read_pod
+        self._kubernetes = kubernetes
         self._is_kubernetes = is_kubernetes
         self._make = make
         self._pace = pace
@@ -131,10 +139,12 @@ class Reclaimer:
 
     def confirm(self, subject: Subject, deadline: Deadline) -> str:
         """Why it is lost, by what is so now; "" when it is not, or cannot be told. Raises DatastoreError."""
-        facts = Facts(self._store, self._read_pod, deadline, self._is_kubernetes)
+        facts = Facts(self._store, self._kubernetes, deadline, self._is_kubernetes)
         try:
             if isinstance(subject, Holding):
                 return leaks.judge_holding(subject, facts)
+            if isinstance(subject, LostNode):
+                return leaks.judge_node(subject, facts)
             if isinstance(subject, LostEndpoint):
                 return leaks.judge_endpoint(subject, facts)
             if isinstance(subject, LostBlock):
@@ -186,6 +196,8 @@ class Reclaimer:
             return self._release_block(subject, deadline)
         if isinstance(subject, LostEndpoint):
             return self._remove_endpoint(subject, deadline)
+        if isinstance(subject, LostNode):
+            return self._remove_node(subject, deadline)
         return self._drop_handle(subject, deadline)
 
     def _allocator(self, node: str = "") -> Allocator:
@@ -214,8 +226,17 @@ class Reclaimer:
 
     def _remove_endpoint(self, lost: LostEndpoint, deadline: Deadline) -> bool:
         found = self._store.get(lost.key, deadline)
-        if found is None or str(found.revision) != lost.revision:
+        return found is not None and str(found.revision) == lost.revision and self._delete(found, deadline)
+
+    def _remove_node(self, lost: LostNode, deadline: Deadline) -> bool:
+        """If it is still the node that Kubernetes does not have; what it leaves behind goes in its turn."""
+        key = ResourceKey("Node", lost.name)
+        found = self._store.get(key, deadline)
+        if found is None or leaks.kubernetes_name(codec.decode_node(key, found.value)) != lost.kubernetes:
             return False
+        return self._delete(found, deadline)
+
+    def _delete(self, found: Versioned, deadline: Deadline) -> bool:
         try:
             self._store.commit([Write.delete(found)], deadline)
         except CommitConflict:
@@ -239,6 +260,9 @@ class _Gone:
 
     def has_node(self, name: str) -> bool:
         return False
+
+    def has_kubernetes_node(self, name: str) -> bool:
+        return True
 
     def has_pod(self, namespace: str, name: str, node: str) -> bool:
         return True

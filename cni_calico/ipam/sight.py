@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cni_calico.datastore.client import Versioned
-from cni_calico.ipam.leaks import BlockFacts, LostEndpoint, Pod, reduce_block, reduce_endpoint
+from cni_calico.ipam.leaks import (
+    BlockFacts,
+    LostEndpoint,
+    LostNode,
+    Pod,
+    kubernetes_name,
+    reduce_block,
+    reduce_endpoint,
+)
 from cni_calico.model import codec
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
 from cni_calico.model.resources import Network
@@ -45,7 +53,7 @@ def decode(found: Versioned) -> Any:
         endpoint = codec.decode_endpoint(found.key, found.value)
         return Seen(endpoint.node, reduce_endpoint(endpoint), endpoint.pod, endpoint.orchestrator == "k8s")
     if isinstance(found.key, ResourceKey):
-        return True  # a node: that it is there
+        return kubernetes_name(codec.decode_node(found.key, found.value))
     return not getattr(codec.decode(found.key, found.value), "deleted", False)
 
 
@@ -61,6 +69,7 @@ class Shelves:
     nodes: Shelf
     endpoints: Shelf | None
     pods: Shelf | None
+    kubernetes_nodes: Shelf | None = None  # beside nodes of another datastore
 
 
 class ShelfSight:
@@ -76,6 +85,15 @@ class ShelfSight:
 
     def has_node(self, name: str) -> bool:
         return self._shelves.nodes.get(ResourceKey("Node", name)) is not None
+
+    def has_kubernetes_node(self, name: str) -> bool:
+        shelf = self._shelves.kubernetes_nodes
+        return shelf is None or shelf.get(ResourceKey("Node", name)) is not None
+
+    def node(self, name: str) -> LostNode | None:
+        kubernetes = self._shelves.nodes.record(ResourceKey("Node", name))
+        known = isinstance(kubernetes, str) and kubernetes and self._shelves.kubernetes_nodes is not None
+        return LostNode(name, kubernetes) if known else None
 
     def block(self, cidr: Network) -> BlockFacts | None:
         found: BlockFacts | None = self._shelves.blocks.record(BlockKey(cidr))

@@ -13,14 +13,25 @@ from typing import Protocol, TypeVar
 
 from cni_calico import names
 from cni_calico.ipam import leaks
-from cni_calico.ipam.leaks import KINDS, BlockFacts, Holding, IdleHandle, Known, LostBlock, LostEndpoint, Subject
+from cni_calico.ipam.leaks import (
+    KINDS,
+    BlockFacts,
+    Holding,
+    IdleHandle,
+    Known,
+    LostBlock,
+    LostEndpoint,
+    LostNode,
+    Subject,
+)
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
 from cni_calico.model.resources import Network
 
 _NOTHING = BlockFacts(None, frozenset())
 _K = TypeVar("_K")
 _M = TypeVar("_M")
-Anchor = tuple[str, ...]  # what a subject hangs on: ("node", name) or ("pod", namespace, name)
+Anchor = tuple[str, ...]  # what a subject hangs on: ("node", name), ("kubernetes node", name), ("pod", namespace, name)
+Hanging = Holding | LostEndpoint | LostNode
 
 
 class Sight(Known, Protocol):
@@ -35,6 +46,9 @@ class Sight(Known, Protocol):
 
     def endpoint(self, key: ResourceKey) -> LostEndpoint | None:
         """A Kubernetes pod's endpoint in a datastore of its own; None for every other record."""
+
+    def node(self, name: str) -> LostNode | None:
+        """The record of a node that Kubernetes has too, in a datastore of its own; None for every other."""
 
     def learn_pod(self, namespace: str, pod: str, key: ResourceKey) -> None:
         """The record behind ``key``, of this pod, has come, changed or gone."""
@@ -76,7 +90,8 @@ class Suspects:
         self.all: dict[Subject, Suspicion] = {}
         self._sight = sight
         self._blocks: dict[Network, BlockFacts] = {}
-        self._on: dict[Anchor, set[Holding | LostEndpoint]] = {}
+        self._on: dict[Anchor, set[Hanging]] = {}
+        self._nodes: dict[str, LostNode] = {}
         self._endpoints: dict[ResourceKey, LostEndpoint] = {}
         self._owned: dict[str, set[Network]] = {}  # node -> blocks that are or are said to be its own
         self._owners: dict[Network, set[str]] = {}
@@ -91,7 +106,7 @@ class Suspects:
             self._look(key, now)
 
     def due(self, now: float, grace_s: float) -> list[Subject]:
-        """Those suspected for that long: endpoints before addresses before blocks before handles."""
+        """Those suspected for that long: nodes, endpoints, addresses, blocks, handles."""
         found = [s for s, what in self.all.items() if now - what.since >= grace_s and now >= what.not_before]
         order = list(KINDS)
         return sorted(found, key=lambda subject: (order.index(type(subject)), str(subject)))
@@ -143,8 +158,16 @@ class Suspects:
 
     def _look_at_node(self, name: str, now: float) -> None:
         self._missed(name, now)
-        for held in tuple(self._on.get(("node", name), ())):
-            self._judge_held(held, now)
+        node, old = self._sight.node(name), self._nodes.pop(name, None)
+        if old is not None and old != node:
+            self._forget(old, ("kubernetes node", old.kubernetes))
+        if node is not None:
+            self._nodes[name] = node
+            self._on.setdefault(("kubernetes node", node.kubernetes), set()).add(node)
+            self._judge_held(node, now)
+        for anchor in (("node", name), ("kubernetes node", name)):
+            for held in tuple(self._on.get(anchor, ())):
+                self._judge_held(held, now)
         for cidr in tuple(self._owned.get(name, ())):
             self._judge_block(LostBlock(name, cidr), now)
 
@@ -182,7 +205,7 @@ class Suspects:
 
     # -- what is there ------------------------------------------------------------------------------------------------
 
-    def _forget(self, held: Holding | LostEndpoint, anchor: Anchor) -> None:
+    def _forget(self, held: Hanging, anchor: Anchor) -> None:
         self.all.pop(held, None)
         _discard(self._on, anchor, held)
 
@@ -216,8 +239,10 @@ class Suspects:
 
     # -- judgements ---------------------------------------------------------------------------------------------------
 
-    def _judge_held(self, held: Holding | LostEndpoint, now: float) -> None:
-        if isinstance(held, LostEndpoint):
+    def _judge_held(self, held: Hanging, now: float) -> None:
+        if isinstance(held, LostNode):
+            self._judge(held, leaks.judge_node(held, self._sight), now)
+        elif isinstance(held, LostEndpoint):
             self._judge(held, leaks.judge_endpoint(held, self._sight), now)
         else:
             since = self._missed(held.node, now) if held.tunnel else now

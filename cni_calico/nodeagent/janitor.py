@@ -172,14 +172,14 @@ class Janitor:
 
     def _reclaimer(self, stopping: threading.Event) -> Reclaimer:
         from cni_calico.ipam.reclaim import Reclaimer
-        from cni_calico.nodeagent.janitor_caches import pod_reader
+        from cni_calico.nodeagent.janitor_caches import open_objects
 
         def pace() -> bool:
             return not stopping.wait(1 / self._habits.per_second) and self._keep_lease()
 
         return Reclaimer(
             self._election.fenced(self._context.store),
-            pod_reader(self._context.kubernetes_store),
+            open_objects(self._context.kubernetes_store),
             is_kubernetes=self._context.is_kubernetes_datastore,
             pace=pace,
         )

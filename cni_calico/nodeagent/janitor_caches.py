@@ -17,9 +17,9 @@ from cni_calico.nodeagent.context import Context
 
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes import KubernetesStore
-    from cni_calico.ipam.reclaim import ReadPod
+    from cni_calico.ipam.reclaim import Kubernetes
 
-_ENDPOINTS = ResourceList("WorkloadEndpoint")
+_ENDPOINTS, _NODES = ResourceList("WorkloadEndpoint"), ResourceList("Node")
 
 
 class JanitorCaches:
@@ -36,9 +36,10 @@ class JanitorCaches:
                 blocks=self._cache(store, BlockList()),
                 affinities=self._cache(store, AffinityList()),
                 handles=self._cache(store, HandleList()),
-                nodes=self._cache(store, ResourceList("Node")),
+                nodes=self._cache(store, _NODES),
                 endpoints=own,
                 pods=None if kubernetes is None else self._cache(kubernetes, _ENDPOINTS),
+                kubernetes_nodes=None if own is None or kubernetes is None else self._cache(kubernetes, _NODES),
             )
         )
 
@@ -62,11 +63,10 @@ class JanitorCaches:
             cache.stop()
 
 
-def pod_reader(kubernetes: KubernetesStore | None) -> ReadPod | None:
-    """How to ask Kubernetes for a pod as it is now; None where there is no Kubernetes."""
+def open_objects(kubernetes: KubernetesStore | None) -> Kubernetes | None:
+    """How to ask Kubernetes for what is so now; None where there is no Kubernetes."""
     if kubernetes is None:
         return None
     from cni_calico.datastore.kubernetes_objects import KubernetesObjects
 
-    objects = KubernetesObjects(kubernetes.api)
-    return lambda namespace, name, deadline: objects.pod(namespace, name, "", deadline)
+    return KubernetesObjects(kubernetes.api)

@@ -370,6 +370,10 @@ def test_on_kubernetes_a_quiet_cluster_costs_no_lists(kube_field: KubeField) -> 
 @pytest.mark.etcd
 def test_etcd_beside_kubernetes_a_pods_endpoint_goes_with_it(rights: Cluster, tmp_path: Path) -> None:
     """The datastore is etcd, pods are Kubernetes': endpoints and addresses of those that are gone."""
+    since = len(rights.audited())
+    for document in documents("calico-etcd.yaml", "ClusterRole"):  # the role that goes with etcd
+        if document["metadata"]["name"] == "calico-node":
+            rights.request("PUT", f"{RBAC}/clusterroles/calico-node", document)
     with single() as cluster:
         environ = {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": cluster.urls[0]}
         field = KubeField(rights, tmp_path, environ)
@@ -387,13 +391,21 @@ def test_etcd_beside_kubernetes_a_pods_endpoint_goes_with_it(rights: Cluster, tm
                     metadata, "k8s", "n1", "eth0", f"cali{pod}", container_id=container, pod=pod, ip_networks=networks
                 )
                 field.store.commit([Write.create(key, encode(endpoint))], soon())
-            node = Resource("Node", new_metadata("n1", uid="u", now=NOW))
-            field.store.commit([Write.put(ResourceKey("Node", "n1"), encode(node))], soon())
+            for name, kubernetes in (("n1", "kube-1"), ("n2", "kube-2")):
+                spec = {"orchRefs": [{"nodeName": kubernetes, "orchestrator": "k8s"}]}
+                node = Resource("Node", new_metadata(name, uid="u", now=NOW), spec=spec)
+                field.store.commit([Write.put(ResourceKey("Node", name), encode(node))], soon())
+                rights.create_node(kubernetes)
+            field.allocate("vxlan-tunnel-addr-n2", "n2", "Tunnel", type="vxlanTunnelAddress")
             field.start("n1")
             field.leader()
             field.delete_pod("dies")
+            field.delete_node("kube-2")
             until(lambda: set(field.held()) == {"net.c0ffee02"}, f"released: {field.logs()}", 40)
+            nodes = field.store.list(ResourceList("Node"), soon()).items
+            assert [item.key.name for item in nodes] == ["n1"]  # type: ignore[union-attr]
             endpoints = field.store.list(ResourceList("WorkloadEndpoint"), soon()).items
             assert [item.key.name for item in endpoints] == ["n1-k8s-lives-eth0"]  # type: ignore[union-attr]
+            assert not used(rights, NODE_USER, since)[1], "something was refused"
         finally:
             field.close()

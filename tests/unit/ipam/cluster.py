@@ -79,6 +79,7 @@ class Cluster:
     pods: dict = field(default_factory=dict)  # (namespace, name) -> object of Kubernetes
     live: dict = field(default_factory=dict)  # handle -> Container: what must stay
     tunnels: dict = field(default_factory=dict)  # node -> handle
+    kubernetes_nodes: set = field(default_factory=set)
     count: int = 0
     apart: bool = False  # Kubernetes does not answer
     looks: int = 0
@@ -94,7 +95,14 @@ class Cluster:
     def store(self):
         return self.world.store
 
-    def read_pod(self, namespace, name, deadline):
+    def node(self, name, deadline):
+        """Kubernetes' own, where the datastore is not."""
+        self.looks += 1
+        if self.apart:
+            raise DatastoreUnavailable("cannot reach Kubernetes: scripted")
+        return {"metadata": {"name": name}} if name in self.kubernetes_nodes else None
+
+    def pod(self, namespace, name, uid, deadline):
         self.looks += 1
         if self.apart:
             raise DatastoreUnavailable("cannot reach Kubernetes: scripted")
@@ -224,6 +232,17 @@ class Cluster:
                 items.append(Versioned(found[0], found[1], version))
         return items
 
+    def kubernetes_node_items(self):
+        document = {"apiVersion": "projectcalico.org/v3", "kind": "Node"}
+        keys = [ResourceKey("Node", name) for name in self.kubernetes_nodes]
+        return [Versioned(key, {**document, "metadata": {"name": key.name}, "spec": {}}, "1") for key in keys]
+
+    def refer(self, node, kubernetes):
+        """The node's record says what Kubernetes calls it."""
+        found = self.store.get(ResourceKey("Node", node), soon())
+        refs = {"orchRefs": [{"nodeName": kubernetes, "orchestrator": "k8s"}]}
+        self.store.elsewhere(Write.update(found, {**found.value, "spec": refs}))
+
     def require_kept(self):
         """Whoever lives holds what was given to them."""
         held = self.world.held()
@@ -241,14 +260,16 @@ class Janitor:
 
     def __init__(self, cluster, *, knows_pods=True):
         self.cluster = cluster
-        self.shelves = {name: Shelf() for name in [*LISTINGS, "pods"]}
+        self.shelves = {name: Shelf() for name in [*LISTINGS, "pods", "kubernetes_nodes"]}
         pods = self.shelves["pods"] if knows_pods else None
         endpoints = None if cluster.is_kubernetes else self.shelves["endpoints"]
         shown = {name: self.shelves[name] for name in ("blocks", "affinities", "handles", "nodes")}
-        self.suspects = Suspects(ShelfSight(Shelves(endpoints=endpoints, pods=pods, **shown)))
+        beside = self.shelves["kubernetes_nodes"] if knows_pods and not cluster.is_kubernetes else None
+        shelves = Shelves(endpoints=endpoints, pods=pods, kubernetes_nodes=beside, **shown)
+        self.suspects = Suspects(ShelfSight(shelves))
         self.reclaimer = Reclaimer(
             cluster.store,
-            cluster.read_pod if knows_pods else None,
+            cluster if knows_pods else None,
             is_kubernetes=cluster.is_kubernetes,
             make=cluster.world.allocator,
         )
@@ -264,6 +285,8 @@ class Janitor:
         for name in names or self.shelves:
             if name == "pods":
                 changed |= self.shelves[name].take(self.cluster.pod_items())
+            elif name == "kubernetes_nodes":
+                changed |= self.shelves[name].take(self.cluster.kubernetes_node_items())
             elif name != "endpoints" or not self.cluster.is_kubernetes:
                 changed |= self.shelves[name].take(self.cluster.store.list(LISTINGS[name], soon()).items)
         self.suspects.refresh(changed, self.now)

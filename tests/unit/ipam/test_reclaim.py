@@ -5,7 +5,7 @@ import pytest
 from cni_calico.datastore.client import Write
 from cni_calico.errors import DatastoreUnavailable
 from cni_calico.ipam.leaks import KINDS
-from cni_calico.model.keys import BlockKey, BlockList, HandleKey, ResourceKey
+from cni_calico.model.keys import BlockKey, BlockList, HandleKey
 from cni_calico.model.resources import Handle
 from tests.unit.ipam.cluster import GRACE_S, Cluster, Janitor
 from tests.unit.ipam.world import SECOND, soon
@@ -118,9 +118,7 @@ def test_the_same_name_on_another_node(cluster):
 
 def test_the_same_name_on_another_node_whose_name_is_known():
     cluster = Cluster(False)
-    node = cluster.store.get(ResourceKey("Node", "n1"), soon())
-    refs = {"orchRefs": [{"nodeName": "kube-1", "orchestrator": "k8s"}]}
-    cluster.store.elsewhere(Write.update(node, {**node.value, "spec": refs}))
+    cluster.refer("n1", "kube-1")
     cluster.create_pod("a", "n1")
     old = cluster.add("a")
     cluster.pods["ns", "a"]["spec"]["nodeName"] = "kube-1"
@@ -233,6 +231,35 @@ def test_a_node_that_is_gone(cluster):
     assert {block.node for block in cluster.world.blocks().values()} == {"n2"}
     assert "net.idle" not in cluster.world.handles()
     cluster.world.require_consistent()
+
+
+def test_the_record_of_a_node_that_kubernetes_has_no_more():
+    """The datastore is not Kubernetes: first the record goes, then what the node had."""
+    cluster = Cluster(False)
+    cluster.kubernetes_nodes = {"kube-1", "kube-2"}
+    for node, name in (("n1", "kube-1"), ("n2", "kube-2")):
+        cluster.refer(node, name)
+        cluster.take_tunnel(node)
+    cluster.world.node("n3")  # Kubernetes knows nothing of it, and never did
+    janitor = Janitor(cluster)
+    cluster.kubernetes_nodes.discard("kube-1")
+    janitor.see()
+    assert {str(s) for s in janitor.suspects.all} == {"node n1"}
+    pass_by(cluster, GRACE_S - 1)
+    cluster.kubernetes_nodes.add("kube-1")
+    janitor.see()
+    pass_by(cluster, 2)
+    assert janitor.run().released == [] and not janitor.suspects.all
+    cluster.kubernetes_nodes.discard("kube-1")
+    janitor.see()
+    pass_by(cluster)
+    cluster.refer("n1", "kube-2")  # it has been said otherwise since
+    assert janitor.run().released == [] and cluster.has_node("n1")
+    cluster.refer("n1", "kube-1")
+    cluster.tunnels.pop("n1")
+    janitor.settle(4)
+    assert not cluster.has_node("n1") and cluster.has_node("n2") and cluster.has_node("n3")
+    assert set(cluster.world.held()) == {"vxlan-tunnel-addr-n2"} and not cluster.world.blocks_of("n1", 4)
 
 
 def test_a_node_that_comes_back_keeps_its_tunnel(cluster):

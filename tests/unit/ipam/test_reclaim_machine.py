@@ -162,7 +162,7 @@ class JanitorMachine(RuleBasedStateMachine):
 
         def work(store):
             reclaimer = Reclaimer(
-                store, self.cluster.read_pod, is_kubernetes=self.cluster.is_kubernetes, make=self.world.allocator
+                store, self.cluster, is_kubernetes=self.cluster.is_kubernetes, make=self.world.allocator
             )
             return reclaimer.reclaim(due, soon())
 
@@ -263,7 +263,7 @@ def test_a_lost_lease_ends_the_work_at_once(is_kubernetes, allowed):
     fenced = FencedStore(cluster.store, allowed)
     done = len(cluster.store.commits)
     janitor.reclaimer = Reclaimer(
-        fenced, cluster.read_pod, is_kubernetes=is_kubernetes, make=lambda store: cluster.world.allocator(store)
+        fenced, cluster, is_kubernetes=is_kubernetes, make=lambda store: cluster.world.allocator(store)
     )
     try:
         janitor.run()
