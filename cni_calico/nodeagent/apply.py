@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from errno import ENODEV
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, KernelError
@@ -164,7 +165,11 @@ class Applier:
         done.pending = len(planned.add) + len(planned.remove) - len(ripe.add) - len(ripe.remove)
         if ripe:
             failures = host_routes.apply_host_routes(ripe.add, ripe.remove, deadline)
-            done.failed += [str(error) for _, error in failures]
+            # a pod's interface that went since we looked is no failure: the kernel's word of it brings the next pass
+            vanished = {
+                route for route, e in failures if e.errno == ENODEV and is_workload_interface(route.device, felix)
+            }
+            done.failed += [str(error) for route, error in failures if route not in vanished]
             failed = {route for route, _ in failures}
             done.changed += _described("route", "added", [route for route in ripe.add if route not in failed])
             done.changed += _described("route", "removed", [route for route in ripe.remove if route not in failed])
