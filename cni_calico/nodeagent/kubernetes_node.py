@@ -1,7 +1,8 @@
 """What start-up asks of Kubernetes beside the datastore, when there is a Kubernetes at all.
 
-Rule: the node's own object and two ConfigMaps, nothing else; a ConfigMap that may not be read counts as absent, because
-not every installation grants that.
+Rule: the node's own object and two ConfigMaps, nothing else. A ConfigMap is read once, because only start-up decides by
+it, while the node is looked at again and again; one that may not be read counts as absent, because not every
+installation grants that.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class ApiNode:
     def __init__(self, api: KubernetesAPI, name: str) -> None:
         self.api = api
         self._name = name
+        self._config_maps: dict[str, Mapping[str, Any] | None] = {}
 
     def read_facts(self, deadline: Deadline) -> KubernetesFacts:
         node = self.api.get(f"/api/v1/nodes/{quote(self._name)}", deadline, f"read Kubernetes node {self._name}")
@@ -75,10 +77,13 @@ class ApiNode:
         )
 
     def _config_map(self, name: str, deadline: Deadline) -> Mapping[str, Any] | None:
-        try:
-            return self.api.get(_CONFIG_MAPS + name, deadline, f"read ConfigMap kube-system/{name}")
-        except DatastoreDenied:
-            return None
+        if name not in self._config_maps:
+            try:
+                found = self.api.get(_CONFIG_MAPS + name, deadline, f"read ConfigMap kube-system/{name}")
+            except DatastoreDenied:
+                found = None
+            self._config_maps[name] = found
+        return self._config_maps[name]
 
     def set_network_unavailable(self, unavailable: bool, deadline: Deadline) -> None:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -29,6 +29,7 @@ class Api:
         self.requests = []
 
     def get(self, path, deadline, doing):
+        self.requests.append(("GET", path, None, ""))
         found = self.objects.get(path)
         if isinstance(found, Exception):
             raise found
@@ -63,6 +64,14 @@ def test_kubeadm_and_rancher():
 def test_a_config_map_that_may_not_be_read_is_absent():
     denied = DatastoreDenied("cannot read")
     assert facts(**{MAPS + "kubeadm-config": denied, MAPS + "full-cluster-state": denied}) == facts()
+
+
+def test_config_maps_are_read_once_and_the_node_every_time():
+    api = Api({"/api/v1/nodes/n1": NODE})
+    node = ApiNode(api, "n1")
+    assert node.read_facts(SOON) == node.read_facts(SOON)
+    paths = [path for _, path, _, _ in api.requests]
+    assert paths.count("/api/v1/nodes/n1") == 2 and sum(path.startswith(MAPS) for path in paths) == 2
 
 
 def test_a_node_that_kubernetes_does_not_know():
