@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from cni_calico.deadline import Deadline
+from cni_calico.ipam.allocator import Allocator, AssignRequest
 from cni_calico.model.settings import DatastoreConfig
 from tests.conftest import LAB_CACHE, ROOT
 from tests.e2e.kube import CNI_USER, NODE_USER, Cluster, running_cluster
@@ -180,9 +182,10 @@ def test_the_plugins_role_grants_what_it_uses_and_nothing_else(
     assert granted(plugin_role("calico.yaml")) - {("get", "blockaffinities")} == requests
 
 
-def granted(role: dict[str, Any]) -> set[tuple[str, str]]:
+def granted(*roles: dict[str, Any]) -> set[tuple[str, str]]:
     """(verb, resource) of every rule."""
-    return {(verb, name) for rule in role["rules"] for name in rule["resources"] for verb in rule["verbs"]}
+    rules = [rule for role in roles for rule in role["rules"]]
+    return {(verb, name) for rule in rules for name in rule["resources"] for verb in rule["verbs"]}
 
 
 @pytest.mark.kubernetes
@@ -264,6 +267,34 @@ NETWORK_POLICY = {
 }
 
 
+def agent_environ(kube: Cluster, root: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "DATASTORE_TYPE": "kubernetes",
+        "KUBECONFIG": kube.kubeconfig("node-token"),
+        "NODENAME": "node1",
+        "IP": "10.99.0.1/24",
+        "CALICO_IPV4POOL_CIDR": "10.68.0.0/16",
+        "CALICO_STATE_DIR": str(root / "state"),
+        "CALICO_RUN_DIR": str(root / "run"),
+        "CALICO_LOG_DIR": str(root / "log"),
+        "CALICO_NODENAME_FILE": str(root / "nodename"),
+    }
+
+
+def agent_command(host: Namespace) -> list[str]:
+    return ["nsenter", f"--net={host.path}", sys.executable, "-m", "cni_calico.nodeagent.main"]
+
+
+def run_agent(host: Namespace, environ: dict[str, str], flag: str) -> None:
+    done = subprocess.run([*agent_command(host), flag], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def agent_roles() -> list[dict[str, Any]]:
+    return [d for d in documents("calico.yaml", "ClusterRole", "Role") if d["metadata"]["name"] == "calico-node"]
+
+
 def reported_policies(root: Path) -> int:
     path = root / "run" / "agent-status.json"
     return int(json.loads(path.read_text()).get("policies", 0)) if path.exists() else 0
@@ -272,24 +303,11 @@ def reported_policies(root: Path) -> int:
 @pytest.mark.kubernetes
 @pytest.mark.netns
 def test_the_agent_is_refused_nothing(agent_rights: Cluster, host_ns: Namespace, tmp_path: Path) -> None:
-    kube = agent_rights
-    environ = {
-        **os.environ,
-        "DATASTORE_TYPE": "kubernetes",
-        "KUBECONFIG": kube.kubeconfig("node-token"),
-        "NODENAME": "node1",
-        "IP": "10.99.0.1/24",
-        "CALICO_IPV4POOL_CIDR": "10.68.0.0/16",
-        "CALICO_STATE_DIR": str(tmp_path / "state"),
-        "CALICO_RUN_DIR": str(tmp_path / "run"),
-        "CALICO_LOG_DIR": str(tmp_path / "log"),
-        "CALICO_NODENAME_FILE": str(tmp_path / "nodename"),
-    }
-    prefix = ["nsenter", f"--net={host_ns.path}", sys.executable, "-m", "cni_calico.nodeagent.main"]
+    kube, environ = agent_rights, agent_environ(agent_rights, tmp_path)
+    prefix = agent_command(host_ns)
 
     def run(flag: str) -> None:
-        done = subprocess.run([*prefix, flag], env=environ, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stdout + done.stderr
+        run_agent(host_ns, environ, flag)
 
     with kube_node(kube, host_ns, tmp_path) as node:
         for name in ("pool4", "pool6"):
@@ -312,3 +330,111 @@ def test_the_agent_is_refused_nothing(agent_rights: Cluster, host_ns: Namespace,
         kube.request("DELETE", f"{NETWORK_POLICIES}/deny-all")
     assert not refused
     assert {("create", "ippools"), ("create", "ipamhandles"), ("patch", "nodes/status")} <= requests
+
+
+@pytest.mark.kubernetes
+def test_everything_else_is_refused_to_the_agent(agent_rights: Cluster) -> None:
+    def own(*namespace: str) -> set[str]:
+        rules = agent_rights.kubectl("auth", "can-i", "--list", "--no-headers", *namespace, token="node-token")
+        names = {line.split()[0] for line in rules.splitlines() if line and not line.startswith(" ")}
+        return {name.partition(".")[0] for name in names if "authorization" not in name and "authentic" not in name}
+
+    roles = {role["kind"]: {name for _, name in granted(role)} for role in agent_roles()}
+    assert own("-n", "default") == roles["ClusterRole"]
+    assert own("-n", "kube-system") == roles["ClusterRole"] | roles["Role"]
+    for verb, resource, *where in (
+        ("delete", "pods"),
+        ("update", "pods"),
+        ("delete", "nodes"),
+        ("list", "secrets", "-n", "kube-system"),
+        ("get", "secrets/other", "-n", "kube-system"),
+        ("create", "serviceaccounts/calico-node", "--subresource=token", "-n", "kube-system"),
+        ("delete", "ippools.crd.projectcalico.org"),
+    ):
+        arguments = ("auth", "can-i", verb, resource, *where)
+        assert agent_rights.kubectl(*arguments, token="node-token", check=False).split()[0] == "no", arguments
+
+
+# what is asked for only when somebody else was faster
+RARE = {("get", "blockaffinities")}
+SERVICES = "felix confd allocate-tunnel-addrs monitor-addresses monitor-token complete-startup status-reporter"
+
+
+@pytest.mark.kubernetes
+@pytest.mark.netns
+@pytest.mark.slow
+def test_the_agents_role_grants_what_it_uses_and_nothing_else(
+    agent_rights: Cluster, host_ns: Namespace, pod_ns: Namespace, tmp_path: Path
+) -> None:
+    """All it can be asked to do: both start-ups, tunnels, BGP, statuses, owed DELs, tokens, the janitor's work."""
+    kube, role = agent_rights, granted(*agent_roles())
+    (tmp_path / "net.d").mkdir()
+    environ = agent_environ(kube, tmp_path)
+    environ["CALICO_CNI_KUBECONFIG"] = str(tmp_path / "net.d" / "calico-kubeconfig")
+    del environ["CALICO_IPV4POOL_CIDR"]  # then kubeadm's ConfigMap is asked
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "calico-cni-plugin"}}
+    kube.ensure("/api/v1/namespaces/kube-system/serviceaccounts", account)
+    with kube_node(kube, host_ns, tmp_path) as node:
+        owe_a_del(node, pod_ns)
+        lose_an_address(kube, "gone", "pod-of-gone")
+        lose_an_address(kube, node.nodename, "pod-that-is-gone")
+        for kind in ("ippools", "clusterinformations", "ipamconfigs"):
+            kube.request("DELETE", f"/apis/crd.projectcalico.org/v1/{kind}")
+        since = len(kube.audited())
+        run_agent(host_ns, environ, "-startup")
+        node.apply("IPPool", "tunnels", {"cidr": "10.67.0.0/16", "vxlanMode": "Always", "blockSize": 26})
+        node.apply("FelixConfiguration", "default", {})
+        node.apply("ClusterInformation", "default", {"clusterGUID": "0" * 32, "datastoreReady": True})
+        run_agent(host_ns, environ, "-startup")
+        node.apply("BGPConfiguration", "default", {"serviceClusterIPs": [{"cidr": "10.96.0.0/16"}]})
+        password = {"secretKeyRef": {"name": "bgp-secrets", "key": "k"}}
+        node.apply("BGPPeer", "p", {"peerIP": "10.99.0.9", "asNumber": 64512, "password": password})
+        node.apply("CalicoNodeStatus", "s", {"node": node.nodename, "classes": ["BGP"], "updatePeriodSeconds": 1})
+        node.apply("KubeControllersConfiguration", "default", {"controllers": {"node": {"leakGracePeriod": "1s"}}})
+        argv = [*agent_command(host_ns), *(f"-{name}" for name in SERVICES.split())]
+        with open(tmp_path / "agent.log", "wb") as log, subprocess.Popen(argv, env=environ, stderr=log) as agent:
+            try:
+                unused = until_nothing_new(kube, role - RARE, since)
+            finally:
+                agent.terminate()
+        requests, refused = used(kube, NODE_USER, since)
+    assert not refused, refused
+    assert not unused, (sorted(unused), (tmp_path / "agent.log").read_text())
+    assert requests - RARE == role - RARE
+
+
+def until_nothing_new(kube: Cluster, wanted: set[tuple[str, str]], since: int) -> set[tuple[str, str]]:
+    """What of the wanted rights the agent has not used after a minute and a half; at once when it has used all."""
+    missing = set(wanted)
+
+    def all_used() -> bool:
+        missing.intersection_update(wanted - used(kube, NODE_USER, since)[0])
+        return not missing
+
+    try:
+        until(all_used, "every right is used", 90)
+    except AssertionError:
+        pass
+    return missing
+
+
+def owe_a_del(node: KubeNode, pod_ns: Namespace) -> None:
+    """A DEL while the API server was away: the agent pays it."""
+    node.kube.create_pod(node.namespace, "owed", node.nodename)
+    uid = node.kube.read_pod(node.namespace, "owed")["metadata"]["uid"]
+    assert node.pod_call("ADD", "owed", "0e" * 32, pod_ns.path, uid=uid).ok
+    node.relay.cut()
+    assert node.pod_call("DEL", "owed", "0e" * 32, pod_ns.path, uid=uid).ok
+    node.relay.start()
+    assert node.intents()
+
+
+def lose_an_address(kube: Cluster, node: str, pod: str) -> None:
+    """An address of a pod that does not exist, on a node that may not either."""
+    store = kube.store()
+    try:
+        attributes = {"node": node, "pod": pod, "namespace": "space"}
+        request = AssignRequest(node, f"calnet.{pod}", attributes, num4=1)
+        Allocator(store).assign(request, Deadline.after(30))
+    finally:
+        store.close()
