@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.e2e.calls import EtcdNode
+from tests.e2e.calls import EtcdNode, Node
+from tests.e2e.kube import Cluster
+from tests.e2e.kube_node import kube_node
 from tests.e2e.served import call
 from tests.e2e.wire import Wire, wire_in
+from tests.netns.namespaces import Namespace, until
 
 pytestmark = [pytest.mark.netns, pytest.mark.etcd]
 PORT, TARGET = 23790, 2379
@@ -27,7 +31,7 @@ def address(reply) -> str:
     return str(reply.document["ips"][0]["address"])
 
 
-def disable(node: EtcdNode) -> None:
+def disable(node: Node) -> None:
     node.apply("IPPool", "pool4", {"cidr": "10.65.0.0/16", "blockSize": 26, "nodeSelector": "all()", "disabled": True})
 
 
@@ -65,3 +69,26 @@ def test_the_cluster_is_closed_during_an_outage(wired, make_pod_ns):
         node.apply("ClusterInformation", "default", {"clusterGUID": "0" * 32, "datastoreReady": True})
         assert call(node, "DEL", "c1", pod.path).ok
     assert not node.leftovers()
+
+
+@pytest.mark.kubernetes
+def test_the_watches_of_kubernetes_end(kube: Cluster, host_ns: Namespace, make_pod_ns, tmp_path: Path):
+    """The API server is out of this node's reach; others change the pool and a namespace meanwhile."""
+    with kube_node(kube, host_ns, tmp_path) as node, node.server():
+        for name in ("first", "second"):
+            kube.create_pod(node.namespace, name, node.nodename)
+        pods = [make_pod_ns() for _ in range(2)]
+        assert address(node.pod_call("ADD", "first", "a" * 64, pods[0].path)).startswith("10.65.")
+        node.relay.cut()
+        assert not node.pod_call("ADD", "second", "b" * 64, pods[1].path).ok
+        disable(node)
+        node.relay.start()
+        refused = node.pod_call("ADD", "second", "b" * 64, pods[1].path)
+        assert not refused.ok and "no IPv4 pool exists that is enabled" in refused.document["msg"], refused
+        until(lambda: healthy(node), "everything is watched again", 30)
+        assert node.pod_call("DEL", "first", "a" * 64, pods[0].path).ok
+        assert not node.leftovers()
+
+
+def healthy(node: Node) -> bool:
+    return all(value == 1 for name, value in node.metrics().items() if name.startswith("calico_cni_caches_healthy"))
