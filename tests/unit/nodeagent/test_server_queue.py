@@ -1,0 +1,120 @@
+"""Calls wait their turn: in the order of arrival, not too many of them, and a stop finishes what was started."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.cni.answer import Answer
+from cni_calico.ipam.client import call_server
+from cni_calico.log import SILENT
+from cni_calico.nodeagent import server as module
+from cni_calico.nodeagent.server import CniServer
+from tests.netns.namespaces import until
+
+
+class Gate:
+    """Stands in for the plugin: notes who comes, lets nobody go on before it is opened."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.opened = threading.Event()
+
+    def __call__(self, call: Any, services: Any) -> Answer:
+        self.order.append(call.container_id)
+        self.opened.wait(20)
+        return Answer(0, "{}")
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    made = Gate()
+    monkeypatch.setitem(module.SERVES, "calico", made)
+    return made
+
+
+@pytest.fixture
+def server(tmp_path: Path, gate: Gate) -> Iterator[CniServer]:
+    made = CniServer(str(tmp_path / "cni.sock"), SILENT, workers=1)
+    made.start()
+    yield made
+    gate.opened.set()
+    made.stop()
+
+
+class Caller:
+    def __init__(self, server: CniServer, container: str) -> None:
+        self.answer: tuple[int, bytes] | None = None
+        self._server = server
+        self._environ = {
+            "CNI_COMMAND": "DEL",
+            "CNI_CONTAINERID": container,
+            "CNI_IFNAME": "eth0",
+            "CNI_PATH": "/opt/cni/bin",
+            "CNI_NETNS": "",
+        }
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.answer = call_server(self._server.path, "calico", self._environ, b"{}")
+
+    def result(self) -> tuple[int, bytes] | None:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        return self.answer
+
+
+def test_in_the_order_of_arrival(server: CniServer, gate: Gate):
+    callers = []
+    for i in range(6):
+        callers.append(Caller(server, f"c{i}"))
+        until(lambda i=i: len(gate.order) + server._waiting.qsize() == i + 1, "it has arrived")
+    assert gate.order == ["c0"], "there is one worker"
+    assert "calico_cni_queue 5\n" in server.metrics.render(server.resident, server._waiting.qsize())
+    gate.opened.set()
+    assert all(caller.result() == (0, b"{}") for caller in callers)
+    assert gate.order == [f"c{i}" for i in range(6)]
+    assert "calico_cni_queue_max 4\n" in server.metrics.render(server.resident, 0), "the last one found four before it"
+
+
+def test_too_many_are_told_to_come_again(server: CniServer, gate: Gate, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "QUEUE", 2)
+    callers = [Caller(server, "c0")]
+    until(lambda: gate.order == ["c0"], "the worker is busy")
+    for i in (1, 2):
+        callers.append(Caller(server, f"c{i}"))
+        until(lambda i=i: server._waiting.qsize() == i, "it waits")
+    refused = Caller(server, "late").result()
+    assert refused is not None and refused[0] == 1
+    told = json.loads(refused[1])
+    assert told["code"] == 11 and told["msg"] == "cannot serve: 2 calls are waiting already"
+    gate.opened.set()
+    assert all(caller.result() == (0, b"{}") for caller in callers)
+    assert gate.order == ["c0", "c1", "c2"]
+
+
+def test_a_stop_finishes_what_waits_too(server: CniServer, gate: Gate):
+    callers = [Caller(server, f"c{i}") for i in range(4)]
+    until(lambda: len(gate.order) + server._waiting.qsize() == 4, "all have arrived")
+    stopping = threading.Thread(target=server.stop)
+    stopping.start()
+    until(lambda: server._stopping.is_set(), "it stops")
+    gate.opened.set()
+    assert all(caller.result() == (0, b"{}") for caller in callers)
+    stopping.join(20)
+    assert not stopping.is_alive() and not any(thread.is_alive() for thread in server._threads)
+
+
+def test_a_stop_does_not_wait_for_ever(server: CniServer, gate: Gate):
+    caller = Caller(server, "c0")
+    until(lambda: gate.order == ["c0"], "the worker is busy")
+    server.stop(drain_s=0.05)
+    assert caller.answer is None and any(thread.is_alive() for thread in server._threads)
+    gate.opened.set()
+    assert caller.result() == (0, b"{}"), "as long as the process lives it is still answered"
