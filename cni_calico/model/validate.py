@@ -6,11 +6,11 @@ version of upstream may know them), except that FelixConfiguration warns about t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cni_calico.errors import CorruptRecord
-from cni_calico.model import codec, validate_bgp, validate_ipam
+from cni_calico.model import codec, validate_bgp, validate_ipam, validate_others, validate_policy
 from cni_calico.model.codec_resources import API_VERSION
 from cni_calico.model.fields import Wrong
 from cni_calico.model.keys import NAMESPACED_KINDS, PLURALS, ResourceKey
@@ -91,22 +91,12 @@ def _check_metadata(report: Report, kind: str, metadata: Mapping[str, Any]) -> N
 
 
 def _check_spec(report: Report, kind: str, name: str, spec: Mapping[str, Any]) -> None:
-    if kind == "IPPool":
-        validate_ipam.check_pool(report, spec)
-    elif kind == "IPReservation":
-        validate_ipam.check_reservation(report, spec)
-    elif kind == "Node":
-        validate_ipam.check_node(report, spec)
+    if kind in _CHECKS:
+        _CHECKS[kind](report, spec)
     elif kind == "WorkloadEndpoint":
         validate_ipam.check_endpoint(report, spec, name)
-    elif kind == "BGPPeer":
-        validate_bgp.check_peer(report, spec)
     elif kind == "BGPConfiguration":
         validate_bgp.check_configuration(report, spec, name)
-    elif kind == "BGPFilter":
-        validate_bgp.check_filter(report, spec)
-    elif kind == "FelixConfiguration":
-        _check_felix(report, spec)
     for field in _SELECTORS.get(kind, ()):
         report.selector(f"spec.{field}", spec.get(field))
 
@@ -121,6 +111,25 @@ def _check_felix(report: Report, spec: Mapping[str, Any]) -> None:
             report.duration(f"spec.{field}", value)
     for field in ("healthPort", "prometheusMetricsPort", "vxlanPort"):
         report.number(f"spec.{field}", spec.get(field), 0, 65535)
+
+
+_CHECKS: Mapping[str, Callable[[Report, Mapping[str, Any]], None]] = {
+    "IPPool": validate_ipam.check_pool,
+    "IPReservation": validate_ipam.check_reservation,
+    "Node": validate_ipam.check_node,
+    "BGPPeer": validate_bgp.check_peer,
+    "BGPFilter": validate_bgp.check_filter,
+    "FelixConfiguration": _check_felix,
+    "GlobalNetworkPolicy": validate_policy.check_policy,
+    "NetworkPolicy": validate_policy.check_policy,
+    "GlobalNetworkSet": validate_policy.check_network_set,
+    "NetworkSet": validate_policy.check_network_set,
+    "Profile": validate_policy.check_profile,
+    "Tier": validate_policy.check_tier,
+    "HostEndpoint": validate_others.check_host_endpoint,
+    "CalicoNodeStatus": validate_others.check_node_status,
+    "KubeControllersConfiguration": validate_others.check_controllers,
+}
 
 
 def with_defaults(document: Mapping[str, Any]) -> dict[str, Any]:

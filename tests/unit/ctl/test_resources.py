@@ -216,7 +216,7 @@ class TestWriting:
         assert calicoctl.read("tier", "t")["spec"] == {"order": 2, "defaultAction": "Pass"}
 
     @pytest.mark.parametrize(
-        "kind", sorted({*CLUSTER_KINDS, *NAMESPACED_KINDS} - {"WorkloadEndpoint", "IPPool", "BGPPeer"})
+        "kind", sorted({*CLUSTER_KINDS, *NAMESPACED_KINDS} - {"WorkloadEndpoint", "IPPool", "BGPPeer", "HostEndpoint"})
     )
     def test_every_kind_can_be_written_read_and_deleted(self, calicoctl, kind):
         calicoctl.apply(resource(kind, "x"))

@@ -80,9 +80,46 @@ GOOD = {
         "ipNATs": [{"internalIP": "10.0.0.1", "externalIP": "1.2.3.4"}],
         "ports": [{"name": "http", "port": 80, "hostPort": 8080}],
     },
-    "GlobalNetworkPolicy": {"selector": "a == 'b'", "types": ["Ingress"]},
+    "GlobalNetworkPolicy": {"selector": "a == 'b'", "types": ["Ingress"], "order": 1.5, "tier": "default"},
+    "NetworkPolicy": {
+        "selector": "all()",
+        "types": ["Ingress", "Egress"],
+        "ingress": [
+            {
+                "action": "Allow",
+                "protocol": "TCP",
+                "ipVersion": 4,
+                "source": {"nets": ["10.0.0.0/8", "fd00::1"], "namespaceSelector": "all()"},
+                "destination": {"ports": [80, "8000:8080", "http", "443"], "serviceAccounts": {"names": ["a"]}},
+            }
+        ],
+        "egress": [{"action": "Log", "protocol": 1, "icmp": {"type": 8, "code": 0}}, {"action": "Pass"}],
+    },
+    "GlobalNetworkSet": {"nets": ["10.0.0.0/8", "1.2.3.4", "fd00::/64"], "allowedEgressDomains": ["a.example"]},
+    "NetworkSet": {"nets": ["10.0.0.0/8"]},
+    "Profile": {"labelsToApply": {"a": ""}, "ingress": [{"action": "Allow", "source": {"selector": "has(a)"}}]},
+    "Tier": {"order": 100, "defaultAction": "Pass"},
+    "HostEndpoint": {
+        "node": "n",
+        "interfaceName": "*",
+        "expectedIPs": ["10.0.0.1"],
+        "ports": [{"name": "a", "port": 1}],
+    },
+    "CalicoNodeStatus": {"node": "n", "classes": ["Agent", "BGP", "Routes"], "updatePeriodSeconds": 10},
+    "KubeControllersConfiguration": {
+        "logSeverityScreen": "Info",
+        "healthChecks": "Enabled",
+        "prometheusMetricsPort": 9094,
+        "etcdV3CompactionPeriod": "10m0s",
+        "controllers": {"node": {"reconcilerPeriod": "5m", "syncLabels": "Enabled"}, "policy": None},
+    },
+    "ClusterInformation": {"clusterGUID": "a1", "datastoreReady": True, "calicoVersion": "v3", "clusterType": "k8s"},
 }
 NAMES = {"WorkloadEndpoint": "n-cni-c-eth0"}
+
+
+def test_every_kind_has_a_good_one():
+    assert GOOD.keys() == {*CLUSTER_KINDS, *NAMESPACED_KINDS}
 
 
 @pytest.mark.parametrize("kind", GOOD)
@@ -165,6 +202,61 @@ def test_everything_that_upstream_stored_is_valid():
         ("WorkloadEndpoint", {"mac": "ee"}, "must be a MAC address"),
         ("WorkloadEndpoint", {"profiles": "p"}, 'WorkloadEndpoint.spec.profiles = "p" (must be a list)'),
         ("GlobalNetworkPolicy", {"selector": "("}, "GlobalNetworkPolicy.spec.selector"),
+        ("GlobalNetworkPolicy", {"order": "1"}, 'GlobalNetworkPolicy.spec.order = "1" (must be a number)'),
+        ("GlobalNetworkPolicy", {"order": True}, "must be a number"),
+        ("GlobalNetworkPolicy", {"types": ["Both"]}, 'spec.types[0] = "Both" (must be one of Ingress, Egress)'),
+        ("GlobalNetworkPolicy", {"doNotTrack": True}, "must be true where doNotTrack is"),
+        (
+            "GlobalNetworkPolicy",
+            {"doNotTrack": True, "preDNAT": True, "applyOnForward": True},
+            "cannot be given together with doNotTrack",
+        ),
+        ("NetworkPolicy", {"ingress": [{"action": "Maybe"}]}, 'NetworkPolicy.spec.ingress[0].action = "Maybe"'),
+        ("NetworkPolicy", {"ingress": [{}]}, "NetworkPolicy.spec.ingress[0].action = null"),
+        (
+            "NetworkPolicy",
+            {"egress": [{"action": "Deny", "protocol": "tcp"}]},
+            'egress[0].protocol = "tcp" (must be one',
+        ),
+        ("NetworkPolicy", {"egress": [{"action": "Deny", "protocol": 256}]}, "egress[0].protocol = 256"),
+        ("NetworkPolicy", {"egress": [{"action": "Deny", "ipVersion": 5}]}, "must be 4 or 6"),
+        ("NetworkPolicy", {"egress": [{"action": "Deny", "icmp": {"code": 1}}]}, "has no meaning without type"),
+        ("NetworkPolicy", {"egress": [{"action": "Deny", "icmp": {"type": 255}}]}, "from 0 to 254"),
+        ("NetworkPolicy", {"egress": [{"action": "Deny", "source": {"ports": [80]}}]}, "has no meaning unless"),
+        (
+            "NetworkPolicy",
+            {"egress": [{"action": "Deny", "protocol": "UDP", "destination": {"ports": ["90:80"]}}]},
+            'NetworkPolicy.spec.egress[0].destination.ports[0] = "90:80" (must be a port number, a range',
+        ),
+        (
+            "NetworkPolicy",
+            {"egress": [{"action": "Deny", "protocol": "UDP", "destination": {"notPorts": [70000]}}]},
+            "destination.notPorts[0] = 70000",
+        ),
+        ("NetworkPolicy", {"ingress": [{"action": "Allow", "source": {"nets": ["x"]}}]}, 'source.nets[0] = "x"'),
+        ("NetworkPolicy", {"ingress": [{"action": "Allow", "source": {"selector": "("}}]}, "source.selector"),
+        ("NetworkPolicy", {"ingress": "all"}, 'NetworkPolicy.spec.ingress = "all" (must be a list)'),
+        ("GlobalNetworkSet", {"nets": ["10.0.0.0/99"]}, 'GlobalNetworkSet.spec.nets[0] = "10.0.0.0/99"'),
+        ("NetworkSet", {"nets": "10.0.0.0/8"}, 'NetworkSet.spec.nets = "10.0.0.0/8" (must be a list)'),
+        ("Profile", {"labelsToApply": {"a b": ""}}, 'Profile.spec.labelsToApply = "a b"'),
+        ("Profile", {"egress": [{"action": "Allow", "notProtocol": "x"}]}, 'egress[0].notProtocol = "x"'),
+        ("Tier", {"order": "first"}, 'Tier.spec.order = "first" (must be a number)'),
+        ("Tier", {"defaultAction": "Allow"}, 'Tier.spec.defaultAction = "Allow" (must be one of Pass, Deny)'),
+        ("HostEndpoint", {"node": ""}, 'HostEndpoint.spec.node = "" (must be given)'),
+        ("HostEndpoint", {"interfaceName": "", "expectedIPs": []}, "either it or expectedIPs must be given"),
+        ("HostEndpoint", {"interfaceName": "a/b"}, "is not a valid interface name"),
+        ("HostEndpoint", {"expectedIPs": ["10.0.0.1/8"]}, 'HostEndpoint.spec.expectedIPs[0] = "10.0.0.1/8"'),
+        ("HostEndpoint", {"ports": [{"port": 1}]}, "HostEndpoint.spec.ports[0].name = null"),
+        ("CalicoNodeStatus", {"classes": ["All"]}, 'CalicoNodeStatus.spec.classes[0] = "All"'),
+        ("CalicoNodeStatus", {"updatePeriodSeconds": 86401}, "from 0 to 86400"),
+        ("KubeControllersConfiguration", {"logSeverityScreen": "Loud"}, 'spec.logSeverityScreen = "Loud"'),
+        ("KubeControllersConfiguration", {"healthChecks": True}, "spec.healthChecks = true (must be one of"),
+        (
+            "KubeControllersConfiguration",
+            {"controllers": {"node": {"reconcilerPeriod": 5}}},
+            "KubeControllersConfiguration.spec.controllers.node.reconcilerPeriod = 5 (must be a duration",
+        ),
+        ("ClusterInformation", {"datastoreReady": "yes"}, 'ClusterInformation.spec.datastoreReady = "yes"'),
     ],
 )
 def test_one_thing_wrong(kind, change, problem):
