@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Mapping
 
 from cni_calico.deadline import Deadline
@@ -18,6 +17,7 @@ from cni_calico.nodeagent.completion import announce_shutdown
 from cni_calico.nodeagent.open import Opened, open_context, open_log
 from cni_calico.nodeagent.settings import RUN_DIR, NodeSettings, parse_settings
 from cni_calico.nodeagent.startup import run_startup
+from cni_calico.nodeagent.stopping import Stopping
 from cni_calico.nodeagent.tunnels import allocate_tunnel_addresses, read_pod_cidrs
 
 BIRD_S = 2.0
@@ -25,7 +25,7 @@ BIRD_S = 2.0
 
 def _open(environ: Mapping[str, str], part: str, *, running: bool = False) -> Opened:
     """A context whose waits end with SIGTERM."""
-    stopping = threading.Event()
+    stopping = Stopping()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     return open_context(environ, part, stopping.wait, running=running)
 

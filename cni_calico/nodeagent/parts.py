@@ -28,6 +28,7 @@ from cni_calico.nodeagent.open import open_context
 from cni_calico.nodeagent.owed import owed_keeper
 from cni_calico.nodeagent.reporter import Reporter
 from cni_calico.nodeagent.snapshot import Snapshot
+from cni_calico.nodeagent.stopping import Stopping
 from cni_calico.nodeagent.token import TokenTarget, keep_token
 
 END_S = 4.0
@@ -37,7 +38,7 @@ class Parts:
     """The parts named in ``chosen`` (flags without their dash), in this process."""
 
     def __init__(self, chosen: set[str], environ: Mapping[str, str]) -> None:
-        self.stopping = threading.Event()
+        self.stopping = Stopping()
         self.failed = False
         self._chosen = chosen
         opened = open_context(environ, "agent", self.stopping.wait, running=True)

@@ -33,6 +33,7 @@ from cni_calico.nodeagent.connections import Refused, Request, read_request, sen
 from cni_calico.nodeagent.listener import listen
 from cni_calico.nodeagent.notify import READY, STOPPING, tell_systemd
 from cni_calico.nodeagent.resident import Resident
+from cni_calico.nodeagent.stopping import Stopping
 from cni_calico.plugin.commands import serve as serve_plugin
 
 WORKERS = 32
@@ -194,7 +195,7 @@ def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
     install_from_environment(environ)
     log = Log(environ.get("CALICO_CNI_SERVER_LOG_LEVEL", "info").lower(), context="cni-server: ")
     server = CniServer(socket_path(environ), log)
-    ended = threading.Event()
+    ended = Stopping()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from cni_calico.errors import KernelError
 from cni_calico.kernel.child import Child
 from cni_calico.log import Log
 from cni_calico.nodeagent.orphans import VARIABLE
+from cni_calico.nodeagent.stopping import Stopping
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 STEADY_S = 60.0
@@ -74,7 +74,7 @@ class Supervisor:
         self._command = list(command)
         self._environ = {**environ, VARIABLE: str(os.getpid())}
         self._log = log
-        self._stopping = threading.Event()
+        self._stopping = Stopping()
 
     def run(self) -> int:
         """Until a signal; the exit status."""

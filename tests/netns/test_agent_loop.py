@@ -5,15 +5,14 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyroute2 import IPSet
 
-from cni_calico.kernel.ipsets import read_ipsets
 from cni_calico.model.keys import BlockKey, ResourceKey
 from cni_calico.model.resources import Metadata, Resource
 from tests.netns.agents import Running, Store, running
@@ -34,8 +33,8 @@ MADE = {
 }
 
 
-@pytest.fixture
-def host() -> Iterator[Namespace]:
+@contextmanager
+def host_of_n1() -> Iterator[Namespace]:
     with namespace("loop") as ns:
         add_card(ns, "eth0", "10.0.0.1/24", "fd00::1/64")
         add_card(ns, "calia")
@@ -46,13 +45,23 @@ def host() -> Iterator[Namespace]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    made = Store(tmp_path / "store.db")
+def host() -> Iterator[Namespace]:
+    with host_of_n1() as ns:
+        yield ns
+
+
+def make_store(path: Path) -> Store:
+    made = Store(path)
     made.put(*NODES.values(), *POOLS, workload("w", "calia", "10.65.1.5/32", "fd65::1:5/128"))
     for number in (1, 2, 3):
         made.put_block(f"10.65.{number}.0/26", f"n{number}")
         made.put_block(f"fd65::{number}:0/122", f"n{number}")
     return made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return make_store(tmp_path / "store.db")
 
 
 @pytest.fixture
@@ -302,37 +311,6 @@ def test_without_a_datastore_nothing_is_touched(host: Namespace, tmp_path: Path)
         assert "10.65.99.0/26" in routes(host)
     finally:
         agent.stop(signal.SIGKILL)
-
-
-def _make_set(name: str) -> None:
-    with IPSet() as sets:
-        sets.create(name)
-
-
-def test_upstreams_leftovers(host: Namespace, store: Store, tmp_path: Path) -> None:
-    for command in (
-        "iptables-nft -N cali-FORWARD",
-        "iptables-nft -A FORWARD -j cali-FORWARD",
-        "iptables-nft -A cali-FORWARD -j DROP",
-        "nft add table ip6 calico",
-        "nft add chain ip6 calico cali-FORWARD",
-        "ip route add 10.65.1.5 dev calia scope link metric 1024",
-        "iptables-nft -P FORWARD DROP",
-    ):
-        host.run(*command.split())
-    host.call(_make_set, "cali40masq-ipam-pools")
-    with running(host, store, "n1", tmp_path / "n1"):
-        rules = host.run("iptables-nft-save").stdout
-        assert "cali-" not in rules.replace("cni-calico", "")
-        assert "-A FORWARD -i cali+" in rules and "-A FORWARD -o cali+" in rules
-        assert "cali-FORWARD" not in host.run("nft", "list", "ruleset").stdout
-        assert "10.65.1.5" in on_workload(host)
-        assert host.call(read_ipsets) == []
-
-        def only_ours() -> bool:
-            return [e.get("metric") for e in host.ip("route", "show", "dev", "calia")] == [None]
-
-        until(only_ours, "upstream's own route is gone", 20)
 
 
 def test_bad_input_is_told_and_the_rest_keeps_running(host: Namespace, agent: Running, store: Store) -> None:

@@ -1,0 +1,40 @@
+"""An Event that a signal handler may set.
+
+Rule: no lock anywhere. ``threading.Event.set`` takes one that the very thread the handler interrupts may hold, inside
+its own ``wait``: then the process never ends. Here a descriptor becomes readable, for good, and everybody polls it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from select import POLLIN, poll
+
+
+class Stopping(threading.Event):
+    """Set once; there is no ``clear``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        os.eventfd_write(self._fd, 1)
+
+    def clear(self) -> None:
+        raise NotImplementedError("what is stopping does not go on")
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether it is set, waiting up to ``timeout`` seconds for it."""
+        poller = poll()
+        poller.register(self._fd, POLLIN)
+        # rounded up: a wait for less than a millisecond is still a wait
+        return bool(poller.poll(None if timeout is None else max(0, -int(-timeout * 1000 // 1)))) or self._is_set
+
+    def __del__(self) -> None:
+        os.close(self._fd)
