@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
+from cni_calico import names
 from cni_calico.deadline import Deadline
 from cni_calico.ipam.allocator import Allocator, AssignRequest
 from cni_calico.model.settings import DatastoreConfig
 from tests.conftest import LAB_CACHE, ROOT
+from tests.e2e.calls import etcd_in
 from tests.e2e.kube import CNI_USER, NODE_USER, Cluster, running_cluster
 from tests.e2e.kube_node import KubeNode, kube_node
 from tests.netns.conftest import MakeNamespace
@@ -243,11 +245,11 @@ def test_everything_else_is_refused(restricted: KubeNode) -> None:
 # -- what the agent may -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def agent_rights(kube: Cluster) -> Iterator[Cluster]:
+@contextmanager
+def with_agent_roles(kube: Cluster, manifest: str) -> Iterator[Cluster]:
     """The API server with the roles of calico-node."""
     made = []
-    for document in documents("calico.yaml", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
+    for document in documents(manifest, "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
         metadata, kind = document["metadata"], document["kind"].lower() + "s"
         if metadata["name"] == "calico-node":
             path = f"{RBAC}/namespaces/{metadata['namespace']}/{kind}" if "namespace" in metadata else f"{RBAC}/{kind}"
@@ -256,6 +258,19 @@ def agent_rights(kube: Cluster) -> Iterator[Cluster]:
     yield kube
     for path in reversed(made):
         kube.request("DELETE", path)
+
+
+@pytest.fixture
+def agent_rights(kube: Cluster) -> Iterator[Cluster]:
+    with with_agent_roles(kube, "calico.yaml") as made:
+        yield made
+
+
+@pytest.fixture
+def agent_rights_beside(kube: Cluster) -> Iterator[Cluster]:
+    """Of the manifest for etcd."""
+    with with_agent_roles(kube, "calico-etcd.yaml") as made:
+        yield made
 
 
 NETWORK_POLICIES = "/apis/networking.k8s.io/v1/namespaces/space/networkpolicies"
@@ -291,8 +306,8 @@ def run_agent(host: Namespace, environ: dict[str, str], flag: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def agent_roles() -> list[dict[str, Any]]:
-    return [d for d in documents("calico.yaml", "ClusterRole", "Role") if d["metadata"]["name"] == "calico-node"]
+def agent_roles(manifest: str = "calico.yaml") -> list[dict[str, Any]]:
+    return [d for d in documents(manifest, "ClusterRole", "Role") if d["metadata"]["name"] == "calico-node"]
 
 
 def reported_policies(root: Path) -> int:
@@ -401,6 +416,50 @@ def test_the_agents_role_grants_what_it_uses_and_nothing_else(
     assert not refused, refused
     assert not unused, (sorted(unused), (tmp_path / "agent.log").read_text())
     assert requests - RARE == role - RARE
+
+
+@pytest.mark.kubernetes
+@pytest.mark.netns
+@pytest.mark.slow
+def test_beside_etcd_the_agents_role_is_smaller(
+    agent_rights_beside: Cluster, host_ns: Namespace, pod_ns: Namespace, tmp_path: Path
+) -> None:
+    """The records are in etcd; Kubernetes says which pods there are, and is told of the node's network."""
+    kube, role = agent_rights_beside, granted(*agent_roles("calico-etcd.yaml"))
+    (tmp_path / "net.d").mkdir()
+    environ = agent_environ(kube, tmp_path)
+    environ |= {
+        "DATASTORE_TYPE": "etcdv3",
+        "ETCD_ENDPOINTS": "http://127.0.0.1:2379",
+        "CALICO_CNI_KUBECONFIG": str(tmp_path / "net.d" / "calico-kubeconfig"),
+    }
+    del environ["CALICO_IPV4POOL_CIDR"]
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "calico-cni-plugin"}}
+    kube.ensure("/api/v1/namespaces/kube-system/serviceaccounts", account)
+    config = DatastoreConfig("etcdv3", etcd_endpoints=("http://127.0.0.1:2379",))
+    with etcd_in(host_ns, tmp_path), kube_node(kube, host_ns, tmp_path, config) as node:
+        kube.create_pod(node.namespace, "lost", node.nodename)
+        assert node.pod_call("ADD", "lost", "10" * 32, pod_ns.path).ok
+        kube.delete_pod(kube.read_pod(node.namespace, "lost"))
+        host_ns.run("ip", "link", "del", names.kubernetes_veth(node.namespace, "lost"))
+        node.put({f"/calico/resources/v3/projectcalico.org/ippools/{name}": None for name in ("pool4", "pool6")})
+        since = len(kube.audited())
+        run_agent(host_ns, environ, "-startup")
+        node.apply("BGPConfiguration", "default", {"serviceClusterIPs": [{"cidr": "10.96.0.0/16"}]})
+        password = {"secretKeyRef": {"name": "bgp-secrets", "key": "k"}}
+        node.apply("KubeControllersConfiguration", "default", {"controllers": {"node": {"leakGracePeriod": "1s"}}})
+        node.apply("BGPPeer", "p", {"peerIP": "10.99.0.9", "asNumber": 64512, "password": password})
+        argv = [*agent_command(host_ns), *(f"-{name}" for name in SERVICES.split())]
+        with open(tmp_path / "agent.log", "wb") as log, subprocess.Popen(argv, env=environ, stderr=log) as agent:
+            run_agent(host_ns, environ, "-shutdown")
+            try:
+                unused = until_nothing_new(kube, role, since)
+            finally:
+                agent.terminate()
+        requests, refused = used(kube, NODE_USER, since)
+    assert not refused, refused
+    assert not unused, (sorted(unused), (tmp_path / "agent.log").read_text())
+    assert requests == role
 
 
 def until_nothing_new(kube: Cluster, wanted: set[tuple[str, str]], since: int) -> set[tuple[str, str]]:
