@@ -34,7 +34,7 @@ class ControlPlane:
         self.audit = directory / "audit.log"
         self.authority = Authority(directory / "pki")
         self.admin = self._client("admin", "/O=system:masters/CN=admin")
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def _client(self, name: str, subject: str) -> Path:
         self.authority.issue(name, subject)
@@ -65,8 +65,7 @@ class ControlPlane:
         if self.dual:
             run("ip", "-n", self.netns, "addr", "add", f"{NET6}1/64", "dev", "br0", "nodad")
         self._start_etcd()
-        self._start_apiserver()
-        until(lambda: "ok" in self.kubectl("get", "--raw", "/readyz", check=False), "the API server's /readyz")
+        self.start_apiserver()
         self._start_controllers()
         until(lambda: "default" in self.kubectl("get", "serviceaccount", check=False), "the default service account")
 
@@ -76,11 +75,24 @@ class ControlPlane:
             listen_peer_urls=_PEER, initial_advertise_peer_urls=_PEER, initial_cluster=f"default={_PEER}",
         ))  # fmt: skip
 
-    def _start_apiserver(self) -> None:
+    def stop_apiserver(self) -> None:
+        end(self._running.pop("kube-apiserver"))
+
+    def start_apiserver(self) -> None:
+        """Until it is ready."""
+        if not (self.directory / "audit.yaml").exists():
+            self._prepare_apiserver()
+        self._run_apiserver()
+        until(lambda: "ok" in self.kubectl("get", "--raw", "/readyz", check=False), "the API server's /readyz")
+
+    def _prepare_apiserver(self) -> None:
         (self.directory / "audit.yaml").write_text(_AUDIT)
         pki = self.authority
         pki.issue("apiserver", "/CN=kube-apiserver", _NAMES)
         pki.issue("kubelet-client", "/O=system:masters/CN=kubelet-client")
+
+    def _run_apiserver(self) -> None:
+        pki = self.authority
         self._start("kube-apiserver", *arguments(
             etcd_servers=_ETCD, bind_address="0.0.0.0", secure_port=6443, advertise_address=f"{NET4}.1",
             tls_cert_file=pki.path("apiserver.crt"), tls_private_key_file=pki.path("apiserver.key"),
@@ -112,9 +124,9 @@ class ControlPlane:
 
     def _start(self, program: str, *argv: str | Path) -> None:
         log = self.directory / f"{program}.log"
-        self._running.append(start(log, *self.inside(BIN / program, *argv)))
+        self._running[program] = start(log, *self.inside(BIN / program, *argv))
 
     def stop(self) -> None:
         while self._running:
-            end(self._running.pop())
+            end(self._running.popitem()[1])
         run("ip", "netns", "delete", self.netns, check=False)

@@ -12,7 +12,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +82,11 @@ class Lab:
         except AssertionError as e:
             raise AssertionError(f"{e}\n{self.describe()}") from None
         return found
+
+    def warnings(self) -> list[str]:
+        """What kubelets complained of, about pods."""
+        items = self.get("events")["items"]
+        return [f"{e['reason']}: {e['message']}" for e in items if e["type"] == "Warning" and "Sandbox" in e["reason"]]
 
     def describe(self) -> str:
         """What a person looks at first when pods do not come up."""
@@ -258,49 +262,3 @@ def _ask_for_both_families(data: dict[str, str]) -> None:
     )
     assert asked != config
     data["cni_network_config"] = asked
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A Deployment of busybox pods."""
-
-    name: str
-    replicas: int
-    node: str = ""
-    host_port: int = 0
-
-
-def deployment(wanted: Wanted) -> dict[str, Any]:
-    """Pods that serve their own name by HTTP."""
-    serve = "hostname > /www/index.html; exec httpd -f -p 8080 -h /www"
-    port = {"containerPort": 8080, **({"hostPort": wanted.host_port} if wanted.host_port else {})}
-    labels = {"app": wanted.name}
-    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
-    spec: dict[str, Any] = {
-        "terminationGracePeriodSeconds": 1,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "containers": [
-            {
-                "name": "c",
-                "image": "localhost/lab/busybox:1",
-                "imagePullPolicy": "Never",
-                "command": ["sh", "-c", serve],
-                "ports": [port],
-            }
-        ],
-    }
-    if wanted.node:
-        spec["nodeSelector"] = {"kubernetes.io/hostname": wanted.node}
-    else:
-        spec["topologySpreadConstraints"] = [{**spread, "labelSelector": {"matchLabels": labels}}]
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": wanted.name, "namespace": "default"},
-        "spec": {
-            "replicas": wanted.replicas,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": spec},
-        },
-    }

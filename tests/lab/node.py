@@ -49,7 +49,13 @@ while :; do sleep 3600 & wait $!; done
 """
 # runs a program again whenever it ends: log, file for its process number, program ...
 _KEEP = """log=$1 pid=$2; shift 2
-while :; do "$@" >>"$log" 2>&1 </dev/null & echo $! >"$pid"; wait $! || true; echo "--- ended" >>"$log"; sleep 1; done
+while :; do
+  setsid "$@" >>"$log" 2>&1 </dev/null &
+  echo $! >"$pid"
+  wait $! || true
+  echo "--- ended" >>"$log"
+  sleep 1
+done
 """
 _CONTAINERD = """version = 2
 root = "/var/lib/containerd"
@@ -123,10 +129,10 @@ class Node:
         self._kept.append(start(self.directory / "init.log", *command))
 
     def restart(self, name: str) -> None:
-        """Kill a program that is kept; it comes back by itself."""
+        """Kill a program that is kept, and what it has started; it comes back by itself."""
         file = self.directory / f"{name}.pid"
         before = file.read_text()
-        self.run("kill", "-9", before.strip())
+        self.run("pkill", "-9", "-s", before.strip())
         until(lambda: file.read_text() not in ("", before), f"{name} of {self.name} back")
 
     # -- power --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.lab.host import until
-from tests.lab.lab import Lab, Wanted, deployment, install_bundle, install_manifest, running_lab
+from tests.lab.lab import Lab, install_bundle, install_manifest, running_lab
+from tests.lab.workloads import Wanted, deployment
 
 pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(600)]
 HOST_PORT = 18080

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.lab.host import until
-from tests.lab.lab import Lab, Wanted, deployment, install_manifest, running_lab
+from tests.lab.lab import Lab, install_manifest, running_lab
 from tests.lab.test_pods import addresses, await_connected, ready_agents
+from tests.lab.workloads import Wanted, deployment, pods
 
 pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(600)]
 
@@ -90,3 +91,49 @@ def test_pods_of_a_node_that_is_gone_come_up_elsewhere(lab: Lab) -> None:
     assert {pod["spec"]["nodeName"] for pod in pods} == {"node1", "node2"}
     await_connected(lab, pods)
     end_all(lab)
+
+
+def make(lab: Lab, numbers: range) -> None:
+    lab.kubectl("create", "-f", "-", stdin=pods(numbers, lab.nodes[0]))
+
+
+def end_pods(lab: Lab) -> None:
+    lab.kubectl("delete", "pods", "--all", "--wait=false")
+    lab.await_no_pods()
+    until(lambda: not lab.leftovers(), f"nothing left over: {lab.leftovers()}", seconds=60)
+    lab.calicoctl("ipam", "check")
+
+
+def test_an_upgrade_of_the_agents_fails_no_pod(lab: Lab) -> None:
+    """The installer copies, the CNI server ends and another one starts, while pods come and go."""
+    lab.kubectl("rollout", "restart", "daemonset/calico-node", "-n", "kube-system")
+    until(lambda: ready_agents(lab) < 2, "the roll-out has begun")
+    waves = 0
+    while ready_agents(lab) < 2 or waves < 2:
+        make(lab, range(8))
+        lab.await_pods(8)
+        lab.kubectl("delete", "pods", "--all", "--wait=false")
+        lab.await_no_pods()
+        waves += 1
+        assert waves < 20
+    end_pods(lab)
+    assert lab.warnings() == []
+
+
+def test_pods_come_and_go_while_the_api_server_is_away(lab: Lab) -> None:
+    make(lab, range(8))
+    lab.await_pods(8)
+    before = _tasks(lab)
+    make(lab, range(8, 12))
+    lab.kubectl("delete", "pods", *(f"p{i}" for i in range(8)), "--wait=false")
+    lab.plane.stop_apiserver()
+    # what the kubelet has heard of is stopped without it
+    until(lambda: _tasks(lab) < before, "containers of deleted pods are stopped", seconds=60)
+    lab.plane.start_apiserver()
+    lab.await_pods(4)
+    end_pods(lab)
+
+
+def _tasks(lab: Lab) -> int:
+    """Containers that run on the first node, sandboxes among them."""
+    return lab.nodes[0].ctr("tasks", "list").count("RUNNING")
