@@ -2,7 +2,8 @@
 affinities, the cluster's state. Kept by watches; a call reads nothing of it from the store.
 
 Rule: until everything has been read once there are no facts, and calls go to the store. The same holds while a watch is
-broken: what somebody changes meanwhile counts as soon as the store answers anybody.
+broken, what somebody changes meanwhile counts as soon as the store answers anybody; and while there is a record that
+cannot be read, which the store refuses by name.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from cni_calico.model.keys import (
     ResourceList,
 )
 from cni_calico.model.resources import Affinity, IPAMConfig, IPPool, IPReservation, Network
+from cni_calico.nodeagent.unreadable import Unreadable
 
 CLUSTER = ResourceKey("ClusterInformation", "default")
 
@@ -43,9 +45,12 @@ class ClusterCaches:
         self._facts: Facts | None = None
         self._guard = threading.Lock()
         self._changes = 0
+        self._unreadable = Unreadable(store, corrupt)
+        if hasattr(store, "corrupt"):
+            store.corrupt = self._unreadable.note
 
         def follow(listing: ListKey) -> Cache[Any]:
-            return Cache(store, listing, decode=_decode, on_change=self._changed, corrupt=corrupt)
+            return Cache(store, listing, decode=_decode, on_change=self._changed, corrupt=self._unreadable.note)
 
         self.pools = follow(ResourceList("IPPool"))
         self.reservations = follow(ResourceList("IPReservation"))
@@ -63,6 +68,10 @@ class ClusterCaches:
         """Whether everything is being kept up to date."""
         return all(cache.healthy for cache in self.all)
 
+    @property
+    def _facts_of(self) -> tuple[ListKey, ...]:
+        return tuple(cache.listing for cache in (self.pools, self.reservations, self.config, self.nodes))
+
     def _changed(self, _: frozenset[Key]) -> None:
         with self._guard:
             self._changes += 1
@@ -70,7 +79,7 @@ class ClusterCaches:
 
     def facts(self, node: str) -> Facts | None:
         """Of this node; of "" what holds for every node."""
-        if node not in ("", self.node) or not self.healthy:
+        if node not in ("", self.node) or not self.healthy or self._unreadable.any_of(self._facts_of):
             return None
         facts = self._facts
         if facts is not None:
@@ -107,7 +116,7 @@ class ClusterCaches:
 
     def cluster_information(self) -> tuple[bool, Document | None]:
         """(is it known?, the record)."""
-        if not self.cluster.healthy:
+        if not self.cluster.healthy or self._unreadable.any_of((self.cluster.listing,)):
             return False, None
         found = self.cluster.get(CLUSTER)
         return True, None if found is None else found.value

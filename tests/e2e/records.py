@@ -19,6 +19,7 @@ from typing import Any
 from cni_calico.datastore.client import Write
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.datastore.etcd_grpc import pb
+from cni_calico.datastore.local_file import SUB_BITS
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import EverythingList, etcd_path, parse_path
 from cni_calico.model.settings import DatastoreConfig
@@ -57,10 +58,15 @@ def read_raw(config: DatastoreConfig) -> dict[str, bytes]:
 def write_raw(config: DatastoreConfig, path: str, value: bytes) -> None:
     """Replace a stored value by these bytes, whatever they are."""
     if config.type == "local":
-        query = "UPDATE change SET value = CAST(? AS TEXT) WHERE id = (SELECT id FROM head WHERE key = ?)"
-        with closing(sqlite3.connect(config.path)) as connection:
-            assert connection.execute(query, (value, path)).rowcount == 1, path
-            connection.commit()
+        with closing(sqlite3.connect(config.path, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            (newest,) = connection.execute("SELECT max(id) FROM change").fetchone()
+            change = ((newest >> SUB_BITS) + 1) << SUB_BITS  # a revision of its own, as any other writer's
+            row = (change, path, path, change >> SUB_BITS, value)
+            query = "INSERT INTO change VALUES (?, ?, (SELECT id FROM head WHERE key = ?), ?, CAST(? AS TEXT))"
+            connection.execute(query, row)
+            assert connection.execute("UPDATE head SET id = ? WHERE key = ?", (change, path)).rowcount == 1, path
+            connection.execute("COMMIT")
     else:
         _ask_etcd(config, "Put", pb.PutRequest(key=path.encode(), value=value), pb.PutResponse)
 

@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.calls import Node, Reply
 from tests.e2e.forks import forks_in
 from tests.netns.conftest import MakeNamespace
-from tests.netns.namespaces import Namespace
+from tests.netns.namespaces import Namespace, until
 
 pytestmark = pytest.mark.netns
 
@@ -61,6 +61,7 @@ KINDS = {
     "another node's affinity": Kind(f"{IPAM}host/node2/ipv4/block/", {"state": 1}, "", ""),
     "handle": Kind(f"{IPAM}handle/calnet.c1", {"block": ["x"]}, "again DEL CHECK collect", "calnet.c1"),
     "configuration": Kind(f"{IPAM}config", {"auto_allocate_blocks": "yes"}, "ADD again", "config"),
+    "agent's configuration": Kind(f"{RESOURCES}felixconfigurations/default", {"spec": "x"}, "", ""),
     "profile": Kind(f"{RESOURCES}profiles/calnet", None, "ADD again", "calnet"),
 }
 DAMAGES = ("cut", "list", "shape", "newer", "bytes")
@@ -89,6 +90,7 @@ def prepared(node: Node, pod: Namespace, far: Namespace) -> Reply:
     """Every kind of record, and one attachment each on two nodes."""
     node.apply("Node", "node1", {})
     node.apply("ClusterInformation", "default", {"datastoreReady": True})
+    node.apply("FelixConfiguration", "default", {"logSeverityScreen": "Info"})
     node.apply("IPReservation", "r1", {"reservedCIDRs": ["10.65.255.0/24"]})
     other = Node(node.host, node.root, node.datastore, nodename="node2", environ=node.environ, forks=node.forks)
     assert other.call("ADD", "far", far.path).ok
@@ -145,24 +147,60 @@ def test_named_and_left_as_they_are(node: Node, make_pod_ns: MakeNamespace, name
     assert set(left.get("addresses", {}).values()) == {"calnet.far"} and len(left["endpoints"]) == 1, left
 
 
+FOLLOWED = ("pool", "reservation", "cluster", "node", "configuration")  # by watches; the other kinds are read
+
+
 @pytest.mark.parametrize("name", KINDS)
-def test_a_server_overwrites_nothing_either(plain_node: Node, make_pod_ns: MakeNamespace, name: str) -> None:
-    """Its caches leave out what they cannot read; what it then needs it asks the datastore for."""
-    node, kind = plain_node, KINDS[name]
+@pytest.mark.parametrize("damage", ["cut", "shape"])
+def test_a_server_names_them_and_overwrites_nothing_either(
+    node: Node, make_pod_ns: MakeNamespace, name: str, damage: str
+) -> None:
+    """Its caches leave out what they cannot read; what it then needs it asks the datastore for. One server meets the
+    record as it starts (cut), the other one while it runs.
+    """
+    kind = KINDS[name]
     pod, other, far = make_pod_ns("one"), make_pod_ns("two"), make_pod_ns("far")
     added = prepared(node, pod, far)
     path = path_of(node, kind)
-    for damage in ("cut", "shape"):
-        original = node.raw()[path]
-        value = damaged(kind, original, damage)
-        if value is None:
-            continue
-        node.spoil(path, value)
+    if damage == "cut" or kind.shape is None:
+        spoiled = Spoiled(node, path, kind, "cut")
         with node.server():
-            meet(node, pod, other, added, f"{name} {damage}")
-        assert node.raw().get(path) == value, f"{name} {damage}: the record was overwritten"
-        node.spoil(path, original)
-        added = repaired(node, pod, other, f"{name} {damage}")
+            replies = meet(node, pod, other, added, f"{name} {damage}")
+    else:
+        with node.server():
+            for container in ("first", "second"):  # reads, then works from what it knows
+                assert node.call("ADD", container, other.path).ok and node.call("DEL", container, other.path).ok
+            spoiled = Spoiled(node, path, kind, damage)
+            if name in FOLLOWED:
+                log = node.root / "server.log"
+                until(lambda: "cannot read" in log.read_text(), "the server has seen the record")
+            replies = meet(node, pod, other, added, f"{name} {damage}")
+    assert node.raw().get(path) == spoiled.value, f"{name} {damage}: the record was overwritten"
+    spoiled.restore()
+    repaired(node, pod, other, f"{name} {damage}")
+    missed = {verb for verb in kind.named.split() if replies[verb].ok} - set(NOT_ASKED.get((name, damage), "").split())
+    assert not missed, f"{name} {damage}: {missed}"
+    for verb, reply in replies.items():
+        assert reply.ok or named_in(reply, kind.word), f"{name} {damage} {verb}: {reply}"
+
+
+# what the server knows for certain without the record that cannot be read any more
+NOT_ASKED = {("affinity", "shape"): "ADD", ("affinity", "cut"): "ADD", ("endpoint", "shape"): "CHECK"}
+
+
+class Spoiled:
+    """A record that cannot be read, until it is restored."""
+
+    def __init__(self, node: Node, path: str, kind: Kind, damage: str) -> None:
+        self.node, self.path = node, path
+        self.original = node.raw()[path]
+        value = damaged(kind, self.original, damage)
+        assert value is not None
+        self.value = value
+        node.spoil(path, value)
+
+    def restore(self) -> None:
+        self.node.spoil(self.path, self.original)
 
 
 def require_named(kind: Kind, replies: dict[str, Reply], what: str) -> None:
