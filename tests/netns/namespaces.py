@@ -119,12 +119,12 @@ def _child(
         os._exit(99)
 
 
-def until(condition: Callable[[], Any], what: str, timeout_s: float = 10.0) -> Any:
-    """The first true value of ``condition()``."""
+def until(condition: Callable[[], Any], what: str, timeout_s: float = 10.0, *, pause_s: float = 0.01) -> Any:
+    """The first true value of ``condition()``; a longer pause where asking costs processes."""
     end = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < end, f"never happened: {what}"
-        select.select((), (), (), 0.01)
+        select.select((), (), (), pause_s)
     return value
 
 

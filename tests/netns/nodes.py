@@ -188,6 +188,7 @@ def until_all_reach_all(pods: list[Pod], timeout_s: float = 30.0, *, size: int =
                     lambda: one.can_ping(other, size=size),  # noqa: B023
                     f"{one.container} reaches {other.container} ({', '.join(other.addresses)})",
                     timeout_s,
+                    pause_s=0.2,
                 )
 
 
