@@ -23,6 +23,7 @@ from tests.netns.namespaces import Namespace
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 
+MAC = "02:00:00:00:00:11"
 QOS = "qos.projectcalico.org/"
 DUAL = {"type": "calico-ipam", "assign_ipv6": "true"}
 V6 = {"type": "calico-ipam", "assign_ipv4": "false", "assign_ipv6": "true"}
@@ -255,3 +256,30 @@ def test_a_gate_that_is_shut(node: KubeNode, pod_ns: Namespace) -> None:  # noqa
     refused = node.pod_call("ADD", "web-0", C1, pod_ns.path, readiness_gates=["no url"])
     assert refused.document["code"] == 7 and "Invalid URL set for ReadinessGates" in refused.document["msg"]
     assert node.leftovers() == {} and node.taken() == {}
+
+
+@pytest.mark.parametrize("kind", ["etcd", "etcd served"])
+def test_etcd_under_kubernetes_in_short(
+    kind: str, kube: Cluster, host_ns: Namespace, make_pod_ns: MakeNamespace, tmp_path: Path
+) -> None:
+    """Addresses and endpoints in etcd, the pod and its namespace from the API server. (All of it: the slow tests.)"""
+    with node_on(kind, kube, host_ns, tmp_path) as made:
+        kube.create_pod(
+            made.namespace, "web-0", made.nodename, labels={"app": "web"}, annotations=annotations({"hwAddr": MAC})
+        )
+        pod_ns = make_pod_ns()
+        reply = made.pod_call("ADD", "web-0", C1, pod_ns.path)
+        [address] = ips(reply)
+        assert pod_ns.link("eth0")["address"] == MAC
+        found = endpoint(made)
+        assert found["metadata"]["name"] == "node1-k8s-web--0-eth0" and found["metadata"]["labels"]["app"] == "web"
+        assert found["spec"]["profiles"][0] == "kns.space" and found["spec"]["ipNetworks"] == [address]
+        assert made.annotations("web-0") == {"hwAddr": MAC}, "nothing is written to the pod"
+        old = kube.read_pod(made.namespace, "web-0")
+        kube.delete_pod(old)
+        kube.create_pod(made.namespace, "web-0", made.nodename)
+        assert made.pod_call("ADD", "web-0", C2, make_pod_ns().path).ok
+        assert made.pod_call("DEL", "web-0", C1, pod_ns.path, uid=old["metadata"]["uid"]).ok
+        assert endpoint(made)["spec"]["containerID"] == C2 and len(made.taken()) == 1
+        assert made.pod_call("DEL", "web-0", C2).ok
+        assert made.leftovers() == {}

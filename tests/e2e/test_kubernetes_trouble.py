@@ -98,7 +98,7 @@ def ends_clean(node: KubeNode, front: Front, pod_ns: Namespace) -> None:
 RIGHTS = {
     "ready": ("GET", "/clusterinformations/", ("get", "clusterinformations")),
     "pod": ("GET", "/pods/", ("get", "pods")),
-    "namespace": ("GET", "/namespaces/space?", ("get", "namespaces")),
+    "pools": ("GET", "/ippools", ("list", "ippools")),
     "handle": ("POST", "/ipamhandles", ("create", "ipamhandles")),
     "block": ("POST", "/ipamblocks", ("create", "ipamblocks")),
     "affinity": ("POST", "/blockaffinities", ("create", "blockaffinities")),
@@ -106,8 +106,18 @@ RIGHTS = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(set(RIGHTS) - {"namespace"}))
+@pytest.mark.parametrize("name", sorted(RIGHTS))
 def test_an_add_names_the_right_that_is_missing(name: str, alone: KubeNode, front: Front, pod_ns: Namespace) -> None:
+    names_the_right(name, alone, front, pod_ns)
+
+
+@pytest.mark.parametrize("name", ["pools", "handle", "endpoint"])
+def test_so_does_a_server(name: str, alone: KubeNode, front: Front, pod_ns: Namespace) -> None:
+    with alone.server():
+        names_the_right(name, alone, front, pod_ns)
+
+
+def names_the_right(name: str, alone: KubeNode, front: Front, pod_ns: Namespace) -> None:
     method, part, (verb, resource) = RIGHTS[name]
     spoil(front, method, part, forbidden(verb, resource))
     reply = add(alone, pod_ns)
