@@ -6,6 +6,7 @@ alone. Who a container is comes from its pod's address, where there is a pod.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -45,6 +46,22 @@ def parse_reservation(file: str, content: bytes) -> Reservation | None:
         return None
     lines = content.decode("utf-8", "replace").splitlines()
     return Reservation(file, address, lines[0].strip() if lines else "")
+
+
+def other_ipam(template: str) -> str:
+    """The IPAM plugin that a network configuration still names, if it is another than calico-ipam; "" else.
+
+    The text is a template, with placeholders that are no JSON.
+    """
+    begin = re.search(r'"ipam"\s*:\s*\{', template)
+    depth, flat = 1, ""
+    for character in template[begin.end() :] if begin is not None else "":
+        depth += (character in "{[") - (character in "}]")
+        if not depth:
+            break
+        flat += character if depth == 1 else ""
+    found = re.search(r'"type"\s*:\s*"([^"]*)"', flat)
+    return found.group(1) if found is not None and found.group(1) != "calico-ipam" else ""
 
 
 def is_bookkeeping(file: str) -> bool:

@@ -22,6 +22,7 @@ from cni_calico.ipam.hostlocal import (
     Address,
     Reservation,
     is_bookkeeping,
+    other_ipam,
     parse_reservation,
     parse_routes,
     plan_migration,
@@ -215,6 +216,10 @@ def run_upgrade(environ: Mapping[str, str]) -> int:
                 "KUBERNETES_NODE_NAME not specified, refusing to migrate",
                 details="set it to the node's name (spec.nodeName): its addresses are allocated to that node",
             )
+        other = other_ipam(environ.get("CNI_NETWORK_CONFIG", ""))
+        if other:
+            log.info(f"the network configuration uses {other}: nothing is migrated")
+            return 0
         config = parse_datastore(Fields({}), environ)
         kubernetes = open_kubernetes(services, config, environ)
         network, root = environ.get("CNI_NETWORK_NAME") or NETWORK, environ.get("CALICO_INSTALL_ROOT", "")

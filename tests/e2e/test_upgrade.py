@@ -72,7 +72,7 @@ class Host:
         self.kube.request("PATCH", path, {"status": status}, content_type="application/merge-patch+json")
         return addresses
 
-    def upgrade(self) -> subprocess.CompletedProcess[str]:
+    def upgrade(self, **more: str) -> subprocess.CompletedProcess[str]:
         """With what the manifest gives the container, but for where things are."""
         environ = {
             **os.environ,
@@ -81,6 +81,7 @@ class Host:
             "KUBECONFIG": self.kube.kubeconfig("node-token"),
             "CALICO_INSTALL_ROOT": str(self.root),
             "CALICO_RUN_DIR": str(self.root / "run"),
+            **more,
         }
         command = [sys.executable, "-m", "cni_calico.ipam.main", "-upgrade"]
         return subprocess.run(
@@ -132,6 +133,15 @@ def test_pods_keep_the_addresses_that_host_local_gave_them(host: Host) -> None:
     assert again.returncode == 0 and "nothing to migrate" in again.stderr
 
 
+def test_a_cluster_that_stays_with_host_local_is_left_alone(host: Host) -> None:
+    host.run_pod("a", "a0123")
+    done = host.upgrade(
+        CNI_NETWORK_CONFIG='{"mtu": __CNI_MTU__, "ipam": {"type": "host-local", "subnet": "usePodCidr"}}'
+    )
+    assert done.returncode == 0 and "uses host-local: nothing is migrated" in done.stderr
+    assert host.plugin.exists() and not host.held()
+
+
 def test_a_dead_api_server_leaves_everything_as_it_is(host: Host) -> None:
     host.run_pod("a", "a0123")
     url = host.kube.url
@@ -151,7 +161,8 @@ def test_the_manifest_runs_it_before_the_installer() -> None:
     spec = daemon_set["spec"]["template"]["spec"]
     upgrade, install = spec["initContainers"]
     assert upgrade["command"] == ["/opt/cni/bin/calico-ipam", "-upgrade"] and install["name"] == "install-cni"
-    assert {v["name"] for v in upgrade["env"]} == {"KUBERNETES_NODE_NAME", "CALICO_NETWORKING_BACKEND"}
+    names = {v["name"] for v in upgrade["env"]}
+    assert names == {"KUBERNETES_NODE_NAME", "CALICO_NETWORKING_BACKEND", "CNI_NETWORK_CONFIG"}
     mounts = {m["mountPath"]: m["name"] for m in upgrade["volumeMounts"]}
     volumes = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"]}
     assert {path: volumes[name] for path, name in mounts.items()} == {

@@ -11,7 +11,7 @@ from cni_calico.datastore.local import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AttachmentBusy, CalicoError, NotReady
 from cni_calico.ipam.allocator import Allocator
-from cni_calico.ipam.hostlocal import parse_reservation, parse_routes, plan_migration
+from cni_calico.ipam.hostlocal import other_ipam, parse_reservation, parse_routes, plan_migration
 from cni_calico.ipam.main import _upgrade
 from cni_calico.ipam.services import Services
 from cni_calico.ipam.upgrade import Upgrade
@@ -22,6 +22,7 @@ from cni_calico.model.crd_pods import endpoint_key
 from cni_calico.model.keys import BlockList, ResourceKey
 from cni_calico.model.resources import ClusterInformation, IPPool, Node, WorkloadEndpoint
 from cni_calico.model.settings import DatastoreConfig
+from tests.conftest import ROOT
 from tests.netns.namespaces import until
 
 NOW = "2026-11-20T12:06:00Z"
@@ -264,6 +265,16 @@ def test_what_the_host_routes_to_a_workload_is_somebodys():
     assert plan.handle_id == "net.c1" and plan.attributes == {"node": "n1"}
     assert plan_migration(reservation, "net", "n1", {}, ()) is None
     assert parse_reservation("last_reserved_ip.0", b"10.0.0.1") is None
+
+
+def test_configurations_that_stay_with_another_ipam():
+    ours = (ROOT / "manifests" / "source" / "calico.yaml").read_text()
+    assert other_ipam(ours) == "" and other_ipam("") == "" and other_ipam("{") == ""
+    assert other_ipam(ours.replace('"calico-ipam"', '"host-local"')) == "host-local"
+    assert other_ipam('{"ipam": {"subnet": "usePodCidr", "type":"host-local"}, "mtu": __CNI_MTU__}') == "host-local"
+    nested = '{"type": "calico", "ipam": {"ranges": [[{"type": "x", "subnet": "usePodCidr"}]], "type": "host-local"}}'
+    assert other_ipam(nested) == "host-local"
+    assert other_ipam('{"type": "calico", "policy": {"type": "k8s"}}') == ""
 
 
 def test_the_node_must_be_named(monkeypatch, capfd):
