@@ -107,6 +107,10 @@ def _add_ipam(parser: _Parser, common: _Parser) -> None:
     configure.add_argument("--strict-affinity", "--strictaffinity", type=_flag, default=None, metavar="true|false")
     configure.add_argument("--max-blocks-per-host", type=int, default=None, metavar="N")
     configure.add_argument("--force", action="store_true", help="although addresses are borrowed")
+    split = commands.add_parser("split", parents=[common], help="make several pools of one, while ADD and DEL wait")
+    split.add_argument("number", type=int, metavar="NUMBER", help="of new pools, a power of two")
+    split.add_argument("--name", default="", metavar="POOL")
+    split.add_argument("--cidr", default="", metavar="CIDR", help="of the pool to split")
 
 
 def _add_datastore(parser: _Parser, common: _Parser) -> None:

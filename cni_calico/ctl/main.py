@@ -17,7 +17,7 @@ _CREATING = (*_WRITING, "ipam configure", "datastore import")
 
 
 def _commands() -> dict[str, Callable[[Session, Namespace], str]]:
-    from cni_calico.ctl import commands, ipam_check, ipam_release, ipam_show, migrate, restore, version
+    from cni_calico.ctl import commands, ipam_check, ipam_release, ipam_show, ipam_split, migrate, restore, version
 
     return {
         "get": commands.get,
@@ -31,6 +31,7 @@ def _commands() -> dict[str, Callable[[Session, Namespace], str]]:
         "ipam check": ipam_check.check,
         "ipam release": ipam_release.release,
         "ipam configure": ipam_show.configure,
+        "ipam split": ipam_split.split,
         "datastore lock": migrate.lock,
         "datastore unlock": migrate.unlock,
         "datastore export": migrate.export,
