@@ -9,9 +9,9 @@ interface inside the netns, the host routes the IP to a non-default, non-local d
   bench_cni.py --bin-dir DIR --conf FILE [--runs 100] [--concurrency 1] [--warmup 5]
                [--cni-args 'K=V;K=V'] [--env K=V]... [--check] [--ping] [--rss N]
                [--add-only] [--batch] [--ids-prefix P] [--label L] [--out FILE]
-               [--server-pid PID]   (CPU of a resident server per operation; with --alt-* only the main side is counted)
-               [--alt-bin-dir DIR2] [--alt-conf FILE2]   (A/B: every odd iteration uses these instead; default mode only;
-                reported under add_alt/del_alt, so that both see the same machine noise)
+               [--server-pid PID]   (CPU of a resident server per operation; with --alt-* only those of the main side are counted)
+               [--alt-bin-dir DIR2 --alt-conf FILE2]...   (others, in turn with the main one; default mode only;
+                reported under "alts", in the order given, so that all see the same machine noise)
   bench_cni.py --exec 'CMD ARGS' --runs 100        # process start cost only
 
 Modes:
@@ -355,8 +355,8 @@ def main():
     p.add_argument("--cni-args", default="")
     p.add_argument("--env", action="append", default=[])
     p.add_argument("--cni-version")
-    p.add_argument("--alt-bin-dir")
-    p.add_argument("--alt-conf")
+    p.add_argument("--alt-bin-dir", action="append", default=[])
+    p.add_argument("--alt-conf", action="append", default=[])
     p.add_argument("--runtime-config")
     p.add_argument("--ifname", default="eth0")
     p.add_argument("--check", action="store_true")
@@ -397,14 +397,11 @@ def main():
     else:
         b = Bench(a)
         lock = threading.Lock()
-        b2 = None
-        if a.alt_bin_dir or a.alt_conf:
+        everybody = [b]
+        for directory, conf in zip(a.alt_bin_dir, a.alt_conf, strict=True):
             a2 = argparse.Namespace(**vars(a))
-            a2.bin_dir = a.alt_bin_dir or a.bin_dir
-            a2.conf = a.alt_conf or a.conf
-            a2.ids_prefix = None
-            b2 = Bench(a2)
-            out.update(alt_bin_dir=a2.bin_dir, alt_conf=a2.conf)
+            a2.bin_dir, a2.conf, a2.ids_prefix = directory, conf, None
+            everybody.append(Bench(a2))
         out.update(bin_dir=a.bin_dir, conf=a.conf, cni_version=b.ver, chain=[x["type"] for x in b.plugins])
 
         def warm(n, b=b):
@@ -416,10 +413,11 @@ def main():
             b.rmns(ns)
 
         for n in range(a.warmup):
-            warm(n)
-            if b2:
-                warm(n, b2)
-        adds, dels, checks, vbad, adds2, dels2 = [], [], [], [], [], []
+            for each in everybody:
+                warm(n, each)
+        adds, dels, checks, vbad = [], [], [], []
+        all_adds = [adds, *([] for _ in everybody[1:])]
+        all_dels = [dels, *([] for _ in everybody[1:])]
         items = [(n, b.cid(n), b.mkns(n)) for n in range(a.runs)]
         res = {}
         try:
@@ -464,9 +462,9 @@ def main():
                             vbad.append(v)
             else:
 
-                def both(it, b0=b):
-                    alt = b2 is not None and it[0] % 2 == 1
-                    b = b2 if alt else b0
+                def both(it):
+                    which = it[0] % len(everybody)
+                    b = everybody[which]
                     ns = "/var/run/netns/" + it[2]
                     r = b.cmd("ADD", it[1], ns)
                     v = b.verify(r, it[2]) if r.rc == 0 else ""
@@ -474,8 +472,8 @@ def main():
                     d = b.cmd("DEL", it[1], ns, r.result)
                     v = v or (b.gone(r, it[2]) if r.rc == 0 else "")
                     with lock:
-                        (adds2 if alt else adds).append(r)
-                        (dels2 if alt else dels).append(d)
+                        all_adds[which].append(r)
+                        all_dels[which].append(d)
                         if ck:
                             checks.append(ck)
                         if v:
@@ -502,9 +500,10 @@ def main():
                     b.rmns(it[2])
         out["add"] = summ(adds)
         out["del"] = summ(dels)
-        if b2:
-            out["add_alt"] = summ(adds2)
-            out["del_alt"] = summ(dels2)
+        out["alts"] = [
+            {"bin_dir": each.a.bin_dir, "add": summ(their_adds), "del": summ(their_dels)}
+            for each, their_adds, their_dels in zip(everybody[1:], all_adds[1:], all_dels[1:], strict=True)
+        ]
         if checks:
             out["check"] = summ(checks)
         out["verify_failures"] = len(vbad)

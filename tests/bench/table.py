@@ -1,214 +1,217 @@
-"""Measures this build against ptp + host-local in one run and prints the table of BENCHMARKS.md.
+"""Measures this build against the reference plugins in one run and prints the tables of BENCHMARKS.md.
 
-    .venv/bin/python tests/bench/table.py [--runs 100] [--quick]
+    .venv/bin/python tests/bench/table.py [--runs 100] [--write]          about ten minutes
+    .venv/bin/python tests/bench/table.py --other NAME DIR CONFLIST       another plugin directory as one more column
 
-As root, on a quiet machine. Everything happens in namespaces and a temporary directory of its own. Figures are
-milliseconds of wall time unless said; "x P" is the ratio to ptp + host-local measured in turn with ours.
+As root, on a quiet machine. Everything happens in namespaces and temporary directories of its own. ``--write`` puts the
+tables between the two marks in BENCHMARKS.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from cni_calico.datastore.client import Write  # noqa: E402
-from cni_calico.datastore.connect import open_datastore  # noqa: E402
-from cni_calico.deadline import Deadline  # noqa: E402
-from cni_calico.ipam.allocator import Allocator, AssignRequest  # noqa: E402
-from cni_calico.model.keys import IPAMConfigKey  # noqa: E402
 from cni_calico.model.settings import DatastoreConfig  # noqa: E402
-from tests.conftest import LAB_CACHE  # noqa: E402
-from tests.e2e.calls import EtcdNode, Node, datastore_keys, etcd_in  # noqa: E402
-from tests.netns.namespaces import host_namespace  # noqa: E402
+from tests.bench import contest  # noqa: E402
+from tests.bench.contest import Contestant, Figures  # noqa: E402
+from tests.e2e.calls import EtcdNode, Node, etcd_in  # noqa: E402
+from tests.e2e.records import encode_config  # noqa: E402
+from tests.netns.namespaces import Namespace, host_namespace  # noqa: E402
 
-BENCH = ROOT / "tests" / "bench" / "bench_cni.py"
-BIN = ROOT / "dist" / "bin"
-REFERENCE = LAB_CACHE / "cni" / "bin"
-
-
-class Table:
-    """Runs the benchmark for one node and keeps rows."""
-
-    def __init__(self, node: Node, runs: int) -> None:
-        self.node = node
-        self.runs = runs
-        self.ours = node.root / "ours.conflist"
-        self.ptp = node.root / "ptp.conflist"
-        plugin = {
-            "type": "calico",
-            "nodename": node.nodename,
-            "mtu": 1450,
-            "log_level": "error",
-            "ipam": {"type": "calico-ipam"},
-            **datastore_keys(node.datastore),
-        }
-        self.ours.write_text(json.dumps({"cniVersion": "1.0.0", "name": "calnet", "plugins": [plugin]}))
-        ipam = {"type": "host-local", "subnet": "10.201.0.0/16", "dataDir": str(node.root / "leases")}
-        self.ptp.write_text(
-            json.dumps(
-                {"cniVersion": "1.0.0", "name": "p", "plugins": [{"type": "ptp", "ipMasq": False, "ipam": ipam}]}
-            )
-        )
-
-    def bench(self, *arguments: str) -> dict[str, Any]:
-        command = ["nsenter", f"--net={self.node.host.path}", sys.executable, str(BENCH), *arguments]
-        command += [
-            "--env",
-            f"CALICO_RUN_DIR={self.node.root}/run",
-            "--env",
-            f"CALICO_STATE_DIR={self.node.root}/state",
-        ]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
-
-    def ours_and_ptp(self, label: str, server: subprocess.Popen[bytes] | None = None) -> None:
-        """One at a time, every other call ptp's."""
-        extra = ["--server-pid", str(server.pid)] if server is not None else []
-        both = ["--alt-bin-dir", str(REFERENCE), "--alt-conf", str(self.ptp)]
-        found = self.bench("--bin-dir", str(BIN), "--conf", str(self.ours), *both, "--runs", str(2 * self.runs), *extra)
-        self.require_good(found)
-        served = found.get("server_cpu_ms_per_pair", 0.0) / 2
-        for verb in ("add", "del"):
-            ours, ptp = found[verb], found[f"{verb}_alt"]
-            wall, base = ours["wall_ms"], ptp["wall_ms"]
-            cpu, base_cpu = ours["cpu_total_ms"]["median"] + served, ptp["cpu_total_ms"]["median"]
-            row(
-                f"{label}: {verb.upper()}",
-                f"{wall['median']:.1f}",
-                f"{base['median']:.1f}",
-                f"{wall['median'] / base['median']:.2f} x P",
-                f"p99/median {wall['p99'] / wall['median']:.2f} (P {base['p99'] / base['median']:.2f}), "
-                f"CPU {cpu:.1f} against {base_cpu:.1f} = {cpu / base_cpu:.2f} x P",
-            )
-
-    def burst(self, label: str) -> None:
-        """32 at once, three rounds each, in turn."""
-        rates: dict[str, list[float]] = {"ours": [], "ptp": []}
-        p99: dict[str, list[float]] = {"ours": [], "ptp": []}
-        for _ in range(3):
-            for who, directory, conf in (("ours", BIN, self.ours), ("ptp", REFERENCE, self.ptp)):
-                found = self.bench(
-                    "--bin-dir", str(directory), "--conf", str(conf), "--batch", "--concurrency", "32", "--runs", "128"
-                )
-                self.require_good(found)
-                rates[who].append(found["adds_per_s"])
-                p99[who].append(found["add"]["wall_ms"]["p99"])
-        ours, ptp = sorted(rates["ours"])[1], sorted(rates["ptp"])[1]
-        row(
-            f"{label}: 32 ADDs at once, ADDs/s",
-            f"{ours:.0f}",
-            f"{ptp:.0f}",
-            f"{ours / ptp:.2f} x P",
-            f"ADD p99 {sorted(p99['ours'])[1]:.0f} ms against {sorted(p99['ptp'])[1]:.0f} ms",
-        )
-
-    def memory(self, label: str) -> None:
-        found = self.bench("--bin-dir", str(BIN), "--conf", str(self.ours), "--runs", "1", "--rss", "5")
-        peak = max(found["rss_add"]["vmhwm_kb"].values()) / 1024
-        row(f"{label}: peak memory of one ADD", f"{peak:.1f} MB", "", "", "VmHWM of the plugin's process")
-
-    def require_good(self, found: dict[str, Any]) -> None:
-        failed = found["add"]["failed"] + found["del"]["failed"] + found["verify_failures"]
-        assert not failed, (found["add"]["errors"], found["del"]["errors"], found["verify_samples"])
+MARKS = ("<!-- table.py: begin -->", "<!-- table.py: end -->")
+SIZES = (1, 100, 1000, 5000)
 
 
-def row(*cells: str) -> None:
-    print("| " + " | ".join(cells) + " |", flush=True)
+class Report:
+    """Lines of Markdown, printed as they come."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.failed = False
+
+    def line(self, text: str = "") -> None:
+        self.lines.append(text)
+        print(text, flush=True)
+
+    def row(self, *cells: str) -> None:
+        self.line("| " + " | ".join(cells) + " |")
+
+    @contextmanager
+    def part(self, what: str) -> Iterator[None]:
+        """What is no result is said, and the rest goes on."""
+        try:
+            yield
+        except contest.NoResult as e:
+            self.failed = True
+            print(f"no result, {what}: {e}", file=sys.stderr, flush=True)
+
+    def head(self, *cells: str) -> None:
+        self.line()
+        self.row(*cells)
+        self.row(*["---"] * len(cells))
+
+
+# -- where ------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def server(node: Node) -> Iterator[subprocess.Popen[bytes]]:
+def local_node() -> Iterator[Node]:
+    with host_namespace() as host, tempfile.TemporaryDirectory(prefix="cct-bench-") as name:
+        root = Path(name)
+        yield _prepared(Node(host, root, DatastoreConfig("local", path=str(root / "datastore.db"))))
+
+
+@contextmanager
+def etcd_node() -> Iterator[Node]:
+    with ExitStack() as stack:
+        host: Namespace = stack.enter_context(host_namespace())
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cct-bench-")))
+        member = stack.enter_context(etcd_in(host, root))
+        config = DatastoreConfig("etcdv3", etcd_endpoints=(member.client_url,))
+        yield _prepared(EtcdNode(host, root, config, nodename="node2", etcd=member))
+
+
+def _prepared(node: Node) -> Node:
+    (node.root / "run").mkdir(exist_ok=True)
+    node.apply_pools()
+    return node
+
+
+NODES = {"local": local_node, "etcd": etcd_node}
+
+
+def both_paths(node: Node) -> Iterator[tuple[str, int]]:
+    """("one-shot", 0), then ("served", the running server's process)."""
+    yield "one-shot", 0
     with node.server() as process:
-        yield process
+        yield "served", process.pid
 
 
-def prefill(node: Node, count: int, have: int) -> None:
-    """Addresses of other pods on the node: ``count`` in all."""
-    store = open_datastore(node.datastore)
-    try:
-        allocator = Allocator(store)
-        for i in range(have, count):
-            request = AssignRequest(node.nodename, f"calnet.fill{i}", {"node": node.nodename}, num4=1)
-            allocator.assign(request, Deadline.after(30))
-    finally:
-        store.close()
+# -- what -------------------------------------------------------------------------------------------------------------
 
 
-def growth(node: Node, table: Table, sizes: tuple[int, ...]) -> None:
-    """ADD with more and more addresses on the node."""
-    store = open_datastore(node.datastore)
-    store.commit(
-        [Write.put(IPAMConfigKey(), {"auto_allocate_blocks": True, "maxBlocksPerHost": 200})], Deadline.after(10)
-    )
-    store.close()
-    have, first = 0, 0.0
-    for size in sizes:
-        prefill(node, size, have)
-        have = size
-        with server(node):
-            found = table.bench("--bin-dir", str(BIN), "--conf", str(table.ours), "--runs", str(table.runs))
-        table.require_good(found)
-        median = found["add"]["wall_ms"]["median"]
-        first = first or median
-        row(f"local, served: ADD with {size} addresses on the node", f"{median:.1f}", "", f"{median / first:.2f} x", "")
+def one_at_a_time(report: Report, where: str, found: dict[str, dict[str, Figures]]) -> None:
+    for verb, figures in found.items():
+        mine = figures["ours"]
+        cells = [f"{where}: {verb.upper()}"]
+        cells += [f"{each.median:.1f} / {each.p99:.1f} / {each.cpu:.1f}" for each in figures.values()]
+        others = [each for name, each in figures.items() if name != "ours"]
+        cells += [f"{mine.median / each.median:.2f}, {mine.cpu / each.cpu:.2f}" for each in others]
+        report.row(*cells, f"{mine.p99 / mine.median:.2f}")
 
 
-def version() -> None:
-    for name in ("calico", "calico-ipam"):
-        environ = {**os.environ, "CNI_COMMAND": "VERSION"}
-        command = [sys.executable, str(BENCH), "--exec", str(BIN / name), "--runs", "100"]
-        found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environ).stdout)
-        command = [sys.executable, str(BENCH), "--exec", str(REFERENCE / "ptp"), "--runs", "100"]
-        base = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environ).stdout)
-        ours, ptp = found["exec"]["wall_ms"]["median"], base["exec"]["wall_ms"]["median"]
-        row(f"{name} answering VERSION", f"{ours:.1f}", f"{ptp:.1f}", f"{ours / ptp:.1f} x P", "")
+def bursts(report: Report, where: str, found: dict[str, tuple[float, float]]) -> None:
+    mine = found["ours"][0]
+    cells = [f"{rate:.0f} / {p99:.0f}" for rate, p99 in found.values()]
+    report.row(where, *cells, *[f"{mine / rate:.2f}" for name, (rate, _) in found.items() if name != "ours"])
+
+
+def growth(report: Report, where: str, node: Node, runs: int) -> None:
+    """ADD with more and more addresses on the node; P goes along, for the fuller node is measured later."""
+    mine, ptp = contest.ours(node), contest.references(node.root)[0]
+    filled, first = 0, None
+    for size in SIZES:
+        fill = [sys.executable, str(ROOT / "tests/bench/fill.py"), encode_config(node.datastore), node.nodename]
+        subprocess.run(["nsenter", f"--net={node.host.path}", *fill, str(filled), str(size)], check=True)
+        filled = size
+        with report.part(f"{where}, {size} addresses"):
+            found = [contest.in_turn(node, [mine, ptp], runs, pid)["add"] for _, pid in both_paths(node)]
+            first = first or found
+            cells = [
+                f"{now['ours'].median:.1f} / {now['ours'].cpu:.1f} ({now['ours'].cpu / then['ours'].cpu:.2f} x)"
+                for now, then in zip(found, first, strict=True)
+            ]
+            report.row(f"{where}, {size}", *cells, f"{found[1]['ptp'].median:.1f} / {found[1]['ptp'].cpu:.1f}")
+
+
+def start(report: Report) -> None:
+    names = ["calico", "calico-ipam", "ptp", "bridge"]
+    paths = [
+        contest.BIN / "calico",
+        contest.BIN / "calico-ipam",
+        contest.REFERENCE / "ptp",
+        contest.REFERENCE / "bridge",
+    ]
+    report.head("VERSION, ms", *names)
+    report.row("median", *[f"{ms:.1f}" for ms in contest.version_ms(paths)])
+
+
+def memory(report: Report, node: Node, who: Sequence[Contestant]) -> None:
+    report.head("peak memory of one ADD, MB", *[f"{each.name}" for each in who])
+    report.row("all its processes", *[f"{contest.peak_memory_mb(node, each):.1f}" for each in who])
+
+
+def measure(report: Report, runs: int, others: Sequence[Contestant]) -> None:
+    start(report)
+    rates: list[tuple[str, dict[str, tuple[float, float]]]] = []
+    names: list[str] = []
+    for kind, make in NODES.items():
+        with make() as node:
+            who = [contest.ours(node), *contest.references(node.root), *others]
+            if not names:
+                names = [each.name for each in who]
+                ratios = [f"ours : {name}, wall, CPU" for name in names[1:]]
+                report.head("one at a time, ms: p50 / p99 / CPU", *names, *ratios, "p99 : p50")
+            for path, pid in both_paths(node):
+                where = f"{kind}, {path}"
+                with report.part(f"{where}, one at a time"):
+                    one_at_a_time(report, where, contest.in_turn(node, who, runs, pid))
+                with report.part(f"{where}, 32 at once"):
+                    rates.append((where, contest.burst(node, who, rounds=3 if pid else 1)))
+    report.head("32 ADDs at once: ADDs/s / p99 ms", *names, *[f"ours : {name}" for name in names[1:]])
+    for where, found in rates:
+        bursts(report, where, found)
+    with local_node() as node, node.server(), report.part("memory"):
+        memory(report, node, [contest.ours(node), *contest.references(node.root), *others])
+    report.head("ADD with addresses on the node, ms: p50 / CPU", "one-shot", "served", "ptp")
+    for kind, make in NODES.items():
+        with make() as node:
+            growth(report, kind, node, max(5, runs // 3))
+
+
+def write_down(report: Report) -> None:
+    path = ROOT / "BENCHMARKS.md"
+    before, begin, rest = path.read_text().partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not begin or not end:
+        raise SystemExit(f"{path} lacks {MARKS[0]} or {MARKS[1]}")
+    path.write_text("\n".join([before + begin, *report.lines, "", end]) + after)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--quick", action="store_true", help="no growth with 5000 addresses")
+    parser.add_argument("--other", nargs=3, action="append", default=[], metavar=("NAME", "DIR", "CONFLIST"))
+    parser.add_argument("--write", action="store_true", help="into BENCHMARKS.md")
     options = parser.parse_args()
     subprocess.run([str(ROOT / "build" / "build.sh")], check=True, stdout=subprocess.DEVNULL)
-    row("what", "ours", "P (ptp + host-local)", "ratio", "also")
-    row("---", "---", "---", "---", "---")
-    version()
-    with ExitStack() as stack:
-        host = stack.enter_context(host_namespace())
-        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cct-bench-")))
-        (root / "run").mkdir()
-        local = Node(host, root, DatastoreConfig("local", path=str(root / "datastore.db")))
-        local.apply_pools()
-        table = Table(local, options.runs)
-        table.ours_and_ptp("local, one-shot")
-        with server(local) as process:
-            table.ours_and_ptp("local, served", process)
-            table.burst("local, served")
-            table.memory("local, served")
-        etcd_root = root / "etcd"
-        (etcd_root / "run").mkdir(parents=True)
-        member = stack.enter_context(etcd_in(host, etcd_root))
-        config = DatastoreConfig("etcdv3", etcd_endpoints=(member.client_url,))
-        etcd = EtcdNode(host, etcd_root, config, nodename="node2", etcd=member)
-        etcd.apply_pools()
-        table = Table(etcd, options.runs)
-        table.ours_and_ptp("etcd, one-shot")
-        with server(etcd) as process:
-            table.ours_and_ptp("etcd, served", process)
-            table.burst("etcd, served")
-        growth(local, Table(local, options.runs), (1, 100, 1000) if options.quick else (1, 100, 1000, 5000))
+    report, begun = Report(), time.monotonic()
+    load = os.getloadavg()[0]
+    report.line(f"{time.strftime('%F', time.gmtime())}, {options.runs} runs each, {os.cpu_count()} cores,")
+    report.line(
+        f"Linux {platform.release()}, Python {platform.python_version()}, load average at the start {load:.1f}."
+    )
+    measure(report, options.runs, [Contestant(name, Path(d), Path(conf)) for name, d, conf in options.other])
+    report.line()
+    report.line(
+        f"It took {(time.monotonic() - begun) / 60:.0f} minutes; load average at the end {os.getloadavg()[0]:.1f}."
+    )
+    if report.failed:
+        raise SystemExit("some parts gave no result: the machine may be too busy")
+    if options.write:
+        write_down(report)
 
 
 if __name__ == "__main__":
