@@ -1,4 +1,4 @@
-"""The benchmark measures what it says: the fuller node is one that the product would have made, and the table is whole."""
+"""The benchmark measures what it says: a filled node is one that the product would have made; the table is whole."""
 
 from __future__ import annotations
 
