@@ -14,9 +14,15 @@ from select import POLLIN, poll
 from cni_calico.errors import KernelError
 from cni_calico.kernel import wire
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 # link, neighbours, IPv4 addresses, routes, IPv6 addresses, routes, settings of interfaces (netconf)
 _GROUPS = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400 | 1 << 23 | 1 << 24
-SETTINGS, NEIGHBOURS = "settings", "neighbours"
+_NETLINK_NETFILTER, _NFTABLES_GROUP = 12, 1 << 6
+_NFTABLES, _TABLE, _NFGENMSG_BYTES = 10, 1, 4  # the subsystem; in each of its messages attribute 1 names the table
+SETTINGS, NEIGHBOURS, RULES = "settings", "neighbours", "rules"
 _LINKS, _ROUTES, _NEIGHBOURS, _SETTINGS = (16, 17), (24, 25), (28, 29), (80, 81)
 _CONCERNS = {
     **dict.fromkeys(_SETTINGS, frozenset((SETTINGS,))),
@@ -29,15 +35,21 @@ _BUFFER = 65536
 
 
 class Monitor:
-    """Notifications of the namespace the opening thread was in. ``wake`` may be called from any thread."""
+    """Notifications of the namespace the opening thread was in. ``wake`` may be called from any thread.
 
-    def __init__(self) -> None:
+    ``table``: an nftables table whose changes matter too, where the kernel has nftables.
+    """
+
+    def __init__(self, table: str = "") -> None:
+        self._table = table.encode() + b"\0"
         try:
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
-            self._socket.bind((0, _GROUPS))
-            self._socket.setblocking(False)
+            self._socket = _listen(socket.NETLINK_ROUTE, _GROUPS)
         except OSError as e:
             raise KernelError(f"cannot listen for kernel notifications: {e.strerror}", errno=e.errno or 0) from e
+        try:
+            self._rules = _listen(_NETLINK_NETFILTER, _NFTABLES_GROUP) if table else None
+        except OSError:
+            self._rules = None  # the full resync looks after it
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._changed: set[str] = set()
 
@@ -46,6 +58,8 @@ class Monitor:
         poller = poll()
         poller.register(self._socket.fileno(), POLLIN)
         poller.register(self._wake, POLLIN)
+        if self._rules is not None:
+            poller.register(self._rules.fileno(), POLLIN)
         woken = False
         for fd, _ in poller.poll(max(0.0, timeout_s) * 1000):
             if fd == self._wake:
@@ -55,22 +69,40 @@ class Monitor:
 
     def drain(self) -> bool:
         """Read what has arrived; whether any of it matters."""
+        matters = self._drain(self._socket, {SETTINGS, NEIGHBOURS}, self._take)
+        if self._rules is not None:
+            matters = self._drain(self._rules, {RULES}, self._take_rule) or matters
+        return matters
+
+    def _drain(self, source: socket.socket, everything: set[str], take: Callable[[wire.Message], bool]) -> bool:
         matters = False
         while True:
             try:
-                data = self._socket.recv(_BUFFER)
+                data = source.recv(_BUFFER)
             except OSError as e:
                 if e.errno == ENOBUFS:
                     matters = True  # more than fits: look again at everything
-                    self._changed |= {SETTINGS, NEIGHBOURS}
+                    self._changed |= everything
                     continue
                 if e.errno == EAGAIN:
                     return matters
                 raise KernelError(f"cannot read kernel notifications: {e.strerror}", errno=e.errno or 0) from e
             for message in wire.split_messages(data):
-                if _matters(message):
-                    matters = True
-                    self._changed |= _CONCERNS.get(message.kind, frozenset())
+                matters = take(message) or matters
+
+    def _take(self, message: wire.Message) -> bool:
+        if not _matters(message):
+            return False
+        self._changed |= _CONCERNS.get(message.kind, frozenset())
+        return True
+
+    def _take_rule(self, message: wire.Message) -> bool:
+        if message.kind >> 8 != _NFTABLES:
+            return False
+        if wire.attributes(message.payload, _NFGENMSG_BYTES).get(_TABLE) != self._table:
+            return False
+        self._changed.add(RULES)
+        return True
 
     def take_changed(self) -> set[str]:
         """Of what is costly to look at: what changed since this was last asked."""
@@ -82,7 +114,20 @@ class Monitor:
 
     def close(self) -> None:
         self._socket.close()
+        if self._rules is not None:
+            self._rules.close()
         os.close(self._wake)
+
+
+def _listen(family: int, groups: int) -> socket.socket:
+    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
+    try:
+        opened.bind((0, groups))
+        opened.setblocking(False)
+    except OSError:
+        opened.close()
+        raise
+    return opened
 
 
 def _matters(message: wire.Message) -> bool:

@@ -22,6 +22,7 @@ from cni_calico.nodeagent.apply import Applier, Pass
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.desired import Desired, desired_state
 from cni_calico.nodeagent.felix import FelixSettings, Parameters, parse_felix
+from cni_calico.nodeagent.nat_rules import TABLE
 from cni_calico.nodeagent.numbers import Numbers
 from cni_calico.nodeagent.policy_count import start_counting
 from cni_calico.nodeagent.snapshot import Snapshot
@@ -78,7 +79,7 @@ class Agent:
     def run(self, stopping: threading.Event) -> None:
         """Until ``stopping``. Raises KernelError when the kernel cannot be listened to."""
         settings = self._context.settings
-        self._monitor = Monitor()
+        self._monitor = Monitor(TABLE)
         store, use_pod_cidr = self._context.store, settings.use_pod_cidr
         sources = Sources(store, self.node, self._monitor.wake, use_pod_cidr=use_pod_cidr)
         applier = Applier(self._log, self._context.files, f"{settings.state_dir}/mtu", time.monotonic)

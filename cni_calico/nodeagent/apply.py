@@ -15,7 +15,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, KernelError
 from cni_calico.kernel import host_routes, sysctl, tunnels
 from cni_calico.kernel.files import Files
-from cni_calico.kernel.monitor import NEIGHBOURS, SETTINGS
+from cni_calico.kernel.monitor import NEIGHBOURS, RULES, SETTINGS
 from cni_calico.log import Log
 from cni_calico.model.host import HostRoute
 from cni_calico.nodeagent.delta import Changes, Grace, plan_devices, plan_routes, plan_set
@@ -77,6 +77,8 @@ class Applier:
             self._settled = frozenset()
         if NEIGHBOURS in changed:
             self._vteps = None
+        if RULES in changed:
+            self._rules.suspect = True
 
     # -- settings -----------------------------------------------------------------------------------------------------
 

@@ -34,13 +34,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Rules:
-    """``applied`` and ``seen``: what was asked for, and how it read right after; by family."""
+    """``applied`` and ``seen``: what was asked for, and how it read right after; by family.
+
+    ``suspect``: somebody has touched our table (ourselves, maybe).
+    """
 
     log: Log
     by_nftables: bool | None = None
     applied: dict[int, tuple[str, Nat]] = field(default_factory=dict)
     seen: dict[int, Any] = field(default_factory=dict)
     forward: tuple[str, ...] | None = None
+    suspect: bool = False
     takeover: Takeover = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,8 +56,9 @@ class Rules:
             ("take over from upstream's agent", lambda: self.takeover.apply(deadline, done, full=full)),
             ("choose who masquerades", lambda: self._choose(felix, deadline)),
         ]
+        look, self.suspect = full or self.suspect, False
         for nat in desired.nat:
-            parts.append((f"masquerade IPv{nat.family}", self._nat_part(nat, felix, deadline, done, full=full)))
+            parts.append((f"masquerade IPv{nat.family}", self._nat_part(nat, felix, deadline, done, full=look)))
         if full or self.forward != desired.forward_prefixes:
             parts.append(("accept forwarding", lambda: self._apply_forward(desired, deadline, done)))
         for what, part in parts:

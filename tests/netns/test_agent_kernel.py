@@ -12,7 +12,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.host_routes import apply_host_routes, read_host_routes
 from cni_calico.kernel.interfaces import read_default_interface, read_interfaces
-from cni_calico.kernel.monitor import Monitor
+from cni_calico.kernel.monitor import RULES, Monitor
 from cni_calico.kernel.tunnels import apply_vteps, change_tunnel, create_tunnel, read_tunnels, read_vteps, remove_tunnel
 from cni_calico.model.host import ForwardingEntry, HostInterface, HostRoute, NeighbourEntry, TunnelDevice
 from tests.netns.namespaces import Namespace, namespace
@@ -197,6 +197,41 @@ def test_vteps(host: Namespace) -> None:
     assert host.call(_vteps, ([], [NEIGHBOURS[1]]), ([], [ENTRIES[1]]))[0] == []  # absent is success
     host.call(remove_tunnel, "vxlan.calico", soon())
     assert host.call(_vteps, (NEIGHBOURS, []), (ENTRIES, [])) == ([], (set(), set()))  # nothing to hold them
+
+
+def _rules_noticed(command: list[str]) -> tuple[bool, bool, set[str]]:
+    """(before, after) the command, and what is to be looked at."""
+    import subprocess
+
+    monitor = Monitor("calico")
+    monitor.drain()
+    before = monitor.wait(0)
+    subprocess.run(command, check=True)
+    return before, monitor.wait(0.5), monitor.take_changed()
+
+
+@pytest.mark.parametrize(
+    ("command", "noticed"),
+    [
+        ("nft flush table ip calico", True),
+        ("nft delete table ip calico", True),
+        ("nft add rule ip calico c accept", True),
+        ("nft add element ip calico s { 10.0.0.1 }", True),
+        ("nft add table ip6 calico", True),
+        ("nft add table ip other", False),
+        ("nft add rule ip calico-nat c accept", False),
+        ("iptables-nft -A FORWARD -j ACCEPT", False),
+        ("nft list ruleset", False),
+    ],
+)
+def test_notifications_of_our_table(host: Namespace, command: str, noticed: bool) -> None:
+    host.run(
+        "nft",
+        "add table ip calico; add chain ip calico c; add rule ip calico c drop; add table ip calico-nat;"
+        "add chain ip calico-nat c; add set ip calico s { type ipv4_addr; }",
+    )
+    before, after, changed = host.call(_rules_noticed, command.split())
+    assert (before, after, changed) == (False, noticed, {RULES} if noticed else set())
 
 
 def _noticed(command: list[str]) -> tuple[bool, bool]:
