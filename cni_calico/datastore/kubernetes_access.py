@@ -114,6 +114,10 @@ def _read_in_cluster(read: Read, environ: Environ) -> Login:
 
 
 def _read_kubeconfig(paths: str, read: Read) -> Login:
+    return _login_of(_read_merged(paths, read), paths, read)
+
+
+def _read_merged(paths: str, read: Read) -> dict[str, Any]:
     """``paths`` may be several, separated by ":" as in KUBECONFIG: the first that defines a name wins."""
     merged: dict[str, Any] = {"clusters": {}, "users": {}, "contexts": {}, "current-context": ""}
     for path in filter(None, paths.split(":")):
@@ -122,7 +126,18 @@ def _read_kubeconfig(paths: str, read: Read) -> Login:
         for section, item in (("clusters", "cluster"), ("users", "user"), ("contexts", "context")):
             for name, value in _named(document, section, item, path).items():
                 merged[section].setdefault(name, (value, path))
-    return _login_of(merged, paths, read)
+    return merged
+
+
+def runs_program(paths: str, *, read: Read = read_file) -> bool:
+    """Whether a program gives the credentials of a kubeconfig. What cannot be read is told by whoever uses it."""
+    try:
+        if not any(word in read(path) for path in paths.split(":") if path for word in (b"exec", b"auth-provider")):
+            return False  # the usual case, without parsing anything
+        user, _ = _user_of(_read_merged(paths, read), paths)
+    except (OSError, DatastoreDenied):
+        return False
+    return bool(user.get("exec") or user.get("auth-provider"))
 
 
 def parse_kubeconfig(raw: bytes, path: str) -> dict[str, Any]:
@@ -164,10 +179,15 @@ def _pick(merged: dict[str, Any], section: str, name: object, paths: str) -> tup
     return value, path
 
 
+def _user_of(merged: dict[str, Any], paths: str) -> tuple[dict[str, Any], str]:
+    context, _ = _pick(merged, "contexts", merged["current-context"], paths)
+    return _pick(merged, "users", context.get("user"), paths) if context.get("user") else ({}, paths)
+
+
 def _login_of(merged: dict[str, Any], paths: str, read: Read) -> Login:
     context, _ = _pick(merged, "contexts", merged["current-context"], paths)
     cluster, cluster_path = _pick(merged, "clusters", context.get("cluster"), paths)
-    user, user_path = _pick(merged, "users", context.get("user"), paths) if context.get("user") else ({}, paths)
+    user, user_path = _user_of(merged, paths)
     if user.get("exec") or user.get("auth-provider"):
         if read is not read_file:
             raise DatastoreDenied(

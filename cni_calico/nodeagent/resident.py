@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from cni_calico.batching import Batcher
 from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.client import Datastore, Document
+from cni_calico.datastore.connect import reader
+from cni_calico.datastore.kubernetes_access import runs_program
 from cni_calico.datastore.kubernetes_objects import KubernetesObjects
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, NodeNotSetUp, TryAgain
@@ -243,6 +245,9 @@ def require_reach(conf: NetConf, files: Files) -> None:
         raise Declined(f"{conf.datastore.path} is another file here than it is for the caller")
     if conf.ipam.type and not conf.ipam.is_calico:
         raise Declined(f"IPAM plugin {conf.ipam.type} must run where its caller is")
+    kubeconfig = conf.datastore.kubernetes.kubeconfig
+    if kubeconfig and runs_program(kubeconfig, read=reader(files.path)):
+        raise Declined(f"the program that gives the credentials of {kubeconfig} must run where its caller is")
 
 
 def _is_same_file(path: str, files: Files) -> bool:

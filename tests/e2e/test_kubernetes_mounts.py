@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from cni_calico.model.settings import DatastoreConfig
+from tests.e2e.calls import Reply
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import KubeNode, kube_node
+from tests.e2e.served import call
 from tests.e2e.test_server_mounts import hidden
-from tests.netns.namespaces import Namespace
+from tests.netns.namespaces import Namespace, until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 
@@ -107,8 +109,15 @@ def test_a_token_is_read_again_where_the_caller_is(node: KubeNode, pod_ns: Names
         assert served(node)
 
 
+def call_as_kubelet(node: KubeNode, verb: str, pod_ns: Namespace) -> Reply:
+    """Through the executable's own start, which goes on by itself when the server leaves the call to it."""
+    uid = node.kube.read_pod(node.namespace, "web-0")["metadata"]["uid"]
+    args = f"K8S_POD_NAMESPACE={node.namespace};K8S_POD_NAME=web-0;K8S_POD_UID={uid}"
+    return call(node, verb, C1, pod_ns.path, args=args)
+
+
 def test_a_program_that_gives_credentials(node: KubeNode, pod_ns: Namespace, tmp_path: Path) -> None:
-    """It belongs to the caller's root: a server that is elsewhere says so, the plugin by itself runs it."""
+    """It belongs to the caller's root: a server that is elsewhere leaves such calls to the plugin itself."""
     version = "client.authentication.k8s.io/v1"
     answer = json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": {"token": "admin-token"}})
     program = {
@@ -120,11 +129,14 @@ def test_a_program_that_gives_credentials(node: KubeNode, pod_ns: Namespace, tmp
     directory = tmp_path / "net.d"
     write_kubeconfig(node, directory, {"exec": program})
     with node.server(wrap=hidden(node, directory)):
-        refused = node.pod_call("ADD", "web-0", C1, pod_ns.path)
-        assert refused.document["code"] == 102
-        assert "a program gives the credentials, and it must run where the caller is" in refused.document["msg"]
-        assert "host's mount namespace" in refused.document["details"]
-    added = node.pod_call("ADD", "web-0", C1, pod_ns.path)
-    assert added.ok, added.document
-    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+        added = call_as_kubelet(node, "ADD", pod_ns)
+        assert added.ok, added.document
+        assert pod_ns.link("eth0")["address"] == "02:00:00:00:00:07"
+        until(lambda: node.metrics()["calico_cni_declined_total"] == 1, "it was left to the caller")
+        assert call_as_kubelet(node, "DEL", pod_ns).ok
+    assert node.leftovers() == {}
+    with node.server():  # in the caller's own root it may run there
+        assert call_as_kubelet(node, "ADD", pod_ns).ok
+        assert call_as_kubelet(node, "DEL", pod_ns).ok
+        assert served(node)
     assert node.leftovers() == {}

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from cni_calico.datastore.kubernetes_access import SERVICE_ACCOUNT, Login, parse_url, read_login, server_of
+from cni_calico.datastore.kubernetes_access import (
+    SERVICE_ACCOUNT,
+    Login,
+    parse_url,
+    read_login,
+    runs_program,
+    server_of,
+)
 from cni_calico.errors import DatastoreDenied
 from cni_calico.model.settings import KubernetesAccess
 
@@ -182,3 +189,26 @@ def test_certificates_that_are_none_are_denied() -> None:
     for wrong in ({"ca": b"no PEM"}, {"certificate": b"no PEM", "key": b"x"}):
         with pytest.raises(DatastoreDenied, match="cannot use the certificates for https://a"):
             server_of(Login("https://a", **wrong))
+
+
+@pytest.mark.parametrize(
+    ("user", "expected"),
+    [
+        ({"exec": {"command": "x"}}, True),
+        ({"auth-provider": {"name": "x"}}, True),
+        ({"token": "exec"}, False),
+        ({"token": SECRET}, False),
+        ({"exec": None, "token": "t"}, False),
+    ],
+)
+def test_whether_a_program_gives_the_credentials(user: dict[str, Any], expected: bool, tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config(user=user)))
+    assert runs_program(str(path)) is expected
+    assert runs_program(f"{path}:{path}") is expected
+
+
+def test_a_kubeconfig_that_cannot_be_used_is_told_later(tmp_path: Path) -> None:
+    assert not runs_program(str(tmp_path / "none"))
+    (tmp_path / "kubeconfig").write_text("exec: [")
+    assert not runs_program(str(tmp_path / "kubeconfig"))
