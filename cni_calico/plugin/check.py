@@ -17,7 +17,6 @@ from cni_calico import names
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, parse_result
-from cni_calico.datastore.client import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CheckFailed, InvalidConfig, NetnsGone
 from cni_calico.ipam.nodename import read_nodename
@@ -38,10 +37,13 @@ def check(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> 
     attachment = plan_attachment(call, conf, read_nodename(conf, services.files, deadline))
     with ExitStack() as held:
         held.enter_context(services.attachment_lock(attachment.label, deadline))
-        found = _differences(call, conf, services, attachment, previous, services.store(conf.datastore), deadline)
-        if found and services.optimistic:  # what is remembered may be old
-            fresh = services.fresh_store(conf.datastore)
-            found = _differences(call, conf, services, attachment, previous, fresh, deadline)
+        recorded = read_recorded(services.fresh_store(conf.datastore), attachment, deadline)  # not what is remembered
+        plan = _plan(call, conf, services, attachment, recorded, previous, deadline)
+        found = [
+            *_network_differences(plan, call, services, deadline),
+            *_endpoint_differences(attachment, recorded, plan, previous),
+            *_ipam_differences(call, conf, services, attachment, recorded, plan, deadline),
+        ]
     if found:
         raise CheckFailed(
             f"cannot confirm {attachment.label}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""),
@@ -52,24 +54,6 @@ def check(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> 
                 ]
             ),
         )
-
-
-def _differences(
-    call: Call,
-    conf: NetConf,
-    services: Services,
-    attachment: Attachment,
-    previous: Result,
-    store: Datastore,
-    deadline: Deadline,
-) -> tuple[Difference, ...]:
-    recorded = read_recorded(store, attachment, deadline)
-    plan = _plan(call, conf, services, attachment, recorded, previous, deadline)
-    return (
-        *_network_differences(plan, call, services, deadline),
-        *_endpoint_differences(attachment, recorded, plan, previous),
-        *_ipam_differences(call, conf, services, attachment, recorded, plan, deadline),
-    )
 
 
 def _plan(

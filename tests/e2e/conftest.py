@@ -10,6 +10,7 @@ import pytest
 from cni_calico.model.settings import DatastoreConfig
 from tests.e2e.calls import EtcdNode, Node, etcd_in
 from tests.e2e.kube_fixtures import kube, running, soon, store  # noqa: F401 - fixtures
+from tests.e2e.served import ForkedServer
 from tests.netns.conftest import host_ns, make_pod_ns, pod_ns  # noqa: F401 - fixtures
 from tests.netns.namespaces import Namespace
 
@@ -29,7 +30,7 @@ def node(request: pytest.FixtureRequest, plain_node: Node) -> Iterator[Node]:
     if request.param == "one-shot":
         yield plain_node
         return
-    with plain_node.server():
+    with ForkedServer(plain_node):
         yield plain_node
 
 
@@ -41,3 +42,13 @@ def etcd_node(host_ns: Namespace, tmp_path: Path) -> Iterator[EtcdNode]:  # noqa
         (tmp_path / "run").mkdir()
         made.apply_pools()
         yield made
+
+
+@pytest.fixture(params=["one-shot", "served"])
+def on_etcd(request: pytest.FixtureRequest, etcd_node: EtcdNode) -> Iterator[EtcdNode]:
+    """The same node, without and with a resident server."""
+    if request.param == "one-shot":
+        yield etcd_node
+        return
+    with etcd_node.server():
+        yield etcd_node

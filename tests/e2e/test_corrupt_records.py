@@ -185,7 +185,7 @@ def test_a_server_names_them_and_overwrites_nothing_either(
 
 
 # what the server knows for certain without the record that cannot be read any more
-NOT_ASKED = {("affinity", "shape"): "ADD", ("affinity", "cut"): "ADD", ("endpoint", "shape"): "CHECK"}
+NOT_ASKED = {("affinity", "shape"): "ADD", ("affinity", "cut"): "ADD"}
 
 
 class Spoiled:

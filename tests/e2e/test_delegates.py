@@ -28,11 +28,11 @@ esac
 
 
 @pytest.fixture
-def scripted(plain_node: Node, tmp_path: Path) -> Any:
+def scripted(node: Node, tmp_path: Path) -> Any:
     """A node whose IPAM plugin is a script; ``scripted(...)`` says what it does and returns what was asked of it."""
     log = tmp_path / "asked"
-    plain_node.overrides["ipam"] = {"type": "scripted-ipam"}
-    plain_node.environ["CNI_PATH"] = f"/nonexistent:{tmp_path}"
+    node.overrides["ipam"] = {"type": "scripted-ipam"}
+    node.environ["CNI_PATH"] = f"/nonexistent:{tmp_path}"
 
     def script(**steps: str) -> Any:
         values = {"unknown": "NEVER", "status": "exit 0", "gc": "exit 0", "delete": "exit 0", **steps}
@@ -44,32 +44,32 @@ def scripted(plain_node: Node, tmp_path: Path) -> Any:
     return script
 
 
-def test_status_and_gc_reach_the_delegate(plain_node: Node, scripted: Any) -> None:
+def test_status_and_gc_reach_the_delegate(node: Node, scripted: Any) -> None:
     asked = scripted()
-    assert plain_node.call("STATUS", "", "").ok
-    assert plain_node.call("GC", "", "", **{"cni.dev/valid-attachments": []}).ok
+    assert node.call("STATUS", "", "").ok
+    assert node.call("GC", "", "", **{"cni.dev/valid-attachments": []}).ok
     assert asked() == ["STATUS", "GC"]
-    assert '"cni.dev/valid-attachments"' in (plain_node.root / "asked.stdin").read_text()
+    assert '"cni.dev/valid-attachments"' in (node.root / "asked.stdin").read_text()
 
 
 @pytest.mark.parametrize("command", ["STATUS", "GC"])
-def test_a_delegate_that_is_older_than_the_verb(plain_node: Node, scripted: Any, command: str) -> None:
+def test_a_delegate_that_is_older_than_the_verb(node: Node, scripted: Any, command: str) -> None:
     asked = scripted(unknown=command)
-    assert plain_node.call(command, "", "", **{"cni.dev/valid-attachments": []}).ok
+    assert node.call(command, "", "", **{"cni.dev/valid-attachments": []}).ok
     assert asked() == [command]
 
 
 @pytest.mark.parametrize("code", [50, 51])
-def test_a_delegates_status_is_ours(plain_node: Node, scripted: Any, code: int) -> None:
+def test_a_delegates_status_is_ours(node: Node, scripted: Any, code: int) -> None:
     scripted(status=f"""echo '{{"cniVersion":"1.1.0","code":{code},"msg":"no lease"}}'; exit 1""")
-    reply = plain_node.call("STATUS", "", "")
+    reply = node.call("STATUS", "", "")
     assert reply.document["code"] == code and "no lease" in reply.document["msg"]
 
 
 def test_a_delegate_that_fails_keeps_nothing_else_from_being_removed(
-    plain_node: Node, scripted: Any, make_pod_ns: MakeNamespace
+    node: Node, scripted: Any, make_pod_ns: MakeNamespace
 ) -> None:
-    node, asked = plain_node, scripted(delete="echo broken >&2; exit 3")
+    node, asked = node, scripted(delete="echo broken >&2; exit 3")
     pod = make_pod_ns()
     assert added(node, "c1", pod).document["dns"] == {"domain": "from-ipam"}
     failed = node.call("DEL", "c1", pod.path)
@@ -80,21 +80,18 @@ def test_a_delegate_that_fails_keeps_nothing_else_from_being_removed(
     assert asked() == ["ADD", "DEL", "DEL"] and not node.leftovers()
 
 
-def test_a_failing_gc_of_a_delegate_is_told_with_the_rest(plain_node: Node, scripted: Any, pod_ns: Namespace) -> None:
+def test_a_failing_gc_of_a_delegate_is_told_with_the_rest(node: Node, scripted: Any, pod_ns: Namespace) -> None:
     scripted()
-    added(plain_node, "c1", pod_ns)
+    added(node, "c1", pod_ns)
     scripted(gc="echo no >&2; exit 1")
-    reply = plain_node.call("GC", "", "", **{"cni.dev/valid-attachments": []})
+    reply = node.call("GC", "", "", **{"cni.dev/valid-attachments": []})
     assert reply.document["code"] == 133 and "scripted-ipam" in reply.document["msg"]
-    assert not plain_node.leftovers()
+    assert not node.leftovers()
 
 
 @pytest.mark.cnitool
-def test_del_with_host_local_and_a_placeholder_for_the_subnet(
-    plain_node: Node, pod_ns: Namespace, tmp_path: Path
-) -> None:
+def test_del_with_host_local_and_a_placeholder_for_the_subnet(node: Node, pod_ns: Namespace, tmp_path: Path) -> None:
     """On DEL host-local needs subnets that are valid and do not overlap, but not the ones of the ADD."""
-    node = plain_node
     node.environ["CNI_PATH"] = str(LAB_CACHE / "cni" / "bin")
     section = {"type": "host-local", "dataDir": str(tmp_path / "leases")}
     real = {**section, "ranges": [[{"subnet": "10.88.0.0/24"}], [{"subnet": "fd00:88::/64"}]]}
@@ -106,8 +103,7 @@ def test_del_with_host_local_and_a_placeholder_for_the_subnet(
 
 
 @pytest.mark.cnitool
-def test_the_routes_of_host_local_are_kept_and_checked(plain_node: Node, pod_ns: Namespace, tmp_path: Path) -> None:
-    node = plain_node
+def test_the_routes_of_host_local_are_kept_and_checked(node: Node, pod_ns: Namespace, tmp_path: Path) -> None:
     node.environ["CNI_PATH"] = str(LAB_CACHE / "cni" / "bin")
     node.overrides["ipam"] = {
         "type": "host-local",

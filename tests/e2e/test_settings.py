@@ -48,9 +48,9 @@ def written_later(path: Path, text: str, started: threading.Event) -> Iterator[N
 # -- the node's name --------------------------------------------------------------------------------------------------
 
 
-def test_node_names(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
+def test_node_names(node: Node, make_pod_ns: MakeNamespace) -> None:
     """nodename > file > hostname > the host's own name in lower case; all trimmed."""
-    node, file = plain_node, plain_node.root / "nodename"
+    node, file = node, node.root / "nodename"
     file.write_text(" from-File\n")
     own = os.uname().nodename.lower()
     here, absent = {"nodename_file": str(file)}, {"nodename_file": "/none/such", "nodename_file_optional": True}
@@ -69,28 +69,28 @@ def test_node_names(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
     assert {e["spec"]["node"] for e in node.endpoints()} == {"Old"}
 
 
-def test_a_named_file_must_exist_even_beside_a_nodename(plain_node: Node, pod_ns: Namespace) -> None:
-    reply = plain_node.call("STATUS", "", "", nodename_file="/none/such")
+def test_a_named_file_must_exist_even_beside_a_nodename(node: Node, pod_ns: Namespace) -> None:
+    reply = node.call("STATUS", "", "", nodename_file="/none/such")
     assert reply.document["code"] == 50 and "/none/such" in reply.document["msg"]
-    added(plain_node, "c1", pod_ns, nodename_file="/none/such", nodename_file_optional=True)
+    added(node, "c1", pod_ns, nodename_file="/none/such", nodename_file_optional=True)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"a/b\n", b"two\nlines"])
-def test_a_nodename_file_with_something_else_in_it(plain_node: Node, pod_ns: Namespace, content: bytes) -> None:
-    file = plain_node.root / "nodename"
+def test_a_nodename_file_with_something_else_in_it(node: Node, pod_ns: Namespace, content: bytes) -> None:
+    file = node.root / "nodename"
     file.write_bytes(content)
-    reply = plain_node.call("ADD", "c1", pod_ns.path, nodename=None, nodename_file=str(file))
+    reply = node.call("ADD", "c1", pod_ns.path, nodename=None, nodename_file=str(file))
     assert reply.document["code"] in (7, 130) and str(file) in reply.document["msg"]
-    assert not plain_node.leftovers()
+    assert not node.leftovers()
 
 
-def test_add_waits_for_the_file_while_the_node_boots(plain_node: Node, pod_ns: Namespace) -> None:
+def test_add_waits_for_the_file_while_the_node_boots(node: Node, pod_ns: Namespace) -> None:
     """The file appears after the call has begun to look for it: when its lock directory does not exist yet."""
-    file, looked = plain_node.root / "nodename", threading.Event()
+    file, looked = node.root / "nodename", threading.Event()
     threading.Timer(0.5, looked.set).start()
     with written_later(file, "late\n", looked):
-        added(plain_node, "c1", pod_ns, nodename=None, nodename_file=str(file))
-    assert {e["spec"]["node"] for e in plain_node.endpoints()} == {"late"}
+        added(node, "c1", pod_ns, nodename=None, nodename_file=str(file))
+    assert {e["spec"]["node"] for e in node.endpoints()} == {"late"}
 
 
 # -- MTU and queues ---------------------------------------------------------------------------------------------------
@@ -109,8 +109,7 @@ def test_add_waits_for_the_file_while_the_node_boots(plain_node: Node, pod_ns: N
         ({"mtu": 0}, "12", 9000),
     ],
 )
-def test_mtu(plain_node: Node, pod_ns: Namespace, changes: dict[str, Any], file: str | None, expected: int) -> None:
-    node = plain_node
+def test_mtu(node: Node, pod_ns: Namespace, changes: dict[str, Any], file: str | None, expected: int) -> None:
     node.host.do("link", "set", "uplink", "mtu", "9000")
     if file is not None:
         (node.root / "state").mkdir()
@@ -132,9 +131,8 @@ def test_mtu(plain_node: Node, pod_ns: Namespace, changes: dict[str, Any], file:
     ],
 )
 def test_mtu_of_the_nodes_own_interface_less_encapsulation(
-    plain_node: Node, pod_ns: Namespace, pools: dict[str, Any], expected: int
+    node: Node, pod_ns: Namespace, pools: dict[str, Any], expected: int
 ) -> None:
-    node = plain_node
     node.host.do("link", "add", "second", "mtu", "2000", "type", "bridge")
     node.host.do("addr", "add", "198.51.100.7/24", "dev", "second")
     node.apply("Node", "node1", {"bgp": {"ipv4Address": "198.51.100.7/24"}})
@@ -145,8 +143,7 @@ def test_mtu_of_the_nodes_own_interface_less_encapsulation(
     cleaned(node, "c1")
 
 
-def test_mtu_of_a_node_with_ipv6_only(plain_node: Node, pod_ns: Namespace) -> None:
-    node = plain_node
+def test_mtu_of_a_node_with_ipv6_only(node: Node, pod_ns: Namespace) -> None:
     node.host.do("link", "add", "second", "mtu", "2000", "type", "bridge")
     node.host.do("addr", "add", "2001:db8:7::7/64", "dev", "second", "nodad")
     node.apply("Node", "node1", {"bgp": {"ipv6Address": "2001:db8:7::7/64"}})
@@ -154,15 +151,15 @@ def test_mtu_of_a_node_with_ipv6_only(plain_node: Node, pod_ns: Namespace) -> No
 
 
 @pytest.mark.parametrize("changes", [{"mtu": 1300}, {"mtu": None}])
-def test_a_required_mtu_file(plain_node: Node, pod_ns: Namespace, changes: dict[str, Any]) -> None:
-    reply = plain_node.call("ADD", "c1", pod_ns.path, require_mtu_file=True, **changes)
+def test_a_required_mtu_file(node: Node, pod_ns: Namespace, changes: dict[str, Any]) -> None:
+    reply = node.call("ADD", "c1", pod_ns.path, require_mtu_file=True, **changes)
     assert reply.document["code"] == 130 and "cannot read the MTU from" in reply.document["msg"]
-    assert not plain_node.leftovers()
+    assert not node.leftovers()
 
 
-def test_queues(plain_node: Node, pod_ns: Namespace) -> None:
-    added(plain_node, "c1", pod_ns, num_queues=3)
-    veth = plain_node.host.link("calic1")
+def test_queues(node: Node, pod_ns: Namespace) -> None:
+    added(node, "c1", pod_ns, num_queues=3)
+    veth = node.host.link("calic1")
     assert veth is not None and (veth["num_tx_queues"], veth["num_rx_queues"]) == (3, 3)
 
 
@@ -171,29 +168,25 @@ def test_queues(plain_node: Node, pod_ns: Namespace) -> None:
 
 @pytest.mark.parametrize("address", ["10.65.9.9", "fd00:65::99"])
 @pytest.mark.parametrize("plugin", ["calico", "calico-ipam"])
-def test_an_address_asked_for_is_the_only_one(plain_node: Node, pod_ns: Namespace, address: str, plugin: str) -> None:
+def test_an_address_asked_for_is_the_only_one(node: Node, pod_ns: Namespace, address: str, plugin: str) -> None:
     """As upstream: with IP= nothing else is assigned, whatever assign_ipv4 and assign_ipv6 say."""
-    reply = added(plain_node, "c1", pod_ns, args=f"IP={address}", plugin=plugin, **DUAL)
+    reply = added(node, "c1", pod_ns, args=f"IP={address}", plugin=plugin, **DUAL)
     alone = str(ip_interface(address))
     assert addresses(reply) == [alone] and reply.document["routes"] == [{"dst": alone}]
-    assert set(plain_node.taken()) == {address}
-    cleaned(plain_node, "c1")
+    assert set(node.taken()) == {address}
+    cleaned(node, "c1")
 
 
 @pytest.mark.parametrize("plugin", ["calico", "calico-ipam"])
 @pytest.mark.parametrize("missing", ["pool4", "pool6"])
-def test_half_a_dual_stack_gives_everything_back(
-    plain_node: Node, pod_ns: Namespace, missing: str, plugin: str
-) -> None:
-    node = plain_node
+def test_half_a_dual_stack_gives_everything_back(node: Node, pod_ns: Namespace, missing: str, plugin: str) -> None:
     node.put({path: None for path in node.dump() if path.endswith(missing)})
     reply = node.call("ADD", "c1", pod_ns.path, plugin=plugin, **DUAL)
     assert reply.document["code"] == 112 and f"IPv{missing[-1]}" in reply.document["msg"]
     assert not node.leftovers()
 
 
-def test_half_a_dual_stack_that_is_full_gives_everything_back(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
-    node = plain_node
+def test_half_a_dual_stack_that_is_full_gives_everything_back(node: Node, make_pod_ns: MakeNamespace) -> None:
     node.apply("IPPool", "tiny6", {"cidr": "fd00:77::/126", "blockSize": 126, "nodeSelector": "all()"})
     ipam = {"ipam": {**DUAL["ipam"], "ipv6_pools": ["tiny6"]}}
     for number in range(4):
@@ -203,8 +196,7 @@ def test_half_a_dual_stack_that_is_full_gives_everything_back(plain_node: Node, 
     assert len(node.taken()) == 8 and "calnet.c9" not in set(node.taken().values())
 
 
-def test_pools_by_name_and_by_cidr(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
-    node = plain_node
+def test_pools_by_name_and_by_cidr(node: Node, make_pod_ns: MakeNamespace) -> None:
     node.apply("IPPool", "other", {"cidr": "10.99.0.0/24", "blockSize": 26, "nodeSelector": "!all()"})
     for number, pool in enumerate(("other", "10.99.0.0/24")):
         reply = added(node, f"c{number}", make_pod_ns(), ipam={**IPAM, "ipv4_pools": [pool]})
@@ -217,28 +209,28 @@ DNS = {"nameservers": ["10.96.0.10"], "domain": "cluster.local", "search": ["svc
 
 
 @pytest.mark.parametrize("version", SUPPORTED)
-def test_dns_is_passed_through(plain_node: Node, pod_ns: Namespace, version: str) -> None:
-    assert added(plain_node, "c1", pod_ns, cniVersion=version, dns=DNS).document["dns"] == DNS
+def test_dns_is_passed_through(node: Node, pod_ns: Namespace, version: str) -> None:
+    assert added(node, "c1", pod_ns, cniVersion=version, dns=DNS).document["dns"] == DNS
 
 
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0", None])
-def test_results_of_the_first_versions(plain_node: Node, pod_ns: Namespace, version: str | None) -> None:
+def test_results_of_the_first_versions(node: Node, pod_ns: Namespace, version: str | None) -> None:
     """No interfaces, one object per family, with its routes."""
-    reply = added(plain_node, "c1", pod_ns, cniVersion=version, **DUAL)
-    four, six = sorted(plain_node.taken(), key=len)
+    reply = added(node, "c1", pod_ns, cniVersion=version, **DUAL)
+    four, six = sorted(node.taken(), key=len)
     assert reply.document == {
         "cniVersion": version or "0.2.0",
         "ip4": {"ip": f"{four}/32", "routes": [{"dst": f"{four}/26"}]},
         "ip6": {"ip": f"{six}/128", "routes": [{"dst": f"{six}/122"}]},
         "dns": {},
     }
-    cleaned(plain_node, "c1", cniVersion=version)
+    cleaned(node, "c1", cniVersion=version)
 
 
-def test_forwarding_in_the_pod(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
+def test_forwarding_in_the_pod(node: Node, make_pod_ns: MakeNamespace) -> None:
     for allowed, expected in ((False, "0"), (True, "1")):
         pod = make_pod_ns()
-        added(plain_node, f"c{expected}", pod, container_settings={"allow_ip_forwarding": allowed}, **DUAL)
+        added(node, f"c{expected}", pod, container_settings={"allow_ip_forwarding": allowed}, **DUAL)
         assert pod.sysctl("ipv4/ip_forward") == pod.sysctl("ipv6/conf/all/forwarding") == expected
 
 
@@ -249,24 +241,24 @@ def profile(node: Node, name: str = "calnet") -> Any:
     return node.dump().get(f"/calico/resources/v3/projectcalico.org/profiles/{name}")
 
 
-def test_the_profile_of_a_network(plain_node: Node, pod_ns: Namespace) -> None:
-    added(plain_node, "c1", pod_ns)
-    assert profile(plain_node)["spec"] == {
+def test_the_profile_of_a_network(node: Node, pod_ns: Namespace) -> None:
+    added(node, "c1", pod_ns)
+    assert profile(node)["spec"] == {
         "ingress": [{"action": "Allow", "source": {"selector": "has(calnet)"}, "destination": {}}],
         "egress": [{"action": "Allow", "source": {}, "destination": {}}],
         "labelsToApply": {"calnet": ""},
     }
 
 
-def test_no_profile_in_policy_mode(plain_node: Node, pod_ns: Namespace) -> None:
-    added(plain_node, "c1", pod_ns, policy={"type": "k8s"})
-    assert profile(plain_node) is None
+def test_no_profile_in_policy_mode(node: Node, pod_ns: Namespace) -> None:
+    added(node, "c1", pod_ns, policy={"type": "k8s"})
+    assert profile(node) is None
 
 
-def test_pods_without_policy(plain_node: Node, pod_ns: Namespace) -> None:
+def test_pods_without_policy(node: Node, pod_ns: Namespace) -> None:
     """Kubernetes' CNI_ARGS with an empty policy.type: nothing is asked of Kubernetes, everybody may talk."""
-    reply = added(plain_node, "c1", pod_ns, args=POD)
-    (endpoint,) = plain_node.endpoints()
+    reply = added(node, "c1", pod_ns, args=POD)
+    (endpoint,) = node.endpoints()
     assert endpoint["metadata"]["name"] == "node1-k8s-web--0-eth0"
     assert endpoint["metadata"]["namespace"] == "ns1"
     assert endpoint["metadata"]["labels"] == {
@@ -276,17 +268,17 @@ def test_pods_without_policy(plain_node: Node, pod_ns: Namespace) -> None:
     spec = endpoint["spec"]
     assert (spec["pod"], spec["containerID"], spec["profiles"]) == ("web-0", "c1", ["calnet"])
     assert spec["interfaceName"] == kubernetes_veth("ns1", "web-0") == reply.document["interfaces"][0]["name"]
-    assert profile(plain_node)["spec"]["ingress"] == [{"action": "Allow", "source": {}, "destination": {}}]
-    (block,) = [document for path, document in plain_node.dump().items() if "/assignment/" in path]
+    assert profile(node)["spec"]["ingress"] == [{"action": "Allow", "source": {}, "destination": {}}]
+    (block,) = [document for path, document in node.dump().items() if "/assignment/" in path]
     secondary = block["attributes"][0]["secondary"]
     assert (secondary["namespace"], secondary["pod"], secondary["node"]) == ("ns1", "web-0", "node1")
-    assert plain_node.call("CHECK", "c1", pod_ns.path, args=POD, prevResult=reply.document).ok
-    cleaned(plain_node, "c1", args=POD)
+    assert node.call("CHECK", "c1", pod_ns.path, args=POD, prevResult=reply.document).ok
+    cleaned(node, "c1", args=POD)
 
 
-def test_a_pod_is_made_again_before_its_old_sandbox_is_deleted(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
+def test_a_pod_is_made_again_before_its_old_sandbox_is_deleted(node: Node, make_pod_ns: MakeNamespace) -> None:
     """The endpoint is the pod's, the address the container's: the late DEL leaves the new sandbox alone."""
-    node, old, new = plain_node, make_pod_ns(), make_pod_ns()
+    node, old, new = node, make_pod_ns(), make_pod_ns()
     first = added(node, "c1", old, args=POD)
     second = added(node, "c2", new, args=POD)
     assert addresses(first) != addresses(second)
@@ -301,23 +293,23 @@ def test_a_pod_is_made_again_before_its_old_sandbox_is_deleted(plain_node: Node,
     cleaned(node, "c2", args=POD)
 
 
-def test_the_prefix_of_host_interfaces(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
+def test_the_prefix_of_host_interfaces(node: Node, make_pod_ns: MakeNamespace) -> None:
     """Of pods only, and the first of several."""
-    plain_node.environ["FELIX_INTERFACEPREFIX"] = "kube,cali"
-    pod = added(plain_node, "c1", make_pod_ns(), args=POD)
+    node.environ["FELIX_INTERFACEPREFIX"] = "kube,cali"
+    pod = added(node, "c1", make_pod_ns(), args=POD)
     assert pod.document["interfaces"][0]["name"] == kubernetes_veth("ns1", "web-0", "kube")
-    other = added(plain_node, "c2", make_pod_ns())
+    other = added(node, "c2", make_pod_ns())
     assert other.document["interfaces"][0]["name"] == "calic2"
-    assert plain_node.call("DEL", "c1", "", args=POD).ok
-    assert plain_node.host.link(kubernetes_veth("ns1", "web-0", "kube")) is None
+    assert node.call("DEL", "c1", "", args=POD).ok
+    assert node.host.link(kubernetes_veth("ns1", "web-0", "kube")) is None
 
 
-def test_the_namespace_of_tests(plain_node: Node, pod_ns: Namespace) -> None:
+def test_the_namespace_of_tests(node: Node, pod_ns: Namespace) -> None:
     for number, args in enumerate(("CNI_TEST_NAMESPACE=elsewhere", f"{POD};CNI_TEST_NAMESPACE=elsewhere")):
-        added(plain_node, f"c{number}", pod_ns, args=args)
-        (endpoint,) = plain_node.endpoints()
+        added(node, f"c{number}", pod_ns, args=args)
+        (endpoint,) = node.endpoints()
         assert endpoint["metadata"]["namespace"] == "elsewhere"
-        cleaned(plain_node, f"c{number}", args=args)
+        cleaned(node, f"c{number}", args=args)
 
 
 MESOS = {
@@ -335,26 +327,25 @@ MESOS = {
 }
 
 
-def test_labels_of_mesos(plain_node: Node, pod_ns: Namespace) -> None:
-    document = {**plain_node.conf(), "args": MESOS}
-    reply = plain_node.call("ADD", "c1", pod_ns.path, stdin=json.dumps(document).encode())
+def test_labels_of_mesos(node: Node, pod_ns: Namespace) -> None:
+    document = {**node.conf(), "args": MESOS}
+    reply = node.call("ADD", "c1", pod_ns.path, stdin=json.dumps(document).encode())
     assert reply.ok, reply
-    (endpoint,) = plain_node.endpoints()
+    (endpoint,) = node.endpoints()
     assert endpoint["metadata"]["namespace"] == "marathon"
     assert endpoint["metadata"]["labels"] == {
         "team.app-name": "Blau-Gr-n",
         "projectcalico.org/namespace": "marathon",
         "projectcalico.org/orchestrator": "cni",
     }
-    assert plain_node.call("DEL", "c1", "", stdin=json.dumps(document).encode()).ok
-    assert not plain_node.leftovers()
+    assert node.call("DEL", "c1", "", stdin=json.dumps(document).encode()).ok
+    assert not node.leftovers()
 
 
 # -- a second network -------------------------------------------------------------------------------------------------
 
 
-def test_a_network_that_joined_can_be_checked_and_leaves_alone(plain_node: Node, pod_ns: Namespace) -> None:
-    node = plain_node
+def test_a_network_that_joined_can_be_checked_and_leaves_alone(node: Node, pod_ns: Namespace) -> None:
     first = added(node, "c1", pod_ns)
     second = added(node, "c1", pod_ns, name="net2")
     assert addresses(first) == addresses(second)
@@ -377,8 +368,7 @@ def log_of(node: Node) -> str:
 
 
 @pytest.mark.parametrize(("args", "name"), [("", "cni default%2Fc1 eth0"), (POD, "k8s ns1%2Fweb-0 eth0")])
-def test_policy_is_waited_for(plain_node: Node, pod_ns: Namespace, args: str, name: str) -> None:
-    node = plain_node
+def test_policy_is_waited_for(node: Node, pod_ns: Namespace, args: str, name: str) -> None:
     waiting = {"policy_setup_timeout_seconds": 10, "endpoint_status_dir": str(node.root / "status")}
     (node.root / "status").mkdir()
     (node.root / "status" / name).write_text("{}")
@@ -386,16 +376,15 @@ def test_policy_is_waited_for(plain_node: Node, pod_ns: Namespace, args: str, na
     assert "is not known to be in force" not in log_of(node)
 
 
-def test_policy_that_is_late_is_a_warning(plain_node: Node, pod_ns: Namespace) -> None:
-    node = plain_node
+def test_policy_that_is_late_is_a_warning(node: Node, pod_ns: Namespace) -> None:
     waiting = {"policy_setup_timeout_seconds": 1, "endpoint_status_dir": str(node.root / "status")}
     reply = added(node, "c1", pod_ns, **waiting)
     assert "policy of calnet/c1/eth0 is not known to be in force after 1 s" in log_of(node)
     assert node.call("CHECK", "c1", pod_ns.path, prevResult=reply.document).ok
 
 
-def test_policy_that_comes_while_waiting(plain_node: Node, pod_ns: Namespace) -> None:
-    node, status = plain_node, plain_node.root / "status"
+def test_policy_that_comes_while_waiting(node: Node, pod_ns: Namespace) -> None:
+    node, status = node, node.root / "status"
     status.mkdir()
     begun = threading.Event()
     threading.Timer(0.5, begun.set).start()
@@ -449,26 +438,27 @@ def host_socket(host: Namespace) -> socket.socket:
     return made[0]
 
 
-def test_readiness_gates_that_open(plain_node: Node, pod_ns: Namespace) -> None:
-    with gate(plain_node.host, 503, 500, 200) as url, gate(plain_node.host, 302) as moved:
-        added(plain_node, "c1", pod_ns, readiness_gates=[url, moved])
+def test_readiness_gates_that_open(node: Node, pod_ns: Namespace) -> None:
+    with gate(node.host, 503, 500, 200) as url, gate(node.host, 302) as moved:
+        added(node, "c1", pod_ns, readiness_gates=[url, moved])
 
 
 def test_a_readiness_gate_that_stays_shut(plain_node: Node, pod_ns: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a server, in whose process the patience cannot be shortened; it runs the same function."""
+    node = plain_node
     monkeypatch.setattr("cni_calico.plugin.waits.GATE_PATIENCE_S", 1.0)
     for url_of, problem in ((lambda shut: shut, "status 503"), (lambda _: "http://127.0.0.1:9/", "refused")):
-        with gate(plain_node.host, 503) as shut:
-            reply = plain_node.call("ADD", "c1", pod_ns.path, readiness_gates=[url_of(shut)])
+        with gate(node.host, 503) as shut:
+            reply = node.call("ADD", "c1", pod_ns.path, readiness_gates=[url_of(shut)])
         assert reply.document["code"] == 130, reply
         assert "readiness gate http://127.0.0.1" in reply.document["msg"] and problem in reply.document["msg"]
-        assert not plain_node.leftovers()
+        assert not node.leftovers()
 
 
 # -- the environment --------------------------------------------------------------------------------------------------
 
 
-def test_the_datastore_of_the_environment(plain_node: Node, pod_ns: Namespace) -> None:
-    node = plain_node
+def test_the_datastore_of_the_environment(node: Node, pod_ns: Namespace) -> None:
     assert node.datastore.path
     node.environ |= {"DATASTORE_TYPE": "local", "DATASTORE_PATH": node.datastore.path}
     added(node, "c1", pod_ns, datastore_type=None, datastore_path=None)
@@ -486,20 +476,19 @@ def test_the_datastore_of_the_environment(plain_node: Node, pod_ns: Namespace) -
         ({}, {"etcd_authority": "127.0.0.1:9", "etcd_scheme": "http"}),
     ],
 )
-def test_etcd_endpoints_mean_etcd(plain_node: Node, environ: dict[str, str], changes: dict[str, Any]) -> None:
+def test_etcd_endpoints_mean_etcd(node: Node, environ: dict[str, str], changes: dict[str, Any]) -> None:
     """Whoever names endpoints means etcd, here one that refuses connections: named, with code 101."""
-    plain_node.environ |= environ
+    node.environ |= environ
     absent = {"datastore_type": None, "datastore_path": None}
-    reply = plain_node.call("CHECK", "c1", "/proc/self/ns/net", prevResult={}, **{**absent, **changes})
+    reply = node.call("CHECK", "c1", "/proc/self/ns/net", prevResult={}, **{**absent, **changes})
     assert reply.document["code"] == 101 and "127.0.0.1:9" in reply.document["msg"], reply
 
 
 # -- locks and run-time directories -----------------------------------------------------------------------------------
 
 
-def test_calico_ipam_alone_on_a_fresh_host(plain_node: Node) -> None:
+def test_calico_ipam_alone_on_a_fresh_host(node: Node) -> None:
     """No directory of ours exists yet; nobody but the IPAM plugin runs."""
-    node = plain_node
     node.environ |= {"CALICO_RUN_DIR": str(node.root / "a" / "b"), "CALICO_STATE_DIR": str(node.root / "c" / "d")}
     added(node, "c1", node.host, plugin="calico-ipam", ipam_lock_file=None)
     assert node.call("DEL", "c1", "", plugin="calico-ipam", ipam_lock_file=None).ok
@@ -507,25 +496,27 @@ def test_calico_ipam_alone_on_a_fresh_host(plain_node: Node) -> None:
 
 
 def test_a_lock_file_that_cannot_be_is_no_failure(plain_node: Node, pod_ns: Namespace) -> None:
-    (plain_node.root / "file").write_text("")
-    added(plain_node, "c1", pod_ns, ipam_lock_file=str(plain_node.root / "file" / "lock"))
-    assert "going on without the host-wide IPAM lock" in log_of(plain_node)
-    cleaned(plain_node, "c1")
+    """Without a server: tests/e2e/test_server_ipam.py has what the server does about the lock."""
+    node = plain_node
+    (node.root / "file").write_text("")
+    added(node, "c1", pod_ns, ipam_lock_file=str(node.root / "file" / "lock"))
+    assert "going on without the host-wide IPAM lock" in log_of(node)
+    cleaned(node, "c1")
 
 
 @pytest.mark.parametrize(
     ("level", "said"), [("debug", True), ("info", True), ("INFO", True), ("error", False), ("none", False), ("x", True)]
 )
-def test_log_levels(plain_node: Node, pod_ns: Namespace, level: str, said: bool) -> None:
+def test_log_levels(node: Node, pod_ns: Namespace, level: str, said: bool) -> None:
     """A GC that collects says so at info."""
-    added(plain_node, "c1", pod_ns, log_level="none")
-    assert plain_node.call("GC", "", "", log_level=level, **{"cni.dev/valid-attachments": []}).ok
-    assert ("no longer a valid attachment" in log_of(plain_node)) == said
+    added(node, "c1", pod_ns, log_level="none")
+    assert node.call("GC", "", "", log_level=level, **{"cni.dev/valid-attachments": []}).ok
+    assert ("no longer a valid attachment" in log_of(node)) == said
 
 
-def test_hashed_names_are_checked_and_deleted_too(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
+def test_hashed_names_are_checked_and_deleted_too(node: Node, make_pod_ns: MakeNamespace) -> None:
     one, two = make_pod_ns(), make_pod_ns()
-    added(plain_node, "cnitool-abc111", one)
-    second = added(plain_node, "cnitool-abc222", two)
+    added(node, "cnitool-abc111", one)
+    second = added(node, "cnitool-abc222", two)
     assert second.document["interfaces"][0]["name"] == hashed_veth("cnitool-abc222", "eth0")
-    assert plain_node.call("CHECK", "cnitool-abc222", two.path, prevResult=second.document).ok
+    assert node.call("CHECK", "cnitool-abc222", two.path, prevResult=second.document).ok

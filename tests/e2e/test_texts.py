@@ -270,13 +270,13 @@ def require_refused(node: Node, pod: Namespace, case: Case, plugin: str) -> None
 
 @pytest.mark.parametrize("plugin", BOTH)
 @pytest.mark.parametrize("name", ADDRESSES)
-def test_addresses(plain_node: Node, pod_ns: Namespace, name: str, plugin: str) -> None:
-    require_refused(plain_node, pod_ns, ADDRESSES[name], plugin)
+def test_addresses(node: Node, pod_ns: Namespace, name: str, plugin: str) -> None:
+    require_refused(node, pod_ns, ADDRESSES[name], plugin)
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_requests(plain_node: Node, pod_ns: Namespace, name: str) -> None:
-    require_refused(plain_node, pod_ns, REQUESTS[name], "calico")
+def test_requests(node: Node, pod_ns: Namespace, name: str) -> None:
+    require_refused(node, pod_ns, REQUESTS[name], "calico")
 
 
 SHOWS_NOTHING = {
@@ -287,9 +287,9 @@ SHOWS_NOTHING = {
 
 
 @pytest.mark.parametrize("name", SHOWS_NOTHING)
-def test_no_secret_is_shown(plain_node: Node, pod_ns: Namespace, name: str) -> None:
-    reply = plain_node.call("ADD", "c1", pod_ns.path, **SHOWS_NOTHING[name])
+def test_no_secret_is_shown(node: Node, pod_ns: Namespace, name: str) -> None:
+    reply = node.call("ADD", "c1", pod_ns.path, **SHOWS_NOTHING[name])
     assert reply.document["code"] == 7 and "policy.k8s_" in reply.document["msg"]
     assert "swordfish" not in str(reply.document)
-    log = plain_node.root / "cni.log"
+    log = node.root / "cni.log"
     assert not log.exists() or "swordfish" not in log.read_text()

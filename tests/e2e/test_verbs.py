@@ -51,8 +51,7 @@ def endpoints():
 
 
 @pytest.mark.parametrize("damage", sorted(DAMAGE))
-def test_check_names_what_differs_and_repeating_add_repairs_it(plain_node: Node, pod_ns, damage):
-    node = plain_node
+def test_check_names_what_differs_and_repeating_add_repairs_it(node: Node, pod_ns, damage):
     added = node.call("ADD", "c1", pod_ns.path, **DUAL)
     DAMAGE[damage](node, pod_ns, added)
     checked = node.call("CHECK", "c1", pod_ns.path, prevResult=added.document, **DUAL)
@@ -70,8 +69,7 @@ def test_check_names_what_differs_and_repeating_add_repairs_it(plain_node: Node,
         assert not node.leftovers()
 
 
-def test_check_changes_nothing(plain_node: Node, pod_ns):
-    node = plain_node
+def test_check_changes_nothing(node: Node, pod_ns):
     added = node.call("ADD", "c1", pod_ns.path)
     pod_ns.do("route", "del", "default")
     before = node.dump()
@@ -79,8 +77,8 @@ def test_check_changes_nothing(plain_node: Node, pod_ns):
     assert node.dump() == before and not any(r["dst"] == "default" for r in pod_ns.routes())
 
 
-def test_check_without_prev_result(plain_node: Node, pod_ns):
-    reply = plain_node.call("CHECK", "c1", pod_ns.path)
+def test_check_without_prev_result(node: Node, pod_ns):
+    reply = node.call("CHECK", "c1", pod_ns.path)
     assert reply.document["code"] == 7 and "prevResult is missing" in reply.document["msg"]
 
 
@@ -100,8 +98,7 @@ def test_status_of_a_good_node(node: Node):
         ("other nodes", {}, "no configured Calico pools for node node1"),
     ],
 )
-def test_status_when_no_add_could_succeed(plain_node: Node, prepare, changes, text):
-    node = plain_node
+def test_status_when_no_add_could_succeed(node: Node, prepare, changes, text):
     if prepare == "not ready":
         node.apply("ClusterInformation", "default", {"datastoreReady": False})
     elif prepare == "no pools":
@@ -115,17 +112,17 @@ def test_status_when_no_add_could_succeed(plain_node: Node, prepare, changes, te
 
 
 @pytest.mark.etcd
-def test_status_while_etcd_is_away(etcd_node: EtcdNode):
+def test_status_while_etcd_is_away(on_etcd: EtcdNode):
     """Away from the beginning: not available. Away after a first success: running pods are fine, so is the node."""
-    etcd_node.stop_etcd()
-    before = etcd_node.call("STATUS", "", "")
+    on_etcd.stop_etcd()
+    before = on_etcd.call("STATUS", "", "")
     assert (
         before.document["code"] == 50 and "cannot reach the datastore since this node started" in before.document["msg"]
     )
-    etcd_node.start_etcd()
-    assert etcd_node.call("STATUS", "", "").ok
-    etcd_node.stop_etcd()
-    assert etcd_node.call("STATUS", "", "").ok
+    on_etcd.start_etcd()
+    assert on_etcd.call("STATUS", "", "").ok
+    on_etcd.stop_etcd()
+    assert on_etcd.call("STATUS", "", "").ok
 
 
 # -- GC ---------------------------------------------------------------------------------------------------------------
@@ -160,9 +157,8 @@ def test_gc_without_a_list_is_refused(node: Node, pod_ns):
     assert not node.leftovers()
 
 
-def test_gc_keeps_what_is_ambiguous(plain_node: Node, pod_ns):
+def test_gc_keeps_what_is_ambiguous(node: Node, pod_ns):
     """A handle of "a.b" could be network a's container b.x or network a.b's container x: no endpoint tells."""
-    node = plain_node
     assert node.call("ADD", "x", pod_ns.path, plugin="calico-ipam", name="a.b").ok
     assert node.call("GC", "", "", name="a", **valid()).ok
     assert set(node.taken().values()) == {"a.b.x"}
@@ -174,8 +170,8 @@ def test_gc_keeps_what_is_ambiguous(plain_node: Node, pod_ns):
 
 
 @pytest.mark.etcd
-def test_del_while_etcd_is_dead_is_made_up_for(etcd_node: EtcdNode, pod_ns, make_pod_ns):
-    node = etcd_node
+def test_del_while_etcd_is_dead_is_made_up_for(on_etcd: EtcdNode, pod_ns, make_pod_ns):
+    node = on_etcd
     assert node.call("ADD", "c1", pod_ns.path, **DUAL).ok
     node.stop_etcd()
     assert node.call("DEL", "c1", pod_ns.path, **DUAL).ok
@@ -193,8 +189,8 @@ def test_del_while_etcd_is_dead_is_made_up_for(etcd_node: EtcdNode, pod_ns, make
 
 
 @pytest.mark.etcd
-def test_an_add_takes_back_the_intent(etcd_node: EtcdNode, pod_ns):
-    node = etcd_node
+def test_an_add_takes_back_the_intent(on_etcd: EtcdNode, pod_ns):
+    node = on_etcd
     added = node.call("ADD", "c1", pod_ns.path)
     node.stop_etcd()
     assert node.call("DEL", "c1", pod_ns.path).ok and node.intents()
@@ -207,13 +203,13 @@ def test_an_add_takes_back_the_intent(etcd_node: EtcdNode, pod_ns):
 
 
 @pytest.mark.etcd
-def test_an_unreadable_intent_is_left_and_reported(etcd_node: EtcdNode, pod_ns):
-    directory = etcd_node.root / "state" / "cni" / "pending-del"
+def test_an_unreadable_intent_is_left_and_reported(on_etcd: EtcdNode, pod_ns):
+    directory = on_etcd.root / "state" / "cni" / "pending-del"
     directory.mkdir(parents=True)
     (directory / "bad.json").write_text("{")
-    assert etcd_node.call("ADD", "c1", pod_ns.path).ok
+    assert on_etcd.call("ADD", "c1", pod_ns.path).ok
     assert (directory / "bad.json").exists()
-    assert "cannot read the DEL intent bad.json" in (etcd_node.root / "cni.log").read_text()
+    assert "cannot read the DEL intent bad.json" in (on_etcd.root / "cni.log").read_text()
 
 
 # -- other IPAM plugins -----------------------------------------------------------------------------------------------
