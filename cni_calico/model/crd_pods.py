@@ -15,6 +15,7 @@ from cni_calico.model.codec_resources import API_VERSION
 from cni_calico.model.crd import object_name
 from cni_calico.model.fields import JSON, Wrong, parse_list, parse_object, parse_objects, parse_text, parse_text_map
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.qos import parse_qos
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,12 +77,13 @@ def _read_pod(obj: JSON, prefix: str) -> tuple[ResourceKey, dict[str, Any]] | No
         "interfaceName": names.kubernetes_veth(namespace, pod, prefix),
         "ports": _read_ports(spec),
         "allowSpoofedSourcePrefixes": _read_prefixes(annotations),
+        "qosControls": parse_qos(annotations)[0],
     }
     document = {
         "apiVersion": API_VERSION,
         "kind": "WorkloadEndpoint",
         "metadata": _read_metadata(key, metadata, account, annotations),
-        "spec": {name: value for name, value in endpoint.items() if value not in ("", [])},
+        "spec": {name: value for name, value in endpoint.items() if value not in ("", [], {})},
     }
     return key, document
 

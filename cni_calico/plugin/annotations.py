@@ -14,8 +14,8 @@ from ipaddress import ip_address, ip_network
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.errors import FeatureDisabled, InvalidAnnotation
+from cni_calico.model.qos import parse_qos
 from cni_calico.model.resources import Address, Network
-from cni_calico.plugin.qos import parse_qos
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

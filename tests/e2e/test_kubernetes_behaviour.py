@@ -171,8 +171,7 @@ def test_quality_of_service_is_accepted_and_stored(node: KubeNode, pod_ns: Names
     assert node.pod_call("ADD", "web-0", C1, pod_ns.path).ok
     if node.datastore.type == "kubernetes":
         assert node.kube.read_pod(node.namespace, "web-0")["metadata"]["annotations"][QOS + "dscp"] == "99"
-    else:
-        assert endpoint(node)["spec"]["qosControls"] == {"ingressBandwidth": 1000000, "egressPacketRate": 500}
+    assert endpoint(node)["spec"]["qosControls"] == {"ingressBandwidth": 1000000, "egressPacketRate": 500}
     log = (node.root / "cni.log").read_text()
     for name in ("egressMaxConnections", "dscp"):
         assert f"annotation {QOS}{name}: expected a quantity" in log

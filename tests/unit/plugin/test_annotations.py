@@ -164,7 +164,7 @@ def test_no_value_raises_anything_else(name: str, text: str) -> None:
 
 
 def test_quality_of_service() -> None:
-    from cni_calico.plugin.qos import parse_qos
+    from cni_calico.model.qos import parse_qos
 
     found, ignored = parse_qos(
         {
