@@ -136,7 +136,7 @@ class NotReady(TryAgain):
 
 
 class DatastoreError(CalicoError):
-    """Base of what the datastore door raises."""
+    """The datastore failed in a way that none of the following codes names; base of what its door raises."""
 
     code = 100
     blame = "cluster"
@@ -198,7 +198,7 @@ class RecordRefused(DatastoreError):
 
 
 class IPAMError(CalicoError):
-    """Base of address management conditions."""
+    """Addresses cannot be assigned or released for a reason that none of the following codes names; base of those."""
 
     code = 110
     blame = "cluster"
@@ -257,7 +257,9 @@ class AddressMismatch(IPAMError):
 
 
 class KernelError(CalicoError):
-    """Base of what the kernel door raises. ``errno`` is the kernel's, 0 when there is none."""
+    """The kernel, a file or a program of this host refused something; base of what the kernel door raises. ``errno`` is the
+    kernel's, 0 when there is none.
+    """
 
     code = 120
 
@@ -335,7 +337,7 @@ class InstallFailed(CalicoError):
 
 
 class BirdError(CalicoError):
-    """Base of what the BGP daemon's doors raise."""
+    """The BGP daemon failed in a way that none of the following codes names; base of what its doors raise."""
 
     code = 150
 
