@@ -257,8 +257,9 @@ class AddressMismatch(IPAMError):
 
 
 class KernelError(CalicoError):
-    """The kernel, a file or a program of this host refused something; base of what the kernel door raises. ``errno`` is the
-    kernel's, 0 when there is none.
+    """The kernel, a file or a program of this host refused something; base of what the kernel door raises.
+
+    ``errno`` is the kernel's, 0 when there is none.
     """
 
     code = 120
