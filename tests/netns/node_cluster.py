@@ -92,11 +92,15 @@ class Cluster:
         return renamed
 
     def move(self, name: str, subnet: str, number: int, other: int) -> None:
-        """Give a running node another address."""
+        """Give a running node another address of each family."""
         ns = self.nodes[name].ns
         ns.do("addr", "del", f"10.0.{subnet}.{number}/24", "dev", "eth0")
         ns.do("addr", "add", f"10.0.{subnet}.{other}/24", "dev", "eth0")
         ns.do("route", "replace", "default", "via", f"10.0.{subnet}.254")
+        if self.ipv6:
+            ns.do("addr", "del", f"fd00:{subnet}::{number}/64", "dev", "eth0")
+            ns.do("addr", "add", f"fd00:{subnet}::{other}/64", "dev", "eth0", "nodad")
+            ns.do("-6", "route", "replace", "default", "via", f"fd00:{subnet}::254")
 
     def add_pod(self, node: str, label: str) -> Pod:
         pod = Pod(self.lab.namespace(f"{node}{label}"), f"{node}{label}-{os.getpid()}", ipv6=self.ipv6)

@@ -125,7 +125,9 @@ def test_a_node_comes_and_goes(always: Cluster) -> None:
 def test_a_nodes_address_changes(always: Cluster) -> None:
     always.until_all_reach_all()
     always.move("n3", "1", 3, 33)
-    until(lambda: "10.0.1.33" in always.nodes["n1"].ns.run("bridge", "fdb", "show").stdout, "the others hear of it", 20)
+    first = always.nodes["n1"].ns
+    for address in ("10.0.1.33", "fd00:1::33"):
+        until(lambda: address in first.run("bridge", "fdb", "show").stdout, f"the others hear of {address}", 20)  # noqa: B023
     always.until_all_reach_all()
 
 
