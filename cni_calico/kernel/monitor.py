@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 # link, neighbours, IPv4 addresses, routes, IPv6 addresses, routes, settings of interfaces (netconf)
 _GROUPS = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400 | 1 << 23 | 1 << 24
 _NETLINK_NETFILTER, _NFTABLES_GROUP = 12, 1 << 6
-_NFTABLES, _TABLE, _NFGENMSG_BYTES = 10, 1, 4  # the subsystem; in each of its messages attribute 1 names the table
+# the subsystem; each of its messages begins with the table's name, attribute 1, so there is no need to decode them all
+_NFTABLES, _TABLE, _NFGENMSG_BYTES = 10, 1, 4
 SETTINGS, NEIGHBOURS, RULES = "settings", "neighbours", "rules"
 _LINKS, _ROUTES, _NEIGHBOURS, _SETTINGS = (16, 17), (24, 25), (28, 29), (80, 81)
 _CONCERNS = {
@@ -41,7 +42,7 @@ class Monitor:
     """
 
     def __init__(self, table: str = "") -> None:
-        self._table = table.encode() + b"\0"
+        self._table = wire.attribute(_TABLE, table.encode() + b"\0")
         try:
             self._socket = _listen(socket.NETLINK_ROUTE, _GROUPS)
         except OSError as e:
@@ -99,7 +100,7 @@ class Monitor:
     def _take_rule(self, message: wire.Message) -> bool:
         if message.kind >> 8 != _NFTABLES:
             return False
-        if wire.attributes(message.payload, _NFGENMSG_BYTES).get(_TABLE) != self._table:
+        if not message.payload.startswith(self._table, _NFGENMSG_BYTES):
             return False
         self._changed.add(RULES)
         return True

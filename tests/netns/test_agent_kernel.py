@@ -218,6 +218,7 @@ def _rules_noticed(command: list[str]) -> tuple[bool, bool, set[str]]:
         ("nft add rule ip calico c accept", True),
         ("nft add element ip calico s { 10.0.0.1 }", True),
         ("nft add table ip6 calico", True),
+        ("nft flush ruleset", True),
         ("nft add table ip other", False),
         ("nft add rule ip calico-nat c accept", False),
         ("iptables-nft -A FORWARD -j ACCEPT", False),
