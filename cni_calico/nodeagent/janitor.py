@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cni_calico.datastore.election import Election, Terms
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError
+from cni_calico.errors import CalicoError, DatastoreDenied
 from cni_calico.model.codec import decode_cluster_information
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.context import Context
@@ -94,7 +94,7 @@ class Janitor:
         self._habits = habits or Habits()
         self._log = context.log
         self.tally = tally
-        self._said = ""
+        self._said: dict[str, str] = {}
         self._renew_at = 0.0
         self._grace_s: float | None = self._habits.grace_s
         self._settings_at = 0.0
@@ -122,18 +122,21 @@ class Janitor:
         return self._election.remaining_s() > 0
 
     def _try(self, doing: str, do: Callable[[], Any]) -> Any:
-        """What ``do`` returns; None when it failed, which is said once."""
+        """What ``do`` returns; None when it failed."""
         try:
-            return do()
+            result = do()
         except CalicoError as e:
             self.tally.failures += 1
-            self._say(f"cannot {doing}: {e}" + (f" ({e.details})" if e.details else ""))
+            self._say(doing, f"cannot {doing}: {e}" + (f" ({e.details})" if e.details else ""))
             return None
+        self._say(doing, "")
+        return result
 
-    def _say(self, text: str) -> None:
-        if text and self._said != text:
-            self._said = text
+    def _say(self, topic: str, text: str) -> None:
+        """Once, until there is something else to say about it; "": all is well."""
+        if text and self._said.get(topic) != text:
             self._log.warning(text)
+        self._said[topic] = text
 
     # -- the work -----------------------------------------------------------------------------------------------------
 
@@ -160,9 +163,8 @@ class Janitor:
             suspects = Suspects(caches.sight)
             reclaimer = self._reclaimer(stopping)
             while not stopping.is_set() and self._keep_lease():
-                if not caches.healthy:
-                    self._say(f"the janitor waits for the datastore: {caches.error}" if caches.error else "")
-                elif self._round(caches, suspects, reclaimer):
+                self._say("caches", f"the janitor waits for the datastore: {caches.error}" if caches.error else "")
+                if caches.healthy and self._round(caches, suspects, reclaimer):
                     continue  # there is more
                 self._pause(caches, stopping)
         finally:
@@ -193,7 +195,8 @@ class Janitor:
 
     def _round(self, caches: JanitorCaches, suspects: Suspects, reclaimer: Reclaimer) -> bool:
         """Whether there is more to do at once."""
-        self._read_settings()
+        if not self._read_settings():
+            return False
         now = time.monotonic()
         suspects.refresh(caches.changes.take(), now)
         self.tally.candidates = suspects.counts()
@@ -229,16 +232,24 @@ class Janitor:
         self._try("release what is lost", lambda: reclaimer.reclaim(batch, deadline, outcome))
         return outcome
 
-    def _read_settings(self) -> None:
-        """The grace that the cluster sets for upstream's controllers; 0 there: pods' addresses are left alone."""
+    def _read_settings(self) -> bool:
+        """The grace that the cluster sets for upstream's controllers; 0 there: pods' addresses are left alone.
+
+        False as long as it is not known: it may be 0. Who may not even read it takes it as not set.
+        """
         if time.monotonic() < self._settings_at:
-            return
+            return True
+        try:
+            found = self._context.store.get(SETTINGS, Deadline.after(CALL_S))
+        except DatastoreDenied as e:
+            self._say("grace", str(e))
+            found = None
+        except CalicoError as e:
+            self._say("grace", str(e))
+            return self._settings_at > 0
         self._settings_at = time.monotonic() + self._habits.settings_s
-        found = self._try("read the janitor's grace", lambda: self._context.store.get(SETTINGS, Deadline.after(CALL_S)))
-        if found is not None:
-            self._grace_s = parse_grace(found.value, self._habits.grace_s)
-        else:
-            self._grace_s = self._habits.grace_s
+        self._grace_s = self._habits.grace_s if found is None else parse_grace(found.value, self._habits.grace_s)
+        return True
 
 
 def parse_grace(document: Mapping[str, Any], otherwise: float) -> float | None:

@@ -53,6 +53,11 @@ def test_an_error_is_one_json_object(bundle: Path, name: str) -> None:
     assert json.loads(done.stdout)["code"] == 4
 
 
+def test_the_upgrade_is_in_it(bundle: Path) -> None:
+    done = run(bundle / "calico-ipam", "-upgrade")
+    assert done.returncode == 1 and "refusing to migrate" in done.stderr
+
+
 @pytest.mark.parametrize("name", PLUGINS)
 def test_works_without_any_environment_or_locale(bundle: Path, name: str) -> None:
     done = subprocess.run([bundle / name, "-v"], capture_output=True, env={}, cwd="/")

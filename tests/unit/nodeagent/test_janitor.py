@@ -6,7 +6,7 @@ import pytest
 
 from cni_calico.datastore.client import Write
 from cni_calico.datastore.election import FencedStore, SoleElection, Terms
-from cni_calico.errors import DatastoreUnavailable
+from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.log import Log
 from cni_calico.model.codec import new_metadata
 from cni_calico.model.keys import HandleKey, ResourceKey
@@ -199,6 +199,29 @@ def test_the_grace_is_the_clusters(field):
         assert one.world.held()
         configure(one, "0.1s")
         until(lambda: not one.world.held(), "the grace is over")
+    finally:
+        one.stop()
+
+
+def test_a_grace_that_cannot_be_read_may_be_none(field):
+    """It would be 0 to leave pods alone: nothing is done before it is known; who is not allowed to ask goes on."""
+    one = Field()
+    get, error = one.world.store.get, [DatastoreUnavailable("cannot read: scripted")]
+
+    def asked(key, deadline):
+        if key.__class__ is ResourceKey and key.kind == "KubeControllersConfiguration" and error:
+            raise error[0]
+        return get(key, deadline)
+
+    one.world.store.get = asked
+    one.leave_tunnel()
+    one.thread.start()
+    try:
+        until(lambda: any("scripted" in text for text in one.log.texts), "it could not be read")
+        assert one.world.held() and not one.tally.candidates
+        error[:] = [DatastoreDenied("cannot read: not granted")]
+        until(lambda: not one.world.held(), "it goes on")
+        assert sum("scripted" in text for text in one.log.texts) == 1, "said once"
     finally:
         one.stop()
 
