@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -215,48 +216,80 @@ def test_containers_that_are_no_pods_are_named(source: str, first: KubeNode, sto
     assert stores.problems("kubernetes") == []
 
 
-def reader_role() -> dict[str, Any]:
-    """The role that the documentation gives."""
-    text = (ROOT / "docs" / "calicoctl.md").read_text()
-    [role] = [yaml.safe_load(part.partition("```")[0]) for part in text.split("```yaml\n")[1:] if "ClusterRole" in part]
-    return dict(role)
+@contextmanager
+def nobody_with(kube: Cluster, name: str) -> Iterator[DatastoreConfig]:
+    """The Kubernetes datastore as somebody who has a role of the documentation's and no other."""
+    blocks = (ROOT / "docs" / "calicoctl.md").read_text().split("```yaml\n")[1:]
+    documents = [yaml.safe_load(block.partition("```")[0]) for block in blocks]
+    [role] = [d for d in documents if d["kind"] == "ClusterRole" and d["metadata"]["name"] == name]
+    group = "rbac.authorization.k8s.io"
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": "nobody"}],
+    }
+    kube.ensure(f"{RBAC}/clusterroles", role)
+    kube.ensure(f"{RBAC}/clusterrolebindings", binding)
+    try:
+        yield nobody(kube)
+    finally:
+        kube.request("DELETE", f"{RBAC}/clusterrolebindings/{name}")
+        kube.request("DELETE", f"{RBAC}/clusterroles/{name}")
+
+
+def nobody(kube: Cluster) -> DatastoreConfig:
+    return DatastoreConfig("kubernetes", kubernetes=KubernetesAccess(kubeconfig=kube.kubeconfig("nobody-token")))
+
+
+def refused(kube: Cluster, since: int) -> list[str]:
+    return [event["requestURI"] for event in kube.audited(since) if event["responseStatus"]["code"] == 403]
 
 
 @pytest.mark.parametrize("source", ["kubernetes"])
 def test_an_export_needs_the_right_to_read(
     source: str, first: KubeNode, stores: Stores, pod_ns: Namespace, tmp_path: Path
 ) -> None:
-    kube, group = stores.kube, "rbac.authorization.k8s.io"
-    binding = {
-        "apiVersion": f"{group}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": "reader"},
-        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "calicoctl-reader"},
-        "subjects": [{"apiGroup": group, "kind": "User", "name": "nobody"}],
-    }
-    first.kube.create_pod(first.namespace, "web-0", first.nodename)
+    kube = stores.kube
+    kube.create_pod(first.namespace, "web-0", first.nodename)
     assert first.pod_call("ADD", "web-0", PODS["web-0"], pod_ns.path).ok
     stores.migrate("kubernetes", "lock")
     exported = str(tmp_path / "all.json")
     stores.migrate("kubernetes", "export", "-o", exported)
-    stores.configs["kubernetes"] = DatastoreConfig(
-        "kubernetes", kubernetes=KubernetesAccess(kubeconfig=kube.kubeconfig("nobody-token"))
-    )
-    refused = stores.migrate("kubernetes", "export", fails=True)
-    assert 'User "nobody" cannot get resource "clusterinformations"' in refused
-    kube.ensure(f"{RBAC}/clusterroles", reader_role())
-    kube.ensure(f"{RBAC}/clusterrolebindings", binding)
-    since = len(kube.audited())
-    try:
+    stores.configs["kubernetes"] = nobody(kube)
+    without = stores.migrate("kubernetes", "export", fails=True)
+    assert 'User "nobody" cannot get resource "clusterinformations"' in without
+    with nobody_with(kube, "calicoctl-reader"):
+        since = len(kube.audited())
         mine = str(tmp_path / "mine.json")
         stores.migrate("kubernetes", "export", "-o", mine)
         records = [json.loads(Path(path).read_text())["records"] for path in (exported, mine)]
         assert records[0] == records[1] and len(records[0]) > 8
-        assert stores.problems("kubernetes") == []
+        assert stores.problems("kubernetes") == [] and not refused(kube, since)
         for argv in (("datastore", "migrate", "unlock"), ("apply", "-f", _pool_file(tmp_path))):
             assert "cannot update resource" in stores.calicoctl("kubernetes", *argv, fails=True)
-        codes = [e["responseStatus"]["code"] for e in kube.audited(since) if e["verb"] in ("get", "list")]
-        assert 403 not in codes
-    finally:
-        kube.request("DELETE", f"{RBAC}/clusterrolebindings/reader")
-        kube.request("DELETE", f"{RBAC}/clusterroles/calicoctl-reader")
+
+
+@pytest.mark.parametrize("source", ["etcd"])
+def test_an_import_needs_the_right_to_write(
+    source: str, first: KubeNode, stores: Stores, pod_ns: Namespace, tmp_path: Path
+) -> None:
+    """It breaks off at the first right that is missing, and is repeated with it."""
+    kube = stores.kube
+    kube.create_pod(first.namespace, "web-0", first.nodename)
+    assert first.pod_call("ADD", "web-0", PODS["web-0"], pod_ns.path).ok
+    stores.migrate(source, "lock")
+    exported = str(tmp_path / "all.json")
+    stores.migrate(source, "export", "-o", exported)
+    stores.configs["kubernetes"] = nobody(kube)
+    with nobody_with(kube, "calicoctl-reader"):
+        without = stores.migrate("kubernetes", "import", "-f", exported, fails=True)
+        assert 'User "nobody" cannot create resource "clusterinformations"' in without
+    with nobody_with(kube, "calicoctl-importer"):
+        since = len(kube.audited())
+        stores.migrate("kubernetes", "import", "-f", exported)
+        assert not refused(kube, since)
+    assert first.annotations("web-0")["containerID"] == PODS["web-0"]
+    with nobody_with(kube, "calicoctl-reader"):
+        assert stores.problems("kubernetes") == []
