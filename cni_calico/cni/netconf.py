@@ -309,9 +309,11 @@ def _parse_kubernetes(top: Fields, environ: Mapping[str, str]) -> KubernetesAcce
 
 
 def _parse_attachments(top: Fields) -> tuple[Attachment, ...] | None:
-    key = "cni.dev/valid-attachments" if "cni.dev/valid-attachments" in top.values else "cni.dev/attachments"
-    if top.values.get(key) is None:
+    """None when the runtime says nothing; null is how runtimes in Go write an empty list."""
+    given = [key for key in ("cni.dev/valid-attachments", "cni.dev/attachments") if key in top.values]
+    if not given:
         return None
+    key = next((key for key in given if top.values[key] is not None), given[0])
     found = []
     for entry in top.objects(key):
         entry_fields = Fields(entry, f"{key}.")

@@ -1,76 +1,27 @@
 """A runtime's whole path: cnitool drives the frozen executables, chained with the reference portmap and bandwidth.
 
 Rule: results are compared with what upstream's plugin printed (tests/golden), the network with ``ip``, ``tc`` and real
-traffic. cnitool's cache of results is a directory of the test's own, mounted where cnitool expects it.
+traffic.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import subprocess
-from dataclasses import dataclass, field
-from ipaddress import ip_interface
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import LAB_CACHE
 from tests.e2e.calls import Node
+from tests.e2e.cnitool import Cnitool, expected_shape, shape
 from tests.netns.namespaces import Namespace, until
 
 pytestmark = [pytest.mark.netns, pytest.mark.bundle, pytest.mark.cnitool]
 
-VECTOR = Path(__file__).parent.parent / "golden" / "vectors" / "k8s-pod-netstate.txt"
 DUAL = {"ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}}
 PORTMAP = {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}}
 BANDWIDTH = {"type": "bandwidth", "capabilities": {"bandwidth": True}}
 VERSIONS = ["0.3.1", "0.4.0", "1.0.0", "1.1.0"]
-
-
-@dataclass
-class Cnitool:
-    """cnitool in the host's namespace, with one network."""
-
-    node: Node
-    version: str = "1.0.0"
-    changes: dict[str, Any] = field(default_factory=dict)
-    chained: list[dict[str, Any]] = field(default_factory=list)
-    runtime_config: dict[str, Any] = field(default_factory=dict)
-
-    def write(self) -> Path:
-        directory = self.node.root / "net.d"
-        directory.mkdir(exist_ok=True)
-        conf = self.node.conf(**self.changes)
-        name, _ = conf.pop("name"), conf.pop("cniVersion")
-        document = {"cniVersion": self.version, "name": name, "plugins": [conf, *self.chained]}
-        (directory / "10-test.conflist").write_text(json.dumps(document))
-        return directory
-
-    def run(self, command: str, pod: Namespace) -> subprocess.CompletedProcess[str]:
-        assert self.node.bin_dir is not None
-        cache = self.node.root / "cache"
-        cache.mkdir(exist_ok=True)
-        environ = {
-            name: value for name, value in self.node.env("", "", "", "", "").items() if not name.startswith("CNI_")
-        }
-        environ |= {
-            "NETCONFPATH": str(self.write()),
-            "CNI_PATH": f"{self.node.bin_dir}:{LAB_CACHE}/cni/bin",
-            "CAP_ARGS": json.dumps(self.runtime_config),
-        }
-        script = (
-            'mkdir -p /var/lib/cni && mount --bind "$0" /var/lib/cni && exec nsenter --net="$1" "$2" "$3" calnet "$4"'
-        )
-        argv = ["unshare", "-m", "sh", "-c", script, str(cache), self.node.host.path]
-        argv += [str(LAB_CACHE / "bin/cnitool"), command, pod.path]
-        return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60)
-
-    def ok(self, command: str, pod: Namespace) -> Any:
-        done = self.run(command, pod)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads(done.stdout) if done.stdout.strip() else None
 
 
 @pytest.fixture
@@ -78,45 +29,6 @@ def node(node: Node, bundle: Path) -> Node:
     """The node of the other end-to-end tests, with the executables instead of functions."""
     node.bin_dir = bundle
     return node
-
-
-def upstream_result(pod: str) -> Any:
-    """What upstream's plugin printed for an ADD of that pod."""
-    text = VECTOR.read_text()
-    part = text[text.index(f"# pod vec/{pod} on ") :]
-    found = re.search(r"^## calico ADD: stdout.*?\n(.*?)^## ", part, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return json.loads(found[1])
-
-
-def shape(value: Any) -> Any:
-    """The same with each text replaced by its kind, so that two machines' results compare."""
-    if isinstance(value, dict):
-        return {key: shape(item) for key, item in value.items() if key != "cniVersion"}
-    if isinstance(value, list):
-        return [shape(item) for item in value]
-    if not isinstance(value, str):
-        return value
-    for pattern, kind in ((r"cali[0-9a-f-]+|calicnitool.*", "host veth"), (r"([0-9a-f]{2}:){5}[0-9a-f]{2}", "mac")):
-        if re.fullmatch(pattern, value):
-            return kind
-    if value.startswith("/var/run/netns/"):
-        return "sandbox"
-    if "/" in value:
-        network = ip_interface(value).network
-        return f"v{network.version}/{network.prefixlen}"
-    return value
-
-
-def expected_shape(pod: str, version: str) -> Any:
-    """Upstream's result (0.3.1) as the later versions of the specification have it."""
-    expected = shape(upstream_result(pod))
-    if version in ("1.0.0", "1.1.0"):
-        for ip in expected["ips"]:
-            del ip["version"]
-        expected["interfaces"][1]["mtu"] = 1450
-        del expected["dns"]  # cnitool prints these versions without what is empty
-    return expected
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -159,3 +159,21 @@ def test_any_bytes_decode_or_are_refused(stdin):
         parse_json(stdin)
     except DecodeFailure as e:
         assert e.code == 6
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, None),
+        ({"cni.dev/valid-attachments": None}, ()),
+        ({"cni.dev/attachments": None}, ()),
+        ({"cni.dev/valid-attachments": []}, ()),
+        ({"cni.dev/valid-attachments": None, "cni.dev/attachments": [{"containerID": "c", "ifname": "eth0"}]}, ("c",)),
+        ({"cni.dev/attachments": [{"containerID": "c", "ifname": "eth0"}]}, ("c",)),
+    ],
+)
+def test_null_is_an_empty_list_and_nothing_is_none(given, found):
+    document = {**BASE, "cniVersion": "1.1.0", **given}
+    conf = parse_netconf(parse_json(json.dumps(document).encode()), {}, "GC")
+    valid = conf.valid_attachments
+    assert (None if valid is None else tuple(item.container_id for item in valid)) == found
