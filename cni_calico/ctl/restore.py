@@ -16,7 +16,7 @@ from typing import Any
 from cni_calico.ctl.migrate import CLUSTER, FORMAT, IMPORTING, importing
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.client import CommitConflict, Document, Versioned, Write
-from cni_calico.errors import DatastoreError, InvalidConfig, OutcomeUnknown
+from cni_calico.errors import CalicoError, InvalidConfig, OutcomeUnknown, RecordRefused
 from cni_calico.model.codec import decode, describe
 from cni_calico.model.keys import BlockList, Key, ResourceKey, ResourceList, parse_path
 from cni_calico.names import sha1_hex
@@ -110,16 +110,26 @@ def _locked(document: Document, digest: str) -> dict[str, Any]:
 
 
 def _put(session: Session, documents: Sequence[tuple[Key, Document]]) -> None:
-    """Several in a transaction where there are any."""
-    size = max(1, min(_CHUNK, session.store.max_commit))
-    for chunk in _chunks(documents, size):
-        try:
-            if size == 1:  # without transactions a put is two requests; most records are not there yet
-                session.store.commit([Write.create(*chunk[0])], session.deadline)
-                continue
-        except (CommitConflict, OutcomeUnknown):
-            pass
-        session.store.commit([Write.put(key, document) for key, document in chunk], session.deadline)
+    """Several in a transaction where there are any, else several at a time."""
+    store, deadline = session.store, session.deadline
+    create_each = getattr(store, "commit_each", None)
+    for chunk in _chunks(documents, _CHUNK if create_each else max(1, min(_CHUNK, store.max_commit))):
+        writes = [Write.put(key, document) for key, document in chunk]
+        if create_each is not None:  # there a put is two requests, and most records are not there yet
+            outcomes = create_each([Write.create(key, document) for key, document in chunk], deadline)
+            _raise_other_than_taken(outcomes)
+            for write, outcome in zip(writes, outcomes, strict=True):
+                if isinstance(outcome, CalicoError):
+                    store.commit([write], deadline)
+            continue
+        store.commit(writes, deadline)
+
+
+def _raise_other_than_taken(outcomes: Sequence[object]) -> None:
+    """What is there already, or may be, is written over; anything else ends the import."""
+    for outcome in outcomes:
+        if isinstance(outcome, CalicoError) and not isinstance(outcome, CommitConflict | OutcomeUnknown):
+            raise outcome
 
 
 def _chunks(items: Sequence[tuple[Key, Document]], size: int) -> Iterator[Sequence[tuple[Key, Document]]]:
@@ -149,7 +159,7 @@ def _apply_derived(session: Session, key: Key, document: Document) -> str:
         session.store.commit([Write.update(current, wanted)], session.deadline)
     except CommitConflict:
         return "it keeps changing"
-    except DatastoreError as e:
+    except RecordRefused as e:
         return e.message
     return ""
 

@@ -217,11 +217,13 @@ def test_containers_that_are_no_pods_are_named(source: str, first: KubeNode, sto
 
 
 @contextmanager
-def nobody_with(kube: Cluster, name: str) -> Iterator[DatastoreConfig]:
-    """The Kubernetes datastore as somebody who has a role of the documentation's and no other."""
+def nobody_with(kube: Cluster, name: str, *, without: str = "") -> Iterator[DatastoreConfig]:
+    """The Kubernetes datastore as somebody who has a role of the documentation's (less one resource) and no other."""
     blocks = (ROOT / "docs" / "calicoctl.md").read_text().split("```yaml\n")[1:]
     documents = [yaml.safe_load(block.partition("```")[0]) for block in blocks]
     [role] = [d for d in documents if d["kind"] == "ClusterRole" and d["metadata"]["name"] == name]
+    for rule in role["rules"]:
+        rule["resources"] = [resource for resource in rule["resources"] if resource != without]
     group = "rbac.authorization.k8s.io"
     binding = {
         "apiVersion": f"{group}/v1",
@@ -286,9 +288,14 @@ def test_an_import_needs_the_right_to_write(
     with nobody_with(kube, "calicoctl-reader"):
         without = stores.migrate("kubernetes", "import", "-f", exported, fails=True)
         assert 'User "nobody" cannot create resource "clusterinformations"' in without
+    with nobody_with(kube, "calicoctl-importer", without="pods/status"):
+        without = stores.migrate("kubernetes", "import", "-f", exported, fails=True)
+        assert 'User "nobody" cannot patch resource "pods/status"' in without
+        assert "an import of it was not finished" in stores.migrate("kubernetes", "unlock", fails=True)
     with nobody_with(kube, "calicoctl-importer"):
         since = len(kube.audited())
         stores.migrate("kubernetes", "import", "-f", exported)
+        stores.migrate("kubernetes", "unlock")
         assert not refused(kube, since)
     assert first.annotations("web-0")["containerID"] == PODS["web-0"]
     with nobody_with(kube, "calicoctl-reader"):
