@@ -139,7 +139,7 @@ def test_behaviour(original: Any, made: Any) -> None:
 @pairs
 def test_functions_of_dataclasses(original: Any, made: Any) -> None:
     theirs, ours = original(*values(original)), made(*values(made))
-    assert dataclasses.is_dataclass(ours)
+    assert dataclasses.is_dataclass(made)
     assert [f.name for f in dataclasses.fields(ours)] == [f.name for f in dataclasses.fields(theirs)]
     assert dataclasses.asdict(ours) == dataclasses.asdict(theirs)
     for name in original.__match_args__:
