@@ -93,7 +93,7 @@ def _is_second_network(recorded: Recorded, attachment: Attachment, conf: NetConf
 
 
 def _join_network(
-    conf: NetConf, services: Services, attachment: Attachment, recorded: Recorded, deadline: Deadline
+    call: Call, conf: NetConf, services: Services, attachment: Attachment, recorded: Recorded, deadline: Deadline
 ) -> Result:
     """Add this network's profile to the endpoint the container has; its addresses are the answer."""
     own = recorded.own
@@ -112,7 +112,10 @@ def _join_network(
 
     apply_endpoint(store, attachment.endpoint_key, recorded.stored, build, deadline)
     return Result(
-        interfaces=(ResultInterface(own.interface_name), ResultInterface(own.endpoint, mac=own.mac)),
+        interfaces=(
+            ResultInterface(own.interface_name),
+            ResultInterface(own.endpoint, mac=own.mac, sandbox=call.netns),
+        ),
         ips=tuple(ResultIP(ip_interface(str(network)), 1) for network in own.ip_networks),
         routes=tuple(ResultRoute(str(network)) for network in own.ip_networks),
         dns=conf.dns,
@@ -161,7 +164,7 @@ class _Addition:
         call, conf, attachment, recorded = self.call, self.conf, self.attachment, self.recorded
         self.facts = read_facts(call, conf, self.services, attachment, recorded.stored, self.deadline)
         if self.facts.endpoint is None and _is_second_network(recorded, attachment, conf):
-            result = _join_network(conf, self.services, attachment, recorded, self.deadline)
+            result = _join_network(call, conf, self.services, attachment, recorded, self.deadline)
             _take_back_intent(self.services, attachment)
             return result
         self.mtu = read_mtu(conf, self.services, attachment.node, self.deadline)
@@ -305,9 +308,9 @@ class _Addition:
             # something of that name exists: whose it is must be known for certain before it is touched
             raise _Unsure from e
         self.alone = links.created
-        apply_addresses(
-            plan, links, self.netns, self.deadline, owned=lambda _: self.conf.ipam.is_calico, log=log, host=host
-        )
+        # past IPAM nobody says whose an address is: a route of somebody else to it stays
+        ours = self.conf.ipam.is_calico and not self.facts.request.addresses_no_ipam
+        apply_addresses(plan, links, self.netns, self.deadline, owned=lambda _: ours, log=log, host=host)
         return plan, links.mac
 
     # -- record and result --------------------------------------------------------------------------------------------

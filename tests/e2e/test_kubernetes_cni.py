@@ -212,6 +212,15 @@ def test_addresses_past_ipam(node: KubeNode, pod_ns: Namespace) -> None:
     assert node.leftovers() == {}
 
 
+def test_an_address_past_ipam_takes_nobodys_route(node: KubeNode, pod_ns: Namespace) -> None:
+    pod(node, ask={"ipAddrsNoIpam": ["172.20.0.9"]})
+    node.host.do("route", "add", "172.20.0.9", "dev", "uplink")
+    reply = node.pod_call("ADD", "web-0", C1, pod_ns.path, feature_control={"ip_addrs_no_ipam": True})
+    assert reply.document["code"] == 123 and "it exists through uplink" in reply.document["msg"], reply
+    assert [r["dev"] for r in node.host.routes(4) if r["dst"] == "172.20.0.9"] == ["uplink"]
+    assert node.leftovers() == {} and pod_ns.link("eth0") is None
+
+
 def test_mac_floating_addresses_and_source_prefixes(node: KubeNode, pod_ns: Namespace) -> None:
     ask = {
         "hwAddr": "1e:2f:3a:4b:5c:6d",

@@ -349,6 +349,7 @@ def test_a_network_that_joined_can_be_checked_and_leaves_alone(node: Node, pod_n
     first = added(node, "c1", pod_ns)
     second = added(node, "c1", pod_ns, name="net2")
     assert addresses(first) == addresses(second)
+    assert second.document["interfaces"][1]["sandbox"] == pod_ns.path
     assert node.call("CHECK", "c1", pod_ns.path, name="net2", prevResult=second.document).ok
     assert node.call("DEL", "c1", pod_ns.path, name="net2").ok
     (endpoint,) = node.endpoints()
