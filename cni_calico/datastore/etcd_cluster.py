@@ -2,8 +2,9 @@
 
 Rule: one member serves all calls until it fails. Looking for another starts with the first in the order written and
 goes on to the next when there is no answer for STAGGER_S, so that a dead member costs that once, and is asked last for
-the next MEMORY_S. When none answers within CONNECT_S the call fails, naming all of them; threads that waited for that
-attempt fail with it instead of starting their own. Not to be used in a forked child: gRPC's threads are not there.
+the next MEMORY_S. When none answers within CONNECT_S the call fails, naming all of them; threads that wait for an
+attempt that began after they came fail with it instead of starting their own. Not to be used in a forked child: gRPC's
+threads are not there.
 """
 
 from __future__ import annotations
@@ -196,9 +197,11 @@ class Cluster:
             if self._closed:
                 raise DatastoreUnavailable(f"cannot {doing}: the etcd connection has been closed")
             self._settle()
+            if self._link is not None and time.monotonic() - self._looked_at_files >= FILES_S:
+                self._renew(doing, deadline)
             if self._link is None:
-                failed_at, reasons = self._last_failure
-                if failed_at > came:
+                began, reasons = self._last_failure
+                if began > came:
                     raise DatastoreUnavailable(f"cannot {doing}: no etcd endpoint answers: {reasons}")
                 self._link = self._search(doing, deadline)
             return self._link
@@ -206,18 +209,34 @@ class Cluster:
             self._lock.release()
 
     def _settle(self) -> None:
-        """Let go of a broken link, of one made with old certificates, and of those retired long enough."""
+        """Let go of a broken link, and of those retired long enough."""
         now = time.monotonic()
-        broken = self._link is None or bool(self._link.broken)  # perhaps by what is wrong with the old files
-        if broken or now - self._looked_at_files >= FILES_S:
-            self._looked_at_files = now
-            if self._credentials is not None and files_stamp(self._config, self._reach) != self._credentials.stamp:
-                self._credentials = None
-                self._retire(self._link)
         if self._link is not None and self._link.broken:
             self._retire(self._link)
+        if self._link is None:  # perhaps for what is wrong with the old files
+            self._looked_at_files = now
+            if self._is_outdated():
+                self._credentials = None
         while self._retired and now - self._retired[0][0] > RETIRE_S:
             self._retired.pop(0)[1].close()
+
+    def _renew(self, doing: str, deadline: Deadline) -> None:
+        """A link made with what the TLS files hold now; while they do not fit together yet the old one goes on."""
+        self._looked_at_files = time.monotonic()
+        if not self._is_outdated():
+            return
+        old, self._credentials = self._credentials, None
+        try:
+            found = self._search(doing, deadline.sooner(CONNECT_S))
+        except (DatastoreError, DeadlineExceeded):
+            self._credentials = old
+        else:
+            self._retire(self._link)
+            self._link = found
+
+    def _is_outdated(self) -> bool:
+        known = self._credentials
+        return known is not None and files_stamp(self._config, self._reach) != known.stamp
 
     def _retire(self, link: Link | None) -> None:
         if link is not None:
@@ -246,7 +265,7 @@ class Cluster:
     def _search(self, doing: str, deadline: Deadline) -> Link:
         if self._credentials is None:
             self._credentials = read_credentials(self._config, self._reach)
-        waiting, reasons = deadline.sooner(ELECTION_S), self.name
+        began, waiting, reasons = time.monotonic(), deadline.sooner(ELECTION_S), self.name
         while not deadline.expired():
             search = Search()
             found = self._ask_members(search, self._candidates(deadline), deadline)
@@ -261,7 +280,7 @@ class Cluster:
             if waiting.expired() or NO_LEADER not in search.answers.values():
                 break
             threading.Event().wait(min(0.1, waiting.remaining_s()))
-        self._last_failure = (time.monotonic(), reasons)
+        self._last_failure = (began, reasons)
         raise DatastoreUnavailable(f"cannot {doing}: no etcd endpoint answers: {reasons}")
 
     def _ask_members(self, search: Search, candidates: list[Endpoint], deadline: Deadline) -> Link | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cni_calico.datastore.etcd_cluster import FILES_S
 from cni_calico.model.settings import DatastoreConfig
 from tests.contract.etcd_process import Member
 from tests.e2e.calls import EtcdNode
@@ -119,4 +121,21 @@ def test_files_that_are_replaced_before_etcd_is(secured: Secured, make_pod_ns, t
         (secured._served / "ca.crt").write_text(second.certificate.read_text())
         secured.restart_etcd()
         assert all(call(node, "DEL", f"c{i}", pod.path).ok for i, pod in enumerate(pods))
+    assert not node.leftovers()
+
+
+def test_files_that_do_not_fit_together_for_a_moment(secured: Secured, make_pod_ns, tmp_path: Path):
+    """Whoever replaces them may be slow: the certificate is the new one, the key not yet. The connection goes on."""
+    node, authority = secured.node, Authority(tmp_path / "first")
+    pod = make_pod_ns()
+    with node.server():
+        assert call(node, "ADD", "c0", pod.path).ok
+        certificate, key = authority.issue("renewed", "calico", "clientAuth")
+        shutil.copy(certificate, secured.files / "client.crt")
+        until = time.monotonic() + 2 * FILES_S
+        while time.monotonic() < until:
+            assert call(node, "DEL", "c0", pod.path).ok and call(node, "ADD", "c0", pod.path).ok
+        shutil.copy(key, secured.files / "client.key")
+        secured.restart_etcd()
+        assert call(node, "DEL", "c0", pod.path).ok
     assert not node.leftovers()
