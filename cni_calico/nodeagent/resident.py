@@ -198,8 +198,8 @@ class ResidentServices(Services):
         backend = self._backend(config)
         if key == CLUSTER:
             known, document = backend.caches.cluster_information()
-            if known:
-                return document
+            if known and (document is None or document.get("spec", {}).get("datastoreReady")):
+                return document  # a call is not refused for what may have changed a moment ago
         return super().read(config, key, deadline)
 
     @contextmanager
