@@ -33,6 +33,7 @@ RUN_DIR = "/var/run/calico"
 IPAM_LOCK_S = 1.0  # a DEL that waited until its deadline would have failed for nothing
 STUCK_LOCK_S = 3.0  # a server that is stuck and holds the lock will hardly let go of it now
 STATE_DIR = "/var/lib/calico"
+BESIDE_MAX = 1024 * 1024  # bytes; the socket of a server that will not come back stays there too
 
 
 class Services:
@@ -135,7 +136,8 @@ class Services:
         if not self.files.exists(f"{self.run_dir}/cni.sock"):
             return
         try:
-            self.files.append(self.beside, b".")
+            if self.files.append(self.beside, b".") >= BESIDE_MAX:
+                self.files.remove(self.beside)  # begun anew: another file is a change too
         except OSError as e:
             self.log.warning(f"cannot tell the resident server of this call: {e}")
 

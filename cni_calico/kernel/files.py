@@ -85,15 +85,17 @@ class Files:
         _sync_directory(directory)
         faults.after(RENAME)
 
-    def append(self, path: str, data: bytes, mode: int = 0o600) -> None:
-        """Add to the end of a file, in one write. Raises OSError."""
+    def append(self, path: str, data: bytes, mode: int = 0o600) -> int:
+        """Add to the end of a file, in one write; its size then. Raises OSError."""
         faults.before(WRITE)
         fd = os.open(self.path(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:
             os.write(fd, data)
+            size = os.lseek(fd, 0, os.SEEK_CUR)
         finally:
             os.close(fd)
         faults.after(WRITE)
+        return size
 
     def remove(self, path: str) -> None:
         """Remove a file; absent is success."""
