@@ -147,7 +147,7 @@ class Cluster:
             select_pause()
 
     def empty(self) -> None:
-        """Delete every record of Calico's, and every node and pod."""
+        """Delete every record of Calico's, its agents' election, and every node and pod."""
         for kind in schemas.KINDS:
             path = f"{CRD_ROOT}/{kind.plural}"
             found = self.request("GET", path)["items"]
@@ -158,6 +158,9 @@ class Cluster:
                 self.delete_pod(obj) if "namespace" in obj["metadata"] else self.request(
                     "DELETE", f"{path}/{obj['metadata']['name']}"
                 )
+        leases = "/apis/coordination.k8s.io/v1/leases"
+        for _ in self.request("GET", f"{leases}?fieldSelector=metadata.name%3Dcalico-janitor")["items"]:
+            self.request("DELETE", leases.replace("leases", "namespaces/kube-system/leases/calico-janitor"))
 
     def delete_pod(self, obj: dict[str, Any]) -> None:
         metadata = obj["metadata"]
