@@ -1,9 +1,9 @@
 """The node's own WorkloadEndpoints in memory, as a datastore that answers for them.
 
-Rule: this node's CNI is the only writer of its endpoints, so they are listed once and then followed by our own commits;
-no watch over the whole cluster's endpoints is needed. A one-shot process that writes beside us says so (``forget``), but
-may die first, hence ``may_miss``: what is not known is looked up, unless the caller's write finds out by itself (an ADD
-creates, and a conflict tells).
+Rule: this node's CNI is the only writer of its endpoints, so they are listed once and then followed by our own
+commits; no watch over the whole cluster's endpoints is needed. A one-shot process that writes beside us says so
+(``forget``), but may die first, hence ``may_miss``: what is not known is looked up, unless the caller's write finds out
+by itself (an ADD creates, and a conflict tells).
 """
 
 from __future__ import annotations
