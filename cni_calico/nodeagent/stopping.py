@@ -27,7 +27,7 @@ class Stopping(threading.Event):
         os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
-        raise NotImplementedError("what is stopping does not go on")
+        raise TypeError("what is stopping does not go on")
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether it is set, waiting up to ``timeout`` seconds for it."""

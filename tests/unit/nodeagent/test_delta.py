@@ -4,7 +4,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cni_calico.model.host import HostRoute, TunnelDevice
@@ -53,6 +53,7 @@ def test_sets():
 ROUTES = st.sets(st.sampled_from([REMOTE, POD, HOLE, BIRDS, DEFAULT, KERNELS, UPSTREAMS]))
 
 
+@settings(deadline=None)
 @given(ROUTES, ROUTES)
 def test_applying_the_changes_leaves_nothing_to_change(desired, actual):
     changes = plan_routes(desired, actual, FELIX)
