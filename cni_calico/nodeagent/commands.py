@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, IPAMError, KernelError
@@ -49,7 +49,7 @@ def start_up(environ: Mapping[str, str]) -> int:
     """-startup. Why it fails is left for the probes and ``calicoctl node status`` to tell."""
     run_dir = environ.get("CALICO_RUN_DIR", "").strip() or RUN_DIR
     try:
-        _start_up(environ)
+        _start_up(environ, lambda what: _note_startup(run_dir, what))
     except CalicoError as e:
         _note_startup(run_dir, str(e))
         raise
@@ -57,10 +57,10 @@ def start_up(environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _start_up(environ: Mapping[str, str]) -> None:
+def _start_up(environ: Mapping[str, str], tell: Callable[[str], None]) -> None:
     opened = _open(environ, "startup")
     try:
-        run_startup(opened.context)
+        run_startup(opened.context, tell)
     finally:
         opened.context.store.close()
 

@@ -20,7 +20,7 @@ from cni_calico.nodeagent.settings import NodeSettings
 NAMES = {4: "default-ipv4-ippool", 6: "default-ipv6-ippool"}
 PREFERRED = IPv4Network("192.168.0.0/16")
 ALTERNATIVES = tuple(IPv4Network(f"172.{second}.0.0/16") for second in range(16, 32))
-_POD_SUBNET = re.compile(r"^[ \t]*podSubnet:[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
+_POD_SUBNET = re.compile(r"^[ \t]*podSubnet:[ \t]*(\S.*?)[ \t]*(?:[ \t]#.*)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

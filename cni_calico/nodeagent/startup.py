@@ -7,7 +7,7 @@ nodename file comes last, because the CNI plugin takes it as the sign that the n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,11 +52,14 @@ class _Facts:
     node: Node | None
 
 
-def run_startup(context: Context) -> Started:
-    """The whole start-up. Raises InvalidConfig, NodeNotSetUp, DatastoreError, KernelError; see the rule above."""
+def run_startup(context: Context, tell: Callable[[str], None] = lambda what: None) -> Started:
+    """The whole start-up; ``tell`` hears what it waits for.
+
+    Raises InvalidConfig, NodeNotSetUp, DatastoreError, KernelError; see the rule above.
+    """
     name = read_node_name(context.settings, context.files)
     if context.settings.wait_for_datastore:
-        wait_for_datastore(context)
+        wait_for_datastore(context, tell)
     facts = _read_facts(context, name)
     v4, v6 = plan_addresses(context.settings, facts.node, facts.interfaces, facts.kubernetes)
     _warn(context.log, (*v4.warnings, *v6.warnings))
@@ -88,7 +91,7 @@ def refresh_addresses(context: Context, name: str) -> tuple[Doubt, ...]:
     return (*told, *_find_doubts(context, name, facts, v4, v6))
 
 
-def wait_for_datastore(context: Context) -> None:
+def wait_for_datastore(context: Context, tell: Callable[[str], None] = lambda what: None) -> None:
     """Until it answers, however long that takes. Raises DatastoreDenied, and DatastoreUnavailable on a signal."""
     said = ""
     while True:
@@ -101,6 +104,7 @@ def wait_for_datastore(context: Context) -> None:
             if str(e) != said:
                 said = str(e)
                 context.log.warning(f"waiting for the datastore: {said}")
+                tell(f"waiting for the datastore: {said}")
             if context.wait(RETRY_S):
                 raise
 

@@ -192,6 +192,16 @@ def test_a_datastore_that_does_not_exist(node: Node) -> None:
     assert "Traceback" not in node.log()
 
 
+def test_a_datastore_that_does_not_answer(node: Node) -> None:
+    node.more = {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": "http://127.0.0.1:9", "WAIT_FOR_DATASTORE": "true"}
+    node.run()
+    until(lambda: "waiting for the datastore" in told_by_probe(node, "-felix-live"), "the probe says what for", 60)
+    assert "127.0.0.1:9" in calicoctl_status(node)
+    until(lambda: cni_is_served(node), "the CNI server answers", 20)
+    code, seconds = node.stop()
+    assert code == 0 and seconds < 5
+
+
 # -- records ----------------------------------------------------------------------------------------------------------
 
 

@@ -118,8 +118,10 @@ def test_waiting_for_a_datastore():
         return False
 
     it = context(store, wait)
-    wait_for_datastore(it)
+    told = []
+    wait_for_datastore(it, told.append)
     assert len(waits) == 3
+    assert len(told) == 1 and told[0].startswith("waiting for the datastore: ")  # for the probes to say
     assert len(it.log.texts) == 1  # the same outage is told once
 
 

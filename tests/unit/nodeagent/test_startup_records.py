@@ -100,6 +100,7 @@ def test_kubeadm_names_the_networks():
         ("networking:\n  dnsDomain: x\n", ()),
         ('networking: \n  podSubnet: "10.244.0.0/16"\n', ("10.244.0.0/16",)),
         ("networking:\n  podSubnet: 10.1.0.0/16, 10.2.0.0/16\n", ("10.1.0.0/16",)),
+        ("networking:\n  podSubnet: 10.1.0.0/16,fd44::/48   # pods\n", ("10.1.0.0/16", "fd44::/48")),
     ],
 )
 def test_pod_subnets(text, expected):
