@@ -273,6 +273,7 @@ def test_an_export_needs_the_right_to_read(
             assert "cannot update resource" in stores.calicoctl("kubernetes", *argv, fails=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["etcd"])
 def test_an_import_needs_the_right_to_write(
     source: str, first: KubeNode, stores: Stores, pod_ns: Namespace, tmp_path: Path

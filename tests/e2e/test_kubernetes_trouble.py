@@ -241,6 +241,7 @@ def test_an_overloaded_server_is_waited_for(node: KubeNode, front: Front, pod_ns
 # -- slowness ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_slow_answers_do_not_fail_an_add(node: KubeNode, front: Front, pod_ns: Namespace) -> None:
     front.rule = lambda method, path: None if "watch=1" in path else 0.1
     assert add(node, pod_ns).ok
