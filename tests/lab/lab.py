@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,11 +77,14 @@ class Lab:
             found = [pod for pod in self.pods() if _is(pod, "Ready") and "deletionTimestamp" not in pod["metadata"]]
             return found if len(found) == count else []
 
+        found: list[dict[str, Any]] = self._until_or_describe(ready, f"{count} pods Ready", seconds)
+        return found
+
+    def _until_or_describe(self, condition: Callable[[], Any], what: str, seconds: float) -> Any:
         try:
-            found: list[dict[str, Any]] = until(ready, f"{count} pods Ready", seconds=seconds, look_s=0.3)
+            return until(condition, what, seconds=seconds, look_s=0.3)
         except AssertionError as e:
             raise AssertionError(f"{e}\n{self.describe()}") from None
-        return found
 
     def warnings(self) -> list[str]:
         """What kubelets complained of, about pods."""
@@ -89,13 +92,18 @@ class Lab:
         return [f"{e['reason']}: {e['message']}" for e in items if e["type"] == "Warning" and "Sandbox" in e["reason"]]
 
     def describe(self) -> str:
-        """What a person looks at first when pods do not come up."""
+        """What a person looks at first when pods do not come up, or do not go."""
         texts = [self.kubectl("get", "pods", "-A", "-o", "wide"), self.kubectl("get", "events", "-A")[-4000:]]
-        logs = [node.directory / "calico-node.log" for node in self.nodes]
-        return "\n".join(texts + [log.read_text(errors="replace")[-2000:] for log in logs if log.exists()])
+        logs = [log for node in self.nodes for log in node.directory.glob("*/log/pods/*/*/*.log")]
+        logs += [node.directory / "calico-node.log" for node in self.nodes]
+        texts += [log.read_text(errors="replace")[-2000:] for log in logs if log.exists()]
+        for node in self.nodes:
+            lines = node.containerd_log.read_text(errors="replace").splitlines()
+            texts.append("\n".join([line[:400] for line in lines if "level=error" in line][-10:]))
+        return "\n".join(texts)
 
     def await_no_pods(self, *, seconds: float = 120) -> None:
-        until(lambda: not self.pods(), "no pods", seconds=seconds, look_s=0.3)
+        self._until_or_describe(lambda: not self.pods(), "no pods", seconds)
 
     def exec(self, pod: dict[str, Any] | str, *argv: str, check: bool = True) -> str:
         name = pod if isinstance(pod, str) else pod["metadata"]["name"]
@@ -238,8 +246,13 @@ _SERVER = {
 }
 
 
-def install_manifest(lab: Lab, *, backend: str = "vxlan", **variables: str) -> None:
-    """manifests/calico.yaml as users apply it, with the settings that they are told to look at."""
+def install_manifest(
+    lab: Lab, *, backend: str = "vxlan", change: Callable[[dict[str, Any]], None] | None = None, **variables: str
+) -> None:
+    """manifests/calico.yaml as users apply it, with the settings that they are told to look at.
+
+    ``change`` is done to the DaemonSet's pod specification.
+    """
     documents = manifest()
     for document in documents:
         if document["kind"] == "ConfigMap":
@@ -247,12 +260,39 @@ def install_manifest(lab: Lab, *, backend: str = "vxlan", **variables: str) -> N
             if lab.dual:
                 _ask_for_both_families(document["data"])
         if document["kind"] == "DaemonSet":
-            [container] = document["spec"]["template"]["spec"]["containers"]
+            spec = document["spec"]["template"]["spec"]
+            [container] = spec["containers"]
             wanted = {**pool_variables(lab), **variables}
             kept = [entry for entry in container["env"] if entry["name"] not in wanted]
             container["env"] = kept + [{"name": name, "value": value} for name, value in wanted.items()]
+            if change is not None:
+                change(spec)
     lab.apply(*documents, _SERVER)
     lab.await_ready_nodes()
+
+
+def as_upstreams(spec: dict[str, Any]) -> None:
+    """Make a pod specification call what upstream's manifests call, where they call it."""
+    [install], [node] = spec["initContainers"], spec["containers"]
+    del node["command"]
+    program = "/bin/calico-node"
+    node["lifecycle"]["preStop"]["exec"]["command"] = [program, "-shutdown"]
+    node["livenessProbe"]["exec"]["command"] = [program, "-felix-live", "-bird-live"]
+    node["readinessProbe"]["exec"]["command"] = [program, "-felix-ready", "-bird-ready"]
+    backend = [entry for entry in node["env"] if entry["name"] == "CALICO_NETWORKING_BACKEND"]
+    upgrade = {
+        **install,
+        "name": "upgrade-ipam",
+        "command": ["/opt/cni/bin/calico-ipam", "-upgrade"],
+        "env": [entry for entry in install["env"] if entry["name"] == "KUBERNETES_NODE_NAME"] + backend,
+        "volumeMounts": [
+            {"mountPath": "/var/lib/cni/networks", "name": "host-local-net-dir"},
+            {"mountPath": "/host/opt/cni/bin", "name": "cni-bin-dir"},
+        ],
+    }
+    init = {**install, "name": "mount-bpffs", "command": ["calico-node", "-init", "-best-effort"], "env": []}
+    spec["initContainers"] = [upgrade, install, init]
+    spec["volumes"].append({"name": "host-local-net-dir", "hostPath": {"path": "/var/lib/cni/networks"}})
 
 
 def _ask_for_both_families(data: dict[str, str]) -> None:

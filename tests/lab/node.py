@@ -50,7 +50,7 @@ while :; do sleep 3600 & wait $!; done
 # runs a program again whenever it ends: log, file for its process number, program ...
 _KEEP = """log=$1 pid=$2; shift 2
 while :; do
-  setsid "$@" >>"$log" 2>&1 </dev/null &
+  "$@" >>"$log" 2>&1 </dev/null &
   echo $! >"$pid"
   wait $! || true
   echo "--- ended" >>"$log"
@@ -129,10 +129,10 @@ class Node:
         self._kept.append(start(self.directory / "init.log", *command))
 
     def restart(self, name: str) -> None:
-        """Kill a program that is kept, and what it has started; it comes back by itself."""
+        """Kill a program that is kept, not what it has started; it comes back by itself."""
         file = self.directory / f"{name}.pid"
         before = file.read_text()
-        self.run("pkill", "-9", "-s", before.strip())
+        self.run("kill", "-9", before.strip())
         until(lambda: file.read_text() not in ("", before), f"{name} of {self.name} back")
 
     # -- power --------------------------------------------------------------------------------------------------------

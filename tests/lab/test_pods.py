@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 
 from tests.lab.host import until
-from tests.lab.lab import Lab, install_bundle, install_manifest, running_lab
+from tests.lab.lab import Lab, as_upstreams, install_bundle, install_manifest, running_lab
 from tests.lab.workloads import Wanted, deployment
 
 pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(600)]
 HOST_PORT = 18080
 
 
-def install_with_bgp(lab: Lab) -> None:
-    """No tunnel: the routes are BIRD's."""
-    install_manifest(lab, backend="bird", CALICO_IPV4POOL_VXLAN="Never", CALICO_IPV6POOL_VXLAN="Never")
+def install_as_upstream(lab: Lab) -> None:
+    """As upstream's manifests call things; no tunnel: the routes are BIRD's."""
+    install_manifest(lab, backend="bird", change=as_upstreams, CALICO_IPV4POOL_VXLAN="Never")
 
 
 WAYS = {
     "bundle": (install_bundle, False),
     "bundle-dual": (install_bundle, True),
     "manifest-dual": (install_manifest, True),
-    "manifest-bgp": (install_with_bgp, False),
+    "manifest-upstreams-bgp": (install_as_upstream, False),
 }
 
 
