@@ -134,7 +134,7 @@ def describe_status(environ: Mapping[str, str]) -> str:
     lines.append("tunnels:    " + (", ".join(f"{name} {address}" for name, address in devices.items()) or "none"))
     lines.append(f"MTU:        {fields.get('mtu', 'unknown')}")
     lines.append(f"routes:     {fields.get('routes', 'unknown')}")
-    lines.append(f"BGP:        {fields.get('bgp') or _describe_bird(run_dir)}")
+    lines.append(f"BGP:        {fields.get('bgp') or _describe_bird(run_dir, fields.get('backend'))}")
     for heading, topic in (
         ("warning", "environment"),
         ("warning", "doubts"),
@@ -148,9 +148,11 @@ def describe_status(environ: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _describe_bird(run_dir: str) -> str:
+def _describe_bird(run_dir: str, backend: object) -> str:
     from cni_calico.nodeagent.bird.control import read_status
 
+    if backend in ("vxlan", "none"):
+        return f"none on this node: CALICO_NETWORKING_BACKEND is {backend}"
     try:
         bird = read_status(f"{run_dir}/bird.ctl", Deadline.after(BIRD_S))
     except CalicoError as e:

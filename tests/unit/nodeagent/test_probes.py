@@ -1,9 +1,11 @@
-"""The exec probes: what they look at, by what they are asked and where they run."""
+"""The exec probes and the status: what they look at, by what they are asked and where they run."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from cni_calico.nodeagent.commands import describe_status
 from cni_calico.nodeagent.probes import run_probes
 
 BIRD = {"bird-live", "bird-ready"}
@@ -22,3 +24,10 @@ def test_a_backend_without_bird_has_none_to_miss(tmp_path: Path, backend: str) -
     assert run_probes(BIRD, {}, environ) == []
     [fault] = run_probes({*BIRD, "felix-live"}, {}, environ)
     assert "felix" in fault
+
+
+@pytest.mark.parametrize(("backend", "said"), [("vxlan", "none on this node"), ("bird", "cannot connect to BIRD")])
+def test_the_status_misses_bird_only_where_there_is_to_be_one(tmp_path: Path, backend: str, said: str) -> None:
+    (tmp_path / "agent-status.json").write_text(json.dumps({"node": "n1", "backend": backend}))
+    [line] = [x for x in describe_status({"CALICO_RUN_DIR": str(tmp_path)}).splitlines() if x.startswith("BGP:")]
+    assert said in line
