@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from cni_calico.model.settings import DatastoreConfig
 from tests.e2e.calls import EtcdNode, Node, etcd_in
+from tests.e2e.forks import forks_in
 from tests.e2e.kube_fixtures import kube, running, soon, store  # noqa: F401 - fixtures
 from tests.e2e.served import ForkedServer
 from tests.netns.conftest import host_ns, make_pod_ns, pod_ns  # noqa: F401 - fixtures
@@ -32,6 +34,25 @@ def node(request: pytest.FixtureRequest, plain_node: Node) -> Iterator[Node]:
         return
     with ForkedServer(plain_node):
         yield plain_node
+
+
+@pytest.fixture(
+    params=[
+        "one-shot",
+        "served",
+        pytest.param("one-shot on etcd", marks=[pytest.mark.etcd, pytest.mark.slow]),
+        pytest.param("served on etcd", marks=[pytest.mark.etcd, pytest.mark.slow]),
+    ]
+)
+def any_node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    """The same node without and with a resident server, on both datastores."""
+    made: Node = request.getfixturevalue("etcd_node" if "etcd" in request.param else "plain_node")
+    with ExitStack() as stack:
+        if "etcd" in request.param:
+            made.forks = stack.enter_context(forks_in(made.host))
+        if "served" in request.param:
+            stack.enter_context(made.server())
+        yield made
 
 
 @pytest.fixture

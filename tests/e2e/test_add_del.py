@@ -9,6 +9,13 @@ from tests.e2e.calls import Node
 
 pytestmark = pytest.mark.netns
 
+
+@pytest.fixture
+def node(any_node: Node) -> Node:
+    """On both datastores."""
+    return any_node
+
+
 V6 = {"ipam": {"type": "calico-ipam", "assign_ipv4": "false", "assign_ipv6": "true"}}
 DUAL = {"ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}}
 
