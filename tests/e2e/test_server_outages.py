@@ -38,20 +38,20 @@ def disable(node: Node) -> None:
 @pytest.mark.parametrize("how", ["cut", "freeze"])
 def test_a_pool_that_is_disabled_during_an_outage_is_not_used_after_it(wired, make_pod_ns, how: str):
     node, wire = wired
-    pods = [make_pod_ns() for _ in range(2)]
+    pods = [make_pod_ns().path for _ in range(3)]
     with node.server():
-        assert address(call(node, "ADD", "c1", pods[0].path)).startswith("10.65.")
+        assert address(call(node, "ADD", "c1", pods[0])).startswith("10.65.")
         getattr(wire, how)()
-        failed = call(node, "ADD", "c2", pods[1].path)
+        failed = call(node, "ADD", "c2", pods[1])
         assert not failed.ok and "etcd" in failed.document["msg"], failed
         disable(node)
         wire.mend()
-        refused = call(node, "ADD", "c2", pods[1].path)
+        refused = call(node, "ADD", "c3", pods[2])  # what c2 had asked for may have been on the wire all the time
         assert not refused.ok and "no IPv4 pool exists that is enabled" in refused.document["msg"], refused
+        assert all(call(node, "DEL", f"c{i + 1}", pod).ok for i, pod in enumerate(pods))
         node.apply("IPPool", "pool5", {"cidr": "10.66.0.0/16", "blockSize": 26, "nodeSelector": "all()"})
-        assert call(node, "DEL", "c1", pods[0].path).ok
-        assert address(call(node, "ADD", "c2", pods[1].path)).startswith("10.66.")
-        assert call(node, "DEL", "c2", pods[1].path).ok
+        assert address(call(node, "ADD", "c4", pods[0])).startswith("10.66.")
+        assert call(node, "DEL", "c4", pods[0]).ok
     assert not node.leftovers()
 
 
