@@ -36,7 +36,10 @@ set -eu
 for name; do :; done
 unit=/etc/systemd/system/$name.service pid=/run/$name.pid
 case $1 in
-daemon-reload) ;;
+daemon-reload) exit 0 ;;
+*) [ -e "$unit" ] || { echo "Unit file $name.service does not exist." >&2; exit 1; } ;;
+esac
+case $1 in
 enable)
   environment=$(sed -n 's/^EnvironmentFile=-\\{0,1\\}//p' "$unit") command=$(sed -n 's/^ExecStart=//p' "$unit")
   settings=$(grep -v -e '^#' -e '^$' "$environment")
