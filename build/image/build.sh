@@ -24,6 +24,9 @@ mkdir -p "$bin"
 build/install-bundle.sh --plain dist/bin "$bin"
 cp build/install-bundle.sh install/install-cni.sh conflist/10-calico.conflist.template "$bin"
 ln -s /opt/cni/bin/install-cni.sh "$root/install-cni.sh"
+# where manifests of upstream's images look for them
+mkdir -p "$root/usr/bin"
+for program in calico-node calicoctl; do ln -s "/opt/cni/bin/$program" "$root/usr/bin/$program"; done
 if [ -n "${CNI_PLUGINS:-}" ]; then
   for plugin in "$CNI_PLUGINS"/*; do
     [ -e "$bin/${plugin##*/}" ] || cp "$plugin" "$bin"

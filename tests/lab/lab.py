@@ -273,26 +273,16 @@ def install_manifest(
 
 def as_upstreams(spec: dict[str, Any]) -> None:
     """Make a pod specification call what upstream's manifests call, where they call it."""
-    [install], [node] = spec["initContainers"], spec["containers"]
+    [node] = spec["containers"]
     del node["command"]
     program = "/bin/calico-node"
     node["lifecycle"]["preStop"]["exec"]["command"] = [program, "-shutdown"]
     node["livenessProbe"]["exec"]["command"] = [program, "-felix-live", "-bird-live"]
     node["readinessProbe"]["exec"]["command"] = [program, "-felix-ready", "-bird-ready"]
-    backend = [entry for entry in node["env"] if entry["name"] == "CALICO_NETWORKING_BACKEND"]
-    upgrade = {
-        **install,
-        "name": "upgrade-ipam",
-        "command": ["/opt/cni/bin/calico-ipam", "-upgrade"],
-        "env": [entry for entry in install["env"] if entry["name"] == "KUBERNETES_NODE_NAME"] + backend,
-        "volumeMounts": [
-            {"mountPath": "/var/lib/cni/networks", "name": "host-local-net-dir"},
-            {"mountPath": "/host/opt/cni/bin", "name": "cni-bin-dir"},
-        ],
-    }
-    init = {**install, "name": "mount-bpffs", "command": ["calico-node", "-init", "-best-effort"], "env": []}
-    spec["initContainers"] = [upgrade, install, init]
-    spec["volumes"].append({"name": "host-local-net-dir", "hostPath": {"path": "/var/lib/cni/networks"}})
+    last = spec["initContainers"][-1]
+    spec["initContainers"].append(
+        {**last, "name": "mount-bpffs", "command": ["calico-node", "-init", "-best-effort"], "env": []}
+    )
 
 
 def _ask_for_both_families(data: dict[str, str]) -> None:
