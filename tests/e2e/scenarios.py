@@ -352,12 +352,12 @@ def trace(lab: Lab, scenario: Scenario) -> Report:
 
 
 def hit(node: Node, pod: Namespace, other: Namespace, name: str, beginnings: tuple[str, ...]) -> Report:
-    """Fail and kill at every step of a scenario whose point begins so; none: at all of them."""
+    """Fail and kill at every step of a scenario whose point begins so; where there is none, at all of them."""
     scenario = {**SCENARIOS, **DELEGATED}[name]
     with lab(node, pod, other) as made:
         report = trace(made, scenario)
         wanted = [step for step in report.steps if step[0].startswith(scenario.only or ("",))]
-        report.hit = [step for step in wanted if step[0].startswith(beginnings or ("",))]
+        report.hit = [step for step in wanted if step[0].startswith(beginnings or ("",))] or wanted
         for number, (point, when, nth) in enumerate(report.hit):
             for action in ACTIONS:
                 made.plan = f"{point}:{when}:{nth}:{action}"
