@@ -24,8 +24,12 @@ from cni_calico.model.keys import Key
 from cni_calico.model.settings import DatastoreConfig
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from cni_calico.datastore.kubernetes_objects import KubernetesObjects
     from cni_calico.ipam.allocator import Allocator
+
+    Outcome = TypeVar("Outcome")
 
 Address = IPv4Address | IPv6Address
 
@@ -140,6 +144,16 @@ class Services:
                 self.files.remove(self.beside)  # begun anew: another file is a change too
         except OSError as e:
             self.log.warning(f"cannot tell the resident server of this call: {e}")
+
+    @contextmanager
+    def meanwhile(self, act: Callable[[], Outcome]) -> Iterator[Callable[[], Outcome]]:
+        """Carry out ``act`` while the body is; afterwards what this gives answers its outcome or raises its error.
+
+        Here it is carried out after the body, and not at all when the body fails: a thread costs more than it saves.
+        """
+        outcomes: list[Outcome] = []
+        yield outcomes.pop
+        outcomes.append(act())
 
     def require_caller(self) -> None:
         """Raises TryAgain when nobody waits for the answer any more: what is done now would be nobody's."""

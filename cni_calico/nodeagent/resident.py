@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from typing import TypeVar
 
 from cni_calico.batching import Batcher
 from cni_calico.cni.netconf import NetConf
@@ -37,12 +39,13 @@ from cni_calico.plugin.host import Host
 from cni_calico.plugin.teardown import remove_links_together
 
 LINKS_AT_ONCE = 64
+Outcome = TypeVar("Outcome")
 
 
 class Resident:
     """Owns everything that outlives a call."""
 
-    def __init__(self, log: Log, metrics: CniMetrics) -> None:
+    def __init__(self, log: Log, metrics: CniMetrics, calls_at_once: int = 32) -> None:
         self.log = log
         self.metrics = metrics
         self.backends = Backends(log)
@@ -51,6 +54,7 @@ class Resident:
         self._worker = threading.local()
         self._own_root = _identity("/", "/proc/self/ns/mnt")
         self.links: Batcher[str, None] = Batcher(self._remove_links, limit=LINKS_AT_ONCE)
+        self.meanwhile = ThreadPoolExecutor(calls_at_once, "cni-meanwhile")
 
     @contextmanager
     def services(self, request: Request) -> Iterator[Services]:
@@ -135,6 +139,7 @@ class Resident:
         return lines + render_sizes("calico_cni_link_batches_total", "", self.links.sizes)
 
     def close(self) -> None:
+        self.meanwhile.shutdown()
         self.backends.close()
 
 
@@ -217,6 +222,15 @@ class ResidentServices(Services):
         with super().attachment_lock(label, deadline):
             self.require_caller()
             yield
+
+    @contextmanager
+    def meanwhile(self, act: Callable[[], Outcome]) -> Iterator[Callable[[], Outcome]]:
+        """At the same time as the body; it has ended when this ends, so the attachment's lock covers it."""
+        begun = self._resident.meanwhile.submit(act)
+        try:
+            yield begun.result
+        finally:
+            wait((begun,))
 
     def meet_others(self) -> None:
         key = (self._resident.root_of(self._request), self.beside)

@@ -51,7 +51,7 @@ class CniServer:
         self.path = path
         self.log = log
         self.metrics = CniMetrics()
-        self.resident = Resident(log, self.metrics)
+        self.resident = Resident(log, self.metrics, workers)
         self._waiting: queue.SimpleQueue[tuple[socket.socket, float] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, name=f"cni-{i}", daemon=True) for i in range(workers)]
         self._acceptor = threading.Thread(target=self._accept, name="cni-accept", daemon=True)

@@ -1,4 +1,4 @@
-"""Puts a PodPlan into the kernel: links while the datastore write is in flight, addresses once it is committed.
+"""Puts a PodPlan into the kernel: first the links, which need no address, then the addresses, which are committed.
 
 Rule: every function is idempotent and registers its undo before it acts, so that an effect whose answer was lost is
 taken back too. A healthy link is kept, a link of another attachment is never touched. What a pod's network looks like

@@ -1,8 +1,9 @@
-"""DEL: interface and routes first, then the endpoint record, then the addresses; whatever is gone already is success.
+"""DEL: interface and routes, the endpoint record, then the addresses; whatever is gone already is success.
 
 Rule: a dead datastore never holds up a container's end: the kernel side is removed, what is owed is recorded durably
 (plugin/pending.py) and the answer is success. A record that cannot be read is named in an error, once everything else
-is done. An address is given back only once its interface and route are gone.
+is done. An address is given back only once its interface and route are gone; the endpoint's record may go while the
+kernel takes its 18 ms for the interface.
 """
 
 from __future__ import annotations
@@ -103,8 +104,9 @@ class Removal:
         if failure is None and self._has_joined(recorded):
             self._leave(recorded)
             return True
-        self._remove_network(netns, call, recorded, sure=failure is None)
-        failure = failure or self._remove_endpoint(recorded, store_deadline)
+        with self.services.meanwhile(lambda: failure or self._remove_endpoint(recorded, store_deadline)) as removed:
+            self._remove_network(netns, call, recorded, sure=failure is None)
+        failure = removed()
         delegate_failure = self._release_delegated(call)
         if recorded.is_ours(self.attachment) or not self.services.was_deleted(
             self.conf.datastore, self.attachment.label
