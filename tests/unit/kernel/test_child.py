@@ -15,6 +15,7 @@ import pytest
 from cni_calico import faults
 from cni_calico.errors import KernelError
 from cni_calico.kernel.child import Child
+from tests.netns.namespaces import until
 
 
 @pytest.fixture
@@ -90,6 +91,8 @@ def test_adoption(output: int) -> None:
     somebody = subprocess.Popen(["/bin/sh", "-c", "echo up; exec sleep 60 # ", "/run/a.ctl"], stdout=output)
     other = subprocess.Popen(["/bin/sleep", "60"])
     try:
+        # the kernel closes what an exec closes, which Popen waits for, before it shows the new name and arguments
+        until(lambda: Path(f"/proc/{other.pid}/cmdline").read_bytes() == b"/bin/sleep\x0060\0", "sleep runs")
         assert Child.adopt("x", other.pid, argument="/run/a.ctl") is None
         assert Child.adopt("x", 2**22 - 1, argument="/run/a.ctl") is None
         found = Child.adopt("sleep", other.pid, argument="60")
