@@ -200,9 +200,8 @@ def main() -> None:
     report, begun = Report(), time.monotonic()
     load = os.getloadavg()[0]
     report.line(f"{time.strftime('%F', time.gmtime())}, {options.runs} runs each, {os.cpu_count()} cores,")
-    report.line(
-        f"Linux {platform.release().partition("-")[0]}, Python {platform.python_version()}, load average at the start {load:.1f}."
-    )
+    kernel = platform.release().partition("-")[0]
+    report.line(f"Linux {kernel}, Python {platform.python_version()}, load average at the start {load:.1f}.")
     measure(report, options.runs, [Contestant(name, Path(d), Path(conf)) for name, d, conf in options.other])
     report.line()
     report.line(
