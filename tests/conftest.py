@@ -62,9 +62,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def is_slow(item: pytest.Item) -> bool:
+    """Marked slow, or slow_on a value that one of its parameters has."""
+    values = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+    marker = item.get_closest_marker("slow_on")
+    return bool(item.get_closest_marker("slow") or (marker and any(value in marker.args for value in values)))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("slow") and not config.getoption("--slow"):
+        if is_slow(item) and not config.getoption("--slow"):
             item.add_marker(pytest.mark.skip(reason="slow: only with ./test.sh --all"))
         for marker, (met, reason) in NEEDS.items():
             if item.get_closest_marker(marker) and not met():

@@ -240,6 +240,7 @@ def test_every_member_fails_in_turn(healed: Lab) -> None:
 
 
 @pytest.mark.parametrize("how", sorted(BREAK))
+@pytest.mark.slow_on("stopped", "killed")
 def test_without_a_majority_calls_end_in_time(healed: Lab, how: str) -> None:
     lab = healed
     reset(lab)

@@ -21,6 +21,7 @@ from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Killed, Namespace
 
 pytestmark = pytest.mark.netns
+SLOW_ON_ETCD = pytest.mark.slow_on("etcd")  # there in short: an ADD and then a DEL, a DEL, CHECK, STATUS
 
 DUAL = {"ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}}
 NOTHING_VALID: dict[str, Any] = {"cni.dev/valid-attachments": []}
@@ -125,7 +126,10 @@ def collect(node: Node, pod: Namespace, container: str, plan: str, **conf: Any) 
     require_ok(node, plan, "GC", "", "", **conf, **NOTHING_VALID)
 
 
-@pytest.mark.parametrize("reaction", [retry, delete, collect])
+@pytest.mark.parametrize(
+    "reaction",
+    [pytest.param(retry, marks=SLOW_ON_ETCD), delete, pytest.param(collect, marks=SLOW_ON_ETCD)],
+)
 def test_add(node: Node, pod_ns: Namespace, reaction: Callable[..., None]) -> None:
     """A failed ADD leaves nothing; a killed one what the runtime's reaction removes."""
     runner = Runner(node, f"ADD, then {reaction.__name__}")
@@ -143,6 +147,7 @@ def test_add(node: Node, pod_ns: Namespace, reaction: Callable[..., None]) -> No
     runner.hit(steps if reaction is delete else runner.own(steps), scenario)
 
 
+@SLOW_ON_ETCD
 def test_add_takes_back_what_a_del_owes(node: Node, pod_ns: Namespace) -> None:
     """A DEL could not reach the datastore, the runtime adds the same container again: the intent must never release
     what is alive.
@@ -213,6 +218,7 @@ def test_del_without_a_datastore(node: Node, pod_ns: Namespace) -> None:
     runner.hit([step for step in steps if not step[0].endswith(".read")], scenario)
 
 
+@SLOW_ON_ETCD
 def test_an_add_that_pays_what_a_del_owes(node: Node, pod_ns: Namespace, make_pod_ns: MakeNamespace) -> None:
     """The datastore is back: the next ADD releases what an earlier DEL recorded, or a later call does."""
     commit = "local.commit" if node.datastore.type == "local" else "etcd.commit"
@@ -276,6 +282,7 @@ def test_status_changes_nothing(node: Node) -> None:
     runner.hit(steps, scenario)
 
 
+@SLOW_ON_ETCD
 def test_gc(node: Node, pod_ns: Namespace, make_pod_ns: MakeNamespace) -> None:
     """One endpoint to collect and one address without; a valid attachment comes through whole."""
     runner, lost = Runner(node, "GC"), make_pod_ns("lost")
@@ -377,6 +384,7 @@ def test_every_point_that_a_one_shot_call_can_reach_was_covered(
     runner.steps(lambda: node.call("ADD", "c2", pod_ns.path, args="IP=10.65.9.9"))
     node.host.do("route", "add", "10.65.9.10", "dev", "uplink")
     runner.steps(lambda: node.call("ADD", "c3", make_pod_ns().path, args="IP=10.65.9.10"))
+    runner.steps(lambda: node.call("GC", "", "", **NOTHING_VALID))
     declared = node.forks.call(declared_points, node.datastore.type)
     missing = declared - REACHED[node.datastore.type]
     print(f"fault points on {node.datastore.type}: {len(declared)} declared, {len(declared - missing)} covered")

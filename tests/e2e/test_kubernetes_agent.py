@@ -243,6 +243,7 @@ def test_passwords_and_services_reach_the_router(world: World) -> None:
     assert completed == {"prometheusMetricsEnabled": False, "logSeverityScreen": "Info", "reportingInterval": "0s"}
 
 
+@pytest.mark.slow
 def test_a_secret_of_another_name_needs_the_documented_role(world: World) -> None:
     world.calico("BGPConfiguration", "bgpconfigurations", "default", {"serviceClusterIPs": [{"cidr": "10.96.0.0/16"}]})
     world.peer("rack", "10.0.0.254", "bgp-secrets", "rack-1")

@@ -84,6 +84,7 @@ def secured(host_ns: Namespace, tmp_path: Path) -> Iterator[Secured]:
 
 
 @pytest.mark.parametrize("mounts", ["its callers' mounts", "mounts of its own"])
+@pytest.mark.slow_on("its callers' mounts")
 def test_authority_and_certificates_are_replaced(secured: Secured, make_pod_ns, tmp_path: Path, mounts: str):
     """The old ones are refused from one moment to the next, as when they expire."""
     node, second = secured.node, make_authority(tmp_path / "second", "second")

@@ -68,6 +68,7 @@ def place(request: pytest.FixtureRequest, make_pod_ns: MakeNamespace) -> Iterato
 
 
 @pytest.mark.parametrize("name", [*SCENARIOS, *(pytest.param(name, marks=pytest.mark.cnitool) for name in DELEGATED)])
+@pytest.mark.slow_on("the first ADD of a server")
 def test_every_step_of(request: pytest.FixtureRequest, place: Place, name: str) -> None:
     # on etcd, where calls take their time: the steps in which it differs from the embedded store
     own = () if place.node.datastore.type == "local" or request.config.getoption("--slow") else ("etcd.", "file.")
