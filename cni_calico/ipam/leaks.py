@@ -146,7 +146,7 @@ def judge_holding(holding: Holding, known: Known) -> str:
     if holding.foreign:
         return ""
     if holding.tunnel:
-        return "" if known.has_node(holding.node) else f"node {holding.node} is gone"
+        return "" if known.has_node(holding.node) else f"there is no Node {holding.node}"
     if not known.knows_pods:
         return ""
     named = f"{holding.namespace}/{holding.pod}"
@@ -170,7 +170,7 @@ def judge_block(lost: LostBlock, facts: BlockFacts | None, known: Known) -> str:
         return ""
     if facts is not None and facts.node == lost.node and any(held.node == lost.node for held in facts.holdings):
         return ""
-    return f"node {lost.node} is gone"
+    return f"there is no Node {lost.node}"
 
 
 def judge_endpoint(endpoint: LostEndpoint, known: Known) -> str:

@@ -166,10 +166,11 @@ class TestCheckAndRelease:
         report = tmp_path / "report.json"
         out = cluster.ok("ipam", "check", "-o", str(report))
         assert (
-            "  block 10.65.0.0/26 of node gone: node gone is gone\n  handle calnet.gone: it holds no address\n" in out
+            "  block 10.65.0.0/26 of node gone: there is no Node gone\n  handle calnet.gone: it holds no address\n"
+            in out
         )
         assert json.loads(report.read_text())["lost"] == [
-            {"kind": "block", "subject": "block 10.65.0.0/26 of node gone", "reason": "node gone is gone"},
+            {"kind": "block", "subject": "block 10.65.0.0/26 of node gone", "reason": "there is no Node gone"},
             {"kind": "handle", "subject": "handle calnet.gone", "reason": "it holds no address"},
         ]
         assert cluster.stored(IPAM + "handle/calnet.gone") is not None, "nothing is written"
