@@ -97,7 +97,7 @@ def test_what_a_node_left_goes_and_is_counted(field):
     until(lambda: one.tally.released["block"], "it is counted")
     assert one.tally.released["address"] == 1 and one.tally.released["block"] >= 1
     until(lambda: not sum(one.tally.candidates.values()), "the watch has seen it")
-    assert any("released 10.65.0" in text and "node gone is gone" in text for text in one.log.texts)
+    assert any("released 10.65.0" in text and "there is no Node gone" in text for text in one.log.texts)
     page = _page(one.tally)
     assert "calico_janitor_leader 1.0" in page and 'calico_janitor_released_total{kind="address"} 1.0' in page
     one.stop()
