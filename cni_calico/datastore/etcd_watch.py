@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 OPEN_S = 5.0
 LOGIN_S = 2.0
 FAILURES = 2  # in a row, without an opened stream
+LOGINS = 3  # refused in a row, as for calls
 BACKLOG = 1000  # commits not taken yet; then the member has to wait
 
 
@@ -94,19 +95,24 @@ class EtcdWatch:
     # -- the thread's side ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        failures = 0
+        failures = logins = 0
         doing = f"watch {etcd_prefix(self._listing)}"
         while not self._cancelled:
             try:
                 link = self._cluster.link(doing, Deadline.after(OPEN_S))
                 self._opened = False
                 failed = self._follow(link)
-                failures = 0 if self._opened else failures + 1
+                if self._cancelled:
+                    return  # our own doing: the link is as good as before
+                if self._opened:
+                    failures = logins = 0
+                failures += failed.meaning in (LOST, ELSEWHERE) and not self._opened
+                logins += failed.meaning == LOGIN
                 if failed.meaning in (LOST, ELSEWHERE):
                     self._cluster.fail(link, failed.why)
                 elif failed.meaning == LOGIN:
                     self._cluster.forget_login()
-                if failed.meaning not in (LOST, ELSEWHERE, LOGIN) or failures >= FAILURES:
+                if failed.meaning not in (LOST, ELSEWHERE, LOGIN) or failures >= FAILURES or logins >= LOGINS:
                     raise error_for(failed.meaning, doing, f"{link.endpoint}: {failed.why}")
             except CalicoError as e:
                 with self._changed:

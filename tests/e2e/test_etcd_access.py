@@ -317,6 +317,22 @@ def test_user_and_password_survive_expired_tokens(undo, soon, secured) -> None:
         assert watch.next(20)[0].value == {"n": 3}
 
 
+def test_a_watch_that_is_given_up_leaves_the_link_alone(undo, soon, secured) -> None:
+    """Others watch on it too, and calls go over it."""
+    _, config = secured
+    store = opened(undo, with_login(config, "calico", "pa55-w0rd"))
+    revision = store.list(HandleList(), soon).revision
+    link = store._cluster._link
+    before = set(threading.enumerate())
+    for n in range(20):
+        with store.watch(HandleList(), revision) as watch:
+            store.commit([Write.put(ONE, {"n": n})], soon)
+            assert watch.next(20)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+    assert store._cluster._link is link and not link.broken
+
+
 def test_logs_in_again_after_the_server_was_restarted(undo, soon, secured) -> None:
     server, config = secured
     store = opened(undo, with_login(config, "calico", "pa55-w0rd"))
