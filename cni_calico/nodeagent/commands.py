@@ -26,7 +26,7 @@ BIRD_S = 2.0
 def _open(environ: Mapping[str, str], part: str, *, running: bool = False) -> Opened:
     """A context whose waits end with SIGTERM."""
     stopping = Stopping()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    stopping.on_signals(signal.SIGTERM)
     return open_context(environ, part, stopping.wait, running=running)
 
 

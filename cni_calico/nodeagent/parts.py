@@ -59,8 +59,7 @@ class Parts:
 
     def run(self) -> int:
         """Until a signal or a failure; the exit status."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.stopping.set())
+        self.stopping.on_signals(signal.SIGTERM, signal.SIGINT)
         threads = [self._thread(name, work) for name, work in self._works()]
         if not threads:
             self._log.warning("nothing to do: " + " ".join(f"-{flag}" for flag in sorted(self._chosen)))

@@ -196,8 +196,7 @@ def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
     log = Log(environ.get("CALICO_CNI_SERVER_LOG_LEVEL", "info").lower(), context="cni-server: ")
     server = CniServer(socket_path(environ), log)
     ended = Stopping()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    ended.on_signals(signal.SIGTERM, signal.SIGINT)
     try:
         server.start()
     except OSError as e:

@@ -2,11 +2,15 @@
 
 Rule: no lock anywhere. ``threading.Event.set`` takes one that the very thread the handler interrupts may hold, inside
 its own ``wait``: then the process never ends. Here a descriptor becomes readable, for good, and everybody polls it.
+
+Who is asked to stop a second time goes on stopping: from the first signal on the others are ignored. With a handler
+the interpreter would put the default action back while it ends, and the process would end as killed.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from select import POLLIN, poll
 
@@ -35,6 +39,17 @@ class Stopping(threading.Event):
         poller.register(self._fd, POLLIN)
         # rounded up: a wait for less than a millisecond is still a wait
         return bool(poller.poll(None if timeout is None else max(0, -int(-timeout * 1000 // 1)))) or self._is_set
+
+    def on_signals(self, *numbers: signal.Signals) -> None:
+        """Set it when the first of these comes. In the main thread only."""
+
+        def first(number: int, _: object) -> None:
+            for each in numbers:
+                signal.signal(each, signal.SIG_IGN)
+            self.set()
+
+        for number in numbers:
+            signal.signal(number, first)
 
     def __del__(self) -> None:
         os.close(self._fd)

@@ -78,8 +78,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Until a signal; the exit status."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stopping.set())
+        self._stopping.on_signals(signal.SIGTERM, signal.SIGINT)
         try:
             while not self._stopping.wait(_TICK_S):
                 self.look()

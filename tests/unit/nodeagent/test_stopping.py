@@ -1,5 +1,6 @@
 """An event that signal handlers set: never a deadlock, and the same as threading.Event otherwise."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -28,9 +29,31 @@ print(count > 10)
 """
 
 
+# the last object goes when the interpreter has already taken its signal handlers away
+PROGRAM = """
+import os, signal
+from cni_calico.nodeagent.stopping import Stopping
+
+class Last:
+    def __init__(self):
+        self.kill, self.pid = os.kill, os.getpid()
+    def __del__(self):
+        self.kill(self.pid, {number})
+
+stopping = Stopping()
+stopping.on_signals(signal.SIGTERM, signal.SIGINT)
+os.kill(os.getpid(), {number})
+assert stopping.wait(20)
+last = Last()
+print("stopping")
+"""
+
+
+ROOT = Path(__file__).parents[3]
+
+
 def test_a_handler_may_interrupt_a_wait():
-    root = Path(__file__).parents[3]
-    done = subprocess.run([sys.executable, "-c", RACE], cwd=root, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", RACE], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout == "True\n", done.stderr
 
 
@@ -55,3 +78,10 @@ def test_every_thread_is_woken():
     for thread in threads:
         thread.join(30)
     assert woken == [True] * 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_does_not_kill_who_is_stopping(number):
+    program = PROGRAM.format(number=int(number))
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0, "stopping\n"), done.stderr
