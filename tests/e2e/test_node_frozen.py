@@ -92,20 +92,24 @@ def test_metrics_and_status_of_the_frozen_node(node: Node) -> None:
     with namespace("pod") as pod_ns:
         pod = node.add(Pod(pod_ns, "c1"))
         node.cni("DEL", pod)
-    page = fetch(node, 9091, "metrics")
-    for sample in (
+    samples = (
         'calico_cni_requests_total{verb="ADD",result="ok"} 1',
         'calico_cni_requests_total{verb="DEL",result="ok"} 1',
         'calico_cni_request_seconds_bucket{verb="ADD"',
         "calico_ipam_batches_total{",
         "calico_datastore_writes_total{",
-        'calico_ipam_node_addresses_free{pool="default-ipv4-ippool"}',
+        'calico_ipam_node_addresses_free{pool="default-ipv4-ippool"} 64.0',  # once the agent has seen the block
         "calico_agent_pass_seconds_count",
         "calico_bird_restarts 0.0",
         "calico_cni_pending_dels 0.0",
         "calico_datastore_in_sync 1.0",
-    ):
-        assert sample in page, sample
+    )
+
+    def missing() -> list[str]:
+        page = fetch(node, 9091, "metrics")
+        return [sample for sample in samples if sample not in page]
+
+    until(lambda: not missing(), "all samples are there", 20)
     shown = node.calico_node("-show-status").stdout
     assert "agent:      ready" in shown
     for path in ("liveness", "readiness"):
