@@ -1,4 +1,4 @@
-"""A lab by hand: ``python -m tests.lab [--dual] [--nodes N] bridge|bundle|manifest``; it lasts until Ctrl-C.
+"""A lab by hand: ``python -m tests.lab [--dual] [--nodes N] CNI`` (bridge, bundle, ...); it lasts until Ctrl-C.
 
 Then, in another terminal, for the directory it prints: ``nsenter --net=/var/run/netns/NAME-cp kubectl ...``.
 """
@@ -16,7 +16,12 @@ from tests.lab import lab as labs
 from tests.lab.host import BIN
 from tests.lab.images import make_busybox, make_product
 
-INSTALL = {"bridge": labs.install_bridge, "bundle": labs.install_bundle, "manifest": labs.install_manifest}
+INSTALL = {
+    "bridge": labs.install_bridge,
+    "bundle": labs.install_bundle,
+    "manifest": labs.install_manifest,
+    "manifest-etcd": labs.install_manifest_for_etcd,
+}
 
 
 def main() -> None:
@@ -28,7 +33,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with tempfile.TemporaryDirectory(prefix="cct-lab-images-") as directory:
         images = [make_busybox(Path(directory))]
-        if options.cni == "manifest":
+        if options.cni.startswith("manifest"):
             images.append(make_product(Path(directory)))
         bundle = ROOT / "dist" / "bin"
         with labs.running_lab(nodes=options.nodes, dual=options.dual, images=images, bundle=bundle) as lab:

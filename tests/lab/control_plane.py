@@ -5,8 +5,10 @@ Rule: addresses are the same in every lab, because no packet leaves its namespac
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,14 @@ from tests.lab.host import BIN, Authority, arguments, end, run, start, until
 NET4, NET6 = "10.99.0", "fd99::"
 API = f"https://{NET4}.1:6443"
 SERVICES = {False: "10.96.0.0/16", True: "10.96.0.0/16,fd96::/112"}
+ETCD = f"https://{NET4}.1:2379"  # for the nodes, who show a certificate
 _ETCD, _PEER = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
 _AUDIT = """apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules: [{level: Metadata}]
 """
+_POST = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], sys.argv[2].encode()).read().decode())"
 _NAMES = f"IP:127.0.0.1,IP:{NET4}.1,IP:10.96.0.1,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc"
 
 
@@ -70,10 +74,27 @@ class ControlPlane:
         until(lambda: "default" in self.kubectl("get", "serviceaccount", check=False), "the default service account")
 
     def _start_etcd(self) -> None:
-        self._start("etcd", "--unsafe-no-fsync", *arguments(
-            data_dir=self.directory / "etcd", log_level="warn", listen_client_urls=_ETCD, advertise_client_urls=_ETCD,
-            listen_peer_urls=_PEER, initial_advertise_peer_urls=_PEER, initial_cluster=f"default={_PEER}",
+        pki = self.authority
+        pki.issue("etcd", "/CN=etcd", f"IP:{NET4}.1")
+        pki.issue("etcd-client", "/CN=calico")
+        self._start("etcd", "--unsafe-no-fsync", "--client-cert-auth", *arguments(
+            data_dir=self.directory / "etcd", log_level="warn", listen_client_urls=f"{_ETCD},{ETCD}",
+            advertise_client_urls=_ETCD, listen_peer_urls=_PEER, initial_advertise_peer_urls=_PEER,
+            initial_cluster=f"default={_PEER}", trusted_ca_file=pki.path("ca.crt"), cert_file=pki.path("etcd.crt"),
+            key_file=pki.path("etcd.key"),
         ))  # fmt: skip
+
+    def etcd_keys(self, prefix: str) -> list[str]:
+        """What of Calico's lies in etcd below a prefix, asked without its TLS."""
+        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        first, last = (base64.b64encode(key.encode()).decode() for key in (prefix, end))
+        body = json.dumps({"key": first, "range_end": last, "keys_only": True})
+        done = run(*self.inside(sys.executable, "-c", _POST, f"{_ETCD}/v3/kv/range", body))
+        return [base64.b64decode(entry["key"]).decode() for entry in json.loads(done.stdout).get("kvs", [])]
+
+    def etcd_file(self, what: str) -> Path:
+        """The client's "ca", "cert" or "key"."""
+        return self.authority.path({"ca": "ca.crt", "cert": "etcd-client.crt", "key": "etcd-client.key"}[what])
 
     def stop_apiserver(self) -> None:
         end(self._running.pop("kube-apiserver"))

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import tempfile
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,13 +19,13 @@ from typing import Any
 import yaml
 
 from tests.conftest import LAB_CACHE, ROOT
-from tests.lab.control_plane import API, NET4, ControlPlane
+from tests.lab.control_plane import API, ETCD, NET4, ControlPlane
 from tests.lab.host import PLUGINS, read_sysctls, remove_cgroup, restore_sysctls, run, until
 from tests.lab.node import Node
 
-MANIFEST = ROOT / "manifests" / "calico.yaml"
 _PREFIX = "cct-lab-"
 POOL4, POOL6 = "10.65.0.0/16", "fd65::/48"
+_ETCD_CLIENT = {"CA_CERT": "ca", "CERT": "cert", "KEY": "key"}
 CHAINED = [{"type": "portmap", "snat": True, "capabilities": {"portMappings": True}}]
 
 
@@ -33,7 +34,9 @@ class NotClean(AssertionError):
 
 
 class Lab:
-    """``bundle``: the directory with the frozen executables."""
+    """``bundle``: the directory with the frozen executables. ``etcd``: Calico's records are there."""
+
+    etcd = False
 
     def __init__(self, directory: Path, plane: ControlPlane, nodes: Sequence[Node], bundle: Path | None) -> None:
         self.directory = directory
@@ -58,8 +61,12 @@ class Lab:
     def calicoctl(self, *argv: str, check: bool = True) -> str:
         """As the cluster's administrator."""
         assert self.bundle is not None
-        environ = ["env", "DATASTORE_TYPE=kubernetes", f"KUBECONFIG={self.plane.admin}"]
-        done = run(*self.plane.inside(*environ, self.bundle / "calicoctl", *argv), check=False)
+        environ = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": self.plane.admin}
+        if self.etcd:
+            environ = {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": ETCD}
+            environ |= {f"ETCD_{what}_FILE": self.plane.etcd_file(file) for what, file in _ETCD_CLIENT.items()}
+        settings = [f"{name}={value}" for name, value in environ.items()]
+        done = run(*self.plane.inside("env", *settings, self.bundle / "calicoctl", *argv), check=False)
         if check and done.returncode != 0:
             raise NotClean(f"calicoctl {' '.join(argv)}: status {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
@@ -120,8 +127,12 @@ class Lab:
                 for route in json.loads(node.run("ip", "-j", family, "route", "show")):
                     if route.get("dev", "").startswith("cali"):
                         found.append(f"{node.name}: route {route['dst']}")
-        handles = [item["spec"]["handleID"] for item in self.get("ipamhandles.crd.projectcalico.org")["items"]]
-        return found + [f"handle {name}" for name in handles if "tunnel-addr" not in name]
+        return found + [f"handle {name}" for name in self._handles() if "tunnel-addr" not in name]
+
+    def _handles(self) -> list[str]:
+        if self.etcd:
+            return [key.rpartition("/")[2] for key in self.plane.etcd_keys("/calico/ipam/v2/handle/")]
+        return [item["spec"]["handleID"] for item in self.get("ipamhandles.crd.projectcalico.org")["items"]]
 
 
 def _is(item: dict[str, Any], kind: str) -> bool:
@@ -186,9 +197,10 @@ def _write_conflist(node: Node, name: str, plugins: list[dict[str, Any]]) -> Non
     path.with_suffix(".new").rename(path)
 
 
-def manifest(*, leave_out: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The documents of manifests/calico.yaml but those of the given kinds."""
-    return [d for d in yaml.safe_load_all(MANIFEST.read_text()) if d and d["kind"] not in leave_out]
+def manifest(name: str = "calico.yaml", *, leave_out: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The documents of one of manifests/ but those of the given kinds."""
+    text = (ROOT / "manifests" / name).read_text()
+    return [d for d in yaml.safe_load_all(text) if d and d["kind"] not in leave_out]
 
 
 def pool_variables(lab: Lab) -> dict[str, str]:
@@ -249,14 +261,23 @@ _SERVER = {
 def install_manifest(
     lab: Lab, *, backend: str = "vxlan", change: Callable[[dict[str, Any]], None] | None = None, **variables: str
 ) -> None:
-    """manifests/calico.yaml as users apply it, with the settings that they are told to look at.
+    """manifests/calico.yaml as users apply it, or calico-etcd.yaml, with the settings that they are told to look at.
 
     ``change`` is done to the DaemonSet's pod specification.
     """
-    documents = manifest()
+    documents = manifest("calico-etcd.yaml" if lab.etcd else "calico.yaml")
     for document in documents:
+        if document["kind"] == "Secret":
+            document["data"] = {
+                f"etcd-{file}": b64encode(lab.plane.etcd_file(file).read_bytes()).decode()
+                for file in _ETCD_CLIENT.values()
+            }
         if document["kind"] == "ConfigMap":
             document["data"]["calico_backend"] = backend
+            if lab.etcd:
+                document["data"]["etcd_endpoints"] = ETCD
+                for file in _ETCD_CLIENT.values():
+                    document["data"][f"etcd_{file}"] = f"/calico-secrets/etcd-{file}"
             if lab.dual:
                 _ask_for_both_families(document["data"])
         if document["kind"] == "DaemonSet":
@@ -269,6 +290,12 @@ def install_manifest(
                 change(spec)
     lab.apply(*documents, _SERVER)
     lab.await_ready_nodes()
+
+
+def install_manifest_for_etcd(lab: Lab) -> None:
+    """manifests/calico-etcd.yaml with its Secret filled in: the etcd of the API server, as kubeadm's clusters do."""
+    lab.etcd = True
+    install_manifest(lab)
 
 
 def as_upstreams(spec: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.lab.host import until
-from tests.lab.lab import Lab, as_upstreams, install_bundle, install_manifest, running_lab
+from tests.lab.lab import Lab, as_upstreams, install_bundle, install_manifest, install_manifest_for_etcd, running_lab
 from tests.lab.workloads import Wanted, deployment
 
 pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(600)]
@@ -28,6 +28,7 @@ WAYS = {
     "bundle-dual": (install_bundle, True),
     "manifest-dual": (install_manifest, True),
     "manifest-upstreams-bgp": (install_as_upstream, False),
+    "manifest-etcd": (install_manifest_for_etcd, True),
 }
 
 
