@@ -159,9 +159,11 @@ def judge_holding(holding: Holding, known: Known) -> str:
 
 
 def is_of_container(holding: Holding, container_id: str) -> bool:
-    """Whether the handle is, or may be, that container's: very old ones name the pod."""
+    """Whether the handle is, or may be, that container's: a further interface's ends with that one's name, and very old
+    ones name the pod.
+    """
     folded = holding.handle_id.casefold()
-    return folded.endswith(f".{container_id.casefold()}") or folded == f"{holding.namespace}.{holding.pod}".casefold()
+    return f".{container_id.casefold()}." in f"{folded}." or folded == f"{holding.namespace}.{holding.pod}".casefold()
 
 
 def judge_block(lost: LostBlock, facts: BlockFacts | None, known: Known) -> str:

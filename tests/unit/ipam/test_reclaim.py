@@ -1,5 +1,7 @@
 """The janitor's judgement: what is lost goes, and what somebody may have stays."""
 
+from dataclasses import replace
+
 import pytest
 
 from cni_calico.datastore.client import Write
@@ -8,7 +10,7 @@ from cni_calico.ipam.leaks import KINDS
 from cni_calico.model.keys import BlockKey, BlockList, HandleKey
 from cni_calico.model.resources import Handle
 from tests.unit.ipam.cluster import GRACE_S, Cluster, Janitor
-from tests.unit.ipam.world import SECOND, soon
+from tests.unit.ipam.world import SECOND, request, soon
 
 
 @pytest.fixture(params=[True, False], ids=["kubernetes", "etcd"])
@@ -168,6 +170,20 @@ def test_a_second_network_of_a_pod_keeps_its_address(cluster):
     cluster.record(first)
     Janitor(cluster).settle()
     assert second.handle in cluster.world.held()
+
+
+def test_a_second_interface_of_a_pod_keeps_its_address(cluster):
+    """In the same network: its address is held under the container's and the interface's names, nowhere on the pod."""
+    cluster.create_pod("a", "n1")
+    first = cluster.add("a")
+    handle = f"{first.handle}.net1"
+    attributes = {"node": "n1", "namespace": "ns", "pod": "a"}
+    cluster.world.allocator().assign(replace(request(handle, "n1"), attributes=attributes), soon())
+    Janitor(cluster).settle()
+    assert {first.handle, handle} <= set(cluster.world.held())
+    cluster.delete_pod("a")
+    Janitor(cluster).settle()
+    assert not cluster.world.held()
 
 
 @pytest.mark.parametrize(
