@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, DatastoreError, NotReady
+from cni_calico.errors import CalicoError, CorruptRecord, DatastoreError, NotReady, RecordRefused
 from cni_calico.ipam.ready import require_ready
 from cni_calico.ipam.services import Services
 from cni_calico.model.keys import ResourceKey
@@ -70,8 +70,8 @@ def replay_intents(
         except (CalicoError, OSError) as e:
             report.kept += 1
             services.log.warning(f"the DEL intent {name} is kept: {e}")
-            if isinstance(e, DatastoreError | NotReady):
-                break  # the next one would meet the same datastore
+            if isinstance(e, DatastoreError | NotReady) and not isinstance(e, CorruptRecord | RecordRefused):
+                break  # the next one would meet the same datastore; a record that is wrong is this one's alone
     return report
 
 
