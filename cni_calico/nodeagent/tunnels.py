@@ -101,8 +101,11 @@ def read_pod_cidrs(context: Context) -> tuple[Network, ...]:
 
 def _read_pools(context: Context) -> Pools:
     """By name; ``complete`` False: some cannot be read."""
-    pools, complete = [], True
-    for item in context.store.list(ResourceList("IPPool"), context.deadline()).items:
+    listing = context.store.list(ResourceList("IPPool"), context.deadline())
+    pools, complete = [], not listing.unreadable
+    for _, why in listing.unreadable:
+        context.log.warning(f"{why}; no tunnel address is taken from it")
+    for item in listing.items:
         try:
             assert isinstance(item.key, ResourceKey)
             pools.append(decode_pool(item.key, item.value))

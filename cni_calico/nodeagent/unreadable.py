@@ -1,7 +1,8 @@
-"""The records that the resident server's caches leave out because nobody can read them.
+"""The records that caches leave out because nobody can read them.
 
-Rule: while there is one, what the caches say is not the whole truth: a call asks the store, which names the record. One
-that was repaired or removed is found out by asking again from time to time, by whoever wants to know.
+Rule: while there is one, what the caches say is not the whole truth: the resident server's calls ask the store, which
+names the record, and the agent takes nothing away. One that was repaired or removed is found out by asking again from
+time to time, by whoever wants to know.
 """
 
 from __future__ import annotations
@@ -45,11 +46,17 @@ class Unreadable:
 
     def any_of(self, listings: Iterable[ListKey]) -> bool:
         """Whether one of these listings has a record that cannot be read."""
+        return any(self._is_still(key) for key in self._noted(listings))
+
+    def all_of(self, listings: Iterable[ListKey]) -> list[Key]:
+        """The records of these listings that cannot be read."""
+        return [key for key in self._noted(listings) if self._is_still(key)]
+
+    def _noted(self, listings: Iterable[ListKey]) -> list[Key]:
         if not self._asked:
-            return False
+            return []
         listings = tuple(listings)
-        keys = [key for key in list(self._asked) if any(covers(listing, key) for listing in listings)]
-        return any(self._is_still(key) for key in keys)
+        return [key for key in list(self._asked) if any(covers(listing, key) for listing in listings)]
 
     def _is_still(self, key: Key) -> bool:
         with self._guard:

@@ -2,7 +2,8 @@
 
 Rule: nothing is applied before every listing was read once; afterwards an outage freezes the view (``healthy`` says
 so). Changes only call ``on_change``; what changed is not told, the snapshot is. A record that becomes unreadable keeps
-what it said before; one that was never readable is left out, and ``incomplete`` says that something is.
+what it said before; one that was never readable, or is no document at all, is left out, and ``incomplete`` says that
+something is.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.client import Datastore, Versioned
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord
-from cni_calico.model.codec import decode_block, decode_endpoint, decode_node, decode_pool, decode_resource
+from cni_calico.model.codec import decode_block, decode_endpoint, decode_node, decode_pool, decode_resource, describe
 from cni_calico.model.keys import BlockKey, BlockList, Key, ListKey, ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.resources import IPPool, Node, Resource, WorkloadEndpoint
 from cni_calico.nodeagent.snapshot import BlockRoute, Snapshot, pod_cidr_blocks, reduce_block
+from cni_calico.nodeagent.unreadable import Unreadable
 
 
 def _node(item: Versioned) -> Node:
@@ -56,6 +58,9 @@ class Sources:
         self._corrupt: dict[Key, str] = {}
         self._missing: set[Key] = set()  # those of them of which nothing is known
         self._caches: list[Cache[Any]] = []
+        self._no_documents = Unreadable(store, lambda key, why: self._note(key, f"{describe(key)}: {why}"))
+        if hasattr(store, "corrupt"):  # a cache takes them for absent
+            store.corrupt = self._no_documents.note
         self._nodes: Cache[Node] = self._cache(store, ResourceList("Node"), _node)
         self._pools: Cache[IPPool] = self._cache(store, ResourceList("IPPool"), _pool)
         self._blocks: Cache[BlockRoute | None] = self._cache(store, BlockList(), _block)
@@ -136,12 +141,15 @@ class Sources:
     def _is_incomplete(self) -> bool:
         """Whether a Node, pool or block cannot be read: what it asks for may be in the kernel already."""
         caches: tuple[Cache[Any], ...] = (self._nodes, self._pools, self._blocks)
-        return any(cache.get(key) is not None for key in list(self._missing) for cache in caches)
+        if any(cache.get(key) is not None for key in list(self._missing) for cache in caches):
+            return True
+        return self._no_documents.any_of(cache.listing for cache in caches)
 
     def _problems(self) -> tuple[str, ...]:
         """Records that cannot be read, as long as they are there."""
+        absent = self._no_documents.all_of(cache.listing for cache in self._caches)
         for key in list(self._corrupt):
-            if all(cache.get(key) is None for cache in self._caches):
+            if key not in absent and all(cache.get(key) is None for cache in self._caches):
                 self._corrupt.pop(key, None)
                 self._missing.discard(key)
         return tuple(sorted(self._corrupt.values()))

@@ -254,3 +254,15 @@ def test_a_pool_that_cannot_be_read_gives_nothing_back():
     world.pools()  # it is gone now
     world.run()
     assert world.told() == (None, None, None) and world.held() == {}
+
+
+def test_a_pool_that_is_no_document_keeps_what_there_is():
+    world = World()
+    world.pools(IPIP4)
+    world.run()
+    told, allocator = world.told(), Allocator(world.store)
+    held = allocator.addresses_of(KINDS[0].handle_of("n1"), soon())
+    assert told[0] and held
+    world.store.plant(ResourceKey("IPPool", IPIP4.metadata.name), b"{")
+    world.run()
+    assert world.told() == told and allocator.addresses_of(KINDS[0].handle_of("n1"), soon()) == held

@@ -1,5 +1,6 @@
 """The agent's view of the datastore when records become unreadable: what they said before stays, the rest goes on."""
 
+import json
 import threading
 
 import pytest
@@ -8,6 +9,7 @@ from cni_calico.datastore.client import Write
 from cni_calico.deadline import Deadline
 from cni_calico.model.codec import encode, encode_node, encode_pool
 from cni_calico.model.keys import ResourceKey
+from cni_calico.nodeagent import unreadable
 from cni_calico.nodeagent.watch import Sources
 from tests.fakes.memory_store import MemoryStore
 from tests.netns.agents import key_of
@@ -112,3 +114,20 @@ def test_settings_and_endpoints_are_not_the_fabric(store, watch):
     )
     sources = watch()
     assert len(sources.snapshot().problems) == 1 and not sources.snapshot().incomplete
+
+
+def test_what_is_no_document_any_more_makes_the_view_incomplete(store, watch, monkeypatch):
+    monkeypatch.setattr(unreadable, "ASK_AGAIN_S", 0.0)
+    sources = watch()
+    store.plant(OTHER, b"{")
+    until(lambda: "n2" not in sources.snapshot().nodes, "nothing is known of it")
+    now = sources.snapshot()
+    assert now.incomplete and len(now.problems) == 1 and now.problems[0].startswith("Node n2: ")
+    store.plant(OTHER, json.dumps(encode_node(node("n2", "10.0.0.2/24"))).encode())
+    until(lambda: "n2" in sources.snapshot().nodes, "it is right")
+    assert not sources.snapshot().incomplete and sources.snapshot().problems == ()
+    store.plant(POOL, b"[]")
+    until(lambda: sources.snapshot().incomplete, "it is told")
+    store.elsewhere(Write.remove(POOL))
+    until(lambda: not sources.snapshot().incomplete, "it is gone")
+    assert sources.snapshot().problems == ()
