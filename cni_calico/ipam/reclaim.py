@@ -37,6 +37,9 @@ from cni_calico.model.resources import Block, WorkloadEndpoint
 from cni_calico.names import endpoint_name
 
 
+_OF_NO_BLOCK = -1  # a sequence number: a block that is there in the end was made meanwhile
+
+
 class Kubernetes(Protocol):
     """Its objects as they are now; datastore.kubernetes_objects.KubernetesObjects. Raises DatastoreError."""
 
@@ -219,7 +222,7 @@ class Reclaimer:
         ledger = allocator.ledger(deadline)
         block = ledger.block(lost.cidr)
         if leaks.judge_block(lost, None if block is None else leaks.reduce_block(block), _Gone()):
-            number = block.sequence_number if block is not None else None
+            number = block.sequence_number if block is not None else _OF_NO_BLOCK
             now_ns = allocator.clock()
             return release_block(ledger, lost.node, lost.cidr, now_ns, require_empty=False, sequence_number=number)
         return False

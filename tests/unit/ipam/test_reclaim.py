@@ -7,10 +7,10 @@ import pytest
 from cni_calico.datastore.client import Write
 from cni_calico.errors import DatastoreUnavailable
 from cni_calico.ipam.leaks import KINDS
-from cni_calico.model.keys import BlockKey, BlockList, HandleKey
-from cni_calico.model.resources import Handle
+from cni_calico.model.keys import AffinityKey, BlockKey, BlockList, HandleKey
+from cni_calico.model.resources import Affinity, Handle
 from tests.unit.ipam.cluster import GRACE_S, Cluster, Janitor
-from tests.unit.ipam.world import SECOND, request, soon
+from tests.unit.ipam.world import SECOND, ip_network, request, soon
 
 
 @pytest.fixture(params=[True, False], ids=["kubernetes", "etcd"])
@@ -333,6 +333,25 @@ def test_a_block_that_is_written_between_the_question_and_the_answer(cluster):
     cluster.require_kept()
     block = cluster.world.blocks()[cidr]
     assert block.node == "n1" and (("n1", cidr) in cluster.world.affinities())
+
+
+def test_a_block_that_is_made_between_the_question_and_the_answer(cluster):
+    """Only the affinity is left; the node comes back and finishes its claim."""
+    cidr = ip_network("10.65.0.0/28")
+    cluster.world.put(AffinityKey("n1", cidr), Affinity("pending"))
+    janitor = Janitor(cluster)
+    cluster.delete_node("n1")
+    janitor.see()
+    pass_by(cluster)
+
+    def claim(store):
+        cluster.create_node("n1")
+        cluster.run_container("n1")
+
+    cluster.store.script.append(claim)
+    assert janitor.run().released == []
+    cluster.require_kept()
+    assert cluster.world.blocks()[cidr].node == "n1" and ("n1", cidr) in cluster.world.affinities()
 
 
 def test_an_address_given_to_somebody_else_meanwhile(cluster):
