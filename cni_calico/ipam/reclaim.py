@@ -36,7 +36,6 @@ from cni_calico.model.keys import BlockKey, HandleKey, Key, ListKey, ResourceKey
 from cni_calico.model.resources import Block, WorkloadEndpoint
 from cni_calico.names import endpoint_name
 
-
 _OF_NO_BLOCK = -1  # a sequence number: a block that is there in the end was made meanwhile
 
 
