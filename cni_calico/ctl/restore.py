@@ -85,8 +85,8 @@ def _write_all(session: Session, records: Records, digest: str) -> Skipped:
     cluster = records.get(CLUSTER) or {"metadata": {"name": CLUSTER.name}, "spec": {}}
     _put(session, [(CLUSTER, _locked(cluster, digest))])
     kubernetes = session.store.identity.startswith("kubernetes:")
-    derived = [key for key in records if kubernetes and _is_derived(key)]
-    _put(session, [(key, records[key]) for key in records if key != CLUSTER and key not in set(derived)])
+    derived = {key: None for key in records if kubernetes and _is_derived(key)}
+    _put(session, [(key, records[key]) for key in records if key != CLUSTER and key not in derived])
     skipped: Skipped = []
     for key in derived:
         why = _apply_derived(session, key, records[key])
