@@ -52,6 +52,9 @@ class EtcdElection:
     def campaign(self, deadline: Deadline) -> bool:
         asked_at, doing = self._held.clock(), f"read lease {self._name}"
         found = self._cluster.read("Range", pb.RangeRequest(key=self._key), doing, deadline).kvs
+        if found and not found[0].lease:
+            self._remove(found[0], deadline)
+            found = ()
         if found and found[0].lease != self._lease:
             self._give_up(deadline)
             return False
@@ -85,11 +88,23 @@ class EtcdElection:
 
         After a lost answer the next campaign finds the key with our lease, or none.
         """
-        doing = f"take lease {self._name}"
         request = pb.TxnRequest()
         request.compare.add(result=pb.Compare.EQUAL, target=pb.Compare.CREATE, key=self._key, create_revision=0)
         put = pb.PutRequest(key=self._key, value=self._value, lease=self._lease)
         request.success.append(pb.RequestOp(request_put=put))
+        answer = self._write(request, f"take lease {self._name}", deadline)
+        return int(answer.header.revision) if answer.succeeded else 0
+
+    def _remove(self, found: Any, deadline: Deadline) -> None:
+        """A key without a lease (of a mirror or a copy of the datastore) would be everybody's, or nobody's for ever."""
+        request = pb.TxnRequest()
+        request.compare.add(
+            result=pb.Compare.EQUAL, target=pb.Compare.MOD, key=self._key, mod_revision=found.mod_revision
+        )
+        request.success.append(pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=self._key)))
+        self._write(request, f"free lease {self._name}", deadline)
+
+    def _write(self, request: Any, doing: str, deadline: Deadline) -> Any:
         try:
             faults.before(TAKE)
         except OSError as e:
@@ -99,7 +114,7 @@ class EtcdElection:
             faults.after(TAKE)
         except OSError as e:
             raise OutcomeUnknown(f"cannot {doing}: {e}") from e
-        return int(answer.header.revision) if answer.succeeded else 0
+        return answer
 
     def _lose(self) -> int:
         self._held.give_up()

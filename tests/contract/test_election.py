@@ -12,7 +12,8 @@ from cni_calico import faults
 from cni_calico.datastore.client import Write
 from cni_calico.datastore.election import SoleElection, Terms
 from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
-from cni_calico.datastore.etcd_election import EtcdElection
+from cni_calico.datastore.etcd_election import KEYS, EtcdElection
+from cni_calico.datastore.etcd_grpc import pb
 from cni_calico.datastore.kubernetes_election import KubernetesElection
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable, LeaseLost, OutcomeUnknown
@@ -206,6 +207,20 @@ def test_etcd_refuses_what_a_former_holder_writes(etcd):
         assert field.store.get(KEY, soon()) is not None
         second.fenced(field.store).commit([Write.delete(written)], soon())
         assert not any("cni-calico" in str(item.key) for item in field.store.list(EverythingList(), soon()).items)
+    finally:
+        field.close()
+
+
+@pytest.mark.etcd
+def test_a_key_without_a_lease_is_nobodys(etcd):
+    """As a mirror of the datastore has it: not everybody's, and not in the way for ever."""
+    field = EtcdField(etcd)
+    try:
+        put = pb.RequestOp(request_put=pb.PutRequest(key=f"{KEYS}{field.name}".encode(), value=b"{}"))
+        field.store.cluster.write("Txn", pb.TxnRequest(success=[put]), "copy a key", soon())
+        elections = [field.election(name, LONG) for name in ("first", "second")]
+        assert [election.campaign(soon()) for election in elections] == [True, False]
+        assert [election.campaign(soon()) for election in elections] == [True, False]
     finally:
         field.close()
 
