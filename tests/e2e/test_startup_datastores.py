@@ -63,6 +63,10 @@ class Host:
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 
+    def stored(self) -> dict[str, list[dict[str, Any]]]:
+        """By kind, with the records' own revisions; the lists' are the datastore's, which others write to as well."""
+        return {kind: json.loads(self.calicoctl("get", kind, "-o", "json"))["items"] for kind in KINDS}
+
     def get(self, kind: str, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.calicoctl("get", kind, name, "-o", "json"))
         return found
@@ -203,9 +207,9 @@ def test_what_a_start_leaves(host: Host) -> None:
     environ = {"IP": ETH0, "AS": "64512.7", "CALICO_K8S_NODE_REF": "n1", "CLUSTER_TYPE": "k8s,bgp"}
     try:
         host.start(**environ)
-        stored = {kind: host.calicoctl("get", kind, "-o", "json") for kind in KINDS}
+        stored = host.stored()
         host.start(**environ)
-        again = {kind: host.calicoctl("get", kind, "-o", "json") for kind in KINDS}
+        again = host.stored()
     finally:
         if host.kube is not None:
             host.kube.request("DELETE", "/api/v1/namespaces/kube-system/configmaps/kubeadm-config")
@@ -213,7 +217,7 @@ def test_what_a_start_leaves(host: Host) -> None:
     node = host.get("node", "n1")["spec"]
     assert node["bgp"]["asNumber"] == (64512 << 16) + 7
     assert {"nodeName": "n1", "orchestrator": "k8s"} in node["orchRefs"]
-    pools = {item["metadata"]["name"]: item["spec"]["cidr"] for item in json.loads(stored["ippool"])["items"]}
+    pools = {item["metadata"]["name"]: item["spec"]["cidr"] for item in stored["ippool"]}
     types = host.get("clusterinformation", "default")["spec"]["clusterType"]
     if host.kube is None:
         assert pools["default-ipv4-ippool"] == "172.16.0.0/16" and pools["default-ipv6-ippool"].startswith("fd")
