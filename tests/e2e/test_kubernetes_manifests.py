@@ -26,6 +26,8 @@ from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace, until
 
 MANIFESTS = ROOT / "manifests"
+# an affinity is read by name when somebody else was faster, a handle is updated when it holds something already
+RARE = {("get", "blockaffinities"), ("update", "ipamhandles")}
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
@@ -180,8 +182,7 @@ def test_the_plugins_role_grants_what_it_uses_and_nothing_else(
     every_verb(node, make_pod_ns, 4)
     requests, refused = used(kube, CNI_USER, since)
     assert not refused
-    # an affinity is read by name only when somebody else was faster
-    assert granted(plugin_role("calico.yaml")) - {("get", "blockaffinities")} == requests
+    assert granted(plugin_role("calico.yaml")) - RARE == requests - RARE
 
 
 def granted(*roles: dict[str, Any]) -> set[tuple[str, str]]:
@@ -215,12 +216,32 @@ def test_beside_another_datastore_the_role_is_smaller(
     assert granted(plugin_role("calico-etcd.yaml")) == requests
 
 
+def resources_of(kube: Cluster, token: str, *arguments: str) -> set[str]:
+    """What a user may do anything with, but for what every user may ask the API server about."""
+    rules = kube.kubectl("auth", "can-i", "--list", "--no-headers", *arguments, token=token)
+    found = {line.split()[0] for line in rules.splitlines() if line and not line.startswith(" ")}
+    return {name for name in found if "authorization.k8s.io" not in name and "authentication.k8s.io" not in name}
+
+
+def assert_refused(kube: Cluster, token: str, *questions: tuple[str, ...]) -> None:
+    for question in questions:
+        answer = kube.kubectl("auth", "can-i", *question, token=token, check=False)
+        assert answer.split()[0] == "no", question
+
+
+NOT_THE_PLUGINS = (
+    ("delete", "pods"),
+    ("patch", "pods"),
+    ("patch", "nodes"),
+    ("patch", "nodes/status"),
+    ("get", "secrets"),
+    ("update", "ippools.crd.projectcalico.org"),
+)
+
+
 @pytest.mark.kubernetes
 def test_everything_else_is_refused(restricted: KubeNode) -> None:
-    rules = restricted.kube.kubectl("auth", "can-i", "--list", "--no-headers", token="cni-token")
-    resources = {line.split()[0] for line in rules.splitlines() if line and not line.startswith(" ")}
-    own = {name for name in resources if "authorization.k8s.io" not in name and "authentication.k8s.io" not in name}
-    assert own == {
+    assert resources_of(restricted.kube, "cni-token") == {
         "namespaces",
         "nodes",
         "pods",
@@ -238,8 +259,22 @@ def test_everything_else_is_refused(restricted: KubeNode) -> None:
             )
         ),
     }
-    for verb, resource in (("delete", "pods"), ("get", "secrets"), ("update", "ippools.crd.projectcalico.org")):
-        assert "no" in restricted.kube.kubectl("auth", "can-i", verb, resource, token="cni-token", check=False)
+    assert_refused(restricted.kube, "cni-token", *NOT_THE_PLUGINS)
+
+
+@pytest.mark.kubernetes
+def test_beside_another_datastore_nothing_is_written(restricted_beside: KubeNode) -> None:
+    """No records and no annotations: three kinds of objects are read, and that is all."""
+    kube = restricted_beside.kube
+    assert resources_of(kube, "cni-token") == {"namespaces", "nodes", "pods"}
+    assert {verb for verb, _ in granted(plugin_role("calico-etcd.yaml"))} == {"get", "list", "watch"}
+    more = (
+        ("list", "nodes"),
+        ("patch", "pods/status"),
+        ("get", "ippools.crd.projectcalico.org"),
+        ("list", "ipamblocks"),
+    )
+    assert_refused(kube, "cni-token", *NOT_THE_PLUGINS, *more)
 
 
 # -- what the agent may -----------------------------------------------------------------------------------------------
@@ -347,31 +382,43 @@ def test_the_agent_is_refused_nothing(agent_rights: Cluster, host_ns: Namespace,
     assert {("create", "ippools"), ("create", "ipamhandles"), ("patch", "nodes/status")} <= requests
 
 
+NOT_THE_AGENTS: tuple[tuple[str, ...], ...] = (
+    ("delete", "pods"),
+    ("update", "pods"),
+    ("delete", "nodes"),
+    ("patch", "nodes"),
+    ("list", "secrets", "-n", "kube-system"),
+    ("get", "secrets/other", "-n", "kube-system"),
+    ("create", "serviceaccounts/calico-node", "--subresource=token", "-n", "kube-system"),
+    ("delete", "ippools.crd.projectcalico.org"),
+)
+
+
+def may_what_its_roles_say(kube: Cluster, manifest: str) -> None:
+    def own(namespace: str) -> set[str]:
+        return {name.partition(".")[0] for name in resources_of(kube, "node-token", "-n", namespace)}
+
+    roles: dict[str, set[str]] = {"ClusterRole": set(), "Role": set()}
+    for role in agent_roles(manifest):
+        roles[role["kind"]] |= {name for _, name in granted(role)}
+    assert own("default") == roles["ClusterRole"]
+    assert own("kube-system") == roles["ClusterRole"] | roles["Role"]
+    assert_refused(kube, "node-token", *NOT_THE_AGENTS)
+
+
 @pytest.mark.kubernetes
 def test_everything_else_is_refused_to_the_agent(agent_rights: Cluster) -> None:
-    def own(*namespace: str) -> set[str]:
-        rules = agent_rights.kubectl("auth", "can-i", "--list", "--no-headers", *namespace, token="node-token")
-        names = {line.split()[0] for line in rules.splitlines() if line and not line.startswith(" ")}
-        return {name.partition(".")[0] for name in names if "authorization" not in name and "authentic" not in name}
-
-    roles = {role["kind"]: {name for _, name in granted(role)} for role in agent_roles()}
-    assert own("-n", "default") == roles["ClusterRole"]
-    assert own("-n", "kube-system") == roles["ClusterRole"] | roles["Role"]
-    for verb, resource, *where in (
-        ("delete", "pods"),
-        ("update", "pods"),
-        ("delete", "nodes"),
-        ("list", "secrets", "-n", "kube-system"),
-        ("get", "secrets/other", "-n", "kube-system"),
-        ("create", "serviceaccounts/calico-node", "--subresource=token", "-n", "kube-system"),
-        ("delete", "ippools.crd.projectcalico.org"),
-    ):
-        arguments = ("auth", "can-i", verb, resource, *where)
-        assert agent_rights.kubectl(*arguments, token="node-token", check=False).split()[0] == "no", arguments
+    may_what_its_roles_say(agent_rights, "calico.yaml")
 
 
-# what is asked for only when somebody else was faster
-RARE = {("get", "blockaffinities")}
+@pytest.mark.kubernetes
+def test_beside_etcd_everything_else_is_refused_to_the_agent(agent_rights_beside: Cluster) -> None:
+    may_what_its_roles_say(agent_rights_beside, "calico-etcd.yaml")
+    of_records = (("patch", "pods/status"), ("get", "ippools.crd.projectcalico.org"), ("create", "ipamblocks"))
+    leases = ("update", "leases.coordination.k8s.io", "-n", "kube-system")
+    assert_refused(agent_rights_beside, "node-token", *of_records, leases)
+
+
 SERVICES = "felix confd allocate-tunnel-addrs monitor-addresses monitor-token complete-startup status-reporter"
 
 
