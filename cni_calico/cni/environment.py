@@ -51,6 +51,10 @@ CALLER_VARIABLES = (
     "K8S_API_TOKEN",
     "KUBERNETES_SERVICE_HOST",
     "KUBERNETES_SERVICE_PORT",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "NO_PROXY",
+    "no_proxy",
     "CALICO_RUN_DIR",
     "CALICO_STATE_DIR",
 )

@@ -17,7 +17,7 @@ from cni_calico.cni import versions
 from cni_calico.cni.fields import Fields, wrong
 from cni_calico.cni.mesos import MesosLabels, parse_mesos
 from cni_calico.errors import DecodeFailure, IncompatibleVersion, InvalidConfig
-from cni_calico.model.settings import LOCAL_PATH, DatastoreConfig, KubernetesAccess
+from cni_calico.model.settings import LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
 
 NODENAME_FILE = "/var/lib/calico/nodename"
 ENDPOINT_STATUS_DIR = "/var/run/calico/endpoint-status"
@@ -296,6 +296,7 @@ def parse_datastore(top: Fields, environ: Mapping[str, str]) -> DatastoreConfig:
 
 def _parse_kubernetes(top: Fields, environ: Mapping[str, str]) -> KubernetesAccess:
     kubernetes, policy = top.section("kubernetes"), top.section("policy")
+    https_proxy, no_proxy = parse_proxy_variables(environ)
     return KubernetesAccess(
         kubeconfig=kubernetes.text("kubeconfig") or environ.get("KUBECONFIG", ""),
         api_root=kubernetes.text("k8s_api_root") or policy.text("k8s_api_root"),
@@ -305,6 +306,8 @@ def _parse_kubernetes(top: Fields, environ: Mapping[str, str]) -> KubernetesAcce
         certificate_authority=policy.text("k8s_certificate_authority"),
         qps=top.real("qps"),
         burst=top.number("burst"),
+        https_proxy=https_proxy,
+        no_proxy=no_proxy,
     )
 
 

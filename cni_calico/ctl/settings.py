@@ -6,12 +6,13 @@ Rule: a configuration file that exists decides alone, as upstream's does; the en
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cni_calico.ctl.manifests import parse_documents
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.settings import LOCAL_PATH, DatastoreConfig, KubernetesAccess
+from cni_calico.model.settings import LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
 
 DEFAULT_PATH = "/etc/calico/calicoctl.cfg"
 
@@ -43,8 +44,13 @@ def read_config(path: str, environ: Mapping[str, str]) -> DatastoreConfig:
     except OSError as e:
         if path != DEFAULT_PATH or not isinstance(e, FileNotFoundError):
             raise InvalidConfig(f"cannot read configuration {path}: {e.strerror}") from e
-        return parse_environment(environ)
-    return parse_config(text, path)
+        return _with_proxy(parse_environment(environ), environ)
+    return _with_proxy(parse_config(text, path), environ)
+
+
+def _with_proxy(config: DatastoreConfig, environ: Mapping[str, str]) -> DatastoreConfig:
+    https_proxy, no_proxy = parse_proxy_variables(environ)
+    return replace(config, kubernetes=replace(config.kubernetes, https_proxy=https_proxy, no_proxy=no_proxy))
 
 
 def require_present(config: DatastoreConfig) -> None:

@@ -36,7 +36,7 @@ class Login:
     ca: bytes | None = None
     insecure: bool = False
     server_name: str = ""
-    proxy_url: str = ""
+    proxy_url: str = field(default="", repr=False)
     certificate: bytes = field(default=b"", repr=False)
     key: bytes = field(default=b"", repr=False)
     authorization: str = field(default="", repr=False)
@@ -81,7 +81,17 @@ def _with_inline(login: Login, access: KubernetesAccess, read: Read) -> Login:
         changes["certificate"] = _read(access.client_certificate, "client certificate", read)
     if access.client_key:
         changes["key"] = _read(access.client_key, "client key", read)
+    if access.https_proxy and not login.proxy_url:
+        changes["proxy_url"] = _proxy_for(changes.get("url", login.url), access)
     return replace(login, **changes) if changes else login
+
+
+def _proxy_for(url: str, access: KubernetesAccess) -> str:
+    """The environment's proxy, if it stands before that server."""
+    from cni_calico.datastore.kubernetes_proxy import is_direct
+
+    scheme, host, port, _ = parse_url(url)
+    return "" if scheme != "https" or is_direct(host, port, access.no_proxy) else access.https_proxy
 
 
 def _read(path: str, what: str, read: Read) -> bytes:
@@ -194,7 +204,7 @@ def _login_of(merged: dict[str, Any], paths: str, read: Read) -> Login:
                 f"cannot use kubeconfig {paths}: a program gives the credentials, and it must run where the caller is",
                 details="let the CNI server run in the host's mount namespace, or use a token or a certificate",
             )
-        return _login_by_library(paths)
+        return _login_by_library(paths, _Fields(cluster, cluster_path, read).text("proxy-url"))
     cluster_files, user_files = _Fields(cluster, cluster_path, read), _Fields(user, user_path, read)
     return Login(
         url=cluster_files.text("server"),
@@ -248,15 +258,18 @@ def _authorization(user: _Fields) -> str:
     if token:
         return f"Bearer {token}"
     if user.text("username"):
-        from binascii import b2a_base64
-
-        pair = f"{user.text('username')}:{user.text('password')}"
-        return "Basic " + b2a_base64(pair.encode(), newline=False).decode()
+        return _basic(f"{user.text('username')}:{user.text('password')}")
     return ""
 
 
-def _login_by_library(paths: str) -> Login:
-    """Credentials of exec and auth-provider plugins, which the official client runs."""
+def _basic(pair: str) -> str:
+    from binascii import b2a_base64
+
+    return "Basic " + b2a_base64(pair.encode(), newline=False).decode()
+
+
+def _login_by_library(paths: str, proxy_url: str) -> Login:
+    """Credentials of exec and auth-provider plugins, which the official client runs; it knows no NO_PROXY."""
     from kubernetes import client, config
 
     found = client.Configuration()
@@ -269,7 +282,7 @@ def _login_by_library(paths: str) -> Login:
         ca=read_file(found.ssl_ca_cert) if found.ssl_ca_cert else None,
         insecure=not found.verify_ssl,
         server_name=found.tls_server_name or "",
-        proxy_url=found.proxy or "",
+        proxy_url=proxy_url,
         certificate=read_file(found.cert_file) if found.cert_file else b"",
         key=read_file(found.key_file) if found.key_file else b"",
         authorization=found.get_api_key_with_prefix("authorization")
@@ -300,12 +313,17 @@ def parse_url(url: str) -> tuple[str, str, int, str]:
 def server_of(login: Login) -> Server:
     """The server to open connections to. Raises DatastoreDenied."""
     scheme, host, port, base = parse_url(login.url)
-    proxy = None
+    proxy, proxy_login = None, ""
     if login.proxy_url:
-        _, proxy_host, proxy_port, _ = parse_url(login.proxy_url)
+        from cni_calico.datastore.kubernetes_proxy import parse_proxy
+
+        proxy_host, proxy_port, credentials = parse_proxy(login.proxy_url)
         proxy = (proxy_host, proxy_port)
+        proxy_login = _basic(credentials) if credentials else ""
     tls = _tls_of(login) if scheme == "https" else None
-    return Server(host, port, base=base, tls=tls, server_name=login.server_name, proxy=proxy)
+    return Server(
+        host, port, base=base, tls=tls, server_name=login.server_name, proxy=proxy, proxy_authorization=proxy_login
+    )
 
 
 def _tls_of(login: Login) -> SSLContext:

@@ -42,7 +42,7 @@ class Lost(HTTPFailure):
 class Server:
     """Where requests go. ``tls`` None: plain HTTP. ``proxy``: (host, port) of an HTTP proxy that can CONNECT."""
 
-    __slots__ = ("base", "host", "port", "proxy", "server_name", "tls")
+    __slots__ = ("base", "host", "port", "proxy", "proxy_authorization", "server_name", "tls")
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class Server:
         tls: SSLContext | None = None,
         server_name: str = "",
         proxy: tuple[str, int] | None = None,
+        proxy_authorization: str = "",
     ) -> None:
         self.host = host
         self.port = port
@@ -60,6 +61,7 @@ class Server:
         self.tls = tls
         self.server_name = server_name or host
         self.proxy = proxy
+        self.proxy_authorization = proxy_authorization
 
     @property
     def authority(self) -> str:
@@ -340,7 +342,8 @@ def _connect(server: Server, deadline: Deadline) -> socket.socket:
 
 def _tunnel(raw: socket.socket, server: Server, limit: Deadline) -> None:
     raw.settimeout(_left(limit))
-    raw.sendall(f"CONNECT {server.authority} HTTP/1.1\r\nHost: {server.authority}\r\n\r\n".encode())
+    login = f"Proxy-Authorization: {server.proxy_authorization}\r\n" if server.proxy_authorization else ""
+    raw.sendall(f"CONNECT {server.authority} HTTP/1.1\r\nHost: {server.authority}\r\n{login}\r\n".encode())
     answer = b""
     while b"\r\n\r\n" not in answer:  # byte by byte would be exact; a proxy sends nothing beyond its head before we do
         data = raw.recv(4096)

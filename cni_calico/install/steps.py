@@ -18,7 +18,7 @@ from cni_calico.errors import InstallFailed, InvalidConfig
 from cni_calico.install.settings import HOST_BIN_DIRS, KUBECONFIG, SERVICE_ACCOUNT_DIR, TLS_DIR, Settings
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.process import clean_environment, run
-from cni_calico.model.settings import KubernetesAccess
+from cni_calico.model.settings import KubernetesAccess, parse_proxy_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -245,11 +245,14 @@ def _request_token(settings: Settings, account: str, files: Files, deadline: Dea
         namespace = files.read_text(f"{account}/namespace").strip() or _NAMESPACE
     except OSError:
         namespace = _NAMESPACE
+    https_proxy, no_proxy = parse_proxy_variables(settings.environ)
     access = KubernetesAccess(
         api_root=server_url(settings),
         token=own,
         certificate_authority="" if settings.skip_tls_verify else f"{account}/ca.crt",
         insecure=settings.skip_tls_verify,
+        https_proxy=https_proxy,
+        no_proxy=no_proxy,
     )
     api = KubernetesAPI(access)
     try:

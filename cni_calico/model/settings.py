@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 LOCAL_PATH = "/var/lib/calico/datastore.db"
 
 
@@ -20,6 +24,8 @@ class KubernetesAccess:
     insecure: bool = False  # do not verify the server's certificate
     qps: float = 0.0
     burst: int = 0
+    https_proxy: str = field(default="", repr=False)  # it may hold a password
+    no_proxy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +42,9 @@ class DatastoreConfig:
     etcd_username: str = ""
     etcd_password: str = field(default="", repr=False)
     kubernetes: KubernetesAccess = KubernetesAccess()
+
+
+def parse_proxy_variables(environ: Mapping[str, str]) -> tuple[str, str]:
+    """``https_proxy`` and ``no_proxy`` of a KubernetesAccess; of a variable's two spellings that in capitals wins."""
+    https = environ.get("HTTPS_PROXY") or environ.get("https_proxy") or ""
+    return https, environ.get("NO_PROXY") or environ.get("no_proxy") or ""

@@ -242,6 +242,8 @@ DATASTORE_VARIABLES: tuple[tuple[str, str, str, str], ...] = (
     ("K8S_CERT_FILE", "path", "", "Client certificate for it."),
     ("K8S_KEY_FILE", "path", "", "Private key of that certificate."),
     ("K8S_CA_FILE", "path", "", "Certificate authority of the API server."),
+    ("HTTPS_PROXY", "URL", "", "HTTP proxy before the API server; `https_proxy` too."),
+    ("NO_PROXY", "hosts", "", "What is reached without that proxy (docs/configuration.md); `no_proxy` too."),
     (
         "KUBERNETES_SERVICE_HOST",
         "text",

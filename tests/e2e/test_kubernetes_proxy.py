@@ -1,0 +1,64 @@
+"""CNI calls whose caller has a proxy before the API server: served or not, the caller's environment counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.kube import Cluster
+from tests.e2e.kube_node import KubeNode, Relay, kube_node
+from tests.fakes.connect_proxy import ConnectProxy, connect_proxy
+from tests.netns.namespaces import Namespace
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
+
+C1 = "c1" * 32
+
+
+@pytest.fixture
+def proxy(kube: Cluster) -> Iterator[ConnectProxy]:
+    with connect_proxy(("127.0.0.1", kube.port)) as made:
+        yield made
+
+
+@pytest.fixture
+def node(kube: Cluster, host_ns: Namespace, tmp_path: Path, proxy: ConnectProxy) -> Iterator[KubeNode]:
+    """A node that has no way to the API server but the proxy; a name that nobody else resolves leads there."""
+    with kube_node(kube, host_ns, tmp_path) as made:
+        relay = Relay(host_ns, proxy.port)
+        try:
+            document = json.loads(Path(kube.kubeconfig()).read_text())
+            cluster: dict[str, Any] = document["clusters"][0]["cluster"]
+            cluster |= {"server": "https://kube.example:6443", "tls-server-name": "127.0.0.1"}
+            path = tmp_path / "kubeconfig"
+            path.write_text(json.dumps(document))
+            made.overrides["kubernetes"] = {"kubeconfig": str(path)}
+            kube.create_pod(made.namespace, "web-0", made.nodename)
+            yield made
+        finally:
+            relay.cut()
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["one-shot", "served"])
+def test_calls_go_through_the_callers_proxy(
+    served: bool, node: KubeNode, proxy: ConnectProxy, pod_ns: Namespace
+) -> None:
+    with node.server() if served else nullcontext():
+        node.environ["https_proxy"] = proxy.url
+        added = node.pod_call("ADD", "web-0", C1, pod_ns.path)
+        assert added.ok, added.document
+        assert set(proxy.asked) == {"kube.example:6443"}
+        assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    assert node.leftovers() == {}
+
+
+def test_what_no_proxy_names_is_not_asked_of_the_proxy(node: KubeNode, proxy: ConnectProxy, pod_ns: Namespace) -> None:
+    node.environ |= {"HTTPS_PROXY": proxy.url, "NO_PROXY": ".other, kube.example"}
+    failed = node.pod_call("ADD", "web-0", C1, pod_ns.path, uid="")
+    assert not failed.ok and "kube.example" in failed.document["msg"], failed.document
+    assert proxy.asked == []
