@@ -41,8 +41,15 @@ def exported(document: Document) -> dict[str, Any]:
     return {**document, "metadata": metadata}
 
 
+class _Plain(yaml.CSafeDumper):
+    """Values that occur twice are written twice: not everything that reads manifests knows anchors."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
 def render_yaml(value: Any) -> str:
-    return yaml.dump(value, Dumper=yaml.CSafeDumper, default_flow_style=False, sort_keys=True, allow_unicode=True)
+    return yaml.dump(value, Dumper=_Plain, default_flow_style=False, sort_keys=True, allow_unicode=True)
 
 
 def render_json(value: Any) -> str:

@@ -24,6 +24,7 @@ _PREFIX = "projectcalico.org/"
 LABELS, ANNOTATIONS = _PREFIX + "labels", _PREFIX + "annotations"
 KUBE_LABELS = _PREFIX + "kube-labels"
 INTERFACES = _PREFIX + "Interfaces"
+_WITH_PREFIX = ("IPv4Address", "IPv6Address")
 _ADDRESS_TYPES = ("InternalIP", "ExternalIP")
 
 
@@ -193,8 +194,19 @@ def node_annotations(document: JSON, old: JSON) -> dict[str, str]:
         value: Any = document
         for step in path:
             value = value.get(step) or {}
-        _set(out, _PREFIX + annotation, str(value) if value != {} else "")
+        text = str(value) if value != {} else ""
+        _set(out, _PREFIX + annotation, _with_prefix(text) if annotation in _WITH_PREFIX else text)
     return out
+
+
+def _with_prefix(text: str) -> str:
+    """A node's own address as the annotations carry it; whoever gives none means the whole address."""
+    if not text or "/" in text:
+        return text
+    try:
+        return str(ip_interface(text))
+    except ValueError:
+        return text
 
 
 def _set(annotations: dict[str, str], name: str, value: str) -> None:

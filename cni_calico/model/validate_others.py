@@ -37,6 +37,8 @@ def check_host_endpoint(report: Report, spec: Spec) -> None:
         if not report.string(f"{at}.name", port.get("name")):
             report.wrong(f"{at}.name", port.get("name"), "must be given")
         report.number(f"{at}.port", port.get("port", 0), 1, 65535)
+        if port.get("protocol") is None:
+            report.wrong(f"{at}.protocol", None, "must be given")
 
 
 def check_node_status(report: Report, spec: Spec) -> None:

@@ -1,4 +1,7 @@
-"""Every kind of resource through every command of calicoctl that takes one, on the stores that keep all of them."""
+"""Every kind of resource through every command of calicoctl that takes one.
+
+On Kubernetes some are views of objects that are Kubernetes' own: what calicoctl may do to those is said for each.
+"""
 
 import json
 
@@ -8,9 +11,11 @@ import yaml
 from cni_calico.ctl.columns import COLUMNS
 from cni_calico.model.keys import NAMESPACED_KINDS
 from tests.contract.test_calicoctl import calicoctl  # noqa: F401 - a fixture
+from tests.e2e.kube import shared_cluster
 from tests.unit.model.test_validate import GOOD, NAMES
 
-pytestmark = pytest.mark.parametrize("backend", ["etcd", "local"], indirect=True)
+on_kubernetes = pytest.mark.parametrize("backend", ["kubernetes"], indirect=True)
+VIEWS = {"Node", "Profile", "WorkloadEndpoint"}
 
 # kind -> (a wrong field, its value, what is said of it)
 WRONG = {
@@ -43,7 +48,14 @@ def document(kind):
     return {"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": metadata, "spec": GOOD[kind]}
 
 
-@pytest.mark.parametrize("kind", sorted(GOOD))
+@pytest.mark.parametrize(
+    ("backend", "kind"),
+    [
+        *((backend, kind) for backend in ("etcd", "local") for kind in sorted(GOOD)),
+        *(("kubernetes", kind) for kind in sorted(GOOD.keys() - VIEWS)),
+    ],
+    indirect=["backend"],
+)
 def test_kind(calicoctl, kind):  # noqa: F811
     wanted = document(kind)
     name, text = wanted["metadata"]["name"], json.dumps(wanted)
@@ -99,3 +111,79 @@ def test_kind(calicoctl, kind):  # noqa: F811
     calicoctl("delete", *where)
     assert "resource does not exist" in calicoctl("delete", *where, code=1)
     calicoctl("delete", *where, "--skip-not-exists")
+
+
+# -- on Kubernetes ----------------------------------------------------------------------------------------------------
+
+
+def as_files(calicoctl, wanted, commands, *, said=""):  # noqa: F811
+    """Through commands that take a file; ``said``: they are all refused with that."""
+    for command in commands:
+        answer = calicoctl(*command.split(), "-f", "-", stdin=json.dumps(wanted), code=1 if said else 0)
+        assert said in answer, command
+
+
+def assert_shown(calicoctl, kind, *where):  # noqa: F811
+    for output in ("ps", "wide"):
+        assert len(calicoctl("get", *where, "-o", output).splitlines()) >= 2
+    for heading in COLUMNS[kind]:
+        assert calicoctl("get", *where, "-o", f"custom-columns={heading}").split()[0] == heading
+    text = calicoctl("get", *where, "-o", "yaml")
+    assert "&id" not in text  # not everything that reads it knows anchors
+    read = json.loads(calicoctl("get", *where, "-o", "json"))
+    assert yaml.safe_load(text) == read
+    return read
+
+
+@on_kubernetes
+def test_a_node_is_the_kubernetes_node(calicoctl):  # noqa: F811
+    wanted, where = document("Node"), ["node", "x"]
+    assert "resource does not exist" in calicoctl("get", *where, code=1)
+    as_files(calicoctl, wanted, ["create", "apply"], said="there is no Kubernetes node of that name")
+    as_files(calicoctl, wanted, ["replace"], said="resource does not exist")
+    shared_cluster().create_node("x")
+
+    as_files(calicoctl, wanted, ["create"], said="resource already exists")
+    as_files(calicoctl, wanted, ["create --skip-exists", "apply", "replace"])
+    read = assert_shown(calicoctl, "Node", *where)
+    bgp = {**wanted["spec"]["bgp"], "ipv6Address": "fd00::1/128"}
+    assert {**read["spec"], "addresses": None} == {**wanted["spec"], "bgp": bgp, "addresses": None}
+    calicoctl("patch", *where, "-p", '{"metadata": {"labels": {"by": "patch"}}}')
+    calicoctl("label", *where, "by=label", "--overwrite")
+    read = json.loads(calicoctl("get", *where, "-o", "json"))
+    assert (read["metadata"]["labels"], read["spec"]["bgp"]) == ({"by": "label"}, bgp)
+    calicoctl("label", *where, "by", "--remove")
+    assert WRONG["Node"][2] in calicoctl("patch", *where, "-p", '{"spec": {"bgp": {"asNumber": -1}}}', code=1)
+    assert "it is the Kubernetes node itself" in calicoctl("delete", *where, code=1)
+    assert not json.loads(calicoctl("get", *where, "-o", "json"))["metadata"].get("labels")
+
+
+@on_kubernetes
+def test_profiles_follow_from_namespaces(calicoctl):  # noqa: F811
+    where, refused = ["profile", "kns.space"], "in the Kubernetes datastore profiles are derived"
+    as_files(calicoctl, document("Profile"), ["create", "create --skip-exists", "apply"], said=refused)
+    as_files(calicoctl, document("Profile"), ["replace"], said="resource does not exist")
+    read = assert_shown(calicoctl, "Profile", *where)
+    assert read["spec"]["labelsToApply"]["pcns.projectcalico.org/name"] == "space"
+    assert refused in calicoctl("patch", *where, "-p", '{"metadata": {"labels": {"by": "patch"}}}', code=1)
+    assert refused in calicoctl("label", *where, "by=label", code=1)
+    assert refused in calicoctl("delete", *where, code=1)
+    assert json.loads(calicoctl("get", *where, "-o", "json")) == read
+
+
+@on_kubernetes
+def test_an_endpoint_is_its_pods(calicoctl):  # noqa: F811
+    wanted = document("WorkloadEndpoint")
+    as_files(calicoctl, wanted, ["create", "apply"], said="in the Kubernetes datastore an endpoint is a pod's")
+    shared_cluster().create_pod("space", "c", "n")
+    where = ["workloadendpoint", "n-k8s-c-eth0", "-n", "space"]
+    wanted["metadata"]["name"] = where[1]
+    wanted["spec"] = {**wanted["spec"], "orchestrator": "k8s", "pod": "c"}
+
+    as_files(calicoctl, wanted, ["create"], said="resource already exists")
+    as_files(calicoctl, wanted, ["create --skip-exists", "apply", "replace"])
+    read = assert_shown(calicoctl, "WorkloadEndpoint", *where)
+    assert (read["spec"]["containerID"], read["spec"]["ipNetworks"]) == ("c", ["10.0.0.1/32", "fd00::1/128"])
+    calicoctl("delete", *where)
+    left = json.loads(calicoctl("get", *where, "-o", "json"))["spec"]  # the pod is there, it has no addresses any more
+    assert "ipNetworks" not in left and left["pod"] == "c"

@@ -192,6 +192,15 @@ class TestNodes:
         bad, good = self.node({"projectcalico.org/" + name: value}), self.node()
         assert crd_nodes.read_node(bad)[1] == crd_nodes.read_node(good)[1]
 
+    def test_an_own_address_is_written_with_its_prefix(self):
+        bgp = {"ipv4Address": "10.0.0.1", "ipv6Address": "fd00::1", "ipv4IPIPTunnelAddr": "10.1.1.1"}
+        written = crd_nodes.node_annotations({"spec": {"bgp": bgp}}, {})
+        assert written == {
+            "projectcalico.org/IPv4Address": "10.0.0.1/32",
+            "projectcalico.org/IPv6Address": "fd00::1/128",
+            "projectcalico.org/IPv4IPIPTunnelAddr": "10.1.1.1",
+        }
+
     def test_host_local_pod_cidr_gives_the_tunnel_address(self):
         obj = self.node(spec={"podCIDR": "10.244.1.0/24"})
         assert crd_nodes.read_node(obj, use_pod_cidr=True)[1]["spec"]["bgp"] == {"ipv4IPIPTunnelAddr": "10.244.1.1"}

@@ -103,7 +103,7 @@ GOOD = {
         "node": "n",
         "interfaceName": "*",
         "expectedIPs": ["10.0.0.1"],
-        "ports": [{"name": "a", "port": 1}],
+        "ports": [{"name": "a", "port": 1, "protocol": "TCP"}],
     },
     "CalicoNodeStatus": {"node": "n", "classes": ["Agent", "BGP", "Routes"], "updatePeriodSeconds": 10},
     "KubeControllersConfiguration": {
@@ -246,7 +246,8 @@ def test_everything_that_upstream_stored_is_valid():
         ("HostEndpoint", {"interfaceName": "", "expectedIPs": []}, "either it or expectedIPs must be given"),
         ("HostEndpoint", {"interfaceName": "a/b"}, "is not a valid interface name"),
         ("HostEndpoint", {"expectedIPs": ["10.0.0.1/8"]}, 'HostEndpoint.spec.expectedIPs[0] = "10.0.0.1/8"'),
-        ("HostEndpoint", {"ports": [{"port": 1}]}, "HostEndpoint.spec.ports[0].name = null"),
+        ("HostEndpoint", {"ports": [{"port": 1, "protocol": "UDP"}]}, "HostEndpoint.spec.ports[0].name = null"),
+        ("HostEndpoint", {"ports": [{"name": "a", "port": 1}]}, "HostEndpoint.spec.ports[0].protocol = null"),
         ("CalicoNodeStatus", {"classes": ["All"]}, 'CalicoNodeStatus.spec.classes[0] = "All"'),
         ("CalicoNodeStatus", {"updatePeriodSeconds": 86401}, "from 0 to 86400"),
         ("KubeControllersConfiguration", {"logSeverityScreen": "Loud"}, 'spec.logSeverityScreen = "Loud"'),
