@@ -67,6 +67,19 @@ CASES = {
     ),
     "an unknown pool": Case({"ipv4pools": ["nowhere"]}, refused='error parsing pool "nowhere"', code=112),
     "an unknown CIDR": Case({"ipv4pools": ["10.99.0.0/16"]}, refused="(10.99.0.0/16) does not exist, or", code=112),
+    "an IPv6 pool by name": Case({"ipv6pools": ["side6"]}, conf={"ipam": V6}, given=("fd00:70:",)),
+    "the pod's IPv6 pools, by CIDR, over the namespace's": Case(
+        {"ipv6pools": ["fd00:70::/112"]}, {"ipv6pools": ["pool6"]}, conf={"ipam": V6}, given=("fd00:70:",)
+    ),
+    "the namespace's IPv6 pools, beside the pod's IPv4 ones": Case(
+        {"ipv4pools": ["side4"]}, {"ipv6pools": ["side6"]}, conf={"ipam": DUAL}, given=("10.70.", "fd00:70:")
+    ),
+    "a malformed namespace's IPv6 pools": Case(
+        above={"ipv6pools": '["side6"'}, conf={"ipam": V6}, refused="ipv6pools of namespace", code=108
+    ),
+    "an unknown IPv6 CIDR": Case(
+        {"ipv6pools": ["fd00:99::/112"]}, conf={"ipam": V6}, refused="(fd00:99::/112) does not exist, or", code=112
+    ),
     "a pool of the other family": Case({"ipv4pools": ["fd00:65::/112"]}, refused="expected IPv4 pools", code=108),
     # addresses
     "an address": Case({"ipAddrs": ["10.65.9.9"]}, given=("10.65.9.9/32",)),
@@ -126,10 +139,12 @@ def annotations(ask: dict[str, Any]) -> dict[str, str]:
     return {POD_PREFIX + name: value if isinstance(value, str) else json.dumps(value) for name, value in ask.items()}
 
 
+@pytest.mark.slow_on("an IPv6 pool by name", "an unknown IPv6 CIDR")  # as IPv4's
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_pod_asks_for(name: str, asked: KubeNode, pod_ns: Namespace) -> None:
     case = CASES[name]
     asked.apply("IPPool", "side4", {"cidr": "10.70.0.0/24", "blockSize": 28, "nodeSelector": "!all()"})
+    asked.apply("IPPool", "side6", {"cidr": "fd00:70::/112", "blockSize": 124, "nodeSelector": "!all()"})
     if case.above:
         asked.namespace = "asking-" + str(list(CASES).index(name))
         asked.kube.ensure_namespace(asked.namespace, annotations=annotations(case.above))
