@@ -19,7 +19,7 @@ from cni_calico.model.settings import DatastoreConfig
 from tests.conftest import ROOT
 from tests.e2e.calls import Node, Reply, addresses
 from tests.e2e.kube import CNI_USER, Cluster
-from tests.e2e.test_bundle_install import renamed
+from tests.e2e.test_bundle_install import OLD_ROOT, OldHost, renamed
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace
 
@@ -189,6 +189,33 @@ def test_another_directory_than_the_host_says_uses_the_hosts_c_library(host: Hos
     assert done.returncode == 0, done.stderr
     assert "is not known: the executables will use the host's C library" in done.stderr
     assert subprocess.run([real / "calico", "-v"], capture_output=True).returncode == 0
+
+
+@pytest.mark.netns
+def test_a_host_with_an_older_c_library(host: Host, tmp_path: Path) -> None:
+    """The container's libraries are newer; what it puts on the host starts there, also after an upgrade."""
+    old = OldHost(tmp_path / "old")
+    old.root.mkdir()
+    subprocess.run(["tar", "-C", old.root, "-xzf", OLD_ROOT], check=True)
+    mounts = []
+    for own, mounted in (("opt/cni/bin", host.bin), ("etc/cni/net.d", host.net)):
+        (old.root / own).mkdir(parents=True)
+        mounts.append(f"mount --bind {old.root / own} {mounted}")
+    environ = {"PATH": os.environ["PATH"], **host.environ, "CNI_BIN_DIR": "/opt/cni/bin"}
+    images = (renamed(host.image, tmp_path / "former", "ffffffff"), host.image)
+    for script in ("install-bundle.sh", "install-cni.sh", "10-calico.conflist.template"):
+        shutil.copy2(host.image / script, images[0])
+    for image in images:
+        script = " && ".join((*mounts, f"exec {image}/install-cni.sh"))
+        done = subprocess.run(["unshare", "-m", "sh", "-c", script], env=environ, capture_output=True, text=True)
+        assert done.returncode == 0 and "host's C library" not in done.stderr, done.stderr
+        for name in ("calico", "calico-ipam"):
+            answer = old.run(f"/opt/cni/bin/{name}")
+            assert (answer.returncode, answer.stderr) == (0, "") and '"1.1.0"' in answer.stdout
+    assert "2.31" in old.run("ldd", "--version").stdout
+    tested = old.test_datastore(datastore_type="local", datastore_path="/var/lib/datastore.db")
+    assert (tested.returncode, tested.stderr) == (0, "")
+    assert (old.root / "etc/cni/net.d/10-calico.conflist").exists()
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
