@@ -16,6 +16,7 @@ import yaml
 
 from cni_calico import names
 from cni_calico.deadline import Deadline
+from cni_calico.errors import DatastoreError
 from cni_calico.ipam.allocator import Allocator, AssignRequest
 from cni_calico.model.settings import DatastoreConfig
 from tests.conftest import LAB_CACHE, ROOT
@@ -155,7 +156,9 @@ def used(kube: Cluster, user: str, since: int) -> tuple[set[tuple[str, str]], li
     requests, refused = set(), []
     for event in kube.audited(since):
         if event["user"]["username"] == user:
-            reference = event["objectRef"]
+            reference = event.get("objectRef")
+            if reference is None:  # which APIs there are: every user may ask
+                continue
             resource = "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
             requests.add((event["verb"], resource))
             if event.get("responseStatus", {}).get("code") == 403:
@@ -317,6 +320,47 @@ NETWORK_POLICY = {
 }
 
 
+ADMIN_POLICIES = "policy.networking.k8s.io"
+ADMIN_KINDS = ("AdminNetworkPolicy", "BaselineAdminNetworkPolicy", "ClusterNetworkPolicy")
+
+
+@contextmanager
+def cluster_wide_policies(kube: Cluster) -> Iterator[None]:
+    """The API of cluster-wide policies, each kind with one object of any content."""
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    anything = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": "v1alpha1", "served": True, "storage": True, "schema": anything}
+    plurals = {kind: kind.lower().removesuffix("y") + "ies" for kind in ADMIN_KINDS}
+    try:
+        for kind, plural in plurals.items():
+            names = {"plural": plural, "singular": kind.lower(), "kind": kind}
+            metadata = {
+                "name": f"{plural}.{ADMIN_POLICIES}",
+                "annotations": {"api-approved.kubernetes.io": "unapproved, a test"},
+            }
+            spec = {"group": ADMIN_POLICIES, "scope": "Cluster", "names": names, "versions": [version]}
+            document = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+            kube.ensure(crds, {**document, "metadata": metadata, "spec": spec})
+        for kind, plural in plurals.items():
+            api = f"/apis/{ADMIN_POLICIES}/v1alpha1"
+            made = {"apiVersion": f"{ADMIN_POLICIES}/v1alpha1", "kind": kind, "metadata": {"name": "default"}}
+            until(lambda plural=plural, api=api: is_served(kube, api, plural), f"{plural} are served", 30)
+            kube.ensure(f"{api}/{plural}", made)
+        yield
+    finally:
+        for plural in plurals.values():
+            kube.request("DELETE", f"{crds}/{plural}.{ADMIN_POLICIES}")
+
+
+def is_served(kube: Cluster, api: str, plural: str) -> bool:
+    try:
+        listed = kube.request("GET", api)
+        kube.request("GET", f"{api}/{plural}")
+    except DatastoreError:
+        return False
+    return plural in {resource["name"] for resource in listed["resources"]}
+
+
 def agent_environ(kube: Cluster, root: Path) -> dict[str, str]:
     return {
         **os.environ,
@@ -359,7 +403,7 @@ def test_the_agent_is_refused_nothing(agent_rights: Cluster, host_ns: Namespace,
     def run(flag: str) -> None:
         run_agent(host_ns, environ, flag)
 
-    with kube_node(kube, host_ns, tmp_path) as node:
+    with kube_node(kube, host_ns, tmp_path) as node, cluster_wide_policies(kube):
         for name in ("pool4", "pool6"):
             kube.request("DELETE", f"/apis/crd.projectcalico.org/v1/ippools/{name}")
         since = len(kube.audited())
@@ -372,7 +416,7 @@ def test_the_agent_is_refused_nothing(agent_rights: Cluster, host_ns: Namespace,
                 kinds = ("pods", "nodes", "ippools", "ipamblocks", "networkpolicies", "caliconodestatuses")
                 watched = {("watch", name) for name in kinds}
                 until(lambda: watched <= used(kube, NODE_USER, since)[0], "the agent's watches", 30)
-                until(lambda: reported_policies(tmp_path) == 1, "the policy that nobody enforces is told", 30)
+                until(lambda: reported_policies(tmp_path) == 4, "the policies that nobody enforces are told", 30)
             finally:
                 agent.terminate()
         run("-shutdown")
@@ -436,7 +480,7 @@ def test_the_agents_role_grants_what_it_uses_and_nothing_else(
     del environ["CALICO_IPV4POOL_CIDR"]  # then kubeadm's ConfigMap is asked
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "calico-cni-plugin"}}
     kube.ensure("/api/v1/namespaces/kube-system/serviceaccounts", account)
-    with kube_node(kube, host_ns, tmp_path) as node:
+    with kube_node(kube, host_ns, tmp_path) as node, cluster_wide_policies(kube):
         owe_a_del(node, pod_ns)
         lose_an_address(kube, "gone", "pod-of-gone")
         lose_an_address(kube, node.nodename, "pod-that-is-gone")
@@ -484,7 +528,7 @@ def test_beside_etcd_the_agents_role_is_smaller(
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "calico-cni-plugin"}}
     kube.ensure("/api/v1/namespaces/kube-system/serviceaccounts", account)
     config = DatastoreConfig("etcdv3", etcd_endpoints=("http://127.0.0.1:2379",))
-    with etcd_in(host_ns, tmp_path), kube_node(kube, host_ns, tmp_path, config) as node:
+    with etcd_in(host_ns, tmp_path), kube_node(kube, host_ns, tmp_path, config) as node, cluster_wide_policies(kube):
         kube.create_pod(node.namespace, "lost", node.nodename)
         assert node.pod_call("ADD", "lost", "10" * 32, pod_ns.path).ok
         kube.delete_pod(kube.read_pod(node.namespace, "lost"))

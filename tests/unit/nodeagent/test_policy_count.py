@@ -1,4 +1,4 @@
-"""NetworkPolicies of Kubernetes are counted, not read."""
+"""Policies of Kubernetes' own are counted, not read."""
 
 import threading
 from dataclasses import replace
@@ -44,13 +44,62 @@ def test_a_count_that_fails_is_told_once_and_the_next_one_counts(monkeypatch):
     monkeypatch.setattr(policy_count, "Keeper", partial(Keeper, _retry_s=0.01))
     counted, stopping = [], threading.Event()
     three = {"metadata": {"remainingItemCount": 2}, "items": [{}]}
-    with scripted(FORBIDDEN, FORBIDDEN, always=(200, three)) as server:
+    with scripted(FORBIDDEN, FORBIDDEN, (200, three), always=(404, {})) as server:
         told = replace(context(), kubernetes=ApiNode(api_of(server), "n1"))
         policy_count.start_counting(told, counted.append, stopping)
         until(lambda: counted, "a count", 20)
         stopping.set()
     assert counted[0] == 3
     assert len([text for text in told.log.texts if "networkpolicies is forbidden" in text]) == 1
+
+
+GROUP = "policy.networking.k8s.io"
+VERSIONS = {"versions": [{"groupVersion": f"{GROUP}/v1alpha2"}, {"groupVersion": f"{GROUP}/v1alpha1"}]}
+
+
+def counted_of(*steps, first=1):
+    one = {"metadata": {"remainingItemCount": first - 1}, "items": [{}]}
+    with scripted((200, one), *steps) as server:
+        count = policy_count.PolicyCount(api_of(server))
+        count.refresh(Deadline.after(5))
+        return count.total, [path for _, path, _, _ in server.requests[1:]]
+
+
+def test_where_there_are_no_cluster_wide_ones_that_is_all():
+    assert counted_of((404, {"message": "404 page not found"}), first=3) == (3, [f"/apis/{GROUP}"])
+
+
+def test_each_cluster_wide_kind_counts_in_one_version():
+    new = {"resources": [{"name": "clusternetworkpolicies"}, {"name": "clusternetworkpolicies/status"}]}
+    names = ("adminnetworkpolicies", "baselineadminnetworkpolicies", "clusternetworkpolicies", "others")
+    old = {"resources": [{"name": name} for name in names]}
+    two, none = {"metadata": {"remainingItemCount": 1}, "items": [{}]}, {"metadata": {}, "items": []}
+    total, paths = counted_of((200, VERSIONS), (200, new), (200, two), (200, old), (200, two), (200, none))
+    assert total == 1 + 2 + 2
+    assert paths == [
+        f"/apis/{GROUP}",
+        f"/apis/{GROUP}/v1alpha2",
+        f"/apis/{GROUP}/v1alpha2/clusternetworkpolicies?limit=1",
+        f"/apis/{GROUP}/v1alpha1",
+        f"/apis/{GROUP}/v1alpha1/adminnetworkpolicies?limit=1",
+        f"/apis/{GROUP}/v1alpha1/baselineadminnetworkpolicies?limit=1",
+    ]
+
+
+def test_those_in_namespaces_are_told_where_the_others_may_not_be_counted():
+    told, counted, stopping = replace(context(), kubernetes=None), [], threading.Event()
+    one = {"metadata": {}, "items": [{}]}
+    forbidden = (403, {"message": "adminnetworkpolicies is forbidden"})
+    listed = {"resources": [{"name": "adminnetworkpolicies"}]}
+    versions = {"versions": VERSIONS["versions"][1:]}
+    with scripted((200, one), (200, versions), (200, listed), forbidden) as server:
+        told = replace(told, kubernetes=ApiNode(api_of(server), "n1"))
+        policy_count.start_counting(told, counted.append, stopping)
+        until(lambda: counted, "a count", 20)
+        until(lambda: told.log.texts, "what is wrong is told", 20)
+        stopping.set()
+    assert counted == [1]
+    assert "adminnetworkpolicies is forbidden" in told.log.texts[0]
 
 
 def test_without_kubernetes_nothing_is_counted():
