@@ -88,7 +88,8 @@ class Driver:
         )
         self.lines: list[dict[str, Any]] = []
         self._incoming: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -124,6 +125,7 @@ class Driver:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
+        self._reader.join()
         assert self.process.stdout is not None
         self.process.stdout.close()
 
