@@ -99,7 +99,8 @@ class Allocator:
         try:
             release.release_handle(again, handle_id, self.clock(), frozenset(held))
         except CalicoError as e:
-            error.details += f"; what was taken under handle {handle_id} is still there: {e.message}"
+            text = f"what was taken under handle {handle_id} may still be there: {e.message}"
+            error.details = f"{error.details}; {text}" if error.details else text
 
     # -- what is held -------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The call's own deadline and a little more: the server answers in time or is stuck. CALICO_CNI_PATIENCE_S changes it.
-PATIENCE_S = 65.0
+# The call's own deadline (60 s) and three steps of undoing (5 s each): the server answers in that time or is stuck.
+# CALICO_CNI_PATIENCE_S changes it.
+PATIENCE_S = 75.0
 CONNECT_S = 2.0
 
 VARIABLES = (

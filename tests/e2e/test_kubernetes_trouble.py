@@ -6,6 +6,7 @@ A front on loopback spoils chosen requests; the rest reaches the API server, so 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -238,6 +239,9 @@ def test_an_overloaded_server_is_waited_for(node: KubeNode, front: Front, pod_ns
     assert node.leftovers() == {}
 
 
+# what was being read or written, by its name
+SOME_OBJECT = r"cannot (read|write|create|list|update|delete|annotate|release) \S+ ?\S*(:| of | in )"
+
 # -- slowness ---------------------------------------------------------------------------------------------------------
 
 
@@ -251,17 +255,24 @@ def test_slow_answers_do_not_fail_an_add(node: KubeNode, front: Front, pod_ns: N
 
 @pytest.mark.slow
 def test_answers_after_ten_seconds(node: KubeNode, front: Front, pod_ns: Namespace) -> None:
+    """An ADD has 60 s, and some for undoing: well below the two minutes and more that kubelet and containerd wait.
+
+    Six answers are not enough for one that knows nothing: it fails, and says in the middle of what.
+    """
     node.timeout_s = 120
     front.rule = lambda method, path: None if "watch=1" in path else 10
     started = time.monotonic()
     first = add(node, pod_ns)
     assert time.monotonic() - started < 80
-    if not first.ok:
-        assert first.document["code"] in (11, 101) and "cannot " in first.document["msg"], first.document
+    assert not first.ok and first.document["code"] in (11, 101), first.document
+    assert re.match(SOME_OBJECT, first.document["msg"]), first.document
+    assert first.document["details"][0].isalpha(), first.document
+    assert pod_ns.link("eth0") is None
+    owed = len(node.intents())
     started = time.monotonic()
     deleted = node.pod_call("DEL", "web-0", C1, pod_ns.path)
     assert deleted.ok and time.monotonic() - started < 20, deleted.document
-    assert len(node.intents()) == 1 and pod_ns.link("eth0") is None
+    assert len(node.intents()) == 1 >= owed
     ends_clean(node, front, pod_ns)
 
 
