@@ -268,7 +268,16 @@ FELIX = fields(
     healthPort=PORT,
     prometheusMetricsPort=PORT,
 )
-KUBE_CONTROLLERS = ANY_OBJECT
+# the janitor reads how long it waits; what it could not read it would take as not set
+KUBE_CONTROLLERS = fields(
+    controllers=fields(
+        node=nullable(
+            fields(
+                leakGracePeriod=nullable(text(longest=64, pattern=r"^(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h))+)?$"))
+            )
+        )
+    )
+)
 
 
 class Kind:

@@ -15,6 +15,7 @@ from cni_calico.errors import RecordRefused
 from cni_calico.model.keys import HandleKey, HandleList
 from manifests import schemas
 from tests.e2e.kube import Cluster
+from tests.e2e.kube_fixtures import NAMESPACE
 
 pytestmark = pytest.mark.kubernetes
 
@@ -43,7 +44,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "globalnetworkpolicies": {"order": 10.5, "types": ["Ingress"], "ingress": [{"action": "Deny"}]},
     "globalnetworksets": {"nets": ["10.0.0.0/8", "192.0.2.1"]},
     "hostendpoints": {"node": "n1", "expectedIPs": ["192.0.2.1"]},
-    "kubecontrollersconfigurations": {"controllers": {"node": {"leakGracePeriod": "15m"}}},
+    "kubecontrollersconfigurations": {
+        "controllers": {"node": {"leakGracePeriod": "1h15m0.5s", "syncLabels": "Enabled"}, "policy": {}},
+        "healthChecks": "Enabled",
+    },
+    "networkpolicies": {"order": None, "selector": "all()", "types": ["Egress"], "egress": [{"action": "Log"}]},
+    "networksets": {"nets": ["fd00::/64", "2001:db8::1"]},
     "tiers": {"order": None, "defaultAction": "Pass"},
     "caliconodestatuses": {"node": "n1", "classes": ["BGP"], "updatePeriodSeconds": 10},
 }
@@ -90,6 +96,14 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("globalnetworkpolicies", {"types": ["Sideways"]}),
     ("globalnetworkpolicies", {"ingress": [{"action": "Drop"}]}),
     ("globalnetworksets", {"nets": ["ten"]}),
+    ("networkpolicies", {"types": ["egress"]}),
+    ("networkpolicies", {"order": "first"}),
+    ("networkpolicies", {"egress": [{"action": "Accept"}]}),
+    ("networksets", {"nets": ["fd00::/129"]}),
+    ("networksets", {"nets": "fd00::/64"}),
+    ("kubecontrollersconfigurations", {"controllers": {"node": {"leakGracePeriod": 15}}}),
+    ("kubecontrollersconfigurations", {"controllers": {"node": {"leakGracePeriod": "15 minutes"}}}),
+    ("kubecontrollersconfigurations", {"controllers": "node"}),
     ("hostendpoints", {"expectedIPs": ["192.0.2.1/24"]}),
     ("tiers", {"defaultAction": "Allow"}),
     ("caliconodestatuses", {"classes": ["Weather"]}),
@@ -106,45 +120,53 @@ FIXED = [
 ]
 
 
+def kind_of(plural: str) -> schemas.Kind:
+    [kind] = [kind for kind in schemas.KINDS if kind.plural == plural]
+    return kind
+
+
+def path_of(plural: str) -> str:
+    return f"{CRD_ROOT}/namespaces/{NAMESPACE}/{plural}" if kind_of(plural).namespaced else f"{CRD_ROOT}/{plural}"
+
+
 def resource(plural: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
     """A good record with fields changed, None takes one away."""
-    [kind] = [kind.kind for kind in schemas.KINDS if kind.plural == plural]
+    kind = kind_of(plural)
     spec = {**copy.deepcopy(GOOD[plural]), **(changes or {})}
     for name, value in (changes or {}).items():
         if value is None:
             del spec[name]
-    return {"apiVersion": "crd.projectcalico.org/v1", "kind": kind, "metadata": {"name": "one"}, "spec": spec}
+    metadata = {"name": "one", **({"namespace": NAMESPACE} if kind.namespaced else {})}
+    return {"apiVersion": "crd.projectcalico.org/v1", "kind": kind.kind, "metadata": metadata, "spec": spec}
 
 
 def test_every_kind_is_in_the_table() -> None:
-    namespaced = {kind.plural for kind in schemas.KINDS if kind.namespaced}
-    assert set(GOOD) | namespaced == {kind.plural for kind in schemas.KINDS}
-    assert {plural for plural, _ in BAD} | {"kubecontrollersconfigurations"} == set(GOOD)
+    assert set(GOOD) == {plural for plural, _ in BAD} == {kind.plural for kind in schemas.KINDS}
 
 
 @pytest.mark.parametrize("plural", sorted(GOOD))
 def test_good_records_are_taken_as_they_are(plural: str, kube: Cluster) -> None:
-    made = kube.request("POST", f"{CRD_ROOT}/{plural}", resource(plural))
+    made = kube.request("POST", path_of(plural), resource(plural))
     stored = {name: value for name, value in GOOD[plural].items() if value is not None}
     assert {name: value for name, value in made["spec"].items() if value is not None} == stored
     made["spec"]["aFieldOfANewerRelease"] = {"kept": [1]}
-    again = kube.request("PUT", f"{CRD_ROOT}/{plural}/one", made)
+    again = kube.request("PUT", f"{path_of(plural)}/one", made)
     assert again["spec"]["aFieldOfANewerRelease"] == {"kept": [1]}
 
 
 @pytest.mark.parametrize(("plural", "changes"), BAD, ids=lambda value: value if isinstance(value, str) else str(value))
 def test_bad_ones_are_refused_by_name(plural: str, changes: dict[str, Any], kube: Cluster) -> None:
     with pytest.raises(RecordRefused, match=r"spec") as caught:
-        kube.request("POST", f"{CRD_ROOT}/{plural}", resource(plural, changes))
+        kube.request("POST", path_of(plural), resource(plural, changes))
     assert '"one" is invalid' in str(caught.value)
 
 
 @pytest.mark.parametrize(("plural", "changes"), FIXED, ids=str)
 def test_what_identifies_a_record_stays(plural: str, changes: dict[str, Any], kube: Cluster) -> None:
-    made = kube.request("POST", f"{CRD_ROOT}/{plural}", resource(plural))
+    made = kube.request("POST", path_of(plural), resource(plural))
     changed = {**resource(plural, changes), "metadata": made["metadata"]}
     with pytest.raises(RecordRefused, match=r"cannot be changed"):
-        kube.request("PUT", f"{CRD_ROOT}/{plural}/one", changed)
+        kube.request("PUT", f"{path_of(plural)}/one", changed)
 
 
 def test_long_lists_come_in_pages(
