@@ -229,12 +229,23 @@ def test_mac_floating_addresses_and_source_prefixes(node: KubeNode, pod_ns: Name
     }
     pod(node, ask=ask)
     assert "not enabled: floating_ips" in node.pod_call("ADD", "web-0", C1, pod_ns.path).document["msg"]
-    reply = node.pod_call("ADD", "web-0", C1, pod_ns.path, feature_control={"floating_ips": True})
+    features = {"feature_control": {"floating_ips": True}}
+    reply = node.pod_call("ADD", "web-0", C1, pod_ns.path, **features)
     [address] = ips(reply)
     assert reply.document["interfaces"][1]["mac"] == "1e:2f:3a:4b:5c:6d" == pod_ns.link("eth0")["address"]
     spec = endpoint(node)["spec"]
     assert spec["ipNATs"] == [{"internalIP": address.removesuffix("/32"), "externalIP": "1.2.3.4"}]
     assert spec["allowSpoofedSourcePrefixes"] == ["8.8.8.8/32"]
+    # with both families each has its own, not just the one that the pod got an address of
+    assert node.pod_call("DEL", "web-0", C1, pod_ns.path, **features).ok
+    dual = {"ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}, **features}
+    inside = [address.partition("/")[0] for address in ips(node.pod_call("ADD", "web-0", C1, pod_ns.path, **dual))]
+    assert endpoint(node)["spec"]["ipNATs"] == [
+        {"internalIP": internal, "externalIP": external}
+        for internal, external in zip(inside, ("1.2.3.4", "fd00::9"), strict=True)
+    ]
+    assert node.pod_call("DEL", "web-0", C1, pod_ns.path, **dual).ok
+    assert node.leftovers() == {}
 
 
 MALFORMED = {
@@ -280,6 +291,39 @@ def test_host_local_takes_the_nodes_pod_cidr(node: KubeNode, pod_ns: Namespace, 
     assert len(leases) == 2
     assert node.pod_call("DEL", "web-0", C1, pod_ns.path, ipam=ipam).ok
     assert not [p for p in (tmp_path / "leases").rglob("*") if p.name in leases]
+    assert node.leftovers() == {}
+
+
+@pytest.mark.cnitool
+def test_routes_of_host_local_and_a_family_without_pod_cidr(node: KubeNode, pod_ns: Namespace, tmp_path: Path) -> None:
+    """Its routes take the place of the default ones, unless those are wanted too; a node may have one family only."""
+    from tests.conftest import LAB_CACHE
+
+    node.environ["CNI_PATH"] = str(LAB_CACHE / "cni" / "bin")
+    pod(node)
+    ipam = {
+        "type": "host-local",
+        "dataDir": str(tmp_path / "leases"),
+        "subnet": "usePodCidrIPv6",
+        "routes": [{"dst": "fd00:aa::/64"}],
+    }
+    gateway = "fe80::ecee:eeff:feee:eeee"
+    for changes, wanted in (({}, {"fd00:aa::/64"}), ({"include_default_routes": True}, {"fd00:aa::/64", "default"})):
+        reply = node.pod_call("ADD", "web-0", C1, pod_ns.path, ipam=ipam, **changes)
+        [address] = ips(reply)
+        assert address.startswith("fd44:1::") and endpoint(node)["spec"]["ipNetworks"] == [address]
+        assert {route["dst"] for route in pod_ns.routes(6) if route.get("gateway") == gateway} == wanted
+        assert node.pod_call("CHECK", "web-0", C1, pod_ns.path, prevResult=reply.document, ipam=ipam, **changes).ok
+        assert node.pod_call("DEL", "web-0", C1, pod_ns.path, ipam=ipam, **changes).ok
+        assert node.leftovers() == {}
+    node.kube.create_node("single", spec={"podCIDR": "10.244.2.0/24", "podCIDRs": ["10.244.2.0/24"]})
+    both = {"type": "host-local", "dataDir": str(tmp_path / "leases")}
+    both["ranges"] = [[{"subnet": "usePodCidr"}], [{"subnet": "usePodCidrIPv6"}]]  # type: ignore[assignment]
+    refused = node.pod_call("ADD", "web-0", C1, pod_ns.path, ipam=both, nodename="single")
+    assert refused.document["code"] == 7
+    assert "cannot use usePodCidrIPv6: node single has no IPv6 podCIDR" in refused.document["msg"]
+    assert node.pod_call("DEL", "web-0", C1, pod_ns.path, ipam=both, nodename="single").ok
+    assert not [path for path in (tmp_path / "leases").rglob("*") if path.name[:2] in ("10", "fd")]
     assert node.leftovers() == {}
 
 
