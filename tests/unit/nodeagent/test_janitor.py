@@ -1,12 +1,14 @@
 """The janitor's own loop, on the memory store: leading, stepping down, its grace, its numbers."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 from cni_calico.datastore.client import Write
 from cni_calico.datastore.election import FencedStore, SoleElection, Terms
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
+from cni_calico.ipam.leaks import IdleHandle
 from cni_calico.log import Log
 from cni_calico.model.codec import new_metadata
 from cni_calico.model.keys import HandleKey, ResourceKey
@@ -60,8 +62,8 @@ class Field:
         self.world.node("n1")
         context = Context(parse_settings({}), self.world.store, self.log, lambda _: True)
         self.stopping = threading.Event()
-        janitor = Janitor(context, self.election, self.tally, habits)
-        self.thread = threading.Thread(target=janitor.run, args=(self.stopping,))
+        self.janitor = Janitor(context, self.election, self.tally, habits)
+        self.thread = threading.Thread(target=self.janitor.run, args=(self.stopping,))
 
     def leave_tunnel(self):
         wanted = request("ipip-tunnel-addr-gone", "gone", use="Tunnel")
@@ -108,6 +110,71 @@ def _page(tally):
     metrics = Metrics(Numbers(), "/nonexistent", "/nonexistent")
     metrics.janitor = tally
     return metrics.page()[2].decode()
+
+
+def test_every_number_is_told():
+    """Each with a value of its own, that changes."""
+
+    def told(tally):
+        lines = (line.rsplit(" ", 1) for line in _page(tally).splitlines() if line.startswith("calico_janitor"))
+        return {name: float(value) for name, value in lines if "_created" not in name}
+
+    tally = Tally()
+    before = {"calico_janitor_leader": 0, "calico_janitor_kept_total": 0, "calico_janitor_failures_total": 0}
+    assert told(tally) == before
+    tally.is_leader, tally.candidates = True, {"address": 5, "handle": 4}
+    tally.kept, tally.failures = 6, 7
+    tally.confirmed.update({"address": 3, "block": 2})
+    tally.released.update({"address": 1})
+    assert told(tally) == {
+        "calico_janitor_leader": 1,
+        'calico_janitor_candidates{kind="address"}': 5,
+        'calico_janitor_candidates{kind="handle"}': 4,
+        'calico_janitor_confirmed_total{kind="address"}': 3,
+        'calico_janitor_confirmed_total{kind="block"}': 2,
+        'calico_janitor_released_total{kind="address"}': 1,
+        "calico_janitor_kept_total": 6,
+        "calico_janitor_failures_total": 7,
+    }
+    tally.candidates = {}
+    assert not any("candidates" in name for name in told(tally)), "a kind that is gone is not told for ever"
+
+
+class Waits(threading.Event):
+    """``stopping`` that never waits, and remembers how long it was to; the last of ``last`` waits ends it."""
+
+    def __init__(self, last=0):
+        super().__init__()
+        self.asked, self.last = [], last
+
+    def wait(self, timeout=None):
+        self.asked.append(timeout)
+        if self.last and len(self.asked) >= self.last:
+            self.set()
+        return self.is_set()
+
+
+@pytest.mark.parametrize("per_second", [4.0, 10.0])
+def test_each_suspect_has_its_share_of_a_second(per_second):
+    """Not more looks and releases in a second than the habits allow."""
+    one = Field(habits=replace(QUICK, per_second=per_second))
+
+    def suspects():
+        keys = [HandleKey(f"net.{number}") for number in range(6)]
+        for key in keys:
+            one.world.put(key, Handle({}))
+        return [IdleHandle(key.handle_id, str(one.world.store.get(key, soon()).revision)) for key in keys]
+
+    def reclaim(subjects, waits):
+        return one.janitor._reclaim(one.janitor._reclaimer(waits), subjects).released
+
+    waits, subjects = Waits(), suspects()
+    assert reclaim(subjects, waits) == subjects and not one.world.handles()
+    assert waits.asked == [1 / per_second] * 6
+
+    waits, subjects = Waits(last=3), suspects()
+    assert reclaim(subjects, waits) == subjects[:2], "it stops where it is told to"
+    assert waits.asked == [1 / per_second] * 3
 
 
 def test_who_is_not_elected_does_nothing(field):
