@@ -93,7 +93,50 @@ def test_a_cluster_takes_them_really_and_again() -> None:
             again = cluster.kubectl("apply", "-f", str(MANIFESTS / name))
             assert all(line.endswith("unchanged") or "customresourcedefinition" in line for line in again.splitlines())
             daemon_set = cluster.request("GET", "/apis/apps/v1/namespaces/kube-system/daemonsets/calico-node")
-            assert daemon_set["spec"]["template"]["spec"]["priorityClassName"] == "system-node-critical"
+            stored = daemon_set["spec"]["template"]["spec"]
+            assert stored["priorityClassName"] == "system-node-critical"
+            assert_node_pod(stored, of_etcd="etcd" in name)
+            if "etcd" in name:
+                secret = cluster.request("GET", "/api/v1/namespaces/kube-system/secrets/calico-etcd-secrets")
+                assert secret["type"] == "Opaque"
+
+
+def assert_node_pod(pod: dict[str, Any], *, of_etcd: bool) -> None:
+    """Probes, mounts and what runs before: nothing of it may get lost on the way into the API server."""
+    before = {container["name"]: container for container in pod["initContainers"]}
+    [agent] = pod["containers"]
+    assert list(before) == (["install-cni"] if of_etcd else ["upgrade-ipam", "install-cni"])
+    assert before["install-cni"]["command"] == ["/opt/cni/bin/install"]
+    assert of_etcd or before["upgrade-ipam"]["command"] == ["/opt/cni/bin/calico-ipam", "-upgrade"]
+    program = "/opt/cni/bin/calico-node"
+    assert agent["command"] == [program, "run"]
+    assert agent["livenessProbe"]["exec"]["command"] == [program, "-felix-live", "-bird-live"]
+    assert agent["readinessProbe"]["exec"]["command"] == [program, "-felix-ready", "-bird-ready"]
+    assert agent["lifecycle"]["preStop"]["exec"]["command"] == [program, "-shutdown"]
+
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+
+    def mounts(container: dict[str, Any]) -> dict[str, str]:
+        """Where -> what of the host's; "" for a Secret."""
+        return {
+            mount["mountPath"]: volumes[mount["name"]].get("hostPath", {}).get("path", "")
+            for mount in container["volumeMounts"]
+            if not mount["mountPath"].startswith("/var/run/secrets/")
+        }
+
+    certificates = {"/calico-secrets": ""} if of_etcd else {}
+    host = {"/host/opt/cni/bin": "/opt/cni/bin", "/host/etc/cni/net.d": "/etc/cni/net.d"}
+    same = ("/lib/modules", "/run/xtables.lock", "/var/run/calico", "/var/lib/calico", "/var/log/calico/cni")
+    assert mounts(before["install-cni"]) == {**host, **certificates}
+    assert mounts(agent) == {
+        "/host/etc/cni/net.d": "/etc/cni/net.d",
+        **{path: path for path in same},
+        **certificates,
+    }
+    if of_etcd:
+        assert volumes["etcd-certs"]["secret"] == {"secretName": "calico-etcd-secrets", "defaultMode": 0o400}
+    else:
+        assert mounts(before["upgrade-ipam"]).keys() == {"/var/lib/cni/networks", "/host/opt/cni/bin"}
 
 
 # -- what the plugin may ----------------------------------------------------------------------------------------------
