@@ -44,7 +44,7 @@ BOUNDS = {f"{way}{name}": bounds for way in ("ingress", "egress") for name, boun
 
 def parse_quantity(text: str) -> int:
     """A Kubernetes quantity that is a whole number ("10M", "1Gi", "500"). Raises ValueError."""
-    digits = text.rstrip("kMGTPi")
+    digits = text.rstrip("kKMGTPi")
     suffix = text[len(digits) :]
     if suffix not in _SUFFIXES or not (digits.isascii() and digits.isdecimal()) or len(digits) > 18:
         raise ValueError(f"{text!r} is not a quantity")

@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from cni_calico.model.qos import BOUNDS
 from tests.conftest import LAB_CACHE
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import POD_PREFIX, KubeNode
 from tests.e2e.test_kubernetes_cni import C1, C2, endpoint, ips, node, node_on, pod  # noqa: F401 - a fixture among them
+from tests.e2e.test_settings import gate
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace
 
@@ -177,20 +179,39 @@ def test_what_a_pod_asks_for(name: str, asked: KubeNode, pod_ns: Namespace) -> N
 # -- quality of service -----------------------------------------------------------------------------------------------
 
 
-def test_quality_of_service_is_accepted_and_stored(node: KubeNode, pod_ns: Namespace) -> None:  # noqa: F811
-    """What means nothing is left out and told, as upstream does: the pod gets its network."""
-    asked = {"ingressBandwidth": "1M", "egressPacketRate": "500", "egressMaxConnections": "a few", "dscp": "99"}
-    node.kube.create_pod(
-        node.namespace, "web-0", node.nodename, annotations={QOS + name: value for name, value in asked.items()}
-    )
-    assert node.pod_call("ADD", "web-0", C1, pod_ns.path).ok
-    if node.datastore.type == "kubernetes":
-        assert node.kube.read_pod(node.namespace, "web-0")["metadata"]["annotations"][QOS + "dscp"] == "99"
-    assert endpoint(node)["spec"]["qosControls"] == {"ingressBandwidth": 1000000, "egressPacketRate": 500}
+QOS_NAMES = {
+    "dscp",
+    *(
+        way + name
+        for way in ("ingress", "egress")
+        for name in ["Bandwidth", "Burst", "Peakrate", "Minburst", "PacketRate", "PacketBurst", "MaxConnections"]
+    ),
+}
+
+
+def test_quality_of_service_is_accepted_and_stored(node: KubeNode, make_pod_ns: MakeNamespace) -> None:  # noqa: F811
+    """Every name; what means nothing is left out and told, as upstream does: the pod gets its network."""
+    assert set(BOUNDS) == QOS_NAMES
+    good = dict.fromkeys(QOS_NAMES, "20k") | {"ingressBandwidth": "1M", "egressMinburst": "2Ki", "dscp": "46"}
+    bad = dict.fromkeys(QOS_NAMES, "a few") | {"ingressBandwidth": "1", "egressPacketRate": "2G", "dscp": "99"}
+    bad |= {"egressBurst": "-5k", "ingressBurst": "1.5M", "ingressColour": "1000"}
+    wanted = dict.fromkeys(QOS_NAMES, 20000) | {"ingressBandwidth": 1000000, "egressMinburst": 2048, "dscp": 46}
+    for name, asked, container in (("good", good, C1), ("bad", bad, C2)):
+        annotated = {QOS + key: value for key, value in asked.items()}
+        node.kube.create_pod(node.namespace, name, node.nodename, annotations=annotated)
+        assert node.pod_call("ADD", name, container, make_pod_ns().path).ok
+        if node.datastore.type == "kubernetes":
+            stored = node.kube.read_pod(node.namespace, name)["metadata"]["annotations"]
+            assert annotated.items() <= stored.items()
+    controls = {found["spec"]["pod"]: found["spec"].get("qosControls") or {} for found in node.endpoints()}
+    assert controls == {"good": wanted, "bad": {}}
     log = (node.root / "cni.log").read_text()
-    for name in ("egressMaxConnections", "dscp"):
-        assert f"annotation {QOS}{name}: expected a quantity" in log
-    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    assert log.count(f"annotation {QOS}") == len(bad)
+    for name, value in bad.items():
+        expected = "another annotation" if name == "ingressColour" else "a quantity from {} to {}".format(*BOUNDS[name])
+        assert f"annotation {QOS}{name}: expected {expected}, got {value!r}" in log
+    for name, container in (("good", C1), ("bad", C2)):
+        assert node.pod_call("DEL", name, container).ok
     assert node.leftovers() == {}
 
 
@@ -264,12 +285,28 @@ def test_policy_of_a_pod_is_waited_for(node: KubeNode, pod_ns: Namespace) -> Non
     assert node.leftovers() == {}
 
 
-def test_a_gate_that_is_shut(node: KubeNode, pod_ns: Namespace) -> None:  # noqa: F811
-    """Malformed, it is told before anything is taken. (Gates that open and do not: test_settings.)"""
+def test_a_gate_that_is_shut(
+    node: KubeNode,  # noqa: F811
+    pod_ns: Namespace,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Malformed, or shut for as long as its patience lasts, it is told before anything is taken; open, it lets pass."""
     pod(node)
     refused = node.pod_call("ADD", "web-0", C1, pod_ns.path, readiness_gates=["no url"])
     assert refused.document["code"] == 7 and "Invalid URL set for ReadinessGates" in refused.document["msg"]
-    assert node.leftovers() == {} and node.taken() == {}
+    with gate(node.host, 503) as shut:
+        # only a child of this very process can be made less patient
+        if node.datastore.type == "local":
+            monkeypatch.setattr("cni_calico.plugin.waits.GATE_PATIENCE_S", 0.5)
+            late = node.pod_call("ADD", "web-0", C1, pod_ns.path, readiness_gates=[shut])
+            assert late.document["code"] == 130 and f"gate {shut} is not ready" in late.document["msg"]
+            assert "status 503" in late.document["msg"]
+    assert node.leftovers() == {} and node.taken() == {} and pod_ns.link("eth0") is None
+    with gate(node.host, 503, 200) as slow, gate(node.host, 200) as fast:
+        reply = node.pod_call("ADD", "web-0", C1, pod_ns.path, readiness_gates=[slow, fast])
+    assert endpoint(node)["spec"]["ipNetworks"] == ips(reply)
+    assert node.pod_call("DEL", "web-0", C1, pod_ns.path, readiness_gates=["http://127.0.0.1:9/"]).ok
+    assert node.leftovers() == {}
 
 
 @pytest.mark.parametrize("kind", ["etcd", "etcd served"])
