@@ -1,7 +1,8 @@
 """Moving everything from one datastore to another with calicoctl: each of the three real ones to each other one.
 
 Pods of a real API server run on the first; after the move the second knows every address, CHECK of the running pods
-holds, their DELs give all of it back, and what was taken in the first cannot be given out twice.
+holds (out of Kubernetes once their ADD was repeated), their DELs give all of it back, and what was taken in the first
+cannot be given out twice.
 """
 
 from __future__ import annotations
@@ -189,6 +190,8 @@ def test_everything_moves(
             assert checked.ok, checked.document
         again = second.pod_call("ADD", pod, PODS[pod], where.path)
         assert [ip["address"] for ip in again.document["ips"]] == [ip["address"] for ip in result["ips"]]
+        checked = second.pod_call("CHECK", pod, PODS[pod], where.path, prevResult=again.document)
+        assert checked.ok, checked.document
     assert second.pod_call("ADD", "api", PODS["api"], space.path).ok
     assert len(second.taken()) == 7 and taken.items() <= second.taken().items()
     assert stores.problems(target) == []
