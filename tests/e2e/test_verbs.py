@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import time
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,25 @@ def test_del_while_etcd_is_dead_is_made_up_for(on_etcd: EtcdNode, pod_ns, make_p
     assert set(node.taken().values()) == {"calnet.c3"} and not node.intents()
     assert node.call("DEL", "c3", other.path).ok
     assert not node.leftovers()
+
+
+@pytest.mark.etcd
+def test_a_del_ends_in_time_when_three_endpoints_never_answer(on_etcd: EtcdNode, pod_ns, make_pod_ns):
+    """Their packets are dropped, also those of connections that stood; the runtime's patience is 5 s at each step."""
+    node, other = on_etcd, make_pod_ns()
+    three = {**DUAL, "etcd_endpoints": ",".join(f"http://127.0.0.{n}:2379" for n in (1, 2, 3))}
+    for container, ns in (("c1", pod_ns), ("c2", other)):
+        assert node.call("ADD", container, ns.path, **three).ok
+    drop = ("iptables", "-w", "-I", "INPUT", "-p", "tcp", "--dport", "2379", "-j", "DROP")
+    node.host.run(*drop)
+    begun = time.monotonic()
+    assert node.call("DEL", "c1", pod_ns.path, **three).ok
+    took = time.monotonic() - begun
+    assert pod_ns.link("eth0") is None and node.host.link("calic1") is None
+    assert len(node.intents()) == 1 and took < 5
+    node.host.run(*(word.replace("-I", "-D") for word in drop))
+    assert node.call("DEL", "c2", other.path, **three).ok
+    assert not node.intents() and not node.leftovers()
 
 
 @pytest.mark.etcd

@@ -265,7 +265,8 @@ def test_a_node_that_is_removed_takes_its_routes_along(tmp_path: Path) -> None:
 def test_a_node_whose_backend_changes(tmp_path: Path) -> None:
     """bird, vxlan, none: BIRD runs for the first only, and what it had put into the kernel goes with it."""
     with make_lab(tmp_path) as lab:
-        cluster = Cluster(lab, tmp_path, ipv6=True, environ={"CALICO_NETWORKING_BACKEND": "bird"})
+        environ = {"CALICO_NETWORKING_BACKEND": "bird"}
+        cluster = Cluster(lab, tmp_path, ipv6=True, environ=environ, bin_dir=None, tries=1)
         cluster.store.put(*POOLS)
         node = cluster.start("n1", "0", 1).until_ready()
         pod = cluster.add_pod("n1", "a")
@@ -278,7 +279,7 @@ def test_a_node_whose_backend_changes(tmp_path: Path) -> None:
             until(lambda: not (own_blocks(node, 4) | own_blocks(node, 6)), "BIRD's routes go", 30)
             assert not bird or not Path(f"/proc/{bird}").exists()
             assert not (node.root / "bird" / "bird.cfg").exists()
-            assert node.calico_node("-bird-live", check=False).returncode == 1
+            assert node.calico_node("-bird-live", check=False).returncode == 0, "there is no BIRD to be alive"
             for address in pod.addresses:
                 assert node.ns.run("ping", "-c1", "-W2", address, check=False).returncode == 0
             node.stop()
