@@ -146,11 +146,16 @@ def test_every_method(host: Host) -> None:
         assert v6 is None or found["ipv6Address"] == v6, environ
     recorded = {entry["name"]: entry["addresses"] for entry in host.get("node", "n1")["spec"]["interfaces"]}
     assert list(recorded) == ["eth0", "eth1"] and recorded["eth1"][0] == "172.20.1.5"
-    if host.kube is not None:
-        both = {f"{ip}_AUTODETECTION_METHOD": "kubernetes-internal-ip" for ip in ("IP", "IP6")}
-        host.start(IP="autodetect", IP6="autodetect", **both)
-        assert (host.bgp()["ipv4Address"], host.bgp()["ipv6Address"]) == (ETH0, "fd00::5/64")
     assert (host.root / "n1" / "lib" / "nodename").read_text() == "n1"
+
+
+@pytest.mark.netns
+@pytest.mark.kubernetes
+@pytest.mark.parametrize("host", ["kubernetes"], indirect=True)
+def test_the_address_that_kubernetes_knows(host: Host) -> None:
+    both = {f"{ip}_AUTODETECTION_METHOD": "kubernetes-internal-ip" for ip in ("IP", "IP6")}
+    host.start(IP="autodetect", IP6="autodetect", **both)
+    assert (host.bgp()["ipv4Address"], host.bgp()["ipv6Address"]) == (ETH0, "fd00::5/64")
 
 
 @pytest.mark.netns

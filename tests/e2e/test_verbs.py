@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import time
 from pathlib import Path
 
@@ -325,6 +326,23 @@ def test_old_logs_go(tmp_path: Path):
     for i in range(200):
         log.info(f"line {i}")
     assert len(list(tmp_path.glob("cni-*.log"))) == 3
+
+
+def test_logs_of_another_month_go(tmp_path: Path):
+    """By age, while there are fewer than may be kept."""
+    old, young, other = (
+        tmp_path / f"{name}.log"
+        for name in ("cni-2026-01-02T03-04-05.000006", "cni-2026-01-06T03-04-05.000006", "other")
+    )
+    for path, days in ((old, 9), (young, 5), (other, 99)):
+        path.write_text("of another day\n")
+        then = time.time() - days * 86400
+        os.utime(path, (then, then))
+    log = Log("info", str(tmp_path / "cni.log"), stderr=False, max_age_days=7)
+    log.max_bytes = 100
+    for i in range(5):
+        log.info(f"line {i}, long enough for a file of its own or nearly")
+    assert (old.exists(), young.exists(), other.exists()) == (False, True, True)
 
 
 def test_secrets_are_not_logged(tmp_path: Path):

@@ -29,6 +29,20 @@ def test_strings_where_upstream_has_strings():
     assert (conf.ipam.assign_ipv4, conf.ipam.assign_ipv6, conf.mtu) == (False, True, 1440)
 
 
+def test_credentials_given_inline():
+    policy = {
+        "type": "k8s",
+        "k8s_api_root": "https://api:6443",
+        "k8s_auth_token": "t",
+        "k8s_client_certificate": "/c",
+        "k8s_client_key": "/k",
+        "k8s_certificate_authority": "/ca",
+    }
+    access = parse({"datastore_type": "kubernetes", "policy": policy, "mode": "vxlan"}).datastore.kubernetes
+    assert (access.api_root, access.token) == ("https://api:6443", "t")
+    assert (access.client_certificate, access.client_key, access.certificate_authority) == ("/c", "/k", "/ca")
+
+
 def test_datastore_type_follows_the_endpoints():
     base = {key: value for key, value in BASE.items() if key != "datastore_type"}
     assert parse_netconf({**base, "etcd_endpoints": "http://a:1, http://b:2"}, {}).datastore.etcd_endpoints == (
