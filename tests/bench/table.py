@@ -1,6 +1,6 @@
 """Measures this build against the reference plugins in one run and prints the tables of BENCHMARKS.md.
 
-    .venv/bin/python tests/bench/table.py [--runs 100] [--write]          about ten minutes
+    .venv/bin/python tests/bench/table.py [--runs 100] [--write]          three to five minutes
     .venv/bin/python tests/bench/table.py --other NAME DIR CONFLIST       another plugin directory as one more column
 
 As root, on a quiet machine. Everything happens in namespaces and temporary directories of its own. ``--write`` puts the
