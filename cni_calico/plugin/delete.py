@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
@@ -242,20 +241,21 @@ class Removal:
     def _release_addresses(self, allocator: Allocator, recorded: Recorded, deadline: Deadline) -> None:
         others = {n.network_address for e in recorded.same_container(self.attachment) for n in e.ip_networks}
         mine = set(self._addresses(recorded))
-        usual, *unusual = dict.fromkeys(self.attachment.handle_ids)
+        usual = self.attachment.handle_ids[0]
         if not others and mine and mine <= set(allocator.release_handle(usual, deadline)):
             return
-        for handle_id in self._handles(allocator, usual, unusual, deadline):
+        for handle_id in self._handles(allocator, deadline):
             if others and (held := {item.address for item in allocator.addresses_of(handle_id, deadline)}) & others:
                 if mine & held:
                     allocator.release_addresses(list(mine & held), deadline, handle_id=handle_id)
                 continue
             allocator.release_handle(handle_id, deadline)
 
-    def _handles(self, allocator: Allocator, usual: str, unusual: Sequence[str], deadline: Deadline) -> tuple[str, ...]:
-        """The usual handle, and of the unusual ones those that exist: one read instead of a release each."""
-        found = allocator.store.get_many([HandleKey(handle_id) for handle_id in unusual], deadline)
-        return (usual, *(handle_id for handle_id, item in zip(unusual, found, strict=True) if item is not None))
+    def _handles(self, allocator: Allocator, deadline: Deadline) -> tuple[str, ...]:
+        """Those of this container's handles that exist: one read instead of a release each."""
+        names = tuple(dict.fromkeys(self.attachment.handle_ids))
+        found = allocator.store.get_many([HandleKey(name) for name in names], deadline)
+        return tuple(name for name, item in zip(names, found, strict=True) if item is not None)
 
     # -- what cannot be done now --------------------------------------------------------------------------------------
 
