@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable
+from ipaddress import ip_network
 from typing import Any
 
 from cni_calico.ctl.ipam_records import read_cluster
@@ -47,10 +48,21 @@ def _find_pool(session: Session, name: str, cidr: str) -> Versioned:
         raise InvalidConfig("cannot split a pool: give either --name or --cidr")
     if name:
         return read_resource(session, ResourceKey("IPPool", name))
+    wanted = _network(cidr)
+    if wanted is None:
+        raise InvalidConfig(f"cannot split a pool: --cidr {cidr} is no CIDR")
     for item in session.store.list(ResourceList("IPPool"), session.deadline).items:
-        if (item.value.get("spec") or {}).get("cidr") == cidr:
+        if _network(str((item.value.get("spec") or {}).get("cidr") or "")) == wanted:
             return item
     raise CommandFailed(f"cannot split a pool: there is none with the CIDR {cidr}")
+
+
+def _network(cidr: str) -> Network | None:
+    """However it is spelled; None when it is none."""
+    try:
+        return ip_network(cidr, strict=False) if "/" in cidr else None
+    except ValueError:
+        return None
 
 
 def plan_parts(pool: IPPool, number: int) -> dict[str, Network]:

@@ -20,7 +20,7 @@ def specs(calicoctl):
     return {item["metadata"]["name"]: item["spec"] for item in items}
 
 
-@pytest.mark.parametrize("which", ["--name=a", "--cidr=10.1.0.0/24"])
+@pytest.mark.parametrize("which", ["--name=a", "--cidr=10.1.0.0/24", "--cidr=10.1.0.9/24"])
 def test_split(locked, which):
     before = specs(locked)["a"]
     out = locked.ok("ipam", "split", "4", which)
@@ -53,6 +53,7 @@ def test_addresses_stay(cluster):
         (["2", "--name=a", "--cidr=10.1.0.0/24"], "give either --name or --cidr"),
         (["2", "--name=b"], "resource does not exist: IPPool(b)"),
         (["2", "--cidr=10.9.0.0/24"], "there is none with the CIDR 10.9.0.0/24"),
+        (["2", "--cidr=10.1.0.0"], "--cidr 10.1.0.0 is no CIDR"),
         (["two", "--name=a"], "invalid int value: 'two'"),
     ],
 )
