@@ -60,8 +60,13 @@ def lookup(host: str, port: int, deadline: Deadline, *, resolver: Resolve = reso
             return kept
         under_way = _pending.get(question)
         if under_way is None:
-            under_way = _pending[question] = _Lookup()
-            threading.Thread(target=_run, args=(question, under_way, resolver), daemon=True).start()
+            under_way = _Lookup()
+            try:
+                # it cannot end before it is pending: that takes the guard
+                threading.Thread(target=_run, args=(question, under_way, resolver), daemon=True).start()
+            except RuntimeError as e:
+                raise OSError(f"cannot resolve {host}: {e}") from e
+            _pending[question] = under_way
     if not under_way.done.wait(deadline.remaining_s()):
         raise TimeoutError(f"the name {host} was not resolved in time")
     if isinstance(under_way.error, UnicodeError):

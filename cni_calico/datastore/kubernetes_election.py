@@ -95,7 +95,9 @@ class KubernetesElection:
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
     def _write(self, method: str, path: str, lease: Mapping[str, Any], asked_at: float, deadline: Deadline) -> bool:
-        reply = self._api.request(method, path, deadline, f"write lease {self._name}", body=lease, expect=(404, 409))
+        # a lease that is gone was somebody else's; one that cannot be made, for want of its namespace, is an error
+        expect = (409,) if method == "POST" else (404, 409)
+        reply = self._api.request(method, path, deadline, f"write lease {self._name}", body=lease, expect=expect)
         if reply.status >= 400:  # somebody else was faster; the next look says who
             self._held.give_up()
             return False

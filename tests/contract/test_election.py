@@ -16,7 +16,7 @@ from cni_calico.datastore.etcd_election import KEYS, EtcdElection
 from cni_calico.datastore.etcd_grpc import pb
 from cni_calico.datastore.kubernetes_election import KubernetesElection
 from cni_calico.deadline import Deadline
-from cni_calico.errors import DatastoreUnavailable, LeaseLost, OutcomeUnknown
+from cni_calico.errors import DatastoreError, DatastoreUnavailable, LeaseLost, OutcomeUnknown
 from cni_calico.model.keys import EverythingList, HandleKey
 from tests.conftest import LAB_CACHE
 from tests.contract.etcd_process import etcd_binary, single
@@ -247,3 +247,16 @@ def test_an_election_whose_outcome_is_not_known_is_won_or_lost_the_next_time(etc
     finally:
         faults.install(None)
         made.close()
+
+
+@pytest.mark.kubernetes
+@pytest.mark.parametrize("field", ["kubernetes"], indirect=True)
+def test_a_namespace_that_is_missing_is_an_error(field):
+    """Not a lease that somebody else was faster to take: else there would be no janitor and nobody would say so."""
+    api = field.cluster.api()
+    try:
+        election = KubernetesElection(api, "cct-nowhere", field.name, "a", LONG)
+        with pytest.raises(DatastoreError, match="cct-nowhere"):
+            election.campaign(soon())
+    finally:
+        api.close()

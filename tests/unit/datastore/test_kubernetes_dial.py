@@ -65,6 +65,21 @@ def test_those_who_wait_for_one_name_share_one_thread(resolver: Resolver) -> Non
     assert dial.lookup("api.shared", 6443, Deadline.after(10), resolver=resolver) == resolver.found
 
 
+def test_a_machine_without_threads_left(resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so, and the next who asks asks anew."""
+    start = threading.Thread.start
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(OSError, match="cannot resolve api.poor: can't start new thread"):
+        dial.lookup("api.poor", 6443, Deadline.after(10), resolver=resolver)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    resolver.answer()
+    assert dial.lookup("api.poor", 6443, Deadline.after(10), resolver=resolver) == resolver.found
+
+
 def test_an_answer_that_came_late_is_there_for_the_next(resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dial, "SLOW_S", 0.0)
     with pytest.raises(TimeoutError):
