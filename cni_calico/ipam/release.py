@@ -117,8 +117,10 @@ def _find_block(ledger: Ledger, address: Address, pools: Sequence[IPPool]) -> Ne
 
 
 def leave_emptied(ledger: Ledger, cidrs: Iterable[Network], now_ns: int) -> None:
-    """Let go of those of these blocks that are empty now and whose pool does not select their node any more."""
-    """The addresses are released already, so what goes wrong here is left to the next request of the block's node."""
+    """Let go of those of these blocks that are empty now and whose pool does not select their node any more.
+
+    The addresses are released already, so what goes wrong here is left to the next request of the block's node.
+    """
     try:
         for cidr in cidrs:
             block = ledger.block(cidr)

@@ -101,7 +101,7 @@ class Services:
     @contextmanager
     def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:
         """Upstream's host-wide IPAM lock, so that a node running both does not fight: without it requests only get in
-        each other's way, so one that cannot be taken is no failure. Raises AttachmentBusy at the deadline.
+        each other's way, so one that cannot be taken in time is no failure.
         """
         from cni_calico.kernel.lock import file_lock
 
