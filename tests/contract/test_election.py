@@ -253,6 +253,7 @@ def test_an_election_whose_outcome_is_not_known_is_won_or_lost_the_next_time(etc
 @pytest.mark.parametrize("field", ["kubernetes"], indirect=True)
 def test_a_namespace_that_is_missing_is_an_error(field):
     """Not a lease that somebody else was faster to take: else there would be no janitor and nobody would say so."""
+    assert field.election("a", LONG).campaign(soon())
     api = field.cluster.api()
     try:
         election = KubernetesElection(api, "cct-nowhere", field.name, "a", LONG)

@@ -73,7 +73,7 @@ def test_a_machine_without_threads_left(resolver: Resolver, monkeypatch: pytest.
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(OSError, match="cannot resolve api.poor: can't start new thread"):
+    with pytest.raises(OSError, match=r"cannot resolve api\.poor: can't start new thread"):
         dial.lookup("api.poor", 6443, Deadline.after(10), resolver=resolver)
     monkeypatch.setattr(threading.Thread, "start", start)
     resolver.answer()
