@@ -23,6 +23,8 @@ LAB_CACHE = Path(
     os.environ.get("LAB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cni-lab"
 )
 
+SUMMARY = "summary"  # the property of a test whose value is a line at the end of the run
+
 # beginnings of reasons that are good ones anywhere: asked for with --slow, not in this kernel, not in that datastore
 MAY_BE_SKIPPED = ("slow: ", "kernel: ", "backend: ")
 
@@ -110,6 +112,14 @@ def pytest_make_collect_report(
     report = yield
     _fail_if_unexpected(collector.config, report)
     return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What tests record as SUMMARY is shown when they pass, too."""
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    lines = [str(value) for report in reports for name, value in report.user_properties if name == SUMMARY]
+    for line in sorted(set(lines)):
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")
