@@ -36,8 +36,8 @@ DUAL = {"ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "t
 SHARED_NAMES = [f"shared{which:06}" for which in range(SHARED)]
 SANDBOX_NAMES = [f"sandbox{which}" for which in range(SANDBOXES)]
 POD = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns1;K8S_POD_NAME=web-0"
-VERBS = ("ADD", "DEL", "CHECK", "GC", "ghost", "own", "pod ADD", "pod DEL")
-WEIGHTS = (25, 20, 6, 7, 12, 12, 10, 8)
+VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "ghost", "own", "pod ADD", "pod DEL")
+WEIGHTS = (25, 20, 6, 7, 3, 12, 12, 10, 8)
 # what others may get in the way of: busy, changed meanwhile, an interface or a record that has just gone
 EXPECTED = {11, 120, 121, 122, 123, 124, 132, 133}
 
@@ -146,6 +146,8 @@ class Worker:
         elif verb == "CHECK":
             previous = {"ips": [{"address": "10.65.0.1/32"}]}
             self._call("CHECK", container, pod.path, prevResult=previous)
+        elif verb == "STATUS":
+            self._call("STATUS", "", "")
         elif verb == "GC":
             with self.passage.collector():
                 self._call("GC", "", "", **valid(self._valid()))
