@@ -26,11 +26,27 @@ def plain_node(host_ns: Namespace, tmp_path: Path) -> Node:  # noqa: F811
     return made
 
 
-@pytest.fixture(params=["one-shot", "served"])
+ELSEWHERE = pytest.param("served elsewhere", marks=pytest.mark.slow)
+
+
+def mounts_of_its_own(node: Node) -> list[str]:
+    """Words before a server's command line, after which it does not see its callers' state and log."""
+    state, log = node.root / "state", node.root / "cni.log"
+    state.mkdir(exist_ok=True)
+    log.touch()
+    script = f'mount -t tmpfs none {state} && mount --bind /dev/null {log} && exec "$@"'
+    return ["unshare", "-m", "sh", "-c", script, "sh"]
+
+
+@pytest.fixture(params=["one-shot", "served", ELSEWHERE])
 def node(request: pytest.FixtureRequest, plain_node: Node) -> Iterator[Node]:
-    """The same node, without and with a resident server."""
+    """The same node, without and with a resident server; also with one in a mount namespace of its own."""
     if request.param == "one-shot":
         yield plain_node
+        return
+    if request.param == "served elsewhere":
+        with plain_node.server(wrap=mounts_of_its_own(plain_node)):
+            yield plain_node
         return
     with ForkedServer(plain_node):
         yield plain_node
@@ -65,11 +81,11 @@ def etcd_node(host_ns: Namespace, tmp_path: Path) -> Iterator[EtcdNode]:  # noqa
         yield made
 
 
-@pytest.fixture(params=["one-shot", "served"])
+@pytest.fixture(params=["one-shot", "served", ELSEWHERE])
 def on_etcd(request: pytest.FixtureRequest, etcd_node: EtcdNode) -> Iterator[EtcdNode]:
-    """The same node, without and with a resident server."""
+    """The same node, without and with a resident server; also with one in a mount namespace of its own."""
     if request.param == "one-shot":
         yield etcd_node
         return
-    with etcd_node.server():
+    with etcd_node.server(wrap=mounts_of_its_own(etcd_node) if "elsewhere" in request.param else ()):
         yield etcd_node

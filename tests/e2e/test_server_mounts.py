@@ -12,6 +12,7 @@ import pytest
 
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.openat2 import below
+from tests.conftest import LAB_CACHE
 from tests.e2e.calls import Node
 from tests.e2e.served import call
 from tests.netns.namespaces import until
@@ -139,4 +140,23 @@ def test_a_delegate_runs_where_its_caller_is(plain_node: Node, pod_ns, tmp_path:
         assert call(plain_node, "DEL", "c1", pod_ns.path, **ipam).ok
         assert list(leases.iterdir()) == []
         assert plain_node.metrics()["calico_cni_declined_total"] == 2, "the callers ran it themselves"
+    assert not plain_node.leftovers()
+
+
+@pytest.mark.cnitool
+def test_host_locals_leases_are_the_callers(plain_node: Node, pod_ns, tmp_path: Path):
+    """Else two pods would get one address: one by this server, one by a call without it."""
+    leases = tmp_path / "leases"
+    leases.mkdir()
+    host_local = {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/24"}]], "dataDir": str(leases)}
+    conf = {"ipam": host_local, "environ": {"CNI_PATH": str(LAB_CACHE / "cni" / "bin")}}
+
+    def taken() -> list[str]:
+        return [path.name for path in (leases / "calnet").iterdir() if path.name[0].isdigit()]
+
+    with plain_node.server(wrap=hidden(plain_node, leases)):
+        added = call(plain_node, "ADD", "c1", pod_ns.path, **conf)
+        assert added.ok and taken() == [added.document["ips"][0]["address"].split("/")[0]], added
+        assert call(plain_node, "DEL", "c1", pod_ns.path, **conf).ok
+        assert not taken()
     assert not plain_node.leftovers()

@@ -112,7 +112,7 @@ def test_add_waits_for_the_file_while_the_node_boots(node: Node, pod_ns: Namespa
 def test_mtu(node: Node, pod_ns: Namespace, changes: dict[str, Any], file: str | None, expected: int) -> None:
     node.host.do("link", "set", "uplink", "mtu", "9000")
     if file is not None:
-        (node.root / "state").mkdir()
+        (node.root / "state").mkdir(exist_ok=True)
         (node.root / "state" / "mtu").write_text(file)
     reply = added(node, "c1", pod_ns, **changes)
     veth, pod = node.host.link("calic1"), pod_ns.link("eth0")
