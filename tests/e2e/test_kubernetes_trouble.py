@@ -99,7 +99,11 @@ def ends_clean(node: KubeNode, front: Front, pod_ns: Namespace) -> None:
 RIGHTS = {
     "ready": ("GET", "/clusterinformations/", ("get", "clusterinformations")),
     "pod": ("GET", "/pods/", ("get", "pods")),
+    "namespace": ("GET", "/api/v1/namespaces/", ("get", "namespaces")),
     "pools": ("GET", "/ippools", ("list", "ippools")),
+    "reservations": ("GET", "/ipreservations", ("list", "ipreservations")),
+    "configuration": ("GET", "/ipamconfigs/", ("get", "ipamconfigs")),
+    "affinities": ("GET", "/blockaffinities", ("list", "blockaffinities")),
     "handle": ("POST", "/ipamhandles", ("create", "ipamhandles")),
     "block": ("POST", "/ipamblocks", ("create", "ipamblocks")),
     "affinity": ("POST", "/blockaffinities", ("create", "blockaffinities")),
@@ -129,20 +133,25 @@ def names_the_right(name: str, alone: KubeNode, front: Front, pod_ns: Namespace)
     assert alone.leftovers() == {}
 
 
-@pytest.mark.parametrize("name", ["ready", "endpoint", "release"])
-def test_a_del_without_the_right_is_owed(name: str, node: KubeNode, front: Front, pod_ns: Namespace) -> None:
+@pytest.mark.parametrize("name", ["ready", "endpoint", "release", "handle"])
+def test_a_del_without_the_right_is_owed(
+    name: str, node: KubeNode, front: Front, pod_ns: Namespace, request: pytest.FixtureRequest
+) -> None:
+    """The server knows already whether the cluster is ready, and asks nobody."""
+    asks = name != "ready" or "one-shot" in request.node.callspec.params.values()
     assert add(node, pod_ns).ok
     method, part, (verb, resource) = {
         **RIGHTS,
         "ready": ("GET", "", ("get", "clusterinformations")),
         "release": ("PUT", "/ipamblocks", ("update", "ipamblocks")),
+        "handle": ("PUT", "/ipamhandles", ("update", "ipamhandles")),
     }[name]
     spoil(front, method, part, forbidden(verb, resource))
     deleted = node.pod_call("DEL", "web-0", C1, pod_ns.path)
     assert deleted.ok, deleted.document
     assert pod_ns.link("eth0") is None
-    if node.taken():
-        assert len(node.intents()) == 1
+    front.rule = passing
+    assert (len(node.intents()), len(node.taken())) == (int(asks), int(asks and name != "handle"))
     ends_clean(node, front, pod_ns)
 
 
