@@ -73,6 +73,7 @@ class Node:
     environ: dict[str, str] = field(default_factory=dict)
     bin_dir: Path | None = None  # frozen executables; None: serve() in a forked child
     timeout_s: int = 30
+    apart: bool = False  # a ForkedServer does not see its callers' state and log
     forks: Forks | Forking | None = (
         None  # calls and dumps in its children; for etcd, where a process per call takes its time
     )
