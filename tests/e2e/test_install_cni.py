@@ -44,6 +44,8 @@ def image(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Host:
     """A root with the mounts that the container has."""
 
+    program = "install-cni.sh"
+
     def __init__(self, root: Path, image: Path) -> None:
         self.root = root
         self.image = image
@@ -56,7 +58,7 @@ class Host:
 
     def start(self, **environ: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [self.image / "install-cni.sh"],
+            [self.image / self.program],
             env={"PATH": os.environ["PATH"], **self.environ, **environ},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -97,7 +99,10 @@ def host(tmp_path: Path, image: Path) -> Host:
     return Host(tmp_path / "root", image)
 
 
-def test_a_fresh_host(host: Host) -> None:
+@pytest.mark.parametrize("program", ["install-cni.sh", "install"])
+def test_a_fresh_host(host: Host, program: str) -> None:
+    """Both names that manifests call it by."""
+    host.program = program
     output = host.install(KUBERNETES_NODE_NAME="node-1")
     assert "the CNI plugin is installed" in output
     assert host.names() == {"calico", "calico-ipam", "portmap"}
@@ -175,6 +180,7 @@ def test_a_secondary_directory(host: Host) -> None:
     secondary.mkdir()
     host.install()
     assert {"calico", "calico-ipam", "portmap"} <= {p.name for p in secondary.iterdir()}
+    assert subprocess.run([secondary / "calico", "-v"], capture_output=True).returncode == 0
     shutil.rmtree(host.bin)
     host.install()
 
@@ -230,6 +236,39 @@ def test_no_directory_that_can_be_written(host: Host) -> None:
     assert not list(host.net.iterdir())
     shutil.rmtree(host.bin)
     assert "cannot install the executables" in host.fails()
+
+
+def with_read_only(host: Host, directory: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """An installation that cannot write to one directory, though it is root."""
+    script = (
+        f"mount --bind {directory} {directory} && mount -o remount,ro,bind {directory} && exec {host.image}/install"
+    )
+    environ = {"PATH": os.environ["PATH"], **host.environ, **environ}
+    return subprocess.run(["unshare", "-m", "sh", "-c", script], env=environ, capture_output=True, text=True)
+
+
+def test_a_configuration_that_cannot_be_replaced_stays(host: Host) -> None:
+    """And so the pods' network, with the executables of before or of now."""
+    host.install()
+    path = host.net / "10-calico.conflist"
+    before = path.read_text()
+    done = with_read_only(host, host.net, CNI_NETWORK_CONFIG='{"name": "new", "type": "calico"}')
+    assert done.returncode == 1 and f"cannot write {path}" in done.stderr, done.stderr
+    assert path.read_text() == before and [p.name for p in host.net.iterdir()] == [path.name]
+
+
+def test_a_directory_that_cannot_be_written_is_passed_over(host: Host) -> None:
+    secondary = host.root / "host/secondary-bin-dir"
+    secondary.mkdir()
+    done = with_read_only(host, host.bin)
+    assert done.returncode == 0, done.stderr
+    assert {"calico", "calico-ipam"} <= {p.name for p in secondary.iterdir()} and not list(host.bin.iterdir())
+    assert str(host.bin) in done.stderr
+
+
+def test_how_much_is_said(host: Host) -> None:
+    assert "the CNI plugin is installed" in host.install(LOG_LEVEL="info")
+    assert "the CNI plugin is installed" not in host.install(LOG_LEVEL="error")
 
 
 def test_a_configuration_directory_that_is_not_there(host: Host) -> None:
