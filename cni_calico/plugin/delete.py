@@ -29,6 +29,7 @@ from cni_calico.errors import (
     NetnsGone,
     NodeNotSetUp,
     TeardownIncomplete,
+    TryAgain,
 )
 from cni_calico.ipam.nodename import os_host_name, read_nodename
 from cni_calico.ipam.ready import require_ready
@@ -210,7 +211,7 @@ class Removal:
         store, key = self.services.store(self.conf.datastore), self.attachment.endpoint_key
         try:
             remove_endpoint(store, key, self.attachment.container_id, deadline, stored=recorded.stored)
-        except (DatastoreError, DeadlineExceeded) as e:
+        except (DatastoreError, TryAgain) as e:
             return e
         return None
 
@@ -234,7 +235,7 @@ class Removal:
         try:
             with self.services.ipam_lock(self.conf, deadline):
                 self._release_addresses(self.services.allocator(self.conf.datastore), recorded, deadline)
-        except (DatastoreError, DeadlineExceeded) as e:
+        except (DatastoreError, TryAgain) as e:
             return failure or e
         return failure
 

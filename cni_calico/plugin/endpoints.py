@@ -90,18 +90,21 @@ def apply_endpoint(
 ) -> None:
     """Store ``build(what is there)`` over ``old``. Raises TryAgain when somebody else keeps changing it."""
     written: dict[str, Any] | None = None
+    unknown: OutcomeUnknown | None = None
     for _ in range(_ATTEMPTS):
         document = encode(build(None if old is None else decode_endpoint(key, old.value)))
         try:
             store.commit([Write.create(key, document) if old is None else Write.update(old, document)], deadline)
             return
         except CommitConflict as e:
-            old = e.failed[0].current
+            old, unknown = e.failed[0].current, None
         except OutcomeUnknown as e:
-            written = document
+            written, unknown = document, e
             old = _read_again(store, key, deadline, e)
         if old is not None and old.value == written:
             return
+    if unknown is not None:
+        raise unknown  # nobody else changes it: it cannot be written
     raise TryAgain(f"cannot write WorkloadEndpoint {key.namespace}/{key.name}: it keeps changing")
 
 
@@ -118,6 +121,7 @@ def remove_endpoint(
     """Remove an endpoint if it is this container's; absent, or another container's, is success."""
     if stored is None:
         stored = store.get(key, deadline)
+    unknown: OutcomeUnknown | None = None
     for _ in range(_ATTEMPTS):
         if stored is None or decode_endpoint(key, stored.value).container_id != container_id:
             return
@@ -125,7 +129,9 @@ def remove_endpoint(
             store.commit([Write.delete(stored)], deadline)
             return
         except CommitConflict as e:
-            stored = e.failed[0].current
+            stored, unknown = e.failed[0].current, None
         except OutcomeUnknown as e:
-            stored = _read_again(store, key, deadline, e)
+            stored, unknown = _read_again(store, key, deadline, e), e
+    if unknown is not None:
+        raise unknown  # nobody else changes it: it cannot be written
     raise TryAgain(f"cannot remove WorkloadEndpoint {key.namespace}/{key.name}: it keeps changing")

@@ -248,6 +248,35 @@ def test_an_overloaded_server_is_waited_for(node: KubeNode, front: Front, pod_ns
     assert node.leftovers() == {}
 
 
+@pytest.mark.parametrize(
+    ("method", "part"),
+    [("GET", "/ippools"), ("POST", "/ipamblocks"), ("POST", "/ipamhandles"), ("GET", "/ipamconfigs")],
+)
+def test_an_add_names_the_type_that_is_missing(
+    method: str, part: str, alone: KubeNode, front: Front, pod_ns: Namespace
+) -> None:
+    """One of Calico's custom resource definitions was forgotten, or removed."""
+    spoil(front, method, part, (404, {"message": "the server could not find the requested resource"}))
+    reply = add(alone, pod_ns)
+    assert not reply.ok and part in reply.document["msg"], reply.document
+    assert "crds.yaml" in reply.document["details"]
+    front.rule = passing
+    assert alone.leftovers() == {}
+
+
+def test_a_del_while_every_write_fails_is_owed(node: KubeNode, front: Front, pod_ns: Namespace) -> None:
+    """With records of a pod that had a network; an ADD meanwhile says what it could not write."""
+    assert add(node, pod_ns).ok
+    front.rule = lambda method, path: None if method == "GET" else (500, {"message": "etcdserver: no space"})
+    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    assert pod_ns.link("eth0") is None
+    failed = add(node, pod_ns)
+    assert not failed.ok and re.search(SOME_OBJECT, failed.document["msg"]), failed.document
+    front.rule = passing
+    assert len(node.intents()) == 1 and len(node.taken()) == 1
+    ends_clean(node, front, pod_ns)
+
+
 # what was being read or written, by its name
 SOME_OBJECT = r"cannot (read|write|create|list|update|delete|annotate|release) \S+ ?\S*(:| of | in )"
 
