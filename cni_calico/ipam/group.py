@@ -17,7 +17,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord, DatastoreError, TryAgain
 from cni_calico.ipam.allocator import UNDO_TIMEOUT_S, Allocator
 from cni_calico.ipam.assign import AssignRequest
-from cni_calico.ipam.batch import Assigned, Give, Take, plan_batch
+from cni_calico.ipam.batch import Assigned, Give, Step, Take, plan_batch
 from cni_calico.ipam.block import NOTHING, Release, count_free, holder_of, ordinal_of, reserved_ordinals
 from cni_calico.ipam.known import KnownRecords, KnownView, LearningLedger, Snapshot
 from cni_calico.ipam.ledger import Ledger
@@ -25,7 +25,7 @@ from cni_calico.ipam.pools import pool_of, reserved_networks, select_pools
 from cni_calico.ipam.release import leave_emptied
 from cni_calico.ipam.spare import SpareBlocks, is_short
 from cni_calico.ipam.timestamps import stamped
-from cni_calico.ipam.view import Facts, View, decode_found, read_each
+from cni_calico.ipam.view import Facts, Stored, View, decode_found, read_each
 from cni_calico.model.keys import BlockKey, HandleKey
 from cni_calico.model.resources import Address, Block, Handle, IPPool, Network
 
@@ -55,7 +55,19 @@ class _Slow:
 
 
 SLOW = _Slow()
-Outcome = Any  # a tuple of Assigned, None for what was given back, SLOW, or an exception
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """The outcome of an item whose addresses are given back and whose handle is still to follow, by its own caller:
+    where every record is a request of its own, the next batch need not wait for it.
+    """
+
+    step: Step
+    stored: Stored | None
+
+
+Outcome = Any  # a tuple of Assigned, None for what was given back, an _Ending, SLOW, or an exception
 
 
 @dataclass(slots=True)
@@ -96,10 +108,23 @@ class GroupAllocator(Allocator):
 
     def release_handle(self, handle_id: str, deadline: Deadline) -> tuple[Address, ...]:
         item = _Item(deadline, handle_id)
-        if self._batcher.submit(item, deadline, "release addresses") is SLOW:
+        self._settle(item, self._batcher.submit(item, deadline, "release addresses"))
+        return tuple(item.freed)
+
+    def _settle(self, item: _Item, outcome: Outcome) -> None:
+        """What a batch has left of a release for its caller to do."""
+        if outcome is SLOW or (isinstance(outcome, _Ending) and not self._end(outcome, item.deadline)):
             self.statistics.slow += 1
             self._release_alone(item)
-        return tuple(item.freed)
+
+    def _end(self, ending: _Ending, deadline: Deadline) -> bool:
+        """Whether the handle is now what it must be; if not, it has changed meanwhile or could not be written."""
+        ledger = self.ledger(deadline)
+        ledger.learn(ending.step.key, ending.stored)
+        try:
+            return ledger.apply((ending.step,))
+        except CalicoError:
+            return False  # what is wrong shows when it is tried alone
 
     def _release_alone(self, item: _Item) -> None:
         item.freed.update(dict.fromkeys(super().release_handle(item.handle_id, item.deadline)))
@@ -314,13 +339,22 @@ class GroupAllocator(Allocator):
             if not doubtful:
                 for i, out in given.items():
                     items[i].freed.update(dict.fromkeys(assigned.address for assigned in out))
-                if not ledger.apply(plan.steps):
+                endings = self._endings(plan.steps)
+                if not ledger.apply([step for step in plan.steps if step not in endings]):
                     return None
                 leave_emptied(ledger, cidrs, self.clock())
-                return [None if i in held else outcome for i, outcome in enumerate(outcomes)]
+                for i in held:
+                    key = HandleKey(items[i].handle_id)
+                    ending = next((step for step in endings if step.key == key), None)
+                    outcomes[i] = None if ending is None else _Ending(ending, known[key])
+                return outcomes
             for i in doubtful:
                 del held[i]
         return outcomes
+
+    def _endings(self, steps: Sequence[Step]) -> list[Step]:
+        """Those steps that each caller takes itself when the others are done."""
+        return [step for step in steps if isinstance(step.key, HandleKey)] if self.store.max_commit == 1 else []
 
 
 def _scope_of(item: _Item) -> object:

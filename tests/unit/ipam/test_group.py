@@ -85,8 +85,7 @@ def run(group: GroupAllocator, *items: _Item) -> list:
             if outcome is SLOW and item.request is not None:
                 outcome = group._assign_alone(item, item.deadline)
             elif item.request is None:
-                if outcome is SLOW:
-                    group._release_alone(item)
+                group._settle(item, outcome)
                 outcome = tuple(item.freed)
         except CalicoError as e:
             outcome = e

@@ -14,7 +14,7 @@ from cni_calico.errors import CalicoError
 from cni_calico.model.keys import BlockKey, HandleKey
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.ipam.test_group import give, group_of, run, take
-from tests.unit.ipam.world import World, texts
+from tests.unit.ipam.world import World, request, soon, texts
 
 
 class OverlappingStore(MemoryStore):
@@ -50,7 +50,7 @@ def world() -> World:
     return made
 
 
-def test_handles_are_written_together_and_before_their_block(world: World) -> None:
+def test_handles_are_created_together_before_their_block_and_deleted_by_each_caller(world: World) -> None:
     group = group_of(world)
     run(group, take("net.first"))
     world.store.together.clear()
@@ -61,8 +61,9 @@ def test_handles_are_written_together_and_before_their_block(world: World) -> No
     assert isinstance(created[-1], BlockKey) and all(isinstance(key, HandleKey) for key in created[:-1])
     world.store.together.clear()
     run(group, *(give(f"net.{i}") for i in range(20)))
-    assert world.store.together == [["delete HandleKey"] * 20]
-    assert isinstance(world.store.commits[-21][0].key, BlockKey)
+    assert world.store.together == [], "the next batch waits for the block alone"
+    kinds = [type(commit[0].key) for commit in world.store.commits[-21:]]
+    assert kinds == [BlockKey] + [HandleKey] * 20
     world.require_consistent()
     assert list(world.held()) == ["net.first"]
 
@@ -104,3 +105,47 @@ def test_trouble_with_one_is_not_the_others(world: World, step: str, victim: str
     assert all(isinstance(out, tuple) for out in outcomes), outcomes
     world.require_consistent()
     assert list(world.held()) == ["net.first"] and set(world.handles()) == {"net.first"}
+
+
+def test_the_next_request_does_not_wait_for_a_handle_that_goes(world: World) -> None:
+    group = group_of(world)
+    run(group, take("net.first"))
+    going, may_go = threading.Event(), threading.Event()
+
+    def trouble(write: Write, attempt: int) -> None:
+        if write.op == "delete" and isinstance(write.key, HandleKey):
+            going.set()
+            assert may_go.wait(30)
+
+    world.store.trouble = trouble
+    released: list[object] = []
+    releasing = threading.Thread(target=lambda: released.extend(group.release_handle("net.first", soon())))
+    releasing.start()
+    try:
+        assert going.wait(30)
+        assert list(world.held()) == [], "its address is free already"
+        given = group.assign(request("net.second"), soon())
+        assert not released
+    finally:
+        may_go.set()
+        releasing.join(30)
+    assert len(released) == 1 and len(given) == 1
+    world.require_consistent()
+    assert set(world.handles()) == {"net.second"}
+
+
+def test_a_handle_that_grew_while_its_release_was_under_way_is_released_whole(world: World) -> None:
+    """Its addresses are given back, its end is refused: what it has got meanwhile is given back too."""
+    group = group_of(world)
+    run(group, take("net.1"))
+
+    def trouble(write: Write, attempt: int) -> None:
+        if write.op == "delete" and isinstance(write.key, HandleKey) and not grown:
+            grown.append(True)
+            world.allocator().assign(request("net.1", num4=2), soon())
+
+    grown: list[object] = []
+    world.store.trouble = trouble
+    group.release_handle("net.1", soon())
+    assert grown and world.held() == {} and world.handles() == {}
+    world.require_consistent()
