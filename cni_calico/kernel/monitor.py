@@ -1,7 +1,8 @@
 """Notice that the kernel's network configuration changed; not what changed.
 
 Rule: the agent is level-triggered: a notification only says "look again". What a busy node does all the time (BIRD's
-routes, neighbours that are learnt) is filtered out here, by the fixed part of the message alone.
+routes, neighbours that are learnt) is filtered out here, and what is costly to look at is only called changed where it
+can have: pods' interfaces come and go without a tunnel's neighbours.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cni_calico.kernel import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 # link, neighbours, IPv4 addresses, routes, IPv6 addresses, routes, settings of interfaces (netconf)
 _GROUPS = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400 | 1 << 23 | 1 << 24
@@ -27,9 +28,10 @@ SETTINGS, NEIGHBOURS, RULES = "settings", "neighbours", "rules"
 _LINKS, _ROUTES, _NEIGHBOURS, _SETTINGS = (16, 17), (24, 25), (28, 29), (80, 81)
 _CONCERNS = {
     **dict.fromkeys(_SETTINGS, frozenset((SETTINGS,))),
-    **dict.fromkeys((*_LINKS, *_NEIGHBOURS), frozenset((NEIGHBOURS,))),  # a device takes its entries with it
+    **dict.fromkeys(_NEIGHBOURS, frozenset((NEIGHBOURS,))),
 }
-_PROTOCOL_AT, _STATE_AT = 5, 8
+_PROTOCOL_AT, _STATE_AT, _NAME_AT = 5, 8, 16
+_IFNAME = 3  # the first attribute of every message about an interface
 _BIRD = 12
 _STATIC = 0x40 | 0x80  # NUD_NOARP, NUD_PERMANENT: entries that somebody made
 _BUFFER = 65536
@@ -38,10 +40,12 @@ _BUFFER = 65536
 class Monitor:
     """Notifications of the namespace the opening thread was in. ``wake`` may be called from any thread.
 
-    ``table``: an nftables table whose changes matter too, where the kernel has nftables.
+    ``table``: an nftables table whose changes matter too, where the kernel has nftables. ``devices``: the interfaces
+    whose neighbours are looked after.
     """
 
-    def __init__(self, table: str = "") -> None:
+    def __init__(self, table: str = "", devices: Iterable[str] = ()) -> None:
+        self._names = tuple(wire.text(_IFNAME, name) for name in devices)
         self._table = wire.attribute(_TABLE, table.encode() + b"\0")
         try:
             self._socket = _listen(socket.NETLINK_ROUTE, _GROUPS)
@@ -94,6 +98,8 @@ class Monitor:
     def _take(self, message: wire.Message) -> bool:
         if not _matters(message):
             return False
+        if message.kind in _LINKS and message.payload.startswith(self._names, _NAME_AT):
+            self._changed.add(NEIGHBOURS)  # a device takes its entries with it
         self._changed |= _CONCERNS.get(message.kind, frozenset())
         return True
 

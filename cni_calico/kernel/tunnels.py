@@ -15,9 +15,10 @@ from typing import Any
 from cni_calico import faults
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
+from cni_calico.kernel import wire
 from cni_calico.kernel.addresses import add_address, set_neighbour
 from cni_calico.kernel.interfaces import read_interfaces
-from cni_calico.kernel.links import set_link
+from cni_calico.kernel.links import IFLA_INFO_DATA, IFLA_LINKINFO, get_link, set_link
 from cni_calico.kernel.rtnl import Rtnl
 from cni_calico.model.host import ForwardingEntry, HostInterface, NeighbourEntry, TunnelDevice
 
@@ -28,6 +29,8 @@ FDB_SET = faults.declare("netlink.fdb-set")
 FDB_DEL = faults.declare("netlink.fdb-del")
 NEIGH_DEL = faults.declare("netlink.neigh-del")
 
+_IFINFOMSG_BYTES = 16
+_ID, _LINK, _LOCAL, _LEARNING, _PORT, _LOCAL6 = 1, 3, 4, 7, 15, 17  # linux/if_link.h, IFLA_VXLAN_*
 _AF_BRIDGE = 7
 _NUD_PERMANENT = 0x80
 _NTF_SELF = 0x02
@@ -60,36 +63,36 @@ def read_tunnels(names: Iterable[str], deadline: Deadline) -> dict[str, TunnelDe
     for name in names:
         interface = interfaces.get(name)
         if interface is not None:
-            data = _vxlan_data(interface.index) if interface.kind == "vxlan" else {}
+            data = _vxlan_data(interface.index, deadline) if interface.kind == "vxlan" else {}
             device = _device(interface, data, by_index)
             if interface.kind != "ipip" or device.up or device.address:
                 found[name] = device
     return found
 
 
-def _vxlan_data(index: int) -> dict[str, Any]:
-    with _opened("read a tunnel device") as ip:
-        info = ip.link("get", index=index)[0].get_attr("IFLA_LINKINFO")
-        data = info.get_attr("IFLA_INFO_DATA")
-        return {} if data is None else dict(data["attrs"])
+def _vxlan_data(index: int, deadline: Deadline) -> dict[int, bytes]:
+    """By hand: the agent looks at it whenever anything happens, and pyroute2's sockets alone would be half of that."""
+    with Rtnl() as rtnl:
+        found = wire.attributes(rtnl.one(get_link(index), deadline), _IFINFOMSG_BYTES)
+    return wire.attributes(wire.attributes(found.get(IFLA_LINKINFO, b"")).get(IFLA_INFO_DATA, b""))
 
 
-def _device(interface: HostInterface, data: dict[str, Any], by_index: dict[int, str]) -> TunnelDevice:
+def _device(interface: HostInterface, data: dict[int, bytes], by_index: dict[int, str]) -> TunnelDevice:
     held = [address.ip for address in interface.addresses if not address.ip.is_link_local]
     vxlan = interface.kind == "vxlan"
-    local = data.get("IFLA_VXLAN_LOCAL") or data.get("IFLA_VXLAN_LOCAL6")
+    local = data.get(_LOCAL) or data.get(_LOCAL6)
     return TunnelDevice(
         name=interface.name,
         kind=interface.kind,
         mtu=interface.mtu,
         address=held[0] if held else None,
         more_addresses=len(held) > 1,
-        parent=by_index.get(data.get("IFLA_VXLAN_LINK") or 0, ""),
+        parent=by_index.get(wire.number(data.get(_LINK)), ""),
         local=ip_address(local) if local else None,
-        vni=data.get("IFLA_VXLAN_ID") or 0,
-        port=data.get("IFLA_VXLAN_PORT") or 0,
+        vni=wire.number(data.get(_ID)),
+        port=int.from_bytes(data.get(_PORT, b""), "big"),
         mac=interface.mac if vxlan else "",
-        learning=bool(data.get("IFLA_VXLAN_LEARNING")),
+        learning=any(data.get(_LEARNING, b"")),
         up=interface.up,
     )
 

@@ -18,7 +18,7 @@ from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.kernel.monitor import Monitor
 from cni_calico.log import LEVELS, Log
 from cni_calico.nodeagent import status
-from cni_calico.nodeagent.apply import Applier, Pass
+from cni_calico.nodeagent.apply import DEVICES, Applier, Pass
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.desired import Desired, desired_state
 from cni_calico.nodeagent.felix import FelixSettings, Parameters, parse_felix
@@ -29,7 +29,8 @@ from cni_calico.nodeagent.snapshot import Snapshot
 from cni_calico.nodeagent.watch import Sources
 
 PASS_S = 60.0
-MIN_INTERVAL_S = 0.1  # what comes in a burst is done in one pass
+MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 1.0  # what comes in a burst is done in one pass
+REST = 9  # times as long as a pass took: while pods come and go by the dozen, the processors are theirs
 RETRY_FIRST_S, RETRY_LAST_S = 1.0, 30.0
 PENDING_S = 1.0
 
@@ -79,7 +80,7 @@ class Agent:
     def run(self, stopping: threading.Event) -> None:
         """Until ``stopping``. Raises KernelError when the kernel cannot be listened to."""
         settings = self._context.settings
-        self._monitor = Monitor(TABLE)
+        self._monitor = Monitor(TABLE, DEVICES)
         store, use_pod_cidr = self._context.store, settings.use_pod_cidr
         sources = Sources(store, self.node, self._monitor.wake, use_pod_cidr=use_pod_cidr)
         applier = Applier(self._log, self._context.files, f"{settings.state_dir}/mtu", time.monotonic)
@@ -89,8 +90,9 @@ class Agent:
                 happened = self._monitor.wait(self._patience())
                 applier.forget(self._monitor.take_changed())
                 if not stopping.is_set() and sources.synced and (happened or self._due()):
+                    begun = time.monotonic()
                     self._pass(sources, applier)
-                    stopping.wait(MIN_INTERVAL_S)
+                    stopping.wait(pause_after(time.monotonic() - begun))
                 self._tell(sources)
         finally:
             sources.stop()
@@ -202,3 +204,8 @@ class Agent:
         texts = self._said.get(topic, ())
         assert isinstance(texts, tuple)
         return texts
+
+
+def pause_after(took_s: float) -> float:
+    """How long to wait after a pass that took so long."""
+    return min(MAX_INTERVAL_S, max(MIN_INTERVAL_S, REST * took_s))

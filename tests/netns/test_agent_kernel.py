@@ -12,7 +12,8 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.host_routes import apply_host_routes, read_host_routes
 from cni_calico.kernel.interfaces import read_default_interface, read_interfaces
-from cni_calico.kernel.monitor import RULES, Monitor
+from cni_calico.kernel.monitor import NEIGHBOURS as NEIGHBOURS_OF
+from cni_calico.kernel.monitor import RULES, SETTINGS, Monitor
 from cni_calico.kernel.tunnels import apply_vteps, change_tunnel, create_tunnel, read_tunnels, read_vteps, remove_tunnel
 from cni_calico.model.host import ForwardingEntry, HostInterface, HostRoute, NeighbourEntry, TunnelDevice
 from tests.netns.namespaces import Namespace, namespace
@@ -262,3 +263,28 @@ def test_notifications(host: Namespace, command: str, noticed: bool) -> None:
     import shlex
 
     assert host.call(_noticed, shlex.split(command)) == (False, noticed)
+
+
+def _changed_by(command: list[str]) -> set[str]:
+    import subprocess
+
+    monitor = Monitor(devices=("eth0", "gone0"))
+    subprocess.run(command, check=True)
+    assert monitor.wait(5)
+    return monitor.take_changed()
+
+
+@pytest.mark.parametrize(
+    ("command", "changed"),
+    [
+        ("ip link set calia mtu 1400", set()),
+        ("ip link set eth0 mtu 1400", {NEIGHBOURS_OF}),
+        ("ip link del eth0", {NEIGHBOURS_OF, SETTINGS}),
+        ("ip neigh add 10.0.0.9 lladdr 66:00:00:00:00:09 dev eth0 nud permanent", {NEIGHBOURS_OF}),
+    ],
+)
+def test_a_pods_interface_says_nothing_of_the_tunnels_neighbours(
+    host: Namespace, command: str, changed: set[str]
+) -> None:
+    assert host.call(_changed_by, command.split()) >= changed
+    assert changed or NEIGHBOURS_OF not in host.call(_changed_by, command.replace("1400", "1410").split())
