@@ -84,6 +84,10 @@ class KubernetesStore:
     def close(self) -> None:
         self.api.close()
 
+    def finish_by(self, later: Callable[[Callable[[], object]], object]) -> None:
+        """Let the deletion of handles that are marked, and so as good as gone, be finished by ``later``."""
+        self._custom.later = later
+
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def get(self, key: Key, deadline: Deadline) -> Versioned | None:

@@ -1,7 +1,8 @@
 """Records that are custom resources of ``crd.projectcalico.org``: one object each, compare-and-swap by resourceVersion.
 
 Rule: a block, affinity or handle is first marked ``deleted`` and then deleted, both only as it was (UID and
-resourceVersion). Marked is as good as gone: whoever reads such an object treats it as absent and finishes its deletion.
+resourceVersion). Marked is as good as gone: whoever reads such an object treats it as absent and finishes its deletion;
+so nobody has to wait for the end of a handle, of which there is one for every pod.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from cni_calico.datastore.kubernetes_api import KubernetesAPI, missing_type, req
 from cni_calico.datastore.kubernetes_layout import collection_path, marks_deleted, object_path
 from cni_calico.datastore.kubernetes_revision import render_revision, resource_version
 from cni_calico.datastore.records import corrupt_record
+from cni_calico.deadline import Deadline
 from cni_calico.errors import (
     DatastoreError,
     DeadlineExceeded,
@@ -19,20 +21,20 @@ from cni_calico.errors import (
 )
 from cni_calico.model.codec import describe
 from cni_calico.model.crd import object_of, read_object
-from cni_calico.model.keys import Key, ResourceKey
+from cni_calico.model.keys import HandleKey, Key, ResourceKey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from cni_calico.datastore.client import Document, Revision
     from cni_calico.datastore.kubernetes_api import Reply
-    from cni_calico.deadline import Deadline
     from cni_calico.model.fields import JSON
 
 _ATTEMPTS = 5
 FINISHED_PER_LIST = 50
+LATER_S = 10.0
 
 
 def conflict(key: Key, current: Versioned | None) -> CommitConflict:
@@ -61,6 +63,7 @@ class CustomRecords:
 
     def __init__(self, api: KubernetesAPI) -> None:
         self._api = api
+        self.later: Callable[[Callable[[], object]], object] | None = None
 
     def read(self, key: Key, deadline: Deadline) -> Versioned | None:
         obj = self._read_object(key, deadline, f"read {describe(key)}")
@@ -117,7 +120,10 @@ class CustomRecords:
         known = {"resourceVersion": version, "uid": uid} if uid else {"resourceVersion": version}
         marked = object_of(key, {**was, "deleted": True}, {"metadata": known})
         obj = self._replace(key, marked, deadline, doing)
-        self.finish(key, obj, deadline)
+        if self.later is not None and isinstance(key, HandleKey):
+            self.later(lambda: self.finish(key, obj, Deadline.after(LATER_S)))
+        else:
+            self.finish(key, obj, deadline)
         return render_revision(obj, "")
 
     def finish(self, key: Key, obj: JSON, deadline: Deadline) -> bool:

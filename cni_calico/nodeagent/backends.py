@@ -24,11 +24,13 @@ from cni_calico.nodeagent.caches import ClusterCaches
 from cni_calico.nodeagent.kubernetes_caches import KubernetesCaches
 from cni_calico.nodeagent.node_endpoints import NodeEndpoints
 from cni_calico.nodeagent.recent import Recently
+from cni_calico.nodeagent.unattended import Unattended
 
 IDLE_S = 300.0
 KEPT_MAX = 8  # also when they were used a moment ago: every configuration that somebody makes up opens one
 # how long a repeated DEL needs to look for nothing; the kubelet's come within seconds
 DELETED_S, DELETED_MAX = 60.0, 4096
+FINISH_S = 2.0  # for requests that nobody waits for, when the datastore is closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,9 @@ class Backend:
         self._opening = threading.Lock()
         self._kubernetes: KubernetesCaches | None = None
         self.deleted = Recently(DELETED_S, DELETED_MAX)
+        self._unattended = Unattended("finish deletions")
+        if hasattr(store, "finish_by"):
+            store.finish_by(self._unattended.submit)
         self.grouped = GroupedStore(store)
         self.caches = ClusterCaches(store, node, self._corrupt)
         self.allocator = GroupAllocator(store, self.caches)
@@ -100,6 +105,7 @@ class Backend:
 
     def close(self) -> None:
         self.caches.stop()
+        self._unattended.stop(FINISH_S)
         if self._kubernetes is not None:
             self._kubernetes.stop()
             self._kubernetes.api.close()

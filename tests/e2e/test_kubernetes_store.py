@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,27 @@ def test_a_deletion_is_two_requests_and_the_record_is_marked_first(
     with watch:
         assert [e.value for e in watch.next(10)] == [None]
         assert not watch.next(0.2)
+
+
+def test_the_end_of_a_handle_can_be_left_for_later(kube: Cluster, store: KubernetesStore, soon: Deadline) -> None:
+    """Once it is marked it is gone for everybody, whether or not its deletion is ever finished."""
+    later: list[Callable[[], object]] = []
+    store.finish_by(later.append)
+    handle, affinity = HandleKey("net.abc"), AffinityKey(NODE, BLOCK)
+    [made] = store.commit([Write.create(handle, {"block": {str(BLOCK): 1}, "deleted": False})], soon).stored
+    [owned] = store.commit([Write.create(affinity, {"state": "confirmed", "deleted": False})], soon).stored
+    store.commit([Write.delete(made)], soon)
+    store.commit([Write.delete(owned)], soon)
+    assert not kube.request("GET", f"{CRD_ROOT}/blockaffinities")["items"], "others are deleted at once"
+    [left] = kube.request("GET", f"{CRD_ROOT}/ipamhandles")["items"]
+    assert left["spec"]["deleted"] is True and len(later) == 1
+    later.pop()()
+    assert not kube.request("GET", f"{CRD_ROOT}/ipamhandles")["items"]
+    [made] = store.commit([Write.create(handle, {"block": {str(BLOCK): 1}, "deleted": False})], soon).stored
+    store.commit([Write.delete(made)], soon)
+    [again] = store.commit([Write.create(handle, {"block": {str(BLOCK): 2}, "deleted": False})], soon).stored
+    later.pop()()
+    assert store.get(handle, soon) == again, "a new handle of that name is not the one that was to go"
 
 
 def test_a_long_node_name_is_shortened(store: KubernetesStore, soon: Deadline) -> None:

@@ -1,0 +1,51 @@
+"""Acts that nobody waits for, carried out one after the other.
+
+Rule: only what may also never happen is given here (the process can be killed at any time), so an act that raises is
+not repeated; whoever stops waits for what is left, but not for long.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+
+Act = Callable[[], object]
+
+
+class Unattended:
+    """``doing`` names the thread, which is there from the first act on."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+        self._acts: SimpleQueue[Act | None] = SimpleQueue()
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def submit(self, act: Act) -> None:
+        """After ``stop`` it is dropped."""
+        with self._guard:
+            if self._stopped:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._doing, daemon=True)
+                self._thread.start()
+            self._acts.put(act)
+
+    def stop(self, patience_s: float) -> bool:
+        """Whether everything was carried out within ``patience_s``."""
+        with self._guard:
+            self._stopped = True
+            thread = self._thread
+            self._acts.put(None)
+        if thread is None:
+            return True
+        thread.join(patience_s)
+        return not thread.is_alive()
+
+    def _run(self) -> None:
+        while (act := self._acts.get()) is not None:
+            with suppress(Exception):  # see the rule
+                act()
