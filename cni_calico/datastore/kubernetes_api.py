@@ -326,9 +326,9 @@ class _Attempt:
 
     def _overloaded(self, answer: Answer) -> CalicoError:
         kind = OutcomeUnknown if self.maybe_applied else DatastoreUnavailable
-        return kind(
-            f"cannot {self.doing}: {_message(answer)}", details="the Kubernetes API server is overloaded or failing"
-        )
+        state = "overloaded" if answer.status == 429 else "failing"
+        details = f"the Kubernetes API server is {state}: it answers with status {answer.status}"
+        return kind(f"cannot {self.doing}: {_message(answer)}", details=details)
 
 
 # -- what answers mean ------------------------------------------------------------------------------------------------
