@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from cni_calico.datastore.kubernetes_layout import service_account_path
 from cni_calico.deadline import Deadline
-from cni_calico.errors import DatastoreError
+from cni_calico.errors import DatastoreError, DatastoreUnsupported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,12 @@ def request_token(
         "spec": {"expirationSeconds": lifetime_s},
     }
     path = f"{service_account_path(namespace, account)}/token"
-    reply = api.request("POST", path, deadline, doing, body=body)
+    try:
+        reply = api.request("POST", path, deadline, doing, body=body)
+    except DatastoreUnsupported as e:  # 404
+        raise DatastoreUnsupported(
+            e.message, details="create that service account, or name another one in CALICO_CNI_SERVICE_ACCOUNT"
+        ) from e
     status = reply.document.get("status") or {}
     text = status.get("token")
     if not isinstance(text, str) or not text:

@@ -76,7 +76,7 @@ def parse_settings(environ: Mapping[str, str], *, bundle: str, template_file: st
         tls_assets_dir=environ.get("TLS_ASSETS_DIR") or "/calico-secrets",
         kubernetes_host=host,
         kubernetes_port=port,
-        kubernetes_protocol=environ.get("KUBERNETES_SERVICE_PROTOCOL") or "https",
+        kubernetes_protocol=_protocol(environ),
         skip_tls_verify=_flag(environ, "SKIP_TLS_VERIFY", False),
         cni_service_account=_service_account(environ),
         log_level=environ.get("LOG_LEVEL") or "info",
@@ -107,6 +107,13 @@ def _file_name(environ: Mapping[str, str], name: str, default: str) -> str:
     if "/" in value or value in (".", ".."):
         raise InvalidConfig(f"cannot install: {name}: expected a file name, got {value!r}")
     return value
+
+
+def _protocol(environ: Mapping[str, str]) -> str:
+    protocol = environ.get("KUBERNETES_SERVICE_PROTOCOL") or "https"
+    if protocol not in ("http", "https"):
+        raise InvalidConfig(f"cannot install: KUBERNETES_SERVICE_PROTOCOL: expected http or https, got {protocol!r}")
+    return protocol
 
 
 def _service_account(environ: Mapping[str, str]) -> str:

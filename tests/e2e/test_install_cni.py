@@ -15,11 +15,14 @@ from typing import Any
 
 import pytest
 
-from cni_calico.model.settings import DatastoreConfig
+from cni_calico.datastore.kubernetes_api import KubernetesAPI
+from cni_calico.deadline import Deadline
+from cni_calico.model.settings import DatastoreConfig, KubernetesAccess
 from tests.conftest import ROOT
 from tests.e2e.calls import Node, Reply, addresses
 from tests.e2e.kube import CNI_USER, Cluster
 from tests.e2e.test_bundle_install import OLD_ROOT, OldHost, renamed
+from tests.fakes.http_front import front_of
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace
 
@@ -283,8 +286,9 @@ def test_a_configuration_directory_that_is_not_there(host: Host) -> None:
         {"CNI_NETWORK_CONFIG": '{"name": "n", "type": "calico", "mtu": __CNI_MTU__}', "CNI_MTU": SECRET},
         {"CNI_NETWORK_CONFIG_FILE": "/nowhere/template"},
         {"SLEEP": "perhaps"},
+        {"KUBERNETES_SERVICE_PROTOCOL": "tcp"},
     ],
-    ids=range(4),
+    ids=range(5),
 )
 def test_what_is_wrong_is_told_before_anything_is_touched(host: Host, environ: dict[str, str]) -> None:
     (host.net / "10-calico.conflist").write_text("the old one")
@@ -308,30 +312,50 @@ def test_a_damaged_image(host: Host, tmp_path: Path) -> None:
 @pytest.fixture
 def granted(kube: Cluster) -> Cluster:
     """The agent's account may get tokens of the plugin's account."""
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "calico-cni-plugin"}}
+    ensure_account(kube, "calico-cni-plugin")
+    grant_tokens(kube, "calico-cni-plugin")
+    return kube
+
+
+def ensure_account(kube: Cluster, name: str) -> None:
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+    kube.ensure(ACCOUNTS, account)
+
+
+def grant_tokens(kube: Cluster, account: str) -> None:
+    """The right of the agent's account to get tokens of one account, and of no other."""
+    group, metadata = "rbac.authorization.k8s.io", {"name": f"tokens-of-{account}"}
     rule = {
         "apiGroups": [""],
         "resources": ["serviceaccounts/token"],
-        "resourceNames": ["calico-cni-plugin"],
+        "resourceNames": [account],
         "verbs": ["create"],
     }
-    role = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": {"name": "tokens"},
-        "rules": [rule],
-    }
+    role = {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": [rule]}
     binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "apiVersion": f"{group}/v1",
         "kind": "RoleBinding",
-        "metadata": {"name": "tokens"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tokens"},
+        "metadata": metadata,
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": metadata["name"]},
         "subjects": [{"kind": "ServiceAccount", "name": "calico-node", "namespace": "kube-system"}],
     }
-    kube.ensure("/api/v1/namespaces/kube-system/serviceaccounts", account)
-    kube.ensure("/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/roles", role)
-    kube.ensure("/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/rolebindings", binding)
-    return kube
+    kube.ensure(f"/apis/{group}/v1/namespaces/kube-system/roles", role)
+    kube.ensure(f"/apis/{group}/v1/namespaces/kube-system/rolebindings", binding)
+
+
+ACCOUNTS = "/api/v1/namespaces/kube-system/serviceaccounts"
+
+
+def user_of(kubeconfig: Path) -> str:
+    """Who the API server takes a kubeconfig's reader for: our own client reads it, as the plugin does."""
+    api = KubernetesAPI(KubernetesAccess(kubeconfig=str(kubeconfig)))
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+    try:
+        reply = api.request("POST", path, Deadline.after(30), "ask who that is", body=review)
+    finally:
+        api.close()
+    return str(reply.document["status"]["userInfo"]["username"])
 
 
 @pytest.mark.kubernetes
@@ -375,6 +399,48 @@ def test_an_account_without_the_right_keeps_the_old_configuration(host: Host, gr
     output = host.fails(**host.in_cluster(granted, token="nobody-token"))
     assert 'User "nobody" cannot create resource "serviceaccounts/token"' in output
     assert (host.net / "10-calico.conflist").read_text() == "the old one"
+
+
+@pytest.mark.kubernetes
+def test_a_service_account_of_ones_own(host: Host, granted: Cluster) -> None:
+    """Whose token is asked for; without the right to it, or without the account, nothing becomes a configuration."""
+    chosen = {"CALICO_CNI_SERVICE_ACCOUNT": "own-account", **host.in_cluster(granted)}
+    (host.net / "10-calico.conflist").write_text("the old one")
+    asked = "cannot get a token of service account kube-system/own-account"
+
+    def refused(why: str, hint: str) -> None:
+        output = host.fails(**chosen)
+        assert asked in output and why in output and hint in output, output
+        assert (host.net / "10-calico.conflist").read_text() == "the old one"
+        assert not (host.net / "calico-kubeconfig").exists()
+
+    refused('cannot create resource "serviceaccounts/token"', "the roles in the manifests")
+    grant_tokens(granted, "own-account")
+    refused('serviceaccounts "own-account" not found', "CALICO_CNI_SERVICE_ACCOUNT")
+    ensure_account(granted, "own-account")
+    try:
+        host.install(**chosen)
+        assert user_of(host.net / "calico-kubeconfig") == "system:serviceaccount:kube-system:own-account"
+        assert host.conflist()["plugins"][0]["type"] == "calico"
+    finally:
+        granted.request("DELETE", f"{ACCOUNTS}/own-account")
+        for kind in ("roles", "rolebindings"):
+            path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/{kind}/tokens-of-own-account"
+            granted.request("DELETE", path)
+
+
+@pytest.mark.kubernetes
+def test_an_api_server_without_tls(host: Host, granted: Cluster) -> None:
+    """Through a front of plain HTTP: the token is asked for there, and the plugin's kubeconfig leads there."""
+    environ = host.in_cluster(granted)
+    with front_of("127.0.0.1", granted.port, granted.ca) as front:
+        environ |= {"KUBERNETES_SERVICE_PORT": str(front.port), "KUBERNETES_SERVICE_PROTOCOL": "http"}
+        host.install(**environ)
+        assert front.count("POST", "/serviceaccounts/calico-cni-plugin/token") == 1
+        kubeconfig = host.net / "calico-kubeconfig"
+        [cluster] = json.loads(kubeconfig.read_text())["clusters"]
+        assert cluster["cluster"]["server"] == f"http://127.0.0.1:{front.port}"
+        assert user_of(kubeconfig) == CNI_USER and front.count("POST", "/selfsubjectreviews") == 1
 
 
 def test_an_api_server_that_is_down(host: Host) -> None:

@@ -66,8 +66,9 @@ def test_a_client_goes_on_with_the_new_token(account: Cluster, tmp_path: Path, s
 def test_refused_and_unknown_accounts(account: Cluster, soon: Deadline) -> None:
     with pytest.raises(DatastoreDenied, match="serviceaccounts/token"):
         request_token(account.api("nobody-token"), "kube-system", "calico-cni-plugin", soon)
-    with pytest.raises(DatastoreUnsupported, match="not found"):
+    with pytest.raises(DatastoreUnsupported, match='"nobody" not found') as missing:
         request_token(account.api(), "kube-system", "nobody", soon)
+    assert "CALICO_CNI_SERVICE_ACCOUNT" in missing.value.details
 
 
 def test_refreshing_goes_on_through_failures(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

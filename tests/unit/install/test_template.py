@@ -153,6 +153,7 @@ def test_a_broken_template_is_told_without_its_content(template: str, cause: str
         ({"CNI_OLD_CONF_NAME": "a/b"}, "CNI_OLD_CONF_NAME: expected a file name"),
         ({"CNI_NET_DIR": "net.d"}, "CNI_NET_DIR: expected an absolute path"),
         ({"CALICO_CNI_SERVICE_ACCOUNT": "a/b"}, "CALICO_CNI_SERVICE_ACCOUNT: expected a name"),
+        ({"KUBERNETES_SERVICE_PROTOCOL": "tcp"}, "KUBERNETES_SERVICE_PROTOCOL: expected http or https"),
     ],
 )
 def test_wrong_settings_name_their_variable(environ: dict[str, str], cause: str) -> None:
