@@ -68,10 +68,11 @@ def is_same_datastore(own: DatastoreConfig, other: DatastoreConfig) -> bool:
 
 @dataclass(slots=True)
 class Owed:
-    """``look`` carries out what is recorded now."""
+    """``look`` carries out some of what is recorded now; the next one goes on behind it."""
 
     context: Context
     _log: _Once = field(init=False)
+    _last: str = ""
 
     def __post_init__(self) -> None:
         self._log = _Once(self.context.log)
@@ -86,9 +87,12 @@ class Owed:
         try:
             with file_lock(files.path(f"{settings.run_dir}/{LOCK_NAME}"), Deadline.after(0)):
                 services, deadline = _OwnServices(self.context, self._log), Deadline.after(REPLAY_S)
-                done = replay_intents(services, deadline, wanted=lambda other: is_same_datastore(own, other))
+                done = replay_intents(
+                    services, deadline, wanted=lambda other: is_same_datastore(own, other), after=self._last
+                )
         except AttachmentBusy:
             return  # a call is at it
+        self._last = done.last
         if done.kept:
             raise TryAgain("cannot carry out all DELs that were recorded while the datastore was away")
 

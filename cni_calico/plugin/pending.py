@@ -81,9 +81,13 @@ def remove_intent(files: Files, state_dir: str, intent_file: str) -> None:
             files.remove(f"{directory(state_dir)}/{name}")
 
 
-def read_intents(files: Files, state_dir: str) -> Iterator[tuple[str, Intent | str]]:
-    """(file name, intent) of every recorded intent; (file name, what is wrong) for one that cannot be read."""
-    for name in files.names(directory(state_dir)):
+def read_intents(files: Files, state_dir: str, *, after: str = "") -> Iterator[tuple[str, Intent | str]]:
+    """(file name, intent) of every recorded intent; (file name, what is wrong) for one that cannot be read.
+
+    In the order of their names, which begins behind ``after`` and comes round.
+    """
+    names = files.names(directory(state_dir))
+    for name in [name for name in names if name > after] + [name for name in names if name <= after]:
         if not name.endswith(".json") or name.startswith("."):
             continue
         try:

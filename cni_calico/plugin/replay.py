@@ -1,11 +1,13 @@
 """Recorded DEL intents are carried out once the datastore is back: by the next successful call, or by the agent.
 
 Rule: an intent is carried out under its attachment's lock, by handle and by container ID, and its file goes last; a
-crash in between repeats what has no further effect. One that cannot be carried out stays.
+crash in between repeats what has no further effect. One that cannot be carried out stays, and keeps none of the others
+waiting: rounds are short, but they do not all begin with the same intent.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from cni_calico.deadline import Deadline
@@ -29,11 +31,12 @@ AFTER_CALL_S = 2.0
 
 @dataclass(slots=True)
 class Replayed:
-    """How many intents were carried out, and what kept the others."""
+    """How many intents were carried out, how many were tried in vain, and the one that was tried last."""
 
     done: int = 0
     kept: int = 0
     unreadable: int = 0
+    last: str = ""
 
 
 def replay_after(services: Services, config: DatastoreConfig) -> None:
@@ -45,17 +48,27 @@ def replay_after(services: Services, config: DatastoreConfig) -> None:
     lock = services.files.path(f"{services.run_dir}/{LOCK_NAME}")
     try:
         with file_lock(lock, Deadline.after(0)):
-            replay_intents(services, Deadline.after(AFTER_CALL_S), wanted=lambda other: other == config)
+            deadline = Deadline.after(AFTER_CALL_S)
+            # nothing is kept between calls that could say where the last round ended; names are hexadecimal digests
+            replay_intents(services, deadline, wanted=lambda other: other == config, after=os.urandom(20).hex())
     except CalicoError:
         return  # somebody else is at it
 
 
 def replay_intents(
-    services: Services, deadline: Deadline, *, wanted: Callable[[DatastoreConfig], bool], limit: int = BATCH
+    services: Services,
+    deadline: Deadline,
+    *,
+    wanted: Callable[[DatastoreConfig], bool],
+    limit: int = BATCH,
+    after: str = "",
 ) -> Replayed:
-    """Carry out at most ``limit`` intents of the datastores that are ``wanted``; never raises CalicoError."""
-    report = Replayed()
-    for name, intent in pending.read_intents(services.files, services.state_dir):
+    """Try at most ``limit`` intents of the datastores that are ``wanted``, those behind the name ``after`` first.
+
+    Never raises CalicoError.
+    """
+    report = Replayed(last=after)
+    for name, intent in pending.read_intents(services.files, services.state_dir, after=after):
         if report.done + report.kept >= limit or deadline.expired():
             break
         if isinstance(intent, str):
@@ -64,6 +77,7 @@ def replay_intents(
             continue
         if not wanted(intent.datastore):
             continue
+        report.last = name
         try:
             _replay(services, name, deadline)
             report.done += 1

@@ -1,14 +1,20 @@
 """Recorded DELs are carried out one by one: what keeps one of them does not keep those behind it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from cni_calico.datastore.client import Write
 from cni_calico.deadline import Deadline
+from cni_calico.errors import TryAgain
 from cni_calico.ipam.services import Services
+from cni_calico.kernel.files import Files
+from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.settings import DatastoreConfig
+from cni_calico.nodeagent.owed import Owed
 from cni_calico.plugin import pending
-from cni_calico.plugin.replay import replay_intents
+from cni_calico.plugin.replay import BATCH, replay_after, replay_intents
 from tests.fakes.memory_store import MemoryStore
 
 LOCAL = DatastoreConfig("local", path="/somewhere")
@@ -55,3 +61,61 @@ def test_a_datastore_that_is_away_is_asked_once(owed):
     assert (report.done, report.kept) == (0, 1)
     services.only.down = False
     assert replay(services).done == 3
+
+
+@pytest.fixture
+def crowd(tmp_path):
+    """Services that owe 41 DELs, of which only the last in the order of their names can be carried out; its name."""
+    services = OneStore(tmp_path, MemoryStore())
+    services.files.make_directory(services.run_dir)
+    intents = [
+        pending.Intent("net", f"c{i}", "eth0", (f"net.c{i}",), ("default", f"n1-cni-c{i}-eth0"), LOCAL)
+        for i in range(41)
+    ]
+    *failing, good = sorted(intents, key=lambda intent: intent.file_name)
+    for intent in (*failing, good):
+        pending.record_intent(services.files, services.state_dir, intent)
+    for intent in failing:
+        namespace, name = intent.endpoint
+        key = ResourceKey("WorkloadEndpoint", name, namespace)
+        services.only.elsewhere(Write.put(key, {"metadata": {"name": name}, "spec": 7}))
+    return services, good.file_name
+
+
+def is_owed(services, name):
+    return name in services.files.names(pending.directory(services.state_dir))
+
+
+def test_the_agent_gives_each_its_turn(crowd):
+    services, good = crowd
+    settings = SimpleNamespace(run_dir=services.run_dir, state_dir=services.state_dir)
+    context = SimpleNamespace(
+        settings=settings, files=Files(), config=LOCAL, store=services.only, log=Log("none", stderr=False)
+    )
+    owed = Owed(context)
+    for already in range(3):
+        assert is_owed(services, good), f"done in round {already}: the test shows nothing"
+        with pytest.raises(TryAgain):
+            owed.look()
+    assert not is_owed(services, good)
+    assert len(services.files.names(pending.directory(services.state_dir))) == 40
+
+
+def test_rounds_go_on_where_the_last_one_stopped(crowd):
+    services, good = crowd
+    services.files.write_atomic(f"{pending.directory(services.state_dir)}/{'f' * 40}.json", b"{")
+    tried, last = 0, ""
+    while is_owed(services, good):
+        report = replay_intents(services, Deadline.after(5), wanted=lambda config: config == LOCAL, after=last)
+        tried, last = tried + report.done + report.kept, report.last
+        assert report.done + report.kept == BATCH and tried <= 41 + BATCH
+
+
+def test_calls_begin_anywhere(crowd):
+    """Each of them reaches the one that can be done with a probability of 16 in 41."""
+    services, good = crowd
+    for _ in range(100):
+        replay_after(services, LOCAL)
+        if not is_owed(services, good):
+            return
+    pytest.fail("it never had its turn")
