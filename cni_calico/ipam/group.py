@@ -14,60 +14,24 @@ from typing import Any
 from cni_calico.batching import Batcher
 from cni_calico.datastore.client import Datastore
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, CorruptRecord, DatastoreError, TryAgain
+from cni_calico.errors import CalicoError, DatastoreError, TryAgain
 from cni_calico.ipam.allocator import UNDO_TIMEOUT_S, Allocator
 from cni_calico.ipam.assign import AssignRequest
-from cni_calico.ipam.batch import Assigned, Give, Step, Take, plan_batch
+from cni_calico.ipam.batch import Assigned, Take, plan_batch
 from cni_calico.ipam.block import NOTHING, Release, count_free, holder_of, ordinal_of, reserved_ordinals
+from cni_calico.ipam.giving import Giving
+from cni_calico.ipam.group_items import ATTEMPTS, HANDLE_BLOCKS_MAX, SLOW, Ending, Item, Outcome
 from cni_calico.ipam.known import KnownRecords, KnownView, LearningLedger, Snapshot
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.pools import pool_of, reserved_networks, select_pools
-from cni_calico.ipam.release import leave_emptied
 from cni_calico.ipam.spare import SpareBlocks, is_short
 from cni_calico.ipam.timestamps import stamped
-from cni_calico.ipam.view import Facts, Stored, View, decode_found, read_each
+from cni_calico.ipam.view import Facts, View
 from cni_calico.model.keys import BlockKey, HandleKey
-from cni_calico.model.resources import Address, Block, Handle, IPPool, Network
+from cni_calico.model.resources import Address, Block, IPPool, Network
 
 BATCH_MAX = 48  # with its blocks well below what one etcd transaction takes
-ATTEMPTS = 4
-HANDLE_BLOCKS_MAX = 8
 ALONE_S = 5.0  # how long a batch waits for the one of its members that goes first on its own
-
-
-@dataclass(slots=True)
-class _Item:
-    """One request in a batch: ``request`` to take, or else to give back what ``handle_id`` holds.
-
-    ``planned``: what a commit of this request may have stored, with the attributes that only it writes (they have its
-    time). ``freed``: what it may have given back, also by an attempt that a conflict ended half way.
-    """
-
-    deadline: Deadline
-    handle_id: str
-    request: AssignRequest | None = None
-    planned: dict[Assigned, Mapping[str, str]] = field(default_factory=dict)
-    freed: dict[Address, None] = field(default_factory=dict)
-
-
-class _Slow:
-    """The outcome of an item that has to go the allocator's own way."""
-
-
-SLOW = _Slow()
-
-
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """The outcome of an item whose addresses are given back and whose handle is still to follow, by its own caller:
-    where every record is a request of its own, the next batch need not wait for it.
-    """
-
-    step: Step
-    stored: Stored | None
-
-
-Outcome = Any  # a tuple of Assigned, None for what was given back, an _Ending, SLOW, or an exception
 
 
 @dataclass(slots=True)
@@ -88,7 +52,7 @@ class GroupAllocator(Allocator):
         self.known = KnownRecords()
         self._known_view = KnownView(store, self.known, snapshot)
         limit = BATCH_MAX if store.max_commit == 1 else max(1, min(BATCH_MAX, store.max_commit - HANDLE_BLOCKS_MAX))
-        self._batcher: Batcher[_Item, Outcome] = Batcher(self._run, limit=limit)
+        self._batcher: Batcher[Item, Outcome] = Batcher(self._run, limit=limit)
         self.spares = SpareBlocks(self)
         self.statistics = GroupStatistics(sizes=self._batcher.sizes)
 
@@ -98,7 +62,7 @@ class GroupAllocator(Allocator):
     # -- the allocator's interface ------------------------------------------------------------------------------------
 
     def assign(self, request: AssignRequest, deadline: Deadline) -> tuple[Assigned, ...]:
-        item = _Item(deadline, request.handle_id, request)
+        item = Item(deadline, request.handle_id, request)
         found = self._batcher.submit(item, deadline, "request addresses")
         if found is SLOW:
             self.statistics.slow += 1
@@ -107,17 +71,17 @@ class GroupAllocator(Allocator):
         return found  # type: ignore[no-any-return]
 
     def release_handle(self, handle_id: str, deadline: Deadline) -> tuple[Address, ...]:
-        item = _Item(deadline, handle_id)
+        item = Item(deadline, handle_id)
         self._settle(item, self._batcher.submit(item, deadline, "release addresses"))
         return tuple(item.freed)
 
-    def _settle(self, item: _Item, outcome: Outcome) -> None:
+    def _settle(self, item: Item, outcome: Outcome) -> None:
         """What a batch has left of a release for its caller to do."""
-        if outcome is SLOW or (isinstance(outcome, _Ending) and not self._end(outcome, item.deadline)):
+        if outcome is SLOW or (isinstance(outcome, Ending) and not self._end(outcome, item.deadline)):
             self.statistics.slow += 1
             self._release_alone(item)
 
-    def _end(self, ending: _Ending, deadline: Deadline) -> bool:
+    def _end(self, ending: Ending, deadline: Deadline) -> bool:
         """Whether the handle is now what it must be; if not, it has changed meanwhile or could not be written."""
         ledger = self.ledger(deadline)
         ledger.learn(ending.step.key, ending.stored)
@@ -126,10 +90,10 @@ class GroupAllocator(Allocator):
         except CalicoError:
             return False  # what is wrong shows when it is tried alone
 
-    def _release_alone(self, item: _Item) -> None:
+    def _release_alone(self, item: Item) -> None:
         item.freed.update(dict.fromkeys(super().release_handle(item.handle_id, item.deadline)))
 
-    def _assign_alone(self, item: _Item, deadline: Deadline) -> tuple[Assigned, ...]:
+    def _assign_alone(self, item: Item, deadline: Deadline) -> tuple[Assigned, ...]:
         assert item.request is not None
         try:
             return super().assign(item.request, deadline)
@@ -137,7 +101,7 @@ class GroupAllocator(Allocator):
             self._take_back(item, e)
             raise
 
-    def _take_back(self, item: _Item, error: CalicoError) -> None:
+    def _take_back(self, item: Item, error: CalicoError) -> None:
         """What the request's batch may have stored looked to the allocator as if it had been there before."""
         if not item.planned:
             return
@@ -164,7 +128,7 @@ class GroupAllocator(Allocator):
 
     # -- a batch ------------------------------------------------------------------------------------------------------
 
-    def _run(self, items: Sequence[_Item]) -> Sequence[Outcome]:
+    def _run(self, items: Sequence[Item]) -> Sequence[Outcome]:
         outcomes: list[Outcome] = [SLOW] * len(items)
         groups: dict[object, list[int]] = {}
         for i, item in enumerate(items):
@@ -172,12 +136,10 @@ class GroupAllocator(Allocator):
         for scope in sorted(groups, key=lambda scope: scope is not None):  # what comes back may be needed
             members = groups[scope]
             unique = _first_of_each(items, members)
-            serve = self._give if items[unique[0]].request is None else self._take
             group = [items[i] for i in unique]
-            deadline = Deadline(min(item.deadline.at for item in group))
-            ledger = Ledger(self.store, self._known_view, deadline, self._patience)
+            ledger = self._batch_ledger(Deadline(min(item.deadline.at for item in group)))
             try:
-                for i, outcome in zip(unique, serve(group, ledger), strict=True):
+                for i, outcome in zip(unique, self._serve(group, ledger), strict=True):
                     outcomes[i] = outcome
             except CalicoError:
                 pass  # whose trouble it is shows when each goes its own way
@@ -185,9 +147,17 @@ class GroupAllocator(Allocator):
                 self.known.learn(ledger.known())
         return outcomes
 
+    def _batch_ledger(self, deadline: Deadline) -> Ledger:
+        return Ledger(self.store, self._known_view, deadline, self._patience)
+
+    def _serve(self, items: Sequence[Item], ledger: Ledger) -> list[Outcome]:
+        if items[0].request is None:
+            return Giving(self.store, self.known, ledger, self.clock).run(items)
+        return self._take(items, ledger)
+
     # -- taking -------------------------------------------------------------------------------------------------------
 
-    def _take(self, items: Sequence[_Item], ledger: Ledger) -> list[Outcome]:
+    def _take(self, items: Sequence[Item], ledger: Ledger) -> list[Outcome]:
         outcomes: list[Outcome] = [SLOW] * len(items)
         assert items[0].request is not None
         facts = self._snapshot.facts(items[0].request.node)
@@ -214,7 +184,7 @@ class GroupAllocator(Allocator):
                 break
         return outcomes
 
-    def _outcome_alone(self, item: _Item, ledger: Ledger) -> Outcome:
+    def _outcome_alone(self, item: Item, ledger: Ledger) -> Outcome:
         try:
             given = self._assign_alone(item, ledger.deadline.sooner(ALONE_S))
         except CalicoError as e:
@@ -223,7 +193,7 @@ class GroupAllocator(Allocator):
             ledger.forget(BlockKey(assigned.block))
         return given
 
-    def _take_once(self, ledger: Ledger, facts: Facts, items: Mapping[int, _Item]) -> dict[int, Outcome] | None:
+    def _take_once(self, ledger: Ledger, facts: Facts, items: Mapping[int, Item]) -> dict[int, Outcome] | None:
         """What each got, without those for whom there was no room; None after a conflict."""
         requests = {i: item.request for i, item in items.items() if item.request is not None}
         sources = self._sources(ledger, facts, list(requests.values())) if requests else []
@@ -292,72 +262,8 @@ class GroupAllocator(Allocator):
             free += room
         return chosen, free - wanted
 
-    # -- giving back --------------------------------------------------------------------------------------------------
 
-    def _give(self, items: Sequence[_Item], ledger: Ledger) -> list[Outcome]:
-        self._load_handles(ledger, [item.handle_id for item in items])
-        for _ in range(ATTEMPTS):
-            given = self._give_once(ledger, items)
-            if given is not None:
-                return given
-        return [SLOW] * len(items)
-
-    def _load_handles(self, ledger: Ledger, handle_ids: Sequence[str]) -> None:
-        unknown = []
-        for handle_id in handle_ids:
-            known = self.known.handles.get(handle_id)
-            if known is None:
-                unknown.append(HandleKey(handle_id))
-            else:
-                ledger.learn(HandleKey(handle_id), known)
-        for key, found in zip(unknown, read_each(self.store, unknown, ledger.deadline), strict=True):
-            decoded = decode_found(found)
-            if not isinstance(decoded, CorruptRecord):  # one that is corrupt is its own request's trouble
-                ledger.learn(key, decoded)
-
-    def _give_once(self, ledger: Ledger, items: Sequence[_Item]) -> list[Outcome] | None:
-        """None for each whose handle holds nothing any more, SLOW for the others; None after a conflict."""
-        known = ledger.known()
-        outcomes: list[Outcome] = [SLOW] * len(items)
-        held: dict[int, Handle] = {}
-        for i, item in enumerate(items):
-            if HandleKey(item.handle_id) in known:
-                handle = ledger.handle(item.handle_id)
-                if handle is None:
-                    outcomes[i] = None
-                elif 0 < len(handle.blocks) <= HANDLE_BLOCKS_MAX:
-                    held[i] = handle
-        cidrs = list(dict.fromkeys(cidr for handle in held.values() for cidr in handle.blocks))
-        ledger.load_blocks(cidrs)
-        while held:
-            gives = [Give(items[i].handle_id) for i in held]
-            blocks = {cidr: ledger.block(cidr) for cidr in cidrs}
-            plan = plan_batch(blocks, {items[i].handle_id: handle for i, handle in held.items()}, gives)
-            given = {i: _assigned(out) for i, out in zip(held, plan.outcomes, strict=True)}
-            # a count that does not fit says that the block we know is not the one that is stored
-            doubtful = [i for i, out in given.items() if not _accounts_for(held[i], out)]
-            if not doubtful:
-                for i, out in given.items():
-                    items[i].freed.update(dict.fromkeys(assigned.address for assigned in out))
-                endings = self._endings(plan.steps)
-                if not ledger.apply([step for step in plan.steps if step not in endings]):
-                    return None
-                leave_emptied(ledger, cidrs, self.clock())
-                for i in held:
-                    key = HandleKey(items[i].handle_id)
-                    ending = next((step for step in endings if step.key == key), None)
-                    outcomes[i] = None if ending is None else _Ending(ending, known[key])
-                return outcomes
-            for i in doubtful:
-                del held[i]
-        return outcomes
-
-    def _endings(self, steps: Sequence[Step]) -> list[Step]:
-        """Those steps that each caller takes itself when the others are done."""
-        return [step for step in steps if isinstance(step.key, HandleKey)] if self.store.max_commit == 1 else []
-
-
-def _scope_of(item: _Item) -> object:
+def _scope_of(item: Item) -> object:
     """Requests of one scope can be served from the same blocks; None: to give back."""
     request = item.request
     if request is None:
@@ -374,7 +280,7 @@ def _scope_of(item: _Item) -> object:
     )
 
 
-def _first_of_each(items: Sequence[_Item], members: Iterable[int]) -> list[int]:
+def _first_of_each(items: Sequence[Item], members: Iterable[int]) -> list[int]:
     """One item per handle; a second one of the same handle goes its own way."""
     first: dict[str, int] = {}
     for i in members:
@@ -384,16 +290,3 @@ def _first_of_each(items: Sequence[_Item], members: Iterable[int]) -> list[int]:
 
 def _is_own(record: object, node: str, family: int) -> bool:
     return isinstance(record, Block) and record.node == node and record.cidr.version == family
-
-
-def _assigned(outcome: object) -> tuple[Assigned, ...]:
-    assert isinstance(outcome, tuple)
-    return outcome
-
-
-def _accounts_for(handle: Handle, given: Sequence[Assigned]) -> bool:
-    """Whether what was given back is what the handle counts, block by block."""
-    found: dict[Network, int] = {}
-    for assigned in given:
-        found[assigned.block] = found.get(assigned.block, 0) + 1
-    return found == dict(handle.blocks)

@@ -25,7 +25,8 @@ from cni_calico.errors import (
     PoolExhausted,
 )
 from cni_calico.ipam.allocator import Allocator
-from cni_calico.ipam.group import SLOW, GroupAllocator, _Item
+from cni_calico.ipam.group import GroupAllocator
+from cni_calico.ipam.group_items import SLOW, Item
 from cni_calico.ipam.view import DirectView
 from cni_calico.model.keys import HandleKey
 from tests.netns.namespaces import until
@@ -77,7 +78,7 @@ def one_pool(max_commit: int = 60, cidr: str = "10.77.0.0/24", size: int = 26) -
     return world
 
 
-def run(group: GroupAllocator, *items: _Item) -> list:
+def run(group: GroupAllocator, *items: Item) -> list:
     """What each item gets when all of them come in one batch: addresses or an error."""
     outcomes = []
     for item, outcome in zip(items, group._run(items), strict=True):
@@ -93,12 +94,12 @@ def run(group: GroupAllocator, *items: _Item) -> list:
     return outcomes
 
 
-def take(handle_id: str, num4: int = 1, num6: int = 0, deadline: Deadline | None = None, **fields) -> _Item:
-    return _Item(deadline or soon(), handle_id, request(handle_id, num4=num4, num6=num6, **fields))
+def take(handle_id: str, num4: int = 1, num6: int = 0, deadline: Deadline | None = None, **fields) -> Item:
+    return Item(deadline or soon(), handle_id, request(handle_id, num4=num4, num6=num6, **fields))
 
 
-def give(handle_id: str, deadline: Deadline | None = None) -> _Item:
-    return _Item(deadline or soon(), handle_id)
+def give(handle_id: str, deadline: Deadline | None = None) -> Item:
+    return Item(deadline or soon(), handle_id)
 
 
 def commits(world: World) -> int:

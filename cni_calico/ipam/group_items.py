@@ -1,0 +1,57 @@
+"""What passes between the callers of the group allocator and the one that carries out a batch for all of them.
+
+Rule: an item is its caller's; the batch only notes in it what may have been stored for it, so that a caller whose
+batch ended half way can put right exactly that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cni_calico.deadline import Deadline
+from cni_calico.ipam.assign import AssignRequest
+from cni_calico.ipam.batch import Assigned, Step
+from cni_calico.ipam.view import Stored
+from cni_calico.model.resources import Address
+
+HANDLE_BLOCKS_MAX = 8
+ATTEMPTS = 4
+
+
+@dataclass(slots=True)
+class Item:
+    """One request in a batch: ``request`` to take, or else to give back what ``handle_id`` holds.
+
+    ``handle``: the one that was made for it beforehand. ``planned``: what a commit of this request may have stored,
+    with the attributes that only it writes (they have its time). ``freed``: what it may have given back, also by an
+    attempt that a conflict ended half way.
+    """
+
+    deadline: Deadline
+    handle_id: str
+    request: AssignRequest | None = None
+    handle: Stored | None = None
+    planned: dict[Assigned, Mapping[str, str]] = field(default_factory=dict)
+    freed: dict[Address, None] = field(default_factory=dict)
+
+
+class Slow:
+    """The outcome of an item that has to go the allocator's own way."""
+
+
+SLOW = Slow()
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The outcome of an item whose addresses are given back and whose handle is still to follow, by its own caller:
+    where every record is a request of its own, the next batch need not wait for it.
+    """
+
+    step: Step
+    stored: Stored | None
+
+
+Outcome = Any  # a tuple of Assigned, None for what was given back, an Ending, SLOW, or an exception
