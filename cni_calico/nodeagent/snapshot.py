@@ -12,6 +12,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from cni_calico.model.host import Address, Network
+from cni_calico.model.keys import BlockKey, Key, ResourceKey
 from cni_calico.model.resources import Block, IPPool, Node, WorkloadEndpoint
 
 
@@ -29,7 +30,8 @@ class BlockRoute:
 class Snapshot:
     """``endpoints`` are this node's; ``policies`` counts the policies that nobody enforces here.
 
-    ``incomplete``: a Node, pool or block is there but cannot be read.
+    ``unread``: the Nodes, pools, blocks, endpoints and settings for this node that are there, but of which nothing is
+    known. What they ask for may be in the kernel, or in BIRD's configuration.
     """
 
     node: str
@@ -41,11 +43,21 @@ class Snapshot:
     felix_default: Mapping[str, Any] | None = None
     policies: int = 0
     problems: tuple[str, ...] = ()
-    incomplete: bool = False
+    unread: frozenset[Key] = frozenset()
 
     @property
     def own(self) -> Node | None:
         return self.nodes.get(self.node)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a Node, pool or block cannot be read."""
+        return any(isinstance(key, BlockKey) for key in self.unread) or bool(self.unread_of("Node", "IPPool"))
+
+    def unread_of(self, *kinds: str) -> tuple[ResourceKey, ...]:
+        """The resources of these kinds of which nothing is known, in the order of their names."""
+        found = [key for key in self.unread if isinstance(key, ResourceKey) and key.kind in kinds]
+        return tuple(sorted(found, key=lambda key: (key.kind, key.namespace, key.name)))
 
 
 def select_pod_cidrs(node: Node) -> tuple[Network, ...]:

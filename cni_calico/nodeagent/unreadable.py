@@ -19,6 +19,24 @@ from cni_calico.model.keys import Key, ListKey, covers
 
 ASK_AGAIN_S = 2.0
 ASK_TIMEOUT_S = 2.0
+_listening = threading.Lock()
+
+
+def listen(store: Datastore, note: Callable[[Key, str], None]) -> None:
+    """Have ``note`` told of the records that lists and watches of ``store``, begun from now on, leave out.
+
+    Who listened before is told as well: several parts of the agent share a store.
+    """
+    with _listening:
+        before: Callable[[Key, str], None] | None = getattr(store, "corrupt", None)
+        if before is None:
+            return  # a store that cannot tell
+
+        def tell(key: Key, why: str) -> None:
+            before(key, why)
+            note(key, why)
+
+        store.corrupt = tell  # type: ignore[attr-defined]
 
 
 class Unreadable:
@@ -43,6 +61,10 @@ class Unreadable:
             self._asked[key] = self._clock()
         if new:
             self._report(key, why)
+
+    def is_noted(self, key: Key) -> bool:
+        """Whether it could not be read when it was looked at last; asks nobody."""
+        return key in self._asked
 
     def any_of(self, listings: Iterable[ListKey]) -> bool:
         """Whether one of these listings has a record that cannot be read."""

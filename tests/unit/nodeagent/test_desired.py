@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.model.host import ForwardingEntry, NeighbourEntry
+from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Attribute, Block
 from cni_calico.nodeagent.desired import desired_state
 from cni_calico.nodeagent.desired_endpoints import interface_settings
@@ -21,6 +22,7 @@ VXLAN4, CROSS4 = pool("10.65.0.0/16", "Always"), pool("10.65.0.0/16", "CrossSubn
 VXLAN6, CROSS6 = pool("fd65::/64", "Always"), pool("fd65::/64", "CrossSubnet")
 IPIP, IPIP_CROSS = pool("10.65.0.0/16", ipip="Always"), pool("10.65.0.0/16", ipip="CrossSubnet")
 PLAIN = pool("10.65.0.0/16")
+UNREAD = frozenset({ResourceKey("IPPool", "odd")})
 OURS = replace(FELIX, program_cluster_routes="Enabled")
 
 
@@ -213,12 +215,12 @@ def test_pools_that_make_no_sense_are_told():
 
 def test_while_something_cannot_be_read_nothing_is_taken_away():
     """An own record that is there and unreadable is not an own record that is not there."""
-    found = state(snapshot(VXLAN4, nodes={}, incomplete=True, problems=("Node n1 is wrong",)))
+    found = state(snapshot(VXLAN4, nodes={}, unread=UNREAD, problems=("Node n1 is wrong",)))
     assert found.additive and found.problems == ("Node n1 is wrong",)
     assert found.mtu == 0  # unknown: the file stays
     complete = state(snapshot(VXLAN4))
     assert not complete.additive and complete.mtu == 1450
-    assert state(snapshot(VXLAN4, incomplete=True)).routes == complete.routes
+    assert state(snapshot(VXLAN4, unread=UNREAD)).routes == complete.routes
 
 
 @pytest.mark.parametrize(

@@ -116,18 +116,56 @@ def test_settings_and_endpoints_are_not_the_fabric(store, watch):
     assert len(sources.snapshot().problems) == 1 and not sources.snapshot().incomplete
 
 
-def test_what_is_no_document_any_more_makes_the_view_incomplete(store, watch, monkeypatch):
+def test_what_is_no_document_any_more_keeps_what_it_said(store, watch, monkeypatch):
     monkeypatch.setattr(unreadable, "ASK_AGAIN_S", 0.0)
     sources = watch()
+    first = sources.snapshot()
     store.plant(OTHER, b"{")
-    until(lambda: "n2" not in sources.snapshot().nodes, "nothing is known of it")
+    until(lambda: sources.snapshot().problems, "it is told")
     now = sources.snapshot()
-    assert now.incomplete and len(now.problems) == 1 and now.problems[0].startswith("Node n2: ")
+    assert now.nodes == first.nodes and not now.unread
+    assert len(now.problems) == 1 and now.problems[0].startswith("Node n2: ") and "stays in force" in now.problems[0]
+    store.plant(OTHER, json.dumps(WRONG_NODE).encode())  # a document again, and no Node yet
+    until(lambda: "ipv4Address" in str(sources.snapshot().problems), "it is told again")
+    assert sources.snapshot().nodes == first.nodes and not sources.snapshot().unread
+    store.plant(OTHER, json.dumps(encode_node(node("n2", "10.0.0.22/24"))).encode())
+    until(lambda: str(sources.snapshot().nodes["n2"].ipv4) == "10.0.0.22/24", "it is right")
+    assert sources.snapshot().problems == ()
+    store.plant(POOL, b"[]")
+    until(lambda: sources.snapshot().problems, "it is told")
+    assert sources.snapshot().pools == first.pools
+    store.elsewhere(Write.remove(POOL))
+    until(lambda: not sources.snapshot().pools, "it is gone")
+    assert sources.snapshot().problems == ()
+
+
+def test_what_never_was_a_document_is_unread(store, watch, monkeypatch):
+    monkeypatch.setattr(unreadable, "ASK_AGAIN_S", 0.0)
+    endpoint = key_of(workload("a", "calia", "10.65.1.5/32"))
+    for key in (OTHER, endpoint):
+        store.plant(key, b"{")
+    sources = watch()
+    now = sources.snapshot()
+    assert now.unread == {OTHER, endpoint} and now.incomplete and len(now.problems) == 2
+    assert now.unread_of("WorkloadEndpoint", "IPPool") == (endpoint,)
     store.plant(OTHER, json.dumps(encode_node(node("n2", "10.0.0.2/24"))).encode())
     until(lambda: "n2" in sources.snapshot().nodes, "it is right")
-    assert not sources.snapshot().incomplete and sources.snapshot().problems == ()
-    store.plant(POOL, b"[]")
-    until(lambda: sources.snapshot().incomplete, "it is told")
-    store.elsewhere(Write.remove(POOL))
-    until(lambda: not sources.snapshot().incomplete, "it is gone")
+    assert sources.snapshot().unread == {endpoint} and not sources.snapshot().incomplete
+    store.elsewhere(Write.remove(endpoint))
+    until(lambda: not sources.snapshot().unread, "it is gone")
     assert sources.snapshot().problems == ()
+
+
+def test_settings_for_others_are_not_ours(store, watch):
+    names = ("node.n2", "node.n1")
+    for name in names:
+        store.elsewhere(Write.put(ResourceKey("FelixConfiguration", name), {"metadata": {"name": name}, "spec": 7}))
+    assert watch().snapshot().unread == {ResourceKey("FelixConfiguration", "node.n1")}
+
+
+def test_all_parts_that_share_a_store_are_told(store, watch):
+    """The hook that the store has is one."""
+    first, second = watch(), watch()
+    store.plant(OTHER, b"{")
+    until(lambda: first.snapshot().problems, "one is told")
+    until(lambda: second.snapshot().problems, "the other is told")
