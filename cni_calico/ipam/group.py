@@ -17,7 +17,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreError, TryAgain
 from cni_calico.ipam.allocator import UNDO_TIMEOUT_S, Allocator
 from cni_calico.ipam.assign import AssignRequest
-from cni_calico.ipam.batch import Assigned, Take, plan_batch
+from cni_calico.ipam.batch import Assigned, Plan, Take, plan_batch
 from cni_calico.ipam.block import NOTHING, Release, count_free, holder_of, ordinal_of, reserved_ordinals
 from cni_calico.ipam.giving import Giving
 from cni_calico.ipam.group_items import ATTEMPTS, HANDLE_BLOCKS_MAX, SLOW, Ending, Item, Outcome
@@ -63,12 +63,49 @@ class GroupAllocator(Allocator):
 
     def assign(self, request: AssignRequest, deadline: Deadline) -> tuple[Assigned, ...]:
         item = Item(deadline, request.handle_id, request)
-        found = self._batcher.submit(item, deadline, "request addresses")
+        found: Outcome = SLOW
+        if self.store.max_commit > 1 or self._make_handle(item):
+            found = self._submit(item)
         if found is SLOW:
             self.statistics.slow += 1
             return self._assign_alone(item, deadline)
         self.statistics.fast += 1
         return found  # type: ignore[no-any-return]
+
+    def _submit(self, item: Item) -> Outcome:
+        try:
+            return self._batcher.submit(item, item.deadline, "request addresses")
+        except CalicoError as e:
+            self._take_back(item, e)
+            raise
+
+    def _make_handle(self, item: Item) -> bool:
+        """Where every record is a request of its own: create the handle while the batch before is under way, for the
+        block that the addresses will probably be of. False: what was tried has to be looked at.
+        """
+        assert item.request is not None
+        facts, key = self._snapshot.facts(item.request.node), HandleKey(item.handle_id)
+        if facts is None or facts.config is None or not self._remembers_blocks(item.request):
+            return True
+        ledger = self._batch_ledger(item.deadline)
+        ledger.presume_absent(key)
+        try:
+            planned = self._plan(ledger, facts, {0: item})
+            steps = [step for step in planned[0].steps if step.key == key] if planned else []
+            if steps and not ledger.apply(steps):
+                return False
+        except CalicoError:
+            return False
+        finally:
+            item.begun = ledger.wrote
+        item.handle = ledger.known()[key]
+        return True
+
+    def _remembers_blocks(self, request: AssignRequest) -> bool:
+        """Whether a plan can be made without reading."""
+        families = [family for family, count in ((4, request.num4), (6, request.num6)) if count]
+        found = [self._snapshot.affinities(request.node, family) for family in families]
+        return all(cidr in self.known.blocks for own in found for cidr, item in own.items() if item.confirmed)
 
     def release_handle(self, handle_id: str, deadline: Deadline) -> tuple[Address, ...]:
         item = Item(deadline, handle_id)
@@ -103,7 +140,7 @@ class GroupAllocator(Allocator):
 
     def _take_back(self, item: Item, error: CalicoError) -> None:
         """What the request's batch may have stored looked to the allocator as if it had been there before."""
-        if not item.planned:
+        if not item.planned and not item.begun:
             return
         deadline = Deadline.after(UNDO_TIMEOUT_S)
         try:
@@ -113,7 +150,7 @@ class GroupAllocator(Allocator):
                     super().release_addresses((release,), deadline)
             super().drop_idle_handle(item.handle_id, deadline)
         except CalicoError as e:
-            taken = ", ".join(str(assigned.address) for assigned in item.planned)
+            taken = ", ".join(str(assigned.address) for assigned in item.planned) or "nothing"
             error.details += f"; {taken} may still be held under {item.handle_id}: {e.message}"
 
     def _find_planned(
@@ -165,10 +202,11 @@ class GroupAllocator(Allocator):
             return outcomes
         waiting = dict(enumerate(items))
         for item in items:
-            ledger.presume_absent(HandleKey(item.handle_id))
+            ledger.learn(HandleKey(item.handle_id), item.handle)
         alone = False
         for _ in range(ATTEMPTS):
-            waiting = {i: item for i, item in waiting.items() if ledger.handle(item.handle_id) is None}
+            known = ledger.known()
+            waiting = {i: item for i, item in waiting.items() if known[HandleKey(item.handle_id)] is item.handle}
             taken = self._take_once(ledger, facts, waiting)
             if taken is None:
                 continue
@@ -195,27 +233,34 @@ class GroupAllocator(Allocator):
 
     def _take_once(self, ledger: Ledger, facts: Facts, items: Mapping[int, Item]) -> dict[int, Outcome] | None:
         """What each got, without those for whom there was no room; None after a conflict."""
-        requests = {i: item.request for i, item in items.items() if item.request is not None}
-        sources = self._sources(ledger, facts, list(requests.values())) if requests else []
-        if not sources:
+        planned = self._plan(ledger, facts, items)
+        if planned is None:
             return {}
-        now_ns = self.clock()
-        takes = [Take(r.handle_id, stamped(r.attributes, now_ns), num4=r.num4, num6=r.num6) for r in requests.values()]
-        reserved = reserved_networks(facts.reservations)
-        plan = plan_batch(
-            {cidr: ledger.block(cidr) for cidr in sources},
-            {take.handle_id: None for take in takes},
-            takes,
-            {cidr: reserved_ordinals(cidr, reserved) for cidr in sources},
-        )
+        plan, takes = planned
         given: dict[int, Outcome] = {}
-        for i, wanted, out in zip(requests, takes, plan.outcomes, strict=True):
+        for i, wanted, out in zip(items, takes, plan.outcomes, strict=True):
             if isinstance(out, tuple):
                 given[i] = out
                 items[i].planned |= dict.fromkeys(out, wanted.attributes)
         if given and not ledger.apply(plan.steps):
             return None
         return given
+
+    def _plan(self, ledger: Ledger, facts: Facts, items: Mapping[int, Item]) -> tuple[Plan, Sequence[Take]] | None:
+        """None when there is no room for any."""
+        requests = [item.request for item in items.values() if item.request is not None]
+        sources = self._sources(ledger, facts, requests) if requests else []
+        if not sources:
+            return None
+        now_ns = self.clock()
+        takes = [Take(r.handle_id, stamped(r.attributes, now_ns), num4=r.num4, num6=r.num6) for r in requests]
+        handles = {take.handle_id: ledger.handle(take.handle_id) for take in takes}
+        # a block that a handle was made for and that is full now gives nothing, but the handle's count of it has to go
+        counted = {cidr for handle in handles.values() if handle is not None for cidr in handle.blocks}
+        withheld = {cidr: frozenset(range(cidr.num_addresses)) for cidr in counted.difference(sources)}
+        reserved = reserved_networks(facts.reservations)
+        withheld |= {cidr: frozenset(reserved_ordinals(cidr, reserved)) for cidr in sources}
+        return plan_batch({cidr: ledger.block(cidr) for cidr in withheld}, handles, takes, withheld), takes
 
     def _sources(self, ledger: Ledger, facts: Facts, requests: Sequence[AssignRequest]) -> list[Network]:
         """The node's own blocks with room for all of these alike requests; [] when there is not enough for any."""

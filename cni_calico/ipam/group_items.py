@@ -24,15 +24,16 @@ ATTEMPTS = 4
 class Item:
     """One request in a batch: ``request`` to take, or else to give back what ``handle_id`` holds.
 
-    ``handle``: the one that was made for it beforehand. ``planned``: what a commit of this request may have stored,
-    with the attributes that only it writes (they have its time). ``freed``: what it may have given back, also by an
-    attempt that a conflict ended half way.
+    ``handle``: the one that was made for it beforehand; ``begun``: that was tried. ``planned``: what a commit of this
+    request may have stored, with the attributes that only it writes (they have its time). ``freed``: what it may have
+    given back, also by an attempt that a conflict ended half way.
     """
 
     deadline: Deadline
     handle_id: str
     request: AssignRequest | None = None
     handle: Stored | None = None
+    begun: bool = False
     planned: dict[Assigned, Mapping[str, str]] = field(default_factory=dict)
     freed: dict[Address, None] = field(default_factory=dict)
 

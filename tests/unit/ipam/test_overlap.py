@@ -10,7 +10,7 @@ import pytest
 from cni_calico.datastore.client import Committed, Write
 from cni_calico.datastore.overlapped import run_each
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError
+from cni_calico.errors import CalicoError, DeadlineExceeded, IPAMError
 from cni_calico.model.keys import BlockKey, HandleKey
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.ipam.test_group import give, group_of, run, take
@@ -148,4 +148,143 @@ def test_a_handle_that_grew_while_its_release_was_under_way_is_released_whole(wo
     world.store.trouble = trouble
     group.release_handle("net.1", soon())
     assert grown and world.held() == {} and world.handles() == {}
+    world.require_consistent()
+
+
+# -- handles made beforehand ------------------------------------------------------------------------------------------
+
+
+def test_an_assignment_is_a_handle_and_a_block_and_reads_nothing(world: World) -> None:
+    group = group_of(world)
+    group.assign(request("net.first"), soon())
+    trips = world.store.round_trips
+    before = trips.reads, trips.writes
+    group.assign(request("net.second"), soon())
+    assert (trips.reads - before[0], trips.writes - before[1]) == (0, 2)
+    kinds = [type(commit[0].key) for commit in world.store.commits[-2:]]
+    assert kinds == [HandleKey, BlockKey], "never an address without its handle"
+    world.require_consistent()
+
+
+def test_handles_are_made_while_the_batch_before_is_under_way(world: World) -> None:
+    group = group_of(world)
+    group.assign(request("net.first"), soon())
+    writing, may_write, made = threading.Event(), threading.Event(), threading.Event()
+
+    def trouble(write: Write, attempt: int) -> None:
+        if isinstance(write.key, BlockKey) and not writing.is_set():
+            writing.set()
+            assert may_write.wait(30)
+        if write.key == HandleKey("net.3"):
+            made.set()
+
+    world.store.trouble = trouble
+    given: list[str] = []
+    threads = [
+        threading.Thread(target=lambda name=name: given.extend(texts(group.assign(request(name), soon()))))
+        for name in ("net.2", "net.3")
+    ]
+    try:
+        threads[0].start()
+        assert writing.wait(30)
+        threads[1].start()
+        assert made.wait(30)
+        assert not given
+    finally:
+        may_write.set()
+        for thread in threads:
+            thread.join(30)
+    assert len(set(given)) == 2
+    world.require_consistent()
+
+
+def fill(world: World, left: int) -> None:
+    """Until the node's block has so many addresses left."""
+    [block] = [block for block in world.blocks().values() if block.cidr.version == 4]
+    for number in range(len(block.unallocated) - left):
+        world.allocator().assign(request(f"beside.{number}"), soon())
+
+
+def test_a_handle_that_was_made_for_a_block_that_is_full_by_then(world: World) -> None:
+    """The address is of another block, and the handle counts that one alone."""
+    group = group_of(world)
+    group.assign(request("net.first"), soon())
+    first = next(iter(world.blocks()))
+
+    def trouble(write: Write, attempt: int) -> None:
+        if write.key == HandleKey("net.2") and write.op == "create":
+            world.store.trouble = lambda write, attempt: None
+            fill(world, 0)
+
+    world.store.trouble = trouble
+    [given] = group.assign(request("net.2"), soon())
+    assert given.block != first and list(world.handles()["net.2"].blocks) == [given.block]
+    world.require_consistent()
+
+
+def test_no_handle_stays_when_there_is_no_address(world: World) -> None:
+    group = group_of(world)
+    group.assign(request("net.first"), soon())
+    world.config(max_blocks_per_host=1)
+    group._snapshot.refresh()  # type: ignore[attr-defined]
+
+    def trouble(write: Write, attempt: int) -> None:
+        if write.key == HandleKey("net.2") and write.op == "create":
+            world.store.trouble = lambda write, attempt: None
+            fill(world, 0)
+
+    world.store.trouble = trouble
+    with pytest.raises(IPAMError):
+        group.assign(request("net.2"), soon())
+    assert "net.2" not in world.handles()
+    world.require_consistent()
+
+
+def test_no_handle_stays_of_a_call_whose_turn_never_came(world: World) -> None:
+    group = group_of(world)
+    group.assign(request("net.first"), soon())
+    writing, may_write = threading.Event(), threading.Event()
+
+    def trouble(write: Write, attempt: int) -> None:
+        if isinstance(write.key, BlockKey) and not writing.is_set():
+            writing.set()
+            assert may_write.wait(30)
+
+    world.store.trouble = trouble
+    slow = threading.Thread(target=lambda: group.assign(request("net.2"), soon()))
+    slow.start()
+    try:
+        assert writing.wait(30)
+        with pytest.raises(DeadlineExceeded):
+            group.assign(request("net.3"), Deadline.after(0.2))
+    finally:
+        may_write.set()
+        slow.join(30)
+    assert set(world.handles()) == {"net.first", "net.2"}
+    world.require_consistent()
+
+
+@pytest.mark.parametrize("fate", ["fail", "vanish", "lost"])
+def test_trouble_with_a_handle_made_beforehand(world: World, fate: str) -> None:
+    group = group_of(world)
+    group.assign(request("net.first"), soon())
+
+    def trouble(write: Write, attempt: int) -> None:
+        if write.key == HandleKey("net.2") and attempt == 1:
+            world.store.script.append(fate)
+
+    world.store.trouble = trouble
+    assert len(group.assign(request("net.2"), soon())) == 1
+    world.require_consistent()
+    group.release_handle("net.2", soon())
+    assert set(world.handles()) == {"net.first"}
+    world.require_consistent()
+
+
+def test_a_repeated_assignment_keeps_its_address(world: World) -> None:
+    group = group_of(world)
+    group.assign(request("net.first"), soon())
+    once = texts(group.assign(request("net.2"), soon()))
+    again = group.assign(request("net.2"), soon())
+    assert texts(again) == once and all(item.held for item in again)
     world.require_consistent()
