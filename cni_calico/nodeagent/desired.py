@@ -29,6 +29,7 @@ class Nat:
     """What is masqueraded in one family: from ``sources`` to anywhere but ``exclusions``, both sorted, no overlaps.
 
     ``to`` is an address to use instead of the outgoing interface's, ``ports`` (low, high) or None.
+    ``partial``: a record that it is made from cannot be read, so rules that are there stay as they are.
     """
 
     family: int
@@ -37,6 +38,7 @@ class Nat:
     to: IPv4Address | None = None
     ports: tuple[int, int] | None = None
     out_interface: str = ""
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +128,10 @@ def desired_nat(snapshot: Snapshot, family: int, felix: FelixSettings) -> Nat:
     """Pools that may not be used any more still masquerade: their workloads are still there."""
     pools = [pool for pool in snapshot.pools if pool.cidr.version == family]
     excluded = [pool.cidr for pool in pools]
+    made_from = ["IPPool", "FelixConfiguration"]
     if felix.nat_exclusions == "IPPoolsAndHostIPs":
         excluded += [_single(address) for address in desired_routes.addresses_of(snapshot.nodes, family)]
+        made_from.append("Node")
     return Nat(
         family,
         _collapsed([pool.cidr for pool in pools if pool.nat_outgoing]),
@@ -135,6 +139,7 @@ def desired_nat(snapshot: Snapshot, family: int, felix: FelixSettings) -> Nat:
         to=felix.nat_address if family == 4 else None,
         ports=_ports(felix.nat_port_range),
         out_interface=felix.nat_interface,
+        partial=bool(snapshot.unread_of(*made_from)),
     )
 
 

@@ -105,6 +105,9 @@ class Rules:
         if same and self._read(nat, deadline) == self.seen.get(nat.family):
             return
         self.applied.pop(nat.family, None)
+        if nat.partial and _has_rules(there := self._read(nat, deadline)):
+            self.applied[nat.family], self.seen[nat.family] = key, there
+            return  # what we cannot read may be why they are as they are
         if self.by_nftables:
             nftables.apply_script(render_nftables(nat), deadline)
         else:
@@ -145,3 +148,8 @@ class Rules:
                 iptables.apply_rules(family, variant, script, deadline)
                 done.changed.append(f"accepted forwarding for workloads (IPv{family}, {variant})")
         self.forward = desired.forward_prefixes
+
+
+def _has_rules(found: Any) -> bool:
+    """Of what ``Rules._read`` gives: nft's items, or iptables-save's lines."""
+    return any("rule" in item if isinstance(item, dict) else item.startswith("-A ") for item in found or ())

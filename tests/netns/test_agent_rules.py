@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from cni_calico.errors import KernelError
 from cni_calico.kernel import ipsets, iptables, nftables
 from cni_calico.log import Log
 from cni_calico.nodeagent.apply import Pass
-from cni_calico.nodeagent.desired import Nat
+from cni_calico.nodeagent.desired import Desired, Nat
+from cni_calico.nodeagent.felix import FelixSettings
 from cni_calico.nodeagent.forward_rules import plan_forward, plan_takeover
 from cni_calico.nodeagent.nat_rules import render_iptables, render_iptables_removal, render_nftables, select_own
+from cni_calico.nodeagent.rules import Rules
 from cni_calico.nodeagent.takeover import Takeover
 from tests.netns.namespaces import Namespace, namespace
 
@@ -93,6 +96,32 @@ def test_nftables(host: Namespace, family: int) -> None:
     host.call(_apply, NAT[family])
     assert host.call(_apply, Nat(family)) is None
     assert host.call(_apply, Nat(family)) is None
+
+
+def _bring(rules: Rules, nat: Nat, felix: FelixSettings) -> tuple[Any, list[str]]:
+    """What is there after a full pass, and what failed in it."""
+    done = Pass()
+    rules.apply(Desired(nat=(nat,)), felix, soon(), done, full=True)
+    if felix.iptables_backend != "legacy":
+        return nftables.read_table("ip", "calico", soon()), done.failed
+    return select_own(iptables.read_rules(nat.family, "legacy", soon())), done.failed
+
+
+@pytest.mark.parametrize("variant", ["auto", "legacy"])
+def test_while_a_pool_cannot_be_read_the_rules_stay(host: Namespace, variant: str) -> None:
+    """Also for an agent that begins, and knows nothing of what was there before."""
+    felix, silent, nothing_known = FelixSettings(iptables_backend=variant), Log("none", stderr=False), Nat(4)
+    first = host.call(_bring, Rules(silent), NAT[4], felix)
+    assert first[0] and not first[1]
+    again = Rules(silent)
+    for partial in (replace(nothing_known, partial=True), replace(NAT[4], partial=True, exclusions=())):
+        assert host.call(_bring, again, partial, felix) == first
+    if variant == "auto":  # what somebody else took away is made of what can be read
+        host.run("nft", "flush", "table", "ip", "calico")
+        repaired, failed = host.call(_bring, again, replace(NAT[4], partial=True), felix)
+        assert repaired == first[0] and not failed
+    assert host.call(_bring, again, nothing_known, felix) in ((None, []), ([], []))
+    assert host.call(_bring, again, replace(NAT[4], partial=True), felix) == first
 
 
 def test_a_script_is_applied_whole_or_not_at_all(host: Namespace) -> None:

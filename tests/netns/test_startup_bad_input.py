@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from cni_calico.datastore.client import Write
+from cni_calico.deadline import Deadline
+from cni_calico.kernel import nftables
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
 from tests.netns.agents import Store
@@ -243,13 +245,15 @@ def test_an_own_record_that_is_spoilt_before_we_start(set_up: Node) -> None:
 
 
 def test_pools_that_are_spoilt(set_up: Node) -> None:
-    """A pool of the wrong family, and the pool in use made unreadable: tunnel, routes and tunnel address stay."""
+    """A pool of the wrong family, and the pool in use made unreadable: all that was made of it stays."""
     node = set_up
 
     def around() -> tuple[object, ...]:
-        return through_tunnel(node), node.ns.addresses("vxlan.calico"), (node.root / "lib" / "mtu").read_text()
+        tunnel = through_tunnel(node), node.ns.addresses("vxlan.calico"), (node.root / "lib" / "mtu").read_text()
+        return tunnel, node.ns.call(nftables.read_table, "ip", "calico", Deadline.after(20))
 
     before = around()
+    assert before[1] is not None, "nothing is masqueraded: the test shows less than it says"
     node.store.put(Resource("IPPool", Metadata("odd"), {"cidr": "fd00:77::/48", "blockSize": 26, "ipipMode": "Always"}))
     until(lambda: len(node.status()["problems"]) == 2, "its block size and its mode are named", 20)
     good = spoil(node, POOL, cidr="ten dot something")

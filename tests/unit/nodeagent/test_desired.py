@@ -273,6 +273,16 @@ def test_masquerading_parameters():
     assert str(found.to) == "192.0.2.9"
 
 
+def test_masquerading_is_partial_while_what_it_is_made_from_cannot_be_read():
+    def is_partial(*kinds, felix=FELIX):
+        unread = frozenset(ResourceKey(kind, "odd") for kind in kinds)
+        return {item.partial for item in state(snapshot(VXLAN4, unread=unread), felix).nat}
+
+    assert is_partial() == is_partial("Node", "WorkloadEndpoint") == {False}
+    assert is_partial("IPPool") == is_partial("FelixConfiguration") == {True}
+    assert is_partial("Node", felix=replace(FELIX, nat_exclusions="IPPoolsAndHostIPs")) == {True}
+
+
 def test_without_ipv6_support_there_is_no_ipv6():
     found = state(
         snapshot(VXLAN4, VXLAN6, endpoints=[workload("w", "calia", "10.65.1.5/32", "fd65::1:5/128")]),
