@@ -96,6 +96,7 @@ def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) ->
     from cni_calico.ctl.settings import read_config, require_present
     from cni_calico.datastore.connect import open_datastore
     from cni_calico.deadline import Deadline
+    from cni_calico.names import DEFAULT_PREFIX
 
     def now() -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -103,7 +104,9 @@ def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) ->
     config = read_config(arguments.config, environ)
     if name not in _CREATING:
         require_present(config)
-    store = open_datastore(config)
+    # what an export out of Kubernetes records of the pods' interfaces: as the CNI plugin reads it
+    prefix = environ.get("FELIX_INTERFACEPREFIX", "").split(",")[0].strip()
+    store = open_datastore(config, veth_prefix=prefix or DEFAULT_PREFIX)
     try:
         session = Session(store, Deadline.after(arguments.timeout), now, lambda: str(uuid.uuid4()))
         # every backend has this hook (see Datastore.list)

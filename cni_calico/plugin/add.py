@@ -273,24 +273,33 @@ class _Addition:
 
     def _plan(self, given: Addresses) -> PodPlan:
         own = self.recorded.own
-        mac = bytes.fromhex(own.mac.replace(":", "")) if own and self.recorded.is_ours(self.attachment) else b""
         return PodPlan(
             host_ifname=select_veth(self.attachment, own, self.recorded.others),
             pod_ifname=self.call.ifname,
             mtu=self.mtu,
             addresses=given.addresses,
-            mac=self.facts.request.mac or (mac if len(mac) == 6 else self._new_mac()),
+            mac=self.facts.request.mac or self._mac(),
             num_queues=self.conf.num_queues,
             include_default_routes=self.conf.include_default_routes,
             extra_routes=given.extra_routes,
             allow_ip_forwarding=self.conf.allow_ip_forwarding,
         )
 
-    def _new_mac(self) -> bytes:
-        """A random one; where no record keeps it, one that a repeated ADD arrives at again."""
+    def _mac(self) -> bytes | None:
+        """The recorded one, else a random one; where no record keeps it, one that a repeated ADD arrives at again.
+
+        None for a record without, as one that came out of Kubernetes: what the interface has then stays.
+        """
         if self.conf.datastore.type == "kubernetes":
             return random_mac(bytes.fromhex(sha1_hex(self.attachment.label)[:12]))
-        return random_mac(self.services.random_bytes(6))
+        own = self.recorded.own
+        if own is None or not self.recorded.is_ours(self.attachment):
+            return random_mac(self.services.random_bytes(6))
+        try:
+            mac = bytes.fromhex(own.mac.replace(":", ""))
+        except ValueError:
+            return None
+        return mac if len(mac) == 6 else None
 
     def _network(self, given: Addresses, undo: ExitStack) -> tuple[PodPlan, str]:
         """The plan as it was carried out, and the MAC of the pod's side."""

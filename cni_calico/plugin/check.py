@@ -150,7 +150,7 @@ def _endpoint_differences(
     }
     if previous.interfaces:
         wanted["interfaceName"], found["interfaceName"] = previous.interfaces[0].name, own.interface_name
-    if plan.mac is not None and recorded.keeps_mac:
+    if plan.mac is not None and own.mac:  # a pod of Kubernetes has no place for it, nor what was exported from there
         wanted["mac"], found["mac"] = plan.mac.hex(":"), own.mac.lower()
     for field, value in wanted.items():
         if found[field] != value:

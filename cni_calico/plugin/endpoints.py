@@ -30,11 +30,6 @@ class Recorded:
     own: WorkloadEndpoint | None
     others: tuple[WorkloadEndpoint, ...]
 
-    @property
-    def keeps_mac(self) -> bool:
-        """Whether the record has a place for the pod's MAC: a pod of the Kubernetes datastore has none."""
-        return self.stored is None or not hasattr(self.stored.value, "pod")
-
     def is_ours(self, attachment: Attachment) -> bool:
         return self.own is not None and self.own.container_id == attachment.container_id
 
@@ -55,7 +50,7 @@ def read_recorded(store: Datastore, attachment: Attachment, deadline: Deadline) 
             continue
         if item.key == attachment.endpoint_key:
             stored, own = item, decode_endpoint(item.key, item.value)
-            if hasattr(item.value, "pod"):  # nor for the interface's name, which follows from the pod's
+            if hasattr(item.value, "pod"):  # a pod has no place for the interface's name, which follows from its own
                 own = replace(own, interface_name=attachment.veth)
             if not own.container_id and not own.ip_networks:
                 own = None  # a pod of the Kubernetes datastore whose endpoint nobody has recorded yet, or any more

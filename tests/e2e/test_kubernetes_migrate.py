@@ -1,8 +1,7 @@
 """Moving everything from one datastore to another with calicoctl: each of the three real ones to each other one.
 
 Pods of a real API server run on the first; after the move the second knows every address, CHECK of the running pods
-holds (out of Kubernetes once their ADD was repeated), their DELs give all of it back, and what was taken in the first
-cannot be given out twice.
+holds, their DELs give all of it back, and what was taken in the first cannot be given out twice.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ class Stores:
         self.host = host
         self.root = root
         self.kube = kube
+        self.environ: dict[str, str] = {}
         self.configs = {
             "local": DatastoreConfig("local", path=str(root / "datastore.db")),
             "etcd": DatastoreConfig("etcdv3", etcd_endpoints=("http://127.0.0.1:2379",)),
@@ -64,7 +64,11 @@ class Stores:
         path.write_text(HEAD + self._settings(name))
         command = [sys.executable, "-m", "cni_calico.ctl.main", "-c", str(path), *argv]
         done = subprocess.run(
-            ["nsenter", f"--net={self.host.path}", *command], capture_output=True, text=True, timeout=120
+            ["nsenter", f"--net={self.host.path}", *command],
+            env={**os.environ, **self.environ},
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         assert (done.returncode != 0) == fails, (done.stdout, done.stderr)
         return done.stderr if fails else done.stdout
@@ -185,11 +189,11 @@ def test_everything_moves(
 
     # the pods that run go on, what is new takes other addresses, and everything comes back
     for pod, (where, result) in pods.items():
-        if source != "kubernetes" or target == "kubernetes":
-            checked = second.pod_call("CHECK", pod, PODS[pod], where.path, prevResult=result)
-            assert checked.ok, checked.document
+        checked = second.pod_call("CHECK", pod, PODS[pod], where.path, prevResult=result)
+        assert checked.ok, checked.document
         again = second.pod_call("ADD", pod, PODS[pod], where.path)
         assert [ip["address"] for ip in again.document["ips"]] == [ip["address"] for ip in result["ips"]]
+        assert target == "kubernetes" or again.document["interfaces"] == result["interfaces"]
         checked = second.pod_call("CHECK", pod, PODS[pod], where.path, prevResult=again.document)
         assert checked.ok, checked.document
     assert second.pod_call("ADD", "api", PODS["api"], space.path).ok
@@ -199,6 +203,41 @@ def test_everything_moves(
     for pod, container in PODS.items():
         assert second.pod_call("DEL", pod, container).ok
     assert set(second.taken().values()) == {TUNNEL_HANDLE} and stores.problems(target) == []
+
+
+@pytest.mark.parametrize("source", ["kubernetes"])
+@pytest.mark.parametrize(
+    ("target", "prefix"),
+    [("local", "nic"), ("etcd", ""), pytest.param("etcd", "nic,cali", marks=pytest.mark.slow)],
+)
+def test_what_ran_on_kubernetes_is_checked_and_ended_as_it_is(
+    source: str, target: str, prefix: str, first: KubeNode, stores: Stores, make_pod_ns: MakeNamespace
+) -> None:
+    """Without a second ADD: a pod's record has neither a MAC nor the interface's name, which follows from its own."""
+    first.environ["FELIX_INTERFACEPREFIX"] = stores.environ["FELIX_INTERFACEPREFIX"] = prefix
+    pods = start_pods(first, make_pod_ns)
+    veths = {result["interfaces"][0]["name"] for _, result in pods.values()}
+    assert {name[:3] for name in veths} == {prefix[:3] or "cal"}
+    stores.migrate(source, "lock")
+    exported = str(stores.root / "all.json")
+    stores.migrate(source, "export", "-o", exported)
+    stores.migrate(target, "import", "-f", exported)
+    stores.migrate(target, "unlock")
+    second = replace(first, datastore=stores.configs[target])
+    assert {endpoint["spec"].get("mac") for endpoint in second.endpoints()} == {None}
+    for pod, (where, result) in pods.items():
+        checked = second.pod_call("CHECK", pod, PODS[pod], where.path, prevResult=result)
+        assert checked.ok, checked.document
+    where, result = pods["web-0"]
+    where.do("link", "set", "eth0", "address", "02:00:00:00:00:07")
+    checked = second.pod_call("CHECK", "web-0", PODS["web-0"], where.path, prevResult=result)
+    assert "found mac 02:00:00:00:00:07" in checked.document["msg"]
+    for pod, (where, _) in pods.items():
+        # as a runtime does it, once with and once without the namespace
+        deleted = second.pod_call("DEL", pod, PODS[pod], "" if pod == "api" else where.path)
+        assert deleted.ok and where.link("eth0") is None, deleted.document
+    assert second.leftovers() == {} and stores.problems(target) == []
+    assert veths.isdisjoint(link["ifname"] for link in stores.host.ip("link", "show"))
 
 
 @pytest.mark.parametrize("source", ["etcd"])
