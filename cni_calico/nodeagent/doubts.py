@@ -88,12 +88,12 @@ def _peer_doubts(
     return doubts
 
 
-def select_node_peers(
-    specs: Iterable[tuple[str, Mapping[str, Any]]], node: str, labels: Mapping[str, str]
-) -> tuple[Peer, ...]:
+def select_node_peers(specs: Iterable[tuple[str, Any]], node: str, labels: Mapping[str, str]) -> tuple[Peer, ...]:
     """The BGPPeers (name, spec) that name this node or select it by its labels; malformed ones are left out."""
     peers = []
     for name, spec in specs:
+        if not isinstance(spec, Mapping):
+            continue
         address = _parse_peer_ip(spec.get("peerIP"))
         if address is not None and _is_for(spec, node, labels):
             peers.append(Peer(name, address))
@@ -104,7 +104,7 @@ def _is_for(spec: Mapping[str, Any], node: str, labels: Mapping[str, str]) -> bo
     if spec.get("node"):
         return bool(spec["node"] == node)
     selector = spec.get("nodeSelector")
-    if not selector or selector.strip() == "all()":
+    if not isinstance(selector, str) or not selector or selector.strip() == "all()":
         return False  # a global peer: route reflectors and the like are many hops away on purpose
     try:
         return parse_selector(selector).matches(labels)

@@ -290,6 +290,8 @@ def test_which_peers_are_this_nodes():
         ("global", {"peerIP": "10.0.0.4"}),
         ("everyone", {"nodeSelector": "all()", "peerIP": "10.0.0.5"}),
         ("broken", {"nodeSelector": "((", "peerIP": "10.0.0.6"}),
+        ("numbered", {"nodeSelector": 7, "peerIP": "10.0.0.7"}),
+        ("spoilt", 7),
         ("selector-only", {"node": "n1", "peerSelector": "has(x)"}),
     ]
     peers = select_node_peers(specs, "n1", {"rack": "r1"})
