@@ -2,14 +2,15 @@
 
 Rule: nodes and pools come from the agent's snapshot, the BGP records from caches of our own; one thread renders and
 applies, on what it last saw. What BIRD refuses is told and the old configuration stays; a BIRD that cannot be had now
-is tried again. A record that cannot be read never counts as one that is not there.
+is tried again. A record that cannot be read never counts as one that is not there: what it said last counts, and while
+nobody who runs now has ever read it, the configuration of before stays.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +19,8 @@ from cni_calico.datastore.client import Versioned
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord
 from cni_calico.kernel.interfaces import read_interfaces
-from cni_calico.model.codec import decode_affinity, decode_resource
-from cni_calico.model.keys import AffinityKey, AffinityList, Key, ListKey, ResourceKey, ResourceList
+from cni_calico.model.codec import decode_affinity, decode_resource, describe
+from cni_calico.model.keys import AffinityKey, AffinityList, Key, ResourceKey, ResourceList
 from cni_calico.model.resources import Affinity, Node, Resource
 from cni_calico.nodeagent.bgp_kubernetes import NAMESPACE, Secrets, Services
 from cni_calico.nodeagent.bird.cluster import (
@@ -39,6 +40,7 @@ from cni_calico.nodeagent.bird.render import render_bird_config
 from cni_calico.nodeagent.bird.services import Service
 from cni_calico.nodeagent.bird.values import SecretRef
 from cni_calico.nodeagent.context import Context
+from cni_calico.nodeagent.kept import KeptCaches
 from cni_calico.nodeagent.snapshot import Snapshot, select_pod_cidrs
 
 APPLY_S = 20.0
@@ -99,7 +101,9 @@ class BgpKeeper:
         self._snapshot: Snapshot | None = None
         self._tunnel_made = False
         self._said: tuple[str, ...] = ()
+        self._kept: KeptCaches | None = None
         self._caches: list[Cache[Any]] = []
+        self._rendered = False  # what is in force is ours, so no record that we never could read is part of it
         self._secrets = Secrets(context.kubernetes_store, _own_namespace())
         self._services = Services(context.kubernetes_store, self._wake.set)
 
@@ -107,7 +111,7 @@ class BgpKeeper:
         """Take the agent's newest view; from the agent's thread."""
         before = self._snapshot
         self._snapshot = snapshot
-        if before is None or (before.nodes, before.pools) != (snapshot.nodes, snapshot.pools):
+        if before is None or _made_from(before) != _made_from(snapshot):
             self._wake.set()
 
     def tunnel_made(self) -> None:
@@ -149,22 +153,14 @@ class BgpKeeper:
             self._stop()
 
     def _follow_records(self) -> None:
-        self._caches = [self._cache(ResourceList(kind), _resource) for kind in _KINDS]
-        self._caches.append(self._cache(AffinityList(self._node), _affinity))
+        kept = self._kept = KeptCaches(self._context.store, self._wake.set)
+        self._caches = [kept.follow(ResourceList(kind), _resource) for kind in _KINDS]
+        self._caches.append(kept.follow(AffinityList(self._node), _affinity))
 
     def _stop(self) -> None:
-        for cache in self._caches:
-            cache.stop()
+        if self._kept is not None:
+            self._kept.stop()
         self._services.stop()
-
-    def _cache(self, listing: ListKey, decode: Any) -> Cache[Any]:
-        return Cache(self._context.store, listing, decode=decode, on_change=self._changed, corrupt=self._unreadable)
-
-    def _changed(self, keys: frozenset[Key]) -> None:
-        self._wake.set()
-
-    def _unreadable(self, key: Key, why: str) -> None:
-        self._log.warning(f"left out of BGP: {why}")
 
     def _ready(self) -> bool:
         return self._snapshot is not None and all(cache.synced for cache in self._caches)
@@ -174,22 +170,43 @@ class BgpKeeper:
         assert self._snapshot is not None
         deadline = Deadline.after(APPLY_S)
         try:
+            if not self._rendered and self._keep_what_is_there(self._snapshot, deadline):
+                return False
             config = render_bird_config(self._build(self._snapshot, deadline))
-            self._tell([str(problem) for problem in config.problems if problem.severity != NOTE])
-            self.facts["bgp_problems"] = [str(problem) for problem in config.problems]
+            self._tell_problems(config.problems)
             applied = self.controller.apply(config, deadline)
-            if self._tunnel_made and config.files:
-                self._tunnel_made = False
-                self.controller.reload_kernel(deadline)
+            if config.files:
+                self._reload_after_tunnel(deadline)
         except CalicoError as e:
             self.facts["bgp"] = str(e)
             self._tell([f"BGP: {e}" + (f" ({e.details})" if e.details else "")])
             return False
+        self._rendered = self._rendered or applied.outcome != REFUSAL
         self.facts["bgp"] = f"BIRD refused the configuration: {applied.detail}" if applied.outcome == REFUSAL else ""
         return applied.outcome != REFUSAL
 
+    def _keep_what_is_there(self, snapshot: Snapshot, deadline: Deadline) -> bool:
+        """Whether BIRD runs with the configuration of before, because that may be made of what nobody can read now."""
+        assert self._kept is not None
+        affinities = self._kept.unread(self._caches[-1])
+        unread = [*snapshot.unread_of("Node", "IPPool"), *self._unread(*_KINDS), *sorted(affinities, key=describe)]
+        if not unread or self._environment.backend != "bird" or not self.controller.keep(deadline):
+            return False
+        self._tell_problems(
+            [Problem(describe(key), "cannot be read; BIRD's configuration stays as it is") for key in unread]
+        )
+        self._reload_after_tunnel(deadline)
+        self.facts["bgp"] = ""
+        return True
+
+    def _reload_after_tunnel(self, deadline: Deadline) -> None:
+        if self._tunnel_made:
+            self._tunnel_made = False
+            self.controller.reload_kernel(deadline)
+
     def _build(self, snapshot: Snapshot, deadline: Deadline) -> BgpSnapshot:
-        configurations, peers, filters, affinities = (cache.records() for cache in self._caches)
+        assert self._kept is not None
+        configurations, peers, filters, affinities = (self._kept.records(cache) for cache in self._caches)
         self._require_readable_configuration()
         if snapshot.own is None and snapshot.incomplete:
             raise CorruptRecord(f"cannot read Node {self._node}: what was in force before stays")
@@ -208,13 +225,13 @@ class BgpKeeper:
             configurations=configurations.values(),
             peers=peers.values(),
             filters=filters.values(),
-            unreadable_filters=self._unreadable_names("BGPFilter"),
+            unreadable_filters=[key.name for key in self._unread("BGPFilter")],
             services=services,
             secrets=secrets,
             environment=self._environment,
             interfaces=interfaces,
         )
-        lost = [Problem(f"BGPPeer {name}", "cannot be read; left out") for name in self._unreadable_names("BGPPeer")]
+        lost = [Problem(f"BGPPeer {key.name}", "cannot be read; left out") for key in self._unread("BGPPeer")]
         return replace(built, problems=(*built.problems, *lost, *no_secrets, *no_services))
 
     def _own_blocks(self, affinities: Mapping[Key, Affinity], own: Node | None) -> tuple[LocalBlock, ...]:
@@ -224,15 +241,22 @@ class BgpKeeper:
             return blocks
         return blocks + tuple(LocalBlock(cidr, confirmed=True) for cidr in select_pod_cidrs(own))
 
-    def _unreadable_names(self, kind: str) -> list[str]:
-        cache = self._caches[_KINDS.index(kind)]
-        return [key.name for key in cache.items() if isinstance(key, ResourceKey) and cache.record(key) is None]
+    def _unread(self, *kinds: str) -> list[ResourceKey]:
+        """The records of these kinds that nobody has ever read; other nodes' settings are none of ours."""
+        assert self._kept is not None
+        found = [key for kind in kinds for key in self._kept.unread(self._caches[_KINDS.index(kind)])]
+        return sorted(
+            (key for key in found if isinstance(key, ResourceKey) and self._concerns_us(key)),
+            key=lambda key: (key.kind, key.name),
+        )
+
+    def _concerns_us(self, key: ResourceKey) -> bool:
+        return key.kind != "BGPConfiguration" or key.name in ("default", f"node.{self._node}")
 
     def _require_readable_configuration(self) -> None:
         """Without its configuration a node would make a mesh, without a password, with the wrong AS: better nothing."""
-        for name in self._unreadable_names("BGPConfiguration"):
-            if name in ("default", f"node.{self._node}"):
-                raise CorruptRecord(f"cannot read BGPConfiguration {name}: what was in force before stays")
+        for key in self._unread("BGPConfiguration"):
+            raise CorruptRecord(f"cannot read BGPConfiguration {key.name}: what was in force before stays")
 
     def _read_secrets(
         self, configurations: Iterable[Resource], peers: Iterable[Resource], deadline: Deadline
@@ -255,8 +279,19 @@ class BgpKeeper:
     def _is_ours(self, configuration: Resource) -> bool:
         return configuration.metadata.name in ("default", f"node.{self._node}")
 
+    def _tell_problems(self, problems: Sequence[Problem]) -> None:
+        """In the status, and those that are worth it in the log, each once."""
+        assert self._kept is not None
+        spoilt = self._kept.problems()
+        self.facts["bgp_problems"] = [*spoilt, *map(str, problems)]
+        self._tell([*spoilt, *(str(problem) for problem in problems if problem.severity != NOTE)])
+
     def _tell(self, texts: list[str]) -> None:
         for text in texts:
             if text not in self._said:
                 self._log.warning(text)
         self._said = tuple(texts)
+
+
+def _made_from(snapshot: Snapshot) -> tuple[object, ...]:
+    return snapshot.nodes, snapshot.pools, snapshot.unread_of("Node", "IPPool")

@@ -87,10 +87,10 @@ class KeptCaches:
         return records
 
     def unread(self, cache: Cache[Any]) -> frozenset[Key]:
-        """The keys of which nothing is known though something is there; after ``records``."""
+        """The keys of which nothing is known though something is there."""
         missing = {key for key in list(self._missing) if cache.get(key) is not None}
         missing.update(self._no_documents.all_of((cache.listing,)))
-        return frozenset(missing - self._before.get(cache.listing, {}).keys())
+        return frozenset(missing - self.records(cache).keys() if missing else ())
 
     def problems(self) -> tuple[str, ...]:
         """Records that cannot be read, as long as they are there."""

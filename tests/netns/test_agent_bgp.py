@@ -22,6 +22,7 @@ import pytest
 from cni_calico.datastore.client import Write
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
+from tests.netns.agents import key_of
 from tests.netns.bird_cluster import make_lab
 from tests.netns.namespaces import until
 from tests.netns.node_cluster import SUBNETS, Cluster, start_cluster
@@ -240,6 +241,40 @@ def test_records_that_are_wrong_cost_nothing_else(shared: Cluster) -> None:
         for key in (("BGPPeer", "locked"), ("BGPPeer", "filtered"), ("BGPFilter", "odd")):
             shared.store.remove(ResourceKey(*key))
     until(lambda: "filtered" not in calicoctl(node, "node", "status").stdout, "the warning's end", 30)
+
+
+@pytest.mark.slow
+def test_a_restart_beside_what_cannot_be_read(shared: Cluster) -> None:
+    """A pool and the router's peering are spoilt while the node is away: the configuration of before goes on."""
+    shared.until_all_reach_all(60)
+    node = shared.nodes["n1"]
+    until(lambda: has_only_blocks(shared, 4), "the blocks everywhere", 30)
+    peer = next(record for record in router_peers() if record.metadata.name == "n1-router-4")
+
+    def files() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (node.root / "bird").glob("*.cfg")}
+
+    before = files(), remote_blocks(node, 4)
+    node.stop()
+    for record in (peer, POOLS[0]):
+        shared.store.write(Write.put(key_of(record), {"metadata": {"name": record.metadata.name}, "spec": 7}))
+    try:
+        node.run().until_applied()
+        until(lambda: len(kept_for(node)) == 2, "both are named", 60)
+        until(lambda: bird_pid(node) != 0, "BIRD runs", 30)
+        assert "BGPPeer n1-router-4" in str(kept_for(node)) and node.status()["bgp"] == ""
+        until(lambda: has_only_blocks(shared, 4), "all sessions again", 60)
+        assert (files(), remote_blocks(node, 4)) == before
+        shared.until_all_reach_all()
+    finally:
+        shared.store.put(peer, POOLS[0])
+    until(lambda: node.status()["bgp_problems"] == [], "all is well again", 60)
+    assert files() == before[0]
+
+
+def kept_for(node: Node) -> list[str]:
+    """The records for whose sake BIRD's configuration stays as it is."""
+    return [text for text in node.status().get("bgp_problems", []) if "stays as it is" in text]
 
 
 @pytest.mark.slow

@@ -78,6 +78,18 @@ class BirdController:
             self.log.info(f"BIRD: {applied.outcome}" + (f": {applied.detail}" if applied.detail else ""))
         return applied
 
+    def keep(self, deadline: Deadline) -> bool:
+        """Have BIRD run with the configuration it took last; whether there is one that it takes.
+
+        For when nobody can tell what to put in its place. Raises as ``apply``.
+        """
+        with self._lock:
+            if not self.process.adopt():
+                self._start_what_is_there(deadline)
+        if self.process.running:
+            self._repair_kernel(deadline)
+        return self.process.running
+
     def status(self, deadline: Deadline) -> BirdStatus:
         """Raises BirdUnavailable."""
         return read_status(self.paths.socket, deadline)
@@ -160,7 +172,7 @@ class BirdController:
         return check_files(binary, main, deadline)
 
     def _start_what_is_there(self, deadline: Deadline) -> None:
-        """After a refusal at the start: run BIRD with the last configuration it took, if there is one."""
+        """Run BIRD, unless it runs, with the last configuration it took, if there is one."""
         if self.process.running or not self.files.exists(self.paths.main):
             return
         fault = check_files(find_binary(self.paths), self.paths.main, deadline)
