@@ -14,13 +14,14 @@ from typing import Any
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
+from cni_calico.kernel.host_routes import read_host_routes
 from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.kernel.monitor import Monitor
 from cni_calico.log import LEVELS, Log
 from cni_calico.nodeagent import status
 from cni_calico.nodeagent.apply import DEVICES, Applier, Pass
 from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.desired import Desired, desired_state
+from cni_calico.nodeagent.desired import Desired, desired_state, with_unclaimed_routes
 from cni_calico.nodeagent.felix import FelixSettings, Parameters, parse_felix
 from cni_calico.nodeagent.nat_rules import TABLE
 from cni_calico.nodeagent.numbers import Numbers
@@ -116,6 +117,8 @@ class Agent:
         try:
             interfaces = read_interfaces(deadline)
             self._desired = desired_state(snapshot, interfaces, felix, self._context.settings.backend)
+            if snapshot.unread_of("WorkloadEndpoint"):
+                self._desired = with_unclaimed_routes(self._desired, read_host_routes(deadline), felix)
             done = applier.apply(self._desired, felix, deadline, full=full)
         except CalicoError as e:
             done = Pass(failed=[str(e)])

@@ -6,8 +6,8 @@ Rule: the same inputs give the same value, whatever order they come in; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, collapse_addresses, ip_network
 
 from cni_calico.model.host import (
@@ -99,6 +99,12 @@ def desired_state(
         additive=snapshot.incomplete,
         problems=tuple(problems),
     )
+
+
+def with_unclaimed_routes(desired: Desired, actual: Iterable[HostRoute], felix: FelixSettings) -> Desired:
+    """For when an endpoint of this node cannot be read: the routes that may be its stay."""
+    kept = desired_endpoints.select_unclaimed_routes(actual, desired.routes, felix)
+    return replace(desired, routes=desired.routes | kept)
 
 
 def _families(felix: FelixSettings) -> tuple[int, ...]:

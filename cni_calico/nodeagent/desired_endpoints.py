@@ -43,6 +43,24 @@ def desired_endpoint_routes(present: Mapping[str, WorkloadEndpoint], felix: Feli
     return routes
 
 
+def select_unclaimed_routes(
+    actual: Iterable[HostRoute], desired: Collection[HostRoute], felix: FelixSettings
+) -> set[HostRoute]:
+    """Routes that are there, on workloads' interfaces of which no endpoint speaks that can be read.
+
+    While one cannot be read, any of them may be its.
+    """
+    interfaces, destinations = {route.device for route in desired}, {route.dst for route in desired}
+    return {
+        route
+        for route in actual
+        if is_workload_interface(route.device, felix)
+        and route.device not in interfaces
+        and route.dst not in destinations
+        and not (route.dst.is_link_local or route.dst.is_multicast)
+    }
+
+
 def desired_endpoint_settings(present: Mapping[str, WorkloadEndpoint]) -> list[Setting]:
     wanted: list[Setting] = []
     for name, endpoint in sorted(present.items()):

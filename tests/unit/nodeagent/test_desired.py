@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cni_calico.model.host import ForwardingEntry, NeighbourEntry
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Attribute, Block
-from cni_calico.nodeagent.desired import desired_state
+from cni_calico.nodeagent.desired import desired_state, with_unclaimed_routes
 from cni_calico.nodeagent.desired_endpoints import interface_settings
 from cni_calico.nodeagent.encapsulation import derived_mac, pool_of
 from cni_calico.nodeagent.felix import FelixSettings
@@ -271,6 +271,26 @@ def test_masquerading_parameters():
     assert tuple(map(str, found.exclusions)) == ("10.0.0.1/32", "10.0.0.2/32", "10.0.9.3/32", "10.65.0.0/16")
     assert found.ports == (1000, 2000)
     assert str(found.to) == "192.0.2.9"
+
+
+def test_routes_that_may_be_of_an_endpoint_that_cannot_be_read_stay():
+    endpoints = [workload("w", "calia", "10.65.1.5/32")]
+    desired = state(snapshot(VXLAN4, endpoints=endpoints))
+    (known,) = (route for route in desired.routes if route.device == "calia")
+
+    def there(device, dst):
+        return replace(known, device=device, dst=ip_network(dst))
+
+    may_be = {there("calib", "10.65.1.6/32"), there("calib", "10.65.1.7/32")}
+    others = {
+        there("calia", "10.65.1.8/32"),  # its endpoint can be read, and has no such address
+        there("calib", "10.65.1.5/32"),  # another's address
+        there("calib", "fe80::/64"),
+        there("eth0", "10.65.1.9/32"),
+    }
+    kept = with_unclaimed_routes(desired, may_be | others | {known}, FELIX)
+    assert kept.routes == desired.routes | may_be
+    assert replace(kept, routes=desired.routes) == desired
 
 
 def test_masquerading_is_partial_while_what_it_is_made_from_cannot_be_read():
