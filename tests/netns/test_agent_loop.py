@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from cni_calico.datastore.client import Write
 from cni_calico.model.keys import BlockKey, ResourceKey
 from cni_calico.model.resources import Metadata, Resource
-from tests.netns.agents import Running, Store, running
+from tests.netns.agents import Running, Store, key_of, running
 from tests.netns.namespaces import Namespace, namespace, until
 from tests.netns.startups import add_card
 from tests.unit.nodeagent.fabric import NODES, pool, workload
@@ -280,6 +281,30 @@ def test_workloads_come_and_go(host: Namespace, agent: Running, store: Store) ->
     store.put(replace(workload("w", "calia", "10.65.1.5/32"), node="n9"))
     # its interface is still there: the route waits out the grace, for the plugin may be making it right now
     until(lambda: on_workload(host) == set(), "routes of nobody's", 20)
+
+
+@pytest.mark.slow
+def test_a_pod_whose_endpoint_cannot_be_read_keeps_its_route(
+    host: Namespace, agent: Running, store: Store, tmp_path: Path
+) -> None:
+    """By the agent that has read it before, and by one that has not. The stale route of another pod is the clock."""
+    spoilt = key_of(workload("w", "calia", "10.65.1.5/32"))
+    store.put(workload("x", "calib", "10.65.1.6/32"))
+    add_card(host, "calib")
+
+    def outlives_the_grace(running_one: Running) -> None:
+        until(lambda: spoilt.name in str(running_one.status()["problems"]), "it is named", 20)
+        host.do("route", "add", "10.65.1.66/32", "dev", "calib")
+        until(lambda: "10.65.1.66" not in str(host.ip("route", "show", "dev", "calib")), "a stale route goes", 40)
+        assert on_workload(host) == {"10.65.1.5", "fd65::1:5"}
+
+    store.write(Write.put(spoilt, {"metadata": {"name": spoilt.name, "namespace": spoilt.namespace}, "spec": 7}))
+    outlives_the_grace(agent)
+    agent.stop()
+    with running(host, store, "n1", tmp_path / "n1", FELIX_ROUTEREFRESHINTERVAL="1") as again:
+        outlives_the_grace(again)
+        store.remove(spoilt)
+        until(lambda: on_workload(host) == set(), "nobody's routes go", 40)
 
 
 def test_a_restart_adopts_what_is_there(host: Namespace, agent: Running, store: Store, tmp_path: Path) -> None:
