@@ -18,6 +18,7 @@ from cni_calico.errors import CalicoError, CorruptRecord, DeadlineExceeded, Inte
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
 
     from cni_calico.datastore.client import Committed, Datastore, Event, Listing, Revision, Watch, Write
     from cni_calico.model.keys import Key, ListKey
@@ -266,10 +267,22 @@ class Cache(Generic[T]):
 
     def stop(self) -> None:
         """End the thread; the snapshot stays readable."""
+        stop_caches((self,))
+
+    def _ask_to_stop(self) -> None:
         self._stopped.set()
         with self._changed:
             watch = self._watch
         if watch is not None:
             watch.cancel()
-        if self._thread is not threading.current_thread():
-            self._thread.join(WATCH_S)
+
+
+def stop_caches(caches: Iterable[Cache[Any]]) -> None:
+    """End the threads of all, waiting WATCH_S for them together: one that hangs costs no more than that."""
+    caches = tuple(caches)
+    for cache in caches:
+        cache._ask_to_stop()
+    deadline = Deadline.after(WATCH_S)
+    for cache in caches:
+        if cache._thread is not threading.current_thread():
+            cache._thread.join(deadline.remaining_s())

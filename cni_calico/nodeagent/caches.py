@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cni_calico.datastore.cache import Cache
+from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.client import Datastore, Document, Versioned
 from cni_calico.ipam.pools import NodeFacts
 from cni_calico.ipam.view import Facts
@@ -122,5 +122,4 @@ class ClusterCaches:
         return True, None if found is None else found.value
 
     def stop(self) -> None:
-        for cache in self.all:
-            cache.stop()
+        stop_caches(self.all)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cni_calico.datastore.cache import Cache
+from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.client import Datastore
 from cni_calico.ipam.sight import ShelfSight, Shelves, decode
 from cni_calico.ipam.suspects import Changes
@@ -59,8 +59,7 @@ class JanitorCaches:
         return next((str(cache.error) for cache in self._caches if cache.error is not None), "")
 
     def stop(self) -> None:
-        for cache in self._caches:
-            cache.stop()
+        stop_caches(self._caches)
 
 
 def open_objects(kubernetes: KubernetesStore | None) -> Kubernetes | None:

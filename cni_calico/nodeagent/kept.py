@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from cni_calico.datastore.cache import Cache
+from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.client import Datastore, Versioned
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.codec import describe
@@ -108,5 +108,4 @@ class KeptCaches:
         )
 
     def stop(self) -> None:
-        for cache in self.all:
-            cache.stop()
+        stop_caches(self.all)

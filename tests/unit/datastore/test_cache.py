@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cni_calico.datastore import cache as cache_module
-from cni_calico.datastore.cache import Cache, order_of
+from cni_calico.datastore.cache import Cache, order_of, stop_caches
 from cni_calico.datastore.client import Committed, Event, Listing, Versioned, Write
 from cni_calico.datastore.local import LocalStore
 from cni_calico.deadline import Deadline
@@ -246,3 +247,32 @@ def test_only_records_may_be_kept(made) -> None:
     store.elsewhere(Write.put(ONE, {"n": 2, "much": "more"}))
     assert cache.wait_until(lambda: cache.record(ONE) == 2, SOON)
     assert cache.get(ONE).value == {}
+
+
+class Hanging(MemoryStore):
+    """Answers no list before it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go, self.asked = threading.Event(), threading.Semaphore(0)
+
+    def list(self, *arguments):
+        self.asked.release()
+        assert self.go.wait(30)
+        return super().list(*arguments)
+
+
+def test_many_that_hang_are_waited_for_together(made, monkeypatch):
+    store = Hanging()
+    caches = [made(store) for _ in range(6)]
+    for _ in caches:
+        assert store.asked.acquire(timeout=10)
+    monkeypatch.setattr(cache_module, "WATCH_S", 0.5)
+    begun = time.monotonic()
+    stop_caches(caches)
+    assert time.monotonic() - begun < 2, "each was waited for by itself"
+    assert all(cache._thread.is_alive() and not cache.healthy for cache in caches)
+    store.go.set()
+    for cache in caches:
+        cache._thread.join(10)
+        assert not cache._thread.is_alive()
