@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -35,10 +35,12 @@ from cni_calico.nodeagent.backends import Backend, BackendKey, Backends
 from cni_calico.nodeagent.caches import CLUSTER
 from cni_calico.nodeagent.cni_metrics import CniMetrics, render_sizes
 from cni_calico.nodeagent.connections import Request
+from cni_calico.nodeagent.side_threads import SideThreads
 from cni_calico.plugin.host import Host
 from cni_calico.plugin.teardown import remove_links_together
 
 LINKS_AT_ONCE = 64
+PLACES_KEPT = 64  # roots and run directories of callers: a host has a few, but mount namespaces come and go
 Outcome = TypeVar("Outcome")
 
 
@@ -49,12 +51,12 @@ class Resident:
         self.log = log
         self.metrics = metrics
         self.backends = Backends(log)
-        self._beside: dict[object, tuple[int, int] | None] = {}
+        self._beside: dict[object, tuple[int, int] | None] = {}  # the one that was asked about longest ago first
         self._meeting = threading.Lock()
         self._worker = threading.local()
         self._own_root = _identity("/", "/proc/self/ns/mnt")
         self.links: Batcher[str, None] = Batcher(self._remove_links, limit=LINKS_AT_ONCE)
-        self.meanwhile = ThreadPoolExecutor(calls_at_once, "cni-meanwhile")
+        self.meanwhile = SideThreads(calls_at_once, "cni-meanwhile")
 
     @contextmanager
     def services(self, request: Request) -> Iterator[Services]:
@@ -100,9 +102,12 @@ class Resident:
         else:
             mark = (found.st_ino, found.st_size)
         with self._meeting:  # nobody goes on before it is forgotten
-            if key in self._beside and self._beside[key] == mark:
-                return
+            same = key in self._beside and self._beside.pop(key) == mark
             self._beside[key] = mark
+            if same:
+                return
+            if len(self._beside) > PLACES_KEPT:
+                del self._beside[next(iter(self._beside))]  # when it is asked about again, all is forgotten once
             for backend in self.backends.open_now():
                 backend.endpoints.forget()
                 backend.deleted.clear()
@@ -139,7 +144,7 @@ class Resident:
         return lines + render_sizes("calico_cni_link_batches_total", "", self.links.sizes)
 
     def close(self) -> None:
-        self.meanwhile.shutdown()
+        self.meanwhile.close()
         self.backends.close()
 
 

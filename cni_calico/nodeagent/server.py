@@ -39,6 +39,7 @@ from cni_calico.plugin.commands import serve as serve_plugin
 WORKERS = 32
 QUEUE = 512
 DRAIN_S = 4.0
+CLOSE_MIN_S = 0.2
 SERVES: dict[str, Callable[..., Answer]] = {"calico": serve_plugin, "calico-ipam": serve_ipam}
 CLOSE_IDLE_S = 60.0  # between looks at what nobody uses any more
 METRICS = "metrics"  # the pseudo-executable that asks for the server's numbers
@@ -81,7 +82,10 @@ class CniServer:
         for thread in list(self._threads):
             thread.join(max(0.0, limit - time.monotonic()))
         if not any(thread.is_alive() for thread in self._threads):
-            self.resident.close()  # else the end of the process closes what is still in use
+            # what is still in use, or does not let itself be closed, is closed by the end of the process
+            closing = threading.Thread(target=self.resident.close, name="cni-close", daemon=True)
+            closing.start()
+            closing.join(max(CLOSE_MIN_S, limit - time.monotonic()))
 
     def _accept(self) -> None:
         assert self._listener is not None
