@@ -14,7 +14,7 @@ from cni_calico.ctl.session import ResourceMissing, Session
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.allocator import Allocator, Release
 from cni_calico.ipam.consistency import tunnel_addresses
-from cni_calico.model import codec
+from cni_calico.model import codec, crd_pods
 from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey, BlockList, ResourceKey, ResourceList
 from cni_calico.model.resources import Address, Network
 from cni_calico.names import parse_endpoint_name
@@ -22,11 +22,24 @@ from cni_calico.names import parse_endpoint_name
 
 def delete_resource(session: Session, key: ResourceKey) -> None:
     """Raises ResourceMissing, DatastoreError."""
-    if key.kind == "Node" and not session.store.identity.startswith("kubernetes:"):
+    kubernetes = session.store.identity.startswith("kubernetes:")
+    if key.kind == "Node" and not kubernetes:
         _leave_node(session, key)
     elif key.kind == "IPPool":
         _leave_pool(session, key)
+    elif key.kind == "WorkloadEndpoint" and kubernetes:
+        _require_recorded(session, key)
     resources.delete(session, key)
+
+
+def _require_recorded(session: Session, key: ResourceKey) -> None:
+    """On Kubernetes what is deleted is the record on the pod, and there may be none while the pod is there."""
+    found = resources.read_resource(session, key)
+    pod = getattr(found.value, "pod", None)
+    if pod is not None and not crd_pods.is_recorded(pod):
+        missing = ResourceMissing(key)
+        missing.details = f"pod {key.namespace}/{pod['metadata']['name']} is there, and has no addresses recorded"
+        raise missing
 
 
 def _endpoints_of(session: Session, node: str) -> Iterator[tuple[ResourceKey, list[Address]]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cni_calico.ctl.derived import plan_stored
 from cni_calico.ctl.session import ResourceExists, ResourceMissing, Session, UpdateConflict
 from cni_calico.datastore.cas import update
 from cni_calico.datastore.client import Document, Versioned
@@ -96,6 +97,10 @@ def _require_version(key: ResourceKey, document: Mapping[str, Any], current: Ver
         raise UpdateConflict(key)
 
 
+def _has_version(document: Mapping[str, Any]) -> bool:
+    return bool((document.get("metadata") or {}).get("resourceVersion"))
+
+
 class _Writer:
     """One write of a resource; the functions are called anew with whatever is stored after a conflict."""
 
@@ -116,6 +121,13 @@ class _Writer:
                 self.warn(problem)
         self.warned = True
         return document
+
+    def replacement(self, document: Mapping[str, Any], old: Document, *, complete: bool) -> Mapping[str, Any]:
+        """``complete``: the document is the stored one, changed."""
+        wanted = self.checked(plan_replacement(self.key, document, old), old)
+        if self.session.store.identity.startswith("kubernetes:"):
+            return plan_stored(self.key, wanted, old, complete=complete)
+        return wanted
 
     def write(self, change: Callable[[Versioned | None], Document | None]) -> Versioned | None:
         return update(self.session.store, self.key, change, self.session.deadline)
@@ -167,7 +179,7 @@ def _write(session: Session, key: ResourceKey, document: Mapping[str, Any], warn
             wanted = writer.checked(new, None)
         else:
             _require_version(key, document, current)
-            wanted = writer.checked(plan_replacement(key, document, current.value), current.value)
+            wanted = writer.replacement(document, current.value, complete=_has_version(document))
         done.append(wanted)
         return wanted
 
@@ -188,7 +200,7 @@ def modify(
         if planned.get("kind") != key.kind or not isinstance(metadata, Mapping) or metadata.get("name") != key.name:
             raise InvalidConfig(f"cannot change {key.kind} {key.name}: its kind and name must stay")
         _require_version(key, planned, current)
-        return writer.checked(plan_replacement(key, planned, current.value), current.value)
+        return writer.replacement(planned, current.value, complete=True)
 
     writer.write(change)
 

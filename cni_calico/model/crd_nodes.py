@@ -68,6 +68,8 @@ _FIELDS: tuple[tuple[str, tuple[str, ...], Callable[[str], bool]], ...] = (
     ("WireguardPublicKey", ("status", "wireguardPublicKey"), bool),
     ("WireguardPublicKeyV6", ("status", "wireguardPublicKeyV6"), bool),
 )
+# where in a document the fields are that a Node's annotations hold; labels and annotations aside
+STORED = (*(path for _, path, _ in _FIELDS), ("spec", "interfaces"))
 
 
 def _valid(check: Callable[[str], bool], text: str) -> bool:
@@ -169,6 +171,11 @@ def _read_interfaces(annotations: JSON) -> list[JSON]:
         return list(parse_objects(json.loads(annotations.get(INTERFACES) or "[]"), INTERFACES))
     except (ValueError, RecursionError):
         return []
+
+
+def inherited_labels(document: JSON) -> dict[str, str]:
+    """The labels in a Node's document that are the Kubernetes node's own."""
+    return _json_map((document.get("metadata") or {}).get("annotations") or {}, KUBE_LABELS)
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------

@@ -201,6 +201,13 @@ def endpoint_annotations(document: JSON) -> dict[str, str]:
     }
 
 
+def is_recorded(obj: JSON) -> bool:
+    """Whether a pod's annotations say an endpoint that its DEL has not cleared."""
+    annotations = (obj.get("metadata") or {}).get("annotations") or {}
+    addresses = annotations.get(POD_IP) or annotations.get(POD_IPS)
+    return bool(addresses or (annotations.get(CONTAINER_ID) and POD_IP not in annotations))
+
+
 def cleared_annotations() -> dict[str, str]:
     """The pod's annotations after DEL; the container ID stays."""
     return {POD_IP: "", POD_IPS: ""}
