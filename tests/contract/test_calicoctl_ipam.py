@@ -1,0 +1,141 @@
+"""calicoctl's commands for addresses over every datastore: what leaked goes, what a container has stays.
+
+The container is a pod of the API server where that is the datastore, else a stored endpoint.
+"""
+
+import json
+
+import pytest
+
+from cni_calico.ipam.allocator import Allocator
+from cni_calico.ipam.assign import AssignRequest
+from cni_calico.model.keys import BlockList, HandleKey, ResourceKey
+from tests.contract.test_calicoctl import calicoctl, pool  # noqa: F401 - a fixture
+from tests.e2e.kube import shared_cluster
+
+pytestmark = pytest.mark.parametrize("backend", ["etcd", "kubernetes", "local"], indirect=True)
+
+# upper case too: Kubernetes' names have none
+USED, LEAKED, LATER = "net.Used", "net.Leaked", "net.Later"
+
+
+@pytest.fixture
+def ctl(calicoctl):  # noqa: F811
+    calicoctl("create", "-f", "-", stdin=json.dumps(pool("a", "10.1.0.0/24", blockSize=28, natOutgoing=True)))
+    return calicoctl
+
+
+@pytest.fixture
+def take(ctl, store, soon):
+    """Take an address for a handle, as nobody in particular of node x."""
+    allocator = Allocator(store)
+
+    def assign(handle):
+        [taken] = allocator.assign(AssignRequest("x", handle, {"node": "x"}, num4=1), soon)
+        return taken.address
+
+    return assign
+
+
+@pytest.fixture
+def held(ctl, space, store, soon, take):
+    """(the address of a container that is there, an address that leaked)"""
+    if space.address.startswith("kubernetes"):
+        shared_cluster().create_node("x")
+        shared_cluster().create_pod("space", "c", "x")
+    else:
+        node = {"apiVersion": "projectcalico.org/v3", "kind": "Node", "metadata": {"name": "x"}, "spec": {}}
+        ctl("create", "-f", "-", stdin=json.dumps(node))
+    used = take(USED)
+    spec = {"orchestrator": "k8s", "node": "x", "pod": "c", "endpoint": "eth0", "containerID": "Used"}
+    endpoint = {
+        "apiVersion": "projectcalico.org/v3",
+        "kind": "WorkloadEndpoint",
+        "metadata": {"name": "x-k8s-c-eth0", "namespace": "space"},
+        "spec": {**spec, "ipNetworks": [f"{used}/32"]},
+    }
+    if not space.address.startswith("kubernetes"):
+        endpoint["spec"]["interfaceName"] = "cali12345678901"
+    ctl("apply", "-f", "-", stdin=json.dumps(endpoint))
+    return used, take(LEAKED)
+
+
+def taken_handles(store, soon):
+    blocks = [item.value for item in store.list(BlockList(), soon).items]
+    return {attribute["handle_id"] for block in blocks for attribute in block["attributes"]}
+
+
+def specs(ctl):
+    items = json.loads(ctl("get", "ippool", "-o", "json"))["items"]
+    return {item["metadata"]["name"]: item["spec"] for item in items}
+
+
+def test_what_leaked_is_released_by_a_report(ctl, store, soon, held, take, tmp_path):
+    used, leaked = held
+    assert f"IP {used} is in use\n" in ctl("ipam", "show", f"--ip={used}")
+    assert f"Handle: {USED}" in ctl("ipam", "show", f"--ip={used}")
+    report = tmp_path / "report.json"
+    ctl("ipam", "check", "-o", str(report))
+    assert "was not locked" in ctl("ipam", "release", f"--from-report={report}", code=1)
+    ctl("datastore", "migrate", "lock")
+    found = ctl("ipam", "check", "--show-problem-ips", "-o", str(report))
+    assert f"{leaked} is allocated to handle {LEAKED} but nobody uses it" in found
+    assert "Found 1 IPs that are allocated in IPAM but not actually in use." in found
+    take(LATER)  # the report knows nothing of it
+
+    assert ctl("ipam", "release", f"--from-report={report}") == "Released 1 IPs successfully\n"
+    assert taken_handles(store, soon) == {USED, LATER}
+    assert store.get(HandleKey(LEAKED), soon) is None and store.get(HandleKey(USED), soon) is not None
+    assert ctl("ipam", "release", f"--from-report={report}") == "Released 0 IPs successfully\n"
+
+
+def test_an_address_that_found_another_owner_stays(ctl, store, soon, held, tmp_path):
+    used, leaked = held
+    ctl("datastore", "migrate", "lock")
+    report = tmp_path / "report.json"
+    ctl("ipam", "check", "-o", str(report))
+    ctl("datastore", "migrate", "unlock")
+    ctl("ipam", "release", f"--ip={leaked}")
+    Allocator(store).assign_address(leaked, LATER, {"node": "x"}, "x", soon)
+    out = ctl("ipam", "release", f"--from-report={report}")
+    assert f"Skipped {leaked}: " in out and "Released 0 IPs successfully\n" in out
+    assert taken_handles(store, soon) == {USED, LATER}
+
+
+def test_a_pool_is_split_and_its_addresses_stay(ctl, store, soon, held):
+    before, handles = specs(ctl)["a"], taken_handles(store, soon)
+    assert "Datastore is not locked" in ctl("ipam", "split", "2", "--name=a", code=1)
+    assert specs(ctl) == {"a": before}
+    ctl("datastore", "migrate", "lock")
+    assert "Successfully split IPPool(a), 10.1.0.0/24, into\n" in ctl("ipam", "split", "2", "--cidr=10.1.0.0/24")
+    parts = {"split-a-0": "10.1.0.0/25", "split-a-1": "10.1.0.128/25"}
+    assert specs(ctl) == {name: before | {"cidr": cidr} for name, cidr in parts.items()}
+    assert json.loads(ctl("get", "ippool", "split-a-1", "-o", "json"))["metadata"]["labels"] == {"team": "net"}
+    assert taken_handles(store, soon) == handles
+    assert "Found 0 blocks outside of any pool." in ctl("ipam", "check")
+
+
+def test_borrowed_addresses_and_strict_affinity(ctl, store, soon, held):
+    used, leaked = held
+    [block] = {item.key.cidr for item in store.list(BlockList(), soon).items}
+    lent = next(address for address in reversed(list(block)) if address not in (used, leaked))
+    Allocator(store).assign_address(lent, LATER, {"node": "y"}, "y", soon)
+    row = next(line for line in ctl("ipam", "show", "--show-borrowed").splitlines() if str(lent) in line)
+    assert row.split("|")[2].strip() == "y" and row.split("|")[4].strip() == "x"
+    assert f"{lent} is borrowed by node y" in ctl("ipam", "configure", "--strict-affinity=true", code=1)
+    assert "| StrictAffinity     | false |" in ctl("ipam", "show", "--show-configuration")
+    ctl("ipam", "release", f"--ip={lent}")
+    ctl("ipam", "configure", "--strict-affinity=true")
+    assert "| StrictAffinity     | true  |" in ctl("ipam", "show", "--show-configuration")
+
+
+def test_a_node_is_deleted_with_what_it_has_or_not_at_all(ctl, space, store, soon, held):
+    if space.address.startswith("kubernetes"):
+        assert "use kubectl delete node" in ctl("delete", "node", "x", code=1)
+        assert taken_handles(store, soon) == {USED, LEAKED}
+        assert store.get(ResourceKey("WorkloadEndpoint", "x-k8s-c-eth0", "space"), soon).value["spec"]["containerID"]
+        return
+    ctl("delete", "node", "x")
+    assert taken_handles(store, soon) == set() and not store.list(BlockList(), soon).items
+    assert store.get(ResourceKey("WorkloadEndpoint", "x-k8s-c-eth0", "space"), soon) is None
+    assert "found 0 problems" in ctl("ipam", "check")
