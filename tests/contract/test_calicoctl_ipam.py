@@ -90,7 +90,7 @@ def test_what_leaked_is_released_by_a_report(ctl, store, soon, held, take, tmp_p
 
 
 def test_an_address_that_found_another_owner_stays(ctl, store, soon, held, tmp_path):
-    used, leaked = held
+    _, leaked = held
     ctl("datastore", "migrate", "lock")
     report = tmp_path / "report.json"
     ctl("ipam", "check", "-o", str(report))
