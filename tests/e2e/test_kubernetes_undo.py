@@ -1,0 +1,144 @@
+"""An ADD that fails on Kubernetes and cannot undo what it has written, for the API server stays away: who cleans up.
+
+The runtime's DEL does; without it what is recorded as owed, a GC, or the agents' janitor once the pod is gone.
+"""
+
+# ruff: noqa: F811 - fixtures are imported, and asked for by their names
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.kube_node import KubeNode
+from tests.e2e.test_janitor import Process
+from tests.e2e.test_kubernetes_trouble import C1, C2, TOO_MANY, add, alone, front, node  # noqa: F401
+from tests.fakes.http_front import Front, passing
+from tests.netns.namespaces import Namespace, until
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
+
+# the request after which nothing goes through any more, and whether its own answer is lost too
+MOMENTS = {
+    "handle": ("POST", "/ipamhandles", None),
+    "block": ("PUT", "/ipamblocks/", None),
+    "lost block": ("PUT", "/ipamblocks/", "lose"),
+    "lost endpoint": ("PATCH", "/pods/web-0/status", "lose"),
+}
+# the ADD has recorded what it owes, and the next call that succeeds pays it
+OWED = {"block", "lost endpoint"}
+TROUBLES = {"down": "close", "overloaded": (429, TOO_MANY), "slow": 70}
+IN_TIME_S = 80  # 60 s for the call, and some for undoing
+DUAL = {"type": "calico-ipam", "assign_ipv6": "true"}
+
+every_moment = pytest.mark.parametrize("moment", sorted(MOMENTS))
+
+
+def fail(node: KubeNode, front: Front, pod_ns: Namespace, moment: str, trouble: str = "down") -> None:
+    """An ADD in a block that the node has, of which something is left."""
+    _warm_up(node, pod_ns)
+    method, part, own_step = MOMENTS[moment]
+    broken: list[str] = []
+
+    def rule(seen: str, path: str) -> Any:
+        if broken:
+            return TROUBLES[trouble]
+        if seen == method and part in path:
+            broken.append(path)
+            return own_step
+        return None
+
+    front.rule = rule
+    started = time.monotonic()
+    failed = add(node, pod_ns)
+    assert not failed.ok and broken and time.monotonic() - started < IN_TIME_S, failed.document
+    front.rule = passing
+    assert pod_ns.link("eth0") is None
+    left = node.leftovers()
+    assert left.keys() & {"addresses", "handles"} and not left.keys() & {"links", "routes"}, left
+
+
+def _warm_up(node: KubeNode, pod_ns: Namespace) -> None:
+    """A pod that comes and goes; it also pays what is owed."""
+    if "warm" not in {pod["metadata"]["name"] for pod in node.kube.request("GET", "/api/v1/pods")["items"]}:
+        node.kube.create_pod(node.namespace, "warm", node.nodename)
+    assert node.pod_call("ADD", "warm", C2, pod_ns.path).ok
+    assert node.pod_call("DEL", "warm", C2, pod_ns.path).ok
+
+
+@every_moment
+def test_the_runtimes_del_cleans_up(
+    moment: str,
+    node: KubeNode,
+    front: Front,
+    pod_ns: Namespace,
+) -> None:
+    for ipam in ({"type": "calico-ipam"}, DUAL):
+        node.overrides["ipam"] = ipam
+        fail(node, front, pod_ns, moment)
+        assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+        assert node.leftovers() == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("moment", "trouble"), [*((moment, "overloaded") for moment in sorted(MOMENTS)), ("block", "slow")]
+)
+def test_so_it_does_after_an_add_that_took_its_time(
+    moment: str,
+    trouble: str,
+    node: KubeNode,
+    front: Front,
+    pod_ns: Namespace,
+) -> None:
+    node.timeout_s = 120
+    fail(node, front, pod_ns, moment, trouble)
+    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    assert node.leftovers() == {}
+
+
+@every_moment
+def test_without_a_del_the_next_call_pays_or_a_gc_finds_it(
+    moment: str,
+    node: KubeNode,
+    front: Front,
+    pod_ns: Namespace,
+) -> None:
+    fail(node, front, pod_ns, moment)
+    assert len(node.intents()) == (moment in OWED)
+    if moment in OWED:
+        _warm_up(node, pod_ns)
+        until(lambda: node.leftovers() == {}, "what is owed is paid", 20)
+    else:
+        collected = node.call("GC", "", **{"cni.dev/valid-attachments": []})
+        assert collected.ok, collected.document
+        # of a handle that has got no address GC knows nothing: it is the janitor's
+        assert node.leftovers().keys() == ({"handles"} if moment == "handle" else set())
+    assert node.annotations("web-0").get("podIP", "") == ""
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [pytest.param(m, marks=() if m in ("handle", "lost block") else pytest.mark.slow) for m in sorted(MOMENTS)],
+)
+def test_without_any_call_the_janitor_does(
+    moment: str,
+    alone: KubeNode,
+    front: Front,
+    pod_ns: Namespace,
+    tmp_path: Path,
+) -> None:
+    """Once the pod is gone; a recorded debt is then paid in vain."""
+    fail(alone, front, pod_ns, moment)
+    alone.kube.delete_pod(alone.kube.read_pod(alone.namespace, "web-0"))
+    environ = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": alone.kube.kubeconfig()}
+    janitor = Process("node1", environ, tmp_path)
+    try:
+        until(lambda: not alone.leftovers().keys() - {"intents"}, "the janitor releases it", 40)
+    finally:
+        janitor.kill()
+    _warm_up(alone, pod_ns)
+    until(lambda: alone.leftovers() == {}, "nothing is owed any more", 20)
