@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from cni_calico import names
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord, DatastoreError, NotReady, RecordRefused
 from cni_calico.ipam.ready import require_ready
@@ -17,11 +18,15 @@ from cni_calico.ipam.services import Services
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.settings import DatastoreConfig
 from cni_calico.plugin import pending
-from cni_calico.plugin.endpoints import remove_endpoint
+from cni_calico.plugin.attachment import Attachment
+from cni_calico.plugin.endpoints import read_recorded, remove_endpoint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from ipaddress import IPv4Address, IPv6Address
+
+    Addresses = set[IPv4Address | IPv6Address]
 
 LOCK_NAME = "cni-replay.lock"  # in the run directory; one payer at a time
 LOCK_PATIENCE_S = 0.05
@@ -98,13 +103,33 @@ def _replay(services: Services, name: str, deadline: Deadline) -> None:
         if pending.read_intent(services.files, services.state_dir, name) is None:
             return  # an ADD has taken it back, or somebody else was faster
         require_ready(services, intent.datastore, deadline)
-        store = services.store(intent.datastore)
+        mine, others = _recorded_addresses(services, intent, deadline)
         namespace, endpoint = intent.endpoint
         if endpoint:
             key = ResourceKey("WorkloadEndpoint", endpoint, namespace)
-            remove_endpoint(store, key, intent.container_id, deadline)
+            remove_endpoint(services.store(intent.datastore), key, intent.container_id, deadline)
         allocator = services.allocator(intent.datastore)
         for handle_id in dict.fromkeys(intent.handle_ids):
+            if others and (held := {item.address for item in allocator.addresses_of(handle_id, deadline)}) & others:
+                if mine & held:
+                    allocator.release_addresses(list(mine & held), deadline, handle_id=handle_id)
+                continue
             allocator.release_handle(handle_id, deadline)
         pending.remove_intent(services.files, services.state_dir, name)
         services.log.info(f"released what {label} held, as recorded by an earlier DEL")
+
+
+def _recorded_addresses(services: Services, intent: pending.Intent, deadline: Deadline) -> tuple[Addresses, Addresses]:
+    """What is recorded of the attachment, and of the container's other interfaces, which may hold theirs under the same
+    handle. Raises DatastoreError.
+    """
+    namespace, endpoint = intent.endpoint
+    try:
+        node, orchestrator, workload, ifname = names.parse_endpoint_name(endpoint)
+    except ValueError:
+        return set(), set()  # none was known
+    attachment = Attachment(intent.network, node, orchestrator, namespace, workload, intent.container_id, ifname)
+    recorded = read_recorded(services.fresh_store(intent.datastore), attachment, deadline)
+    own = recorded.own.ip_networks if recorded.own is not None and recorded.is_ours(attachment) else ()
+    others = {n.network_address for other in recorded.same_container(attachment) for n in other.ip_networks}
+    return {network.network_address for network in own} - others, others
