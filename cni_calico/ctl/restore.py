@@ -18,6 +18,7 @@ from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.client import CommitConflict, Document, Versioned, Write
 from cni_calico.errors import CalicoError, InvalidConfig, OutcomeUnknown, RecordRefused
 from cni_calico.model.codec import decode, describe
+from cni_calico.model.crd_nodes import inherited_labels
 from cni_calico.model.keys import BlockList, Key, ResourceKey, ResourceList, parse_path
 from cni_calico.names import sha1_hex
 
@@ -165,10 +166,17 @@ def _apply_derived(session: Session, key: Key, document: Document) -> str:
 
 
 def _plan_node(current: Versioned, document: Document) -> Document:
-    """The Kubernetes node with what Calico recorded of it; its name, labels and status stay its own."""
+    """The Kubernetes node with what Calico recorded of it, its own labels and annotations (BGP peers are selected by
+    them) beside those of the Kubernetes node; that one's name, labels and status stay.
+    """
     spec = {**(document.get("spec") or {}), "orchRefs": current.value["spec"]["orchRefs"]}
     status = {**(current.value.get("status") or {}), **(document.get("status") or {})}
-    return {**current.value, "spec": spec, "status": status}
+    metadata, there = document.get("metadata") or {}, current.value["metadata"]
+    inherited = inherited_labels(document)  # once, from what was then the Kubernetes node
+    labels = {name: value for name, value in (metadata.get("labels") or {}).items() if name not in inherited}
+    annotations = {**(metadata.get("annotations") or {}), **(there.get("annotations") or {})}
+    merged = {**there, "labels": {**labels, **(there.get("labels") or {})}, "annotations": annotations}
+    return {**current.value, "metadata": merged, "spec": spec, "status": status}
 
 
 def _plan_endpoint(current: Versioned, document: Document) -> Document | None:

@@ -164,6 +164,25 @@ def test_a_node_from_get_with_its_address_changed(ctl, node):
     assert node()["metadata"]["annotations"]["projectcalico.org/IPv4Address"] == "10.0.0.2/24"
 
 
+def test_a_node_that_moves_in_brings_its_own_labels(ctl, node):
+    """Peers and pools select nodes by them. What it had of an earlier Kubernetes node is that one's to say."""
+    metadata = {
+        "name": "x",
+        "labels": {"route-reflector": "true", "rack": "old", "zone": "gone"},
+        "annotations": {"note": "mine", "projectcalico.org/kube-labels": '{"zone":"gone"}'},
+    }
+    document = {"apiVersion": "projectcalico.org/v3", "kind": "Node", "metadata": metadata, "spec": {}}
+    records = {"/calico/resources/v3/projectcalico.org/nodes/x": document}
+    body = {"format": "cni-calico/datastore-export/v1", "records": records}
+    assert "Skipped" not in ctl("datastore", "migrate", "import", "-f", "-", stdin=json.dumps(body))
+    read = shown(ctl, NODE)["metadata"]
+    assert read["labels"] == {"rack": "r1", "route-reflector": "true"}
+    assert read["annotations"] == {"note": "mine", "projectcalico.org/kube-labels": '{"rack":"r1"}'}
+    kube = node()["metadata"]
+    assert kube["labels"] == {"rack": "r1"}
+    assert json.loads(kube["annotations"]["projectcalico.org/labels"]) == {"route-reflector": "true"}
+
+
 @pytest.mark.parametrize("name", ["kns.space", "ksa.space.builder"])
 def test_profiles_are_only_read(ctl, name):
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "builder", "namespace": "space"}}
