@@ -21,7 +21,7 @@ from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKe
 from cni_calico.model.resources import Affinity, Block, Handle, IPAMConfig, Network, Record
 
 CONFLICTS_MAX = 100
-REREADS_MAX = 3
+REREADS_MAX, UNKNOWNS_MAX = 3, 4
 _BACKOFF_S = 0.001
 _BACKOFF_MAX_S = 0.05
 
@@ -56,6 +56,7 @@ class Ledger:
         self._patience = patience
         self._known: dict[Key, Stored | None] = {}
         self._conflicts = 0
+        self._unknowns = 0  # answers in a row that were lost with nothing done
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -129,12 +130,18 @@ class Ledger:
                     self._commit_each(group)
                 else:
                     self._commit(group)
+            self._unknowns = 0
             return True
         except CommitConflict as e:
+            self._unknowns = 0
             for failed in e.failed:
                 self._known[failed.key] = None if failed.current is None else decode_stored(failed.current)
         except OutcomeUnknown as e:
+            before = dict(self._known)
             self._reread_after(e, tuple(dict.fromkeys(step.key for step in steps)))
+            self._unknowns = self._unknowns + 1 if self._known == before else 0
+            if self._unknowns >= UNKNOWNS_MAX:
+                raise  # nobody else changes anything: it cannot be written
         self._conflicts += 1
         if self._patience.wait(self._conflicts, codec.describe(steps[-1].key), self.deadline):
             # who writes often has written again meanwhile: what the conflict told would only bring the next one

@@ -16,10 +16,12 @@ from cni_calico.errors import (
     DeadlineExceeded,
     IPAMError,
     NoPool,
+    OutcomeUnknown,
     PoolExhausted,
 )
 from cni_calico.ipam.block import allocate, new_block
 from cni_calico.ipam.candidates import start_of, walk_pool
+from cni_calico.ipam.ledger import UNKNOWNS_MAX
 from cni_calico.model.codec import encode
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKey, ResourceKey, etcd_path
 from cni_calico.model.resources import Affinity, Handle
@@ -439,6 +441,23 @@ def test_undo_that_fails_too_is_told(dual):
     with pytest.raises(DatastoreUnavailable) as caught:
         allocator.assign(request("net.b", num6=1), soon())
     assert "what was taken under handle net.b may still be there" in caught.value.details
+
+
+def test_a_store_that_never_says_what_became_of_a_write_is_not_asked_for_ever(dual):
+    """Nobody else is at it, so it is no contention: the call ends with what the store said."""
+    allocator = dual.allocator()
+    allocator.assign(request("net.a"), soon())
+    before = dual.store.round_trips.writes
+    dual.store.script.extend(["vanish"] * 50)
+    with pytest.raises(OutcomeUnknown):
+        allocator.assign(request("net.b"), soon())
+    assert dual.store.round_trips.writes - before <= 2 * UNKNOWNS_MAX
+    dual.store.script.clear()
+    dual.require_consistent()
+    assert set(dual.held()) == {"net.a"}
+    dual.store.script.extend(["vanish", "vanish", "lost"] * 3)
+    assert len(allocator.assign(request("net.b"), soon())) == 1, "answers that are lost now and then are no reason"
+    dual.require_consistent()
 
 
 def test_second_block_lost_to_somebody_else_gives_back_the_first():
