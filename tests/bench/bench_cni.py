@@ -115,6 +115,9 @@ def vm(pid):
         return {}
 
 
+OWN = os.readlink("/proc/self/exe")
+
+
 class RssSampler:
     """polls the process tree until the root exits; name -> max VmHWM, and peak sum of VmRSS"""
 
@@ -134,6 +137,8 @@ class RssSampler:
                         alive = True
                     n = d.get("Name", "?")
                     try:
+                        if os.readlink("/proc/%d/exe" % p) == OWN:
+                            continue  # not exec'd yet: it still has this program's memory
                         n = (
                             os.path.basename(os.readlink("/proc/%d/exe" % p))
                             + ":"
