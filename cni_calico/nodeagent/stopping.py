@@ -2,6 +2,8 @@
 
 Rule: no lock anywhere. ``threading.Event.set`` takes one that the very thread the handler interrupts may hold, inside
 its own ``wait``: then the process never ends. Here a descriptor becomes readable, for good, and everybody polls it.
+The kernel may give a signal to any thread, but its handler runs in the main one, and only between two steps of it: so
+that one never waits for long at a time.
 
 Who is asked to stop a second time goes on stopping: from the first signal on the others are ignored. With a handler
 the interpreter would put the default action back while it ends, and the process would end as killed.
@@ -12,7 +14,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from select import POLLIN, poll
+
+LOOK_S = 1.0
 
 
 class Stopping(threading.Event):
@@ -37,8 +42,16 @@ class Stopping(threading.Event):
         """Whether it is set, waiting up to ``timeout`` seconds for it."""
         poller = poll()
         poller.register(self._fd, POLLIN)
-        # rounded up: a wait for less than a millisecond is still a wait
-        return bool(poller.poll(None if timeout is None else max(0, -int(-timeout * 1000 // 1)))) or self._is_set
+        limit = None if timeout is None else time.monotonic() + timeout
+        longest_s = LOOK_S if threading.current_thread() is threading.main_thread() else None
+        while True:
+            left = None if limit is None else max(0.0, limit - time.monotonic())
+            known = [seconds for seconds in (left, longest_s) if seconds is not None]
+            # rounded up: a wait for less than a millisecond is still a wait
+            if poller.poll(-int(-min(known) * 1000 // 1) if known else None) or self._is_set:
+                return True
+            if limit is not None and time.monotonic() >= limit:
+                return False
 
     def on_signals(self, *numbers: signal.Signals) -> None:
         """Set it when the first of these comes. In the main thread only."""

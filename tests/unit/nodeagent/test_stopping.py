@@ -85,3 +85,33 @@ def test_a_second_signal_does_not_kill_who_is_stopping(number):
     program = PROGRAM.format(number=int(number))
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout) == (0, "stopping\n"), done.stderr
+
+
+ELSEWHERE = """
+import signal, threading, time
+from cni_calico.nodeagent.stopping import Stopping
+
+stopping = Stopping()
+stopping.on_signals(signal.SIGTERM)
+
+def take():
+    while main.native_id not in asleep():
+        pass
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+def asleep():
+    state = open(f"/proc/self/task/{main.native_id}/stat").read().rpartition(")")[2].split()[0]
+    return (main.native_id,) if state == "S" else ()
+
+main = threading.main_thread()
+threading.Thread(target=take, daemon=True).start()
+print("stopping" if stopping.wait(WAIT) else "never told")
+"""
+
+
+@pytest.mark.parametrize("wait", ["None", "600"])
+def test_a_signal_that_another_thread_takes_is_noticed(wait):
+    """Its handler runs in the main thread, which the signal did not wake."""
+    program = ELSEWHERE.replace("WAIT", wait)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0, "stopping\n"), done.stderr
