@@ -1,0 +1,278 @@
+"""PURE: what network policy wants of this node's kernel: sets, policies, classes, endpoints, and what changed of them.
+
+Rule: immutable values without references to records; whoever reads them needs no knowledge of selectors or tiers.
+Everything that is referred to by name exists in the same ``Wanted``: an endpoint's class, a class's policies and
+profiles, a rule's sets. Nothing exists that is not referred to, except what an AssumeNeededOnEveryNode policy keeps.
+
+    Wanted.endpoints   ResourceKey -> WantedEndpoint   this node's workloads, one for each interface
+        .class_id  ->  Wanted.classes   str -> WantedClass     ordered tiers of policies, then profiles
+            PolicyId   ->  Wanted.policies  PolicyId -> WantedPolicy   rules by direction (profiles are here too)
+                set id     ->  Wanted.sets      str -> Members             addresses, networks, ports
+
+The names of sets and classes are made of their content's meaning, not counted: the same after a restart, and safe in
+nftables (a letter, then letters, digits, "_", "-", "."; at most 63 characters).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network
+from typing import Literal, TypeVar
+
+from cni_calico.model.keys import ResourceKey
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Network = IPv4Network | IPv6Network
+Packed = bytes  # an address in network order: 4 or 16 bytes, which tells its family
+PackedNet = tuple[bytes, int]  # (packed network address, prefix length)
+PackedPort = tuple[bytes, int, int]  # (packed address, protocol number, port)
+
+Action = Literal["Allow", "Deny", "Pass", "Log"]
+EndAction = Literal["Deny", "Pass"]
+PolicyKind = Literal[
+    "NetworkPolicy", "GlobalNetworkPolicy", "KubernetesNetworkPolicy", "KubernetesClusterNetworkPolicy", "Profile"
+]
+
+PORT_SET = "p-"  # a set whose name begins so holds (address, protocol, port); every other one addresses and networks
+
+
+# -- sets -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """A set's content, of both families.
+
+    ``nets`` are disjoint, adjacent ones are joined, and none of them is a single address: those are in ``addresses``.
+    An address may lie inside a network. 0.0.0.0/0 and ::/0 are possible. A set named "p-..." has only ``ports``.
+    """
+
+    addresses: frozenset[Packed] = frozenset()
+    nets: frozenset[PackedNet] = frozenset()
+    ports: frozenset[PackedPort] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.addresses or self.nets or self.ports)
+
+    def with_change(self, change: SetChange) -> Members:
+        added, removed = change.added, change.removed
+        return Members(
+            (self.addresses - removed.addresses) | added.addresses,
+            (self.nets - removed.nets) | added.nets,
+            (self.ports - removed.ports) | added.ports,
+        )
+
+
+NOTHING = Members()
+
+
+@dataclass(frozen=True, slots=True)
+class SetChange:
+    """Of a set that was there before: ``removed`` were members, ``added`` were not; they share nothing."""
+
+    added: Members = NOTHING
+    removed: Members = NOTHING
+
+
+# -- policies ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyId:
+    """Also of a profile (kind "Profile"). ``namespace`` is "" for kinds without one."""
+
+    kind: PolicyKind
+    name: str
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class WantedSide:
+    """What a rule asks of a packet's source or destination; every part that is not empty must hold.
+
+    ``nets``        the address is in one of them (of the packet's family; see ``WantedRule.families``)
+    ``not_nets``    ... in none of them
+    ``ports``       (low, high): the port is in one of the ranges, OR (address, protocol, port) is in one of
+    ``port_sets``   these sets: the two are alternatives of each other
+    ``not_ports``, ``not_port_sets``  ... in none of all these
+    ``sets``        the address is in EVERY one of them
+    ``not_sets``    ... in none of them
+    ``service_sets``  (address, protocol, port) is in EVERY one of them
+    """
+
+    nets: tuple[Network, ...] = ()
+    not_nets: tuple[Network, ...] = ()
+    ports: tuple[tuple[int, int], ...] = ()
+    port_sets: tuple[str, ...] = ()
+    not_ports: tuple[tuple[int, int], ...] = ()
+    not_port_sets: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
+    not_sets: tuple[str, ...] = ()
+    service_sets: tuple[str, ...] = ()
+
+    def set_ids(self) -> tuple[str, ...]:
+        return self.port_sets + self.not_port_sets + self.sets + self.not_sets + self.service_sets
+
+
+ANY_SIDE = WantedSide()
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRule:
+    """One rule. It exists only in ``families`` (4, 6): there, nets of the other family are left out.
+
+    ``protocol``, ``not_protocol``: numbers (TCP 6, UDP 17, SCTP 132, ICMP 1, ICMPv6 58, ...).
+    ``icmp``: (type, code or None). ``not_icmp`` excludes exactly the packets that ``icmp`` would include.
+    ``protocol`` is given where ports are numbers; with port_sets alone it may be absent (the set tells it).
+    ``annotations``: (key, value) from the rule's metadata, sorted, for comments. Free text: quote it.
+    ``http``: the rule also asks for HTTP methods or paths, which nobody looks at here.
+    """
+
+    action: Action
+    families: tuple[int, ...] = (4, 6)
+    protocol: int | None = None
+    not_protocol: int | None = None
+    icmp: tuple[int, int | None] | None = None
+    not_icmp: tuple[int, int | None] | None = None
+    source: WantedSide = ANY_SIDE
+    destination: WantedSide = ANY_SIDE
+    annotations: tuple[tuple[str, str], ...] = ()
+    http: bool = False
+
+    def set_ids(self) -> tuple[str, ...]:
+        return self.source.set_ids() + self.destination.set_ids()
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPolicy:
+    """A policy, or a profile. ``ingress``/``egress`` is None where the policy does not govern that direction.
+
+    ``tier`` is "" for a profile. In a profile, Pass and the end of the rules both mean: the next profile.
+    """
+
+    id: PolicyId
+    tier: str
+    ingress: tuple[WantedRule, ...] | None
+    egress: tuple[WantedRule, ...] | None
+
+    def rules(self) -> tuple[WantedRule, ...]:
+        return (self.ingress or ()) + (self.egress or ())
+
+
+# -- endpoints --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTier:
+    """A tier as one direction of a class sees it: at least one policy, in order, and what happens at its end."""
+
+    name: str
+    policies: tuple[PolicyId, ...]
+    end: EndAction
+
+
+@dataclass(frozen=True, slots=True)
+class WantedClass:
+    """What endpoints with the same policies share. ``id`` is a digest of the rest.
+
+    A direction: each tier in turn (Allow accepts, Deny drops, Pass and an end Pass go on with the next tier), then
+    ``profiles`` in turn, then drop. A profile that is missing would drop everything, so the list ends before it.
+    """
+
+    id: str
+    ingress: tuple[WantedTier, ...]
+    egress: tuple[WantedTier, ...]
+    profiles: tuple[PolicyId, ...]
+
+    def policy_ids(self) -> frozenset[PolicyId]:
+        tiered = (policy for tier in self.ingress + self.egress for policy in tier.policies)
+        return frozenset((*tiered, *self.profiles))
+
+
+@dataclass(frozen=True, slots=True)
+class PacketLimits:
+    """Limits of one direction (as the workload sees it); None: none. Rates are packets per second.
+
+    ``packet_burst`` is given (default 5) where ``packet_rate`` is. Bandwidth is not here: it is tc's.
+    """
+
+    packet_rate: int | None = None
+    packet_burst: int | None = None
+    max_connections: int | None = None
+
+
+UNLIMITED = PacketLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class WantedEndpoint:
+    """A workload of this node. Of several that name one interface, only the one with the smallest key is here.
+
+    ``spoofing``: networks beside its own addresses that it may send from, if WorkloadSourceSpoofing is Any.
+    ``orchestrator``, ``workload``, ``endpoint``: the names in its status file ("k8s", "namespace/pod", "eth0").
+    """
+
+    key: ResourceKey
+    interface: str
+    class_id: str
+    addresses: tuple[Packed, ...]
+    mac: str = ""
+    spoofing: tuple[Network, ...] = ()
+    ingress_limits: PacketLimits = UNLIMITED
+    egress_limits: PacketLimits = UNLIMITED
+    orchestrator: str = ""
+    workload: str = ""
+    endpoint: str = ""
+
+
+# -- everything, and what changed -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Everything at one moment."""
+
+    sets: Mapping[str, Members] = field(default_factory=dict)
+    policies: Mapping[PolicyId, WantedPolicy] = field(default_factory=dict)
+    classes: Mapping[str, WantedClass] = field(default_factory=dict)
+    endpoints: Mapping[ResourceKey, WantedEndpoint] = field(default_factory=dict)
+
+    def with_changes(self, changes: WantedChanges) -> Wanted:
+        sets = {name: members for name, members in self.sets.items() if name not in changes.sets_removed}
+        sets |= {name: self.sets[name].with_change(change) for name, change in changes.sets_changed.items()}
+        return Wanted(
+            {**sets, **changes.sets_made},
+            _overlaid(self.policies, changes.policies),
+            _overlaid(self.classes, changes.classes),
+            _overlaid(self.endpoints, changes.endpoints),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WantedChanges:
+    """From one flush to the next, as small as the change is. A value of None: gone.
+
+    Only real differences are listed: what was changed back and forth between two flushes is not here.
+    A class never changes: another content is another class.
+    """
+
+    sets_made: Mapping[str, Members] = field(default_factory=dict)
+    sets_changed: Mapping[str, SetChange] = field(default_factory=dict)
+    sets_removed: frozenset[str] = frozenset()
+    policies: Mapping[PolicyId, WantedPolicy | None] = field(default_factory=dict)
+    classes: Mapping[str, WantedClass | None] = field(default_factory=dict)
+    endpoints: Mapping[ResourceKey, WantedEndpoint | None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return any((self.sets_made, self.sets_changed, self.sets_removed, self.policies, self.classes, self.endpoints))
+
+
+def _overlaid(before: Mapping[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:
+    kept = {key: value for key, value in before.items() if key not in changes}
+    return kept | {key: value for key, value in changes.items() if value is not None}
