@@ -294,6 +294,25 @@ class LinkGone(KernelError):
     code = 124
 
 
+class RulesRefused(KernelError):
+    """The kernel refused a transaction of packet filter rules: nothing of it is in force, what was before still is.
+
+    ``index`` is the operation that was refused first, -1 for the transaction as a whole.
+    """
+
+    code = 125
+
+    def __init__(self, message: str, *, errno: int = 0, details: str = "", index: int = -1) -> None:
+        super().__init__(message, errno=errno, details=details)
+        self.index = index
+
+
+class RulesUnknown(KernelError):
+    """Answers to a transaction of packet filter rules were lost: it is in force as a whole or not at all. Read back."""
+
+    code = 126
+
+
 # -- this node --------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,275 @@
+"""The nfnetlink socket: transactions and dumps of the packet filter (nf_tables) and of connection tracking.
+
+Rule: one Nfnetlink belongs to the network namespace its opener was in and to one thread at a time. A transaction is in
+force (``transact`` returns), is not (RulesRefused), or nobody knows (RulesUnknown: read back).
+
+What the kernel's answers to a transaction mean (observed on 6.18, the code is nfnetlink_rcv_batch):
+
+- The last message's acknowledgement says 0 even when an earlier one failed, so success is that acknowledgement and no
+  error with any sequence number of the transaction.
+- A transaction that is refused as a whole (no permission, no nf_tables) is answered with the sequence number of its
+  begin, and nothing comes behind.
+- Acknowledgements of the end exist only in new kernels, so the last real message asks for one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from errno import EAGAIN, EINTR, ENOBUFS
+from select import POLLIN, poll
+from struct import Struct
+
+from cni_calico import faults
+from cni_calico.deadline import Deadline
+from cni_calico.errors import DeadlineExceeded, KernelError, RulesRefused, RulesUnknown
+from cni_calico.kernel import wire
+from cni_calico.kernel.wire import HEADER, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, Message
+
+NFTABLES, CTNETLINK = 10, 1  # subsystems, the upper byte of a message's type
+COMMIT = faults.declare("nfnetlink.commit")
+_NETLINK_NETFILTER = 12
+_SOL_NETLINK, _CAP_ACK, _EXT_ACK = 270, 10, 11
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+_BEGIN, _END = 0x10, 0x11
+_FAMILIES = {"": 0, "inet": 1, "ip": 2, "arp": 3, "ip6": 10}
+_FAMILY_NAMES = {number: name for name, number in _FAMILIES.items()}
+_GENERAL = Struct(">BBH")  # family, version, resource id
+GENERAL_BYTES = _GENERAL.size
+_RECEIVE_BYTES = 1 << 18
+_RECEIVE_BUFFER = 4 << 20
+_DUMP_ATTEMPTS = 20
+_SEQ_MAX = 0x7FFFFFFF
+
+
+def general(family: str, resource: int = 0) -> bytes:
+    """The header behind netlink's own in every message of these subsystems."""
+    return _GENERAL.pack(_FAMILIES[family], 0, resource)
+
+
+def family_of(payload: bytes) -> str:
+    """The family a message is about; "" for one that we have no name for."""
+    return _FAMILY_NAMES.get(payload[0], "") if payload else ""
+
+
+class FilterMessage:
+    """One message of a transaction: ``kind`` with its subsystem, ``operation`` the number of what it belongs to."""
+
+    __slots__ = ("body", "flags", "kind", "operation")
+
+    def __init__(self, kind: int, flags: int, body: bytes, operation: int = 0) -> None:
+        self.kind = kind
+        self.flags = flags
+        self.body = body
+        self.operation = operation
+
+
+class Nfnetlink:
+    """A NETLINK_NETFILTER socket of the namespace the opening thread is in."""
+
+    def __init__(self) -> None:
+        try:
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER)
+        except OSError as e:
+            raise KernelError(f"cannot open a netlink socket: {e.strerror}", errno=e.errno or 0) from e
+        for option in (_CAP_ACK, _EXT_ACK):
+            try:
+                self._socket.setsockopt(_SOL_NETLINK, option, 1)
+            except OSError:
+                pass  # an older kernel: no texts
+        self._force(_SO_RCVBUFFORCE, _RECEIVE_BUFFER)
+        self._socket.setblocking(False)
+        self._poller = poll()
+        self._poller.register(self._socket.fileno(), POLLIN)
+        self._seq = 0
+        self._sendable = 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Nfnetlink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def transact(self, messages: Sequence[FilterMessage], doing: str, deadline: Deadline) -> None:
+        """All messages of subsystem NFTABLES as one transaction. Raises RulesRefused, RulesUnknown, DeadlineExceeded.
+
+        DeadlineExceeded means that nothing was sent.
+        """
+        if not messages:
+            return
+        deadline.require(doing)
+        try:
+            faults.before(COMMIT)
+        except faults.Injected as e:
+            raise RulesRefused(f"cannot {doing}: {e}", errno=e.errno or 0) from e
+        self._drain()
+        first, data = self._batch(messages)
+        try:
+            self._send_all(data, doing)
+        except OSError as e:
+            raise RulesRefused(f"cannot {doing}: {e.strerror}", errno=e.errno or 0) from e
+        self._await_commit(messages, first, doing, deadline)
+        try:
+            faults.after(COMMIT)
+        except faults.Injected as e:
+            raise RulesUnknown(f"cannot {doing}: {e}", errno=e.errno or 0) from e
+
+    def _batch(self, messages: Sequence[FilterMessage]) -> tuple[int, bytes]:
+        """(sequence number of the begin, the bytes); the messages' numbers follow it, the end's comes last."""
+        first = self._reserve(len(messages) + 2)
+        parts = [_framed(_BEGIN, NLM_F_REQUEST, first, _GENERAL.pack(0, 0, NFTABLES))]
+        last = len(messages) - 1
+        for i, message in enumerate(messages):
+            flags = NLM_F_REQUEST | message.flags | (NLM_F_ACK if i == last else 0)
+            parts.append(_framed(message.kind, flags, first + 1 + i, message.body))
+        parts.append(_framed(_END, NLM_F_REQUEST, first + 1 + len(messages), _GENERAL.pack(0, 0, NFTABLES)))
+        return first, b"".join(parts)
+
+    def _await_commit(self, messages: Sequence[FilterMessage], first: int, doing: str, deadline: Deadline) -> None:
+        last = first + len(messages)
+        errors: dict[int, tuple[int, str]] = {}
+        try:
+            for message in self._answers(first, last + 1, doing, deadline):
+                if message.kind != wire.NLMSG_ERROR:
+                    continue
+                errno, text = wire.parse_acknowledgement(message)
+                if errno:
+                    errors.setdefault(message.seq, (errno, text))
+                if message.seq == last or (message.seq == first and errno):
+                    break
+        except (KernelError, DeadlineExceeded) as e:
+            if not errors:  # one error is enough to know that nothing is in force
+                raise RulesUnknown(f"cannot {doing}: {e}", errno=e.errno if isinstance(e, KernelError) else 0) from e
+        if errors:
+            seq = min(errors)
+            errno, text = errors[seq]
+            index = -1 if not first < seq <= last else messages[seq - first - 1].operation
+            said = f" (kernel: {text})" if text else ""
+            raise RulesRefused(f"cannot {doing}: {os.strerror(errno)}{said}", errno=errno, index=index)
+
+    # -- dumps and single requests ------------------------------------------------------------------------------------
+
+    def dump(self, kind: int, body: bytes, doing: str, deadline: Deadline) -> list[bytes]:
+        """The payloads of a list, consistent in itself. Raises KernelError, DeadlineExceeded."""
+        for _ in range(_DUMP_ATTEMPTS):
+            deadline.require(doing)
+            seq = self._reserve(1)
+            self._send(_framed(kind, NLM_F_REQUEST | NLM_F_DUMP, seq, body), doing)
+            try:
+                replies = self._read_list(seq, doing, deadline)
+            except KernelError as e:
+                if e.errno not in (EINTR, ENOBUFS):
+                    raise
+                self._drain()
+                continue
+            if replies is not None:
+                return replies
+        raise KernelError(f"cannot {doing}: it kept changing while it was read", errno=EINTR)
+
+    def request(self, kind: int, flags: int, body: bytes, doing: str, deadline: Deadline) -> list[bytes]:
+        """One request outside of transactions: the payloads of its answers. Raises KernelError."""
+        deadline.require(doing)
+        self._drain()
+        seq = self._reserve(1)
+        self._send(_framed(kind, NLM_F_REQUEST | NLM_F_ACK | flags, seq, body), doing)
+        replies: list[bytes] = []
+        for message in self._answers(seq, seq, doing, deadline):
+            if message.kind != wire.NLMSG_ERROR:
+                replies.append(message.payload)
+                continue
+            errno, text = wire.parse_acknowledgement(message)
+            if errno:
+                raise _refused(doing, errno, text)
+            break
+        return replies
+
+    def _read_list(self, seq: int, doing: str, deadline: Deadline) -> list[bytes] | None:
+        """None when it changed while it was read."""
+        replies: list[bytes] = []
+        whole = True
+        for message in self._answers(seq, seq, doing, deadline):
+            whole = whole and not message.flags & NLM_F_DUMP_INTR
+            if message.kind not in (wire.NLMSG_DONE, wire.NLMSG_ERROR):
+                replies.append(message.payload)
+                continue
+            errno, text = wire.parse_acknowledgement(message)
+            if errno == EINTR:
+                return None
+            if errno:
+                raise _refused(doing, errno, text)
+            break
+        return replies if whole else None
+
+    # -- bytes --------------------------------------------------------------------------------------------------------
+
+    def _reserve(self, count: int) -> int:
+        """The first of ``count`` sequence numbers in a row."""
+        if self._seq > _SEQ_MAX - count:
+            self._seq = 0
+        first = self._seq + 1
+        self._seq += count
+        return first
+
+    def _send(self, data: bytes, doing: str) -> None:
+        try:
+            self._send_all(data, doing)
+        except OSError as e:
+            raise KernelError(f"cannot {doing}: {e.strerror}", errno=e.errno or 0) from e
+
+    def _send_all(self, data: bytes, doing: str) -> None:
+        if len(data) > self._sendable:
+            self._sendable = max(1 << 17, 2 * len(data))
+            self._force(_SO_SNDBUFFORCE, self._sendable)
+        self._socket.sendto(data, (0, 0))
+
+    def _force(self, option: int, size: int) -> None:
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, option, size)
+        except OSError:
+            pass  # no CAP_NET_ADMIN: what needs the room says so
+
+    def _drain(self) -> None:
+        """Throw away what is left of an exchange that broke."""
+        while True:
+            try:
+                self._socket.recv(_RECEIVE_BYTES)
+            except OSError as e:
+                if e.errno == ENOBUFS:
+                    continue
+                return
+
+    def _answers(self, first: int, last: int, doing: str, deadline: Deadline) -> Iterator[Message]:
+        """The kernel's messages with these sequence numbers, for ever."""
+        while True:
+            for message in wire.split_messages(self._receive(doing, deadline)):
+                if first <= message.seq <= last and message.kind != wire.NLMSG_NOOP:
+                    yield message
+
+    def _receive(self, doing: str, deadline: Deadline) -> bytes:
+        while True:
+            try:
+                data, sender = self._socket.recvfrom(_RECEIVE_BYTES, socket.MSG_TRUNC)
+            except OSError as e:
+                if e.errno != EAGAIN:
+                    lost = "; answers were lost" if e.errno == ENOBUFS else ""
+                    raise KernelError(f"cannot {doing}: {e.strerror}{lost}", errno=e.errno or 0) from e
+                if not self._poller.poll(deadline.remaining_s() * 1000):
+                    raise DeadlineExceeded(f"cannot {doing}: the kernel did not answer in time") from None
+                continue
+            if sender[0] == 0:  # the kernel; any process may send to this socket
+                return data
+
+
+def _framed(kind: int, flags: int, seq: int, body: bytes) -> bytes:
+    return HEADER.pack(HEADER.size + len(body), kind, flags, seq, 0) + body
+
+
+def _refused(doing: str, errno: int, text: str) -> KernelError:
+    said = f" (kernel: {text})" if text else ""
+    return KernelError(f"cannot {doing}: {os.strerror(errno)}{said}", errno=errno)

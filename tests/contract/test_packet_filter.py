@@ -1,0 +1,400 @@
+"""One suite for the packet filter: the real kernel in a namespace of its own, and the fake of the unit tests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from errno import EBUSY, EEXIST, ELOOP, EMLINK, ENOENT, EPERM
+from typing import Any
+
+import pytest
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import RulesRefused
+from cni_calico.kernel.netlink.nftables import NfTables, PacketFilter
+from cni_calico.model.netfilter import (
+    ACCEPT,
+    DROP,
+    AddChain,
+    AddElements,
+    AddRules,
+    AddSet,
+    AddTable,
+    AddVerdicts,
+    BaseHook,
+    Bitwise,
+    Compare,
+    CompareRange,
+    ConnectionLimit,
+    CtLoad,
+    DropChain,
+    DropElements,
+    DropSet,
+    DropTable,
+    FibSourceInterface,
+    FlushChain,
+    LogPacket,
+    MetaLoad,
+    MetaStore,
+    NftChain,
+    NftRule,
+    NftSet,
+    NftTable,
+    NoTrack,
+    Operation,
+    PacketCounter,
+    PayloadLoad,
+    RateLimit,
+    RejectPacket,
+    SetLookup,
+    TableId,
+    host32,
+    jump,
+)
+from tests.fakes.nftables import FakePacketFilter
+from tests.netns.namespaces import Namespace, namespace
+
+T4, T6, ARP = TableId("ip", "calico-policy"), TableId("ip6", "calico-policy"), TableId("arp", "calico-policy")
+ADDRESSES = NftSet("addresses", ("ipv4_addr",))
+NETWORKS = NftSet("networks", ("ipv4_addr",), interval=True)
+MEMBERS = NftSet("members", ("ipv4_addr", "inet_proto", "inet_service"))
+DISPATCH = NftSet("dispatch", ("ifname",), verdicts=True)
+
+
+def a(text: str) -> bytes:
+    return bytes(map(int, text.split(".")))
+
+
+def net(first: str, last: str) -> bytes:
+    return a(first) + a(last)
+
+
+def name(text: str) -> bytes:
+    return text.encode().ljust(16, b"\0")
+
+
+@dataclass
+class Kernel:
+    """``run`` calls a function with a PacketFilter, in the kernel's own namespace."""
+
+    run: Callable[[Callable[[PacketFilter], Any]], Any]
+    namespace: Namespace | None = None
+
+    def apply(self, *operations: Operation) -> None:
+        self.run(lambda pf: pf.apply(operations, Deadline.after(10)))
+
+    def read(self, table: TableId = T4) -> NftTable | None:
+        found: NftTable | None = self.run(lambda pf: pf.read_table(table, Deadline.after(10)))
+        return found
+
+    def refused(self, *operations: Operation) -> tuple[int, int]:
+        """(errno, number of the operation)."""
+        with pytest.raises(RulesRefused) as e:
+            self.apply(*operations)
+        return e.value.errno, e.value.index
+
+
+def _in_a_child(function: Callable[[PacketFilter], Any]) -> Any:
+    with NfTables() as real:
+        try:
+            return True, function(real)
+        except RulesRefused as e:
+            return False, (str(e), e.errno, e.index)
+
+
+@pytest.fixture(params=["fake", pytest.param("kernel", marks=pytest.mark.netns)])
+def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+    if request.param == "fake":
+        fake = FakePacketFilter()
+        yield Kernel(lambda function: function(fake))
+        return
+    with namespace("nft") as made:
+
+        def run(function: Callable[[PacketFilter], Any]) -> Any:
+            ok, value = made.call(_in_a_child, function)
+            if not ok:
+                raise RulesRefused(value[0], errno=value[1], index=value[2])
+            return value
+
+        yield Kernel(run, made)
+
+
+def rule(*expressions: Any, comment: str = "") -> NftRule:
+    return NftRule(tuple(expressions), comment)
+
+
+EVERYTHING = (
+    rule(CtLoad("state"), Bitwise(host32(6), host32(0)), Compare("neq", host32(0)), ACCEPT),
+    rule(CtLoad("status"), Bitwise(host32(32), host32(0)), Compare("eq", host32(0)), PacketCounter(), DROP),
+    rule(MetaLoad("iifname"), Compare("eq", b"cali"), DROP, comment="what is said: ünïcödé"),
+    rule(MetaLoad("oifname"), Compare("neq", name("eth0")), DROP),
+    rule(
+        MetaLoad("l4proto"),
+        Compare("eq", b"\x06"),
+        PayloadLoad("transport", 2, 2),
+        CompareRange("neq", b"\0\1", b"\0\2"),
+        DROP,
+    ),
+    rule(PayloadLoad("network", 12, 4), Bitwise(a("255.255.0.0"), a("0.0.0.0")), Compare("eq", a("10.1.0.0")), ACCEPT),
+    rule(PayloadLoad("network", 16, 4), SetLookup("addresses"), ACCEPT),
+    rule(PayloadLoad("network", 16, 4), SetLookup("networks", invert=True), ACCEPT),
+    rule(
+        PayloadLoad("network", 16, 4),
+        MetaLoad("l4proto", 9),
+        PayloadLoad("transport", 2, 2, 10),
+        SetLookup("members"),
+        ACCEPT,
+    ),
+    rule(MetaLoad("mark"), Bitwise(host32(0xFFFEFFFF), host32(0x10000)), MetaStore("mark")),
+    rule(RateLimit(500, 1, 20, over=True), DROP),
+    rule(RateLimit(10, 60), LogPacket("x y: "), LogPacket("z", 3)),
+    rule(MetaLoad("l4proto"), Compare("eq", b"\x06"), ConnectionLimit(10), RejectPacket()),
+    rule(RejectPacket(3)),
+    rule(jump("other")),
+    rule(MetaLoad("iifname"), SetLookup("dispatch", verdict=True)),
+)
+BASE: tuple[Operation, ...] = (
+    AddTable(T4),
+    AddSet(T4, ADDRESSES),
+    AddSet(T4, NETWORKS),
+    AddSet(T4, MEMBERS),
+    AddSet(T4, DISPATCH),
+    AddElements(T4, ADDRESSES, frozenset((a("10.0.0.1"), a("10.0.0.2")))),
+    AddElements(T4, NETWORKS, frozenset((net("10.1.0.0", "10.1.255.255"), net("10.2.0.0", "10.2.0.0")))),
+    AddElements(T4, MEMBERS, frozenset((a("10.0.0.1") + b"\x06\0\0\0" + b"\0\x50\0\0",))),
+    AddChain(T4, "other"),
+    AddChain(T4, "base", BaseHook("forward", 2)),
+    AddVerdicts(T4, DISPATCH, {name("cali1"): jump("other"), name("cali2"): DROP}),
+    AddRules(T4, "base", EVERYTHING),
+    AddRules(T4, "other", (rule(DROP),)),
+)
+
+
+def test_what_is_written_is_read_back(kernel: Kernel) -> None:
+    kernel.apply(*BASE)
+    found = kernel.read()
+    assert found is not None
+    assert found.chains == {
+        "base": NftChain("base", EVERYTHING, BaseHook("forward", 2)),
+        "other": NftChain("other", (rule(DROP),)),
+    }
+    assert found.sets == {spec.name: spec for spec in (ADDRESSES, NETWORKS, MEMBERS, DISPATCH)}
+    assert found.elements == {
+        "addresses": {a("10.0.0.1"), a("10.0.0.2")},
+        "networks": {net("10.1.0.0", "10.1.255.255"), net("10.2.0.0", "10.2.0.0")},
+        "members": {a("10.0.0.1") + b"\x06\0\0\0" + b"\0\x50\0\0"},
+    }
+    assert found.verdicts == {"dispatch": {name("cali1"): jump("other"), name("cali2"): DROP}}
+
+
+def test_ipv6_and_arp(kernel: Kernel) -> None:
+    six = NftSet("six", ("ipv6_addr", "inet_proto", "inet_service"))
+    element = bytes(15) + b"\1" + b"\x11\0\0\0" + b"\0\x35\0\0"
+    rules = (
+        rule(
+            PayloadLoad("network", 24, 16),
+            MetaLoad("l4proto", 2),
+            PayloadLoad("transport", 2, 2, 13),
+            SetLookup("six", invert=True),
+            RejectPacket(4),
+        ),
+        rule(FibSourceInterface(), Compare("eq", host32(0)), DROP),
+        rule(NoTrack()),
+    )
+    kernel.apply(
+        AddTable(T6),
+        AddSet(T6, six),
+        AddElements(T6, six, frozenset((element,))),
+        AddChain(T6, "f", BaseHook("forward", 3)),
+        AddRules(T6, "f", rules[:1]),
+        AddChain(T6, "raw", BaseHook("prerouting", -300)),
+        AddRules(T6, "raw", rules[1:]),
+        AddTable(ARP),
+        AddChain(ARP, "out", BaseHook("output", 0)),
+        AddRules(ARP, "out", (rule(PayloadLoad("network", 6, 2), Compare("eq", b"\0\2"), DROP),)),
+    )
+    found, arp = kernel.read(T6), kernel.read(ARP)
+    assert found is not None and arp is not None
+    assert found.chains["f"].rules == rules[:1]
+    assert found.chains["raw"] == NftChain("raw", rules[1:], BaseHook("prerouting", -300))
+    assert found.elements == {"six": {element}}
+    assert arp.chains["out"].hook == BaseHook("output", 0)
+
+
+def test_a_table_that_is_not_there(kernel: Kernel) -> None:
+    assert kernel.read() is None
+    assert kernel.refused(DropTable(T4)) == (ENOENT, 0)
+    kernel.apply(*BASE)
+    kernel.apply(DropTable(T4))
+    assert kernel.read() is None
+
+
+def test_refused_as_a_whole(kernel: Kernel) -> None:
+    """The first wrong operation is named, and nothing of the others is in force."""
+    kernel.apply(*BASE)
+    before = kernel.read()
+    bad = AddRules(T4, "nowhere", (rule(DROP),))
+    assert kernel.refused(FlushChain(T4, "base"), AddChain(T4, "new"), bad, AddChain(T4, "newer")) == (ENOENT, 2)
+    assert kernel.read() == before
+
+
+def test_the_last_operation_is_wrong(kernel: Kernel) -> None:
+    kernel.apply(*BASE)
+    assert kernel.refused(AddChain(T4, "new"), AddRules(T4, "new", (rule(jump("nowhere")),))) == (ENOENT, 1)
+
+
+def test_what_is_in_use_stays(kernel: Kernel) -> None:
+    kernel.apply(*BASE)
+    assert kernel.refused(DropChain(T4, "other")) == (EBUSY, 0)
+    assert kernel.refused(DropSet(T4, "addresses")) == (EBUSY, 0)
+    kernel.apply(
+        FlushChain(T4, "base"),
+        DropElements(T4, DISPATCH, frozenset((name("cali1"),))),
+        DropChain(T4, "other"),
+        DropSet(T4, "addresses"),
+    )
+    found = kernel.read()
+    assert found is not None and set(found.chains) == {"base"} and "addresses" not in found.sets
+
+
+def test_unknown_set(kernel: Kernel) -> None:
+    kernel.apply(*BASE)
+    assert kernel.refused(AddRules(T4, "other", (rule(PayloadLoad("network", 12, 4), SetLookup("none"), DROP),))) == (
+        ENOENT,
+        0,
+    )
+
+
+def test_loops(kernel: Kernel) -> None:
+    kernel.apply(*BASE)
+    with pytest.raises(RulesRefused) as e:
+        kernel.apply(
+            AddChain(T4, "c"), AddRules(T4, "other", (rule(jump("c")),)), AddRules(T4, "c", (rule(jump("other")),))
+        )
+    assert e.value.errno in (ELOOP, EMLINK)  # which one depends on the kernel
+
+
+def test_elements(kernel: Kernel) -> None:
+    kernel.apply(*BASE)
+    both = frozenset((a("10.0.0.2"), a("10.0.0.3")))
+    kernel.apply(AddElements(T4, ADDRESSES, both))
+    kernel.apply(DropElements(T4, ADDRESSES, frozenset((a("10.0.0.1"),))))
+    assert kernel.refused(DropElements(T4, ADDRESSES, frozenset((a("10.0.0.9"),)))) == (ENOENT, 0)
+    found = kernel.read()
+    assert found is not None and found.elements["addresses"] == both
+
+
+def test_overlapping_networks(kernel: Kernel) -> None:
+    kernel.apply(*BASE)
+    overlap = frozenset((net("10.1.4.0", "10.1.5.255"),))
+    assert kernel.refused(AddElements(T4, NETWORKS, overlap)) == (EEXIST, 0)
+    kernel.apply(
+        DropElements(T4, NETWORKS, frozenset((net("10.1.0.0", "10.1.255.255"),))), AddElements(T4, NETWORKS, overlap)
+    )
+    kernel.apply(AddElements(T4, NETWORKS, overlap))
+    found = kernel.read()
+    assert found is not None and found.elements["networks"] == overlap | {net("10.2.0.0", "10.2.0.0")}
+
+
+def test_the_whole_address_space(kernel: Kernel) -> None:
+    everything = frozenset((net("0.0.0.0", "255.255.255.255"),))
+    kernel.apply(AddTable(T4), AddSet(T4, NETWORKS), AddElements(T4, NETWORKS, everything))
+    found = kernel.read()
+    assert found is not None and found.elements["networks"] == everything
+
+
+def test_adjoining_ranges(kernel: Kernel) -> None:
+    ranges = frozenset(
+        (net("10.0.0.0", "10.0.0.255"), net("10.0.1.0", "10.0.1.7"), net("255.255.255.0", "255.255.255.255"))
+    )
+    kernel.apply(AddTable(T4), AddSet(T4, NETWORKS), AddElements(T4, NETWORKS, ranges))
+    found = kernel.read()
+    assert found is not None and found.elements["networks"] == ranges
+
+
+def test_verdicts(kernel: Kernel) -> None:
+    kernel.apply(*BASE)
+    kernel.apply(AddVerdicts(T4, DISPATCH, {name("cali2"): DROP}))
+    errno, index = kernel.refused(AddVerdicts(T4, DISPATCH, {name("cali2"): jump("other")}))
+    assert errno in (EBUSY, EEXIST) and index == 0  # which one depends on the kernel
+    kernel.apply(
+        AddChain(T4, "third"),
+        DropElements(T4, DISPATCH, frozenset((name("cali2"),))),
+        AddVerdicts(T4, DISPATCH, {name("cali2"): jump("third")}),
+    )
+    found = kernel.read()
+    assert found is not None
+    assert found.verdicts["dispatch"] == {name("cali1"): jump("other"), name("cali2"): jump("third")}
+
+
+def test_a_chain_made_anew_in_one_transaction(kernel: Kernel) -> None:
+    kernel.apply(*BASE)
+    kernel.apply(FlushChain(T4, "other"), AddRules(T4, "other", (rule(ACCEPT), rule(DROP))))
+    found = kernel.read()
+    assert found is not None and found.chains["other"].rules == (rule(ACCEPT), rule(DROP))
+
+
+def test_a_chain_goes_with_its_rules(kernel: Kernel) -> None:
+    kernel.apply(AddTable(T4), AddChain(T4, "x"), AddRules(T4, "x", (rule(DROP),)))
+    kernel.apply(DropChain(T4, "x"))
+    found = kernel.read()
+    assert found is not None and found.chains == {}
+
+
+def test_generations(kernel: Kernel) -> None:
+    def look(pf: PacketFilter) -> tuple[int, int, int]:
+        first = pf.generation(Deadline.after(10))
+        pf.apply((AddTable(T4),), Deadline.after(10))
+        second = pf.generation(Deadline.after(10))
+        with pytest.raises(RulesRefused):
+            pf.apply((DropChain(T4, "none"),), Deadline.after(10))
+        return first, second, pf.generation(Deadline.after(10))
+
+    first, second, third = kernel.run(look)
+    assert second == first + 1 and third == second
+
+
+def test_many_elements(kernel: Kernel) -> None:
+    """More than one attribute, and one message of the dump, can hold."""
+    rng = random.Random(7)
+    many = frozenset(rng.randbytes(4) for _ in range(20000))
+    # every other eighth of a network, so that none meet
+    ranges = frozenset(i.to_bytes(4, "big") + (i + 7).to_bytes(4, "big") for i in range(0, 16 * 3000, 16))
+    kernel.apply(
+        AddTable(T4),
+        AddSet(T4, ADDRESSES),
+        AddSet(T4, NETWORKS),
+        AddElements(T4, ADDRESSES, many),
+        AddElements(T4, NETWORKS, ranges),
+    )
+    found = kernel.read()
+    assert found is not None and found.elements == {"addresses": many, "networks": ranges}
+
+
+def test_long_comments_are_cut(kernel: Kernel) -> None:
+    kernel.apply(AddTable(T4), AddChain(T4, "x"), AddRules(T4, "x", (rule(DROP, comment="ü" * 200),)))
+    found = kernel.read()
+    assert found is not None and found.chains["x"].rules == (rule(DROP, comment="ü" * 60),)
+
+
+@pytest.mark.netns
+def test_without_permission() -> None:
+    """Refused as a whole, at once: the kernel's only answer is to the transaction's begin."""
+
+    def attempt() -> tuple[int, int]:
+        import ctypes
+
+        libc = ctypes.CDLL(None)
+        for capability in (12, 21):  # NET_ADMIN and SYS_ADMIN, out of the bounding set; a new process has them not
+            libc.prctl(24, capability, 0, 0, 0)
+        libc.prctl(8, 0, 0, 0, 0)
+        import os
+
+        os.setresuid(65534, 65534, 65534)
+        with NfTables() as real, pytest.raises(RulesRefused) as e:
+            real.apply((AddTable(T4),), Deadline.after(5))
+        return e.value.errno, e.value.index
+
+    with namespace("nft") as made:
+        assert made.call(attempt) == (EPERM, -1)

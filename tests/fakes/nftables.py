@@ -1,0 +1,232 @@
+"""A kernel's packet filter in memory: holds tables, keeps generations, refuses what nf_tables refuses.
+
+Rule: kept equal to the real one by tests/contract/test_packet_filter.py, which runs against both. A transaction works
+on a copy and is kept only as a whole.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from errno import EBUSY, EEXIST, EINVAL, ELOOP, EMLINK, ENOENT, EOPNOTSUPP
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import RulesRefused, RulesUnknown
+from cni_calico.kernel.netlink.nftables import cut_comment
+from cni_calico.model.netfilter import (
+    AddChain,
+    AddElements,
+    AddRules,
+    AddSet,
+    AddTable,
+    AddVerdicts,
+    DropChain,
+    DropElements,
+    DropSet,
+    DropTable,
+    FlushChain,
+    Immediate,
+    NftChain,
+    NftTable,
+    Operation,
+    SetLookup,
+    TableId,
+)
+
+JUMPS = 16  # chains deep
+
+
+class _Refused(Exception):
+    def __init__(self, errno: int) -> None:
+        super().__init__(os.strerror(errno))
+        self.errno = errno
+
+
+@dataclass
+class FakePacketFilter:
+    """``refuse``: asked about every operation, an errno makes the kernel refuse it; ``lose``: answers are lost."""
+
+    tables: dict[TableId, NftTable] = field(default_factory=dict)
+    transactions: list[tuple[Operation, ...]] = field(default_factory=list)
+    refuse: Callable[[Operation], int] = lambda operation: 0
+    lose: int = 0
+    _generation: int = 1
+
+    def apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:
+        deadline.require("change the packet filter's rules")
+        if not operations:
+            return
+        tables = copy.deepcopy(self.tables)
+        for i, operation in enumerate(operations):
+            try:
+                errno = self.refuse(operation)
+                if errno:
+                    raise _Refused(errno)
+                _carry_out(tables, operation)
+            except _Refused as e:
+                raise RulesRefused(f"cannot change the rules: {e}", errno=e.errno, index=i) from e
+        try:
+            for table in tables.values():
+                _require_no_loops(table)
+        except _Refused as e:
+            raise RulesRefused(f"cannot change the rules: {e}", errno=e.errno) from e
+        self.tables = tables
+        self.transactions.append(tuple(operations))
+        self._generation += 1
+        if self.lose:
+            self.lose -= 1
+            raise RulesUnknown("cannot change the rules: the answer was lost")
+
+    def read_table(self, table: TableId, deadline: Deadline) -> NftTable | None:
+        deadline.require("read a table")
+        return copy.deepcopy(self.tables.get(table))
+
+    def generation(self, deadline: Deadline) -> int:
+        deadline.require("read the generation")
+        return self._generation
+
+    def flush_ruleset(self) -> None:
+        """As an administrator's ``nft flush ruleset``."""
+        self.tables = {}
+        self._generation += 1
+
+
+def _carry_out(tables: dict[TableId, NftTable], operation: Operation) -> None:
+    if isinstance(operation, AddTable):
+        tables.setdefault(operation.table, NftTable(operation.table.family, operation.table.name))
+        return
+    table = tables.get(operation.table)
+    if table is None:
+        raise _Refused(ENOENT)
+    if isinstance(operation, DropTable):
+        del tables[operation.table]
+    elif isinstance(operation, AddChain | FlushChain | DropChain | AddRules):
+        _change_chain(table, operation)
+    else:
+        _change_set(table, operation)
+
+
+def _change_chain(table: NftTable, operation: AddChain | FlushChain | DropChain | AddRules) -> None:
+    name = operation.chain if isinstance(operation, AddRules) else operation.name
+    chain = table.chains.get(name)
+    if isinstance(operation, AddChain):
+        if chain is None:
+            table.chains[name] = NftChain(name, (), operation.hook)
+        elif operation.hook is not None and chain.hook != operation.hook:
+            raise _Refused(EEXIST if chain.hook is None else EOPNOTSUPP)
+        return
+    if chain is None:
+        raise _Refused(ENOENT)
+    if isinstance(operation, FlushChain):
+        table.chains[name] = replace(chain, rules=())
+    elif isinstance(operation, DropChain):
+        if any(target == name for owner, target in _jumps(table) if owner != name):
+            raise _Refused(EBUSY)
+        del table.chains[name]
+    else:
+        for rule in operation.rules:
+            for expression in rule.expressions:
+                if isinstance(expression, SetLookup):
+                    if expression.name not in table.sets:
+                        raise _Refused(ENOENT)
+                    if expression.verdict != table.sets[expression.name].verdicts:
+                        raise _Refused(EINVAL)
+                if isinstance(expression, Immediate):
+                    _require_target(table, expression)
+        cut = tuple(replace(rule, comment=cut_comment(rule.comment).decode()) for rule in operation.rules)
+        table.chains[name] = replace(chain, rules=chain.rules + cut)
+
+
+def _require_target(table: NftTable, verdict: Immediate) -> None:
+    if verdict.kind not in ("jump", "goto"):
+        return
+    target = table.chains.get(verdict.chain)
+    if target is None:
+        raise _Refused(ENOENT)
+    if target.hook is not None:
+        raise _Refused(EOPNOTSUPP)
+
+
+def _change_set(table: NftTable, operation: AddSet | DropSet | AddElements | DropElements | AddVerdicts) -> None:
+    if isinstance(operation, AddSet):
+        name = operation.spec.name
+        there = table.sets.setdefault(name, operation.spec)
+        if there != operation.spec:
+            raise _Refused(EEXIST)
+        (table.verdicts if there.verdicts else table.elements).setdefault(name, {} if there.verdicts else set())  # type: ignore[arg-type]
+        return
+    name = operation.name if isinstance(operation, DropSet) else operation.spec.name
+    spec = table.sets.get(name)
+    if spec is None:
+        raise _Refused(ENOENT)
+    if isinstance(operation, DropSet):
+        if name in _lookups(table):
+            raise _Refused(EBUSY)
+        del table.sets[name]
+        table.elements.pop(name, None)
+        table.verdicts.pop(name, None)
+    elif isinstance(operation, AddVerdicts):
+        for key, verdict in operation.verdicts.items():
+            _require_target(table, verdict)
+            if table.verdicts[name].setdefault(key, verdict) != verdict:
+                raise _Refused(EEXIST)
+    elif isinstance(operation, AddElements):
+        for element in sorted(operation.elements):
+            if spec.interval and element not in table.elements[name]:
+                size = spec.key_bytes
+                for other in table.elements[name]:
+                    if element[:size] <= other[size:] and other[:size] <= element[size:]:
+                        raise _Refused(EEXIST)
+            table.elements[name].add(element)
+    else:
+        held: set[bytes] | dict[bytes, Immediate] = table.verdicts[name] if spec.verdicts else table.elements[name]
+        for element in operation.elements:
+            if element not in held:
+                raise _Refused(ENOENT)
+            if isinstance(held, set):
+                held.remove(element)
+            else:
+                del held[element]
+
+
+def _jumps(table: NftTable) -> list[tuple[str, str]]:
+    """(chain or "" for a map, chain it leads to)."""
+    found = []
+    for chain in table.chains.values():
+        for rule in chain.rules:
+            found += [(chain.name, e.chain) for e in rule.expressions if isinstance(e, Immediate) and e.chain]
+    for verdicts in table.verdicts.values():
+        found += [("", verdict.chain) for verdict in verdicts.values() if verdict.chain]
+    return found
+
+
+def _lookups(table: NftTable) -> set[str]:
+    chains = table.chains.values()
+    rules = (rule for chain in chains for rule in chain.rules)
+    return {e.name for rule in rules for e in rule.expressions if isinstance(e, SetLookup)}
+
+
+def _require_no_loops(table: NftTable) -> None:
+    leads: dict[str, set[str]] = {}
+    for chain in table.chains.values():
+        targets = leads.setdefault(chain.name, set())
+        for rule in chain.rules:
+            for e in rule.expressions:
+                if isinstance(e, Immediate) and e.chain:
+                    targets.add(e.chain)
+                if isinstance(e, SetLookup) and e.verdict:
+                    targets.update(v.chain for v in table.verdicts[e.name].values() if v.chain)
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            raise _Refused(ELOOP)
+        if len(path) >= JUMPS:
+            raise _Refused(EMLINK)
+        for target in leads.get(name, ()):
+            walk(target, (*path, name))
+
+    for chain in table.chains.values():
+        if chain.hook is not None:
+            walk(chain.name, ())
