@@ -1,5 +1,5 @@
 #!/bin/sh
-# Regenerate cni_calico/datastore/etcd_pb2.py from etcd.proto; run it after a change there, with the project's Python.
+# Regenerate cni_calico/datastore/etcd/etcd_pb2.py from etcd.proto; run it after a change there, with the project's Python.
 #
 #   build/proto.sh [PYTHON]
 set -eu

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cni_calico.ctl.session import shown_key
-from cni_calico.datastore.client import Document
+from cni_calico.datastore.interface import Document
 from cni_calico.errors import InvalidConfig
 from cni_calico.model import crd_nodes
 from cni_calico.model.keys import ResourceKey

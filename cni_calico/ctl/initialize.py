@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cni_calico.ctl.session import Session
-from cni_calico.datastore.client import CommitConflict, Write
+from cni_calico.datastore.interface import CommitConflict, Write
 from cni_calico.model.codec import encode_cluster_information, new_metadata
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import ClusterInformation

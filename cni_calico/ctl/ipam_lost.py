@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from cni_calico.ctl.session import Session
-from cni_calico.datastore.client import Versioned
+from cni_calico.datastore.interface import Versioned
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.leaks import KINDS, Subject
 from cni_calico.ipam.reclaim import Kubernetes, Reclaimer
@@ -58,11 +58,11 @@ def find_lost(session: Session) -> list[Lost]:
 
 
 def _kubernetes(session: Session) -> Kubernetes | None:
-    from cni_calico.datastore.kubernetes import KubernetesStore
+    from cni_calico.datastore.kubernetes.store import KubernetesStore
 
     if not isinstance(session.store, KubernetesStore):
         return None
-    from cni_calico.datastore.kubernetes_objects import KubernetesObjects
+    from cni_calico.datastore.kubernetes.objects import KubernetesObjects
 
     return KubernetesObjects(session.store.api)
 

@@ -11,7 +11,7 @@ from cni_calico.ctl.ipam_records import read_blocks, read_pools
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.ctl.tables import render_box
 from cni_calico.datastore.cas import update
-from cni_calico.datastore.client import Document, Versioned
+from cni_calico.datastore.interface import Document, Versioned
 from cni_calico.errors import InvalidConfig
 from cni_calico.ipam.block import holder_of
 from cni_calico.ipam.consistency import Allocation, describe_owner, list_allocations

@@ -15,7 +15,7 @@ from typing import Any
 from cni_calico.ctl.ipam_records import read_cluster
 from cni_calico.ctl.resources import plan_new, read_resource
 from cni_calico.ctl.session import CommandFailed, Session
-from cni_calico.datastore.client import CommitConflict, Versioned, Write
+from cni_calico.datastore.interface import CommitConflict, Versioned, Write
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.codec import decode_pool
 from cni_calico.model.keys import Network, ResourceKey, ResourceList

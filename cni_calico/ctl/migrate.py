@@ -16,7 +16,7 @@ from cni_calico.ctl.files import write_file
 from cni_calico.ctl.ipam_records import read_cluster
 from cni_calico.ctl.render import render_json
 from cni_calico.ctl.session import CommandFailed, Session
-from cni_calico.datastore.client import Document, Versioned
+from cni_calico.datastore.interface import Document, Versioned
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.codec import decode
 from cni_calico.model.keys import EverythingList, ResourceKey, etcd_path

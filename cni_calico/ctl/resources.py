@@ -12,7 +12,7 @@ from typing import Any
 from cni_calico.ctl.derived import plan_stored
 from cni_calico.ctl.session import ResourceExists, ResourceMissing, Session, UpdateConflict
 from cni_calico.datastore.cas import update
-from cni_calico.datastore.client import Document, Versioned
+from cni_calico.datastore.interface import Document, Versioned
 from cni_calico.errors import CorruptRecord, InvalidConfig
 from cni_calico.model.codec import decode_pool, decode_resource
 from cni_calico.model.codec_resources import API_VERSION

@@ -15,7 +15,7 @@ from typing import Any
 
 from cni_calico.ctl.migrate import CLUSTER, FORMAT, IMPORTING, importing
 from cni_calico.ctl.session import CommandFailed, Session
-from cni_calico.datastore.client import CommitConflict, Document, Versioned, Write
+from cni_calico.datastore.interface import CommitConflict, Document, Versioned, Write
 from cni_calico.errors import CalicoError, InvalidConfig, OutcomeUnknown, RecordRefused
 from cni_calico.model.codec import decode, describe
 from cni_calico.model.crd_nodes import inherited_labels

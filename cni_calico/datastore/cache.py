@@ -11,7 +11,7 @@ import random
 import threading
 from typing import Generic, TypeVar
 
-from cni_calico.datastore.client import Versioned
+from cni_calico.datastore.interface import Versioned
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord, DeadlineExceeded, InternalError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from cni_calico.datastore.client import Committed, Datastore, Event, Listing, Revision, Watch, Write
+    from cni_calico.datastore.interface import Committed, Datastore, Event, Listing, Revision, Watch, Write
     from cni_calico.model.keys import Key, ListKey
 
 T = TypeVar("T")

@@ -8,15 +8,15 @@ its own effect in what it is given, so make it idempotent ("this address is mine
 
 from __future__ import annotations
 
-from cni_calico.datastore.client import CommitConflict, Write
-from cni_calico.datastore.records import decode_document, encode_document
+from cni_calico.datastore.encoding import decode_document, encode_document
+from cni_calico.datastore.interface import CommitConflict, Write
 from cni_calico.errors import DatastoreUnavailable, OutcomeUnknown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cni_calico.datastore.client import Datastore, Document, Versioned
+    from cni_calico.datastore.interface import Datastore, Document, Versioned
     from cni_calico.deadline import Deadline
     from cni_calico.model.keys import Key
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cni_calico.datastore.client import Datastore
+from cni_calico.datastore.interface import Datastore
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.settings import DatastoreConfig
 from cni_calico.names import DEFAULT_PREFIX
@@ -20,7 +20,7 @@ def open_datastore(
     store's path is always this process's own.
     """
     if config.type == "local":
-        from cni_calico.datastore.local import LocalStore
+        from cni_calico.datastore.local.store import LocalStore
 
         return LocalStore(config.path)
     if config.type == "etcdv3":
@@ -29,9 +29,9 @@ def open_datastore(
                 "cannot open the etcdv3 datastore: no etcd endpoints specified",
                 details="set etcd_endpoints in the network configuration, or ETCD_ENDPOINTS",
             )
-        from cni_calico.datastore.etcd import EtcdStore
-        from cni_calico.datastore.etcd_config import EtcdConfig
-        from cni_calico.datastore.etcd_link import as_it_is
+        from cni_calico.datastore.etcd.config import EtcdConfig
+        from cni_calico.datastore.etcd.link import as_it_is
+        from cni_calico.datastore.etcd.store import EtcdStore
 
         return EtcdStore(
             EtcdConfig(
@@ -46,7 +46,7 @@ def open_datastore(
             reach=reach or as_it_is,
         )
     if config.type == "kubernetes":
-        from cni_calico.datastore.kubernetes import KubernetesStore
+        from cni_calico.datastore.kubernetes.store import KubernetesStore
 
         return KubernetesStore(config.kubernetes, read=reader(reach), veth_prefix=veth_prefix)
     raise InvalidConfig(
@@ -57,6 +57,6 @@ def open_datastore(
 
 def reader(reach: Callable[[str], str] | None) -> Callable[[str], bytes]:
     """How to read the files that a kubeconfig is and names."""
-    from cni_calico.datastore.kubernetes_access import read_file
+    from cni_calico.datastore.kubernetes.login import read_file
 
     return read_file if reach is None else lambda path: read_file(reach(path))

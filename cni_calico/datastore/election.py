@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cni_calico.datastore.client import Committed, Datastore, Listing, Revision, RoundTrips, Versioned, Watch, Write
+from cni_calico.datastore.interface import Committed, Datastore, Listing, Revision, RoundTrips, Versioned, Watch, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import LeaseLost
 from cni_calico.model.keys import Key, ListKey

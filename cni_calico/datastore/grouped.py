@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cni_calico.batching import Batcher, own_error
-from cni_calico.datastore.client import (
+from cni_calico.datastore.interface import (
     CommitConflict,
     Committed,
     Datastore,

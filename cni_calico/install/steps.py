@@ -10,9 +10,9 @@ import os
 import stat
 
 from cni_calico import faults
-from cni_calico.datastore.kubernetes_access import read_file
-from cni_calico.datastore.kubernetes_api import KubernetesAPI
-from cni_calico.datastore.kubernetes_token import Token, render_kubeconfig, request_token
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.login import read_file
+from cni_calico.datastore.kubernetes.token import Token, render_kubeconfig, request_token
 from cni_calico.deadline import Deadline
 from cni_calico.errors import InstallFailed, InvalidConfig
 from cni_calico.install.settings import HOST_BIN_DIRS, KUBECONFIG, SERVICE_ACCOUNT_DIR, TLS_DIR, Settings

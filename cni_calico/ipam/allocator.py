@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from cni_calico.datastore.client import Datastore
+from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.ipam import explicit, release

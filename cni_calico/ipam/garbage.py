@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cni_calico import names
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
-from cni_calico.datastore.client import Datastore
+from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig, TeardownIncomplete
 from cni_calico.ipam.nodename import read_nodename

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cni_calico.batching import Batcher
-from cni_calico.datastore.client import Datastore
+from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreError, TryAgain
 from cni_calico.ipam.allocator import UNDO_TIMEOUT_S, Allocator

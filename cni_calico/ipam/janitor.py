@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
-from cni_calico.datastore.client import Revision, Versioned
+from cni_calico.datastore.interface import Revision, Versioned
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, IPAMError
 from cni_calico.ipam.allocator import Allocator

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from cni_calico.datastore.client import CommitConflict, Datastore, Failed, Versioned, Write
+from cni_calico.datastore.interface import CommitConflict, Datastore, Failed, Versioned, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, Contention, CorruptRecord, DatastoreUnavailable, OutcomeUnknown
 from cni_calico.ipam.batch import Step

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cni_calico.datastore.client import (
+from cni_calico.datastore.interface import (
     CommitConflict,
     Committed,
     Datastore,
@@ -40,7 +40,7 @@ _OF_NO_BLOCK = -1  # a sequence number: a block that is there in the end was mad
 
 
 class Kubernetes(Protocol):
-    """Its objects as they are now; datastore.kubernetes_objects.KubernetesObjects. Raises DatastoreError."""
+    """Its objects as they are now; datastore.kubernetes.objects.KubernetesObjects. Raises DatastoreError."""
 
     def pod(self, namespace: str, name: str, uid: str, deadline: Deadline) -> Mapping[str, Any] | None: ...
 

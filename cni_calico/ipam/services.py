@@ -14,8 +14,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from cni_calico.cni.netconf import NetConf
-from cni_calico.datastore.client import Datastore, Document
 from cni_calico.datastore.connect import open_datastore
+from cni_calico.datastore.interface import Datastore, Document
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AttachmentBusy, KernelError
 from cni_calico.kernel.files import Files
@@ -26,7 +26,7 @@ from cni_calico.model.settings import DatastoreConfig
 if TYPE_CHECKING:
     from typing import TypeVar
 
-    from cni_calico.datastore.kubernetes_objects import KubernetesObjects
+    from cni_calico.datastore.kubernetes.objects import KubernetesObjects
     from cni_calico.ipam.allocator import Allocator
 
     Outcome = TypeVar("Outcome")
@@ -73,9 +73,9 @@ class Services:
 
     def kubernetes(self, config: DatastoreConfig) -> KubernetesObjects:
         """Pods, namespaces and nodes of the Kubernetes that a configuration names. Raises DatastoreError."""
-        from cni_calico.datastore.kubernetes import KubernetesStore
-        from cni_calico.datastore.kubernetes_api import KubernetesAPI
-        from cni_calico.datastore.kubernetes_objects import KubernetesObjects
+        from cni_calico.datastore.kubernetes.api import KubernetesAPI
+        from cni_calico.datastore.kubernetes.objects import KubernetesObjects
+        from cni_calico.datastore.kubernetes.store import KubernetesStore
 
         store = self.store(config) if config.type == "kubernetes" else None
         if isinstance(store, KubernetesStore):

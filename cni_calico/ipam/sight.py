@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cni_calico.datastore.client import Versioned
+from cni_calico.datastore.interface import Versioned
 from cni_calico.ipam.leaks import (
     BlockFacts,
     LostEndpoint,

@@ -36,7 +36,7 @@ from cni_calico.model.keys import ResourceKey, endpoints_of_node
 from cni_calico.model.settings import DatastoreConfig
 
 if TYPE_CHECKING:
-    from cni_calico.datastore.kubernetes import KubernetesStore
+    from cni_calico.datastore.kubernetes.store import KubernetesStore
 
 NETWORK = "k8s-pod-network"
 NETWORKS = "/var/lib/cni/networks"
@@ -172,7 +172,7 @@ class Upgrade:
         told = None if found is None else codec.decode_node(key, found.value).ipv4_ipip_tunnel
         if told is not None or self.kubernetes is None:
             return told
-        from cni_calico.datastore.kubernetes_objects import KubernetesObjects
+        from cni_calico.datastore.kubernetes.objects import KubernetesObjects
 
         node = KubernetesObjects(self.kubernetes.api).node(self.node, self.deadline)
         for text in ((node or {}).get("spec") or {}).get("podCIDRs") or ():
@@ -199,7 +199,7 @@ def open_kubernetes(services: Services, config: DatastoreConfig, environ: Mappin
     """Kubernetes' own objects; None outside of it."""
     if config.type != "kubernetes" and not config.kubernetes.kubeconfig and not environ.get("KUBERNETES_SERVICE_HOST"):
         return None
-    from cni_calico.datastore.kubernetes import KubernetesStore
+    from cni_calico.datastore.kubernetes.store import KubernetesStore
 
     store = services.store(config) if config.type == "kubernetes" else None
     return store if isinstance(store, KubernetesStore) else KubernetesStore(config.kubernetes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cni_calico.datastore.client import Datastore, Listing, Versioned
+from cni_calico.datastore.interface import Datastore, Listing, Versioned
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.pools import NodeFacts
@@ -38,7 +38,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A record and where it was found; the fields of ``at`` are those of datastore.client.Versioned."""
+    """A record and where it was found; the fields of ``at`` are those of datastore.interface.Versioned."""
 
     at: Versioned
     record: Record

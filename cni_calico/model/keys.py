@@ -1,7 +1,7 @@
 """PURE: the identity of every stored thing, and its etcd key (which the embedded store uses too).
 
 Rule: a key is a value; two keys are equal exactly when they name the same record. Kubernetes names are made in
-datastore/kubernetes.py from the same identities. Source: SPEC-datamodel "etcd keys".
+datastore/kubernetes/store.py from the same identities. Source: SPEC-datamodel "etcd keys".
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cni_calico.datastore.client import Datastore
 from cni_calico.datastore.connect import open_datastore, reader
 from cni_calico.datastore.grouped import GroupedStore
+from cni_calico.datastore.interface import Datastore
 from cni_calico.ipam.group import GroupAllocator
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
@@ -73,7 +73,7 @@ class Backend:
 
     def kubernetes(self) -> KubernetesCaches:
         """Pods and namespaces of the Kubernetes that the configuration names. Raises DatastoreError."""
-        from cni_calico.datastore.kubernetes import KubernetesStore
+        from cni_calico.datastore.kubernetes.store import KubernetesStore
 
         with self._opening:
             if self._kubernetes is None:

@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from cni_calico.datastore.cache import Cache
-from cni_calico.datastore.client import Versioned
+from cni_calico.datastore.interface import Versioned
+from cni_calico.datastore.last_good import KeptCaches
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord
 from cni_calico.kernel.interfaces import read_interfaces
@@ -40,7 +41,6 @@ from cni_calico.nodeagent.bird.render import render_bird_config
 from cni_calico.nodeagent.bird.services import Service
 from cni_calico.nodeagent.bird.values import SecretRef
 from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.kept import KeptCaches
 from cni_calico.nodeagent.snapshot import Snapshot, select_pod_cidrs
 
 APPLY_S = 20.0

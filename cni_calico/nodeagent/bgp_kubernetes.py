@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cni_calico.datastore.cache import Cache
-from cni_calico.datastore.client import Versioned
-from cni_calico.datastore.kubernetes_layout import ENDPOINT_SLICE, SERVICE, secret_path
+from cni_calico.datastore.interface import Versioned
+from cni_calico.datastore.kubernetes.layout import ENDPOINT_SLICE, SERVICE, secret_path
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied, DatastoreUnsupported
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
@@ -22,7 +22,7 @@ from cni_calico.nodeagent.bird.services import Service, parse_service
 from cni_calico.nodeagent.bird.values import SecretRef
 
 if TYPE_CHECKING:
-    from cni_calico.datastore.kubernetes import KubernetesStore
+    from cni_calico.datastore.kubernetes.store import KubernetesStore
 
 NAMESPACE = "kube-system"
 SERVICE_LABEL = "kubernetes.io/service-name"

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cni_calico.datastore.cache import Cache, stop_caches
-from cni_calico.datastore.client import Datastore, Document, Versioned
+from cni_calico.datastore.interface import Datastore, Document, Versioned
+from cni_calico.datastore.unreadable import Unreadable
 from cni_calico.ipam.pools import NodeFacts
 from cni_calico.ipam.view import Facts
 from cni_calico.model import codec
@@ -28,7 +29,6 @@ from cni_calico.model.keys import (
     ResourceList,
 )
 from cni_calico.model.resources import Affinity, IPAMConfig, IPPool, IPReservation, Network
-from cni_calico.nodeagent.unreadable import Unreadable
 
 CLUSTER = ResourceKey("ClusterInformation", "default")
 

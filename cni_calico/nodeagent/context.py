@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cni_calico.datastore.client import Datastore
+from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
@@ -16,7 +16,7 @@ from cni_calico.nodeagent.kubernetes_node import KubernetesNode
 from cni_calico.nodeagent.settings import NodeSettings
 
 if TYPE_CHECKING:
-    from cni_calico.datastore.kubernetes import KubernetesStore
+    from cni_calico.datastore.kubernetes.store import KubernetesStore
 
 STEP_S = 30.0
 

@@ -70,13 +70,13 @@ def make_election(context: Context, node: str, terms: Terms) -> Election:
     """By a Lease where the datastore is Kubernetes, by a lease of etcd's there; one host has nobody to ask."""
     holder = f"{node}_{os.urandom(4).hex()}"
     if context.is_kubernetes_datastore and context.kubernetes_store is not None:
-        from cni_calico.datastore.kubernetes_election import KubernetesElection
+        from cni_calico.datastore.kubernetes.election import KubernetesElection
         from cni_calico.nodeagent.kubernetes_node import own_namespace
 
         return KubernetesElection(context.kubernetes_store.api, own_namespace(), LEASE, holder, terms)
     if context.store.identity.startswith("etcdv3:"):
-        from cni_calico.datastore.etcd import EtcdStore
-        from cni_calico.datastore.etcd_election import EtcdElection
+        from cni_calico.datastore.etcd.election import EtcdElection
+        from cni_calico.datastore.etcd.store import EtcdStore
 
         assert isinstance(context.store, EtcdStore)
         return EtcdElection(context.store, LEASE, holder, terms)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cni_calico.datastore.cache import Cache, stop_caches
-from cni_calico.datastore.client import Datastore
+from cni_calico.datastore.interface import Datastore
 from cni_calico.ipam.sight import ShelfSight, Shelves, decode
 from cni_calico.ipam.suspects import Changes
 from cni_calico.model.keys import AffinityList, BlockList, HandleList, ListKey, ResourceList
 from cni_calico.nodeagent.context import Context
 
 if TYPE_CHECKING:
-    from cni_calico.datastore.kubernetes import KubernetesStore
+    from cni_calico.datastore.kubernetes.store import KubernetesStore
     from cni_calico.ipam.reclaim import Kubernetes
 
 _ENDPOINTS, _NODES = ResourceList("WorkloadEndpoint"), ResourceList("Node")
@@ -66,6 +66,6 @@ def open_objects(kubernetes: KubernetesStore | None) -> Kubernetes | None:
     """How to ask Kubernetes for what is so now; None where there is no Kubernetes."""
     if kubernetes is None:
         return None
-    from cni_calico.datastore.kubernetes_objects import KubernetesObjects
+    from cni_calico.datastore.kubernetes.objects import KubernetesObjects
 
     return KubernetesObjects(kubernetes.api)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cni_calico.datastore.client import Datastore
+from cni_calico.datastore.interface import Datastore
 from cni_calico.errors import CalicoError
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.doubts import Doubt

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cni_calico.datastore.cache import Cache
-from cni_calico.datastore.client import (
+from cni_calico.datastore.interface import (
     CommitConflict,
     Committed,
     Datastore,
@@ -21,9 +21,9 @@ from cni_calico.datastore.client import (
     Watch,
     Write,
 )
-from cni_calico.datastore.kubernetes import KubernetesStore
-from cni_calico.datastore.kubernetes_layout import NAMESPACE, pod_of_prefix
-from cni_calico.datastore.kubernetes_objects import KubernetesObjects, is_pod
+from cni_calico.datastore.kubernetes.layout import NAMESPACE, pod_of_prefix
+from cni_calico.datastore.kubernetes.objects import KubernetesObjects, is_pod
+from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.model.crd_pods import endpoint_key
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList

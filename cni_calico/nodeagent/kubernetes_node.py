@@ -19,7 +19,7 @@ from cni_calico.errors import DatastoreDenied, NodeNotSetUp
 from cni_calico.model.host import Address, Network
 
 if TYPE_CHECKING:
-    from cni_calico.datastore.kubernetes_api import KubernetesAPI
+    from cni_calico.datastore.kubernetes.api import KubernetesAPI
 
 NAMESPACE = "kube-system"
 _CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps/"

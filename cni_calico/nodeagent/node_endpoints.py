@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from cni_calico.datastore.cache import order_of
-from cni_calico.datastore.client import (
+from cni_calico.datastore.interface import (
     CommitConflict,
     Committed,
     Datastore,

@@ -25,8 +25,8 @@ from cni_calico.nodeagent.settings import (
 )
 
 if TYPE_CHECKING:
-    from cni_calico.datastore.client import Datastore
-    from cni_calico.datastore.kubernetes import KubernetesStore
+    from cni_calico.datastore.interface import Datastore
+    from cni_calico.datastore.kubernetes.store import KubernetesStore
 
 _TOKEN_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
@@ -85,6 +85,6 @@ def kubernetes_store(
     in_cluster = bool(environ.get("KUBERNETES_SERVICE_HOST")) and os.path.exists(_TOKEN_FILE)
     if config.type != "kubernetes" and not config.kubernetes.kubeconfig and not in_cluster:
         return None
-    from cni_calico.datastore.kubernetes import KubernetesStore
+    from cni_calico.datastore.kubernetes.store import KubernetesStore
 
     return datastore if isinstance(datastore, KubernetesStore) else KubernetesStore(config.kubernetes)

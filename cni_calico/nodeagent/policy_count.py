@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cni_calico.datastore.kubernetes_api import KubernetesAPI
-from cni_calico.datastore.kubernetes_objects import count_objects
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.objects import count_objects
 from cni_calico.deadline import Deadline
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.keepers import Keeper

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cni_calico.datastore.cache import Cache
-from cni_calico.datastore.client import Versioned
+from cni_calico.datastore.ensure import ensure_record
+from cni_calico.datastore.interface import Versioned
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.model.codec import decode_resource
@@ -23,7 +24,6 @@ from cni_calico.nodeagent.bird.control import BirdControl
 from cni_calico.nodeagent.bird.routes import BirdRoute, parse_routes
 from cni_calico.nodeagent.bird.status import BirdStatus, parse_peers, parse_status
 from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.ensure import ensure_record
 from cni_calico.nodeagent.report import parse_period_s, render_report, wants_routes
 
 BIRD_S = 5.0

@@ -15,10 +15,10 @@ from typing import TypeVar
 
 from cni_calico.batching import Batcher
 from cni_calico.cni.netconf import NetConf
-from cni_calico.datastore.client import Datastore, Document
 from cni_calico.datastore.connect import reader
-from cni_calico.datastore.kubernetes_access import runs_program
-from cni_calico.datastore.kubernetes_objects import KubernetesObjects
+from cni_calico.datastore.interface import Datastore, Document
+from cni_calico.datastore.kubernetes.login import runs_program
+from cni_calico.datastore.kubernetes.objects import KubernetesObjects
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, NodeNotSetUp, TryAgain
 from cni_calico.ipam import protocol

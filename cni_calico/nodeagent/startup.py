@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cni_calico.datastore.ensure import ensure_record
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, DatastoreDenied, DatastoreUnavailable, DeadlineExceeded
 from cni_calico.kernel import interfaces as kernel
@@ -24,7 +25,6 @@ from cni_calico.nodeagent import cluster, node_record, startup_records
 from cni_calico.nodeagent.autodetect import Method
 from cni_calico.nodeagent.context import STEP_S, Context
 from cni_calico.nodeagent.doubts import Doubt, select_doubts, select_node_peers
-from cni_calico.nodeagent.ensure import ensure_record
 from cni_calico.nodeagent.kubernetes_node import KubernetesFacts
 from cni_calico.nodeagent.node_address import Found, HostFacts, plan_address, require_some
 from cni_calico.nodeagent.node_name import read_node_name

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from cni_calico.datastore.ensure import ensure_present, ensure_record
 from cni_calico.errors import NodeNotSetUp
 from cni_calico.model.codec import encode_pool
 from cni_calico.model.keys import ResourceKey
@@ -15,7 +16,6 @@ from cni_calico.model.resources import IPPool
 from cni_calico.model.tiers import TIERS, new_tier
 from cni_calico.nodeagent import cluster, node_record
 from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.ensure import ensure_present, ensure_record
 from cni_calico.nodeagent.kubernetes_node import KubernetesFacts
 
 

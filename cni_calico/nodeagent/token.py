@@ -10,9 +10,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cni_calico.datastore.kubernetes_access import read_login
-from cni_calico.datastore.kubernetes_api import KubernetesAPI, backoff_s
-from cni_calico.datastore.kubernetes_token import (
+from cni_calico.datastore.kubernetes.api import KubernetesAPI, backoff_s
+from cni_calico.datastore.kubernetes.login import read_login
+from cni_calico.datastore.kubernetes.token import (
     LIFETIME_S,
     Token,
     refresh_pause_s,

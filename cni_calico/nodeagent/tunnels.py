@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from cni_calico.datastore.ensure import ensure_record
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AddressInUse, AddressOutsidePools, CalicoError, CorruptRecord, IPAMError
 from cni_calico.model.codec import decode_node, decode_pool, encode_node
@@ -20,7 +21,6 @@ from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool, Node
 from cni_calico.model.selectors import parse_selector
 from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.ensure import ensure_record
 from cni_calico.nodeagent.node_record import key_of
 
 if TYPE_CHECKING:

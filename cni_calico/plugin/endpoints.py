@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cni_calico.datastore.client import CommitConflict, Datastore, Versioned, Write
+from cni_calico.datastore.interface import CommitConflict, Datastore, Versioned, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, DatastoreUnavailable, OutcomeUnknown, TryAgain
 from cni_calico.model.codec import decode_endpoint, encode

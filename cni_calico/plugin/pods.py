@@ -21,7 +21,7 @@ from cni_calico.plugin.annotations import PodRequest, parse_pod_annotations
 from cni_calico.plugin.attachment import KUBERNETES, Attachment
 
 if TYPE_CHECKING:
-    from cni_calico.datastore.client import Versioned
+    from cni_calico.datastore.interface import Versioned
 
 
 NO_REQUEST = PodRequest()
@@ -51,7 +51,7 @@ def remembered_pod(stored: Versioned | None) -> Mapping[str, Any] | None:
 
 def is_another_pod(stored: Versioned | None, call: Call) -> bool:
     """Whether a remembered endpoint is that of an earlier pod of the same name."""
-    from cni_calico.datastore.kubernetes_objects import is_pod
+    from cni_calico.datastore.kubernetes.objects import is_pod
 
     pod = remembered_pod(stored)
     return pod is not None and not is_pod(pod, call.args.pod_uid)
@@ -106,7 +106,7 @@ def read_addresses_past_ipam(
 
 
 def _require_pod(pod: Mapping[str, Any] | None, call: Call) -> Mapping[str, Any]:
-    from cni_calico.datastore.kubernetes_objects import is_pod
+    from cni_calico.datastore.kubernetes.objects import is_pod
 
     name = f"{call.args.pod_namespace}/{call.args.pod_name}"
     if pod is None:

@@ -20,9 +20,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from cni_calico.datastore.client import Write
-from cni_calico.datastore.etcd import EtcdStore
-from cni_calico.datastore.etcd_config import EtcdConfig
+from cni_calico.datastore.etcd.config import EtcdConfig
+from cni_calico.datastore.etcd.store import EtcdStore
+from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
 from cni_calico.model.codec import encode
 from cni_calico.model.keys import AffinityKey, BlockKey, ResourceKey

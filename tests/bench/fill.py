@@ -18,8 +18,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from cni_calico.datastore.client import Datastore, Write
 from cni_calico.datastore.connect import open_datastore
+from cni_calico.datastore.interface import Datastore, Write
 from cni_calico.deadline import Deadline
 from cni_calico.ipam.allocator import Allocator, AssignRequest
 from cni_calico.ipam.batch import Assigned, Take, plan_batch

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
 
-from cni_calico.datastore.client import Datastore, Document
-from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
-from cni_calico.datastore.etcd_grpc import pb
-from cni_calico.datastore.kubernetes import KubernetesStore
-from cni_calico.datastore.local import LocalStore
+from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
+from cni_calico.datastore.interface import Datastore, Document
+from cni_calico.datastore.kubernetes.store import KubernetesStore
+from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import BlockKey, HandleKey, Key, ResourceKey
 from cni_calico.model.settings import KubernetesAccess

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cni_calico.datastore.client import Datastore
+from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from tests.contract.backends import BACKENDS, Backend, Space
 

@@ -9,12 +9,12 @@ import uuid
 import pytest
 
 from cni_calico import faults
-from cni_calico.datastore.client import Write
 from cni_calico.datastore.election import SoleElection, Terms
-from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
-from cni_calico.datastore.etcd_election import KEYS, EtcdElection
-from cni_calico.datastore.etcd_grpc import pb
-from cni_calico.datastore.kubernetes_election import KubernetesElection
+from cni_calico.datastore.etcd.election import KEYS, EtcdElection
+from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
+from cni_calico.datastore.interface import Write
+from cni_calico.datastore.kubernetes.election import KubernetesElection
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError, DatastoreUnavailable, LeaseLost, OutcomeUnknown
 from cni_calico.model.keys import EverythingList, HandleKey

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cni_calico.datastore.client import CommitConflict, Datastore, Event, Versioned, Write
+from cni_calico.datastore.interface import CommitConflict, Datastore, Event, Versioned, Write
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import EverythingList, HandleList, Key
 from tests.contract.backends import KEYS, Backend, Space, document, number

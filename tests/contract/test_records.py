@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cni_calico.datastore.client import CommitConflict, Datastore, Write
+from cni_calico.datastore.interface import CommitConflict, Datastore, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DeadlineExceeded
 from cni_calico.model.keys import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from cni_calico.datastore.client import CommitConflict, Datastore, Write
+from cni_calico.datastore.interface import CommitConflict, Datastore, Write
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import HandleKey
 from tests.contract.backends import KEYS, document, number, open_address

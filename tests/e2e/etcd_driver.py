@@ -15,11 +15,11 @@ import sys
 import threading
 import time
 
-from cni_calico.datastore.client import CommitConflict, Versioned, Write
-from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
-from cni_calico.datastore.etcd_config import parse_endpoints
-from cni_calico.datastore.etcd_grpc import pb
-from cni_calico.datastore.etcd_link import Link, read_credentials
+from cni_calico.datastore.etcd.config import parse_endpoints
+from cni_calico.datastore.etcd.link import Link, read_credentials
+from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
+from cni_calico.datastore.interface import CommitConflict, Versioned, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, OutcomeUnknown
 from cni_calico.model.keys import HandleKey, HandleList

@@ -23,9 +23,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cni_calico.datastore.kubernetes import KubernetesStore
-from cni_calico.datastore.kubernetes_api import KubernetesAPI
-from cni_calico.datastore.kubernetes_layout import CRD_ROOT
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.layout import CRD_ROOT
+from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError
 from cni_calico.model.settings import KubernetesAccess

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cni_calico.datastore.kubernetes import KubernetesStore
+from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from tests.e2e.kube import Cluster, shared_cluster
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cni_calico.datastore.client import Write
+from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
 from cni_calico.kernel import netns
 from cni_calico.model.keys import EverythingList, ResourceKey, etcd_path, parse_path

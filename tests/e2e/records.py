@@ -16,10 +16,10 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
-from cni_calico.datastore.client import Write
 from cni_calico.datastore.connect import open_datastore
-from cni_calico.datastore.etcd_grpc import pb
-from cni_calico.datastore.local_file import SUB_BITS
+from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.interface import Write
+from cni_calico.datastore.local.file import SUB_BITS
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import EverythingList, etcd_path, parse_path
 from cni_calico.model.settings import DatastoreConfig

@@ -16,10 +16,10 @@ import grpc
 import pytest
 
 from cni_calico import faults
-from cni_calico.datastore import etcd_dns
-from cni_calico.datastore.client import Write
-from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
-from cni_calico.datastore.etcd_grpc import pb
+from cni_calico.datastore.etcd import dns as etcd_dns
+from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
+from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
     Compacted,
@@ -251,7 +251,7 @@ def test_missing_files_are_named(undo, soon, tmp_path) -> None:
 
 
 def test_certificates_are_read_again_when_they_change(undo, soon, authority, tls_server, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("cni_calico.datastore.etcd_cluster.FILES_S", 0.0)
+    monkeypatch.setattr("cni_calico.datastore.etcd.cluster.FILES_S", 0.0)
     stranger = make_authority(tmp_path / "other", "other-ca")
     cert, key = (tmp_path / name for name in ("client.crt", "client.key"))
 
@@ -523,7 +523,7 @@ def test_compaction_is_told(store, soon) -> None:
 
 
 def test_long_lists_come_in_pages_of_one_moment(store, soon, monkeypatch) -> None:
-    monkeypatch.setattr("cni_calico.datastore.etcd.PAGE", 7)
+    monkeypatch.setattr("cni_calico.datastore.etcd.store.PAGE", 7)
     for start in (0, 25):
         store.commit([Write.put(HandleKey(f"net.{i:03}"), {"n": 1}) for i in range(start, start + 25)], soon)
     other = EtcdStore(store._cluster._config)
@@ -589,7 +589,7 @@ def test_a_closed_store_is_unavailable(store, soon) -> None:
 
 def test_a_write_whose_answer_is_lost_is_unknown(undo, soon, plain, monkeypatch) -> None:
     """The member takes the write and never answers: a proxy that swallows what comes back."""
-    monkeypatch.setattr("cni_calico.datastore.etcd_cluster.WRITE_S", 0.5)
+    monkeypatch.setattr("cni_calico.datastore.etcd.cluster.WRITE_S", 0.5)
     proxy = Proxy(plain)
     undo.callback(proxy.close)
     store = opened(undo, EtcdConfig((proxy.url, plain)))

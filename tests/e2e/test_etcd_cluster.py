@@ -198,7 +198,7 @@ def checked(writer: Driver, watcher: Driver, last: int) -> None:
 
 
 def reset(lab: Lab) -> None:
-    from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
+    from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
     from tests.contract.backends import empty_etcd
 
     def empty() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cni_calico.datastore.kubernetes_api import KubernetesAPI
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.deadline import Deadline
 from cni_calico.model.settings import DatastoreConfig, KubernetesAccess
 from tests.conftest import ROOT

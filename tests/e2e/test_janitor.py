@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from cni_calico.ctl.main import run as run_calicoctl
-from cni_calico.datastore.client import Datastore, Write
-from cni_calico.datastore.etcd import EtcdConfig, EtcdStore
+from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
+from cni_calico.datastore.interface import Datastore, Write
 from cni_calico.deadline import Deadline
 from cni_calico.ipam.allocator import Allocator, AssignRequest
 from cni_calico.model.codec import encode, new_metadata

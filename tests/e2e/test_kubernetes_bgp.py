@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cni_calico.datastore.client import Write
-from cni_calico.datastore.kubernetes import KubernetesStore
+from cni_calico.datastore.interface import Write
+from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError
 from cni_calico.log import SILENT

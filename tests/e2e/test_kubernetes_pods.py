@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cni_calico.datastore.client import CommitConflict, Versioned, Write
-from cni_calico.datastore.kubernetes import KubernetesStore
+from cni_calico.datastore.interface import CommitConflict, Versioned, Write
+from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError, DatastoreUnsupported
 from cni_calico.model.codec import decode_endpoint, decode_node

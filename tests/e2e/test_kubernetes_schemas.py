@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cni_calico.datastore.client import Write
-from cni_calico.datastore.kubernetes import KubernetesStore
-from cni_calico.datastore.kubernetes_layout import CRD_ROOT
+from cni_calico.datastore.interface import Write
+from cni_calico.datastore.kubernetes.layout import CRD_ROOT
+from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import RecordRefused
 from cni_calico.model.keys import HandleKey, HandleList
@@ -173,7 +173,7 @@ def test_long_lists_come_in_pages(
     kube: Cluster, store: KubernetesStore, soon: Deadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of one moment, and the watch that follows misses nothing."""
-    monkeypatch.setattr("cni_calico.datastore.kubernetes.PAGE", 4)
+    monkeypatch.setattr("cni_calico.datastore.kubernetes.store.PAGE", 4)
     value = {"block": {"10.65.0.0/30": 1}, "deleted": False}
     for number in range(10):
         store.commit([Write.create(HandleKey(f"net.{number}"), value)], soon)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from cni_calico.datastore.client import Write
-from cni_calico.datastore.kubernetes import KubernetesStore
-from cni_calico.datastore.kubernetes_layout import CRD_ROOT
+from cni_calico.datastore.interface import Write
+from cni_calico.datastore.kubernetes.layout import CRD_ROOT
+from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
     Compacted,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.datastore.kubernetes_api import KubernetesAPI
-from cni_calico.datastore.kubernetes_token import (
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.token import (
     parse_lifetime_s,
     refresh_pause_s,
     render_kubeconfig,

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from cni_calico.datastore.client import Datastore
 from cni_calico.datastore.connect import open_datastore
+from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import EverythingList, ResourceKey, etcd_path
 from cni_calico.model.settings import DatastoreConfig

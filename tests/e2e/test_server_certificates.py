@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.datastore.etcd_cluster import FILES_S
+from cni_calico.datastore.etcd.cluster import FILES_S
 from cni_calico.model.settings import DatastoreConfig
 from tests.contract.etcd_process import Member
 from tests.e2e.calls import EtcdNode

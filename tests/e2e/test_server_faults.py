@@ -40,7 +40,7 @@ ELSEWHERE = {
     "install.": "tests/unit/install/test_copies.py",
     "ipset.": "tests/netns/test_agent_faults.py",
     "iptables.": "tests/netns/test_agent_faults.py",
-    "kubernetes.": "tests/unit/datastore/test_kubernetes_api.py",
+    "kubernetes.": "tests/unit/datastore/kubernetes/test_api.py",
     "netlink.fdb": "tests/netns/test_agent_faults.py",
     "netlink.neigh-del": "tests/netns/test_agent_faults.py",
     "netlink.tunnel": "tests/netns/test_agent_faults.py",

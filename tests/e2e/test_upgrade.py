@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.datastore.client import Write
-from cni_calico.datastore.kubernetes import KubernetesStore
+from cni_calico.datastore.interface import Write
+from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.model.codec import encode, new_metadata
 from cni_calico.model.keys import BlockList, ResourceKey

@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from cni_calico.datastore.client import (
+from cni_calico.datastore.encoding import corrupt_record, decode_document, plan_commit, record_path
+from cni_calico.datastore.interface import (
     CommitConflict,
     Committed,
     Event,
@@ -29,7 +30,6 @@ from cni_calico.datastore.client import (
     Versioned,
     Write,
 )
-from cni_calico.datastore.records import corrupt_record, decode_document, plan_commit, record_path
 from cni_calico.deadline import Deadline
 from cni_calico.errors import Compacted, CorruptRecord, DatastoreUnavailable, OutcomeUnknown
 from cni_calico.model.keys import Key, ListKey, covers, etcd_path, etcd_prefix, parse_path

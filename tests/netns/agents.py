@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from cni_calico import faults
-from cni_calico.datastore.client import Write
 from cni_calico.datastore.connect import open_datastore
-from cni_calico.datastore.local import LocalStore
+from cni_calico.datastore.interface import Write
+from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.kernel import netns
 from cni_calico.log import Log

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from cni_calico.datastore.local import LocalStore
+from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.log import Log
 from cni_calico.model.keys import EverythingList, Key, etcd_path
@@ -89,7 +89,7 @@ class Host:
         return document
 
     def put(self, key: Key, document: Mapping[str, Any]) -> None:
-        from cni_calico.datastore.client import Write
+        from cni_calico.datastore.interface import Write
 
         store = LocalStore(str(self.datastore))
         store.commit((Write.put(key, document),), Deadline.after(10))

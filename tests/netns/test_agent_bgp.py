@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from cni_calico.datastore.client import Write
+from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
 from tests.netns.agents import key_of

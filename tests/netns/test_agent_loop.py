@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cni_calico.datastore.client import Write
+from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import BlockKey, ResourceKey
 from cni_calico.model.resources import Metadata, Resource
 from tests.netns.agents import Running, Store, key_of, running

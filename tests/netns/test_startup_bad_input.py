@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cni_calico.datastore.client import Write
+from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
 from cni_calico.kernel import nftables
 from cni_calico.model.keys import ResourceKey

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from cni_calico.ctl.main import run
-from cni_calico.datastore.client import Write
-from cni_calico.datastore.local import LocalStore
+from cni_calico.datastore.interface import Write
+from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import parse_path
 

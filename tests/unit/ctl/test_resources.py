@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from cni_calico.ctl.kinds import ALIASES
-from cni_calico.datastore.client import Write
-from cni_calico.datastore.local import LocalStore
+from cni_calico.datastore.interface import Write
+from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import CLUSTER_KINDS, NAMESPACED_KINDS, ResourceKey
 

@@ -71,7 +71,7 @@ def test_only_while_the_datastore_is_locked(calicoctl):
 
 def test_an_interrupted_one_is_repeated(locked, monkeypatch):
     """Where a commit has one member, as on Kubernetes."""
-    from cni_calico.datastore.local import LocalStore
+    from cni_calico.datastore.local.store import LocalStore
     from cni_calico.errors import DatastoreUnavailable
 
     monkeypatch.setattr(LocalStore, "max_commit", 1)

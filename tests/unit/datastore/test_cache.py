@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from cni_calico.datastore import cache as cache_module
 from cni_calico.datastore.cache import Cache, order_of, stop_caches
-from cni_calico.datastore.client import Committed, Event, Listing, Versioned, Write
-from cni_calico.datastore.local import LocalStore
+from cni_calico.datastore.interface import Committed, Event, Listing, Versioned, Write
+from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, DatastoreUnavailable, DeadlineExceeded
 from cni_calico.model.keys import HandleKey, HandleList, IPAMConfigKey

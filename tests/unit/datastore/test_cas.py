@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.datastore.cas import update
-from cni_calico.datastore.client import Document, Versioned, Write
+from cni_calico.datastore.interface import Document, Versioned, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable, DeadlineExceeded, OutcomeUnknown
 from cni_calico.model.keys import HandleKey

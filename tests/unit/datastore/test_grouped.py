@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cni_calico.datastore.client import CommitConflict, Write
 from cni_calico.datastore.grouped import GroupedStore
+from cni_calico.datastore.interface import CommitConflict, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
     CalicoError,

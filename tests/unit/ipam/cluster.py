@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cni_calico.datastore.client import Versioned, Write
+from cni_calico.datastore.interface import Versioned, Write
 from cni_calico.errors import CorruptRecord, DatastoreUnavailable
 from cni_calico.ipam.reclaim import Reclaimer
 from cni_calico.ipam.sight import ShelfSight, Shelves, decode

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cni_calico.datastore.client import Write
+from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
     AddressInUse,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cni_calico.datastore.client import Write
+from cni_calico.datastore.interface import Write
 from cni_calico.ipam.claims import secure_block
 from cni_calico.ipam.janitor import Janitor, is_of_network
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cni_calico.datastore.client import Committed, Write
+from cni_calico.datastore.interface import Committed, Write
 from cni_calico.datastore.overlapped import run_each
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DeadlineExceeded, IPAMError

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cni_calico.datastore.client import Write
+from cni_calico.datastore.interface import Write
 from cni_calico.errors import DatastoreUnavailable
 from cni_calico.ipam.leaks import KINDS
 from cni_calico.model.keys import AffinityKey, BlockKey, BlockList, HandleKey

@@ -6,8 +6,8 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from cni_calico import faults
-from cni_calico.datastore.client import Versioned, Write
-from cni_calico.datastore.local import LocalStore
+from cni_calico.datastore.interface import Versioned, Write
+from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AttachmentBusy, CalicoError, NotReady
 from cni_calico.ipam.allocator import Allocator

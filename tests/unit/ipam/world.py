@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address, ip_network
 
-from cni_calico.datastore.client import Write
+from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
 from cni_calico.ipam.allocator import Allocator, AssignRequest
 from cni_calico.model.codec import decode, encode, new_metadata

@@ -2,12 +2,13 @@
 
 import pytest
 
-from cni_calico.datastore.client import Write
+from cni_calico.datastore import unreadable
+from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
 from cni_calico.log import SILENT
 from cni_calico.model.codec import encode_node, encode_pool
 from cni_calico.model.keys import AffinityKey, ResourceKey
-from cni_calico.nodeagent import bgp, unreadable
+from cni_calico.nodeagent import bgp
 from cni_calico.nodeagent.bgp import BgpKeeper
 from cni_calico.nodeagent.bird.cluster import BgpEnvironment
 from cni_calico.nodeagent.bird.controller import CONFIGURED, Applied

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from cni_calico.datastore import cache as cache_module
-from cni_calico.datastore.client import Write
+from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import IPAMConfigKey, ResourceKey
 from cni_calico.nodeagent.caches import CLUSTER, ClusterCaches
 from tests.fakes.memory_store import MemoryStore

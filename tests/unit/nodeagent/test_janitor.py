@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from cni_calico.datastore.client import Write
 from cni_calico.datastore.election import FencedStore, SoleElection, Terms
+from cni_calico.datastore.interface import Write
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.ipam.leaks import IdleHandle
 from cni_calico.log import Log

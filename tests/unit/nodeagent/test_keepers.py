@@ -94,7 +94,7 @@ def test_tunnel_addresses_are_looked_at_when_what_they_depend_on_changes():
 def test_following_without_an_agent(running):
     store, seen = MemoryStore(), []
     running(lambda stopping: follow(store, "n1", seen.append, stopping))
-    from cni_calico.datastore.client import Write
+    from cni_calico.datastore.interface import Write
     from cni_calico.model.codec import encode_pool
     from cni_calico.model.keys import ResourceKey
 

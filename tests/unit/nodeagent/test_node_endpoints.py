@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cni_calico.datastore.client import CommitConflict, Write
+from cni_calico.datastore.interface import CommitConflict, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable
 from cni_calico.model.keys import ResourceKey, ResourceList

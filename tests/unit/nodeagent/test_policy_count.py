@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from cni_calico.datastore.kubernetes_api import KubernetesAPI
-from cni_calico.datastore.kubernetes_objects import count_objects
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.objects import count_objects
 from cni_calico.deadline import Deadline
 from cni_calico.model.settings import KubernetesAccess
 from cni_calico.nodeagent import policy_count

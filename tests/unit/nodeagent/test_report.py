@@ -110,7 +110,7 @@ def stored(store, record):
 
 
 def test_each_is_filled_in_its_own_period(tmp_path):
-    from cni_calico.datastore.client import Write
+    from cni_calico.datastore.interface import Write
     from cni_calico.deadline import Deadline
     from cni_calico.model.codec import encode
 

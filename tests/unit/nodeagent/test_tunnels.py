@@ -4,7 +4,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from cni_calico.datastore.client import Write
+from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import PoolExhausted
 from cni_calico.ipam.allocator import Allocator

@@ -1,0 +1,305 @@
+"""The members of an etcd cluster as one: choosing one that answers, authenticating, giving up in time.
+
+Rule: one member serves all calls until it fails. Looking for another starts with the first in the order written and
+goes on to the next when there is no answer for STAGGER_S, so that a dead member costs that once, and is asked last for
+the next MEMORY_S. When none answers within CONNECT_S the call fails, naming all of them; threads that wait for an
+attempt that began after they came fail with it instead of starting their own. Not to be used in a forked child: gRPC's
+threads are not there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from cni_calico.datastore.etcd.config import parse_endpoints
+from cni_calico.datastore.etcd.errors import ELSEWHERE, LOGIN, LOST, error_for
+from cni_calico.datastore.etcd.link import (
+    NO_LEADER,
+    REQUIRE_LEADER,
+    CallFailed,
+    Credentials,
+    Link,
+    as_it_is,
+    files_stamp,
+    read_credentials,
+)
+from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.interface import RoundTrips
+from cni_calico.errors import DatastoreError, DatastoreUnavailable, DeadlineExceeded, OutcomeUnknown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cni_calico.datastore.etcd.config import Endpoint, EtcdConfig
+    from cni_calico.datastore.etcd.link import Metadata, Reach
+    from cni_calico.deadline import Deadline
+
+CONNECT_S = 1.0  # to connect and answer, per member
+STAGGER_S = 0.25  # before the next member is asked too
+MEMORY_S = 30.0  # how long a member that failed is asked last
+ELECTION_S = 3.0  # how long to wait for members that answer but have no leader
+READ_S = 2.0  # for one member's answer to a read
+WRITE_S = 3.0  # for the answer to a write, which cannot be asked for again
+TOTAL_S = 4.5  # for all attempts of one call
+RETIRE_S = 10.0  # others may still have calls on a link that failed one
+FILES_S = 1.0  # between looks at the TLS files
+
+
+class Search:
+    """The answers of the members asked at one time."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.asked: list[Link] = []
+        self.answers: dict[Link, str] = {}  # "" or why not
+
+    def ask(self, link: Link, timeout_s: float) -> None:
+        with self.changed:
+            self.asked.append(link)
+        link.probe(timeout_s, self._done)
+
+    def _done(self, link: Link, why_not: str) -> None:
+        with self.changed:
+            self.answers[link] = why_not
+            self.changed.notify_all()
+
+    def found(self) -> Link | None:
+        return next((link for link in self.asked if self.answers.get(link) == ""), None)
+
+    def wait(self, timeout_s: float) -> Link | None:
+        """The first usable link; None when all asked so far failed, or after ``timeout_s``."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.found() or len(self.answers) == len(self.asked), timeout_s)
+            return self.found()
+
+    def reasons(self) -> str:
+        with self.changed:
+            return ", ".join(f"{link.endpoint} ({self.answers.get(link) or 'no answer'})" for link in self.asked)
+
+
+class Cluster:
+    """Calls on whichever member answers. Safe with threads. ``reach`` makes a path of the TLS files one to open."""
+
+    def __init__(self, config: EtcdConfig, reach: Reach = as_it_is) -> None:
+        # gRPC's own lines on stderr would end up in the runtime's log; what matters of them is in our errors.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+        self._config = config
+        self._reach = reach
+        self._written = parse_endpoints(config)
+        self.name = ",".join(map(str, self._written)) or f"srv:{config.discovery_srv}"
+        self.round_trips = RoundTrips()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._credentials: Credentials | None = None
+        self._looked_at_files = 0.0
+        self._token: str | None = None  # "": the cluster wants none
+        self._bad: dict[Endpoint, float] = {}
+        self._retired: list[tuple[float, Link]] = []
+        self._last_failure: tuple[float, str] = (0.0, "")
+        self._closed = False
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def read(self, name: str, request: Any, doing: str, deadline: Deadline, *, attempt_s: float = READ_S) -> Any:
+        """The answer to a call that may be repeated. Raises DatastoreError, DeadlineExceeded."""
+        until = deadline.sooner(max(TOTAL_S, attempt_s))
+        return self._repeat(name, request, doing, deadline, until, attempt_s, write=False)
+
+    def write(self, name: str, request: Any, doing: str, deadline: Deadline) -> Any:
+        """The answer to a call that is sent once. Raises OutcomeUnknown when the answer was lost, other DatastoreErrors
+        and DeadlineExceeded when it was not applied.
+        """
+        return self._repeat(name, request, doing, deadline, deadline.sooner(TOTAL_S), WRITE_S, write=True)
+
+    def _repeat(
+        self, name: str, request: Any, doing: str, deadline: Deadline, until: Deadline, attempt_s: float, *, write: bool
+    ) -> Any:
+        logins = 0
+        while True:
+            link = self.link(doing, until)
+            timeout_s = min(attempt_s, deadline.require(doing))
+            try:
+                return self._call(link, name, request, timeout_s, write=write)
+            except CallFailed as e:
+                if e.meaning == LOST and write:
+                    self.fail(link, e.why)
+                    raise OutcomeUnknown(f"cannot {doing}: the answer of {link.endpoint} was lost: {e.why}") from e
+                logins += e.meaning == LOGIN
+                self._forgive_or_raise(link, e, doing, logins)
+                if until.expired():
+                    raise self._too_late(deadline, doing, f"{link.endpoint}: {e.why}") from e
+
+    def _call(self, link: Link, name: str, request: Any, timeout_s: float, *, write: bool) -> Any:
+        metadata = self.metadata(link, timeout_s)
+        self.round_trips.count(name, write=write)
+        try:
+            return link.call(name, request, timeout_s, metadata)
+        except CallFailed:
+            self.round_trips.errors += 1
+            raise
+
+    def _forgive_or_raise(self, link: Link, failed: CallFailed, doing: str, logins: int) -> None:
+        """Return when a further attempt makes sense."""
+        if failed.meaning in (LOST, ELSEWHERE):
+            self.fail(link, failed.why)
+        elif failed.meaning == LOGIN and self._config.username and logins < 3:
+            self.forget_login()
+        else:
+            raise error_for(failed.meaning, doing, f"{link.endpoint}: {failed.why}")
+
+    def _too_late(self, deadline: Deadline, doing: str, why: str) -> DatastoreError | DeadlineExceeded:
+        if deadline.expired():
+            return DeadlineExceeded(f"cannot {doing}: the deadline of this call has passed; {why}")
+        return DatastoreUnavailable(f"cannot {doing}: {why}")
+
+    def metadata(self, link: Link, timeout_s: float) -> Metadata:
+        """What goes with every call: who we are. Raises CallFailed."""
+        if not self._config.username:
+            return REQUIRE_LEADER
+        token = self._token
+        if token is None:
+            token = self._token = self._authenticate(link, timeout_s)
+        return (*REQUIRE_LEADER, ("token", token)) if token else REQUIRE_LEADER
+
+    def forget_login(self) -> None:
+        """The token has expired, or the member that gave it was restarted."""
+        self._token = None
+
+    def _authenticate(self, link: Link, timeout_s: float) -> str:
+        request = pb.AuthenticateRequest(name=self._config.username, password=self._config.password)
+        self.round_trips.count("Authenticate")
+        try:
+            token: str = link.call("Authenticate", request, timeout_s, REQUIRE_LEADER).token
+        except CallFailed as e:
+            if "authentication is not enabled" in e.why:
+                return ""
+            # Nothing but the login was sent: whatever it failed of, our call was not applied.
+            raise CallFailed(ELSEWHERE if e.meaning == LOST else e.meaning, e.why) from e
+        return token
+
+    # -- members --------------------------------------------------------------------------------------------------
+
+    def link(self, doing: str, deadline: Deadline) -> Link:
+        """A link to a member that answers. Raises DatastoreUnavailable (nothing was sent), DeadlineExceeded."""
+        if os.getpid() != self._pid:
+            raise DatastoreUnavailable(f"cannot {doing}: this etcd connection belongs to the parent process")
+        came = time.monotonic()
+        link = self._link
+        if link is not None and not link.broken and came - self._looked_at_files < FILES_S:
+            return link
+        if not self._lock.acquire(timeout=deadline.require(doing)):
+            raise DatastoreUnavailable(f"cannot {doing}: no etcd endpoint answers: {self.name}")
+        try:
+            if self._closed:
+                raise DatastoreUnavailable(f"cannot {doing}: the etcd connection has been closed")
+            self._settle()
+            if self._link is not None and time.monotonic() - self._looked_at_files >= FILES_S:
+                self._renew(doing, deadline)
+            if self._link is None:
+                began, reasons = self._last_failure
+                if began > came:
+                    raise DatastoreUnavailable(f"cannot {doing}: no etcd endpoint answers: {reasons}")
+                self._link = self._search(doing, deadline)
+            return self._link
+        finally:
+            self._lock.release()
+
+    def _settle(self) -> None:
+        """Let go of a broken link, and of those retired long enough."""
+        now = time.monotonic()
+        if self._link is not None and self._link.broken:
+            self._retire(self._link)
+        if self._link is None:  # perhaps for what is wrong with the old files
+            self._looked_at_files = now
+            if self._is_outdated():
+                self._credentials = None
+        while self._retired and now - self._retired[0][0] > RETIRE_S:
+            self._retired.pop(0)[1].close()
+
+    def _renew(self, doing: str, deadline: Deadline) -> None:
+        """A link made with what the TLS files hold now; while they do not fit together yet the old one goes on."""
+        self._looked_at_files = time.monotonic()
+        if not self._is_outdated():
+            return
+        old, self._credentials = self._credentials, None
+        try:
+            found = self._search(doing, deadline.sooner(CONNECT_S))
+        except (DatastoreError, DeadlineExceeded):
+            self._credentials = old
+        else:
+            self._retire(self._link)
+            self._link = found
+
+    def _is_outdated(self) -> bool:
+        known = self._credentials
+        return known is not None and files_stamp(self._config, self._reach) != known.stamp
+
+    def _retire(self, link: Link | None) -> None:
+        if link is not None:
+            self._retired.append((time.monotonic(), link))
+        self._link = None
+
+    def fail(self, link: Link, why: str) -> None:
+        """A call or watch on this link failed: look for another member, and ask this one last for a while."""
+        link.broken = link.broken or why or "failed"
+        self._bad[link.endpoint] = time.monotonic()
+        link.end_watches()
+
+    def _candidates(self, deadline: Deadline) -> list[Endpoint]:
+        endpoints = list(self._written)
+        if self._config.discovery_srv:
+            from cni_calico.datastore.etcd.dns import discover_endpoints
+
+            try:
+                endpoints += discover_endpoints(self._config.discovery_srv, deadline.sooner(2 * CONNECT_S))
+            except DatastoreError:
+                if not endpoints:
+                    raise
+        now = time.monotonic()
+        return sorted(dict.fromkeys(endpoints), key=lambda e: now - self._bad.get(e, -MEMORY_S) < MEMORY_S)
+
+    def _search(self, doing: str, deadline: Deadline) -> Link:
+        if self._credentials is None:
+            self._credentials = read_credentials(self._config, self._reach)
+        began, waiting, reasons = time.monotonic(), deadline.sooner(ELECTION_S), self.name
+        while not deadline.expired():
+            search = Search()
+            found = self._ask_members(search, self._candidates(deadline), deadline)
+            reasons = search.reasons()  # before closing adds its own
+            for link in search.asked:
+                if link is not found:
+                    self._bad[link.endpoint] = time.monotonic()
+                    link.close()
+            if found is not None:
+                self._bad.pop(found.endpoint, None)
+                return found
+            if waiting.expired() or NO_LEADER not in search.answers.values():
+                break
+            threading.Event().wait(min(0.1, waiting.remaining_s()))
+        self._last_failure = (began, reasons)
+        raise DatastoreUnavailable(f"cannot {doing}: no etcd endpoint answers: {reasons}")
+
+    def _ask_members(self, search: Search, candidates: list[Endpoint], deadline: Deadline) -> Link | None:
+        assert self._credentials is not None
+        for endpoint in candidates:
+            left_s = min(CONNECT_S, deadline.remaining_s())
+            if left_s <= 0:
+                break
+            search.ask(Link(endpoint, self._credentials), left_s)
+            found = search.wait(min(STAGGER_S, left_s))
+            if found is not None:
+                return found
+        return search.wait(min(CONNECT_S, deadline.remaining_s()))
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            links = [link for _, link in self._retired] + ([self._link] if self._link else [])
+            self._link, self._retired = None, []
+        if os.getpid() == self._pid:
+            for link in links:
+                link.close()

@@ -1,0 +1,132 @@
+"""An election by an etcd lease: a key that goes when its lease is not renewed.
+
+Rule: the holder is who made the key; its create revision is compared in the same transaction as everything the holder
+writes, so etcd itself refuses what comes too late. The key lies in Calico's tree, where every role for Calico may
+write, and is no record: nobody reads it but other candidates.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from cni_calico import faults
+from cni_calico.datastore.election import Clock, FencedStore, Held, Terms
+from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.store import EtcdStore
+from cni_calico.datastore.interface import Datastore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import DatastoreError, DatastoreUnavailable, LeaseLost, OutcomeUnknown
+
+KEYS = "/calico/cni-calico/v1/"
+TAKE = faults.declare("etcd.take-lease")
+
+
+class EtcdElection:
+    """Raises DatastoreError, DeadlineExceeded."""
+
+    def __init__(
+        self, store: EtcdStore, name: str, holder: str, terms: Terms, *, clock: Clock = time.monotonic
+    ) -> None:
+        self._cluster = store.cluster
+        self._key = f"{KEYS}{name}".encode()
+        self._value = json.dumps({"holder": holder}).encode()
+        self._name, self._terms = name, terms
+        self._held = Held(clock)
+        self._lease = 0
+        self._created = 0
+
+    def remaining_s(self) -> float:
+        return self._held.remaining_s()
+
+    def fenced(self, store: Datastore) -> Datastore:
+        guarded = store.guarded(self._guard) if isinstance(store, EtcdStore) else store
+        return FencedStore(guarded, self)
+
+    def _guard(self) -> tuple[bytes, int]:
+        if not self._created:
+            raise LeaseLost(f"cannot write: lease {self._name} is not ours any more")
+        return self._key, self._created
+
+    def campaign(self, deadline: Deadline) -> bool:
+        asked_at, doing = self._held.clock(), f"read lease {self._name}"
+        found = self._cluster.read("Range", pb.RangeRequest(key=self._key), doing, deadline).kvs
+        if found and not found[0].lease:
+            self._remove(found[0], deadline)
+            found = ()
+        if found and found[0].lease != self._lease:
+            self._give_up(deadline)
+            return False
+        if not self._renew(deadline):
+            self._lose()
+            return False
+        created = found[0].create_revision if found else self._take(deadline)
+        if not created:
+            self._give_up(deadline)
+            return False
+        self._created = created
+        self._held.extend(asked_at, self._terms.lasts_s - self._terms.margin_s)
+        return True
+
+    def resign(self, deadline: Deadline) -> None:
+        """The key goes with its lease."""
+        self._give_up(deadline)
+
+    def _renew(self, deadline: Deadline) -> bool:
+        """Have a lease that lasts from now; False: the one we had is over."""
+        if self._lease:
+            request: Any = pb.LeaseKeepAliveRequest(ID=self._lease)
+            answer = self._cluster.read("LeaseKeepAlive", request, f"renew lease {self._name}", deadline)
+            return bool(answer.TTL > 0)
+        request = pb.LeaseGrantRequest(TTL=max(1, round(self._terms.lasts_s)))
+        self._lease = self._cluster.read("LeaseGrant", request, f"get a lease for {self._name}", deadline).ID
+        return True
+
+    def _take(self, deadline: Deadline) -> int:
+        """Make the key if there is none; its create revision, 0 when somebody else made it.
+
+        After a lost answer the next campaign finds the key with our lease, or none.
+        """
+        request = pb.TxnRequest()
+        request.compare.add(result=pb.Compare.EQUAL, target=pb.Compare.CREATE, key=self._key, create_revision=0)
+        put = pb.PutRequest(key=self._key, value=self._value, lease=self._lease)
+        request.success.append(pb.RequestOp(request_put=put))
+        answer = self._write(request, f"take lease {self._name}", deadline)
+        return int(answer.header.revision) if answer.succeeded else 0
+
+    def _remove(self, found: Any, deadline: Deadline) -> None:
+        """A key without a lease (of a mirror or a copy of the datastore) would be everybody's, or nobody's for ever."""
+        request = pb.TxnRequest()
+        request.compare.add(
+            result=pb.Compare.EQUAL, target=pb.Compare.MOD, key=self._key, mod_revision=found.mod_revision
+        )
+        request.success.append(pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=self._key)))
+        self._write(request, f"free lease {self._name}", deadline)
+
+    def _write(self, request: Any, doing: str, deadline: Deadline) -> Any:
+        try:
+            faults.before(TAKE)
+        except OSError as e:
+            raise DatastoreUnavailable(f"cannot {doing}: {e}") from e
+        answer = self._cluster.write("Txn", request, doing, deadline)
+        try:
+            faults.after(TAKE)
+        except OSError as e:
+            raise OutcomeUnknown(f"cannot {doing}: {e}") from e
+        return answer
+
+    def _lose(self) -> int:
+        self._held.give_up()
+        lease, self._lease, self._created = self._lease, 0, 0
+        return lease
+
+    def _give_up(self, deadline: Deadline) -> None:
+        lease = self._lose()
+        if not lease:
+            return
+        try:
+            request = pb.LeaseRevokeRequest(ID=lease)
+            self._cluster.read("LeaseRevoke", request, f"give up lease {self._name}", deadline)
+        except DatastoreError:
+            return  # it ends by itself, a little later

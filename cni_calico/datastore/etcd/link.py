@@ -1,0 +1,223 @@
+"""One connection to one etcd member, and the calls on it.
+
+Rule: gRPC's errors end here, as ``CallFailed``. A link counts as usable only after the member answered on it, so what
+fails before that was certainly not sent.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from cni_calico.datastore.etcd.errors import ELSEWHERE, LOST, meaning_of, short_reason
+from cni_calico.datastore.etcd.slim_grpc import load_grpc, pb
+from cni_calico.errors import DatastoreUnavailable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from cni_calico.datastore.etcd.config import Endpoint, EtcdConfig
+
+    Metadata = tuple[tuple[str, str], ...]
+    Reach = Callable[[str], str]
+
+# Where distributions keep the certificates that the system trusts (Go's list).
+_SYSTEM_CAS = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+_KEEPALIVE_MS = 10_000  # etcd drops clients that ask more often than every 5 s
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_retries", 0),  # a write is sent once; what to do when it is lost is decided above
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # a new link must not inherit another's back-off
+)
+# Asked for with every call: a member that lost the others says so at once instead of letting the call wait.
+REQUIRE_LEADER: Metadata = (("hasleader", "true"),)
+METHODS: dict[str, tuple[str, Any]] = {
+    "Range": ("/etcdserverpb.KV/Range", pb.RangeResponse),
+    "Txn": ("/etcdserverpb.KV/Txn", pb.TxnResponse),
+    "Compact": ("/etcdserverpb.KV/Compact", pb.CompactionResponse),
+    "LeaseGrant": ("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantResponse),
+    "LeaseRevoke": ("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeResponse),
+    # a stream to etcd; one request and one answer on it look the same on the wire
+    "LeaseKeepAlive": ("/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveResponse),
+    "Authenticate": ("/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse),
+    "Status": ("/etcdserverpb.Maintenance/Status", pb.StatusResponse),
+}
+_WATCH = "/etcdserverpb.Watch/Watch"
+
+
+class CallFailed(Exception):
+    """A call that brought no answer. ``meaning``: see etcd_errors; ``why`` for people."""
+
+    def __init__(self, meaning: str, why: str) -> None:
+        super().__init__(why)
+        self.meaning = meaning
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What the TLS files hold now; ``stamp`` changes when they do."""
+
+    ca: bytes | None = None
+    cert: bytes | None = None
+    key: bytes | None = None
+    stamp: tuple[tuple[int, int, int], ...] = ()
+
+
+def as_it_is(path: str) -> str:
+    """How this process reaches a path of its own root."""
+    return path
+
+
+def files_stamp(config: EtcdConfig, reach: Reach = as_it_is) -> tuple[tuple[int, int, int], ...]:
+    """(inode, modification time, size) of every TLS file; zeros for one that is missing now."""
+    stamps = []
+    for path in filter(None, config.files):
+        try:
+            status = os.stat(reach(path))
+            stamps.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        except OSError:
+            stamps.append((0, 0, 0))
+    return tuple(stamps)
+
+
+def read_credentials(config: EtcdConfig, reach: Reach = as_it_is) -> Credentials:
+    """Raises DatastoreUnavailable naming the file that cannot be read (never its content)."""
+    stamp = files_stamp(config, reach)  # before reading: what changes meanwhile is read again
+    contents = []
+    for path in config.files:
+        try:
+            contents.append(_content(reach(path)) if path else None)
+        except OSError as e:
+            raise DatastoreUnavailable(f"cannot read the TLS file {path} of etcd: {e.strerror}") from e
+    ca, cert, key = contents
+    return Credentials(ca or _system_cas(reach), cert, key, stamp)
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def _system_cas(reach: Reach) -> bytes | None:
+    for path in _SYSTEM_CAS:
+        try:
+            return _content(reach(path))
+        except OSError:
+            continue
+    return None  # gRPC's own
+
+
+def _target(endpoint: Endpoint) -> str:
+    if ":" in endpoint.host:
+        return f"ipv6:{endpoint.authority}"
+    numeric = endpoint.host.replace(".", "").isdigit()
+    return f"{'ipv4:' if numeric else 'dns:///'}{endpoint.authority}"
+
+
+class Link:
+    """A channel to ``endpoint``. Safe with threads; not over a fork."""
+
+    def __init__(self, endpoint: Endpoint, credentials: Credentials) -> None:
+        grpc = load_grpc()
+        self.endpoint = endpoint
+        self.broken = ""  # why it is not to be used any more
+        options = [*_OPTIONS, ("grpc.default_authority", endpoint.authority)]
+        if endpoint.tls:
+            tls = grpc.ssl_channel_credentials(credentials.ca, credentials.key, credentials.cert)
+            self._channel = grpc.secure_channel(_target(endpoint), tls, options)
+        else:
+            self._channel = grpc.insecure_channel(_target(endpoint), options)
+        self._error = grpc.RpcError
+        self._calls: dict[str, Any] = {}
+        self._streams: set[Any] = set()
+
+    def _method(self, name: str) -> Any:
+        method = self._calls.get(name)
+        if method is None:
+            path, answer = METHODS[name]
+            method = self._channel.unary_unary(
+                path, request_serializer=_serialize, response_deserializer=answer.FromString
+            )
+            self._calls[name] = method
+        return method
+
+    def call(self, name: str, request: Any, timeout_s: float, metadata: Metadata = ()) -> Any:
+        """Raises CallFailed."""
+        try:
+            return self._method(name)(request, timeout=timeout_s, metadata=metadata)
+        except self._error as e:
+            raise _failed(e) from e
+        except ValueError as e:  # the channel was closed
+            raise CallFailed(ELSEWHERE, str(e)) from e
+
+    def probe(self, timeout_s: float, done: Callable[[Link, str], None]) -> None:
+        """Connect and ask for the member's status; ``done(self, "" or why not)`` is called once, from any thread."""
+        future = self._method("Status").future(pb.StatusRequest(), timeout=timeout_s)
+        future.add_done_callback(lambda answer: done(self, _unusable(answer)))
+
+    def watch(self, requests: Iterator[Any], metadata: Metadata) -> Any:
+        """The stream of WatchResponses, a gRPC call: iterable, ``cancel()``."""
+        method = self._channel.stream_stream(
+            _WATCH, request_serializer=_serialize, response_deserializer=pb.WatchResponse.FromString
+        )
+        stream = method(requests, metadata=metadata)
+        self._streams.add(stream)
+        stream.add_done_callback(self._streams.discard)
+        return stream
+
+    def end_watches(self) -> None:
+        """Wake those who watch on this link: it is silent, and they would believe that nothing happens."""
+        for stream in list(self._streams):
+            stream.cancel()
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def _serialize(message: Any) -> bytes:
+    serialized: bytes = message.SerializeToString()
+    return serialized
+
+
+def _unusable(answer: Any) -> str:
+    """Why a member that was asked for its status cannot serve us; "" when it can."""
+    if answer.cancelled():
+        return "given up"
+    error = answer.exception()
+    if error is None:
+        status = answer.result()
+        if status.is_learner:
+            return "it is a learner"
+        return "" if status.leader else NO_LEADER
+    failed = _failed(error)
+    # An answer that only says "you may not" or "log in" proves that the member is there.
+    return failed.why if failed.meaning in (LOST, ELSEWHERE) else ""
+
+
+NO_LEADER = "it has no leader"
+
+
+def _failed(error: Any) -> CallFailed:
+    status, text = error.code().name, error.details() or ""
+    return CallFailed(meaning_of(status, text), short_reason(status, text))
+
+
+def stream_failure(error: Exception) -> CallFailed:
+    """What ended a watch stream."""
+    return _failed(error) if hasattr(error, "code") else CallFailed(LOST, str(error))

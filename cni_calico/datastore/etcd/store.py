@@ -1,0 +1,268 @@
+"""The etcd v3 datastore: what upstream stores under /calico/, read linearizably and written in transactions.
+
+Rule: a commit is one transaction that compares modification revisions; when it fails, its other branch brings what is
+stored instead. "put" over whatever is there costs a read, because a corrupt record must not be overwritten unseen.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+from cni_calico import faults
+from cni_calico.datastore.encoding import (
+    WRITING,
+    corrupt_record,
+    decode_document,
+    plan_commit,
+    prefix_end,
+    record_path,
+)
+from cni_calico.datastore.etcd.cluster import Cluster
+from cni_calico.datastore.etcd.config import EtcdConfig
+from cni_calico.datastore.etcd.link import as_it_is
+from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.interface import CommitConflict, Committed, Failed, Listing, Versioned
+from cni_calico.errors import Compacted, CorruptRecord, DatastoreUnavailable, LeaseLost, OutcomeUnknown
+from cni_calico.model.keys import covers, etcd_prefix, parse_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+    from cni_calico.datastore.etcd.watch import EtcdWatch
+    from cni_calico.datastore.interface import Revision, RoundTrips, Write
+    from cni_calico.deadline import Deadline
+    from cni_calico.model.keys import Key, ListKey
+
+    KeyValues = list[Any]
+    Indexes = list[int]
+    Guard = Callable[[], tuple[bytes, int]]
+
+READ = faults.declare("etcd.read")
+COMMIT = faults.declare("etcd.commit")
+
+PAGE = 500  # records of a list in one answer
+PAGE_S = 10.0  # for one page
+MANY = 100  # reads in one transaction; etcd allows 128
+RELISTS = 3  # when a list was overtaken by compaction
+
+
+def _ignore(key: Key, why: str) -> None:
+    pass
+
+
+def _named(paths: Sequence[str]) -> str:
+    return paths[0] + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
+
+
+def _versioned(key: Key, kv: Any) -> Versioned:
+    """Raises CorruptRecord."""
+    try:
+        return Versioned(key, decode_document(kv.value), kv.mod_revision)
+    except ValueError as e:
+        raise corrupt_record(key, e) from e
+
+
+def _range(path: str) -> Any:
+    return pb.RequestOp(request_range=pb.RangeRequest(key=path.encode()))
+
+
+class EtcdStore:
+    """A Datastore (see client.py) on an etcd cluster. Connects at the first use. Revisions are integers.
+
+    Safe with threads; not to be used in a forked child, where it raises DatastoreUnavailable. ``corrupt(key, why)`` is
+    told of records left out of lists.
+    """
+
+    max_commit = 60
+
+    def __init__(
+        self,
+        config: EtcdConfig,
+        *,
+        corrupt: Callable[[Key, str], None] = _ignore,
+        reach: Callable[[str], str] = as_it_is,
+    ) -> None:
+        self._cluster = Cluster(config, reach)
+        self.identity = f"etcdv3:{self._cluster.name}"
+        self.corrupt = corrupt
+        self._guard: Guard | None = None
+
+    def guarded(self, guard: Guard) -> EtcdStore:
+        """The same store on the same connections, whose commits fail with LeaseLost unless the key that ``guard()``
+        names was created at the revision it names. Closing is left to the original.
+        """
+        other = EtcdStore.__new__(EtcdStore)
+        other._cluster, other.identity, other.corrupt = self._cluster, self.identity, self.corrupt
+        other._guard = guard
+        return other
+
+    @property
+    def cluster(self) -> Cluster:
+        """What makes the calls, for those that are no records' (leases)."""
+        return self._cluster
+
+    @property
+    def round_trips(self) -> RoundTrips:
+        return self._cluster.round_trips
+
+    def get(self, key: Key, deadline: Deadline) -> Versioned | None:
+        path = record_path(key)
+        doing = f"read {path}"
+        deadline.require(doing)
+        with _reading(doing):
+            answer = self._cluster.read("Range", pb.RangeRequest(key=path.encode()), doing, deadline)
+        return _versioned(key, answer.kvs[0]) if answer.kvs else None
+
+    def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
+        found: list[Versioned | None] = []
+        for start in range(0, len(keys), MANY):
+            part = keys[start : start + MANY]
+            paths = [record_path(key) for key in part]
+            doing = f"read {_named(paths)}"
+            deadline.require(doing)
+            with _reading(doing):
+                request = pb.TxnRequest(success=[_range(path) for path in paths])
+                answer = self._cluster.read("Txn", request, doing, deadline)
+            kvs = [response.response_range.kvs for response in answer.responses]
+            found += [_versioned(key, kv[0]) if kv else None for key, kv in zip(part, kvs, strict=True)]
+        return found
+
+    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+        doing = f"list {etcd_prefix(listing)}"
+        deadline.require(doing)
+        if revision is not None and not isinstance(revision, int):
+            raise Compacted(f"cannot {doing}: {revision!r} is no revision of etcd")
+        for attempt in range(RELISTS):
+            try:
+                with _reading(doing):
+                    kvs, at = self._pages(listing, doing, deadline, revision or 0)
+                return self._listing(listing, kvs, at)
+            except Compacted:
+                if revision is not None or attempt == RELISTS - 1:
+                    raise
+        raise AssertionError("not reached")
+
+    def _pages(self, listing: ListKey, doing: str, deadline: Deadline, revision: int) -> tuple[KeyValues, int]:
+        """(key-values, revision): all pages as of one revision, the newest when it is 0."""
+        prefix = etcd_prefix(listing)
+        kvs: KeyValues = []
+        request = pb.RangeRequest(
+            key=prefix.encode(), range_end=prefix_end(prefix).encode(), limit=PAGE, revision=revision
+        )
+        while True:
+            answer = self._cluster.read("Range", request, doing, deadline, attempt_s=PAGE_S)
+            kvs += answer.kvs
+            revision = revision or answer.header.revision
+            if not answer.more:
+                return kvs, revision
+            request = pb.RangeRequest(
+                key=answer.kvs[-1].key + b"\0", range_end=request.range_end, limit=PAGE, revision=revision
+            )
+
+    def _listing(self, listing: ListKey, kvs: KeyValues, at: int) -> Listing:
+        items, unreadable = [], []
+        for kv in kvs:
+            key = parse_path(kv.key.decode(errors="replace"))
+            if key is not None and covers(listing, key):
+                try:
+                    items.append(_versioned(key, kv))
+                except CorruptRecord as e:
+                    unreadable.append((key, str(e)))
+                    self.corrupt(key, str(e))
+        return Listing(items, at, unreadable)
+
+    def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
+        paths, texts = plan_commit(writes, self.max_commit)
+        doing = f"write {_named(paths)}"
+        deadline.require(doing)
+        puts = [i for i, write in enumerate(writes) if write.op == "put"]
+        bases = {i: (v.revision if v else 0) for i, v in zip(puts, self._bases(writes, puts, deadline), strict=True)}
+        while True:
+            expected = [_expected_revision(write, bases.get(i)) for i, write in enumerate(writes)]
+            request = _transaction(writes, paths, texts, expected)
+            if self._guard is not None:
+                key, created = self._guard()
+                request.compare.add(result=pb.Compare.EQUAL, target=pb.Compare.CREATE, key=key, create_revision=created)
+            answer = self._transact(request, doing, deadline)
+            if answer.succeeded:
+                at = answer.header.revision
+                return Committed(at, [Versioned(w.key, w.value, at) for w in writes if w.value is not None])
+            failed = _failed_members(writes, expected, answer)
+            conflicts = [f for f in failed if f.index not in bases]
+            if conflicts:
+                raise CommitConflict(conflicts)
+            if not failed:
+                raise LeaseLost(f"cannot {doing}: the lease that allows it is not ours any more")
+            bases.update({f.index: f.current.revision if f.current else 0 for f in failed})
+            deadline.require(doing)
+
+    def _bases(self, writes: Sequence[Write], puts: Indexes, deadline: Deadline) -> Sequence[Versioned | None]:
+        return self.get_many([writes[i].key for i in puts], deadline) if puts else ()
+
+    def _transact(self, request: Any, doing: str, deadline: Deadline) -> Any:
+        try:
+            faults.before(COMMIT)
+        except OSError as e:
+            raise DatastoreUnavailable(f"cannot {doing}: {e}") from e
+        answer = self._cluster.write("Txn", request, doing, deadline)
+        try:
+            faults.after(COMMIT)
+        except OSError as e:
+            raise OutcomeUnknown(f"cannot {doing}: {e}") from e
+        return answer
+
+    def watch(self, listing: ListKey, revision: Revision) -> EtcdWatch:
+        from cni_calico.datastore.etcd.watch import EtcdWatch
+
+        return EtcdWatch(self._cluster, listing, int(revision), self.corrupt)
+
+    def close(self) -> None:
+        self._cluster.close()
+
+
+@contextmanager
+def _reading(doing: str) -> Iterator[None]:
+    try:
+        faults.before(READ)
+        yield
+        faults.after(READ)
+    except OSError as e:
+        raise DatastoreUnavailable(f"cannot {doing}: {e}") from e
+
+
+def _expected_revision(write: Write, base: Revision | None) -> int | None:
+    """The modification revision that a member compares with (0: absent); None: it does not compare."""
+    if write.op == "remove":
+        return None
+    if base is not None:
+        return int(base)
+    return write.revision if isinstance(write.revision, int) else (0 if write.revision is None else -1)
+
+
+def _transaction(
+    writes: Sequence[Write], paths: Sequence[str], texts: Sequence[str | None], expected: Sequence[int | None]
+) -> Any:
+    request = pb.TxnRequest()
+    for write, path, text, revision in zip(writes, paths, texts, expected, strict=True):
+        key = path.encode()
+        if revision is not None:
+            request.compare.add(result=pb.Compare.EQUAL, target=pb.Compare.MOD, key=key, mod_revision=revision)
+            request.failure.append(_range(path))
+        if write.op in WRITING and text is not None:
+            request.success.append(pb.RequestOp(request_put=pb.PutRequest(key=key, value=text.encode())))
+        elif write.op in ("delete", "remove"):
+            request.success.append(pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key)))
+    return request
+
+
+def _failed_members(writes: Sequence[Write], expected: Sequence[int | None], answer: Any) -> list[Failed]:
+    """The members whose comparison does not hold for what the failure branch read. Raises CorruptRecord."""
+    compared = [i for i, revision in enumerate(expected) if revision is not None]
+    failed = []
+    for i, response in zip(compared, answer.responses, strict=True):
+        kvs = response.response_range.kvs
+        if (kvs[0].mod_revision if kvs else 0) != expected[i]:
+            failed.append(Failed(i, writes[i].key, _versioned(writes[i].key, kvs[0]) if kvs else None))
+    return failed

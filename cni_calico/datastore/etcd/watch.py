@@ -1,0 +1,215 @@
+"""Watches on etcd: one stream and one thread each, resumed on another member without losing or repeating an event.
+
+Rule: ``revision`` moves only behind what was handed on (or what the member's progress report covers), and a stream is
+always opened right after it. One failure after another without an opened stream in between ends the watch with
+DatastoreUnavailable: who watches has to know that it is blind.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+
+from cni_calico.datastore.encoding import decode_document, prefix_end
+from cni_calico.datastore.etcd.errors import COMPACTED, DENIED, ELSEWHERE, LOGIN, LOST, error_for
+from cni_calico.datastore.etcd.link import CallFailed, stream_failure
+from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.interface import Event
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, Compacted, DatastoreUnavailable
+from cni_calico.model.keys import covers, etcd_prefix, parse_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import TracebackType
+    from typing import Any
+
+    from cni_calico.datastore.etcd.cluster import Cluster
+    from cni_calico.datastore.etcd.link import Link
+    from cni_calico.datastore.interface import Document
+    from cni_calico.model.keys import Key, ListKey
+
+OPEN_S = 5.0
+LOGIN_S = 2.0
+FAILURES = 2  # in a row, without an opened stream
+LOGINS = 3  # refused in a row, as for calls
+BACKLOG = 1000  # commits not taken yet; then the member has to wait
+
+
+class EtcdWatch:
+    """A Watch (see client.py) on an etcd cluster."""
+
+    def __init__(self, cluster: Cluster, listing: ListKey, revision: int, corrupt: Callable[[Key, str], None]) -> None:
+        self._cluster = cluster
+        self._listing = listing
+        self._revision = revision
+        self._corrupt = corrupt
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._batches: deque[list[Event]] = deque()
+        self._error: CalicoError | None = None
+        self._cancelled = False
+        self._opened = False
+        self._stream: Any = None
+        threading.Thread(target=self._run, name="etcd-watch", daemon=True).start()
+
+    # -- the reader's side ----------------------------------------------------------------------------------------
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def cancel(self) -> None:
+        with self._changed:
+            self._cancelled = True
+            self._changed.notify_all()
+            stream = self._stream
+        if stream is not None and os.getpid() == self._pid:
+            stream.cancel()
+
+    def next(self, timeout_s: float) -> Sequence[Event]:
+        """The changes of the next commit that touched the listing. Raises Compacted, DatastoreError."""
+        if os.getpid() != self._pid:
+            raise DatastoreUnavailable("cannot watch etcd: the watch belongs to the parent process")
+        with self._changed:
+            self._changed.wait_for(lambda: self._cancelled or self._batches or self._error is not None, timeout_s)
+            if self._cancelled:
+                return ()
+            if self._batches:
+                self._changed.notify_all()  # there is room again
+                return self._batches.popleft()
+            if self._error is not None:
+                raise self._error
+            return ()
+
+    def __enter__(self) -> EtcdWatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    # -- the thread's side ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failures = logins = 0
+        doing = f"watch {etcd_prefix(self._listing)}"
+        while not self._cancelled:
+            try:
+                link = self._cluster.link(doing, Deadline.after(OPEN_S))
+                self._opened = False
+                failed = self._follow(link)
+                if self._cancelled:
+                    return  # our own doing: the link is as good as before
+                if self._opened:
+                    failures = logins = 0
+                failures += failed.meaning in (LOST, ELSEWHERE) and not self._opened
+                logins += failed.meaning == LOGIN
+                if failed.meaning in (LOST, ELSEWHERE):
+                    self._cluster.fail(link, failed.why)
+                elif failed.meaning == LOGIN:
+                    self._cluster.forget_login()
+                if failed.meaning not in (LOST, ELSEWHERE, LOGIN) or failures >= FAILURES or logins >= LOGINS:
+                    raise error_for(failed.meaning, doing, f"{link.endpoint}: {failed.why}")
+            except CalicoError as e:
+                with self._changed:
+                    self._error = e
+                    self._changed.notify_all()
+                return
+
+    def _follow(self, link: Link) -> CallFailed:
+        """Read one stream to its end; returns what ended it. Raises Compacted."""
+        ended = threading.Event()
+        try:
+            stream = link.watch(self._requests(ended), self._cluster.metadata(link, LOGIN_S))
+            with self._changed:
+                self._stream = stream
+                if self._cancelled:
+                    stream.cancel()
+            self._cluster.round_trips.count("Watch")
+            for response in stream:
+                self._take(response)
+            return CallFailed(LOST, "the stream ended")
+        except CallFailed as e:
+            return e
+        except CalicoError:
+            raise
+        except Exception as e:
+            return stream_failure(e)
+        finally:
+            ended.set()
+            if self._stream is not None:
+                self._stream.cancel()
+
+    def _requests(self, ended: threading.Event) -> Iterator[Any]:
+        prefix = etcd_prefix(self._listing)
+        create = pb.WatchCreateRequest(
+            key=prefix.encode(),
+            range_end=prefix_end(prefix).encode(),
+            start_revision=self._revision + 1,
+            progress_notify=True,
+        )
+        yield pb.WatchRequest(create_request=create)
+        ended.wait()  # ending the requests would end the stream
+
+    def _take(self, response: Any) -> None:
+        """Raises CallFailed, Compacted."""
+        if response.compact_revision:
+            raise Compacted(
+                f"cannot watch {etcd_prefix(self._listing)}: changes since revision {self._revision} are not kept"
+            )
+        if response.canceled:
+            raise CallFailed(_meaning_of_cancel(response.cancel_reason), response.cancel_reason or "cancelled")
+        if response.created:
+            self._opened = True
+            if response.header.revision < self._revision:
+                raise Compacted(
+                    f"cannot watch {etcd_prefix(self._listing)}: revision {self._revision} is not there yet"
+                )
+            return
+        self._hand_on(_batches(response.events, self._event))
+        if not response.events:
+            self._revision = max(self._revision, response.header.revision)
+
+    def _hand_on(self, batches: list[tuple[int, list[Event]]]) -> None:
+        with self._changed:
+            for revision, events in batches:
+                self._changed.wait_for(lambda: self._cancelled or len(self._batches) < BACKLOG)
+                if events:
+                    self._batches.append(events)
+                    self._changed.notify_all()
+                self._revision = revision
+
+    def _event(self, raw: Any) -> Event | None:
+        key = parse_path(raw.kv.key.decode(errors="replace"))
+        if key is None or not covers(self._listing, key):
+            return None
+        value: Document | None = None
+        if raw.type == pb.Event.PUT:
+            try:
+                value = decode_document(raw.kv.value)
+            except ValueError as e:
+                self._corrupt(key, str(e))  # as in a list: a record that cannot be read is not there
+        return Event(key, value, raw.kv.mod_revision)
+
+
+def _batches(events: Any, read: Callable[[Any], Event | None]) -> list[tuple[int, list[Event]]]:
+    batches: list[tuple[int, list[Event]]] = []
+    for raw in events:
+        if not batches or batches[-1][0] != raw.kv.mod_revision:
+            batches.append((raw.kv.mod_revision, []))
+        event = read(raw)
+        if event is not None:
+            batches[-1][1].append(event)
+    return batches
+
+
+def _meaning_of_cancel(reason: str) -> str:
+    if "permission denied" in reason:
+        return DENIED
+    if "auth token" in reason or "auth store is old" in reason or "user name is empty" in reason:
+        return LOGIN
+    return COMPACTED if "compacted" in reason else LOST

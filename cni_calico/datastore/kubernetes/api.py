@@ -1,0 +1,399 @@
+"""The door to a Kubernetes API server: requests as somebody, repeated when that is safe, refused in our words.
+
+Rule: an answer of the server's is either returned or raised as one of cni_calico.errors, with the server's own sentence
+(which names user, verb and resource). A write is repeated only when the server cannot have applied it, or said itself
+when to come back; ``Reply.repeated`` then tells that an earlier attempt may have been applied after all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from dataclasses import dataclass
+
+from cni_calico import __version__, faults
+from cni_calico.datastore.interface import RoundTrips
+from cni_calico.datastore.kubernetes.http import Answer, Connection, Lost, Pool, render_head
+from cni_calico.datastore.kubernetes.login import Login, is_outdated, read_file, read_login, server_of
+from cni_calico.deadline import Deadline
+from cni_calico.errors import (
+    CalicoError,
+    Compacted,
+    DatastoreDenied,
+    DatastoreError,
+    DatastoreUnavailable,
+    DatastoreUnsupported,
+    DeadlineExceeded,
+    OutcomeUnknown,
+    RecordRefused,
+)
+from cni_calico.model.settings import KubernetesAccess
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from cni_calico.datastore.kubernetes.login import Read
+
+READ = faults.declare("kubernetes.read")
+CREATE = faults.declare("kubernetes.create")
+UPDATE = faults.declare("kubernetes.update")
+PATCH = faults.declare("kubernetes.patch")
+DELETE = faults.declare("kubernetes.delete")
+WATCH = faults.declare("kubernetes.watch")
+
+POINTS = {"GET": READ, "POST": CREATE, "PUT": UPDATE, "PATCH": PATCH, "DELETE": DELETE}
+USER_AGENT = f"cni-calico/{__version__}"
+ATTEMPTS = 5
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+
+
+_INHERITED: list[object] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer below 400, or one of the statuses that the caller expects. ``document`` is {} for an empty body."""
+
+    status: int
+    document: Mapping[str, Any]
+    repeated: bool = False
+
+    @property
+    def reason(self) -> str:
+        return str(self.document.get("reason") or "")
+
+    @property
+    def message(self) -> str:
+        return str(self.document.get("message") or f"status {self.status}")
+
+
+class _Session:
+    """One reading of the credentials, and connections made with it."""
+
+    def __init__(self, login: Login) -> None:
+        self.login = login
+        self.pool = Pool(server_of(login))
+        self.headers = {"User-Agent": USER_AGENT, "Accept": "application/json"}
+        if login.authorization:
+            self.headers["Authorization"] = login.authorization
+
+
+class Throttle:
+    """At most ``qps`` requests a second after ``burst`` at once; 0: no limit."""
+
+    def __init__(self, qps: float, burst: int) -> None:
+        self._qps = qps
+        self._burst = max(burst, 1)
+        self._tokens = float(self._burst)
+        self._at = time.monotonic()
+        self._lock = threading.Lock()
+
+    def wait(self, deadline: Deadline, doing: str) -> None:
+        if self._qps <= 0:
+            return
+        with self._lock:
+            now = time.monotonic()
+            self._tokens = min(self._burst, self._tokens + (now - self._at) * self._qps)
+            self._at = now
+            self._tokens -= 1
+            pause_s = max(0.0, -self._tokens / self._qps)
+        _pause(pause_s, deadline, doing)
+
+
+class KubernetesAPI:
+    """An API server as reached through ``access``. Thread-safe. ``read`` opens credential files."""
+
+    def __init__(self, access: KubernetesAccess, *, read: Read = read_file) -> None:
+        self.access = access
+        self.round_trips = RoundTrips()
+        self.read = read
+        self._throttle = Throttle(access.qps, access.burst)
+        self._lock = threading.Lock()
+        self._session: _Session | None = None
+        self._pid = os.getpid()
+
+    @property
+    def identity(self) -> str:
+        """The server's address, for logs."""
+        server = self.session().pool.server
+        return f"{server.authority}{server.base}"
+
+    # -- whole answers ------------------------------------------------------------------------------------------------
+
+    def get(self, path: str, deadline: Deadline, doing: str) -> Mapping[str, Any] | None:
+        """An object; None when it does not exist. Raises DatastoreError, DeadlineExceeded."""
+        reply = self.request("GET", path, deadline, doing, expect=(404,))
+        if reply.status == 404:
+            require_known_type(reply, path, doing)
+            return None
+        return reply.document
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        deadline: Deadline,
+        doing: str,
+        *,
+        body: Any = None,
+        content_type: str = "application/json",
+        expect: tuple[int, ...] = (),
+    ) -> Reply:
+        """One request; ``expect`` are the error statuses to return. Raises DatastoreError, DeadlineExceeded."""
+        data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+        attempt = _Attempt(self, method, path, data, content_type, deadline, doing)
+        while True:
+            answer = attempt.run()
+            if answer is None:
+                continue
+            if answer.status < 400 or answer.status in expect:
+                return Reply(answer.status, _decode(answer, doing), attempt.maybe_applied)
+            attempt.settle(answer)
+
+    # -- streams ------------------------------------------------------------------------------------------------------
+
+    def stream(self, path: str, deadline: Deadline, doing: str) -> Connection:
+        """A connection whose chunked answer is a stream of events. Raises DatastoreError, DeadlineExceeded."""
+        attempt = _Attempt(self, "GET", path, b"", "", deadline, doing)
+        while True:
+            connection = attempt.open()
+            if isinstance(connection, Connection):
+                return connection
+            attempt.settle(connection)
+
+    # -- sessions -----------------------------------------------------------------------------------------------------
+
+    def session(self) -> _Session:
+        with self._lock:
+            if self._pid != os.getpid():  # a fork's connections are its parent's: forgotten, not closed
+                _INHERITED.append(self._session)
+                self._pid, self._session = os.getpid(), None
+            if self._session is None:
+                self._session = _Session(read_login(self.access, read=self.read))
+            return self._session
+
+    def renew(self, used: _Session) -> None:
+        """Read the credentials again, unless another thread has done so since ``used`` was taken."""
+        with self._lock:
+            if self._session is used:
+                self._session = None
+                used.pool.close()
+
+    def throttle(self, deadline: Deadline, doing: str) -> None:
+        self._throttle.wait(deadline, doing)
+
+    def close(self) -> None:
+        with self._lock:
+            session, self._session = self._session, None
+        if session is not None:
+            session.pool.close()
+
+
+class _Attempt:
+    """One request and its repetitions."""
+
+    def __init__(
+        self,
+        api: KubernetesAPI,
+        method: str,
+        path: str,
+        data: bytes,
+        content_type: str,
+        deadline: Deadline,
+        doing: str,
+    ) -> None:
+        self.api = api
+        self.method = method
+        self.path = path
+        self.data = data
+        self.content_type = content_type
+        self.deadline = deadline
+        self.doing = doing
+        self.writing = method != "GET"
+        self.maybe_applied = False
+        self._count = 0
+        self._renewed = False
+        self._lost = False
+        self._session: _Session | None = None
+
+    def run(self) -> Answer | None:
+        """The answer; None to run again. Raises DatastoreError, DeadlineExceeded."""
+        session = self._begin(write=self.writing)
+        headers = dict(session.headers)
+        if self.data:
+            headers["Content-Type"] = self.content_type
+        point = POINTS[self.method]
+        try:
+            faults.before(point)
+            answer = session.pool.request(self.method, self.path, headers, self.data, self.deadline)
+            faults.after(point)
+            return answer
+        except OSError as e:
+            self._fail(e)
+            return None
+
+    def open(self) -> Connection | Answer:
+        """A stream's connection, or the answer that is none."""
+        session = self._begin(write=False)
+        server = session.pool.server
+        connection: Connection | None = None
+        try:
+            faults.before(WATCH)
+            connection = Connection(server, self.deadline)
+            connection.send(render_head(server, "GET", self.path, session.headers, 0), b"", self.deadline)
+            status, headers = connection.read_head(self.deadline)
+            if status == 200 and "chunked" in headers.get("transfer-encoding", ""):
+                faults.after(WATCH)
+                return connection
+            answer = Answer(status, headers, connection.read_body(status, headers, self.deadline))
+        except OSError as e:
+            if connection is not None:
+                connection.close()
+            raise self._unavailable(e) from e
+        connection.close()
+        return answer
+
+    def _begin(self, *, write: bool) -> _Session:
+        self.deadline.require(self.doing)
+        self.api.throttle(self.deadline, self.doing)
+        self._session = self.api.session()
+        self.api.round_trips.count(self.method.lower(), write=write)
+        return self._session
+
+    def _fail(self, error: OSError) -> None:
+        """Raises, or returns when the request may be made once more."""
+        self.api.round_trips.errors += 1
+        lost = isinstance(error, Lost) or (isinstance(error, faults.Injected) and error.when == "after")
+        if lost and self.writing:
+            raise OutcomeUnknown(
+                f"cannot {self.doing}: {error}; it may have been done", details=DatastoreUnavailable.hint
+            ) from error
+        first, self._lost = not self._lost, self._lost or lost
+        if (lost and first and not self.deadline.expired()) or self._has_renewed(error):
+            return
+        raise self._unavailable(error) from error
+
+    def _has_renewed(self, error: OSError) -> bool:
+        """Whether TLS failed, before anything was sent, of files that have been replaced since they were read."""
+        from ssl import SSLError  # loaded by then
+
+        session, api = self._session, self.api
+        if self._renewed or session is None or not isinstance(error.__cause__, SSLError):
+            return False
+        if not is_outdated(session.login, api.access, api.read):
+            return False
+        self._renewed = True
+        self.api.renew(session)
+        return True
+
+    def _unavailable(self, error: OSError) -> CalicoError:
+        text = f"cannot {self.doing}: {error}"
+        if self.deadline.expired():
+            return DeadlineExceeded(text, details=DatastoreUnavailable.hint)
+        return DatastoreUnavailable(text)
+
+    def settle(self, answer: Answer) -> None:
+        """Raises what an answer means, or returns when the request is to be made once more."""
+        self.api.round_trips.errors += 1
+        if answer.status == 401 and not self._renewed:
+            self._renewed = True
+            assert self._session is not None
+            self.api.renew(self._session)
+            return
+        if answer.status == 429 or answer.status >= 500:
+            self._settle_overload(answer)
+            return
+        raise refusal(answer, self.doing)
+
+    def _settle_overload(self, answer: Answer) -> None:
+        told = answer.headers.get("retry-after", "")
+        self._count += 1
+        if self.writing and answer.status != 429:
+            self.maybe_applied = True
+            if not told:
+                raise OutcomeUnknown(f"cannot {self.doing}: {_message(answer)}; it may have been done")
+        if self._count >= ATTEMPTS:
+            raise self._overloaded(answer)
+        pause_s = float(told) if told.isascii() and told.isdecimal() else backoff_s(self._count)
+        if pause_s >= self.deadline.remaining_s():
+            raise self._overloaded(answer)
+        time.sleep(pause_s)
+
+    def _overloaded(self, answer: Answer) -> CalicoError:
+        kind = OutcomeUnknown if self.maybe_applied else DatastoreUnavailable
+        state = "overloaded" if answer.status == 429 else "failing"
+        details = f"the Kubernetes API server is {state}: it answers with status {answer.status}"
+        return kind(f"cannot {self.doing}: {_message(answer)}", details=details)
+
+
+# -- what answers mean ------------------------------------------------------------------------------------------------
+
+
+def refusal(answer: Answer, doing: str) -> DatastoreError:
+    """The error for an answer of 400 to 499."""
+    text = f"cannot {doing}: {_message(answer)}"
+    if answer.status == 401:
+        return DatastoreDenied(text, details="the token or certificate is not, or no longer, valid at this API server")
+    if answer.status == 403:
+        return DatastoreDenied(text, details="grant it: the roles in the manifests allow all that is needed")
+    if answer.status == 410:
+        return Compacted(text)
+    if answer.status == 404:
+        return DatastoreUnsupported(text)
+    if answer.status in (400, 413, 415, 422):
+        return RecordRefused(text)
+    return DatastoreError(text)
+
+
+def require_known_type(reply: Reply, path: str, doing: str) -> None:
+    """Raises DatastoreUnsupported when a 404 is not about the object but about its type."""
+    if reply.reason != "NotFound" or not (reply.document.get("details") or {}).get("name"):
+        raise missing_type(path, doing)
+
+
+def missing_type(path: str, doing: str) -> DatastoreUnsupported:
+    return DatastoreUnsupported(
+        f"cannot {doing}: the API server does not know {path.partition('?')[0]}",
+        details="are Calico's custom resource definitions installed? The manifests have them (crds.yaml)",
+    )
+
+
+def _message(answer: Answer) -> str:
+    try:
+        document = json.loads(answer.body)
+        text = document["message"] if document.get("message") else f"status {answer.status}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        text = answer.body[:200].decode("utf-8", "replace").strip() or "no explanation"
+        text = f"status {answer.status}: {text}"
+    return text if len(text) <= 1000 else text[:997] + "..."
+
+
+def _decode(answer: Answer, doing: str) -> Mapping[str, Any]:
+    try:
+        document = json.loads(answer.body) if answer.body else {}
+    except (ValueError, RecursionError):
+        document = None
+    if isinstance(document, dict):
+        return document
+    if answer.status >= 400:
+        return {"message": _message(answer)}
+    raise DatastoreUnavailable(f"cannot {doing}: the answer is not a JSON object")
+
+
+def backoff_s(attempt: int, *, random: Callable[[int], bytes] = os.urandom) -> float:
+    """Doubling from 0.1 s to 5 s, less up to half of it at random, so that many clients do not come back at once."""
+    full = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempt, 16))
+    return full * (1 - random(1)[0] / 512)
+
+
+def _pause(pause_s: float, deadline: Deadline, doing: str) -> None:
+    if pause_s <= 0:
+        return
+    if pause_s >= deadline.remaining_s():
+        raise DeadlineExceeded(f"cannot {doing}: the client-side limit (qps) leaves no time for it")
+    time.sleep(pause_s)

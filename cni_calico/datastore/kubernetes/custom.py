@@ -1,0 +1,176 @@
+"""Records that are custom resources of ``crd.projectcalico.org``: one object each, compare-and-swap by resourceVersion.
+
+Rule: a block, affinity or handle is first marked ``deleted`` and then deleted, both only as it was (UID and
+resourceVersion). Marked is as good as gone: whoever reads such an object treats it as absent and finishes its deletion;
+so nobody has to wait for the end of a handle, of which there is one for every pod.
+"""
+
+from __future__ import annotations
+
+from cni_calico.datastore.encoding import corrupt_record
+from cni_calico.datastore.interface import CommitConflict, Failed, Versioned
+from cni_calico.datastore.kubernetes.api import KubernetesAPI, missing_type, require_known_type
+from cni_calico.datastore.kubernetes.layout import collection_path, marks_deleted, object_path
+from cni_calico.datastore.kubernetes.revision import render_revision, resource_version
+from cni_calico.deadline import Deadline
+from cni_calico.errors import (
+    DatastoreError,
+    DeadlineExceeded,
+    OutcomeUnknown,
+    TryAgain,
+)
+from cni_calico.model.codec import describe
+from cni_calico.model.crd import object_of, read_object
+from cni_calico.model.keys import HandleKey, Key, ResourceKey
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from cni_calico.datastore.interface import Document, Revision
+    from cni_calico.datastore.kubernetes.api import Reply
+    from cni_calico.model.fields import JSON
+
+_ATTEMPTS = 5
+FINISHED_PER_LIST = 50
+LATER_S = 10.0
+
+
+def conflict(key: Key, current: Versioned | None) -> CommitConflict:
+    return CommitConflict([Failed(0, key, current)])
+
+
+def is_marked(obj: JSON) -> bool:
+    """Whether an object is marked as deleted; affinities say so with a text."""
+    return (obj.get("spec") or {}).get("deleted") in (True, "true")
+
+
+def versioned(key: Key, obj: JSON) -> Versioned:
+    """The record in a custom resource. Raises CorruptRecord, also when it is another record's under this name."""
+    found, document = read_object(obj)
+    if found != key and not isinstance(key, ResourceKey):
+        raise corrupt_record(key, f"the object of its name is {describe(found)}")
+    return Versioned(key, document, render_revision(obj, ""), str(obj["metadata"].get("uid") or ""))
+
+
+def _present(key: Key, obj: JSON | None) -> Versioned | None:
+    return None if obj is None else versioned(key, obj)
+
+
+class CustomRecords:
+    """The part of a KubernetesStore that keeps custom resources."""
+
+    def __init__(self, api: KubernetesAPI) -> None:
+        self._api = api
+        self.later: Callable[[Callable[[], object]], object] | None = None
+
+    def read(self, key: Key, deadline: Deadline) -> Versioned | None:
+        obj = self._read_object(key, deadline, f"read {describe(key)}")
+        return None if obj is None else versioned(key, obj)
+
+    def create(self, key: Key, value: Document, deadline: Deadline) -> Versioned:
+        """Raises CommitConflict, DatastoreError."""
+        doing, path = f"create {describe(key)}", collection_path(key)
+        for _ in range(_ATTEMPTS):
+            reply = self._api.request("POST", path, deadline, doing, body=object_of(key, value), expect=(404, 409))
+            if reply.status < 400:
+                return versioned(key, reply.document)
+            if reply.status == 404:
+                raise _no_parent(reply, path, doing)
+            current = self._read_object(key, deadline, doing)
+            if current is not None:
+                raise self._contradiction(reply, key, versioned(key, current), doing)
+        raise TryAgain(f"cannot {doing}: it comes and goes")
+
+    def update(self, key: Key, value: Document, revision: Revision | None, uid: str, deadline: Deadline) -> Versioned:
+        """Raises CommitConflict, DatastoreError."""
+        doing = f"write {describe(key)}"
+        known: dict[str, Any] = {"resourceVersion": resource_version(revision)}
+        if uid:
+            known["uid"] = uid
+        old: Mapping[str, Any] = {"metadata": known}
+        if isinstance(key, ResourceKey):
+            # others' finalizers and owners must survive; the records of IPAM have none, and are written often
+            stored = self._read_object(key, deadline, doing)
+            if stored is None:
+                raise conflict(key, None)
+            if stored["metadata"].get("resourceVersion") != known["resourceVersion"]:
+                raise conflict(key, versioned(key, stored))
+            old = stored
+        return versioned(key, self._replace(key, object_of(key, value, old), deadline, doing))
+
+    def delete(
+        self, key: Key, revision: Revision | None, uid: str, was: Document | None, deadline: Deadline
+    ) -> Revision:
+        """The revision that was deleted. Raises CommitConflict, DatastoreError."""
+        doing = f"delete {describe(key)}"
+        version = resource_version(revision)
+        if not marks_deleted(key):
+            reply = self._delete(key, uid, version, deadline, doing)
+            if reply.status >= 400:
+                current = self._read_object(key, deadline, doing)
+                raise self._contradiction(reply, key, _present(key, current), doing)
+            return version
+        if not was:
+            stored = self._read_object(key, deadline, doing)
+            if stored is None or stored["metadata"].get("resourceVersion") != version:
+                raise conflict(key, _present(key, stored))
+            was = versioned(key, stored).value
+        known = {"resourceVersion": version, "uid": uid} if uid else {"resourceVersion": version}
+        marked = object_of(key, {**was, "deleted": True}, {"metadata": known})
+        obj = self._replace(key, marked, deadline, doing)
+        if self.later is not None and isinstance(key, HandleKey):
+            self.later(lambda: self.finish(key, obj, Deadline.after(LATER_S)))
+        else:
+            self.finish(key, obj, deadline)
+        return render_revision(obj, "")
+
+    def finish(self, key: Key, obj: JSON, deadline: Deadline) -> bool:
+        """Delete an object that is marked; whether it could be tried. It is as good as gone already, so that failing
+        here is no failure: the next reader tries again.
+        """
+        metadata = obj["metadata"]
+        try:
+            uid, version = str(metadata.get("uid") or ""), str(metadata["resourceVersion"])
+            self._delete(key, uid, version, deadline, f"delete {describe(key)}")
+        except (DatastoreError, DeadlineExceeded):
+            return False
+        return True
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def _read_object(self, key: Key, deadline: Deadline, doing: str) -> Mapping[str, Any] | None:
+        obj = self._api.get(object_path(key), deadline, doing)
+        if obj is not None and is_marked(obj):
+            self.finish(key, obj, deadline)
+            return None
+        return obj
+
+    def _replace(self, key: Key, obj: JSON, deadline: Deadline, doing: str) -> Mapping[str, Any]:
+        path = object_path(key)
+        reply = self._api.request("PUT", path, deadline, doing, body=obj, expect=(404, 409))
+        if reply.status == 404:
+            require_known_type(reply, path, doing)
+            raise self._contradiction(reply, key, None, doing)
+        if reply.status == 409:
+            current = self._read_object(key, deadline, doing)
+            raise self._contradiction(reply, key, _present(key, current), doing)
+        return reply.document
+
+    def _delete(self, key: Key, uid: str, version: str, deadline: Deadline, doing: str) -> Reply:
+        preconditions = {name: value for name, value in (("uid", uid), ("resourceVersion", version)) if value}
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+        return self._api.request("DELETE", object_path(key), deadline, doing, body=body, expect=(404, 409))
+
+    def _contradiction(self, reply: Reply, key: Key, current: Versioned | None, doing: str) -> DatastoreError:
+        """What a comparison that did not hold means: after a repetition it may be our own write that stands there."""
+        if reply.repeated:
+            return OutcomeUnknown(f"cannot {doing}: an earlier attempt failed and may have been applied")
+        return conflict(key, current)
+
+
+def _no_parent(reply: Reply, path: str, doing: str) -> DatastoreError:
+    if reply.reason == "NotFound" and (reply.document.get("details") or {}).get("kind") == "namespaces":
+        return DatastoreError(f"cannot {doing}: {reply.message}")
+    return missing_type(path, doing)

@@ -1,0 +1,108 @@
+"""An election by a Lease of coordination.k8s.io, as Kubernetes' own components do it.
+
+Rule: clocks of different hosts are never compared: a lease is over when it has not changed for as long as it lasts, by
+the watch of the one who looks. Every write is compare-and-swap against the lease that was read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from cni_calico.datastore.election import Clock, FencedStore, Held, Terms
+from cni_calico.datastore.interface import Datastore
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.layout import quote
+from cni_calico.deadline import Deadline
+
+_ROOT = "/apis/coordination.k8s.io/v1"
+
+
+class KubernetesElection:
+    """``holder`` must be another text for every process. Raises DatastoreError, DeadlineExceeded."""
+
+    def __init__(
+        self,
+        api: KubernetesAPI,
+        namespace: str,
+        name: str,
+        holder: str,
+        terms: Terms,
+        *,
+        clock: Clock = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._collection = f"{_ROOT}/namespaces/{quote(namespace)}/leases"
+        self._path = f"{self._collection}/{quote(name)}"
+        self._name, self._holder, self._terms, self._now = name, holder, terms, now
+        self._held = Held(clock)
+        self._seen: tuple[object, ...] = ()
+        self._seen_at = 0.0
+
+    def remaining_s(self) -> float:
+        return self._held.remaining_s()
+
+    def fenced(self, store: Datastore) -> Datastore:
+        return FencedStore(store, self)
+
+    def campaign(self, deadline: Deadline) -> bool:
+        asked_at = self._held.clock()
+        lease = self._api.get(self._path, deadline, f"read lease {self._name}")
+        if lease is None:
+            return self._write("POST", self._collection, self._plan({}), asked_at, deadline)
+        if not self._may_take(lease.get("spec") or {}, asked_at):
+            self._held.give_up()
+            return False
+        return self._write("PUT", self._path, self._plan(lease), asked_at, deadline)
+
+    def resign(self, deadline: Deadline) -> None:
+        """Empties the lease, if it is still ours."""
+        self._held.give_up()
+        lease = self._api.get(self._path, deadline, f"read lease {self._name}")
+        if lease is None or (lease.get("spec") or {}).get("holderIdentity") != self._holder:
+            return
+        spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+        doing = f"give up lease {self._name}"
+        self._api.request("PUT", self._path, deadline, doing, body={**lease, "spec": spec}, expect=(404, 409))
+
+    def _may_take(self, spec: Mapping[str, Any], now: float) -> bool:
+        """Whether it is ours, nobody's, or has not been renewed for as long as it lasts."""
+        holder = spec.get("holderIdentity") or ""
+        seen = (holder, spec.get("renewTime"), spec.get("leaseTransitions"))
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, now
+        lasts_s = spec.get("leaseDurationSeconds")
+        if not isinstance(lasts_s, int):
+            lasts_s = self._terms.lasts_s
+        return holder in ("", self._holder) or now - self._seen_at > lasts_s
+
+    def _plan(self, lease: Mapping[str, Any]) -> dict[str, Any]:
+        old = lease.get("spec") or {}
+        ours = old.get("holderIdentity") == self._holder
+        now = datetime.fromtimestamp(self._now(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {
+            **old,
+            "holderIdentity": self._holder,
+            "leaseDurationSeconds": max(1, round(self._terms.lasts_s)),
+            "renewTime": now,
+            "acquireTime": old.get("acquireTime") if ours and old.get("acquireTime") else now,
+            "leaseTransitions": int(old.get("leaseTransitions") or 0) + (0 if ours or not lease else 1),
+        }
+        metadata = lease.get("metadata") or {"name": self._name}
+        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+
+    def _write(self, method: str, path: str, lease: Mapping[str, Any], asked_at: float, deadline: Deadline) -> bool:
+        # a lease that is gone was somebody else's; one that cannot be made, for want of its namespace, is an error
+        expect = (409,) if method == "POST" else (404, 409)
+        reply = self._api.request(method, path, deadline, f"write lease {self._name}", body=lease, expect=expect)
+        if reply.status >= 400:  # somebody else was faster; the next look says who
+            self._held.give_up()
+            return False
+        spec = reply.document.get("spec") or {}
+        self._seen = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
+        self._seen_at = self._held.clock()
+        self._held.extend(asked_at, self._terms.lasts_s - self._terms.margin_s)
+        return True

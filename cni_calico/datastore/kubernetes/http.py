@@ -1,0 +1,355 @@
+"""HTTP/1.1 to one server over TCP or TLS: a pool of connections, whole answers and streams, every wait bounded.
+
+Rule: this file knows HTTP and nothing of Kubernetes. It says of every failure whether the request can have reached the
+server (``Lost``) or cannot (``NotSent``), because a write may be repeated only in the second case.
+
+Why not a library: urllib3 costs 60 ms of import and http.client 25, which a CNI call without the resident server pays
+each time; what the API server speaks needs the few lines below. Source: RFC 9112.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+
+from cni_calico.datastore.kubernetes.dial import connect
+from cni_calico.deadline import Deadline
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from ssl import SSLContext
+
+CONNECT_TIMEOUT_S = 4.0
+HEAD_LIMIT = 64 * 1024
+BODY_LIMIT = 512 * 1024 * 1024
+_CHUNK = 64 * 1024
+
+
+class HTTPFailure(OSError):
+    """No usable answer; the text is the cause."""
+
+
+class NotSent(HTTPFailure):
+    """The server cannot have processed the request."""
+
+
+class Lost(HTTPFailure):
+    """The request was sent, at least in part; whether the server processed it is not known."""
+
+
+class Server:
+    """Where requests go. ``tls`` None: plain HTTP. ``proxy``: (host, port) of an HTTP proxy that can CONNECT."""
+
+    __slots__ = ("base", "host", "port", "proxy", "proxy_authorization", "server_name", "tls")
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        base: str = "",
+        tls: SSLContext | None = None,
+        server_name: str = "",
+        proxy: tuple[str, int] | None = None,
+        proxy_authorization: str = "",
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.base = base
+        self.tls = tls
+        self.server_name = server_name or host
+        self.proxy = proxy
+        self.proxy_authorization = proxy_authorization
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class Answer:
+    """A whole answer. Header names are lower case."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+
+class Connection:
+    """One connection, one request at a time."""
+
+    def __init__(self, server: Server, deadline: Deadline) -> None:
+        self._buffer = b""
+        self.reusable = True
+        try:
+            self._socket = _connect(server, deadline)
+        except TimeoutError as e:
+            cause = "" if e.errno is not None or str(e) == "timed out" else f": {e}"
+            raise NotSent(f"no connection to {server.authority} in time{cause}") from e
+        except OSError as e:
+            raise NotSent(f"no connection to {server.authority}: {e.strerror or e}") from e
+
+    def fresh(self) -> bool:
+        """Whether the server has left the idle connection open: an idle one that became readable was closed."""
+        if self._buffer:
+            return False
+        try:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            return not poll.poll(0)
+        except (OSError, ValueError):
+            return False
+
+    def close(self) -> None:
+        try:
+            self._socket.close()
+        except OSError:
+            pass
+
+    def interrupt(self) -> None:
+        """Wake a thread that reads from this connection; safe from any thread."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def send(self, head: bytes, body: bytes, deadline: Deadline) -> None:
+        """Raises Lost."""
+        self.reusable = False
+        try:
+            self._socket.settimeout(_left(deadline))
+            self._socket.sendall(head + body)
+        except OSError as e:
+            raise Lost(f"connection lost while sending: {e.strerror or e}") from e
+
+    def read_head(self, deadline: Deadline) -> tuple[int, dict[str, str]]:
+        """Status and headers of the next final answer. Raises Lost."""
+        while True:
+            while b"\r\n\r\n" not in self._buffer:
+                if len(self._buffer) > HEAD_LIMIT:
+                    raise Lost("the answer's head is too long")
+                self._fill(deadline)
+            head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
+            status, headers = parse_head(head)
+            if status >= 200:
+                return status, headers
+
+    def read_body(self, status: int, headers: Mapping[str, str], deadline: Deadline) -> bytes:
+        """The whole body; the connection is reusable afterwards unless the server closes it. Raises Lost."""
+        if status in (204, 304):
+            body = b""
+        elif "chunked" in headers.get("transfer-encoding", "").lower():
+            body = b"".join(self.chunks(lambda: deadline))
+        elif "content-length" in headers:
+            body = self._exactly(_length(headers["content-length"]), deadline)
+        else:
+            return self._rest(deadline)
+        self.reusable = headers.get("connection", "").lower() != "close"
+        return body
+
+    def chunks(self, deadline: Callable[[], Deadline]) -> Iterator[bytes]:
+        """The chunks of a chunked body as they arrive; ``deadline`` is asked before each wait. Raises Lost."""
+        total = 0
+        while True:
+            size = _chunk_size(self._line(deadline()))
+            total += size
+            if total > BODY_LIMIT:
+                raise Lost("the answer is too long")
+            if size == 0:
+                while self._line(deadline()):
+                    continue  # trailers
+                return
+            data = self._exactly(size + 2, deadline())
+            if data[-2:] != b"\r\n":
+                raise Lost("a chunk of the answer does not end where it should")
+            yield data[:-2]
+
+    def buffered(self) -> bool:
+        """Whether something can be read without waiting for the network."""
+        pending = getattr(self._socket, "pending", None)
+        return bool(self._buffer or (pending is not None and pending()))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def _fill(self, deadline: Deadline) -> None:
+        try:
+            self._socket.settimeout(_left(deadline))
+            data = self._socket.recv(_CHUNK)
+        except TimeoutError as e:
+            raise Lost("no answer in time") from e
+        except OSError as e:
+            raise Lost(f"connection lost: {e.strerror or e}") from e
+        if not data:
+            raise Lost("the server closed the connection")
+        self._buffer += data
+
+    def _line(self, deadline: Deadline) -> bytes:
+        while b"\r\n" not in self._buffer:
+            if len(self._buffer) > HEAD_LIMIT:
+                raise Lost("a line of the answer is too long")
+            self._fill(deadline)
+        line, _, self._buffer = self._buffer.partition(b"\r\n")
+        return line
+
+    def _exactly(self, size: int, deadline: Deadline) -> bytes:
+        parts, missing = [self._buffer[:size]], size - len(self._buffer)
+        self._buffer = self._buffer[size:]
+        while missing > 0:
+            self._fill(deadline)
+            part, self._buffer = self._buffer[:missing], self._buffer[missing:]
+            parts.append(part)
+            missing -= len(part)
+        return b"".join(parts)
+
+    def _rest(self, deadline: Deadline) -> bytes:
+        parts = [self._buffer]
+        self._buffer = b""
+        while sum(map(len, parts)) <= BODY_LIMIT:
+            try:
+                self._socket.settimeout(_left(deadline))
+                data = self._socket.recv(_CHUNK)
+            except OSError as e:
+                raise Lost(f"connection lost: {e.strerror or e}") from e
+            if not data:
+                return b"".join(parts)
+            parts.append(data)
+        raise Lost("the answer is too long")
+
+
+class Pool:
+    """Idle connections to one server; the last one given back is the first one taken."""
+
+    def __init__(self, server: Server, *, limit: int = 32) -> None:
+        self.server = server
+        self._limit = limit
+        self._idle: list[Connection] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def take(self, deadline: Deadline) -> Connection:
+        """Raises NotSent."""
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise NotSent("it has been closed")
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return Connection(self.server, deadline)
+            if connection.fresh():
+                return connection
+            connection.close()
+
+    def give(self, connection: Connection) -> None:
+        with self._lock:
+            if connection.reusable and not self._closed and len(self._idle) < self._limit:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes, deadline: Deadline) -> Answer:
+        """One request and its whole answer. Raises NotSent, Lost."""
+        connection = self.take(deadline)
+        try:
+            connection.send(render_head(self.server, method, path, headers, len(body)), body, deadline)
+            status, answer_headers = connection.read_head(deadline)
+            data = connection.read_body(status, answer_headers, deadline)
+        except BaseException:
+            connection.close()
+            raise
+        self.give(connection)
+        return Answer(status, answer_headers, data)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+
+def render_head(server: Server, method: str, path: str, headers: Mapping[str, str], length: int) -> bytes:
+    """A request's head. Header values come from credentials: a line break in one must not become a header."""
+    lines = [f"{method} {server.base}{path} HTTP/1.1", f"Host: {server.authority}"]
+    for name, value in headers.items():
+        if "\r" in value or "\n" in value:
+            raise NotSent(f"the value of header {name} has a line break")
+        lines.append(f"{name}: {value}")
+    if length or method in ("POST", "PUT", "PATCH"):
+        lines.append(f"Content-Length: {length}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+
+
+def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
+    """Status and headers. Raises Lost for what is not an HTTP answer."""
+    lines = head.decode("latin-1").split("\r\n")
+    parts = lines[0].split(" ", 2)
+    if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not (parts[1].isascii() and parts[1].isdecimal()):
+        raise Lost(f"the answer is not HTTP: {lines[0][:80]!r}")
+    headers: dict[str, str] = {}
+    for line in lines[1:]:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    return int(parts[1]), headers
+
+
+def _length(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text) > BODY_LIMIT:
+        raise Lost(f"the answer has content-length {text[:20]!r}")
+    return int(text)
+
+
+def _chunk_size(line: bytes) -> int:
+    try:
+        return int(line.partition(b";")[0].strip(), 16)
+    except ValueError as e:
+        raise Lost(f"a chunk of the answer has size {line[:20]!r}") from e
+
+
+def _left(deadline: Deadline) -> float:
+    left = deadline.remaining_s()
+    if left <= 0:
+        raise TimeoutError("no time left")
+    return left
+
+
+def _connect(server: Server, deadline: Deadline) -> socket.socket:
+    host, port = server.proxy or (server.host, server.port)
+    raw = connect(host, port, deadline, timeout_s=CONNECT_TIMEOUT_S)
+    limit = deadline.sooner(CONNECT_TIMEOUT_S)
+    try:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # a peer that vanished (node crash, dropped NAT entry) must not hold an idle watch for ever
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        if server.proxy is not None:
+            _tunnel(raw, server, limit)
+        if server.tls is None:
+            return raw
+        raw.settimeout(_left(limit))
+        return server.tls.wrap_socket(raw, server_hostname=server.server_name)
+    except BaseException:
+        raw.close()
+        raise
+
+
+def _tunnel(raw: socket.socket, server: Server, limit: Deadline) -> None:
+    raw.settimeout(_left(limit))
+    login = f"Proxy-Authorization: {server.proxy_authorization}\r\n" if server.proxy_authorization else ""
+    raw.sendall(f"CONNECT {server.authority} HTTP/1.1\r\nHost: {server.authority}\r\n{login}\r\n".encode())
+    answer = b""
+    while b"\r\n\r\n" not in answer:  # byte by byte would be exact; a proxy sends nothing beyond its head before we do
+        data = raw.recv(4096)
+        if not data or len(answer) > HEAD_LIMIT:
+            raise OSError("the proxy closed the connection")
+        answer += data
+    status, _ = parse_head(answer.partition(b"\r\n\r\n")[0])
+    if status != 200:
+        raise OSError(f"the proxy answered CONNECT with {status}")

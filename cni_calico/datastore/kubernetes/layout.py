@@ -1,0 +1,276 @@
+"""Where Calico's records lie in the Kubernetes API: paths of objects, collections of listings. No effects.
+
+Rule: custom resources (model/crd.py) hold most records; Nodes, Pods, Namespaces and ServiceAccounts stand for those
+that Kubernetes has already. Profiles are derived from the last two: EverythingList leaves them out, nobody stored them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cni_calico.datastore.kubernetes.revision import no_state, node_state, pod_state
+from cni_calico.errors import DatastoreUnsupported
+from cni_calico.model import crd, crd_nodes, crd_pods
+from cni_calico.model.codec import describe
+from cni_calico.model.keys import (
+    CLUSTER_KINDS,
+    NAMESPACED_KINDS,
+    PLURALS,
+    AffinityKey,
+    AffinityList,
+    BlockKey,
+    BlockList,
+    EverythingList,
+    HandleKey,
+    HandleList,
+    IPAMConfigList,
+    Key,
+    ListKey,
+    ResourceKey,
+    ResourceList,
+)
+from cni_calico.names import DEFAULT_PREFIX, parse_endpoint_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from cni_calico.model.fields import JSON
+
+    Found = tuple[Key, dict[str, Any]] | None
+    Dict = dict[str, Any]
+else:
+    Dict = dict
+
+CRD_ROOT = "/apis/crd.projectcalico.org/v1"
+CORE_ROOT = "/api/v1"
+# the Kubernetes object itself, which no other backend has: its annotations say what its pods get
+NAMESPACE = "Namespace"
+# likewise; listed and watched only: BGP announces services' addresses
+SERVICE, ENDPOINT_SLICE = "Service", "EndpointSlice"
+_SERVICE_PATHS = {
+    SERVICE: f"{CORE_ROOT}/services",
+    ENDPOINT_SLICE: "/apis/discovery.k8s.io/v1/endpointslices",
+}
+KUBERNETES_KINDS = (NAMESPACE, *_SERVICE_PATHS)
+_DERIVED = ("Node", "WorkloadEndpoint", "Profile", *KUBERNETES_KINDS)
+_IPAM_PLURALS = ("ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs")
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """Objects of one type: ``path`` lists them, ``query`` narrows that down, ``read`` makes a record of one; ``state``
+    is the part of its revision that says what of it is Calico's.
+    """
+
+    path: str
+    read: Callable[[JSON], Found]
+    state: Callable[[JSON], str] = no_state
+    query: str = ""
+    optional: bool = False  # a type that old clusters may lack
+
+    @property
+    def plural(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    def url(self, **parameters: str) -> str:
+        parts = [self.query] if self.query else []
+        parts += [f"{name}={quote(value)}" for name, value in parameters.items() if value]
+        return self.path + ("?" + "&".join(parts) if parts else "")
+
+
+def quote(text: str) -> str:
+    """Percent-encoding for a path segment or query value; urllib.parse would cost milliseconds of import."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-._~") else _percent(c) for c in text)
+
+
+def _percent(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+class PodDocument(Dict):
+    """An endpoint's document that remembers the pod it was read from: who reads both asks the server once."""
+
+    __slots__ = ("pod",)
+
+    def __init__(self, document: JSON, pod: JSON) -> None:
+        super().__init__(document)
+        self.pod = pod
+
+
+# -- objects ----------------------------------------------------------------------------------------------------------
+
+
+def object_path(key: Key) -> str:
+    """The path of a custom resource."""
+    place = crd.place_of(key)
+    return f"{_crd_collection(place.plural, place.namespace)}/{quote(place.name)}"
+
+
+def collection_path(key: Key) -> str:
+    """The path that creates a custom resource."""
+    place = crd.place_of(key)
+    return _crd_collection(place.plural, place.namespace)
+
+
+def _crd_collection(plural: str, namespace: str) -> str:
+    return f"{CRD_ROOT}/namespaces/{quote(namespace)}/{plural}" if namespace else f"{CRD_ROOT}/{plural}"
+
+
+def pod_path(namespace: str, name: str) -> str:
+    return f"{CORE_ROOT}/namespaces/{quote(namespace)}/pods/{quote(name)}"
+
+
+def node_path(name: str) -> str:
+    return f"{CORE_ROOT}/nodes/{quote(name)}"
+
+
+def namespace_path(name: str) -> str:
+    return f"{CORE_ROOT}/namespaces/{quote(name)}"
+
+
+def secret_path(namespace: str, name: str) -> str:
+    return f"{CORE_ROOT}/namespaces/{quote(namespace)}/secrets/{quote(name)}"
+
+
+def service_account_path(namespace: str, name: str) -> str:
+    return f"{CORE_ROOT}/namespaces/{quote(namespace)}/serviceaccounts/{quote(name)}"
+
+
+def is_custom(key: Key) -> bool:
+    return not isinstance(key, ResourceKey) or key.kind not in _DERIVED
+
+
+def marks_deleted(key: Key) -> bool:
+    """Whether a record is marked with ``deleted`` before it is deleted."""
+    return isinstance(key, BlockKey | AffinityKey | HandleKey)
+
+
+def pod_of(key: ResourceKey) -> tuple[str, str]:
+    """(node, pod) behind an endpoint's name. Raises DatastoreUnsupported for one that no pod stands for."""
+    try:
+        node, orchestrator, pod, ifname = parse_endpoint_name(key.name)
+    except ValueError as e:
+        raise DatastoreUnsupported(f"cannot use {describe(key)}: {e}") from e
+    if orchestrator != "k8s" or ifname != crd_pods.ENDPOINT:
+        raise DatastoreUnsupported(
+            f"cannot use {describe(key)}: in the Kubernetes datastore an endpoint is a pod's, named after eth0",
+            details="a container that is no pod needs datastore_type etcdv3 or local",
+        )
+    return node, pod
+
+
+# -- listings ---------------------------------------------------------------------------------------------------------
+
+
+def select_collections(listing: ListKey, prefix: str = DEFAULT_PREFIX) -> tuple[Collection, ...]:
+    """The collections that hold a listing's records (and maybe others: filter with ``covers``)."""
+    if isinstance(listing, BlockList):
+        return (_custom("ipamblocks"),)
+    if isinstance(listing, AffinityList):
+        return (_custom("blockaffinities", query=_affinity_query(listing)),)
+    if isinstance(listing, HandleList):
+        return (_custom("ipamhandles"),)
+    if isinstance(listing, IPAMConfigList):
+        return (_custom("ipamconfigs"),)
+    if isinstance(listing, EverythingList):
+        return _everything(prefix)
+    return _resources(listing, prefix)
+
+
+def _custom(plural: str, namespace: str = "", *, query: str = "", optional: bool = False) -> Collection:
+    return Collection(_crd_collection(plural, namespace), crd.read_object, no_state, query, optional)
+
+
+def _affinity_query(listing: AffinityList) -> str:
+    """All of one node: by the labels that upstream selects by too."""
+    if not listing.node:
+        return ""
+    labels = {
+        "projectcalico.org/affinity-type": listing.type,
+        "projectcalico.org/hostname-hash": crd.hostname_hash(listing.node),
+    }
+    if listing.family:
+        labels["projectcalico.org/ip-version"] = str(listing.family)
+    return "labelSelector=" + quote(",".join(f"{name}={value}" for name, value in labels.items()))
+
+
+def _resources(listing: ResourceList, prefix: str) -> tuple[Collection, ...]:
+    if listing.kind == "WorkloadEndpoint":
+        return (_pods(listing, prefix),)
+    if listing.kind == "Node":
+        # the beginning of a name is taken for the whole: to follow one node must not mean to be told of all
+        query = f"fieldSelector={quote(f'metadata.name={listing.name_prefix}')}" if listing.name_prefix else ""
+        return (Collection(f"{CORE_ROOT}/nodes", crd_nodes.read_node, node_state, query),)
+    if listing.kind == NAMESPACE:
+        return (Collection(f"{CORE_ROOT}/namespaces", _read_namespace),)
+    if listing.kind in _SERVICE_PATHS:
+        kind = listing.kind
+        return (Collection(_SERVICE_PATHS[kind], lambda obj: _read_as(kind, obj)),)
+    if listing.kind == "Profile":
+        return (
+            Collection(f"{CORE_ROOT}/namespaces", crd_pods.read_namespace),
+            Collection(f"{CORE_ROOT}/serviceaccounts", crd_pods.read_service_account),
+        )
+    return (_custom(PLURALS[listing.kind], listing.namespace),)
+
+
+def _pods(listing: ResourceList, prefix: str) -> Collection:
+    """Pods of a namespace and, as far as the beginning of the name says it, of a node."""
+    path = f"{CORE_ROOT}/namespaces/{quote(listing.namespace)}/pods" if listing.namespace else f"{CORE_ROOT}/pods"
+    node = _node_of_prefix(listing.name_prefix)
+    query = f"fieldSelector={quote(f'spec.nodeName={node}')}" if node else ""
+    return Collection(path, lambda obj: read_pod(obj, prefix), pod_state, query)
+
+
+def read_pod(obj: JSON, prefix: str) -> Found:
+    """A pod's endpoint. After DEL the pod still shows its container and addresses, but nobody has them any more."""
+    found = crd_pods.read_pod(obj, prefix=prefix)
+    if found is None:
+        return None
+    if (obj["metadata"].get("annotations") or {}).get(crd_pods.POD_IP) == "":
+        for field in ("containerID", "ipNetworks", "ipNATs"):
+            found[1]["spec"].pop(field, None)
+    metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
+    return found[0], PodDocument(found[1], {**obj, "metadata": metadata})
+
+
+def _read_namespace(obj: JSON) -> Found:
+    return ResourceKey(NAMESPACE, str((obj.get("metadata") or {}).get("name"))), dict(obj)
+
+
+def _read_as(kind: str, obj: JSON) -> Found:
+    metadata = obj.get("metadata") or {}
+    return ResourceKey(kind, str(metadata.get("name")), str(metadata.get("namespace"))), dict(obj)
+
+
+def pod_of_prefix(listing: ResourceList) -> ResourceKey | None:
+    """The one endpoint that a listing is about: "<node>-k8s-<pod>-" in a namespace; None for any other listing.
+
+    (Pods named "<pod>-..." begin like that too, but nobody who says where a part ends means them.)
+    """
+    if listing.kind != "WorkloadEndpoint" or not listing.namespace or not listing.name_prefix.endswith("-"):
+        return None
+    name = listing.name_prefix + crd_pods.ENDPOINT
+    try:
+        _, orchestrator, _, ifname = parse_endpoint_name(name)
+    except ValueError:
+        return None
+    return ResourceKey(listing.kind, name, listing.namespace) if (orchestrator, ifname) == ("k8s", "eth0") else None
+
+
+def _node_of_prefix(text: str) -> str:
+    """The node that an endpoint name beginning with ``text`` must be of; "" when it does not say."""
+    node, dash, _ = text.replace("--", "\0").partition("-")
+    return node.replace("\0", "-") if dash else ""
+
+
+def _everything(prefix: str) -> tuple[Collection, ...]:
+    kinds = {**CLUSTER_KINDS, **NAMESPACED_KINDS}
+    plurals = [*_IPAM_PLURALS, *(plural for kind, plural in kinds.items() if kind not in _DERIVED)]
+    return (
+        *(_custom(plural, optional=True) for plural in plurals),
+        *_resources(ResourceList("Node"), prefix),
+        *_resources(ResourceList("WorkloadEndpoint"), prefix),
+    )

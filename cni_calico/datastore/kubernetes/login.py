@@ -1,0 +1,357 @@
+"""Which Kubernetes API server to talk to, and as whom: kubeconfig files, inline values, a pod's service account.
+
+Rule: files are read when asked and never remembered, so that asking again after a 401 finds renewed credentials. What
+only the official client can do (exec and auth-provider plugins) is left to it; everything else is read here, because
+that library costs 190 ms of import. Source: Kubernetes' kubeconfig (v1) reference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+
+from cni_calico.datastore.kubernetes.http import Server
+from cni_calico.errors import DatastoreDenied
+from cni_calico.model.settings import KubernetesAccess
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from ssl import SSLContext
+    from typing import Any
+
+    Read = Callable[[str], bytes]
+    Environ = Mapping[str, str]
+
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_HINT = "the file named by kubernetes.kubeconfig in the network configuration is written by the installer"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A server and credentials as they were at one moment. PEM texts; ``ca`` None means the system's authorities."""
+
+    url: str
+    ca: bytes | None = None
+    insecure: bool = False
+    server_name: str = ""
+    proxy_url: str = field(default="", repr=False)
+    certificate: bytes = field(default=b"", repr=False)
+    key: bytes = field(default=b"", repr=False)
+    authorization: str = field(default="", repr=False)
+
+
+def read_file(path: str) -> bytes:
+    """The content of a file of this process's own root. Raises OSError."""
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def read_login(access: KubernetesAccess, *, read: Read = read_file, environ: Environ = os.environ) -> Login:
+    """The server and credentials that ``access`` names. Raises DatastoreDenied, which names the file or field."""
+    if access.kubeconfig:
+        return _with_inline(_read_kubeconfig(access.kubeconfig, read), access, read)
+    if access.api_root:
+        return _with_inline(Login(access.api_root), access, read)
+    return _with_inline(_read_in_cluster(read, environ), access, read)
+
+
+def is_outdated(login: Login, access: KubernetesAccess, read: Read) -> bool:
+    """Whether ``access`` names others than ``login`` by now; not while that cannot be told."""
+    try:
+        return read_login(access, read=read) != login
+    except DatastoreDenied:
+        return False  # in the middle of being replaced
+
+
+def _with_inline(login: Login, access: KubernetesAccess, read: Read) -> Login:
+    from dataclasses import replace
+
+    changes: dict[str, Any] = {}
+    if access.api_root:
+        changes["url"] = access.api_root
+    if access.certificate_authority:
+        changes["ca"] = _read(access.certificate_authority, "certificate authority", read)
+    if access.insecure:
+        changes["insecure"] = True
+    if access.token:
+        changes["authorization"] = f"Bearer {access.token}"
+    if access.client_certificate:
+        changes["certificate"] = _read(access.client_certificate, "client certificate", read)
+    if access.client_key:
+        changes["key"] = _read(access.client_key, "client key", read)
+    if access.https_proxy and not login.proxy_url:
+        changes["proxy_url"] = _proxy_for(changes.get("url", login.url), access)
+    return replace(login, **changes) if changes else login
+
+
+def _proxy_for(url: str, access: KubernetesAccess) -> str:
+    """The environment's proxy, if it stands before that server."""
+    from cni_calico.datastore.kubernetes.proxy import is_direct
+
+    scheme, host, port, _ = parse_url(url)
+    return "" if scheme != "https" or is_direct(host, port, access.no_proxy) else access.https_proxy
+
+
+def _read(path: str, what: str, read: Read) -> bytes:
+    try:
+        return read(path)
+    except OSError as e:
+        raise DatastoreDenied(f"cannot read {what} {path}: {(e.strerror or str(e)).lower()}", details=_HINT) from e
+
+
+# -- in a pod ---------------------------------------------------------------------------------------------------------
+
+
+def _read_in_cluster(read: Read, environ: Environ) -> Login:
+    host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
+    if not host or not port:
+        raise DatastoreDenied(
+            "cannot find the Kubernetes API server: no kubeconfig, no API root, and not in a pod of a cluster",
+            details="set kubernetes.kubeconfig in the network configuration, or KUBECONFIG",
+        )
+    token = _read(f"{SERVICE_ACCOUNT}/token", "service account token", read).decode("utf-8", "replace").strip()
+    authority = f"[{host}]" if ":" in host else host
+    return Login(
+        f"https://{authority}:{port}",
+        ca=_read(f"{SERVICE_ACCOUNT}/ca.crt", "service account's certificate authority", read),
+        authorization=f"Bearer {token}",
+    )
+
+
+# -- kubeconfig -------------------------------------------------------------------------------------------------------
+
+
+def _read_kubeconfig(paths: str, read: Read) -> Login:
+    return _login_of(_read_merged(paths, read), paths, read)
+
+
+def _read_merged(paths: str, read: Read) -> dict[str, Any]:
+    """``paths`` may be several, separated by ":" as in KUBECONFIG: the first that defines a name wins."""
+    merged: dict[str, Any] = {"clusters": {}, "users": {}, "contexts": {}, "current-context": ""}
+    for path in filter(None, paths.split(":")):
+        document = parse_kubeconfig(_read(path, "kubeconfig", read), path)
+        merged["current-context"] = merged["current-context"] or document.get("current-context") or ""
+        for section, item in (("clusters", "cluster"), ("users", "user"), ("contexts", "context")):
+            for name, value in _named(document, section, item, path).items():
+                merged[section].setdefault(name, (value, path))
+    return merged
+
+
+def runs_program(paths: str, *, read: Read = read_file) -> bool:
+    """Whether a program gives the credentials of a kubeconfig. What cannot be read is told by whoever uses it."""
+    try:
+        if not any(word in read(path) for path in paths.split(":") if path for word in (b"exec", b"auth-provider")):
+            return False  # the usual case, without parsing anything
+        user, _ = _user_of(_read_merged(paths, read), paths)
+    except (OSError, DatastoreDenied):
+        return False
+    return bool(user.get("exec") or user.get("auth-provider"))
+
+
+def parse_kubeconfig(raw: bytes, path: str) -> dict[str, Any]:
+    """JSON (which is YAML too, and read faster: what the installer writes) or YAML. Raises DatastoreDenied."""
+    try:
+        document = json.loads(raw)
+    except ValueError:
+        document = _parse_yaml(raw, path)
+    if not isinstance(document, dict):
+        raise DatastoreDenied(f"cannot use kubeconfig {path}: it is not a mapping", details=_HINT)
+    return document
+
+
+def _parse_yaml(raw: bytes, path: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.load(raw, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe loaders
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        # the error's own text quotes the file: it may hold a token
+        line = getattr(getattr(e, "problem_mark", None), "line", None)
+        where = "" if line is None else f" (line {line + 1})"
+        raise DatastoreDenied(f"cannot use kubeconfig {path}: it is not YAML{where}", details=_HINT) from None
+
+
+def _named(document: dict[str, Any], section: str, item: str, path: str) -> dict[str, Any]:
+    entries = document.get(section) or []
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise DatastoreDenied(f"cannot use kubeconfig {path}: {section} is not a list of mappings", details=_HINT)
+    return {str(entry.get("name", "")): entry.get(item) or {} for entry in entries}
+
+
+def _pick(merged: dict[str, Any], section: str, name: object, paths: str) -> tuple[dict[str, Any], str]:
+    if name not in merged[section]:
+        raise DatastoreDenied(f"cannot use kubeconfig {paths}: {section} has no {str(name)!r}", details=_HINT)
+    value, path = merged[section][name]
+    if not isinstance(value, dict):
+        raise DatastoreDenied(f"cannot use kubeconfig {path}: {section} {name!r} is not a mapping", details=_HINT)
+    return value, path
+
+
+def _user_of(merged: dict[str, Any], paths: str) -> tuple[dict[str, Any], str]:
+    context, _ = _pick(merged, "contexts", merged["current-context"], paths)
+    return _pick(merged, "users", context.get("user"), paths) if context.get("user") else ({}, paths)
+
+
+def _login_of(merged: dict[str, Any], paths: str, read: Read) -> Login:
+    context, _ = _pick(merged, "contexts", merged["current-context"], paths)
+    cluster, cluster_path = _pick(merged, "clusters", context.get("cluster"), paths)
+    user, user_path = _user_of(merged, paths)
+    if user.get("exec") or user.get("auth-provider"):
+        if read is not read_file:
+            raise DatastoreDenied(
+                f"cannot use kubeconfig {paths}: a program gives the credentials, and it must run where the caller is",
+                details="let the CNI server run in the host's mount namespace, or use a token or a certificate",
+            )
+        return _login_by_library(paths, _Fields(cluster, cluster_path, read).text("proxy-url"))
+    cluster_files, user_files = _Fields(cluster, cluster_path, read), _Fields(user, user_path, read)
+    return Login(
+        url=cluster_files.text("server"),
+        ca=cluster_files.pem("certificate-authority") or None,
+        insecure=cluster.get("insecure-skip-tls-verify") is True,
+        server_name=cluster_files.text("tls-server-name"),
+        proxy_url=cluster_files.text("proxy-url"),
+        certificate=user_files.pem("client-certificate"),
+        key=user_files.pem("client-key"),
+        authorization=_authorization(user_files),
+    )
+
+
+class _Fields:
+    """The fields of one kubeconfig entry; file names are relative to the kubeconfig's directory."""
+
+    def __init__(self, values: dict[str, Any], path: str, read: Read) -> None:
+        self.values = values
+        self._path = path
+        self._read = read
+
+    def text(self, name: str) -> str:
+        value = self.values.get(name)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise DatastoreDenied(f"cannot use kubeconfig {self._path}: {name} is not a text", details=_HINT)
+        return value
+
+    def file(self, name: str) -> bytes:
+        path = self.text(name)
+        return _read(os.path.join(os.path.dirname(self._path), path), name, self._read) if path else b""
+
+    def pem(self, name: str) -> bytes:
+        """``NAME-data`` (base64) or the file that ``NAME`` names."""
+        data = self.text(f"{name}-data")
+        if not data:
+            return self.file(name)
+        from binascii import Error, a2b_base64
+
+        try:
+            return a2b_base64("".join(data.split()), strict_mode=True)
+        except (Error, ValueError):
+            raise DatastoreDenied(
+                f"cannot use kubeconfig {self._path}: {name}-data is not base64", details=_HINT
+            ) from None
+
+
+def _authorization(user: _Fields) -> str:
+    token = user.file("tokenFile").decode("utf-8", "replace").strip() or user.text("token")
+    if token:
+        return f"Bearer {token}"
+    if user.text("username"):
+        return _basic(f"{user.text('username')}:{user.text('password')}")
+    return ""
+
+
+def _basic(pair: str) -> str:
+    from binascii import b2a_base64
+
+    return "Basic " + b2a_base64(pair.encode(), newline=False).decode()
+
+
+def _login_by_library(paths: str, proxy_url: str) -> Login:
+    """Credentials of exec and auth-provider plugins, which the official client runs; it knows no NO_PROXY."""
+    from kubernetes import client, config
+
+    found = client.Configuration()
+    try:
+        config.load_kube_config(config_file=paths, client_configuration=found)
+    except Exception as e:  # the plugin's own failures come as whatever they are
+        raise DatastoreDenied(f"cannot get credentials for kubeconfig {paths}: {type(e).__name__}: {e}") from e
+    return Login(
+        url=found.host,
+        ca=read_file(found.ssl_ca_cert) if found.ssl_ca_cert else None,
+        insecure=not found.verify_ssl,
+        server_name=found.tls_server_name or "",
+        proxy_url=proxy_url,
+        certificate=read_file(found.cert_file) if found.cert_file else b"",
+        key=read_file(found.key_file) if found.key_file else b"",
+        authorization=found.get_api_key_with_prefix("authorization")
+        or found.get_api_key_with_prefix("BearerToken")
+        or "",
+    )
+
+
+# -- from a login to a server -----------------------------------------------------------------------------------------
+
+
+def parse_url(url: str) -> tuple[str, str, int, str]:
+    """(scheme, host, port, path) of a server's URL. Raises DatastoreDenied."""
+    scheme, _, rest = (url if "://" in url else f"https://{url}").partition("://")
+    authority, slash, path = rest.partition("/")
+    authority = authority.rpartition("@")[2]
+    if authority.startswith("["):
+        host, _, port = authority[1:].partition("]")
+    else:
+        host, _, port = authority.partition(":")
+    port = port.removeprefix(":")
+    number = int(port) if port.isascii() and port.isdecimal() else -1 if port else {"http": 80}.get(scheme, 443)
+    if scheme not in ("http", "https") or not host or not 0 < number < 65536:
+        raise DatastoreDenied(f"cannot use the Kubernetes API server's address {url!r}", details=_HINT)
+    return scheme, host, number, (slash + path).rstrip("/")
+
+
+def server_of(login: Login) -> Server:
+    """The server to open connections to. Raises DatastoreDenied."""
+    scheme, host, port, base = parse_url(login.url)
+    proxy, proxy_login = None, ""
+    if login.proxy_url:
+        from cni_calico.datastore.kubernetes.proxy import parse_proxy
+
+        proxy_host, proxy_port, credentials = parse_proxy(login.proxy_url)
+        proxy = (proxy_host, proxy_port)
+        proxy_login = _basic(credentials) if credentials else ""
+    tls = _tls_of(login) if scheme == "https" else None
+    return Server(
+        host, port, base=base, tls=tls, server_name=login.server_name, proxy=proxy, proxy_authorization=proxy_login
+    )
+
+
+def _tls_of(login: Login) -> SSLContext:
+    import ssl
+
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if login.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        elif login.ca is None:
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(cadata=login.ca.decode("ascii", "replace"))
+        if login.certificate:
+            _load_certificate(context, login)
+    except (ssl.SSLError, OSError, ValueError) as e:
+        raise DatastoreDenied(f"cannot use the certificates for {login.url}: {e}", details=_HINT) from e
+    return context
+
+
+def _load_certificate(context: SSLContext, login: Login) -> None:
+    """OpenSSL's interface wants a file: one in memory, which nobody else can open."""
+    fd = os.memfd_create("certificate")
+    try:
+        data = login.certificate.rstrip() + b"\n" + login.key
+        while data:
+            data = data[os.write(fd, data) :]
+        context.load_cert_chain(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)

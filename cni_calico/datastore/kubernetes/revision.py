@@ -1,0 +1,63 @@
+"""Revisions of the Kubernetes backend. PURE.
+
+A revision is "<resourceVersion>[@<resourceVersion>,...][/<state>]": the object's own; for a watch of several
+collections where each of them stands; and for a Pod or Node what of it is Calico's, because the rest of it changes all
+the time and must not make our writes fail.
+"""
+
+from __future__ import annotations
+
+import json
+
+from cni_calico.model import crd_pods
+from cni_calico.names import sha1_hex
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cni_calico.datastore.interface import Revision
+    from cni_calico.model.fields import JSON
+
+
+def resource_version(revision: Revision | None) -> str:
+    """The resourceVersion of an object."""
+    return str(revision if revision is not None else "").partition("/")[0].partition("@")[0]
+
+
+def positions(revision: Revision, count: int) -> list[str]:
+    """Where each of ``count`` collections is to be watched from."""
+    head = str(revision).partition("/")[0]
+    own, _, each = head.partition("@")
+    found = each.split(",") if each else []
+    return found if len(found) == count else [own] * count
+
+
+def state_of(revision: Revision) -> str:
+    return str(revision).partition("/")[2]
+
+
+def render_revision(obj: JSON, state: str, standing: list[str] | None = None) -> str:
+    """The revision of an object as it came from the server."""
+    revision = str((obj.get("metadata") or {}).get("resourceVersion") or "")
+    if standing is not None:
+        revision += "@" + ",".join(standing)
+    return f"{revision}/{state}" if state else revision
+
+
+def no_state(_: JSON) -> str:
+    return ""
+
+
+def pod_state(obj: JSON) -> str:
+    """What of a pod is its endpoint's: null without annotations, else [containerID, podIPs], null where absent."""
+    annotations = (obj.get("metadata") or {}).get("annotations")
+    if annotations is None:
+        return "null"
+    texts = [annotations.get(crd_pods.CONTAINER_ID), annotations.get(crd_pods.POD_IPS)]
+    return json.dumps(texts, separators=(",", ":"))
+
+
+def node_state(obj: JSON) -> str:
+    """A digest of what of a Node is Calico's."""
+    annotations = (obj.get("metadata") or {}).get("annotations") or {}
+    own = {name: value for name, value in annotations.items() if name.startswith("projectcalico.org/")}
+    return sha1_hex(json.dumps(own, sort_keys=True))

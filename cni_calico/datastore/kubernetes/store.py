@@ -1,0 +1,296 @@
+"""The Kubernetes datastore: Calico's records as custom resources, and as parts of Pods and Nodes.
+
+Rule: one record a commit, compare-and-swap by the API server. Documents have etcd's form here as everywhere
+(model/crd*.py translate). Source: SPEC-datamodel "Kubernetes".
+"""
+
+from __future__ import annotations
+
+from cni_calico.datastore.encoding import plan_commit
+from cni_calico.datastore.interface import CommitConflict, Committed, Listing, Versioned
+from cni_calico.datastore.kubernetes.api import KubernetesAPI, missing_type
+from cni_calico.datastore.kubernetes.borrowed import NodeRecords, PodRecords, ProfileRecords
+from cni_calico.datastore.kubernetes.custom import FINISHED_PER_LIST, CustomRecords, conflict, is_marked
+from cni_calico.datastore.kubernetes.guess import guess_key
+from cni_calico.datastore.kubernetes.layout import (
+    KUBERNETES_KINDS,
+    NAMESPACE,
+    is_custom,
+    pod_of_prefix,
+    select_collections,
+)
+from cni_calico.datastore.kubernetes.login import read_file
+from cni_calico.datastore.kubernetes.revision import render_revision, resource_version
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, Compacted, CorruptRecord, DatastoreUnsupported, TryAgain
+from cni_calico.model.codec import describe
+from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList, covers, etcd_path
+from cni_calico.model.settings import KubernetesAccess
+from cni_calico.names import DEFAULT_PREFIX
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from cni_calico.datastore.interface import Document, Revision, RoundTrips, Write
+    from cni_calico.datastore.kubernetes.layout import Collection
+    from cni_calico.datastore.kubernetes.login import Read
+    from cni_calico.datastore.kubernetes.watch import KubernetesWatch
+
+    Unreadable = list[tuple[Key, str]]
+
+PAGE = 500
+_ATTEMPTS = 10
+
+
+def _ignore(key: Key, why: str) -> None:
+    pass
+
+
+class KubernetesStore:
+    """A Datastore (see client.py) in the API server that ``access`` names. Revisions are texts.
+
+    ``read`` opens the files that ``access`` names; ``veth_prefix`` begins the names of host interfaces; ``corrupt(key,
+    why)`` is told of records left out of lists and watches.
+    """
+
+    max_commit = 1
+
+    def __init__(
+        self,
+        access: KubernetesAccess,
+        *,
+        read: Read = read_file,
+        veth_prefix: str = DEFAULT_PREFIX,
+        corrupt: Callable[[Key, str], None] = _ignore,
+    ) -> None:
+        self.api = KubernetesAPI(access, read=read)
+        self.corrupt = corrupt
+        self._prefix = veth_prefix
+        self._custom = CustomRecords(self.api)
+        self._pods = PodRecords(self.api, veth_prefix)
+        self._nodes = NodeRecords(self.api)
+        self._profiles = ProfileRecords(self.api)
+
+    @property
+    def identity(self) -> str:
+        return f"kubernetes:{self.api.identity}"
+
+    @property
+    def round_trips(self) -> RoundTrips:
+        return self.api.round_trips
+
+    def close(self) -> None:
+        self.api.close()
+
+    def finish_by(self, later: Callable[[Callable[[], object]], object]) -> None:
+        """Let the deletion of handles that are marked, and so as good as gone, be finished by ``later``."""
+        self._custom.later = later
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def get(self, key: Key, deadline: Deadline) -> Versioned | None:
+        if is_custom(key):
+            return self._custom.read(key, deadline)
+        assert isinstance(key, ResourceKey)
+        if key.kind == "WorkloadEndpoint":
+            return self._pods.read(key, deadline)
+        if key.kind == "Node":
+            return self._nodes.read(key, deadline)
+        if key.kind == NAMESPACE:
+            return self._profiles.read_namespace(key, deadline)
+        return self._profiles.read(key, deadline)
+
+    def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
+        return [self.get(key, deadline) for key in keys]
+
+    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+        single = pod_of_prefix(listing) if isinstance(listing, ResourceList) and revision is None else None
+        if single is not None:
+            found = self._pods.read(single, deadline)
+            return Listing([], "") if found is None else Listing([found], found.revision)
+        items: list[Versioned] = []
+        unreadable: list[tuple[Key, str]] = []
+        standing: list[str] = []
+        for collection in select_collections(listing, self._prefix):
+            objects, version = self._read_collection(collection, resource_version(revision), deadline)
+            standing.append(version)
+            items += self._records(listing, collection, objects, deadline, unreadable)
+        items.sort(key=lambda item: _order(item.key))
+        return Listing(items, _listing_revision(standing), unreadable)
+
+    def _read_collection(
+        self, collection: Collection, version: str, deadline: Deadline
+    ) -> tuple[Sequence[Mapping[str, Any]], str]:
+        """All objects of a collection, in pages, and the resourceVersion they are of; "" for a type that is missing."""
+        at = {"resourceVersion": version, "resourceVersionMatch": "Exact"} if version else {}
+        try:
+            return self._read_pages(collection, {"limit": str(PAGE), **at}, deadline)
+        except Compacted:
+            if version:
+                raise
+        except DatastoreUnsupported:
+            if not collection.optional:
+                raise
+            return [], ""
+        # the pages of this list expired while they were read: all of it at once
+        return self._read_pages(collection, {}, deadline)
+
+    def _read_pages(
+        self, collection: Collection, parameters: dict[str, str], deadline: Deadline
+    ) -> tuple[Sequence[Mapping[str, Any]], str]:
+        objects: list[Mapping[str, Any]] = []
+        version, doing = "", f"list {collection.path}"
+        while True:
+            reply = self.api.request("GET", collection.url(**parameters), deadline, doing, expect=(404,))
+            if reply.status == 404:
+                raise missing_type(collection.path, doing)
+            objects += reply.document.get("items") or ()
+            metadata = reply.document.get("metadata") or {}
+            version = str(metadata.get("resourceVersion") or version)
+            if not metadata.get("continue"):
+                return objects, version
+            parameters = {"limit": str(PAGE), "continue": str(metadata["continue"])}
+
+    def _records(
+        self,
+        listing: ListKey,
+        collection: Collection,
+        objects: Sequence[Mapping[str, Any]],
+        deadline: Deadline,
+        unreadable: Unreadable,
+    ) -> Sequence[Versioned]:
+        records, finishing = [], FINISHED_PER_LIST
+        for obj in objects:
+            try:
+                found = collection.read(obj)
+            except CorruptRecord as e:
+                key = guess_key(obj, collection.plural)
+                if covers(listing, key) or not isinstance(key, ResourceKey):
+                    unreadable.append((key, str(e)))
+                    self.corrupt(key, str(e))
+                continue
+            if found is None or not covers(listing, found[0]):
+                continue
+            if is_marked(obj):
+                if finishing > 0:
+                    finishing = finishing - 1 if self._custom.finish(found[0], obj, deadline) else 0
+                continue
+            uid = str(obj["metadata"].get("uid") or "")
+            records.append(Versioned(found[0], found[1], render_revision(obj, collection.state(obj)), uid))
+        return records
+
+    def watch(self, listing: ListKey, revision: Revision) -> KubernetesWatch:
+        from cni_calico.datastore.kubernetes.watch import KubernetesWatch
+
+        return KubernetesWatch(self.api, listing, select_collections(listing, self._prefix), revision, self.corrupt)
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
+        plan_commit(writes, self.max_commit)
+        [write] = writes
+        if write.op == "put":
+            return self._put(write, deadline)
+        if write.op == "remove":
+            return self._remove(write, deadline)
+        if write.op == "expect":
+            return self._expect(write, deadline)
+        return self._apply(write, deadline)
+
+    def commit_each(self, writes: Sequence[Write], deadline: Deadline) -> Sequence[Committed | CalicoError]:
+        """A commit of its own for each, several at a time: its result or its error."""
+        from cni_calico.datastore.overlapped import run_each
+
+        return run_each(writes, lambda write: self.commit((write,), deadline))
+
+    def _apply(self, write: Write, deadline: Deadline) -> Committed:
+        if write.op == "delete":
+            return self._delete(write, deadline)
+        assert write.value is not None
+        if write.op == "create":
+            stored = self._create(write.key, write.value, deadline)
+        else:
+            stored = self._update(write.key, write.value, write.revision, write.uid, deadline)
+        return Committed(stored.revision, (stored,))
+
+    def _create(self, key: Key, value: Document, deadline: Deadline) -> Versioned:
+        if is_custom(key):
+            return self._custom.create(key, value, deadline)
+        assert isinstance(key, ResourceKey)
+        if key.kind == "WorkloadEndpoint":
+            return self._pods.create(key, value, deadline)
+        if key.kind == "Node":
+            return self._nodes.create(key, value, deadline)
+        raise self._profiles.refuse(key)
+
+    def _update(self, key: Key, value: Document, revision: Revision | None, uid: str, deadline: Deadline) -> Versioned:
+        if is_custom(key):
+            return self._custom.update(key, value, revision, uid, deadline)
+        assert isinstance(key, ResourceKey)
+        if key.kind == "WorkloadEndpoint":
+            return self._pods.update(key, value, revision, uid, deadline)
+        if key.kind == "Node":
+            return self._nodes.update(key, value, revision, uid, deadline)
+        raise self._profiles.refuse(key)
+
+    def _delete(self, write: Write, deadline: Deadline) -> Committed:
+        """What is ``stored`` afterwards is a pod without its endpoint; nothing for the others."""
+        key = write.key
+        if is_custom(key):
+            return Committed(self._custom.delete(key, write.revision, write.uid, write.was, deadline))
+        assert isinstance(key, ResourceKey)
+        if key.kind == "WorkloadEndpoint":
+            cleared = self._pods.delete(key, write.revision, write.uid, deadline)
+            return Committed(write.revision or "") if cleared is None else Committed(cleared.revision, (cleared,))
+        if key.kind == "Node":
+            raise self._nodes.refuse(key)
+        raise self._profiles.refuse(key)
+
+    def _put(self, write: Write, deadline: Deadline) -> Committed:
+        assert write.value is not None
+        current = self.get(write.key, deadline)
+        for _ in range(_ATTEMPTS):
+            try:
+                if current is None:
+                    stored = self._create(write.key, write.value, deadline)
+                else:
+                    stored = self._update(write.key, write.value, current.revision, current.uid, deadline)
+                return Committed(stored.revision, (stored,))
+            except CommitConflict as e:
+                current = e.failed[0].current
+        raise TryAgain(f"cannot write {describe(write.key)}: it keeps changing")
+
+    def _remove(self, write: Write, deadline: Deadline) -> Committed:
+        current = self.get(write.key, deadline)
+        for _ in range(_ATTEMPTS):
+            if current is None:
+                return Committed("")
+            try:
+                return self._apply(write.delete(current), deadline)
+            except CommitConflict as e:
+                current = e.failed[0].current
+        raise TryAgain(f"cannot remove {describe(write.key)}: it keeps changing")
+
+    def _expect(self, write: Write, deadline: Deadline) -> Committed:
+        current = self.get(write.key, deadline)
+        found = None if current is None else str(current.revision)
+        if found != (None if write.revision is None else str(write.revision)):
+            raise conflict(write.key, current)
+        return Committed(found or "")
+
+
+def _order(key: Key) -> str:
+    if isinstance(key, ResourceKey) and key.kind in KUBERNETES_KINDS:
+        return f"{key.namespace}/{key.name}"
+    return etcd_path(key)
+
+
+def _listing_revision(standing: Sequence[str]) -> str:
+    """Where to watch from so that nothing is missed: of each collection, and of all the earliest."""
+    known = [version for version in standing if version]
+    earliest = min(known, key=lambda version: (len(version), version)) if known else ""
+    if len(standing) == 1:
+        return earliest
+    return f"{earliest}@{','.join(version or earliest for version in standing)}"

@@ -1,0 +1,90 @@
+"""Tokens for a service account (TokenRequest), and the kubeconfig that carries one. The plugin reads that file.
+
+Rule: a token lives in memory and in that one file (mode 0600), nowhere else; no message has it.
+"""
+
+from __future__ import annotations
+
+import json
+from binascii import b2a_base64
+from dataclasses import dataclass, field
+
+from cni_calico.datastore.kubernetes.layout import service_account_path
+from cni_calico.deadline import Deadline
+from cni_calico.errors import DatastoreError, DatastoreUnsupported
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cni_calico.datastore.kubernetes.api import KubernetesAPI
+
+LIFETIME_S = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """``lifetime_s``: how long it is valid from when it was given, by the server's own account."""
+
+    text: str = field(repr=False)
+    lifetime_s: float
+
+
+def request_token(
+    api: KubernetesAPI, namespace: str, account: str, deadline: Deadline, *, lifetime_s: int = LIFETIME_S
+) -> Token:
+    """A new token of a service account. Raises DatastoreError, DeadlineExceeded.
+
+    The server may give it a shorter or longer life than asked for.
+    """
+    doing = f"get a token of service account {namespace}/{account}"
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": lifetime_s},
+    }
+    path = f"{service_account_path(namespace, account)}/token"
+    try:
+        reply = api.request("POST", path, deadline, doing, body=body)
+    except DatastoreUnsupported as e:  # 404
+        raise DatastoreUnsupported(
+            e.message, details="create that service account, or name another one in CALICO_CNI_SERVICE_ACCOUNT"
+        ) from e
+    status = reply.document.get("status") or {}
+    text = status.get("token")
+    if not isinstance(text, str) or not text:
+        raise DatastoreError(f"cannot {doing}: the answer has none")
+    return Token(text, parse_lifetime_s(text, default_s=lifetime_s))
+
+
+def parse_lifetime_s(token: str, *, default_s: float) -> float:
+    """From ``iat`` to ``exp`` of a JWT: both are the server's clock, so this host's may be wrong."""
+    from binascii import a2b_base64
+
+    try:
+        payload = token.split(".")[1].replace("-", "+").replace("_", "/")
+        claims = json.loads(a2b_base64(payload + "=" * (-len(payload) % 4)))
+        return max(0.0, float(claims["exp"]) - float(claims["iat"]))
+    except (ValueError, KeyError, IndexError, TypeError):
+        return default_s
+
+
+def render_kubeconfig(server: str, token: str, ca: bytes | None) -> bytes:
+    """A kubeconfig as JSON, which is YAML too: the plugin reads it without a YAML parser. ``ca`` None: not verified."""
+    trust = (
+        {"insecure-skip-tls-verify": True}
+        if ca is None
+        else {"certificate-authority-data": b2a_base64(ca, newline=False).decode()}
+    )
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "local", "cluster": {"server": server, **trust}}],
+        "users": [{"name": "calico", "user": {"token": token}}],
+        "contexts": [{"name": "calico-context", "context": {"cluster": "local", "user": "calico"}}],
+        "current-context": "calico-context",
+    }
+    return json.dumps(document, indent=2).encode() + b"\n"
+
+
+def refresh_pause_s(lifetime_s: float, *, random: float) -> float:
+    """When to get the next token: after a half to three quarters of its life; ``random`` is from 0 to 1."""
+    return lifetime_s * (0.5 + 0.25 * random)

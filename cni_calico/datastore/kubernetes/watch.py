@@ -1,0 +1,243 @@
+"""Watches of the Kubernetes API: one stream per collection, resumed from the last resourceVersion seen.
+
+Rule: a stream that ends is opened again where it was, each time later while it keeps ending at once; what cannot be
+resumed is Compacted. Within a collection the order is the server's; across collections it is that of the
+resourceVersions as far as events arrive within a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from collections import deque
+
+from cni_calico.datastore.interface import Event
+from cni_calico.datastore.kubernetes.api import KubernetesAPI, backoff_s
+from cni_calico.datastore.kubernetes.custom import is_marked
+from cni_calico.datastore.kubernetes.guess import guess_key
+from cni_calico.datastore.kubernetes.http import Connection, Lost
+from cni_calico.datastore.kubernetes.revision import positions, render_revision
+from cni_calico.deadline import Deadline
+from cni_calico.errors import Compacted, CorruptRecord, DatastoreError, DatastoreUnavailable, DatastoreUnsupported
+from cni_calico.model.keys import Key, ListKey, covers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import TracebackType
+    from typing import Any
+
+    from cni_calico.datastore.interface import Revision
+    from cni_calico.datastore.kubernetes.layout import Collection
+
+    Told = Callable[[Key, str], None]
+
+OPEN_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 30.0  # for the rest of a chunk that has begun to arrive
+SHORT_LIFE_S = 5.0
+_SETTLE_S = 0.02
+_LINE_LIMIT = 64 * 1024 * 1024
+
+
+class Stream:
+    """One collection's watch: the raw events as they come."""
+
+    def __init__(self, api: KubernetesAPI, collection: Collection, position: str) -> None:
+        self.collection = collection
+        self.position = position
+        self.gone = False  # the cluster has no such type
+        self.not_before = 0.0
+        self.connection: Connection | None = None
+        self._api = api
+        self._chunks: Iterator[bytes] = iter(())
+        self._rest = b""
+        self._opened_at = 0.0
+        self._short = 0
+
+    def open(self) -> None:
+        """Raises Compacted, DatastoreError, DeadlineExceeded."""
+        seconds = 300 + os.urandom(1)[0]  # not all streams of a cluster at once
+        url = self.collection.url(
+            watch="1",
+            allowWatchBookmarks="true",
+            resourceVersion=self.position,
+            timeoutSeconds=str(seconds),
+        )
+        self._delay()
+        try:
+            self.connection = self._api.stream(url, Deadline.after(OPEN_TIMEOUT_S), f"watch {self.collection.path}")
+        except DatastoreUnsupported:
+            if not self.collection.optional:
+                raise
+            self.gone = True
+            return
+        self._opened_at = time.monotonic()
+        self._chunks = self.connection.chunks(lambda: Deadline.after(READ_TIMEOUT_S))
+        self._rest = b""
+
+    def _delay(self) -> None:
+        """When to open again if this time it does not work, or not for long."""
+        self._short += 1
+        self.not_before = time.monotonic() + backoff_s(self._short)
+
+    def close(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
+
+    def read(self) -> list[Mapping[str, Any]]:
+        """The events of the next chunk; none when the stream has ended."""
+        try:
+            data = self._rest + next(self._chunks)
+        except (StopIteration, Lost):
+            if time.monotonic() - self._opened_at >= SHORT_LIFE_S:
+                self._short, self.not_before = 0, 0.0
+            self.close()
+            return []
+        if len(data) > _LINE_LIMIT:
+            raise DatastoreUnavailable(f"cannot watch {self.collection.path}: an event is too long")
+        *lines, self._rest = data.split(b"\n")
+        return [_parse(line, self.collection.path) for line in lines if line.strip()]
+
+
+def _parse(line: bytes, path: str) -> Mapping[str, Any]:
+    try:
+        event = json.loads(line)
+        if isinstance(event["object"], dict) and isinstance(event["type"], str):
+            return dict(event)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise DatastoreUnavailable(f"cannot watch {path}: an event cannot be read")
+
+
+class KubernetesWatch:
+    """A Watch (see client.py) of one or several collections."""
+
+    def __init__(
+        self,
+        api: KubernetesAPI,
+        listing: ListKey,
+        collections: Sequence[Collection],
+        revision: Revision,
+        corrupt: Told,
+    ) -> None:
+        places = positions(revision, len(collections))
+        self.streams = [Stream(api, c, at) for c, at in zip(collections, places, strict=True)]
+        self._listing = listing
+        self._corrupt = corrupt
+        self._ready: deque[Event] = deque()
+        self._cancelled = False
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+
+    def __enter__(self) -> KubernetesWatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._cancelled = True
+        for stream in self.streams:
+            stream.close()
+        wake, self._wake = self._wake, -1
+        if wake >= 0:
+            os.close(wake)
+
+    def next(self, timeout_s: float) -> Sequence[Event]:
+        """The next change, as a batch of one. Raises Compacted, DatastoreUnavailable, DatastoreDenied."""
+        until = time.monotonic() + timeout_s
+        while not self._cancelled:
+            if self._ready:
+                return (self._ready.popleft(),)
+            left = until - time.monotonic()
+            self._open_streams()
+            if not self._collect(max(0.0, left)) and left <= 0:
+                return ()
+        return ()
+
+    def _open_streams(self) -> None:
+        now = time.monotonic()
+        for stream in self.streams:
+            if stream.connection is None and not stream.gone and stream.not_before <= now:
+                stream.open()
+
+    def _collect(self, timeout_s: float) -> bool:
+        """Read what arrives within the time, and what else comes with it; whether anything did."""
+        readable = self._readable(timeout_s)
+        if not readable:
+            return False
+        found: list[tuple[Stream, Mapping[str, Any]]] = []
+        while readable and not self._cancelled:
+            for stream in readable:
+                found += [(stream, event) for event in stream.read()]
+            readable = self._readable(_SETTLE_S) if len(self.streams) > 1 else []
+        if len(self.streams) > 1:
+            found.sort(key=lambda pair: _order(pair[1]))
+        for stream, raw in found:
+            self._take(stream, raw)
+        return True
+
+    def _readable(self, timeout_s: float) -> list[Stream]:
+        open_streams = [stream for stream in self.streams if stream.connection is not None]
+        buffered = [stream for stream in open_streams if stream.connection and stream.connection.buffered()]
+        if buffered:
+            return buffered
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        by_fd = {stream.connection.fileno(): stream for stream in open_streams if stream.connection}
+        for fd in by_fd:
+            poll.register(fd, select.POLLIN)
+        waits = [s.not_before - time.monotonic() for s in self.streams if s.connection is None and not s.gone]
+        ready = poll.poll(int(1000 * max(0.0, min([timeout_s, *waits]))) + 1)
+        return [by_fd[fd] for fd, _ in ready if fd in by_fd]
+
+    def _take(self, stream: Stream, raw: Mapping[str, Any]) -> None:
+        kind, obj = raw["type"], raw["object"]
+        if kind == "ERROR":
+            stream.close()
+            raise _stream_error(obj, stream.collection.path)
+        version = (obj.get("metadata") or {}).get("resourceVersion")
+        if version:
+            stream.position = str(version)
+        if kind == "BOOKMARK":
+            return
+        if kind == "DELETED" and is_marked(obj):
+            return  # it was told as deleted when it was marked
+        self._tell(stream, obj, deleted=kind == "DELETED" or is_marked(obj))
+
+    def _tell(self, stream: Stream, obj: Mapping[str, Any], *, deleted: bool) -> None:
+        try:
+            found = stream.collection.read(obj)
+        except CorruptRecord as e:
+            # as in a list: a record that cannot be read is not there
+            self._corrupt(guess_key(obj, stream.collection.plural), str(e))
+            return
+        if found is None or not covers(self._listing, found[0]):
+            return
+        standing = [s.position for s in self.streams] if len(self.streams) > 1 else None
+        revision = render_revision(obj, stream.collection.state(obj), standing)
+        uid = str((obj.get("metadata") or {}).get("uid") or "")
+        self._ready.append(Event(found[0], None if deleted else found[1], revision, uid))
+
+
+def _order(raw: Mapping[str, Any]) -> int:
+    version = str((raw["object"].get("metadata") or {}).get("resourceVersion") or "")
+    return int(version) if version.isascii() and version.isdecimal() else 0
+
+
+def _stream_error(status: Mapping[str, Any], path: str) -> DatastoreError:
+    text = f"cannot watch {path}: {status.get('message') or status.get('reason') or 'the server ended it'}"
+    return Compacted(text) if status.get("code") == 410 else DatastoreUnavailable(text)

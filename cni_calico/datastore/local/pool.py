@@ -1,0 +1,79 @@
+"""The embedded store's connections: one user each at a time, given back or closed.
+
+Rule: a connection is never used over a fork (SQLite's locks belong to the process that took them), nor after the file
+it was opened for was replaced: writing addresses into a file that no longer has a name would lose them.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+from cni_calico.datastore.local.file import open_connection
+from cni_calico.deadline import Deadline
+from cni_calico.errors import DatastoreUnavailable
+
+# Connections of the parent process: kept so that nobody closes them here, which would touch the parent's database.
+_inherited: list[sqlite3.Connection] = []
+
+
+class Pool:
+    """Idle connections to one file; the last one given back is the next one taken (its statements are prepared)."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.closed = False
+        self._pid = os.getpid()
+        self._file = (0, 0)
+        self._idle: list[sqlite3.Connection] = []
+
+    def generation(self) -> tuple[int, int, int]:
+        """(process, device, inode): connections of another generation are not to be used. Zeros: no file yet."""
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return os.getpid(), 0, 0
+        return os.getpid(), status.st_dev, status.st_ino
+
+    def _settle(self) -> None:
+        pid, *file = self.generation()
+        if pid != self._pid:
+            _inherited.extend(self._idle)
+            self._idle, self._pid = [], pid
+        if self._file != tuple(file):
+            stale, self._idle = self._idle, []
+            self._file = (file[0], file[1])
+            for connection in stale:
+                connection.close()
+
+    def take(self, deadline: Deadline) -> tuple[sqlite3.Connection, tuple[int, int]]:
+        """A connection, and the file it belongs to (for ``give``). Raises DatastoreError, DeadlineExceeded."""
+        if self.closed:
+            raise DatastoreUnavailable(f"cannot use datastore {self.path}: it has been closed")
+        while True:
+            self._settle()
+            try:
+                return self._idle.pop(), self._file
+            except IndexError:
+                before = self._file
+            connection = open_connection(self.path, deadline)
+            self._settle()
+            if before in ((0, 0), self._file):
+                return connection, self._file
+            connection.close()  # the file was replaced while it was opened: whose connection is this?
+
+    def give(self, connection: sqlite3.Connection, file: tuple[int, int], *, broken: bool = False) -> None:
+        """Give back what ``take`` gave; a broken or stale connection is closed."""
+        if broken or self.closed or file != self._file or connection.in_transaction:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def close(self) -> None:
+        """Close what is idle now, and what is lent out when it is given back."""
+        self.closed = True
+        if os.getpid() != self._pid:
+            _inherited.extend(self._idle)
+            self._idle = []
+        while self._idle:
+            self._idle.pop().close()

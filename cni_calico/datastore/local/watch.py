@@ -1,0 +1,176 @@
+"""Watches on the embedded store: one thread per store notices commits, each watch reads its own changes.
+
+Rule: a watch sees every commit after its revision exactly once, in order, because it reads them from the kept history;
+the thread only says that there is something new. SQLite's ``data_version`` changes when another connection commits
+(1.7 us to ask), our own commits announce themselves with what they changed, so that a watch reads only what is its own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from os import getpid, register_at_fork
+
+from cni_calico.datastore.interface import Event
+from cni_calico.datastore.local.file import translated
+from cni_calico.datastore.local.pool import Pool
+from cni_calico.datastore.local.sql import newest_revision
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, DatastoreUnavailable
+from cni_calico.model.keys import etcd_prefix
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from cni_calico.datastore.local.store import LocalStore
+    from cni_calico.model.keys import ListKey
+
+# Held while the thread is inside SQLite: whose own locks a fork would otherwise copy, held for ever, into the child.
+_in_sqlite = threading.Lock()
+register_at_fork(before=_in_sqlite.acquire, after_in_parent=_in_sqlite.release, after_in_child=_in_sqlite.release)
+
+READ_S = 5.0  # to read changes: local, so only a stuck disk needs longer
+_OWN_MAX = 512  # commits of ours whose keys are remembered
+
+
+class Feed:
+    """``latest`` is the newest revision known, ``error`` set once why no more will be noticed."""
+
+    def __init__(self, pool: Pool, poll_s: float) -> None:
+        self.changed = threading.Condition()
+        self.latest = -1
+        self.error: CalicoError | None = None
+        self.pid = getpid()
+        self._own: dict[int, Sequence[str]] = {}  # revision -> keys, of commits of this process
+        self._pool = pool
+        self._poll_s = poll_s
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        opened = self._open()  # here, not in the thread: the file that is there now is the one to watch
+        if opened is not None:
+            self._thread = threading.Thread(target=self._run, args=opened, name="local-watch", daemon=True)
+            self._thread.start()
+
+    def announce(self, revision: int, keys: Sequence[str] = ()) -> None:
+        """A commit of this process, with the keys it changed; or one the thread noticed."""
+        with self.changed:
+            if keys:
+                self._own[revision] = keys
+                if len(self._own) > _OWN_MAX:
+                    del self._own[next(iter(self._own))]
+            if revision > self.latest:
+                self.latest = revision
+                self.changed.notify_all()
+
+    def passed(self, revision: int, prefix: str) -> int:
+        """The revision up to which nothing below ``prefix`` is known to have changed since ``revision``.
+
+        Under ``changed``.
+        """
+        while (keys := self._own.get(revision + 1)) is not None and not any(key.startswith(prefix) for key in keys):
+            revision += 1
+        return revision
+
+    def stop(self) -> None:
+        """End the thread; watches raise DatastoreUnavailable."""
+        self._stop.set()
+        self._fail(DatastoreUnavailable(f"cannot watch datastore {self._pool.path}: it has been closed"))
+        if self._thread is not None and self.pid == getpid():
+            self._thread.join(READ_S)
+
+    def _fail(self, error: CalicoError) -> None:
+        with self.changed:
+            self.error = self.error or error
+            self.changed.notify_all()
+
+    def _open(self) -> tuple[sqlite3.Connection, tuple[int, int]] | None:
+        try:
+            return self._pool.take(Deadline.after(READ_S))
+        except CalicoError as e:
+            self._fail(e)
+            return None
+
+    def _run(self, connection: sqlite3.Connection, file: tuple[int, int]) -> None:
+        try:
+            self._poll(connection, file)
+        except (sqlite3.Error, OSError) as e:
+            self._fail(translated(e, f"watch datastore {self._pool.path}"))
+        except CalicoError as e:
+            self._fail(e)
+        finally:
+            with _in_sqlite:
+                self._pool.give(connection, file)
+
+    def _poll(self, connection: sqlite3.Connection, file: tuple[int, int]) -> None:
+        seen = None
+        while not self._stop.is_set():
+            with _in_sqlite:
+                version = connection.execute("PRAGMA data_version").fetchone()[0]
+                newest = newest_revision(connection) if version != seen else -1
+            seen = version
+            self.announce(newest)
+            if self._pool.generation() != (self.pid, *file):
+                raise DatastoreUnavailable(f"cannot watch datastore {self._pool.path}: the file was replaced")
+            self._stop.wait(self._poll_s)
+
+
+class LocalWatch:
+    """A Watch (see client.py) on a LocalStore."""
+
+    def __init__(self, store: LocalStore, feed: Feed, listing: ListKey, revision: int) -> None:
+        self._store = store
+        self._feed = feed
+        self._listing = listing
+        self._prefix = etcd_prefix(listing)
+        self._revision = revision
+        self._pending: list[list[Event]] = []
+        self._cancelled = False
+        self._first = True  # is the revision still kept, has it been reached at all? Asked once, at the first read.
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def cancel(self) -> None:
+        with self._feed.changed:
+            self._cancelled = True
+            self._feed.changed.notify_all()
+
+    def next(self, timeout_s: float) -> Sequence[Event]:
+        """The changes of the next commit that touched the listing. Raises Compacted, DatastoreUnavailable."""
+        if self._feed.pid != getpid():
+            raise DatastoreUnavailable("cannot watch the datastore: the watch belongs to the parent process")
+        until = time.monotonic() + timeout_s
+        while not self._pending and not self._cancelled:
+            if not self._first and not self._wait(max(0.0, until - time.monotonic())):
+                return ()
+            self._first = False
+            self._revision, self._pending = self._store.changes(self._listing, self._revision, Deadline.after(READ_S))
+        return () if self._cancelled else self._pending.pop(0)
+
+    def _wait(self, timeout_s: float) -> bool:
+        feed = self._feed
+        with feed.changed:
+            feed.changed.wait_for(lambda: self._cancelled or feed.error is not None or self._is_behind(), timeout_s)
+            if self._cancelled:
+                return False
+            if feed.error is not None:
+                raise feed.error
+            return self._is_behind()
+
+    def _is_behind(self) -> bool:
+        """Under the feed's ``changed``."""
+        if self._feed.latest > self._revision:
+            self._revision = self._feed.passed(self._revision, self._prefix)
+        return self._feed.latest > self._revision
+
+    def __enter__(self) -> LocalWatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()

@@ -1,0 +1,100 @@
+"""The records that caches leave out because nobody can read them.
+
+Rule: while there is one, what the caches say is not the whole truth: the resident server's calls ask the store, which
+names the record, and the agent takes nothing away. One that was repaired or removed is found out by asking again from
+time to time, by whoever wants to know.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from cni_calico.datastore.interface import Datastore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.model import codec
+from cni_calico.model.keys import Key, ListKey, covers
+
+ASK_AGAIN_S = 2.0
+ASK_TIMEOUT_S = 2.0
+_listening = threading.Lock()
+
+
+def listen(store: Datastore, note: Callable[[Key, str], None]) -> None:
+    """Have ``note`` told of the records that lists and watches of ``store``, begun from now on, leave out.
+
+    Who listened before is told as well: several parts of the agent share a store.
+    """
+    with _listening:
+        before: Callable[[Key, str], None] | None = getattr(store, "corrupt", None)
+        if before is None:
+            return  # a store that cannot tell
+
+        def tell(key: Key, why: str) -> None:
+            before(key, why)
+            note(key, why)
+
+        store.corrupt = tell  # type: ignore[attr-defined]
+
+
+class Unreadable:
+    """``note`` is told of a record, by the caches and by the store; safe with threads."""
+
+    def __init__(
+        self,
+        store: Datastore,
+        report: Callable[[Key, str], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._report = report
+        self._clock = clock
+        self._asked: dict[Key, float] = {}
+        self._guard = threading.Lock()
+
+    def note(self, key: Key, why: str) -> None:
+        with self._guard:
+            new = key not in self._asked
+            self._asked[key] = self._clock()
+        if new:
+            self._report(key, why)
+
+    def is_noted(self, key: Key) -> bool:
+        """Whether it could not be read when it was looked at last; asks nobody."""
+        return key in self._asked
+
+    def any_of(self, listings: Iterable[ListKey]) -> bool:
+        """Whether one of these listings has a record that cannot be read."""
+        return any(self._is_still(key) for key in self._noted(listings))
+
+    def all_of(self, listings: Iterable[ListKey]) -> list[Key]:
+        """The records of these listings that cannot be read."""
+        return [key for key in self._noted(listings) if self._is_still(key)]
+
+    def _noted(self, listings: Iterable[ListKey]) -> list[Key]:
+        if not self._asked:
+            return []
+        listings = tuple(listings)
+        return [key for key in list(self._asked) if any(covers(listing, key) for listing in listings)]
+
+    def _is_still(self, key: Key) -> bool:
+        with self._guard:
+            now = self._clock()
+            asked = self._asked.get(key)
+            if asked is None:
+                return False
+            if now - asked < ASK_AGAIN_S:
+                return True
+            self._asked[key] = now
+        try:
+            found = self._store.get(key, Deadline.after(ASK_TIMEOUT_S))
+            if found is not None:
+                codec.decode(key, found.value)
+        except CalicoError:
+            return True  # CorruptRecord, or a store that has told nothing new
+        with self._guard:
+            self._asked.pop(key, None)
+        return False

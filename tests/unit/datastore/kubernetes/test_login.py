@@ -1,0 +1,214 @@
+"""From kubeconfig files, inline values and service accounts to a server and credentials."""
+
+from __future__ import annotations
+
+import json
+import sys
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.datastore.kubernetes.login import (
+    SERVICE_ACCOUNT,
+    Login,
+    parse_url,
+    read_login,
+    runs_program,
+    server_of,
+)
+from cni_calico.errors import DatastoreDenied
+from cni_calico.model.settings import KubernetesAccess
+
+SECRET = "s3cret-value"
+
+
+def config(user: dict[str, Any] | None = None, **cluster: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "x",
+        "clusters": [{"name": "c", "cluster": {"server": "https://10.96.0.1:443", **cluster}}],
+        "users": [{"name": "u", "user": user or {"token": SECRET}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+    }
+
+
+def login(tmp_path: Path, document: Any, **access: str) -> Login:
+    file = tmp_path / "kubeconfig"
+    file.write_text(document if isinstance(document, str) else json.dumps(document))
+    return read_login(KubernetesAccess(kubeconfig=str(file), **access))
+
+
+def test_token_and_authority(tmp_path: Path) -> None:
+    found = login(tmp_path, config(**{"certificate-authority-data": b64encode(b"PEM").decode()}))
+    assert (found.url, found.ca, found.authorization) == ("https://10.96.0.1:443", b"PEM", f"Bearer {SECRET}")
+
+
+def test_yaml_as_upstream_writes_it(tmp_path: Path) -> None:
+    text = """# Kubeconfig file for Calico CNI plugin.
+apiVersion: v1
+kind: Config
+clusters:
+- name: local
+  cluster:
+    server: https://[fd96::1]:443
+    certificate-authority-data: "UEVN"
+users:
+- name: calico
+  user:
+    token: "abc.def"
+contexts:
+- name: calico-context
+  context:
+    cluster: local
+    user: calico
+current-context: calico-context
+"""
+    found = login(tmp_path, text)
+    assert (found.url, found.ca, found.authorization) == ("https://[fd96::1]:443", b"PEM", "Bearer abc.def")
+
+
+def test_files_are_relative_to_the_kubeconfig_and_win_over_the_token(tmp_path: Path) -> None:
+    for name in ("ca", "crt", "key", "token"):
+        (tmp_path / name).write_text(f"{name}-text\n")
+    user = {"client-certificate": "crt", "client-key": str(tmp_path / "key"), "tokenFile": "token", "token": "old"}
+    found = login(tmp_path, config(user, **{"certificate-authority": "ca"}))
+    assert (found.ca, found.certificate, found.key) == (b"ca-text\n", b"crt-text\n", b"key-text\n")
+    assert found.authorization == "Bearer token-text"
+
+
+def test_name_and_password(tmp_path: Path) -> None:
+    assert login(tmp_path, config({"username": "a", "password": "b"})).authorization == "Basic YTpi"
+
+
+def test_other_fields_of_the_cluster(tmp_path: Path) -> None:
+    fields = {"insecure-skip-tls-verify": True, "tls-server-name": "kubernetes", "proxy-url": "http://proxy:3128"}
+    found = login(tmp_path, config(**fields))
+    server = server_of(found)
+    assert found.insecure and server.server_name == "kubernetes" and server.proxy == ("proxy", 3128)
+    assert server.tls is not None and not server.tls.check_hostname
+
+
+def test_inline_values_win(tmp_path: Path) -> None:
+    (tmp_path / "ca").write_text("own")
+    changes = {"api_root": "http://a:8080", "token": "t", "certificate_authority": str(tmp_path / "ca")}
+    found = login(tmp_path, config(), **changes)
+    assert (found.url, found.ca, found.authorization) == ("http://a:8080", b"own", "Bearer t")
+
+
+def test_first_of_several_files_wins_and_the_others_add(tmp_path: Path) -> None:
+    first, second = config({"token": "one"}), config({"token": "two"})
+    del first["clusters"], first["current-context"]
+    for name, document in (("a", first), ("b", second)):
+        (tmp_path / name).write_text(json.dumps(document))
+    found = read_login(KubernetesAccess(kubeconfig=f"{tmp_path}/a:{tmp_path}/b"))
+    assert (found.url, found.authorization) == ("https://10.96.0.1:443", "Bearer one")
+
+
+def test_in_a_pod() -> None:
+    files = {f"{SERVICE_ACCOUNT}/token": b" abc\n", f"{SERVICE_ACCOUNT}/ca.crt": b"PEM"}
+    environ = {"KUBERNETES_SERVICE_HOST": "fd96::1", "KUBERNETES_SERVICE_PORT": "443"}
+    found = read_login(KubernetesAccess(), read=files.__getitem__, environ=environ)
+    assert (found.url, found.ca, found.authorization) == ("https://[fd96::1]:443", b"PEM", "Bearer abc")
+    with pytest.raises(DatastoreDenied, match="no kubeconfig, no API root, and not in a pod"):
+        read_login(KubernetesAccess(), environ={})
+
+
+def test_plugins_are_run_by_the_official_client(tmp_path: Path) -> None:
+    answer = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": "from-plugin"},
+    }
+    call = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": sys.executable,
+        "args": ["-c", f"print('''{json.dumps(answer)}''')"],
+        "interactiveMode": "Never",
+    }
+    found = login(tmp_path, config({"exec": call}))
+    assert (found.url, found.authorization) == ("https://10.96.0.1:443", "Bearer from-plugin")
+
+
+@pytest.mark.parametrize(
+    ("document", "cause"),
+    [
+        ("{[ " + SECRET, r"it is not YAML \(line \d\)"),
+        ("- a\n", "it is not a mapping"),
+        ({**config(), "users": []}, "users has no 'u'"),
+        ({**config(), "users": {"name": SECRET}}, "users is not a list of mappings"),
+        ({**config(), "current-context": "other"}, "contexts has no 'other'"),
+        (config({"token": [SECRET]}), "token is not a text"),
+        (config({"client-certificate-data": "%%%" + SECRET + "="}), "client-certificate-data is not base64"),
+        (config({"tokenFile": "nowhere"}), "cannot read tokenFile .*nowhere: no such file"),
+        (config(**{"certificate-authority": "nowhere"}), "cannot read certificate-authority .*nowhere: no such file"),
+    ],
+    ids=range(9),
+)
+def test_what_is_wrong_with_a_kubeconfig_is_named_without_its_secrets(
+    tmp_path: Path, document: Any, cause: str
+) -> None:
+    with pytest.raises(DatastoreDenied, match=cause) as caught:
+        login(tmp_path, document)
+    assert SECRET not in f"{caught.value} {caught.value.details}"
+
+
+def test_a_missing_kubeconfig_is_named() -> None:
+    with pytest.raises(DatastoreDenied, match="cannot read kubeconfig /nowhere/calico-kubeconfig: no such file"):
+        read_login(KubernetesAccess(kubeconfig="/nowhere/calico-kubeconfig"))
+
+
+def test_secrets_are_in_no_representation(tmp_path: Path) -> None:
+    assert SECRET not in repr(login(tmp_path, config())) + repr(KubernetesAccess(token=SECRET))
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("https://10.0.0.1:6443", ("https", "10.0.0.1", 6443, "")),
+        ("https://api.example/k8s/clusters/c-1/", ("https", "api.example", 443, "/k8s/clusters/c-1")),
+        ("http://localhost", ("http", "localhost", 80, "")),
+        ("10.0.0.1:6443", ("https", "10.0.0.1", 6443, "")),
+        ("https://[fd00::1]", ("https", "fd00::1", 443, "")),
+        ("https://[fd00::1]:6443/x", ("https", "fd00::1", 6443, "/x")),
+    ],
+)
+def test_urls(url: str, parts: tuple[str, str, int, str]) -> None:
+    assert parse_url(url) == parts
+
+
+@pytest.mark.parametrize("url", ["", "https://", "ftp://a", "https://a:b", "https://a:99999", "https://:443"])
+def test_urls_that_are_none(url: str) -> None:
+    with pytest.raises(DatastoreDenied):
+        parse_url(url)
+
+
+def test_certificates_that_are_none_are_denied() -> None:
+    for wrong in ({"ca": b"no PEM"}, {"certificate": b"no PEM", "key": b"x"}):
+        with pytest.raises(DatastoreDenied, match="cannot use the certificates for https://a"):
+            server_of(Login("https://a", **wrong))
+
+
+@pytest.mark.parametrize(
+    ("user", "expected"),
+    [
+        ({"exec": {"command": "x"}}, True),
+        ({"auth-provider": {"name": "x"}}, True),
+        ({"token": "exec"}, False),
+        ({"token": SECRET}, False),
+        ({"exec": None, "token": "t"}, False),
+    ],
+)
+def test_whether_a_program_gives_the_credentials(user: dict[str, Any], expected: bool, tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config(user=user)))
+    assert runs_program(str(path)) is expected
+    assert runs_program(f"{path}:{path}") is expected
+
+
+def test_a_kubeconfig_that_cannot_be_used_is_told_later(tmp_path: Path) -> None:
+    assert not runs_program(str(tmp_path / "none"))
+    (tmp_path / "kubeconfig").write_text("exec: [")
+    assert not runs_program(str(tmp_path / "kubeconfig"))

@@ -1,0 +1,450 @@
+"""What is particular to the embedded store: its file, its faults, compaction, forks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cni_calico import faults
+from cni_calico.datastore.interface import CommitConflict, Write
+from cni_calico.datastore.local.file import filesystem_of
+from cni_calico.datastore.local.store import LocalStore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import (
+    Compacted,
+    CorruptRecord,
+    DatastoreDamaged,
+    DatastoreUnavailable,
+    DatastoreUnsupported,
+    DeadlineExceeded,
+    OutcomeUnknown,
+)
+from cni_calico.model.keys import EverythingList, HandleKey, HandleList, ResourceKey, ResourceList, etcd_path
+
+ONE, TWO = HandleKey("net.one"), HandleKey("net.two")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "state" / "datastore.db")
+
+
+@pytest.fixture
+def store(path: str) -> Iterator[LocalStore]:
+    store = LocalStore(path, poll_s=0.005, keep_revisions=100)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def soon() -> Deadline:
+    return Deadline.after(20)
+
+
+@pytest.fixture
+def plan() -> Iterator:
+    yield lambda text: faults.install(faults.Plan(text))
+    faults.install(None)
+
+
+def sql(path: str, statement: str, *values: object) -> list:
+    connection = sqlite3.connect(path)
+    try:
+        with connection:
+            return connection.execute(statement, values).fetchall()
+    finally:
+        connection.close()
+
+
+def spoil(path: str, key: HandleKey, value: object) -> None:
+    sql(path, "UPDATE change SET value = ? WHERE key = ?", value, etcd_path(key))
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def test_file_and_directory_are_private(store: LocalStore, path: str, soon: Deadline) -> None:
+    old = os.umask(0)
+    try:
+        store.commit([Write.put(ONE, {})], soon)
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
+    modes = {name: stat.S_IMODE(os.stat(f"{path}{name}").st_mode) for name in ("", "-wal", "-shm")}
+    assert modes == {"": 0o600, "-wal": 0o600, "-shm": 0o600}
+    assert sorted(os.listdir(os.path.dirname(path))) == ["datastore.db", "datastore.db-shm", "datastore.db-wal"]
+
+
+def test_a_readable_file_is_made_private(store: LocalStore, path: str, soon: Deadline) -> None:
+    store.get(ONE, soon)
+    store.close()
+    os.chmod(path, 0o644)
+    LocalStore(path).get(ONE, soon)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+
+
+def test_commits_reach_the_disk(store: LocalStore, path: str, soon: Deadline) -> None:
+    store.commit([Write.put(ONE, {})], soon)
+    connection, file = store._pool.take(soon)
+    try:
+        assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
+        assert connection.execute("PRAGMA journal_mode").fetchone()[0] == b"wal"
+    finally:
+        store._pool.give(connection, file)
+
+
+def test_many_open_a_new_file_at_once(path: str, soon: Deadline) -> None:
+    errors: list[BaseException] = []
+    start = threading.Barrier(8)
+
+    def first_use(i: int) -> None:
+        try:
+            start.wait(10)
+            LocalStore(path).commit([Write.create(HandleKey(f"net.{i}"), {})], soon)
+        except BaseException as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=first_use, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert len(LocalStore(path).list(HandleList(), soon).items) == 8
+
+
+@pytest.mark.parametrize("content", [b"not a database, but long enough to be read as one. " * 40, b"short"])
+def test_a_file_that_is_no_database_is_left_alone(path: str, soon: Deadline, content: bytes) -> None:
+    os.makedirs(os.path.dirname(path))
+    Path(path).write_bytes(content)
+    for call in (lambda s: s.get(ONE, soon), lambda s: s.commit([Write.put(ONE, {})], soon)):
+        with pytest.raises(DatastoreDamaged) as caught:
+            call(LocalStore(path))
+        assert path in str(caught.value)
+    assert Path(path).read_bytes() == content
+
+
+def test_a_damaged_database_is_an_error_and_left_alone(store: LocalStore, path: str, soon: Deadline) -> None:
+    for n in range(200):
+        store.commit([Write.put(HandleKey(f"net.{n}"), {"x": "y" * 500})], soon)
+    store.close()
+    raw = bytearray(Path(path).read_bytes())
+    raw[4096:] = b"\xa5" * (len(raw) - 4096)
+    Path(path).write_bytes(raw)
+    damaged = LocalStore(path)
+    for call in (
+        lambda: damaged.get(ONE, soon),
+        lambda: damaged.list(EverythingList(), soon),
+        lambda: damaged.commit([Write.put(ONE, {})], soon),
+    ):
+        with pytest.raises(DatastoreDamaged):
+            call()
+    damaged.close()
+    assert Path(path).read_bytes() == raw
+
+
+def test_a_newer_schema_is_refused_by_name(store: LocalStore, path: str, soon: Deadline) -> None:
+    store.get(ONE, soon)
+    store.close()
+    sql(path, "PRAGMA user_version = 7")
+    with pytest.raises(DatastoreUnsupported, match="schema version 7"):
+        LocalStore(path).get(ONE, soon)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_another_programs_database_is_refused(path: str, soon: Deadline, version: int) -> None:
+    os.makedirs(os.path.dirname(path))
+    sql(path, "CREATE TABLE theirs (a)")
+    sql(path, f"PRAGMA user_version = {version}")
+    with pytest.raises(DatastoreUnsupported, match="another program"):
+        LocalStore(path).commit([Write.put(ONE, {})], soon)
+    assert sql(path, "SELECT name FROM sqlite_master") == [("theirs",)]
+
+
+def test_file_system_of_a_path() -> None:
+    mounts = (
+        "22 1 254:0 / / rw - ext4 /dev/vda rw\n"
+        "30 22 0:40 / /mnt/with\\040blank rw shared:1 - nfs4 server:/x rw\n"
+        "31 22 0:41 / /mnt/fuse rw - fuse.sshfs host: rw\n"
+        "32 31 0:42 / /mnt/fuse rw - tmpfs tmpfs rw\n"
+        "broken line\n"
+    )
+    assert filesystem_of("/var/lib/calico", mounts) == "ext4"
+    assert filesystem_of("/mnt/with blank/a/b", mounts) == "nfs4"
+    assert filesystem_of("/mnt/with blanks", mounts) == "ext4"
+    assert filesystem_of("/mnt/fuse", mounts) == "tmpfs"
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "fuse.sshfs"])
+def test_network_file_systems_are_refused(path: str, soon: Deadline, monkeypatch, kind: str) -> None:
+    monkeypatch.setattr("cni_calico.datastore.local.file.filesystem_of", lambda *_: kind)
+    monkeypatch.setattr("cni_calico.datastore.local.file.os.major", lambda _: 0)
+    with pytest.raises(DatastoreUnsupported, match=f"file system \\({kind}\\)"):
+        LocalStore(path).get(ONE, soon)
+    assert not os.path.exists(path)
+
+
+def test_a_replaced_file_is_noticed(store: LocalStore, path: str, soon: Deadline) -> None:
+    """Addresses must not be written into a file that has no name any more."""
+    store.commit([Write.put(ONE, {"n": 1})], soon)
+    watch = store.watch(HandleList(), 0)
+    assert watch.next(5)
+    for name in ("", "-wal", "-shm"):
+        os.unlink(path + name)
+    with pytest.raises(DatastoreUnavailable, match="replaced"):
+        while not soon.expired():
+            watch.next(1)
+    store.commit([Write.create(TWO, {"n": 2})], soon)
+    assert [v.key for v in LocalStore(path).list(HandleList(), soon).items] == [TWO]
+
+
+# -- corrupt records ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "raw",
+    ["{", "[1]", "null", '{"a": NaN}', b"{\xff}", 17, '{"a":' * 100000, "9" * 5000],
+    ids=["cut", "list", "null", "nan", "utf8", "number", "deep", "digits"],
+)
+def test_a_corrupt_record_is_named_and_kept(store: LocalStore, path: str, soon: Deadline, raw: object) -> None:
+    [one, _] = store.commit([Write.create(ONE, {"n": 1}), Write.create(TWO, {"n": 2})], soon).stored
+    spoil(path, ONE, raw)
+    heard: list = []
+    store.corrupt = lambda key, why: heard.append((key, why))
+    for write in (
+        Write.create(ONE, {}),
+        Write.update(one, {}),
+        Write.put(ONE, {}),
+        Write.delete(one),
+        Write.expect(one),
+    ):
+        with pytest.raises(CorruptRecord, match=r"handle/net\.one"):
+            store.commit([write, Write.put(TWO, {"n": 3})], soon)
+    with pytest.raises(CorruptRecord, match=r"handle/net\.one"):
+        store.get(ONE, soon)
+    assert store.get(TWO, soon).value == {"n": 2}
+    listed = store.list(HandleList(), soon)
+    assert [v.key for v in listed.items] == [TWO] and [key for key, _ in listed.unreadable] == [ONE]
+    assert heard[0][0] == ONE and "net.one" in heard[0][1]
+    with store.watch(HandleList(), 0) as watch:
+        assert [(e.key, e.value) for e in watch.next(5)] == [(ONE, None), (TWO, {"n": 2})]
+    [(kept,)] = sql(path, "SELECT value FROM change WHERE key = ?", etcd_path(ONE))
+    assert kept == ("17" if raw == 17 else raw)
+    store.commit([Write.remove(ONE)], soon)
+    assert store.get(ONE, soon) is None
+
+
+def test_an_empty_value_reads_as_an_empty_document(store: LocalStore, path: str, soon: Deadline) -> None:
+    store.commit([Write.create(ONE, {"n": 1})], soon)
+    spoil(path, ONE, "")
+    assert store.get(ONE, soon).value == {}
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+
+
+def test_faults_before_a_commit_write_nothing(store: LocalStore, soon: Deadline, plan) -> None:
+    store.commit([Write.put(ONE, {"n": 1})], soon)
+    plan("local.commit:before:1:fail")
+    with pytest.raises(DatastoreUnavailable) as caught:
+        store.commit([Write.put(ONE, {"n": 2}), Write.put(TWO, {})], soon)
+    assert not isinstance(caught.value, OutcomeUnknown)
+    assert store.get(ONE, soon).value == {"n": 1} and store.get(TWO, soon) is None
+    store.commit([Write.put(ONE, {"n": 3})], soon)
+
+
+def test_a_lost_answer_is_an_unknown_outcome(store: LocalStore, soon: Deadline, plan) -> None:
+    plan("local.commit:after:1:fail")
+    with pytest.raises(OutcomeUnknown):
+        store.commit([Write.put(ONE, {"n": 2})], soon)
+    assert store.get(ONE, soon).value == {"n": 2}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("point", ["local.open", "local.read"])
+def test_faults_of_reading(store: LocalStore, soon: Deadline, plan, point: str, when: str) -> None:
+    plan(f"{point}:{when}:1:fail")
+    with pytest.raises(DatastoreUnavailable, match="injected"):
+        store.list(HandleList(), soon)
+    assert store.list(HandleList(), soon).items == []
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_writer_waits_for_another_process_until_its_deadline(store: LocalStore, path: str, soon: Deadline) -> None:
+    store.commit([Write.put(ONE, {"n": 1})], soon)
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceeded, match="lock"):
+            store.commit([Write.put(ONE, {"n": 2})], Deadline.after(0.2))
+        assert 0.15 < time.monotonic() - began < 5
+        assert store.get(ONE, soon).value == {"n": 1}
+        threading.Timer(0.1, lambda: other.execute("ROLLBACK")).start()
+        store.commit([Write.put(ONE, {"n": 3})], soon)
+    finally:
+        if other.in_transaction:
+            other.execute("ROLLBACK")
+        other.close()
+    assert store.get(ONE, soon).value == {"n": 3}
+
+
+# -- history -----------------------------------------------------------------------------------------------------------
+
+
+def test_history_is_compacted_and_says_so(store: LocalStore, path: str, soon: Deadline) -> None:
+    store.commit([Write.create(HandleKey("net.kept"), {"n": 0})], soon)
+    for n in range(500):
+        store.commit([Write.put(ONE, {"n": n}), Write.put(TWO, {"n": n})], soon)
+        store.commit([Write.remove(TWO)], soon)
+    [(changes,)] = sql(path, "SELECT count(*) FROM change")
+    assert changes < 3 * (100 + 64) + 2
+    newest = store.list(EverythingList(), soon).revision
+    for call in (
+        lambda: store.list(EverythingList(), soon, revision=1),
+        lambda: store.watch(EverythingList(), 1).next(1),
+        lambda: store.watch(EverythingList(), newest + 1).next(1),
+    ):
+        with pytest.raises(Compacted):
+            call()
+    old = store.list(EverythingList(), soon, revision=newest - 99)
+    assert {v.key.handle_id: v.value["n"] for v in old.items} == {"net.kept": 0, "net.one": 450, "net.two": 450}
+    assert [v.key.handle_id for v in store.list(EverythingList(), soon).items] == ["net.kept", "net.one"]
+
+
+def test_revision_survives_when_everything_was_deleted(store: LocalStore, path: str, soon: Deadline) -> None:
+    for n in range(200):
+        store.commit([Write.put(ONE, {"n": n})], soon)
+    store.commit([Write.remove(ONE)], soon)
+    at = store.list(EverythingList(), soon).revision
+    store.close()
+    again = LocalStore(path, keep_revisions=1)
+    for n in range(130):
+        assert again.commit([Write.put(ONE, {"n": n})], soon).revision == at + 2 * n + 1
+        assert again.commit([Write.remove(ONE)], soon).revision == at + 2 * n + 2
+
+
+def test_creation_revision_stays_over_updates(store: LocalStore, path: str, soon: Deadline) -> None:
+    store.commit([Write.create(TWO, {})], soon)
+    made = store.commit([Write.create(ONE, {})], soon).revision
+    store.commit([Write.put(ONE, {"n": 1})], soon)
+    assert sql(path, "SELECT created FROM change WHERE key = ?", etcd_path(ONE)) == [(made,), (made,)]
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_uses_connections_of_its_own(store: LocalStore, soon: Deadline) -> None:
+    current = store.commit([Write.create(ONE, {"n": 0})], soon).stored[0]
+    watch = store.watch(HandleList(), 0)
+    assert watch.next(5)
+    store._writing.acquire()  # as if another thread were writing while this one forks
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            store.commit([Write.update(current, {"n": 1})], soon)
+            assert store.watch(HandleList(), current.revision).next(10)
+            try:
+                watch.next(1)
+            except DatastoreUnavailable:
+                code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    store._writing.release()
+    assert status == 0
+    with pytest.raises(CommitConflict):
+        store.commit([Write.update(current, {"n": 2})], soon)
+    assert watch.next(10)[0].value == {"n": 1}
+    store.commit([Write.put(ONE, {"n": 3})], soon)
+
+
+def test_a_closed_store_is_unavailable(store: LocalStore, soon: Deadline) -> None:
+    store.commit([Write.put(ONE, {})], soon)
+    watch = store.watch(HandleList(), 0)
+    assert watch.next(5)
+    store.close()
+    for call in (lambda: store.get(ONE, soon), lambda: store.commit([Write.remove(ONE)], soon), lambda: watch.next(5)):
+        with pytest.raises(DatastoreUnavailable, match="closed"):
+            call()
+
+
+def test_forking_beside_watches_does_not_lock_the_child(path: str, soon: Deadline) -> None:
+    """SQLite has locks of its own, for the whole process; the watching threads must not hold one while it forks."""
+    stores = [LocalStore(f"{path}{i}", poll_s=0.0001) for i in range(4)]
+    watches = [store.watch(HandleList(), 0) for store in stores]
+    for watch in watches:
+        assert not watch.next(0.01)
+    for _ in range(100):
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            for store in stores:
+                store.commit([Write.put(ONE, {})], soon)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    for store in stores:
+        store.close()
+
+
+def test_a_watch_reads_only_what_is_its_own(path: str, soon: Deadline) -> None:
+    """Our own commits say what they changed; a watch of something else does not even look, nor is looking a read."""
+    store = LocalStore(path, poll_s=60)  # nothing is noticed but what is announced
+    asked: list[int] = []
+    changes = store.changes
+    store.changes = lambda listing, after, deadline: asked.append(after) or changes(listing, after, deadline)
+    with store.watch(HandleList(), 0) as watch:
+        assert not watch.next(0.01)
+        reads, first = store.round_trips.reads, len(asked)
+        for i in range(20):
+            store.commit([Write.put(ResourceKey("IPPool", f"p{i}"), {})], soon)
+        assert not watch.next(0.1)
+        assert len(asked) == first
+        store.commit([Write.put(ONE, {})], soon)
+        assert [event.key for event in watch.next(5)] == [ONE]
+        assert store.round_trips.reads == reads
+    store.close()
+
+
+def test_watches_beside_two_writers_see_everything_once(path: str, soon: Deadline) -> None:
+    """What this process commits and what another one does, mixed; commits that change nothing come in between."""
+    ours, theirs = LocalStore(path, poll_s=0.0005), LocalStore(path, poll_s=0.0005)
+    start = int(ours.commit([Write.put(ONE, {})], soon).revision)
+    listings = (HandleList(), ResourceList("IPPool"))
+    seen: list[list] = [[], []]
+    total = 80
+
+    def follow(number: int) -> None:
+        with ours.watch(listings[number], start) as watch:
+            while len(seen[number]) < 2 * total and not soon.expired():
+                seen[number] += [(str(event.key), event.revision) for event in watch.next(1)]
+
+    def write(store: LocalStore, name: str) -> None:
+        for i in range(total):
+            store.commit([Write.put(HandleKey(f"{name}.{i}"), {})], soon)
+            store.commit([Write.remove(HandleKey("never.was"))], soon)
+            store.commit([Write.put(ResourceKey("IPPool", f"{name}{i}"), {})], soon)
+
+    threads = [threading.Thread(target=follow, args=(i,)) for i in range(2)]
+    threads += [threading.Thread(target=write, args=pair) for pair in ((ours, "ours"), (theirs, "theirs"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for events in seen:
+        assert len(events) == len(set(events)) == 2 * total
+        assert [revision for _, revision in events] == sorted(revision for _, revision in events)
+    ours.close()
+    theirs.close()
