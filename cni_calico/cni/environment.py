@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from cni_calico import names
 from cni_calico.errors import InvalidEnvironment
+from cni_calico.model import names
 
 REQUIRED = {
     "ADD": ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"),

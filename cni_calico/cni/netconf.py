@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface, ip_network
 from typing import Any
 
-from cni_calico import names
 from cni_calico.cni import versions
 from cni_calico.cni.fields import Fields, wrong
 from cni_calico.cni.mesos import MesosLabels, parse_mesos
 from cni_calico.errors import DecodeFailure, IncompatibleVersion, InvalidConfig
-from cni_calico.model.settings import LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
+from cni_calico.model import names
+from cni_calico.model.access import LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
 
 NODENAME_FILE = "/var/lib/calico/nodename"
 ENDPOINT_STATUS_DIR = "/var/run/calico/endpoint-status"

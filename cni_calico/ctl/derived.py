@@ -12,8 +12,8 @@ from typing import Any
 from cni_calico.ctl.session import shown_key
 from cni_calico.datastore.interface import Document
 from cni_calico.errors import InvalidConfig
-from cni_calico.model import crd_nodes
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.kubernetes import nodes as crd_nodes
 
 Path = tuple[str, ...]
 _LABELS, _ANNOTATIONS = ("metadata", "labels"), ("metadata", "annotations")

@@ -10,10 +10,10 @@ from typing import Any
 
 from cni_calico.ctl.session import Session
 from cni_calico.datastore.interface import CommitConflict, Write
-from cni_calico.model.codec import encode_cluster_information, new_metadata
+from cni_calico.model.documents.codec import encode_cluster_information, new_metadata
+from cni_calico.model.documents.tiers import TIERS, new_tier
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import ClusterInformation
-from cni_calico.model.tiers import TIERS, new_tier
 
 
 def initialize(session: Session) -> None:

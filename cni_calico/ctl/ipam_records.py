@@ -10,7 +10,7 @@ from typing import Any
 from cni_calico.ctl.session import Session
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.consistency import Records
-from cni_calico.model.codec import decode, describe
+from cni_calico.model.documents.codec import decode, describe
 from cni_calico.model.keys import (
     AffinityKey,
     AffinityList,

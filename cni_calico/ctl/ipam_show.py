@@ -15,7 +15,7 @@ from cni_calico.datastore.interface import Document, Versioned
 from cni_calico.errors import InvalidConfig
 from cni_calico.ipam.block import holder_of
 from cni_calico.ipam.consistency import Allocation, describe_owner, list_allocations
-from cni_calico.model import codec
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import IPAMConfigKey
 from cni_calico.model.resources import Address, Block, IPAMConfig, IPPool, Network
 

@@ -17,7 +17,7 @@ from cni_calico.ctl.resources import plan_new, read_resource
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.interface import CommitConflict, Versioned, Write
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.codec import decode_pool
+from cni_calico.model.documents.codec import decode_pool
 from cni_calico.model.keys import Network, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool
 

@@ -96,7 +96,7 @@ def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) ->
     from cni_calico.ctl.settings import read_config, require_present
     from cni_calico.datastore.connect import open_datastore
     from cni_calico.deadline import Deadline
-    from cni_calico.names import DEFAULT_PREFIX
+    from cni_calico.model.names import DEFAULT_PREFIX
 
     def now() -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

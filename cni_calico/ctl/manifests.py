@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.codec_resources import API_VERSION
+from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import NAMESPACED_KINDS, PLURALS, ResourceKey
 
 SUFFIXES = (".yaml", ".yml", ".json")

@@ -18,7 +18,7 @@ from cni_calico.ctl.render import render_json
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.interface import Document, Versioned
 from cni_calico.errors import CorruptRecord
-from cni_calico.model.codec import decode
+from cni_calico.model.documents.codec import decode
 from cni_calico.model.keys import EverythingList, ResourceKey, etcd_path
 
 FORMAT = "cni-calico/datastore-export/v1"

@@ -14,10 +14,11 @@ from cni_calico.ctl.session import ResourceMissing, Session
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.allocator import Allocator, Release
 from cni_calico.ipam.consistency import tunnel_addresses
-from cni_calico.model import codec, crd_pods
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey, BlockList, ResourceKey, ResourceList
+from cni_calico.model.kubernetes import pods as crd_pods
+from cni_calico.model.names import parse_endpoint_name
 from cni_calico.model.resources import Address, Network
-from cni_calico.names import parse_endpoint_name
 
 
 def delete_resource(session: Session, key: ResourceKey) -> None:

@@ -14,7 +14,7 @@ import yaml
 from cni_calico.ctl.columns import headings_of, parse_headings, row_of
 from cni_calico.ctl.tables import render_columns
 from cni_calico.errors import InvalidConfig, UnsupportedField
-from cni_calico.model.codec_resources import API_VERSION
+from cni_calico.model.documents.resources import API_VERSION
 
 Document = Mapping[str, Any]
 CUSTOM = "custom-columns="

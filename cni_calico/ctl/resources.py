@@ -14,11 +14,11 @@ from cni_calico.ctl.session import ResourceExists, ResourceMissing, Session, Upd
 from cni_calico.datastore.cas import update
 from cni_calico.datastore.interface import Document, Versioned
 from cni_calico.errors import CorruptRecord, InvalidConfig
-from cni_calico.model.codec import decode_pool, decode_resource
-from cni_calico.model.codec_resources import API_VERSION
+from cni_calico.model.documents.codec import decode_pool, decode_resource
+from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool
-from cni_calico.model.validate import Problem, require_valid, with_defaults
+from cni_calico.model.validation.check import Problem, require_valid, with_defaults
 
 Warn = Callable[[Problem], None]
 

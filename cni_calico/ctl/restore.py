@@ -17,10 +17,10 @@ from cni_calico.ctl.migrate import CLUSTER, FORMAT, IMPORTING, importing
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.interface import CommitConflict, Document, Versioned, Write
 from cni_calico.errors import CalicoError, InvalidConfig, OutcomeUnknown, RecordRefused
-from cni_calico.model.codec import decode, describe
-from cni_calico.model.crd_nodes import inherited_labels
+from cni_calico.model.documents.codec import decode, describe
 from cni_calico.model.keys import BlockList, Key, ResourceKey, ResourceList, parse_path
-from cni_calico.names import sha1_hex
+from cni_calico.model.kubernetes.nodes import inherited_labels
+from cni_calico.model.names import sha1_hex
 
 Records = dict[Key, Mapping[str, Any]]
 Skipped = list[tuple[Key, str]]

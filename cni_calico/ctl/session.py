@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.model.codec import describe
+from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import Key, ResourceKey, etcd_path
 
 

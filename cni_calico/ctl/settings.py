@@ -12,7 +12,7 @@ from typing import Any
 
 from cni_calico.ctl.manifests import parse_documents
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.settings import LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
+from cni_calico.model.access import LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
 
 DEFAULT_PATH = "/etc/calico/calicoctl.cfg"
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from cni_calico.datastore.interface import Datastore
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.settings import DatastoreConfig
-from cni_calico.names import DEFAULT_PREFIX
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.model.names import DEFAULT_PREFIX
 
 
 def open_datastore(

@@ -14,7 +14,7 @@ from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.interface import Datastore, Versioned
 from cni_calico.datastore.unreadable import Unreadable, listen
 from cni_calico.errors import CorruptRecord
-from cni_calico.model.codec import describe
+from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import Key, ListKey
 
 IN_FORCE = "what it said before stays in force"

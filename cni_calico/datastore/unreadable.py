@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.model import codec
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import Key, ListKey, covers
 
 ASK_AGAIN_S = 2.0

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cni_calico.errors import InvalidConfig
-from cni_calico.names import valid_identifier
+from cni_calico.model.names import valid_identifier
 
 HOST_NET_DIR = "/host/etc/cni/net.d"
 HOST_BIN_DIRS = ("/host/opt/cni/bin", "/host/secondary-bin-dir")

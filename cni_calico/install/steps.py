@@ -18,7 +18,7 @@ from cni_calico.errors import InstallFailed, InvalidConfig
 from cni_calico.install.settings import HOST_BIN_DIRS, KUBECONFIG, SERVICE_ACCOUNT_DIR, TLS_DIR, Settings
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.process import clean_environment, run
-from cni_calico.model.settings import KubernetesAccess, parse_proxy_variables
+from cni_calico.model.access import KubernetesAccess, parse_proxy_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_interface
 from typing import TYPE_CHECKING, Any
 
-from cni_calico import names
 from cni_calico.cni.answer import Answer
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
@@ -24,6 +23,7 @@ from cni_calico.ipam import ready
 from cni_calico.ipam.nodename import BOOT_WAIT_S, read_nodename
 from cni_calico.ipam.services import Services
 from cni_calico.ipam.serving import Handler, run_call
+from cni_calico.model import names
 
 if TYPE_CHECKING:
     from cni_calico.ipam.allocator import Allocator, Assigned

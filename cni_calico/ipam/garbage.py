@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from cni_calico import names
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.interface import Datastore
@@ -18,7 +17,8 @@ from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig, Teardow
 from cni_calico.ipam.nodename import read_nodename
 from cni_calico.ipam.ready import require_ready
 from cni_calico.ipam.services import Services
-from cni_calico.model.codec import decode_block, decode_endpoint
+from cni_calico.model import names
+from cni_calico.model.documents.codec import decode_block, decode_endpoint
 from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, endpoints_of_node
 from cni_calico.model.resources import WorkloadEndpoint
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from cni_calico.names import handle_id
+from cni_calico.model.names import handle_id
 
 Address = IPv4Address | IPv6Address
 

@@ -16,7 +16,7 @@ from cni_calico.errors import CorruptRecord, IPAMError
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.ipam.block import Release
 from cni_calico.ipam.view import stored
-from cni_calico.model.codec import describe
+from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import AffinityKey, AffinityList, BlockList, HandleKey, HandleList
 from cni_calico.model.resources import Address, Attribute, Block, Handle, Network
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any, Protocol
 
-from cni_calico.model.crd_pods import CONTAINER_ID, pod_networks
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.kubernetes.pods import CONTAINER_ID, pod_networks
 from cni_calico.model.resources import Address, Block, Network, Node, WorkloadEndpoint
 
 TUNNELS = frozenset(

@@ -16,7 +16,7 @@ from cni_calico.errors import CalicoError, Contention, CorruptRecord, DatastoreU
 from cni_calico.ipam.batch import Step
 from cni_calico.ipam.view import Stored, View, decode_found, read_each
 from cni_calico.ipam.view import stored as decode_stored
-from cni_calico.model import codec
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKey, Key
 from cni_calico.model.resources import Affinity, Block, Handle, IPAMConfig, Network, Record
 

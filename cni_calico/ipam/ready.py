@@ -9,9 +9,9 @@ from __future__ import annotations
 from cni_calico.deadline import Deadline
 from cni_calico.errors import NotReady
 from cni_calico.ipam.services import Services
-from cni_calico.model.codec import decode_cluster_information
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.model.documents.codec import decode_cluster_information
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.settings import DatastoreConfig
 
 CLUSTER = ResourceKey("ClusterInformation", "default")
 

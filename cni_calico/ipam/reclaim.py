@@ -31,10 +31,10 @@ from cni_calico.ipam.claims import release_block
 from cni_calico.ipam.leaks import KINDS, Holding, IdleHandle, LostBlock, LostEndpoint, LostNode, Pod, Subject
 from cni_calico.ipam.release import drop_idle_handle, leave_emptied, release_in_block
 from cni_calico.ipam.view import stored
-from cni_calico.model import codec
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import BlockKey, HandleKey, Key, ListKey, ResourceKey, ResourceList
+from cni_calico.model.names import endpoint_name
 from cni_calico.model.resources import Block, WorkloadEndpoint
-from cni_calico.names import endpoint_name
 
 _OF_NO_BLOCK = -1  # a sequence number: a block that is there in the end was made meanwhile
 

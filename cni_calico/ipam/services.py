@@ -20,8 +20,8 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import AttachmentBusy, KernelError
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT, Log
+from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import Key
-from cni_calico.model.settings import DatastoreConfig
 
 if TYPE_CHECKING:
     from typing import TypeVar

@@ -19,7 +19,7 @@ from cni_calico.ipam.leaks import (
     reduce_block,
     reduce_endpoint,
 )
-from cni_calico.model import codec
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
 from cni_calico.model.resources import Network
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from cni_calico import names
 from cni_calico.ipam import leaks
 from cni_calico.ipam.leaks import (
     KINDS,
@@ -24,6 +23,7 @@ from cni_calico.ipam.leaks import (
     LostNode,
     Subject,
 )
+from cni_calico.model import names
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
 from cni_calico.model.resources import Network
 

@@ -31,9 +31,9 @@ from cni_calico.ipam.ready import require_ready
 from cni_calico.ipam.services import Services
 from cni_calico.kernel.lock import file_lock
 from cni_calico.log import Log
-from cni_calico.model import codec
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import ResourceKey, endpoints_of_node
-from cni_calico.model.settings import DatastoreConfig
 
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.store import KubernetesStore

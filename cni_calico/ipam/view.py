@@ -14,7 +14,7 @@ from cni_calico.datastore.interface import Datastore, Listing, Versioned
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.pools import NodeFacts
-from cni_calico.model import codec
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import (
     AffinityKey,
     AffinityList,

@@ -19,7 +19,7 @@ from cni_calico.datastore.interface import Datastore
 from cni_calico.ipam.group import GroupAllocator
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
-from cni_calico.model.settings import DatastoreConfig
+from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.caches import ClusterCaches
 from cni_calico.nodeagent.kubernetes_caches import KubernetesCaches
 from cni_calico.nodeagent.node_endpoints import NodeEndpoints

@@ -20,7 +20,7 @@ from cni_calico.datastore.last_good import KeptCaches
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord
 from cni_calico.kernel.interfaces import read_interfaces
-from cni_calico.model.codec import decode_affinity, decode_resource, describe
+from cni_calico.model.documents.codec import decode_affinity, decode_resource, describe
 from cni_calico.model.keys import AffinityKey, AffinityList, Key, ResourceKey, ResourceList
 from cni_calico.model.resources import Affinity, Node, Resource
 from cni_calico.nodeagent.bgp_kubernetes import NAMESPACE, Secrets, Services

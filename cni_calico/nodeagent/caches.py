@@ -17,7 +17,7 @@ from cni_calico.datastore.interface import Datastore, Document, Versioned
 from cni_calico.datastore.unreadable import Unreadable
 from cni_calico.ipam.pools import NodeFacts
 from cni_calico.ipam.view import Facts
-from cni_calico.model import codec
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import (
     AffinityKey,
     AffinityList,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cni_calico.model.codec import (
+from cni_calico.model.documents.codec import (
     decode_cluster_information,
     decode_resource,
     encode_cluster_information,

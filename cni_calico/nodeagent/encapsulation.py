@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 
-from cni_calico.model.codec import encode_pool
+from cni_calico.model.documents.codec import encode_pool
 from cni_calico.model.host import Address, HostInterface, Network, TunnelDevice
+from cni_calico.model.names import sha1_hex
 from cni_calico.model.resources import IPPool, Node
-from cni_calico.model.rules import Report
-from cni_calico.model.validate_ipam import check_pool
-from cni_calico.names import sha1_hex
+from cni_calico.model.validation.ipam import check_pool
+from cni_calico.model.validation.report import Report
 from cni_calico.nodeagent.felix import FelixSettings
 
 VXLAN = {4: "vxlan.calico", 6: "vxlan-v6.calico"}

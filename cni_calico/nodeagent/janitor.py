@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cni_calico.datastore.election import Election, Terms
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied
-from cni_calico.model.codec import decode_cluster_information
+from cni_calico.model.documents.codec import decode_cluster_information
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.variables import parse_duration_s

@@ -25,8 +25,8 @@ from cni_calico.datastore.kubernetes.layout import NAMESPACE, pod_of_prefix
 from cni_calico.datastore.kubernetes.objects import KubernetesObjects, is_pod
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
-from cni_calico.model.crd_pods import endpoint_key
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList
+from cni_calico.model.kubernetes.pods import endpoint_key
 
 
 def _as_it_is(versioned: Versioned) -> Versioned:

@@ -26,7 +26,7 @@ from cni_calico.datastore.interface import (
 )
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList
-from cni_calico.names import parse_endpoint_name
+from cni_calico.model.names import parse_endpoint_name
 from cni_calico.plugin.attachment import KUBERNETES
 
 ENDPOINT = "WorkloadEndpoint"

@@ -11,7 +11,7 @@ from ipaddress import IPv4Interface, IPv6Interface
 from typing import Any
 
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.codec import decode_node, encode_node, new_metadata
+from cni_calico.model.documents.codec import decode_node, encode_node, new_metadata
 from cni_calico.model.host import HostInterface
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Node

@@ -11,7 +11,7 @@ from cni_calico.cni.fields import Fields
 from cni_calico.cni.netconf import parse_datastore
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.log import LEVELS, Log
-from cni_calico.model.settings import DatastoreConfig
+from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.felix import parse_felix
 from cni_calico.nodeagent.kubernetes_node import ApiNode

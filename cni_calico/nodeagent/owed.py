@@ -14,7 +14,7 @@ from cni_calico.errors import AttachmentBusy, TryAgain
 from cni_calico.ipam.services import Services
 from cni_calico.kernel.lock import file_lock
 from cni_calico.log import Log
-from cni_calico.model.settings import DatastoreConfig
+from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.keepers import Keeper
 from cni_calico.plugin import pending

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.codec import new_metadata
+from cni_calico.model.documents.codec import new_metadata
 from cni_calico.model.host import Address, Network
 from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.settings import NodeSettings

@@ -17,7 +17,7 @@ from cni_calico.datastore.ensure import ensure_record
 from cni_calico.datastore.interface import Versioned
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.model.codec import decode_resource
+from cni_calico.model.documents.codec import decode_resource
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
 from cni_calico.model.resources import Resource
 from cni_calico.nodeagent.bird.control import BirdControl

@@ -29,8 +29,8 @@ from cni_calico.ipam.serving import Declined
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.netns import require_netns
 from cni_calico.log import Log
+from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import Key
-from cni_calico.model.settings import DatastoreConfig
 from cni_calico.nodeagent.backends import Backend, BackendKey, Backends
 from cni_calico.nodeagent.caches import CLUSTER
 from cni_calico.nodeagent.cni_metrics import CniMetrics, render_sizes

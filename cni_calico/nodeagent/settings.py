@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cni_calico.errors import InvalidConfig
+from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.selectors import parse_selector
-from cni_calico.model.settings import DatastoreConfig
 from cni_calico.nodeagent.autodetect import Method, parse_method
 from cni_calico.nodeagent.node_address import AddressSetting, parse_address_setting
 from cni_calico.nodeagent.variables import (

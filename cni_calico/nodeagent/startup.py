@@ -17,7 +17,7 @@ from cni_calico.errors import CorruptRecord, DatastoreDenied, DatastoreUnavailab
 from cni_calico.kernel import interfaces as kernel
 from cni_calico.kernel import sysctl
 from cni_calico.log import Log
-from cni_calico.model.codec import decode_node, decode_pool
+from cni_calico.model.documents.codec import decode_node, decode_pool
 from cni_calico.model.host import HostInterface
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool, Node

@@ -10,10 +10,10 @@ from typing import Any
 
 from cni_calico.datastore.ensure import ensure_present, ensure_record
 from cni_calico.errors import NodeNotSetUp
-from cni_calico.model.codec import encode_pool
+from cni_calico.model.documents.codec import encode_pool
+from cni_calico.model.documents.tiers import TIERS, new_tier
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import IPPool
-from cni_calico.model.tiers import TIERS, new_tier
 from cni_calico.nodeagent import cluster, node_record
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.kubernetes_node import KubernetesFacts

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cni_calico.datastore.ensure import ensure_record
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AddressInUse, AddressOutsidePools, CalicoError, CorruptRecord, IPAMError
-from cni_calico.model.codec import decode_node, decode_pool, encode_node
+from cni_calico.model.documents.codec import decode_node, decode_pool, encode_node
 from cni_calico.model.host import Address, Network
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool, Node

@@ -14,7 +14,7 @@ from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.interface import Datastore, Versioned
 from cni_calico.datastore.last_good import KeptCaches
 from cni_calico.deadline import Deadline
-from cni_calico.model.codec import decode_block, decode_endpoint, decode_node, decode_pool, decode_resource
+from cni_calico.model.documents.codec import decode_block, decode_endpoint, decode_node, decode_pool, decode_resource
 from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.resources import IPPool, Node, Resource, WorkloadEndpoint
 from cni_calico.nodeagent.snapshot import BlockRoute, Snapshot, pod_cidr_blocks, reduce_block

@@ -29,8 +29,8 @@ from cni_calico.ipam.commands import (
 )
 from cni_calico.ipam.nodename import BOOT_WAIT_S, read_nodename
 from cni_calico.ipam.services import Services
+from cni_calico.model.names import sha1_hex
 from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.names import sha1_hex
 from cni_calico.plugin import pending
 from cni_calico.plugin.attachment import Attachment, plan_attachment, plan_endpoint, plan_profile, select_veth
 from cni_calico.plugin.endpoints import Recorded, apply_endpoint, ensure_profile, read_recorded, remove_endpoint

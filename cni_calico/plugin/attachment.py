@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_network
 
-from cni_calico import names
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.errors import InvalidEnvironment
+from cni_calico.model import names
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.resources import Address, Metadata, Resource, WorkloadEndpoint
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 
-from cni_calico import names
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, parse_result
@@ -21,6 +20,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CheckFailed, InvalidConfig, NetnsGone
 from cni_calico.ipam.nodename import read_nodename
 from cni_calico.ipam.services import Services
+from cni_calico.model import names
 from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.differences import Difference
 from cni_calico.plugin.endpoints import Recorded, read_recorded

@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from errno import EADDRNOTAVAIL, EEXIST, ENOENT, ESRCH
 
-from cni_calico import names
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, LinkConflict, LinkGone
 from cni_calico.kernel import addresses, links, netns, routes, sysctl
 from cni_calico.kernel.rtnl import Rtnl
 from cni_calico.log import SILENT
+from cni_calico.model import names
 from cni_calico.plugin import hostroutes
 from cni_calico.plugin.host import Borrowed, Host, Pair, is_joined, read_link, read_pair
 from cni_calico.plugin.plan import desired_host_sysctls, desired_pod_sysctls, format_mac, optional_sysctl

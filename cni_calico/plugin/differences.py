@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cni_calico import names
+from cni_calico.model import names
 from cni_calico.plugin.plan import (
     GATEWAY_V4,
     Address,

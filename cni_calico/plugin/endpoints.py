@@ -12,7 +12,7 @@ from typing import Any
 from cni_calico.datastore.interface import CommitConflict, Datastore, Versioned, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, DatastoreUnavailable, OutcomeUnknown, TryAgain
-from cni_calico.model.codec import decode_endpoint, encode
+from cni_calico.model.documents.codec import decode_endpoint, encode
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.plugin.attachment import Attachment

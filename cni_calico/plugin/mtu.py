@@ -13,7 +13,7 @@ from cni_calico.cni.netconf import MTU_MAX, NetConf
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, NodeNotSetUp
 from cni_calico.ipam.services import Services
-from cni_calico.model.codec import decode_pool
+from cni_calico.model.documents.codec import decode_pool
 from cni_calico.model.keys import ResourceKey, ResourceList
 
 DEFAULT_MTU = 1500

@@ -14,8 +14,8 @@ from typing import Any
 
 from cni_calico.errors import CalicoError, DecodeFailure
 from cni_calico.kernel.files import Files
-from cni_calico.model.settings import DatastoreConfig, KubernetesAccess
-from cni_calico.names import sha1_hex
+from cni_calico.model.access import DatastoreConfig, KubernetesAccess
+from cni_calico.model.names import sha1_hex
 from cni_calico.plugin.attachment import Attachment
 
 FORMAT = 1

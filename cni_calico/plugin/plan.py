@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
-from cni_calico import names
+from cni_calico.model import names
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

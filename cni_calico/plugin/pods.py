@@ -127,8 +127,8 @@ def plan_pod_endpoint(pod: Mapping[str, Any], attachment: Attachment) -> Workloa
 
     Raises InvalidAnnotation for a pod that cannot be read.
     """
-    from cni_calico.model.codec import decode_endpoint
-    from cni_calico.model.crd_pods import read_pod
+    from cni_calico.model.documents.codec import decode_endpoint
+    from cni_calico.model.kubernetes.pods import read_pod
 
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     plain = {

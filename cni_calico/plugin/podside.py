@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from errno import EEXIST
 
-from cni_calico import names
 from cni_calico.errors import RouteConflict
 from cni_calico.kernel import addresses, links, routes
+from cni_calico.model import names
 from cni_calico.plugin.host import read_link, read_routes
 from cni_calico.plugin.plan import GATEWAY_V4, desired_pod_routes
 

@@ -24,7 +24,7 @@ from cni_calico.datastore.etcd.config import EtcdConfig
 from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
-from cni_calico.model.codec import encode
+from cni_calico.model.documents.codec import encode
 from cni_calico.model.keys import AffinityKey, BlockKey, ResourceKey
 from cni_calico.model.resources import Affinity, Attribute, Block, Metadata, WorkloadEndpoint
 from tests.contract.etcd_process import Member, free_ports

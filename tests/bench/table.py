@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from cni_calico.model.settings import DatastoreConfig  # noqa: E402
+from cni_calico.model.access import DatastoreConfig  # noqa: E402
 from tests.bench import contest  # noqa: E402
 from tests.bench.contest import Contestant, Figures  # noqa: E402
 from tests.e2e.calls import EtcdNode, Node, etcd_in  # noqa: E402

@@ -20,8 +20,8 @@ from cni_calico.datastore.interface import Datastore, Document
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
+from cni_calico.model.access import KubernetesAccess
 from cni_calico.model.keys import BlockKey, HandleKey, Key, ResourceKey
-from cni_calico.model.settings import KubernetesAccess
 from tests.conftest import LAB_CACHE
 from tests.contract import etcd_process
 from tests.fakes.memory_store import MemoryStore

@@ -12,7 +12,7 @@ from cni_calico.ctl.columns import COLUMNS
 from cni_calico.model.keys import NAMESPACED_KINDS
 from tests.contract.test_calicoctl import calicoctl  # noqa: F401 - a fixture
 from tests.e2e.kube import shared_cluster
-from tests.unit.model.test_validate import GOOD, NAMES
+from tests.unit.model.validation.test_check import GOOD, NAMES
 
 on_kubernetes = pytest.mark.parametrize("backend", ["kubernetes"], indirect=True)
 VIEWS = {"Node", "Profile", "WorkloadEndpoint"}

@@ -28,6 +28,7 @@ from cni_calico.ipam.client import call_server
 from cni_calico.ipam.commands import serve as serve_ipam
 from cni_calico.ipam.services import Services
 from cni_calico.ipam.shim import socket_path
+from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import (
     AffinityList,
     BlockList,
@@ -39,7 +40,6 @@ from cni_calico.model.keys import (
     etcd_path,
     parse_path,
 )
-from cni_calico.model.settings import DatastoreConfig
 from cni_calico.plugin.commands import serve as serve_plugin
 from tests.contract.etcd_process import Member
 from tests.e2e import records

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.model.settings import DatastoreConfig
+from cni_calico.model.access import DatastoreConfig
 from tests.e2e.calls import EtcdNode, Node, etcd_in
 from tests.e2e.forks import forks_in
 from tests.e2e.kube_fixtures import kube, running, soon, store  # noqa: F401 - fixtures

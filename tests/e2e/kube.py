@@ -28,7 +28,7 @@ from cni_calico.datastore.kubernetes.layout import CRD_ROOT
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError
-from cni_calico.model.settings import KubernetesAccess
+from cni_calico.model.access import KubernetesAccess
 from manifests import schemas
 from tests.conftest import LAB_CACHE
 

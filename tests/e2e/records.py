@@ -21,8 +21,8 @@ from cni_calico.datastore.etcd.slim_grpc import pb
 from cni_calico.datastore.interface import Write
 from cni_calico.datastore.local.file import SUB_BITS
 from cni_calico.deadline import Deadline
+from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import EverythingList, etcd_path, parse_path
-from cni_calico.model.settings import DatastoreConfig
 
 
 def dump(config: DatastoreConfig) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from cni_calico.ipam.consistency import Records, check_records
-from cni_calico.model.codec import decode
+from cni_calico.model.documents.codec import decode
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, ResourceKey, parse_path
 from tests.e2e.calls import Node, Reply
 from tests.e2e.forks import Forks, forks_in

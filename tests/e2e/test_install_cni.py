@@ -17,7 +17,7 @@ import pytest
 
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.deadline import Deadline
-from cni_calico.model.settings import DatastoreConfig, KubernetesAccess
+from cni_calico.model.access import DatastoreConfig, KubernetesAccess
 from tests.conftest import ROOT
 from tests.e2e.calls import Node, Reply, addresses
 from tests.e2e.kube import CNI_USER, Cluster

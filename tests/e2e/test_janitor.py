@@ -24,7 +24,7 @@ from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
 from cni_calico.datastore.interface import Datastore, Write
 from cni_calico.deadline import Deadline
 from cni_calico.ipam.allocator import Allocator, AssignRequest
-from cni_calico.model.codec import encode, new_metadata
+from cni_calico.model.documents.codec import encode, new_metadata
 from cni_calico.model.keys import AffinityList, BlockList, HandleList, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool, Resource, WorkloadEndpoint
 from tests.contract.etcd_process import etcd_binary, single

@@ -13,8 +13,8 @@ from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError
 from cni_calico.log import SILENT
+from cni_calico.model.access import KubernetesAccess
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.settings import KubernetesAccess
 from cni_calico.nodeagent.bgp import BgpKeeper
 from cni_calico.nodeagent.bgp_kubernetes import Secrets, Services
 from cni_calico.nodeagent.bird.cluster import BgpEnvironment, BgpSnapshot

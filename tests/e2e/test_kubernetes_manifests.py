@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
-from cni_calico import names
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError
 from cni_calico.ipam.allocator import Allocator, AssignRequest
-from cni_calico.model.settings import DatastoreConfig
+from cni_calico.model import names
+from cni_calico.model.access import DatastoreConfig
 from tests.conftest import LAB_CACHE, ROOT
 from tests.e2e.calls import etcd_in
 from tests.e2e.kube import CNI_USER, NODE_USER, Cluster, running_cluster

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cni_calico.model.settings import DatastoreConfig, KubernetesAccess
+from cni_calico.model.access import DatastoreConfig, KubernetesAccess
 from tests.conftest import ROOT
 from tests.e2e.calls import etcd_in
 from tests.e2e.kube import Cluster

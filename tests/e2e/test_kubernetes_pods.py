@@ -10,7 +10,7 @@ from cni_calico.datastore.interface import CommitConflict, Versioned, Write
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError, DatastoreUnsupported
-from cni_calico.model.codec import decode_endpoint, decode_node
+from cni_calico.model.documents.codec import decode_endpoint, decode_node
 from cni_calico.model.keys import ResourceKey, ResourceList
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_fixtures import NAMESPACE

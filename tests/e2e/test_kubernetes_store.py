@@ -23,8 +23,8 @@ from cni_calico.errors import (
     DatastoreUnsupported,
     RecordRefused,
 )
-from cni_calico.model.codec import decode_pool
-from cni_calico.model.crd import affinity_labels
+from cni_calico.model.access import KubernetesAccess
+from cni_calico.model.documents.codec import decode_pool
 from cni_calico.model.keys import (
     AffinityKey,
     AffinityList,
@@ -35,7 +35,7 @@ from cni_calico.model.keys import (
     HandleList,
     ResourceKey,
 )
-from cni_calico.model.settings import KubernetesAccess
+from cni_calico.model.kubernetes.custom import affinity_labels
 from tests.e2e.kube import Cluster, running_cluster
 from tests.e2e.kube_fixtures import NAMESPACE
 

@@ -17,9 +17,9 @@ import pytest
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
+from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import EverythingList, ResourceKey, etcd_path
-from cni_calico.model.settings import DatastoreConfig
-from cni_calico.names import kubernetes_veth
+from cni_calico.model.names import kubernetes_veth
 from cni_calico.nodeagent.watch import Sources
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_fixtures import NAMESPACE

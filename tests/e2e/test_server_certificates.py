@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cni_calico.datastore.etcd.cluster import FILES_S
-from cni_calico.model.settings import DatastoreConfig
+from cni_calico.model.access import DatastoreConfig
 from tests.contract.etcd_process import Member
 from tests.e2e.calls import EtcdNode
 from tests.e2e.etcd_certificates import Authority, make_authority

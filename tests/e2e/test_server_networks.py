@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cni_calico.model.settings import DatastoreConfig
+from cni_calico.model.access import DatastoreConfig
 from tests.contract.etcd_process import Member
 from tests.e2e.calls import EtcdNode, Node, etcd_in
 from tests.e2e.forks import forks_in

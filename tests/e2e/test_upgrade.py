@@ -16,7 +16,7 @@ import pytest
 from cni_calico.datastore.interface import Write
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
-from cni_calico.model.codec import encode, new_metadata
+from cni_calico.model.documents.codec import encode, new_metadata
 from cni_calico.model.keys import BlockList, ResourceKey
 from cni_calico.model.resources import IPPool
 from tests.conftest import LAB_CACHE

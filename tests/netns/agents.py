@@ -20,10 +20,10 @@ from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.kernel import netns
 from cni_calico.log import Log
-from cni_calico.model.codec import encode
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.model.documents.codec import encode
 from cni_calico.model.keys import BlockKey, Key, ResourceKey
 from cni_calico.model.resources import Attribute, Block, Record
-from cni_calico.model.settings import DatastoreConfig
 from cni_calico.nodeagent.agent import Agent
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.numbers import Numbers

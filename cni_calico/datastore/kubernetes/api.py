@@ -29,7 +29,7 @@ from cni_calico.errors import (
     OutcomeUnknown,
     RecordRefused,
 )
-from cni_calico.model.settings import KubernetesAccess
+from cni_calico.model.access import KubernetesAccess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -21,9 +21,10 @@ from cni_calico.datastore.kubernetes.layout import (
 )
 from cni_calico.datastore.kubernetes.revision import node_state, pod_state, render_revision, state_of
 from cni_calico.errors import DatastoreError, DatastoreUnsupported, OutcomeUnknown, RecordRefused, TryAgain
-from cni_calico.model import crd_nodes, crd_pods
-from cni_calico.model.codec import describe
+from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.kubernetes import nodes as crd_nodes
+from cni_calico.model.kubernetes import pods as crd_pods
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from cni_calico.datastore.interface import Document, Revision
     from cni_calico.datastore.kubernetes.api import Reply
     from cni_calico.deadline import Deadline
-    from cni_calico.model.fields import JSON
+    from cni_calico.model.documents.fields import JSON
 
 _JSON_PATCH = "application/json-patch+json"
 _MERGE_PATCH = "application/merge-patch+json"

@@ -19,9 +19,9 @@ from cni_calico.errors import (
     OutcomeUnknown,
     TryAgain,
 )
-from cni_calico.model.codec import describe
-from cni_calico.model.crd import object_of, read_object
+from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import HandleKey, Key, ResourceKey
+from cni_calico.model.kubernetes.custom import object_of, read_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from cni_calico.datastore.interface import Document, Revision
     from cni_calico.datastore.kubernetes.api import Reply
-    from cni_calico.model.fields import JSON
+    from cni_calico.model.documents.fields import JSON
 
 _ATTEMPTS = 5
 FINISHED_PER_LIST = 50

@@ -1,6 +1,6 @@
 """Where Calico's records lie in the Kubernetes API: paths of objects, collections of listings. No effects.
 
-Rule: custom resources (model/crd.py) hold most records; Nodes, Pods, Namespaces and ServiceAccounts stand for those
+Rule: custom resources (model/kubernetes/custom.py) hold most records; Nodes, Pods, Namespaces and ServiceAccounts stand for those
 that Kubernetes has already. Profiles are derived from the last two: EverythingList leaves them out, nobody stored them.
 """
 
@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from cni_calico.datastore.kubernetes.revision import no_state, node_state, pod_state
 from cni_calico.errors import DatastoreUnsupported
-from cni_calico.model import crd, crd_nodes, crd_pods
-from cni_calico.model.codec import describe
+from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import (
     CLUSTER_KINDS,
     NAMESPACED_KINDS,
@@ -29,14 +28,17 @@ from cni_calico.model.keys import (
     ResourceKey,
     ResourceList,
 )
-from cni_calico.names import DEFAULT_PREFIX, parse_endpoint_name
+from cni_calico.model.kubernetes import custom as crd
+from cni_calico.model.kubernetes import nodes as crd_nodes
+from cni_calico.model.kubernetes import pods as crd_pods
+from cni_calico.model.names import DEFAULT_PREFIX, parse_endpoint_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from cni_calico.model.fields import JSON
+    from cni_calico.model.documents.fields import JSON
 
     Found = tuple[Key, dict[str, Any]] | None
     Dict = dict[str, Any]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from cni_calico.datastore.kubernetes.http import Server
 from cni_calico.errors import DatastoreDenied
-from cni_calico.model.settings import KubernetesAccess
+from cni_calico.model.access import KubernetesAccess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

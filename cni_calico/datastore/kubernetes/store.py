@@ -23,10 +23,10 @@ from cni_calico.datastore.kubernetes.login import read_file
 from cni_calico.datastore.kubernetes.revision import render_revision, resource_version
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, Compacted, CorruptRecord, DatastoreUnsupported, TryAgain
-from cni_calico.model.codec import describe
+from cni_calico.model.access import KubernetesAccess
+from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList, covers, etcd_path
-from cni_calico.model.settings import KubernetesAccess
-from cni_calico.names import DEFAULT_PREFIX
+from cni_calico.model.names import DEFAULT_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
-from cni_calico.model.fields import Wrong, parse_network
+from cni_calico.model.documents.fields import Wrong, parse_network
 from cni_calico.model.keys import AffinityKey
 from cni_calico.model.resources import Affinity, Interface, IPPool, Network, Node, Resource
 from cni_calico.nodeagent.bird.configuration import (

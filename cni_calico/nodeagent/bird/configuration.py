@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cni_calico.model.fields import Wrong, parse_bool, parse_network, parse_object, parse_text
+from cni_calico.model.documents.fields import Wrong, parse_bool, parse_network, parse_object, parse_text
 from cni_calico.model.resources import Network, Resource
 from cni_calico.nodeagent.bird.findings import Problem, SpecReader
 from cni_calico.nodeagent.bird.values import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cni_calico.model.fields import Wrong, parse_list, parse_network, parse_object
+from cni_calico.model.documents.fields import Wrong, parse_list, parse_network, parse_object
 from cni_calico.model.resources import Network, Resource
 from cni_calico.nodeagent.bird.configuration import PRIORITY_MAX
 from cni_calico.nodeagent.bird.findings import Problem, SpecReader

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from cni_calico.model.fields import Wrong, parse_list
+from cni_calico.model.documents.fields import Wrong, parse_list
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

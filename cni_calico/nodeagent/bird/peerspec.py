@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.fields import Wrong, parse_bool, parse_text, parse_texts
+from cni_calico.model.documents.fields import Wrong, parse_bool, parse_text, parse_texts
 from cni_calico.model.resources import Address, Resource
 from cni_calico.model.selectors import Selector, parse_selector
 from cni_calico.nodeagent.bird.findings import ERROR, Problem, SpecReader

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
-from cni_calico.model.fields import Wrong, parse_address, parse_object, parse_objects, parse_text, parse_texts
+from cni_calico.model.documents.fields import Wrong, parse_address, parse_object, parse_objects, parse_text, parse_texts
 from cni_calico.model.resources import Address, Network
 from cni_calico.nodeagent.bird.configuration import BgpConfiguration
 from cni_calico.nodeagent.bird.findings import Problem, SpecReader

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from ipaddress import IPv4Address, ip_address
 
-from cni_calico.model.codec_kinds import parse_as_number
-from cni_calico.model.fields import Wrong, parse_int, parse_network, parse_object, parse_text, without_zone
+from cni_calico.model.documents.fields import Wrong, parse_int, parse_network, parse_object, parse_text, without_zone
+from cni_calico.model.documents.kinds import parse_as_number
 from cni_calico.model.resources import Address, Network
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ from cni_calico.ctl.patching import json_patch, merge_patch
 from cni_calico.ctl.settings import parse_config, parse_environment, read_config
 from cni_calico.ctl.tables import render_box, render_columns
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.settings import LOCAL_PATH
+from cni_calico.model.access import LOCAL_PATH
 
 HEAD = "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata:\nspec:\n"
 

@@ -13,9 +13,9 @@ from cni_calico.errors import CorruptRecord, DatastoreUnavailable
 from cni_calico.ipam.reclaim import Reclaimer
 from cni_calico.ipam.sight import ShelfSight, Shelves, decode
 from cni_calico.ipam.suspects import Suspects
-from cni_calico.model.codec import new_metadata
-from cni_calico.model.crd_pods import CONTAINER_ID, POD_IPS, endpoint_key, read_pod
+from cni_calico.model.documents.codec import new_metadata
 from cni_calico.model.keys import AffinityList, BlockList, HandleKey, HandleList, ResourceKey, ResourceList
+from cni_calico.model.kubernetes.pods import CONTAINER_ID, POD_IPS, endpoint_key, read_pod
 from cni_calico.model.resources import WorkloadEndpoint
 from tests.unit.ipam.world import SECOND, World, ip_network, request, soon
 

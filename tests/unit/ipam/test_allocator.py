@@ -22,7 +22,7 @@ from cni_calico.errors import (
 from cni_calico.ipam.block import allocate, new_block
 from cni_calico.ipam.candidates import start_of, walk_pool
 from cni_calico.ipam.ledger import UNKNOWNS_MAX
-from cni_calico.model.codec import encode
+from cni_calico.model.documents.codec import encode
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKey, ResourceKey, etcd_path
 from cni_calico.model.resources import Affinity, Handle
 from tests.unit.ipam.world import SECOND, World, ip_address, ip_network, request, soon, texts

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cni_calico.ipam.block import allocate, allocate_address, new_block, next_write, release_handle
-from cni_calico.model.codec import decode_block, encode_block
+from cni_calico.model.documents.codec import decode_block, encode_block
 from cni_calico.model.keys import BlockKey, parse_path
 
 VECTORS = Path(__file__).parents[2] / "golden" / "vectors"

@@ -11,8 +11,11 @@ import pytest
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.block import addresses_of
 from cni_calico.ipam.consistency import Problem, Records, check_records
-from cni_calico.model import codec, crd, crd_nodes, crd_pods
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, ResourceKey, parse_path
+from cni_calico.model.kubernetes import custom as crd
+from cni_calico.model.kubernetes import nodes as crd_nodes
+from cni_calico.model.kubernetes import pods as crd_pods
 from cni_calico.model.resources import Affinity, Handle
 
 VECTORS = pathlib.Path(__file__).parents[2] / "golden" / "vectors"

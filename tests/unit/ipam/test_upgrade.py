@@ -17,11 +17,11 @@ from cni_calico.ipam.services import Services
 from cni_calico.ipam.upgrade import Upgrade
 from cni_calico.kernel.lock import file_lock
 from cni_calico.log import Log
-from cni_calico.model.codec import encode, new_metadata
-from cni_calico.model.crd_pods import endpoint_key
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.model.documents.codec import encode, new_metadata
 from cni_calico.model.keys import BlockList, ResourceKey
+from cni_calico.model.kubernetes.pods import endpoint_key
 from cni_calico.model.resources import ClusterInformation, IPPool, Node, WorkloadEndpoint
-from cni_calico.model.settings import DatastoreConfig
 from tests.conftest import ROOT
 from tests.netns.namespaces import until
 

@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
 from cni_calico.ipam.allocator import Allocator, AssignRequest
-from cni_calico.model.codec import decode, encode, new_metadata
+from cni_calico.model.documents.codec import decode, encode, new_metadata
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKey, ResourceKey, parse_path
 from cni_calico.model.resources import IPAMConfig, IPPool, IPReservation, Resource
 from tests.fakes.memory_store import MemoryStore

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cni_calico.errors import CorruptRecord
-from cni_calico.model import codec
-from cni_calico.model.fields import Wrong, parse_address, parse_interface, parse_network
+from cni_calico.model.documents import codec
+from cni_calico.model.documents.fields import Wrong, parse_address, parse_interface, parse_network
 from cni_calico.model.keys import AffinityKey, HandleKey, ResourceKey, parse_path
 
 ZONED = '::1%0; }\nprotocol "evil" {'

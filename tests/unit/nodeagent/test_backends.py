@@ -13,8 +13,8 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import InvalidConfig
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT
+from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import ResourceList
-from cni_calico.model.settings import DatastoreConfig
 from cni_calico.nodeagent import backends as module
 from cni_calico.nodeagent.backends import BackendKey, Backends
 from tests.contract import etcd_process

@@ -6,7 +6,7 @@ from cni_calico.datastore import unreadable
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
 from cni_calico.log import SILENT
-from cni_calico.model.codec import encode_node, encode_pool
+from cni_calico.model.documents.codec import encode_node, encode_pool
 from cni_calico.model.keys import AffinityKey, ResourceKey
 from cni_calico.nodeagent import bgp
 from cni_calico.nodeagent.bgp import BgpKeeper

@@ -10,7 +10,7 @@ from cni_calico.datastore.interface import Write
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.ipam.leaks import IdleHandle
 from cni_calico.log import Log
-from cni_calico.model.codec import new_metadata
+from cni_calico.model.documents.codec import new_metadata
 from cni_calico.model.keys import HandleKey, ResourceKey
 from cni_calico.model.resources import ClusterInformation, Handle
 from cni_calico.nodeagent.context import Context

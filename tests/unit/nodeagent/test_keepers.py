@@ -95,7 +95,7 @@ def test_following_without_an_agent(running):
     store, seen = MemoryStore(), []
     running(lambda stopping: follow(store, "n1", seen.append, stopping))
     from cni_calico.datastore.interface import Write
-    from cni_calico.model.codec import encode_pool
+    from cni_calico.model.documents.codec import encode_pool
     from cni_calico.model.keys import ResourceKey
 
     item = pool("10.65.0.0/16", "Always")

@@ -11,7 +11,7 @@ from cni_calico.datastore.interface import CommitConflict, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable
 from cni_calico.model.keys import ResourceKey, ResourceList
-from cni_calico.names import endpoint_name
+from cni_calico.model.names import endpoint_name
 from cni_calico.nodeagent.node_endpoints import NodeEndpoints
 from tests.fakes.memory_store import MemoryStore
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cni_calico.model.settings import DatastoreConfig, KubernetesAccess
+from cni_calico.model.access import DatastoreConfig, KubernetesAccess
 from cni_calico.nodeagent.owed import is_same_datastore
 
 ETCD = DatastoreConfig("etcdv3", etcd_endpoints=("https://a:2379", "https://b:2379"), etcd_key_file="/etc/a.key")

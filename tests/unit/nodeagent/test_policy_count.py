@@ -9,7 +9,7 @@ import pytest
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.objects import count_objects
 from cni_calico.deadline import Deadline
-from cni_calico.model.settings import KubernetesAccess
+from cni_calico.model.access import KubernetesAccess
 from cni_calico.nodeagent import policy_count
 from cni_calico.nodeagent.keepers import Keeper
 from cni_calico.nodeagent.kubernetes_node import ApiNode

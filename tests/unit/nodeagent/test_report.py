@@ -112,7 +112,7 @@ def stored(store, record):
 def test_each_is_filled_in_its_own_period(tmp_path):
     from cni_calico.datastore.interface import Write
     from cni_calico.deadline import Deadline
-    from cni_calico.model.codec import encode
+    from cni_calico.model.documents.codec import encode
 
     store, now = MemoryStore(), [100.0]
     context = Context(parse_settings({"CALICO_RUN_DIR": str(tmp_path)}), store, Notes(), lambda _: True)

@@ -6,7 +6,7 @@ from ipaddress import ip_interface, ip_network
 import pytest
 
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.settings import DatastoreConfig
+from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.settings import (
     NodeSettings,
     parse_running_settings,

@@ -7,10 +7,10 @@ from ipaddress import ip_address, ip_interface, ip_network
 import pytest
 
 from cni_calico.errors import CorruptRecord, InvalidConfig
-from cni_calico.model.codec import decode_node, encode_pool
+from cni_calico.model.documents.codec import decode_node, encode_pool
+from cni_calico.model.documents.tiers import TIERS, new_tier
 from cni_calico.model.host import HostInterface
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.tiers import TIERS, new_tier
 from cni_calico.nodeagent import cluster
 from cni_calico.nodeagent.doubts import Peer, select_doubts, select_node_peers
 from cni_calico.nodeagent.node_address import Found

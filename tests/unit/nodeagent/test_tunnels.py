@@ -9,7 +9,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import PoolExhausted
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.log import SILENT
-from cni_calico.model.codec import encode_node, encode_pool
+from cni_calico.model.documents.codec import encode_node, encode_pool
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.settings import parse_settings

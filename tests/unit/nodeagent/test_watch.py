@@ -8,7 +8,7 @@ import pytest
 from cni_calico.datastore import unreadable
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
-from cni_calico.model.codec import encode, encode_node, encode_pool
+from cni_calico.model.documents.codec import encode, encode_node, encode_pool
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.watch import Sources
 from tests.fakes.memory_store import MemoryStore

@@ -10,8 +10,8 @@ from cni_calico.errors import TryAgain
 from cni_calico.ipam.services import Services
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
+from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.settings import DatastoreConfig
 from cni_calico.nodeagent.owed import Owed
 from cni_calico.plugin import pending
 from cni_calico.plugin.replay import BATCH, replay_after, replay_intents

@@ -25,8 +25,8 @@ from cni_calico.errors import (
     OutcomeUnknown,
     RecordRefused,
 )
+from cni_calico.model.access import KubernetesAccess
 from cni_calico.model.keys import HandleKey, HandleList, ResourceKey
-from cni_calico.model.settings import KubernetesAccess
 from tests.e2e.etcd_certificates import make_authority
 from tests.fakes.scripted_http import Scripted, scripted
 

@@ -15,7 +15,7 @@ from cni_calico.datastore.kubernetes import dial
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable, DeadlineExceeded
-from cni_calico.model.settings import KubernetesAccess
+from cni_calico.model.access import KubernetesAccess
 from tests.fakes.scripted_http import scripted
 
 

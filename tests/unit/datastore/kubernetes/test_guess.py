@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.datastore.kubernetes.guess import guess_key, parse_cidr_name
-from cni_calico.model.crd import affinity_name, cidr_name
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKey, ResourceKey
+from cni_calico.model.kubernetes.custom import affinity_name, cidr_name
 
 NETWORKS = st.ip_addresses(v=4).map(lambda a: ip_network(f"{a}/26", strict=False)) | st.ip_addresses(v=6).map(
     lambda a: ip_network(f"{a}/122", strict=False)

@@ -19,7 +19,7 @@ from cni_calico.datastore.kubernetes.login import (
     server_of,
 )
 from cni_calico.errors import DatastoreDenied
-from cni_calico.model.settings import KubernetesAccess
+from cni_calico.model.access import KubernetesAccess
 
 SECRET = "s3cret-value"
 

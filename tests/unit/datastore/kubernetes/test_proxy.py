@@ -7,7 +7,7 @@ from cni_calico.datastore.kubernetes.login import read_login, server_of
 from cni_calico.datastore.kubernetes.proxy import is_direct, parse_proxy
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
-from cni_calico.model.settings import KubernetesAccess, parse_proxy_variables
+from cni_calico.model.access import KubernetesAccess, parse_proxy_variables
 from tests.fakes.connect_proxy import connect_proxy
 from tests.fakes.scripted_http import scripted
 

@@ -8,8 +8,8 @@ import pytest
 
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
+from cni_calico.model.access import KubernetesAccess
 from cni_calico.model.keys import AffinityList, HandleList, ResourceList
-from cni_calico.model.settings import KubernetesAccess
 from tests.fakes.scripted_http import Scripted, scripted
 from tests.unit.datastore.kubernetes.test_api import NOW, bookmark, changed, kubeconfig
 

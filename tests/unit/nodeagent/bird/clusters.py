@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from cni_calico.model.codec import decode_node, decode_pool, decode_resource
+from cni_calico.model.documents.codec import decode_node, decode_pool, decode_resource
 from cni_calico.model.keys import AffinityKey, ResourceKey
 from cni_calico.model.resources import Affinity
 from cni_calico.nodeagent.bird.cluster import (

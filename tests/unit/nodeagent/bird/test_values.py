@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_calico.model.fields import Wrong
+from cni_calico.model.documents.fields import Wrong
 from cni_calico.nodeagent.bird.values import (
     Community,
     parse_cluster_id,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cni_calico import names
-from cni_calico.model.rules import Report
+from cni_calico.model import names
+from cni_calico.model.validation.report import Report
 
 Spec = Mapping[str, Any]
 

@@ -5,11 +5,11 @@ import pathlib
 
 import pytest
 
-from cni_calico.model import codec
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import etcd_path, parse_path
 from cni_calico.model.resources import Attribute, Block, Handle, IPAMConfig, IPPool, Node, WorkloadEndpoint
 
-VECTORS = pathlib.Path(__file__).parents[2] / "golden" / "vectors"
+VECTORS = pathlib.Path(__file__).parents[3] / "golden" / "vectors"
 DUMPS = sorted(VECTORS.glob("etcd-dump-*.json"))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cni_calico.errors import CorruptRecord
-from cni_calico.model import codec
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import (
     CLUSTER_KINDS,
     NAMESPACED_KINDS,
@@ -23,7 +23,7 @@ from cni_calico.model.keys import (
     parse_path,
 )
 
-VECTORS = pathlib.Path(__file__).parents[2] / "golden" / "vectors"
+VECTORS = pathlib.Path(__file__).parents[3] / "golden" / "vectors"
 
 KEYS = [
     BlockKey(IPv4Network("10.0.0.0/30")),

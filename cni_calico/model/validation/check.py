@@ -10,12 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cni_calico.errors import CorruptRecord
-from cni_calico.model import codec, validate_bgp, validate_ipam, validate_others, validate_policy
-from cni_calico.model.codec_resources import API_VERSION
-from cni_calico.model.fields import Wrong
+from cni_calico.model.documents import codec
+from cni_calico.model.documents.fields import Wrong
+from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import NAMESPACED_KINDS, PLURALS, ResourceKey
 from cni_calico.model.resources import IPPool
-from cni_calico.model.rules import InvalidResource, Problem, Report
+from cni_calico.model.validation import bgp as validate_bgp
+from cni_calico.model.validation import hosts as validate_others
+from cni_calico.model.validation import ipam as validate_ipam
+from cni_calico.model.validation import policy as validate_policy
+from cni_calico.model.validation.report import InvalidResource, Problem, Report
 
 __all__ = ["InvalidResource", "Problem", "Report", "check_resource", "require_valid", "with_defaults"]
 
@@ -102,7 +106,7 @@ def _check_spec(report: Report, kind: str, name: str, spec: Mapping[str, Any]) -
 
 
 def _check_felix(report: Report, spec: Mapping[str, Any]) -> None:
-    from cni_calico.model.felix_fields import DURATIONS, KNOWN
+    from cni_calico.model.validation.felix_fields import DURATIONS, KNOWN
 
     for field, value in spec.items():
         if field not in KNOWN:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ipaddress import ip_network
 
-from cni_calico.model.fields import (
+from cni_calico.model.documents.fields import (
     JSON,
     Field,
     Table,

@@ -5,7 +5,7 @@ Rule: the one place of their names, orders and actions. Values: what upstream st
 
 from __future__ import annotations
 
-from cni_calico.model.codec import encode_resource, new_metadata
+from cni_calico.model.documents.codec import encode_resource, new_metadata
 from cni_calico.model.resources import Resource
 
 TYPE_CHECKING = False

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cni_calico.model import codec, crd
-from cni_calico.model.felix_fields import KNOWN
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import CLUSTER_KINDS, NAMESPACED_KINDS, ResourceKey
+from cni_calico.model.kubernetes import custom as crd
 from cni_calico.model.resources import IPPool, Metadata
-from cni_calico.model.validate import InvalidResource, check_resource, require_valid, with_defaults
+from cni_calico.model.validation.check import InvalidResource, check_resource, require_valid, with_defaults
+from cni_calico.model.validation.felix_fields import KNOWN
 
-VECTORS = pathlib.Path(__file__).parents[2] / "golden" / "vectors"
+VECTORS = pathlib.Path(__file__).parents[3] / "golden" / "vectors"
 
 
 def resource(kind, spec, name="x", **metadata):

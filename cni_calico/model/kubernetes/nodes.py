@@ -10,10 +10,18 @@ import json
 from ipaddress import ip_interface, ip_network
 
 from cni_calico.errors import CorruptRecord
-from cni_calico.model.codec_resources import API_VERSION
-from cni_calico.model.crd import object_name
-from cni_calico.model.fields import JSON, Wrong, parse_list, parse_object, parse_objects, parse_text, parse_text_map
+from cni_calico.model.documents.fields import (
+    JSON,
+    Wrong,
+    parse_list,
+    parse_object,
+    parse_objects,
+    parse_text,
+    parse_text_map,
+)
+from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.kubernetes.custom import object_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

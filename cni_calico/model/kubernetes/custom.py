@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 
 from cni_calico.errors import CorruptRecord
-from cni_calico.model.codec_resources import API_VERSION
-from cni_calico.model.fields import JSON, Wrong, parse_object, parse_text, parse_text_map, without_zone
+from cni_calico.model.documents.fields import JSON, Wrong, parse_object, parse_text, parse_text_map, without_zone
+from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import (
     PLURALS,
     AffinityKey,

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_interface
 from typing import Any
 
-from cni_calico import names
+from cni_calico.model import names
 from cni_calico.model.resources import IPPool, Network
-from cni_calico.model.rules import Report
+from cni_calico.model.validation.report import Report
 
 Spec = Mapping[str, Any]
 

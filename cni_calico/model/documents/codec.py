@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from cni_calico.errors import CorruptRecord
-from cni_calico.model import codec_ipam, codec_kinds, codec_resources
-from cni_calico.model.codec_ipam import encode_affinity, encode_block, encode_handle, encode_ipam_config
-from cni_calico.model.codec_kinds import (
+from cni_calico.model.documents import ipam as codec_ipam
+from cni_calico.model.documents import kinds as codec_kinds
+from cni_calico.model.documents import resources as codec_resources
+from cni_calico.model.documents.fields import JSON, Wrong, parse_object
+from cni_calico.model.documents.ipam import encode_affinity, encode_block, encode_handle, encode_ipam_config
+from cni_calico.model.documents.kinds import (
     encode_cluster_information,
     encode_endpoint,
     encode_node,
     encode_pool,
     encode_reservation,
 )
-from cni_calico.model.codec_resources import API_VERSION, encode_resource
-from cni_calico.model.fields import JSON, Wrong, parse_object
+from cni_calico.model.documents.resources import API_VERSION, encode_resource
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKey, Key, ResourceKey
 from cni_calico.model.resources import (
     Affinity,

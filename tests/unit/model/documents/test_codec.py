@@ -6,7 +6,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network, ip_network
 import pytest
 
 from cni_calico.errors import CorruptRecord
-from cni_calico.model import codec
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKey, ResourceKey
 from cni_calico.model.resources import (
     Affinity,

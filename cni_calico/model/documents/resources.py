@@ -6,7 +6,7 @@ document, so that unknown fields beside the spec survive too. The kinds' own tab
 
 from __future__ import annotations
 
-from cni_calico.model.fields import (
+from cni_calico.model.documents.fields import (
     JSON,
     Field,
     Table,

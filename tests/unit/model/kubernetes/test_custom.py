@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cni_calico.errors import CorruptRecord
-from cni_calico.model import codec, crd, crd_nodes, crd_pods
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKey, ResourceKey
+from cni_calico.model.kubernetes import custom as crd
+from cni_calico.model.kubernetes import nodes as crd_nodes
+from cni_calico.model.kubernetes import pods as crd_pods
 
-VECTORS = pathlib.Path(__file__).parents[2] / "golden" / "vectors"
+VECTORS = pathlib.Path(__file__).parents[3] / "golden" / "vectors"
 DUMP = json.loads((VECTORS / "k8s-06-agents.json").read_text()) | {
     "pods": json.loads((VECTORS / "k8s-03-borrowed.json").read_text())["pods"]
 }

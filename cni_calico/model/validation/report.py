@@ -12,7 +12,7 @@ from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.fields import shown
+from cni_calico.model.documents.fields import shown
 from cni_calico.model.resources import Address, Network
 from cni_calico.model.selectors import InvalidSelector, parse_selector
 
@@ -164,7 +164,7 @@ class Report:
         return None
 
     def as_number(self, at: str, raw: Any) -> None:
-        from cni_calico.model.codec_kinds import parse_as_number
+        from cni_calico.model.documents.kinds import parse_as_number
 
         try:
             if raw is not None:

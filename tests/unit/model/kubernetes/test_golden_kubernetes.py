@@ -6,10 +6,13 @@ from ipaddress import ip_network
 
 import pytest
 
-from cni_calico.model import codec, crd, crd_nodes, crd_pods
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKey, ResourceKey
+from cni_calico.model.kubernetes import custom as crd
+from cni_calico.model.kubernetes import nodes as crd_nodes
+from cni_calico.model.kubernetes import pods as crd_pods
 
-VECTORS = pathlib.Path(__file__).parents[2] / "golden" / "vectors"
+VECTORS = pathlib.Path(__file__).parents[3] / "golden" / "vectors"
 DUMPS = sorted(VECTORS.glob("k8s-*.json"))
 OTHERS = ("nodes", "pods")
 

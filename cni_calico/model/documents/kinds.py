@@ -5,8 +5,7 @@ Rule: what differs between kinds is in the tables; the few functions here are fo
 
 from __future__ import annotations
 
-from cni_calico.model.codec_resources import SpecUnknown, build_document, document_of, read_head, unknown_top
-from cni_calico.model.fields import (
+from cni_calico.model.documents.fields import (
     JSON,
     Field,
     Table,
@@ -32,6 +31,7 @@ from cni_calico.model.fields import (
     source_of,
     text,
 )
+from cni_calico.model.documents.resources import SpecUnknown, build_document, document_of, read_head, unknown_top
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import (
     IPNAT,

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from cni_calico.model.rules import Report
+from cni_calico.model.validation.report import Report
 
 Spec = Mapping[str, Any]
 
