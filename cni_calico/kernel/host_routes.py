@@ -13,11 +13,11 @@ from ipaddress import ip_address
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel import wire
-from cni_calico.kernel.links import decode_link, list_links
-from cni_calico.kernel.routes import Route, add_route, decode_route, delete_route, list_routes
-from cni_calico.kernel.rtnl import Rtnl
-from cni_calico.kernel.wire import Request
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.links import decode_link, list_links
+from cni_calico.kernel.netlink.routes import Route, add_route, decode_route, delete_route, list_routes
+from cni_calico.kernel.netlink.socket import Rtnl
+from cni_calico.kernel.netlink.wire import Request
 from cni_calico.model.host import HostRoute
 
 KINDS = {1: "unicast", 6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}

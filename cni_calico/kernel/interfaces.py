@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from ipaddress import ip_address, ip_interface
 
 from cni_calico.deadline import Deadline
-from cni_calico.kernel import wire
-from cni_calico.kernel.addresses import AF_INET, AF_INET6, decode_address, list_addresses
-from cni_calico.kernel.links import decode_link, get_link, list_links
-from cni_calico.kernel.routes import decode_route, list_routes
-from cni_calico.kernel.rtnl import Rtnl
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.addresses import AF_INET, AF_INET6, decode_address, list_addresses
+from cni_calico.kernel.netlink.links import decode_link, get_link, list_links
+from cni_calico.kernel.netlink.routes import decode_route, list_routes
+from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.model.host import Address, HostInterface, Interface
 
 _FLAGS_ATTRIBUTE = 8  # IFA_FLAGS; the header's own field holds the lower eight bits

@@ -13,7 +13,7 @@ from errno import EAGAIN, ENOBUFS
 from select import POLLIN, poll
 
 from cni_calico.errors import KernelError
-from cni_calico.kernel import wire
+from cni_calico.kernel.netlink import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv6Address
 
 from cni_calico.deadline import Deadline
-from cni_calico.kernel.addresses import decode_address, list_addresses
-from cni_calico.kernel.links import decode_link, get_link
-from cni_calico.kernel.routes import decode_route, list_routes
-from cni_calico.kernel.rtnl import Rtnl
+from cni_calico.kernel.netlink.addresses import decode_address, list_addresses
+from cni_calico.kernel.netlink.links import decode_link, get_link
+from cni_calico.kernel.netlink.routes import decode_route, list_routes
+from cni_calico.kernel.netlink.socket import Rtnl
 
 
 def mtu_of_address(address: IPv4Address | IPv6Address, deadline: Deadline) -> int:

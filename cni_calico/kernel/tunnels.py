@@ -15,11 +15,11 @@ from typing import Any
 from cni_calico import faults
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel import wire
-from cni_calico.kernel.addresses import add_address, set_neighbour
 from cni_calico.kernel.interfaces import read_interfaces
-from cni_calico.kernel.links import IFLA_INFO_DATA, IFLA_LINKINFO, get_link, set_link
-from cni_calico.kernel.rtnl import Rtnl
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.addresses import add_address, set_neighbour
+from cni_calico.kernel.netlink.links import IFLA_INFO_DATA, IFLA_LINKINFO, get_link, set_link
+from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.model.host import ForwardingEntry, HostInterface, NeighbourEntry, TunnelDevice
 
 CREATE = faults.declare("netlink.tunnel-create")

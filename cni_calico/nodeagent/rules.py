@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel import iptables, nftables
+from cni_calico.kernel.filter import iptables, nftables
 from cni_calico.log import Log
 from cni_calico.nodeagent.desired import Desired, Nat
 from cni_calico.nodeagent.felix import FelixSettings

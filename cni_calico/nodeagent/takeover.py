@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel import ipsets, iptables
+from cni_calico.kernel.filter import ipsets, iptables
 from cni_calico.log import Log
 from cni_calico.nodeagent.forward_rules import count_upstream_chains, plan_takeover, select_upstream_sets
 

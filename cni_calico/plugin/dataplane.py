@@ -12,8 +12,9 @@ from errno import EADDRNOTAVAIL, EEXIST, ENOENT, ESRCH
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, LinkConflict, LinkGone
-from cni_calico.kernel import addresses, links, netns, routes, sysctl
-from cni_calico.kernel.rtnl import Rtnl
+from cni_calico.kernel import netns, sysctl
+from cni_calico.kernel.netlink import addresses, links, routes
+from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.log import SILENT
 from cni_calico.model import names
 from cni_calico.plugin import hostroutes
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from typing import NamedTuple
 
-    from cni_calico.kernel.links import Link
-    from cni_calico.kernel.wire import Request
+    from cni_calico.kernel.netlink.links import Link
+    from cni_calico.kernel.netlink.wire import Request
     from cni_calico.log import Log
     from cni_calico.plugin.plan import Address, PodPlan
 else:
-    from cni_calico.kernel.tuples import NamedTuple
+    from cni_calico.tuples import NamedTuple
 
 _MAC_READ_BACK_S = 5.0
 _MAC_INTERVAL_S = 0.01

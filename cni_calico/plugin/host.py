@@ -9,19 +9,20 @@ import os
 from errno import ENOENT
 
 from cni_calico.errors import KernelError, LinkGone
-from cni_calico.kernel import links, netns, routes
-from cni_calico.kernel.rtnl import Rtnl
+from cni_calico.kernel import netns
+from cni_calico.kernel.netlink import links, routes
+from cni_calico.kernel.netlink.socket import Rtnl
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NamedTuple
 
     from cni_calico.deadline import Deadline
-    from cni_calico.kernel.links import Link
-    from cni_calico.kernel.routes import Route
+    from cni_calico.kernel.netlink.links import Link
+    from cni_calico.kernel.netlink.routes import Route
     from cni_calico.plugin.plan import PodPlan
 else:
-    from cni_calico.kernel.tuples import NamedTuple
+    from cni_calico.tuples import NamedTuple
 
 
 class Host:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from errno import EEXIST, ESRCH
 
 from cni_calico.errors import KernelError, RouteConflict
-from cni_calico.kernel import routes
+from cni_calico.kernel.netlink import routes
 from cni_calico.plugin.host import read_link, read_routes
 from cni_calico.plugin.plan import host_network
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cni_calico.deadline import Deadline
-    from cni_calico.kernel.routes import Route
-    from cni_calico.kernel.rtnl import Rtnl
-    from cni_calico.kernel.wire import Request
+    from cni_calico.kernel.netlink.routes import Route
+    from cni_calico.kernel.netlink.socket import Rtnl
+    from cni_calico.kernel.netlink.wire import Request
     from cni_calico.log import Log
     from cni_calico.plugin.plan import Address
 

@@ -6,8 +6,9 @@ Rule: nothing here changes anything, in the host's namespace or the pod's.
 from __future__ import annotations
 
 from cni_calico.errors import KernelError, LinkGone
-from cni_calico.kernel import addresses, netns, routes, sysctl
-from cni_calico.kernel.rtnl import Rtnl
+from cni_calico.kernel import netns, sysctl
+from cni_calico.kernel.netlink import addresses, routes
+from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.plugin import hostroutes
 from cni_calico.plugin.differences import Difference, LinkState, Observed, select_differences
 from cni_calico.plugin.host import Borrowed, Host, is_joined, read_link, read_routes
@@ -23,7 +24,7 @@ from cni_calico.plugin.plan import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cni_calico.deadline import Deadline
-    from cni_calico.kernel.links import Link
+    from cni_calico.kernel.netlink.links import Link
     from cni_calico.plugin.plan import Address, Sysctl
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from errno import EEXIST
 
 from cni_calico.errors import RouteConflict
-from cni_calico.kernel import addresses, links, routes
+from cni_calico.kernel.netlink import addresses, links, routes
 from cni_calico.model import names
 from cni_calico.plugin.host import read_link, read_routes
 from cni_calico.plugin.plan import GATEWAY_V4, desired_pod_routes
@@ -17,8 +17,8 @@ from cni_calico.plugin.plan import GATEWAY_V4, desired_pod_routes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cni_calico.deadline import Deadline
-    from cni_calico.kernel.rtnl import Rtnl
-    from cni_calico.kernel.wire import Request
+    from cni_calico.kernel.netlink.socket import Rtnl
+    from cni_calico.kernel.netlink.wire import Request
     from cni_calico.plugin.plan import PodPlan, Route
 
 

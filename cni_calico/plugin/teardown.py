@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 
 from cni_calico.errors import CalicoError, KernelError, LinkGone, TeardownIncomplete
-from cni_calico.kernel import links, netns
-from cni_calico.kernel.rtnl import Rtnl
+from cni_calico.kernel import netns
+from cni_calico.kernel.netlink import links
+from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.plugin.host import Borrowed, Host, read_link
 
 TYPE_CHECKING = False
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cni_calico.deadline import Deadline
-    from cni_calico.kernel.links import Link
+    from cni_calico.kernel.netlink.links import Link
 
 _FIRST_GROUP = 65537  # below live the groups that people name in /etc/iproute2/group
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyroute2 import IPSet
 
-from cni_calico.kernel.ipsets import read_ipsets
+from cni_calico.kernel.filter.ipsets import read_ipsets
 from cni_calico.nodeagent.encapsulation import derived_mac
 from tests.netns.agents import Running, Store
 from tests.netns.namespaces import Namespace, namespace, until

@@ -14,7 +14,7 @@ from pyroute2 import IPSet
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel import ipsets, iptables, nftables
+from cni_calico.kernel.filter import ipsets, iptables, nftables
 from cni_calico.log import Log
 from cni_calico.nodeagent.apply import Pass
 from cni_calico.nodeagent.desired import Desired, Nat

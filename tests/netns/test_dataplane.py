@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cni_calico.errors import KernelError, LinkConflict, RouteConflict
-from cni_calico.kernel import rtnl
+from cni_calico.kernel.netlink import socket as rtnl
 from cni_calico.plugin.plan import PodPlan
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace, until

@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 
 from cni_calico.errors import KernelError
-from cni_calico.kernel import links, netns, sysctl
+from cni_calico.kernel import netns, sysctl
+from cni_calico.kernel.netlink import links
 from cni_calico.plugin import dataplane
 from cni_calico.plugin.plan import PodPlan
 from tests.netns.conftest import MakeNamespace

@@ -13,8 +13,8 @@ from ipaddress import IPv4Network
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel.routes import TABLE_MAIN, Route, decode_route, delete_route, list_routes
-from cni_calico.kernel.rtnl import Rtnl
+from cni_calico.kernel.netlink.routes import TABLE_MAIN, Route, decode_route, delete_route, list_routes
+from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.nodeagent.bird.control import BirdControl, Reply
 from cni_calico.nodeagent.bird.process import RTPROT_BIRD
 

@@ -74,8 +74,8 @@ def require_version(binary: str, deadline: Deadline) -> tuple[int, ...]:
 
 def has_bird_routes(deadline: Deadline) -> bool:
     """Whether the kernel (of this thread's namespace) holds routes that a BIRD has put there."""
-    from cni_calico.kernel.routes import decode_route, list_routes
-    from cni_calico.kernel.rtnl import Rtnl
+    from cni_calico.kernel.netlink.routes import decode_route, list_routes
+    from cni_calico.kernel.netlink.socket import Rtnl
 
     with Rtnl() as rtnl:
         return any(

@@ -7,7 +7,7 @@ from ipaddress import ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_calico.kernel.routes import TABLE_MAIN, Route
+from cni_calico.kernel.netlink.routes import TABLE_MAIN, Route
 from cni_calico.nodeagent.bird.control import Reply
 from cni_calico.nodeagent.bird.leftovers import parse_metric, select_leftovers, select_several
 from cni_calico.nodeagent.bird.process import RTPROT_BIRD

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cni_calico.errors import KernelError
-from cni_calico.kernel import addresses, links, routes, wire
-from cni_calico.kernel.wire import Message
+from cni_calico.kernel.netlink import addresses, links, routes, wire
+from cni_calico.kernel.netlink.wire import Message
 
 DECODERS: list[Callable[[bytes], object]] = [
     links.decode_link,

@@ -13,8 +13,9 @@ import pytest
 from cni_calico import faults
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DeadlineExceeded, KernelError, LinkGone
-from cni_calico.kernel import addresses, links, rtnl, wire
-from cni_calico.kernel.rtnl import Rtnl
+from cni_calico.kernel.netlink import addresses, links, wire
+from cni_calico.kernel.netlink import socket as rtnl
+from cni_calico.kernel.netlink.socket import Rtnl
 
 CHANGE = links.set_link(1, "eth0", up=True)
 READ = links.get_link("eth0")

@@ -1,6 +1,6 @@
 """PURE: requests about addresses and neighbours, encoded by hand, and their answers decoded.
 
-Rule: as in kernel/links.py. Layouts: linux/if_addr.h, neighbour.h.
+Rule: as in kernel/netlink/links.py. Layouts: linux/if_addr.h, neighbour.h.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from ipaddress import IPv4Address, IPv6Address
 from struct import Struct
 
 from cni_calico import faults
-from cni_calico.kernel import wire
-from cni_calico.kernel.wire import NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, Request, attribute
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.wire import NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, Request, attribute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NamedTuple
 else:
-    from cni_calico.kernel.tuples import NamedTuple
+    from cni_calico.tuples import NamedTuple
 
 IPAddress = IPv4Address | IPv6Address
 

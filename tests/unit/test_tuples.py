@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 import typing
 
-from cni_calico.kernel import routes, tuples
+from cni_calico import tuples
+from cni_calico.kernel.netlink import routes
 
 
 class Light(tuples.NamedTuple):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import NamedTuple
 else:
-    from cni_calico.kernel.tuples import NamedTuple
+    from cni_calico.tuples import NamedTuple
 
 NLM_F_REQUEST = 0x1
 NLM_F_ACK = 0x4

@@ -13,8 +13,8 @@ from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.nsidmsg import nsidmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from cni_calico.kernel import addresses, links, routes
-from cni_calico.kernel.wire import HEADER, Request
+from cni_calico.kernel.netlink import addresses, links, routes
+from cni_calico.kernel.netlink.wire import HEADER, Request
 
 MAC, PEER_MAC = b"\xee" * 6, bytes.fromhex("0a1b2c3d4e5f")
 

@@ -1,6 +1,6 @@
 """PURE: requests about interfaces and namespaces' ids, encoded by hand, and their answers decoded.
 
-Rule: no socket here; kernel/rtnl.py sends what these functions build. pyroute2, too slow to import on the call path, is
+Rule: no socket here; kernel/netlink/socket.py sends what these functions build. pyroute2, too slow to import on the call path, is
 the oracle in the tests. Layouts: linux/if_link.h, veth.h, net_namespace.h.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 from struct import Struct
 
 from cni_calico import faults
-from cni_calico.kernel import wire
-from cni_calico.kernel.wire import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Request, attribute, nested, text, u32
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.wire import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Request, attribute, nested, text, u32
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NamedTuple
 else:
-    from cni_calico.kernel.tuples import NamedTuple
+    from cni_calico.tuples import NamedTuple
 
 LINK_CREATE = faults.declare("netlink.link-create")
 LINK_SET = faults.declare("netlink.link-set")

@@ -15,8 +15,8 @@ from errno import EAGAIN, EINTR, ENOBUFS, ENODEV
 
 from cni_calico import faults
 from cni_calico.errors import DeadlineExceeded, KernelError, LinkGone
-from cni_calico.kernel import wire
-from cni_calico.kernel.wire import HEADER, NLM_F_ACK, NLM_F_DUMP_INTR, NLM_F_REQUEST, Request
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.wire import HEADER, NLM_F_ACK, NLM_F_DUMP_INTR, NLM_F_REQUEST, Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from typing import NamedTuple
 
     from cni_calico.deadline import Deadline
-    from cni_calico.kernel.wire import Message
+    from cni_calico.kernel.netlink.wire import Message
 else:
-    from cni_calico.kernel.tuples import NamedTuple
+    from cni_calico.tuples import NamedTuple
 
 _SOL_NETLINK = 270
 _NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 10, 11, 12

@@ -1,6 +1,6 @@
 """PURE: requests about routes, encoded by hand, and their answers decoded.
 
-Rule: as in kernel/links.py. Layouts: linux/rtnetlink.h.
+Rule: as in kernel/netlink/links.py. Layouts: linux/rtnetlink.h.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from ipaddress import IPv4Network, IPv6Network
 from struct import Struct
 
 from cni_calico import faults
-from cni_calico.kernel import wire
-from cni_calico.kernel.addresses import AF_INET, AF_INET6, IPAddress, parse_packed
-from cni_calico.kernel.wire import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, Request, attribute, u32
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.addresses import AF_INET, AF_INET6, IPAddress, parse_packed
+from cni_calico.kernel.netlink.wire import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, Request, attribute, u32
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NamedTuple
 else:
-    from cni_calico.kernel.tuples import NamedTuple
+    from cni_calico.tuples import NamedTuple
 
 IPNetwork = IPv4Network | IPv6Network
 
