@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.ipam import protocol
+from cni_calico.plugin.call import protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {
@@ -34,7 +34,7 @@ status = main()
 os.write(2, "\\n".join(sorted(set(sys.modules) - before)).encode())
 os._exit(status)
 """
-ENTRY_POINTS = ("cni_calico.plugin.main", "cni_calico.ipam.main")
+ENTRY_POINTS = ("cni_calico.plugin.main", "cni_calico.plugin.ipam.main")
 
 
 def imported(module: str, *arguments: str, **environment: str) -> tuple[set[str], bytes]:
@@ -86,11 +86,11 @@ def test_a_call_that_a_server_answers(module: str, tmp_path: Path) -> None:
         thread.join()
     assert answer == b'{"ips":[]}'
     package = {m for m in modules if m.startswith("cni_calico")}
-    assert package == {*own_modules(module), "cni_calico.ipam.client", "cni_calico.ipam.protocol"}
+    assert package == {*own_modules(module), "cni_calico.plugin.call.client", "cni_calico.plugin.call.protocol"}
     assert modules - package <= {*ALLOWED, "_socket"}
 
 
 def own_modules(module: str) -> set[str]:
     """What VERSION needs, too."""
     product = module.rpartition(".")[0]
-    return {"cni_calico", product, module, "cni_calico.ipam", "cni_calico.ipam.shim"}
+    return {"cni_calico", product, module, "cni_calico.ipam", "cni_calico.plugin.call.shim"}

@@ -6,7 +6,7 @@ import sys
 
 gc.disable()
 
-from cni_calico.ipam.main import main  # noqa: E402
+from cni_calico.plugin.ipam.main import main  # noqa: E402
 
 _status = main()
 for _stream in (sys.stdout, sys.stderr):

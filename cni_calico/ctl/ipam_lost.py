@@ -12,10 +12,10 @@ from typing import Any
 from cni_calico.ctl.session import Session
 from cni_calico.datastore.interface import Versioned
 from cni_calico.errors import CorruptRecord
-from cni_calico.ipam.leaks import KINDS, Subject
-from cni_calico.ipam.reclaim import Kubernetes, Reclaimer
-from cni_calico.ipam.sight import ShelfSight, Shelves, decode
-from cni_calico.ipam.suspects import Suspects
+from cni_calico.ipam.lost.leaks import KINDS, Subject
+from cni_calico.ipam.lost.reclaim import Kubernetes, Reclaimer
+from cni_calico.ipam.lost.sight import ShelfSight, Shelves, decode
+from cni_calico.ipam.lost.suspects import Suspects
 from cni_calico.model.keys import AffinityList, BlockList, HandleList, Key, ListKey, ResourceList
 
 Lost = tuple[Subject, str]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from cni_calico.datastore.connect import open_datastore, reader
 from cni_calico.datastore.grouped import GroupedStore
 from cni_calico.datastore.interface import Datastore
-from cni_calico.ipam.group import GroupAllocator
+from cni_calico.ipam.group.allocator import GroupAllocator
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig

@@ -38,7 +38,7 @@ def _decode(versioned: Versioned) -> Any:
 
 
 class ClusterCaches:
-    """The ``Snapshot`` of ipam/group.py. ``corrupt(key, why)`` is told of records that cannot be read."""
+    """The ``Snapshot`` of ipam/group/allocator.py. ``corrupt(key, why)`` is told of records that cannot be read."""
 
     def __init__(self, store: Datastore, node: str, corrupt: Callable[[Key, str], None]) -> None:
         self.node = node

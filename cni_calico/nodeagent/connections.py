@@ -15,7 +15,7 @@ import struct
 from dataclasses import dataclass, field
 
 from cni_calico.deadline import Deadline
-from cni_calico.ipam import protocol
+from cni_calico.plugin.call import protocol
 
 RECEIVE_S = 5.0  # for a whole request
 SEND_S = 5.0

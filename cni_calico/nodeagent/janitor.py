@@ -2,7 +2,7 @@
 
 Rule: who is elected keeps caches and works for as long as the lease is certainly held; everybody else only looks from
 time to time whether there is a holder. The lease is renewed between any two steps of the work, and the work ends where
-that fails. Nothing here decides what is lost: ipam/suspects.py and ipam/reclaim.py do.
+that fails. Nothing here decides what is lost: ipam/lost/suspects.py and ipam/lost/reclaim.py do.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.variables import parse_duration_s
 
 if TYPE_CHECKING:
-    from cni_calico.ipam.reclaim import Outcome, Reclaimer
-    from cni_calico.ipam.suspects import Suspects
+    from cni_calico.ipam.lost.reclaim import Outcome, Reclaimer
+    from cni_calico.ipam.lost.suspects import Suspects
     from cni_calico.nodeagent.janitor_caches import JanitorCaches
 
 LEASE = "calico-janitor"
@@ -59,7 +59,7 @@ class Tally:
     failures: int = 0
 
     def count(self, outcome: Outcome) -> None:
-        from cni_calico.ipam.reclaim import kind_of
+        from cni_calico.ipam.lost.reclaim import kind_of
 
         self.confirmed.update(kind_of(subject) for subject, _ in outcome.confirmed)
         self.released.update(kind_of(subject) for subject in outcome.released)
@@ -152,7 +152,7 @@ class Janitor:
             self._try("give up the lease", lambda: self._election.resign(Deadline.after(2.0)))
 
     def _lead(self, stopping: threading.Event) -> None:
-        from cni_calico.ipam.suspects import Suspects
+        from cni_calico.ipam.lost.suspects import Suspects
         from cni_calico.nodeagent.janitor_caches import JanitorCaches
 
         self._log.info("this agent looks after what nodes and pods that are gone have left in address management")
@@ -173,7 +173,7 @@ class Janitor:
             self._log.info("another agent may look after address management now")
 
     def _reclaimer(self, stopping: threading.Event) -> Reclaimer:
-        from cni_calico.ipam.reclaim import Reclaimer
+        from cni_calico.ipam.lost.reclaim import Reclaimer
         from cni_calico.nodeagent.janitor_caches import open_objects
 
         def pace() -> bool:
@@ -225,7 +225,7 @@ class Janitor:
         return found is None or decode_cluster_information(CLUSTER, found.value).datastore_ready is not False
 
     def _reclaim(self, reclaimer: Reclaimer, batch: list[Any]) -> Outcome:
-        from cni_calico.ipam.reclaim import Outcome
+        from cni_calico.ipam.lost.reclaim import Outcome
 
         outcome = Outcome()
         deadline = Deadline.after(max(30.0, 3 * len(batch) / self._habits.per_second))

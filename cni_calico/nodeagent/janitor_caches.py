@@ -1,7 +1,7 @@
 """The janitor's caches: blocks, affinities, handles, nodes, endpoints, and Kubernetes' pods.
 
 Rule: made by the one who is elected and by nobody else, for they follow the whole cluster. Records are kept in the
-reduced form that ipam/sight.py makes of them.
+reduced form that ipam/lost/sight.py makes of them.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.interface import Datastore
-from cni_calico.ipam.sight import ShelfSight, Shelves, decode
-from cni_calico.ipam.suspects import Changes
+from cni_calico.ipam.lost.sight import ShelfSight, Shelves, decode
+from cni_calico.ipam.lost.suspects import Changes
 from cni_calico.model.keys import AffinityList, BlockList, HandleList, ListKey, ResourceList
 from cni_calico.nodeagent.context import Context
 
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.store import KubernetesStore
-    from cni_calico.ipam.reclaim import Kubernetes
+    from cni_calico.ipam.lost.reclaim import Kubernetes
 
 _ENDPOINTS, _NODES = ResourceList("WorkloadEndpoint"), ResourceList("Node")
 

@@ -1,7 +1,7 @@
 """The name under which calico-node knows its node.
 
 Rule: NODENAME > the nodename file > HOSTNAME > the OS host name; trimmed; only the last two are lower-cased. The CNI
-plugin's own rule (ipam/nodename.py) starts from the file, which this process writes.
+plugin's own rule (plugin/call/node_name.py) starts from the file, which this process writes.
 """
 
 from __future__ import annotations

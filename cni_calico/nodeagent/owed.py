@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AttachmentBusy, TryAgain
-from cni_calico.ipam.services import Services
 from cni_calico.kernel.lock import file_lock
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.keepers import Keeper
 from cni_calico.plugin import pending
+from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.replay import LOCK_NAME, replay_intents
 
 LOOK_S = 5.0

@@ -51,7 +51,7 @@ def why_cni_silent(path: str) -> str:
     """Why the CNI server does not answer, "" when it does: it is asked for its numbers."""
     import _socket
 
-    from cni_calico.ipam import protocol
+    from cni_calico.plugin.call import protocol
 
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
     try:

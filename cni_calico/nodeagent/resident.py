@@ -21,11 +21,7 @@ from cni_calico.datastore.kubernetes.login import runs_program
 from cni_calico.datastore.kubernetes.objects import KubernetesObjects
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, NodeNotSetUp, TryAgain
-from cni_calico.ipam import protocol
 from cni_calico.ipam.allocator import Allocator
-from cni_calico.ipam.nodename import read_nodename
-from cni_calico.ipam.services import Services
-from cni_calico.ipam.serving import Declined
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.netns import require_netns
 from cni_calico.log import Log
@@ -36,6 +32,10 @@ from cni_calico.nodeagent.caches import CLUSTER
 from cni_calico.nodeagent.cni_metrics import CniMetrics, render_sizes
 from cni_calico.nodeagent.connections import Request
 from cni_calico.nodeagent.side_threads import SideThreads
+from cni_calico.plugin.call import protocol
+from cni_calico.plugin.call.node_name import read_nodename
+from cni_calico.plugin.call.serve import Declined
+from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.host import Host
 from cni_calico.plugin.teardown import remove_links_together
 

@@ -23,10 +23,6 @@ from cni_calico.cni.environment import parse_call
 from cni_calico.cni.versions import CURRENT
 from cni_calico.errors import CalicoError, InternalError, ProtocolMismatch, TryAgain
 from cni_calico.faults import install_from_environment
-from cni_calico.ipam import protocol
-from cni_calico.ipam.commands import serve as serve_ipam
-from cni_calico.ipam.serving import Declined
-from cni_calico.ipam.shim import socket_path
 from cni_calico.log import Log
 from cni_calico.nodeagent.cni_metrics import CniMetrics
 from cni_calico.nodeagent.connections import Refused, Request, read_request, send_answer
@@ -34,7 +30,11 @@ from cni_calico.nodeagent.listener import listen
 from cni_calico.nodeagent.notify import READY, STOPPING, tell_systemd
 from cni_calico.nodeagent.resident import Resident
 from cni_calico.nodeagent.stopping import Stopping
+from cni_calico.plugin.call import protocol
+from cni_calico.plugin.call.serve import Declined
+from cni_calico.plugin.call.shim import socket_path
 from cni_calico.plugin.commands import serve as serve_plugin
+from cni_calico.plugin.ipam.commands import serve as serve_ipam
 
 WORKERS = 32
 QUEUE = 512

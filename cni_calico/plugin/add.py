@@ -19,7 +19,14 @@ from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultInterface, ResultIP, ResultRoute, render_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig, KernelError, LinkConflict
-from cni_calico.ipam.commands import (
+from cni_calico.model.names import sha1_hex
+from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.plugin import pending
+from cni_calico.plugin.attachment import Attachment, plan_attachment, plan_endpoint, plan_profile, select_veth
+from cni_calico.plugin.call.node_name import BOOT_WAIT_S, read_nodename
+from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.endpoints import Recorded, apply_endpoint, ensure_profile, read_recorded, remove_endpoint
+from cni_calico.plugin.ipam.commands import (
     UNDO_TIMEOUT_S,
     IpamRequest,
     assign,
@@ -27,13 +34,6 @@ from cni_calico.ipam.commands import (
     require_ready,
     result_of,
 )
-from cni_calico.ipam.nodename import BOOT_WAIT_S, read_nodename
-from cni_calico.ipam.services import Services
-from cni_calico.model.names import sha1_hex
-from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.plugin import pending
-from cni_calico.plugin.attachment import Attachment, plan_attachment, plan_endpoint, plan_profile, select_veth
-from cni_calico.plugin.endpoints import Recorded, apply_endpoint, ensure_profile, read_recorded, remove_endpoint
 from cni_calico.plugin.mtu import read_mtu
 from cni_calico.plugin.plan import PodPlan, random_mac
 from cni_calico.plugin.pods import NOTHING, PodFacts, is_another_pod, plan_pod_record, plan_pod_request, read_facts

@@ -18,10 +18,10 @@ from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, parse_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CheckFailed, InvalidConfig, NetnsGone
-from cni_calico.ipam.nodename import read_nodename
-from cni_calico.ipam.services import Services
 from cni_calico.model import names
 from cni_calico.plugin.attachment import Attachment, plan_attachment
+from cni_calico.plugin.call.node_name import read_nodename
+from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.differences import Difference
 from cni_calico.plugin.endpoints import Recorded, read_recorded
 from cni_calico.plugin.mtu import read_mtu

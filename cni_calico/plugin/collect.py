@@ -1,7 +1,7 @@
 """GC: what this network holds on this node for attachments that no longer exist.
 
 Rule: an attachment is resolved through its endpoint record, since network names and container IDs may both contain
-dots; a bare handle is released only when it can mean nothing else (ipam/garbage.py). When in doubt, keep. Never another
+dots; a bare handle is released only when it can mean nothing else (plugin/ipam/gc.py). When in doubt, keep. Never another
 node's, never another network's. All failures are reported together.
 """
 
@@ -14,13 +14,13 @@ from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.ipam.garbage import Orphan, find_orphans, read_endpoints, require_none, require_valid_list
-from cni_calico.ipam.nodename import read_nodename
-from cni_calico.ipam.ready import require_ready
-from cni_calico.ipam.services import Services
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.plugin.attachment import KUBERNETES, PLAIN, SAME_VETH, Attachment, veth_prefix_of
+from cni_calico.plugin.call.node_name import read_nodename
+from cni_calico.plugin.call.ready import require_ready
+from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.delete import Removal
+from cni_calico.plugin.ipam.gc import Orphan, find_orphans, read_endpoints, require_none, require_valid_list
 
 USUAL_IFNAME = "eth0"  # of an attachment that died before its endpoint was recorded
 

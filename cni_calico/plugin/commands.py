@@ -11,9 +11,9 @@ from cni_calico.cni.answer import Answer
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.deadline import Deadline
-from cni_calico.ipam.ready import note_synced
-from cni_calico.ipam.services import Services
-from cni_calico.ipam.serving import Handler, run_call
+from cni_calico.plugin.call.ready import note_synced
+from cni_calico.plugin.call.serve import Handler, run_call
+from cni_calico.plugin.call.services import Services
 
 
 def _add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Mapping[str, Any]:

@@ -12,8 +12,8 @@ from cni_calico.cni.netconf import parse_datastore, parse_json
 from cni_calico.cni.versions import CURRENT
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.ipam.ready import require_ready
-from cni_calico.ipam.services import Services
+from cni_calico.plugin.call.ready import require_ready
+from cni_calico.plugin.call.services import Services
 
 TIMEOUT_S = 2.0
 

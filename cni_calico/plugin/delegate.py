@@ -17,8 +17,8 @@ from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultRoute, parse_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DelegateFailed, InvalidConfig
-from cni_calico.ipam.nodename import read_nodename
-from cni_calico.ipam.services import Services
+from cni_calico.plugin.call.node_name import read_nodename
+from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.podcidr import read_pod_cidrs, render_ipam, render_ipam_placeholders, wants_pod_cidr
 
 

@@ -31,13 +31,13 @@ from cni_calico.errors import (
     TeardownIncomplete,
     TryAgain,
 )
-from cni_calico.ipam.nodename import os_host_name, read_nodename
-from cni_calico.ipam.ready import require_ready
-from cni_calico.ipam.services import Services
 from cni_calico.model.keys import HandleKey
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.plugin import pending
 from cni_calico.plugin.attachment import Attachment, plan_attachment
+from cni_calico.plugin.call.node_name import os_host_name, read_nodename
+from cni_calico.plugin.call.ready import require_ready
+from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.endpoints import Recorded, apply_endpoint, read_recorded, remove_endpoint
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from cni_calico.ipam.shim import run
+from cni_calico.plugin.call.shim import run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cni_calico.ipam.shim import Serve
+    from cni_calico.plugin.call.shim import Serve
 
 
 def _load() -> Serve:

@@ -12,9 +12,9 @@ from typing import Any
 from cni_calico.cni.netconf import MTU_MAX, NetConf
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, NodeNotSetUp
-from cni_calico.ipam.services import Services
 from cni_calico.model.documents.codec import decode_pool
 from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.plugin.call.services import Services
 
 DEFAULT_MTU = 1500
 MIN_MTU = 68  # RFC 791; the kernel refuses less

@@ -14,11 +14,11 @@ from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, InvalidAnnotation, TryAgain
-from cni_calico.ipam.commands import IpamRequest, read_namespace_labels
-from cni_calico.ipam.services import Services
 from cni_calico.model.resources import IPNAT, Address, WorkloadEndpoint
 from cni_calico.plugin.annotations import PodRequest, parse_pod_annotations
 from cni_calico.plugin.attachment import KUBERNETES, Attachment
+from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.ipam.commands import IpamRequest, read_namespace_labels
 
 if TYPE_CHECKING:
     from cni_calico.datastore.interface import Versioned

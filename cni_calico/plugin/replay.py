@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord, DatastoreError, NotReady, RecordRefused
-from cni_calico.ipam.ready import require_ready
-from cni_calico.ipam.services import Services
 from cni_calico.model import names
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import ResourceKey
 from cni_calico.plugin import pending
 from cni_calico.plugin.attachment import Attachment
+from cni_calico.plugin.call.ready import require_ready
+from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.endpoints import read_recorded, remove_endpoint
 
 TYPE_CHECKING = False

@@ -1,12 +1,12 @@
-"""STATUS of calico: address management's own answer (ipam/status.py), then the delegated IPAM plugin's."""
+"""STATUS of calico: address management's own answer (plugin/ipam/status.py), then the delegated IPAM plugin's."""
 
 from __future__ import annotations
 
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.deadline import Deadline
-from cni_calico.ipam.services import Services
-from cni_calico.ipam.status import require_available
+from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.ipam.status import require_available
 
 
 def status(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:

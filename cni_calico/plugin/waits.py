@@ -13,9 +13,9 @@ from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.deadline import Deadline
 from cni_calico.errors import FeatureDisabled, KernelError, NodeNotSetUp
-from cni_calico.ipam.nodename import read_nodename
-from cni_calico.ipam.services import Services
 from cni_calico.plugin.attachment import Attachment, plan_attachment
+from cni_calico.plugin.call.node_name import read_nodename
+from cni_calico.plugin.call.services import Services
 
 GATE_PATIENCE_S = 30.0
 GATE_ATTEMPT_S = 5.0

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from cni_calico.ipam.client import call_server
+from cni_calico.plugin.call.client import call_server
 from tests.e2e.kube import CNI_USER, running_cluster
 from tests.e2e.kube_node import KubeNode, Relay, kube_node
 from tests.fakes.http_front import front_of

@@ -24,10 +24,6 @@ from cni_calico.cni.answer import answer_error
 from cni_calico.cni.environment import parse_call
 from cni_calico.cni.versions import CURRENT
 from cni_calico.errors import CalicoError
-from cni_calico.ipam.client import call_server
-from cni_calico.ipam.commands import serve as serve_ipam
-from cni_calico.ipam.services import Services
-from cni_calico.ipam.shim import socket_path
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import (
     AffinityList,
@@ -40,7 +36,11 @@ from cni_calico.model.keys import (
     etcd_path,
     parse_path,
 )
+from cni_calico.plugin.call.client import call_server
+from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.shim import socket_path
 from cni_calico.plugin.commands import serve as serve_plugin
+from cni_calico.plugin.ipam.commands import serve as serve_ipam
 from tests.contract.etcd_process import Member
 from tests.e2e import records
 from tests.e2e.forks import Forking, Forks
@@ -133,7 +133,7 @@ class Node:
 
     def _execute(self, plugin: str, environ: Mapping[str, str], data: bytes) -> tuple[int, str]:
         """An executable: the frozen one, or the module it is made from."""
-        module = {"calico": "cni_calico.plugin.main", "calico-ipam": "cni_calico.ipam.main"}[plugin]
+        module = {"calico": "cni_calico.plugin.main", "calico-ipam": "cni_calico.plugin.ipam.main"}[plugin]
         command = [str(self.bin_dir / plugin)] if self.bin_dir is not None else [sys.executable, "-m", module]
         argv = ["nsenter", f"--net={self.host.path}", *command]
         environ = {name: value for name, value in environ.items() if value}

@@ -12,7 +12,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from cni_calico.ipam.client import call_server
+from cni_calico.plugin.call.client import call_server
 
 
 def work(task: dict[str, Any], number: int) -> list[str]:

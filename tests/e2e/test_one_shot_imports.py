@@ -38,7 +38,7 @@ with open({listing!r}, "a") as f:
     f.write(" ".join(sorted(sys.modules)) + "\\n")
 os._exit(status)
 """
-ENTRIES = {"calico": "cni_calico.plugin.main", "calico-ipam": "cni_calico.ipam.main"}
+ENTRIES = {"calico": "cni_calico.plugin.main", "calico-ipam": "cni_calico.plugin.ipam.main"}
 
 
 @pytest.fixture(scope="module")

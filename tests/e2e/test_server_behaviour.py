@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from cni_calico.deadline import Deadline
-from cni_calico.ipam import client, protocol
 from cni_calico.kernel.lock import attachment_lock
 from cni_calico.log import Log
 from cni_calico.nodeagent import server as server_module
 from cni_calico.nodeagent.server import CniServer
+from cni_calico.plugin.call import client, protocol
 from tests.e2e.calls import Node
 from tests.e2e.served import call, connect, descriptors, receive, request_frame, socket_of
 from tests.netns.namespaces import until
@@ -292,7 +292,7 @@ def test_no_descriptor_is_left_of_a_thousand_calls(served):
     program = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})
-from cni_calico.ipam.client import call_server
+from cni_calico.plugin.call.client import call_server
 environ, path = {environ!r}, {socket_of(node)!r}
 for i in range(250):
     for netns in ("", "/proc/self/ns/net", "/etc/hostname"):

@@ -80,8 +80,8 @@ def test_nothing_happens_while_another_execution_holds_the_container(alone: Node
 
 
 def test_a_lock_that_is_never_let_go_is_told(plain_node: Node, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cni_calico.ipam.serving.CALL_TIMEOUT_S", 0.3)
-    monkeypatch.setattr("cni_calico.ipam.serving.run_call.__kwdefaults__", {"timeout_s": 0.3})
+    monkeypatch.setattr("cni_calico.plugin.call.serve.CALL_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("cni_calico.plugin.call.serve.run_call.__kwdefaults__", {"timeout_s": 0.3})
     with lock_of(plain_node):
         reply = ipam(plain_node, "ADD")
     assert not reply.ok and reply.document["code"] == 11, reply
@@ -89,7 +89,7 @@ def test_a_lock_that_is_never_let_go_is_told(plain_node: Node, monkeypatch: pyte
 
 
 WRAPPER = """#!/bin/sh
-sed 's/"type": *"wrapper"/"type": "calico-ipam"/' | {environ} PYTHONPATH={root} {python} -m cni_calico.ipam.main
+sed 's/"type": *"wrapper"/"type": "calico-ipam"/' | {environ} PYTHONPATH={root} {python} -m cni_calico.plugin.ipam.main
 """
 
 

@@ -83,7 +83,7 @@ class Host:
             "CALICO_RUN_DIR": str(self.root / "run"),
             **more,
         }
-        command = [sys.executable, "-m", "cni_calico.ipam.main", "-upgrade"]
+        command = [sys.executable, "-m", "cni_calico.plugin.ipam.main", "-upgrade"]
         return subprocess.run(
             command, env=environ, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=90
         )

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from cni_calico.ipam.client import call_server
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.flags import COMMANDS, MODIFIERS, PROBES, SERVICES, VALUES
+from cni_calico.plugin.call.client import call_server
 from tests.netns.agents import Store
 from tests.netns.namespaces import namespace, until
 from tests.netns.nodes import Node

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.ipam.client import call_server
 from cni_calico.model.keys import ResourceKey
+from cni_calico.plugin.call.client import call_server
 from tests.netns.agents import Store
 from tests.netns.namespaces import namespace, until
 from tests.netns.nodes import ROOT, Node, Pod

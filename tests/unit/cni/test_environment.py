@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cni_calico.cni.environment import CALLER_VARIABLES, REQUIRED, parse_args, parse_call
 from cni_calico.errors import InvalidEnvironment
-from cni_calico.ipam.client import VARIABLES
+from cni_calico.plugin.call.client import VARIABLES
 
 GOOD = {
     "CNI_COMMAND": "ADD",

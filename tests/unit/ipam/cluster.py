@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from cni_calico.datastore.interface import Versioned, Write
 from cni_calico.errors import CorruptRecord, DatastoreUnavailable
-from cni_calico.ipam.reclaim import Reclaimer
-from cni_calico.ipam.sight import ShelfSight, Shelves, decode
-from cni_calico.ipam.suspects import Suspects
+from cni_calico.ipam.lost.reclaim import Reclaimer
+from cni_calico.ipam.lost.sight import ShelfSight, Shelves, decode
+from cni_calico.ipam.lost.suspects import Suspects
 from cni_calico.model.documents.codec import new_metadata
 from cni_calico.model.keys import AffinityList, BlockList, HandleKey, HandleList, ResourceKey, ResourceList
 from cni_calico.model.kubernetes.pods import CONTAINER_ID, POD_IPS, endpoint_key, read_pod

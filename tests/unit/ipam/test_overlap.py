@@ -13,7 +13,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DeadlineExceeded, IPAMError
 from cni_calico.model.keys import BlockKey, HandleKey
 from tests.fakes.memory_store import MemoryStore
-from tests.unit.ipam.test_group import give, group_of, run, take
+from tests.unit.ipam.group.test_allocator import give, group_of, run, take
 from tests.unit.ipam.world import World, request, soon, texts
 
 

@@ -8,7 +8,7 @@ import pytest
 from cni_calico.datastore.election import FencedStore, SoleElection, Terms
 from cni_calico.datastore.interface import Write
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
-from cni_calico.ipam.leaks import IdleHandle
+from cni_calico.ipam.lost.leaks import IdleHandle
 from cni_calico.log import Log
 from cni_calico.model.documents.codec import new_metadata
 from cni_calico.model.keys import HandleKey, ResourceKey

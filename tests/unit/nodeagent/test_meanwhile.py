@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from cni_calico.errors import TeardownIncomplete
-from cni_calico.ipam.services import Services
 from cni_calico.log import SILENT
 from cni_calico.nodeagent.cni_metrics import CniMetrics
 from cni_calico.nodeagent.connections import Request
 from cni_calico.nodeagent.resident import Resident
+from cni_calico.plugin.call.services import Services
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from cni_calico.cni.answer import Answer
-from cni_calico.ipam.client import call_server
 from cni_calico.log import SILENT
 from cni_calico.nodeagent import server as module
 from cni_calico.nodeagent.server import CniServer
+from cni_calico.plugin.call.client import call_server
 from tests.netns.namespaces import until
 
 

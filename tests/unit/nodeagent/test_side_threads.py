@@ -84,7 +84,7 @@ sys.exit(server.run_server(dict(os.environ)))
 """
 CALLS = """
 import sys
-from cni_calico.ipam.client import call_server
+from cni_calico.plugin.call.client import call_server
 environ = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c", "CNI_IFNAME": "eth0", "CNI_PATH": "/nowhere", "CNI_NETNS": ""}
 call_server(sys.argv[1], "calico", environ, b"{}")
 """

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.ipam import protocol
 from cni_calico.log import SILENT
 from cni_calico.nodeagent import status
 from cni_calico.nodeagent.health import Doors, Pages, health_pages
 from cni_calico.nodeagent.metrics import Metrics
 from cni_calico.nodeagent.numbers import Numbers
+from cni_calico.plugin.call import protocol
 from tests.unit.nodeagent.fabric import block, pool, snapshot
 
 ROOT = Path(__file__).parents[3]

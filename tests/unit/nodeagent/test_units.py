@@ -11,7 +11,6 @@ import sys
 
 import pytest
 
-from cni_calico.ipam.client import call_server
 from cni_calico.nodeagent.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.flags import parse_flags
 from cni_calico.nodeagent.notify import tell_systemd
@@ -19,6 +18,7 @@ from cni_calico.nodeagent.server import DRAIN_S
 from cni_calico.nodeagent.settings import DATASTORE_VARIABLES, NodeSettings, parse_settings
 from cni_calico.nodeagent.supervisor import STOP_S
 from cni_calico.nodeagent.variables import settings_of
+from cni_calico.plugin.call.client import call_server
 
 UNITS = pathlib.Path(__file__).parents[3] / "install" / "systemd"
 

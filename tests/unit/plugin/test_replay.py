@@ -7,13 +7,13 @@ import pytest
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import TryAgain
-from cni_calico.ipam.services import Services
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.owed import Owed
 from cni_calico.plugin import pending
+from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.replay import BATCH, replay_after, replay_intents
 from tests.fakes.memory_store import MemoryStore
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from cni_calico.ipam import leaks
-from cni_calico.ipam.leaks import (
+from cni_calico.ipam.lost import leaks
+from cni_calico.ipam.lost.leaks import (
     KINDS,
     BlockFacts,
     Holding,

@@ -19,12 +19,12 @@ from cni_calico.ipam.allocator import UNDO_TIMEOUT_S, Allocator
 from cni_calico.ipam.assign import AssignRequest
 from cni_calico.ipam.batch import Assigned, Plan, Take, plan_batch
 from cni_calico.ipam.block import NOTHING, Release, count_free, holder_of, ordinal_of, reserved_ordinals
-from cni_calico.ipam.giving import Giving
-from cni_calico.ipam.group_items import ATTEMPTS, HANDLE_BLOCKS_MAX, SLOW, Ending, Item, Outcome
-from cni_calico.ipam.known import KnownRecords, KnownView, LearningLedger, Snapshot
+from cni_calico.ipam.group.giving import Giving
+from cni_calico.ipam.group.items import ATTEMPTS, HANDLE_BLOCKS_MAX, SLOW, Ending, Item, Outcome
+from cni_calico.ipam.group.known import KnownRecords, KnownView, LearningLedger, Snapshot
+from cni_calico.ipam.group.spare import SpareBlocks, is_short
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.pools import pool_of, reserved_networks, select_pools
-from cni_calico.ipam.spare import SpareBlocks, is_short
 from cni_calico.ipam.timestamps import stamped
 from cni_calico.ipam.view import Facts, View
 from cni_calico.model.keys import BlockKey, HandleKey

@@ -25,8 +25,8 @@ from cni_calico.errors import (
     PoolExhausted,
 )
 from cni_calico.ipam.allocator import Allocator
-from cni_calico.ipam.group import GroupAllocator
-from cni_calico.ipam.group_items import SLOW, Item
+from cni_calico.ipam.group.allocator import GroupAllocator
+from cni_calico.ipam.group.items import SLOW, Item
 from cni_calico.ipam.view import DirectView
 from cni_calico.model.keys import HandleKey
 from tests.netns.namespaces import until

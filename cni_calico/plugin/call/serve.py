@@ -18,7 +18,7 @@ from cni_calico.log import Log
 
 if TYPE_CHECKING:
     from cni_calico.cni.environment import Call
-    from cni_calico.ipam.services import Services
+    from cni_calico.plugin.call.services import Services
 
 CALL_TIMEOUT_S = 60.0
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cni_calico.errors import CalicoError, LeaseLost
-from cni_calico.ipam.reclaim import Reclaimer
+from cni_calico.ipam.lost.reclaim import Reclaimer
 from cni_calico.model.keys import HandleKey
 from cni_calico.model.resources import Handle
 from tests.unit.ipam.cluster import GRACE_S, LISTINGS, Cluster, Janitor

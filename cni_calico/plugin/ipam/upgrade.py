@@ -17,7 +17,14 @@ from cni_calico.cni.fields import Fields
 from cni_calico.cni.netconf import parse_datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AddressInUse, AddressOutsidePools, CalicoError, InvalidConfig, KernelError
-from cni_calico.ipam.hostlocal import (
+from cni_calico.kernel.lock import file_lock
+from cni_calico.log import Log
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.model.documents import codec
+from cni_calico.model.keys import ResourceKey, endpoints_of_node
+from cni_calico.plugin.call.ready import require_ready
+from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.ipam.hostlocal import (
     LOCK,
     Address,
     Reservation,
@@ -27,13 +34,6 @@ from cni_calico.ipam.hostlocal import (
     parse_routes,
     plan_migration,
 )
-from cni_calico.ipam.ready import require_ready
-from cni_calico.ipam.services import Services
-from cni_calico.kernel.lock import file_lock
-from cni_calico.log import Log
-from cni_calico.model.access import DatastoreConfig
-from cni_calico.model.documents import codec
-from cni_calico.model.keys import ResourceKey, endpoints_of_node
 
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.store import KubernetesStore

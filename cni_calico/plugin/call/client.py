@@ -10,7 +10,7 @@ import _socket
 import os
 from sys import byteorder
 
-from cni_calico.ipam import protocol
+from cni_calico.plugin.call import protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cni_calico.deadline import Deadline
-from cni_calico.ipam import services
-from cni_calico.ipam.services import Services
+from cni_calico.plugin.call import services
+from cni_calico.plugin.call.services import Services
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig, TeardownIncomplete
-from cni_calico.ipam.nodename import read_nodename
-from cni_calico.ipam.ready import require_ready
-from cni_calico.ipam.services import Services
 from cni_calico.model import names
 from cni_calico.model.documents.codec import decode_block, decode_endpoint
 from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, endpoints_of_node
 from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.plugin.call.node_name import read_nodename
+from cni_calico.plugin.call.ready import require_ready
+from cni_calico.plugin.call.services import Services
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def collect_addresses(call: Call, conf: NetConf, services: Services, deadline: D
 
 
 def _release_orphan(orphan: Orphan, conf: NetConf, services: Services, deadline: Deadline) -> None:
-    from cni_calico.ipam.commands import handle_lock
+    from cni_calico.plugin.ipam.commands import handle_lock
 
     with handle_lock(orphan.handle_id, services, deadline), services.ipam_lock(conf, deadline):
         released = services.allocator(conf.datastore).release_handle(orphan.handle_id, deadline)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from cni_calico.ipam.shim import run
+from cni_calico.plugin.call.shim import run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cni_calico.ipam.shim import Serve
+    from cni_calico.plugin.call.shim import Serve
 
 
 def _load() -> Serve:
-    from cni_calico.ipam.commands import serve
+    from cni_calico.plugin.ipam.commands import serve
 
     return serve
 
@@ -20,7 +20,7 @@ def _load() -> Serve:
 def _upgrade(stdin: bytes) -> int:
     import os
 
-    from cni_calico.ipam.upgrade import run_upgrade
+    from cni_calico.plugin.ipam.upgrade import run_upgrade
 
     return run_upgrade(os.environ)
 

@@ -19,11 +19,11 @@ from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultIP, ResultRoute, render_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CheckFailed, InvalidConfig
-from cni_calico.ipam import ready
-from cni_calico.ipam.nodename import BOOT_WAIT_S, read_nodename
-from cni_calico.ipam.services import Services
-from cni_calico.ipam.serving import Handler, run_call
 from cni_calico.model import names
+from cni_calico.plugin.call import ready
+from cni_calico.plugin.call.node_name import BOOT_WAIT_S, read_nodename
+from cni_calico.plugin.call.serve import Handler, run_call
+from cni_calico.plugin.call.services import Services
 
 if TYPE_CHECKING:
     from cni_calico.ipam.allocator import Allocator, Assigned
@@ -187,13 +187,13 @@ def _check(call: Call, conf: NetConf, services: Services, deadline: Deadline) ->
 
 
 def _status(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
-    from cni_calico.ipam.status import require_available
+    from cni_calico.plugin.ipam.status import require_available
 
     require_available(replace(conf, ipam=replace(conf.ipam, type="calico-ipam")), services, deadline)
 
 
 def _collect(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
-    from cni_calico.ipam.garbage import collect_addresses
+    from cni_calico.plugin.ipam.gc import collect_addresses
 
     collect_addresses(call, conf, services, deadline)
 

@@ -6,7 +6,7 @@ import pytest
 
 from cni_calico.datastore.interface import Write
 from cni_calico.errors import DatastoreUnavailable
-from cni_calico.ipam.leaks import KINDS
+from cni_calico.ipam.lost.leaks import KINDS
 from cni_calico.model.keys import AffinityKey, BlockKey, BlockList, HandleKey
 from cni_calico.model.resources import Affinity, Handle
 from tests.unit.ipam.cluster import GRACE_S, Cluster, Janitor
@@ -132,7 +132,7 @@ def test_the_same_name_on_another_node_whose_name_is_known():
 
 
 def _holdings(cluster, container):
-    from cni_calico.ipam.leaks import reduce_block
+    from cni_calico.ipam.lost.leaks import reduce_block
 
     for block in cluster.world.blocks().values():
         yield from (held for held in reduce_block(block).holdings if held.handle_id == container.handle)

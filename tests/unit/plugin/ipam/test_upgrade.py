@@ -11,10 +11,6 @@ from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AttachmentBusy, CalicoError, NotReady
 from cni_calico.ipam.allocator import Allocator
-from cni_calico.ipam.hostlocal import other_ipam, parse_reservation, parse_routes, plan_migration
-from cni_calico.ipam.main import _upgrade
-from cni_calico.ipam.services import Services
-from cni_calico.ipam.upgrade import Upgrade
 from cni_calico.kernel.lock import file_lock
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
@@ -22,6 +18,10 @@ from cni_calico.model.documents.codec import encode, new_metadata
 from cni_calico.model.keys import BlockList, ResourceKey
 from cni_calico.model.kubernetes.pods import endpoint_key
 from cni_calico.model.resources import ClusterInformation, IPPool, Node, WorkloadEndpoint
+from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.ipam.hostlocal import other_ipam, parse_reservation, parse_routes, plan_migration
+from cni_calico.plugin.ipam.main import _upgrade
+from cni_calico.plugin.ipam.upgrade import Upgrade
 from tests.conftest import ROOT
 from tests.netns.namespaces import until
 

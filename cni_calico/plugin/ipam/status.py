@@ -18,10 +18,10 @@ from cni_calico.errors import (
     DeadlineExceeded,
     NotReady,
 )
-from cni_calico.ipam.nodename import read_nodename
 from cni_calico.ipam.pools import select_pools
-from cni_calico.ipam.ready import note_synced, require_ready
-from cni_calico.ipam.services import Services
+from cni_calico.plugin.call.node_name import read_nodename
+from cni_calico.plugin.call.ready import note_synced, require_ready
+from cni_calico.plugin.call.services import Services
 
 DATASTORE_PATIENCE_S = 3.0
 

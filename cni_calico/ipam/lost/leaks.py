@@ -3,7 +3,7 @@ endpoints.
 
 Rule: only what can be nothing else is called lost. An address is a pod's when its attributes say so and nothing
 besides, a tunnel's when they say that; whatever else somebody took it for (podman, a load balancer, a virtual machine,
-a person) is not ours to judge. That a thing looks lost is a suspicion; ipam/reclaim.py asks again before it acts.
+a person) is not ours to judge. That a thing looks lost is a suspicion; ipam/lost/reclaim.py asks again before it acts.
 """
 
 from __future__ import annotations

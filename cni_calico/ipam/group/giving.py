@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from cni_calico.datastore.interface import Datastore
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.batch import Assigned, Give, Step, plan_batch
-from cni_calico.ipam.group_items import ATTEMPTS, HANDLE_BLOCKS_MAX, SLOW, Ending, Item, Outcome
-from cni_calico.ipam.known import KnownRecords
+from cni_calico.ipam.group.items import ATTEMPTS, HANDLE_BLOCKS_MAX, SLOW, Ending, Item, Outcome
+from cni_calico.ipam.group.known import KnownRecords
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.release import leave_emptied
 from cni_calico.ipam.view import decode_found, read_each

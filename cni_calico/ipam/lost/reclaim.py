@@ -25,10 +25,10 @@ from cni_calico.datastore.interface import (
 )
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AddressMismatch, CorruptRecord, TryAgain
-from cni_calico.ipam import leaks
 from cni_calico.ipam.allocator import Allocator, Release
 from cni_calico.ipam.claims import release_block
-from cni_calico.ipam.leaks import KINDS, Holding, IdleHandle, LostBlock, LostEndpoint, LostNode, Pod, Subject
+from cni_calico.ipam.lost import leaks
+from cni_calico.ipam.lost.leaks import KINDS, Holding, IdleHandle, LostBlock, LostEndpoint, LostNode, Pod, Subject
 from cni_calico.ipam.release import drop_idle_handle, leave_emptied, release_in_block
 from cni_calico.ipam.view import stored
 from cni_calico.model.documents import codec

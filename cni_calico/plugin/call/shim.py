@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from cni_calico.cni.answer import Answer
     from cni_calico.cni.environment import Call
-    from cni_calico.ipam.services import Services
+    from cni_calico.plugin.call.services import Services
 
     Serve = Callable[[Call, Services], Answer]
     Load = Callable[[], Serve]
@@ -88,7 +88,7 @@ def _serve_there(executable: str, environ: Mapping[str, str], stdin: bytes) -> t
         os.stat(path)
     except OSError:
         return None, False  # no server on this host: not even its client is imported
-    from cni_calico.ipam.client import ServerStuck, call_server
+    from cni_calico.plugin.call.client import ServerStuck, call_server
 
     try:
         return call_server(path, executable, environ, stdin), False
@@ -102,7 +102,7 @@ def _serve_here(load: Load, environ: Mapping[str, str], stdin: bytes, *, stuck: 
     from cni_calico.cni.versions import CURRENT as NEWEST
     from cni_calico.errors import CalicoError
     from cni_calico.faults import install_from_environment
-    from cni_calico.ipam.services import Services
+    from cni_calico.plugin.call.services import Services
 
     install_from_environment(environ)
     try:

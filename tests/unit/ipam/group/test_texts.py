@@ -18,7 +18,7 @@ from cni_calico.errors import (
 )
 from cni_calico.ipam.allocator import Allocator
 from tests.netns.namespaces import until
-from tests.unit.ipam.test_group import Snapshot, group_of, one_pool, request, run, take
+from tests.unit.ipam.group.test_allocator import Snapshot, group_of, one_pool, request, run, take
 from tests.unit.ipam.world import World, soon
 
 

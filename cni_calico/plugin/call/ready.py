@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import NotReady
-from cni_calico.ipam.services import Services
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.documents.codec import decode_cluster_information
 from cni_calico.model.keys import ResourceKey
+from cni_calico.plugin.call.services import Services
 
 CLUSTER = ResourceKey("ClusterInformation", "default")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cni_calico.datastore.interface import Versioned
-from cni_calico.ipam.leaks import (
+from cni_calico.ipam.lost.leaks import (
     BlockFacts,
     LostEndpoint,
     LostNode,
