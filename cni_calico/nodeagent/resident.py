@@ -36,8 +36,8 @@ from cni_calico.plugin.call import protocol
 from cni_calico.plugin.call.node_name import read_nodename
 from cni_calico.plugin.call.serve import Declined
 from cni_calico.plugin.call.services import Services
-from cni_calico.plugin.host import Host
-from cni_calico.plugin.teardown import remove_links_together
+from cni_calico.plugin.network.host import Host
+from cni_calico.plugin.network.teardown import remove_links_together
 
 LINKS_AT_ONCE = 64
 PLACES_KEPT = 64  # roots and run directories of callers: a host has a few, but mount namespaces come and go

@@ -21,7 +21,6 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig, KernelError, LinkConflict
 from cni_calico.model.names import sha1_hex
 from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.plugin import pending
 from cni_calico.plugin.attachment import Attachment, plan_attachment, plan_endpoint, plan_profile, select_veth
 from cni_calico.plugin.call.node_name import BOOT_WAIT_S, read_nodename
 from cni_calico.plugin.call.services import Services
@@ -35,7 +34,8 @@ from cni_calico.plugin.ipam.commands import (
     result_of,
 )
 from cni_calico.plugin.mtu import read_mtu
-from cni_calico.plugin.plan import PodPlan, random_mac
+from cni_calico.plugin.network.plan import PodPlan, random_mac
+from cni_calico.plugin.owed import record as pending
 from cni_calico.plugin.pods import NOTHING, PodFacts, is_another_pod, plan_pod_record, plan_pod_request, read_facts
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ class _Addition:
 
     def _network(self, given: Addresses, undo: ExitStack) -> tuple[PodPlan, str]:
         """The plan as it was carried out, and the MAC of the pod's side."""
-        from cni_calico.plugin.dataplane import apply_addresses, create_links
+        from cni_calico.plugin.network.setup import apply_addresses, create_links
 
         log, host, plan, sure = self.services.log, self.services.host, self._plan(given), self.sure
         known = sure or self.recorded.is_ours(self.attachment)

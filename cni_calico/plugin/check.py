@@ -22,10 +22,10 @@ from cni_calico.model import names
 from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.call.node_name import read_nodename
 from cni_calico.plugin.call.services import Services
-from cni_calico.plugin.differences import Difference
 from cni_calico.plugin.endpoints import Recorded, read_recorded
 from cni_calico.plugin.mtu import read_mtu
-from cni_calico.plugin.plan import PodPlan
+from cni_calico.plugin.network.differences import Difference
+from cni_calico.plugin.network.plan import PodPlan
 from cni_calico.plugin.pods import read_addresses_past_ipam
 
 
@@ -115,7 +115,7 @@ def _given_routes(conf: NetConf, previous: Result) -> tuple[IPv4Network | IPv6Ne
 
 
 def _network_differences(plan: PodPlan, call: Call, services: Services, deadline: Deadline) -> tuple[Difference, ...]:
-    from cni_calico.plugin.observe import find_differences
+    from cni_calico.plugin.network.observe import find_differences
 
     try:
         netns = services.open_netns(call.netns)

@@ -39,7 +39,7 @@ def _delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) -
 def _replay(conf: NetConf, services: Services) -> None:
     """What an earlier DEL owes is paid by the next call that reaches the datastore."""
     if services.files.exists(f"{services.state_dir}/cni/pending-del"):
-        from cni_calico.plugin.replay import replay_after
+        from cni_calico.plugin.owed.pay import replay_after
 
         replay_after(services, conf.datastore)
 
@@ -57,7 +57,7 @@ def _status(call: Call, conf: NetConf, services: Services, deadline: Deadline) -
 
 
 def _collect(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
-    from cni_calico.plugin.collect import collect_garbage
+    from cni_calico.plugin.gc import collect_garbage
 
     collect_garbage(call, conf, services, deadline)
 

@@ -1,7 +1,7 @@
 """DEL: interface and routes, the endpoint record, then the addresses; whatever is gone already is success.
 
 Rule: a dead datastore never holds up a container's end: the kernel side is removed, what is owed is recorded durably
-(plugin/pending.py) and the answer is success. A record that cannot be read is named in an error, once everything else
+(plugin/owed/record.py) and the answer is success. A record that cannot be read is named in an error, once everything else
 is done. An address is given back only once its interface and route are gone; the endpoint's record may go while the
 kernel takes its 18 ms for the interface.
 """
@@ -33,12 +33,12 @@ from cni_calico.errors import (
 )
 from cni_calico.model.keys import HandleKey
 from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.plugin import pending
 from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.call.node_name import os_host_name, read_nodename
 from cni_calico.plugin.call.ready import require_ready
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.endpoints import Recorded, apply_endpoint, read_recorded, remove_endpoint
+from cni_calico.plugin.owed import record as pending
 
 if TYPE_CHECKING:
     from cni_calico.ipam.allocator import Allocator
@@ -162,7 +162,7 @@ class Removal:
     # -- kernel -------------------------------------------------------------------------------------------------------
 
     def _remove_network(self, netns: int | None, call: Call, recorded: Recorded, *, sure: bool) -> None:
-        from cni_calico.plugin.teardown import remove_pod_network
+        from cni_calico.plugin.network.teardown import remove_pod_network
 
         services = self.services
         # whose the host's interface of that name is can only be known from the records; the pod's end takes it along

@@ -18,7 +18,7 @@ def _load() -> Serve:
 
 
 def _test_datastore(stdin: bytes) -> int:
-    from cni_calico.plugin.datastore_test import run_datastore_test
+    from cni_calico.plugin.try_datastore import run_datastore_test
 
     return run_datastore_test(stdin)
 

@@ -13,11 +13,11 @@ from ipaddress import ip_address
 from cni_calico.deadline import Deadline
 from cni_calico.kernel import netns
 from cni_calico.log import Log
-from cni_calico.plugin.dataplane import apply_addresses, create_links
-from cni_calico.plugin.differences import Difference
-from cni_calico.plugin.observe import find_differences
-from cni_calico.plugin.plan import Address, PodPlan
-from cni_calico.plugin.teardown import remove_pod_network
+from cni_calico.plugin.network.differences import Difference
+from cni_calico.plugin.network.observe import find_differences
+from cni_calico.plugin.network.plan import Address, PodPlan
+from cni_calico.plugin.network.setup import apply_addresses, create_links
+from cni_calico.plugin.network.teardown import remove_pod_network
 
 V4, V6 = ip_address("10.65.104.0"), ip_address("fd00:65::6800")
 DUAL = (V4, V6)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cni_calico import faults
-from cni_calico.plugin.differences import Difference
-from cni_calico.plugin.plan import PodPlan
+from cni_calico.plugin.network.differences import Difference
+from cni_calico.plugin.network.plan import PodPlan
 from tests.netns.namespaces import Namespace
 from tests.netns.network import PLAN, V4, V6, add, differences
 

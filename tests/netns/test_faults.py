@@ -11,7 +11,7 @@ import pytest
 
 from cni_calico import faults
 from cni_calico.errors import CalicoError
-from cni_calico.plugin.plan import PodPlan
+from cni_calico.plugin.network.plan import PodPlan
 from tests.netns.namespaces import Killed, Namespace
 from tests.netns.network import PLAN, V4, V6, add, add_then_fail, differences, links_only, remove
 

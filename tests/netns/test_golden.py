@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.plugin.plan import PodPlan
+from cni_calico.plugin.network.plan import PodPlan
 from tests.netns.namespaces import Namespace, until
 from tests.netns.network import add, differences
 

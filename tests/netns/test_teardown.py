@@ -12,9 +12,9 @@ import pytest
 from cni_calico.deadline import Deadline
 from cni_calico.errors import TeardownIncomplete
 from cni_calico.kernel import netns
-from cni_calico.plugin.host import Host
-from cni_calico.plugin.plan import PodPlan
-from cni_calico.plugin.teardown import remove_links_together, remove_pod_network
+from cni_calico.plugin.network.host import Host
+from cni_calico.plugin.network.plan import PodPlan
+from cni_calico.plugin.network.teardown import remove_links_together, remove_pod_network
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace
 from tests.netns.network import PLAN, add, differences, remove
@@ -139,7 +139,7 @@ def test_together_leaves_what_is_no_pods(host_ns: Namespace, make_pod_ns: MakeNa
 
 def _remove_with_a_stranger_in_the_group(names: Sequence[str], stranger: str) -> int:
     """os.urandom always answers the same here, and the stranger is in the group that follows from it."""
-    from cni_calico.plugin import teardown
+    from cni_calico.plugin.network import teardown
 
     class Same:
         def __getattr__(self, name: str) -> object:

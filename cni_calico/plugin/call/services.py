@@ -49,7 +49,7 @@ class Services:
         self.log: Log = SILENT
         self.stderr = True
         self.optimistic = False  # whether ``store`` may not know yet what another process has just written
-        self.host: Any = None  # a worker's plugin.host.Host; None: each step opens its own
+        self.host: Any = None  # a worker's plugin.network.host.Host; None: each step opens its own
         self.remove_link: Callable[[str, Deadline], None] | None = None  # deletes a host interface together with others
         self.run_dir = environ.get("CALICO_RUN_DIR") or RUN_DIR
         self.state_dir = environ.get("CALICO_STATE_DIR") or STATE_DIR

@@ -15,7 +15,7 @@ from cni_calico.nodeagent.desired_endpoints import interface_settings
 from cni_calico.nodeagent.encapsulation import derived_mac, pool_of
 from cni_calico.nodeagent.felix import FelixSettings
 from cni_calico.nodeagent.snapshot import reduce_block
-from cni_calico.plugin.plan import PodPlan, desired_host_sysctls
+from cni_calico.plugin.network.plan import PodPlan, desired_host_sysctls
 from tests.unit.nodeagent.fabric import BLOCKS, FELIX, INTERFACES, NODES, block, node, pool, snapshot, workload
 
 VXLAN4, CROSS4 = pool("10.65.0.0/16", "Always"), pool("10.65.0.0/16", "CrossSubnet")

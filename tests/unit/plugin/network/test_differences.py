@@ -7,8 +7,8 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from cni_calico.plugin.differences import Difference, LinkState, Observed, select_differences
-from cni_calico.plugin.plan import PodPlan, Route, desired_host_sysctls, desired_pod_routes, desired_pod_sysctls
+from cni_calico.plugin.network.differences import Difference, LinkState, Observed, select_differences
+from cni_calico.plugin.network.plan import PodPlan, Route, desired_host_sysctls, desired_pod_routes, desired_pod_sysctls
 
 V4, V6 = ip_address("10.65.0.1"), ip_address("fd00:65::1")
 DUAL = PodPlan("cali1", "eth0", 1450, (V4, V6), mac=bytes.fromhex("020000000001"))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cni_calico.model import names
-from cni_calico.plugin.plan import (
+from cni_calico.plugin.network.plan import (
     GATEWAY_V4,
     Address,
     PodPlan,

@@ -12,7 +12,7 @@ from cni_calico.errors import CalicoError, KernelError, LinkGone, TeardownIncomp
 from cni_calico.kernel import netns
 from cni_calico.kernel.netlink import links
 from cni_calico.kernel.netlink.socket import Rtnl
-from cni_calico.plugin.host import Borrowed, Host, read_link
+from cni_calico.plugin.network.host import Borrowed, Host, read_link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from cni_calico.errors import KernelError, LinkGone
 from cni_calico.kernel import netns, sysctl
 from cni_calico.kernel.netlink import addresses, routes
 from cni_calico.kernel.netlink.socket import Rtnl
-from cni_calico.plugin import hostroutes
-from cni_calico.plugin.differences import Difference, LinkState, Observed, select_differences
-from cni_calico.plugin.host import Borrowed, Host, is_joined, read_link, read_routes
-from cni_calico.plugin.plan import (
+from cni_calico.plugin.network import host_routes as hostroutes
+from cni_calico.plugin.network.differences import Difference, LinkState, Observed, select_differences
+from cni_calico.plugin.network.host import Borrowed, Host, is_joined, read_link, read_routes
+from cni_calico.plugin.network.plan import (
     PodPlan,
     Route,
     desired_host_sysctls,
@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cni_calico.deadline import Deadline
     from cni_calico.kernel.netlink.links import Link
-    from cni_calico.plugin.plan import Address, Sysctl
+    from cni_calico.plugin.network.plan import Address, Sysctl
 
 
 def find_differences(

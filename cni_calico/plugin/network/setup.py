@@ -17,10 +17,10 @@ from cni_calico.kernel.netlink import addresses, links, routes
 from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.log import SILENT
 from cni_calico.model import names
-from cni_calico.plugin import hostroutes
-from cni_calico.plugin.host import Borrowed, Host, Pair, is_joined, read_link, read_pair
-from cni_calico.plugin.plan import desired_host_sysctls, desired_pod_sysctls, format_mac, optional_sysctl
-from cni_calico.plugin.podside import apply_pod
+from cni_calico.plugin.network import host_routes as hostroutes
+from cni_calico.plugin.network.host import Borrowed, Host, Pair, is_joined, read_link, read_pair
+from cni_calico.plugin.network.inside import apply_pod
+from cni_calico.plugin.network.plan import desired_host_sysctls, desired_pod_sysctls, format_mac, optional_sysctl
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cni_calico.kernel.netlink.links import Link
     from cni_calico.kernel.netlink.wire import Request
     from cni_calico.log import Log
-    from cni_calico.plugin.plan import Address, PodPlan
+    from cni_calico.plugin.network.plan import Address, PodPlan
 else:
     from cni_calico.tuples import NamedTuple
 

@@ -1,6 +1,6 @@
 """PURE: what a pod's network must look like.
 
-Rule: a PodPlan decides everything; plugin/dataplane.py only carries out what these functions say, and CHECK
+Rule: a PodPlan decides everything; plugin/network/setup.py only carries out what these functions say, and CHECK
 (differences.py) compares with the same functions. Sources: SPEC-cni "ADD", tests/golden/vectors/k8s-pod-netstate.txt.
 """
 

@@ -12,9 +12,9 @@ from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.owed import Owed
-from cni_calico.plugin import pending
 from cni_calico.plugin.call.services import Services
-from cni_calico.plugin.replay import BATCH, replay_after, replay_intents
+from cni_calico.plugin.owed import record as pending
+from cni_calico.plugin.owed.pay import BATCH, replay_after, replay_intents
 from tests.fakes.memory_store import MemoryStore
 
 LOCAL = DatastoreConfig("local", path="/somewhere")

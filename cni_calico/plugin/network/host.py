@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cni_calico.deadline import Deadline
     from cni_calico.kernel.netlink.links import Link
     from cni_calico.kernel.netlink.routes import Route
-    from cni_calico.plugin.plan import PodPlan
+    from cni_calico.plugin.network.plan import PodPlan
 else:
     from cni_calico.tuples import NamedTuple
 

@@ -15,11 +15,11 @@ from cni_calico.errors import CalicoError, CorruptRecord, DatastoreError, NotRea
 from cni_calico.model import names
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import ResourceKey
-from cni_calico.plugin import pending
 from cni_calico.plugin.attachment import Attachment
 from cni_calico.plugin.call.ready import require_ready
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.endpoints import read_recorded, remove_endpoint
+from cni_calico.plugin.owed import record as pending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from errno import EEXIST, ESRCH
 
 from cni_calico.errors import KernelError, RouteConflict
 from cni_calico.kernel.netlink import routes
-from cni_calico.plugin.host import read_link, read_routes
-from cni_calico.plugin.plan import host_network
+from cni_calico.plugin.network.host import read_link, read_routes
+from cni_calico.plugin.network.plan import host_network
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cni_calico.kernel.netlink.socket import Rtnl
     from cni_calico.kernel.netlink.wire import Request
     from cni_calico.log import Log
-    from cni_calico.plugin.plan import Address
+    from cni_calico.plugin.network.plan import Address
 
 
 def add_request(address: Address, index: int, label: str) -> Request:

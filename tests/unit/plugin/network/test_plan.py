@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_calico.plugin.plan import (
+from cni_calico.plugin.network.plan import (
     PodPlan,
     desired_host_routes,
     desired_host_sysctls,
