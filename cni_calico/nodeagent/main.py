@@ -128,7 +128,7 @@ def _show_status(chosen: set[str]) -> int:
 
 
 def _cni_server(chosen: set[str]) -> int:
-    from cni_calico.nodeagent.server import run_server
+    from cni_calico.server.run import run_server
 
     return run_server(os.environ)
 

@@ -147,7 +147,7 @@ class Node:
     @contextmanager
     def server(self, *, fault: str = "", wrap: Sequence[str] = ()) -> Iterator[subprocess.Popen[bytes]]:
         """A resident server in the host's namespace; ``wrap`` stands before its command line."""
-        argv = ["nsenter", f"--net={self.host.path}", *wrap, sys.executable, "-m", "cni_calico.nodeagent.server"]
+        argv = ["nsenter", f"--net={self.host.path}", *wrap, sys.executable, "-m", "cni_calico.server.run"]
         environ = {**os.environ, "CALICO_RUN_DIR": str(self.root / "run"), "CALICO_FAULT": fault}
         with open(self.root / "server.log", "ab") as log:
             process = subprocess.Popen(argv, env=environ, stderr=log, stdin=subprocess.DEVNULL)

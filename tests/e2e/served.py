@@ -15,11 +15,11 @@ from typing import Any
 
 from cni_calico import faults
 from cni_calico.kernel import netns
-from cni_calico.nodeagent.server import run_server
 from cni_calico.plugin.call import protocol
 from cni_calico.plugin.call.shim import serve_call
 from cni_calico.plugin.commands import serve as serve_plugin
 from cni_calico.plugin.ipam.commands import serve as serve_ipam
+from cni_calico.server.run import run_server
 from tests.e2e.calls import Node, Reply
 from tests.netns.namespaces import until
 

@@ -14,11 +14,11 @@ import pytest
 from cni_calico.nodeagent.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.flags import parse_flags
 from cni_calico.nodeagent.notify import tell_systemd
-from cni_calico.nodeagent.server import DRAIN_S
 from cni_calico.nodeagent.settings import DATASTORE_VARIABLES, NodeSettings, parse_settings
 from cni_calico.nodeagent.supervisor import STOP_S
 from cni_calico.nodeagent.variables import settings_of
 from cni_calico.plugin.call.client import call_server
+from cni_calico.server.run import DRAIN_S
 
 UNITS = pathlib.Path(__file__).parents[3] / "install" / "systemd"
 

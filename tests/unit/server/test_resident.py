@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from cni_calico.log import SILENT
-from cni_calico.nodeagent.cni_metrics import CniMetrics
-from cni_calico.nodeagent.resident import PLACES_KEPT, Resident
+from cni_calico.server.metrics import CniMetrics
+from cni_calico.server.resident import PLACES_KEPT, Resident
 
 
 class Memory:

@@ -20,11 +20,11 @@ from cni_calico.ipam.group.allocator import GroupAllocator
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
-from cni_calico.nodeagent.caches import ClusterCaches
-from cni_calico.nodeagent.kubernetes_caches import KubernetesCaches
-from cni_calico.nodeagent.node_endpoints import NodeEndpoints
 from cni_calico.nodeagent.recent import Recently
 from cni_calico.nodeagent.unattended import Unattended
+from cni_calico.server.cluster_cache import ClusterCaches
+from cni_calico.server.endpoint_memory import NodeEndpoints
+from cni_calico.server.pod_cache import KubernetesCaches
 
 IDLE_S = 300.0
 KEPT_MAX = 8  # also when they were used a moment ago: every configuration that somebody makes up opens one

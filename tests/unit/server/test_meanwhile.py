@@ -9,10 +9,10 @@ import pytest
 
 from cni_calico.errors import TeardownIncomplete
 from cni_calico.log import SILENT
-from cni_calico.nodeagent.cni_metrics import CniMetrics
-from cni_calico.nodeagent.connections import Request
-from cni_calico.nodeagent.resident import Resident
 from cni_calico.plugin.call.services import Services
+from cni_calico.server.connections import Request
+from cni_calico.server.metrics import CniMetrics
+from cni_calico.server.resident import Resident
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from cni_calico.datastore import cache as cache_module
 from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import IPAMConfigKey, ResourceKey
-from cni_calico.nodeagent.caches import CLUSTER, ClusterCaches
+from cni_calico.server.cluster_cache import CLUSTER, ClusterCaches
 from tests.fakes.memory_store import MemoryStore
 from tests.netns.namespaces import until
 

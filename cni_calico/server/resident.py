@@ -27,10 +27,6 @@ from cni_calico.kernel.netns import require_netns
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import Key
-from cni_calico.nodeagent.backends import Backend, BackendKey, Backends
-from cni_calico.nodeagent.caches import CLUSTER
-from cni_calico.nodeagent.cni_metrics import CniMetrics, render_sizes
-from cni_calico.nodeagent.connections import Request
 from cni_calico.nodeagent.side_threads import SideThreads
 from cni_calico.plugin.call import protocol
 from cni_calico.plugin.call.node_name import read_nodename
@@ -38,6 +34,10 @@ from cni_calico.plugin.call.serve import Declined
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.network.host import Host
 from cni_calico.plugin.network.teardown import remove_links_together
+from cni_calico.server.backends import Backend, BackendKey, Backends
+from cni_calico.server.cluster_cache import CLUSTER
+from cni_calico.server.connections import Request
+from cni_calico.server.metrics import CniMetrics, render_sizes
 
 LINKS_AT_ONCE = 64
 PLACES_KEPT = 64  # roots and run directories of callers: a host has a few, but mount namespaces come and go

@@ -24,17 +24,17 @@ from cni_calico.cni.versions import CURRENT
 from cni_calico.errors import CalicoError, InternalError, ProtocolMismatch, TryAgain
 from cni_calico.faults import install_from_environment
 from cni_calico.log import Log
-from cni_calico.nodeagent.cni_metrics import CniMetrics
-from cni_calico.nodeagent.connections import Refused, Request, read_request, send_answer
-from cni_calico.nodeagent.listener import listen
 from cni_calico.nodeagent.notify import READY, STOPPING, tell_systemd
-from cni_calico.nodeagent.resident import Resident
 from cni_calico.nodeagent.stopping import Stopping
 from cni_calico.plugin.call import protocol
 from cni_calico.plugin.call.serve import Declined
 from cni_calico.plugin.call.shim import socket_path
 from cni_calico.plugin.commands import serve as serve_plugin
 from cni_calico.plugin.ipam.commands import serve as serve_ipam
+from cni_calico.server.connections import Refused, Request, read_request, send_answer
+from cni_calico.server.listener import listen
+from cni_calico.server.metrics import CniMetrics
+from cni_calico.server.resident import Resident
 
 WORKERS = 32
 QUEUE = 512

@@ -12,9 +12,9 @@ import pytest
 
 from cni_calico.cni.answer import Answer
 from cni_calico.log import SILENT
-from cni_calico.nodeagent import server as module
-from cni_calico.nodeagent.server import CniServer
 from cni_calico.plugin.call.client import call_server
+from cni_calico.server import run as module
+from cni_calico.server.run import CniServer
 from tests.netns.namespaces import until
 
 

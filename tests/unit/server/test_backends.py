@@ -15,8 +15,8 @@ from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import ResourceList
-from cni_calico.nodeagent import backends as module
-from cni_calico.nodeagent.backends import BackendKey, Backends
+from cni_calico.server import backends as module
+from cni_calico.server.backends import BackendKey, Backends
 from tests.contract import etcd_process
 from tests.netns.namespaces import until
 

@@ -12,7 +12,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.names import endpoint_name
-from cni_calico.nodeagent.node_endpoints import NodeEndpoints
+from cni_calico.server.endpoint_memory import NodeEndpoints
 from tests.fakes.memory_store import MemoryStore
 
 SOON = Deadline.after(86400)  # made once, at import: longer than any run
