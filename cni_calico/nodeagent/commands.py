@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 
+from cni_calico.daemon.stopping import Stopping
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, IPAMError, KernelError
 from cni_calico.log import Log
@@ -17,7 +18,6 @@ from cni_calico.nodeagent.completion import announce_shutdown
 from cni_calico.nodeagent.open import Opened, open_context, open_log
 from cni_calico.nodeagent.settings import RUN_DIR, NodeSettings, parse_settings
 from cni_calico.nodeagent.startup import run_startup
-from cni_calico.nodeagent.stopping import Stopping
 from cni_calico.nodeagent.tunnels import allocate_tunnel_addresses, read_pod_cidrs
 
 BIRD_S = 2.0

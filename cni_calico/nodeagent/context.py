@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cni_calico.daemon.fresh import Fresh
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
-from cni_calico.nodeagent.fresh import Fresh
 from cni_calico.nodeagent.kubernetes_node import KubernetesNode
 from cni_calico.nodeagent.settings import NodeSettings
 

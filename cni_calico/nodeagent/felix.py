@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
-from cni_calico.nodeagent.variables import (
+from cni_calico.daemon.settings_table import (
     FLAG,
     MTU,
     NAMES,

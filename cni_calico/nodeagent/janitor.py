@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cni_calico.daemon.settings_table import parse_duration_s
 from cni_calico.datastore.election import Election, Terms
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied
 from cni_calico.model.documents.codec import decode_cluster_information
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.variables import parse_duration_s
 
 if TYPE_CHECKING:
     from cni_calico.ipam.lost.reclaim import Outcome, Reclaimer

@@ -51,9 +51,9 @@ def _probe(chosen: set[str], values: Mapping[str, str]) -> int:
 
 
 def _run(chosen: set[str]) -> int:
+    from cni_calico.daemon.orphans import end_with_supervisor
     from cni_calico.errors import CalicoError
     from cni_calico.faults import install_from_environment
-    from cni_calico.nodeagent.orphans import end_with_supervisor
 
     install_from_environment(os.environ)
     if not chosen & {"run", "node-services"}:
@@ -134,9 +134,9 @@ def _cni_server(chosen: set[str]) -> int:
 
 
 def _supervise(chosen: set[str]) -> int:
+    from cni_calico.daemon.supervisor import Supervisor, services_of_run
     from cni_calico.log import Log
     from cni_calico.nodeagent.bird.probes import NODENAME_FILE
-    from cni_calico.nodeagent.supervisor import Supervisor, services_of_run
 
     command = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "cni_calico.nodeagent.main"]
     nodename_file = os.environ.get("CALICO_NODENAME_FILE", "").strip() or NODENAME_FILE

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cni_calico.daemon.keeper import Keeper
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AttachmentBusy, TryAgain
@@ -15,7 +16,6 @@ from cni_calico.kernel.lock import file_lock
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.keepers import Keeper
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.owed import record as pending
 from cni_calico.plugin.owed.pay import LOCK_NAME, replay_intents

@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from cni_calico.daemon.keeper import TunnelKeeper, address_keeper, follow
+from cni_calico.daemon.stopping import Stopping
 from cni_calico.nodeagent.agent import Agent
 from cni_calico.nodeagent.bgp import BgpKeeper
 from cni_calico.nodeagent.bird.cluster import parse_bgp_environment
@@ -20,7 +22,6 @@ from cni_calico.nodeagent.doubts import Doubt
 from cni_calico.nodeagent.felix import FelixSettings
 from cni_calico.nodeagent.health import Doors, health_pages
 from cni_calico.nodeagent.janitor import Habits, Janitor, Tally, make_election
-from cni_calico.nodeagent.keepers import TunnelKeeper, address_keeper, follow
 from cni_calico.nodeagent.kubernetes_node import ApiNode, own_namespace
 from cni_calico.nodeagent.metrics import Metrics
 from cni_calico.nodeagent.numbers import Numbers
@@ -28,7 +29,6 @@ from cni_calico.nodeagent.open import open_context
 from cni_calico.nodeagent.owed import owed_keeper
 from cni_calico.nodeagent.reporter import Reporter
 from cni_calico.nodeagent.snapshot import Snapshot
-from cni_calico.nodeagent.stopping import Stopping
 from cni_calico.nodeagent.token import TokenTarget, keep_token
 
 END_S = 4.0

@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from cni_calico.daemon.keeper import Keeper
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.objects import count_objects
 from cni_calico.deadline import Deadline
 from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.keepers import Keeper
 from cni_calico.nodeagent.kubernetes_node import ApiNode
 
 POLICIES = "/apis/networking.k8s.io/v1/networkpolicies"

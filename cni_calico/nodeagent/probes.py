@@ -84,7 +84,7 @@ def _bird_ready(run_dir: str, values: Mapping[str, str], environ: Mapping[str, s
 
     threshold_s = THRESHOLD_S
     if "threshold-time" in values:
-        from cni_calico.nodeagent.variables import parse_duration_s
+        from cni_calico.daemon.settings_table import parse_duration_s
 
         try:
             threshold_s = parse_duration_s(values["threshold-time"])

@@ -13,12 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cni_calico.errors import InvalidConfig
-from cni_calico.model.access import DatastoreConfig
-from cni_calico.model.selectors import parse_selector
-from cni_calico.nodeagent.autodetect import Method, parse_method
-from cni_calico.nodeagent.node_address import AddressSetting, parse_address_setting
-from cni_calico.nodeagent.variables import (
+from cni_calico.daemon.settings_table import (
     AS_NUMBER,
     DURATION,
     FLAG,
@@ -34,6 +29,11 @@ from cni_calico.nodeagent.variables import (
     setting,
     settings_of,
 )
+from cni_calico.errors import InvalidConfig
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.model.selectors import parse_selector
+from cni_calico.nodeagent.autodetect import Method, parse_method
+from cni_calico.nodeagent.node_address import AddressSetting, parse_address_setting
 
 STATE_DIR = "/var/lib/calico"
 RUN_DIR = "/var/run/calico"

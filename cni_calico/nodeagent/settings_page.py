@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from cni_calico.daemon.settings_table import settings_of
 from cni_calico.nodeagent.felix import FelixSettings
 from cni_calico.nodeagent.settings import DATASTORE_VARIABLES, WITHOUT_EFFECT, NodeSettings
-from cni_calico.nodeagent.variables import settings_of
 
 Row = tuple[str, str, str, str]
 

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cni_calico.daemon.recent import Recently
+from cni_calico.daemon.unattended import Unattended
 from cni_calico.datastore.connect import open_datastore, reader
 from cni_calico.datastore.grouped import GroupedStore
 from cni_calico.datastore.interface import Datastore
@@ -20,8 +22,6 @@ from cni_calico.ipam.group.allocator import GroupAllocator
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
-from cni_calico.nodeagent.recent import Recently
-from cni_calico.nodeagent.unattended import Unattended
 from cni_calico.server.cluster_cache import ClusterCaches
 from cni_calico.server.endpoint_memory import NodeEndpoints
 from cni_calico.server.pod_cache import KubernetesCaches

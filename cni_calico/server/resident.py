@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from cni_calico.batching import Batcher
 from cni_calico.cni.netconf import NetConf
+from cni_calico.daemon.threads import SideThreads
 from cni_calico.datastore.connect import reader
 from cni_calico.datastore.interface import Datastore, Document
 from cni_calico.datastore.kubernetes.login import runs_program
@@ -27,7 +28,6 @@ from cni_calico.kernel.netns import require_netns
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import Key
-from cni_calico.nodeagent.side_threads import SideThreads
 from cni_calico.plugin.call import protocol
 from cni_calico.plugin.call.node_name import read_nodename
 from cni_calico.plugin.call.serve import Declined

@@ -21,11 +21,11 @@ from collections.abc import Callable
 from cni_calico.cni.answer import Answer, answer_error
 from cni_calico.cni.environment import parse_call
 from cni_calico.cni.versions import CURRENT
+from cni_calico.daemon.notify import READY, STOPPING, tell_systemd
+from cni_calico.daemon.stopping import Stopping
 from cni_calico.errors import CalicoError, InternalError, ProtocolMismatch, TryAgain
 from cni_calico.faults import install_from_environment
 from cni_calico.log import Log
-from cni_calico.nodeagent.notify import READY, STOPPING, tell_systemd
-from cni_calico.nodeagent.stopping import Stopping
 from cni_calico.plugin.call import protocol
 from cni_calico.plugin.call.serve import Declined
 from cni_calico.plugin.call.shim import socket_path

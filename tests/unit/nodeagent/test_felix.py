@@ -2,8 +2,8 @@
 
 import pytest
 
+from cni_calico.daemon.settings_table import settings_of
 from cni_calico.nodeagent.felix import ELSEWHERE, FelixSettings, parse_felix
-from cni_calico.nodeagent.variables import settings_of
 
 
 def test_built_in():

@@ -6,16 +6,16 @@ from functools import partial
 
 import pytest
 
+from cni_calico.daemon.keeper import Keeper
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.objects import count_objects
 from cni_calico.deadline import Deadline
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.nodeagent import policy_count
-from cni_calico.nodeagent.keepers import Keeper
 from cni_calico.nodeagent.kubernetes_node import ApiNode
 from tests.fakes.scripted_http import scripted
 from tests.netns.namespaces import until
-from tests.unit.nodeagent.test_keepers import context
+from tests.unit.daemon.test_keeper import context
 
 FORBIDDEN = (403, {"message": "networkpolicies is forbidden"})
 

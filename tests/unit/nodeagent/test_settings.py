@@ -5,6 +5,7 @@ from ipaddress import ip_interface, ip_network
 
 import pytest
 
+from cni_calico.daemon.settings_table import parse_duration_s, settings_of
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.settings import (
@@ -15,7 +16,6 @@ from cni_calico.nodeagent.settings import (
     without_effect,
 )
 from cni_calico.nodeagent.settings_page import render_page
-from cni_calico.nodeagent.variables import parse_duration_s, settings_of
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "node-environment.md"
 

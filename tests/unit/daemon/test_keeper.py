@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from cni_calico.daemon.keeper import RETRY_S, Keeper, TunnelKeeper, follow
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.log import Log
 from cni_calico.model.resources import Metadata
 from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.keepers import RETRY_S, Keeper, TunnelKeeper, follow
 from cni_calico.nodeagent.settings import parse_settings
 from cni_calico.nodeagent.startup import wait_for_datastore
 from tests.fakes.memory_store import MemoryStore

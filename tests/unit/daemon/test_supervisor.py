@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.nodeagent.supervisor import LONGEST_PAUSE_S, Service, services_of_run
+from cni_calico.daemon.supervisor import LONGEST_PAUSE_S, Service, services_of_run
 from tests.netns.namespaces import until
 
 PROGRAM = """
 import os, sys
 from cni_calico.log import Log
-from cni_calico.nodeagent.supervisor import Service, Supervisor
+from cni_calico.daemon.supervisor import Service, Supervisor
 services = [
     Service(name, ["-c", script], once=once, after=after, anyway=lambda paths=paths: any(map(os.path.exists, paths)))
     for name, script, once, after, *paths in {services!r}

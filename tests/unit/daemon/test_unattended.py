@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from cni_calico.nodeagent.unattended import Unattended
+from cni_calico.daemon.unattended import Unattended
 
 
 def test_acts_are_carried_out_in_order_and_one_that_fails_harms_none() -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from cni_calico.nodeagent.side_threads import SideThreads
+from cni_calico.daemon.threads import SideThreads
 from tests.netns.namespaces import until
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.nodeagent.stopping import Stopping
+from cni_calico.daemon.stopping import Stopping
 
 # the signal comes anywhere, also inside wait; threading.Event hangs here within a second
 RACE = """
 import random, signal, time
-from cni_calico.nodeagent.stopping import Stopping
+from cni_calico.daemon.stopping import Stopping
 current = []
 signal.signal(signal.SIGALRM, lambda *_: current[-1].set())
 end, count = time.monotonic() + 2, 0
@@ -32,7 +32,7 @@ print(count > 10)
 # the last object goes when the interpreter has already taken its signal handlers away
 PROGRAM = """
 import os, signal
-from cni_calico.nodeagent.stopping import Stopping
+from cni_calico.daemon.stopping import Stopping
 
 class Last:
     def __init__(self):
@@ -89,7 +89,7 @@ def test_a_second_signal_does_not_kill_who_is_stopping(number):
 
 ELSEWHERE = """
 import signal, threading, time
-from cni_calico.nodeagent.stopping import Stopping
+from cni_calico.daemon.stopping import Stopping
 
 stopping = Stopping()
 stopping.on_signals(signal.SIGTERM)

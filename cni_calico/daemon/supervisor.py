@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cni_calico.daemon.orphans import VARIABLE
+from cni_calico.daemon.stopping import Stopping
 from cni_calico.errors import KernelError
 from cni_calico.kernel.child import Child
 from cni_calico.log import Log
-from cni_calico.nodeagent.orphans import VARIABLE
-from cni_calico.nodeagent.stopping import Stopping
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 STEADY_S = 60.0

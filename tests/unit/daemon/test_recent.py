@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cni_calico.nodeagent.recent import Recently
+from cni_calico.daemon.recent import Recently
 
 
 def test_names_are_forgotten_after_a_while_or_when_there_are_too_many() -> None:
