@@ -138,7 +138,7 @@ def _run(command: str) -> str:
 
 
 def _bird(run_dir: str) -> Iterator[Item]:
-    from cni_calico.nodeagent.bird.control import BirdControl
+    from cni_calico.nodeagent.bgp.bird.control import BirdControl
 
     for command in _BIRD_COMMANDS:
         try:

@@ -16,8 +16,8 @@ from cni_calico.ctl.tables import render_box
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.nodeagent import status as agent_status
-from cni_calico.nodeagent.bird.control import read_status
-from cni_calico.nodeagent.bird.status import BirdStatus, PeerStatus
+from cni_calico.nodeagent.bgp.bird.control import read_status
+from cni_calico.nodeagent.bgp.bird.status import BirdStatus, PeerStatus
 from cni_calico.nodeagent.probes import why_cni_silent
 
 RUN_DIR = "/var/run/calico"

@@ -91,8 +91,8 @@ def allocate_once(environ: Mapping[str, str], *, best_effort: bool = False) -> i
 
 def configure_once(environ: Mapping[str, str]) -> int:
     """-confd-run-once: BIRD's configuration is rendered, checked and put in force; 1 when BIRD refuses it."""
-    from cni_calico.nodeagent.bgp import BgpKeeper
-    from cni_calico.nodeagent.bird.cluster import parse_bgp_environment
+    from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
+    from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 
     opened = _open(environ, "confd")
     environment = parse_bgp_environment(environ, node_name=opened.node)
@@ -149,7 +149,7 @@ def describe_status(environ: Mapping[str, str]) -> str:
 
 
 def _describe_bird(run_dir: str, backend: object) -> str:
-    from cni_calico.nodeagent.bird.control import read_status
+    from cni_calico.nodeagent.bgp.bird.control import read_status
 
     if backend in ("vxlan", "none"):
         return f"none on this node: CALICO_NETWORKING_BACKEND is {backend}"

@@ -136,7 +136,7 @@ def _cni_server(chosen: set[str]) -> int:
 def _supervise(chosen: set[str]) -> int:
     from cni_calico.daemon.supervisor import Supervisor, services_of_run
     from cni_calico.log import Log
-    from cni_calico.nodeagent.bird.probes import NODENAME_FILE
+    from cni_calico.nodeagent.bgp.bird.probes import NODENAME_FILE
 
     command = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "cni_calico.nodeagent.main"]
     nodename_file = os.environ.get("CALICO_NODENAME_FILE", "").strip() or NODENAME_FILE

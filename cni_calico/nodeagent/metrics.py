@@ -20,7 +20,7 @@ from cni_calico.nodeagent.snapshot import Snapshot
 from cni_calico.plugin.call import protocol
 
 if TYPE_CHECKING:
-    from cni_calico.nodeagent.bird.controller import BirdController
+    from cni_calico.nodeagent.bgp.bird.controller import BirdController
 
 ANSWER_S = 1.0
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from cni_calico.daemon.keeper import TunnelKeeper, address_keeper, follow
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.nodeagent.agent import Agent
-from cni_calico.nodeagent.bgp import BgpKeeper
-from cni_calico.nodeagent.bird.cluster import parse_bgp_environment
+from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
+from cni_calico.nodeagent.bgp.keeper import BgpKeeper
+from cni_calico.nodeagent.bgp.reporter import Reporter
 from cni_calico.nodeagent.completion import announce_network
 from cni_calico.nodeagent.doubts import Doubt
 from cni_calico.nodeagent.felix import FelixSettings
@@ -27,7 +28,6 @@ from cni_calico.nodeagent.metrics import Metrics
 from cni_calico.nodeagent.numbers import Numbers
 from cni_calico.nodeagent.open import open_context
 from cni_calico.nodeagent.owed import owed_keeper
-from cni_calico.nodeagent.reporter import Reporter
 from cni_calico.nodeagent.snapshot import Snapshot
 from cni_calico.nodeagent.token import TokenTarget, keep_token
 

@@ -72,15 +72,15 @@ def _bird_socket(run_dir: str) -> str:
 
 
 def _bird_live(run_dir: str) -> str:
-    from cni_calico.nodeagent.bird.probes import read_alive
+    from cni_calico.nodeagent.bgp.bird.probes import read_alive
 
     why = read_alive(_bird_socket(run_dir))
     return f"BIRD is not alive: {why}" if why else ""
 
 
 def _bird_ready(run_dir: str, values: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    from cni_calico.nodeagent.bird.probes import NODENAME_FILE, read_ready
-    from cni_calico.nodeagent.bird.readiness import THRESHOLD_S
+    from cni_calico.nodeagent.bgp.bird.probes import NODENAME_FILE, read_ready
+    from cni_calico.nodeagent.bgp.bird.readiness import THRESHOLD_S
 
     threshold_s = THRESHOLD_S
     if "threshold-time" in values:

@@ -15,10 +15,10 @@ from cni_calico.errors import DatastoreError
 from cni_calico.log import SILENT
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.model.keys import ResourceKey
-from cni_calico.nodeagent.bgp import BgpKeeper
-from cni_calico.nodeagent.bgp_kubernetes import Secrets, Services
-from cni_calico.nodeagent.bird.cluster import BgpEnvironment, BgpSnapshot
-from cni_calico.nodeagent.bird.values import SecretRef
+from cni_calico.nodeagent.bgp.config.snapshot import BgpEnvironment, BgpSnapshot
+from cni_calico.nodeagent.bgp.config.values import SecretRef
+from cni_calico.nodeagent.bgp.keeper import BgpKeeper
+from cni_calico.nodeagent.bgp.kubernetes import Secrets, Services
 from cni_calico.nodeagent.context import Context
 from cni_calico.nodeagent.settings import parse_settings
 from cni_calico.nodeagent.snapshot import Snapshot

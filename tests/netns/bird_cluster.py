@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from cni_calico.deadline import Deadline
-from cni_calico.nodeagent.bird.control import BirdControl
-from cni_calico.nodeagent.bird.controller import Applied, BirdController
-from cni_calico.nodeagent.bird.leftovers import remove_leftovers
-from cni_calico.nodeagent.bird.process import BirdPaths
-from cni_calico.nodeagent.bird.render import BirdConfig, render_bird_config
-from cni_calico.nodeagent.bird.status import BirdStatus
+from cni_calico.nodeagent.bgp.bird.control import BirdControl
+from cni_calico.nodeagent.bgp.bird.controller import Applied, BirdController
+from cni_calico.nodeagent.bgp.bird.leftovers import remove_leftovers
+from cni_calico.nodeagent.bgp.bird.process import BirdPaths
+from cni_calico.nodeagent.bgp.bird.status import BirdStatus
+from cni_calico.nodeagent.bgp.config.render import BirdConfig, render_bird_config
 from tests.netns.namespaces import Namespace, namespace, until
-from tests.unit.nodeagent.bird.clusters import BIRD, Document, make_snapshot, this
+from tests.unit.nodeagent.bgp.config.clusters import BIRD, Document, make_snapshot, this
 
 CONVERGED_S = 30.0
 

@@ -16,14 +16,14 @@ import pytest
 from cni_calico import faults
 from cni_calico.deadline import Deadline
 from cni_calico.errors import BirdUnavailable, BirdUnsupported, CalicoError
-from cni_calico.nodeagent.bird import controller as controller_module
-from cni_calico.nodeagent.bird.controller import BirdController
-from cni_calico.nodeagent.bird.probes import read_alive, read_ready
-from cni_calico.nodeagent.bird.process import BirdPaths, has_bird_routes, parse_version
-from cni_calico.nodeagent.bird.render import BirdConfig
+from cni_calico.nodeagent.bgp.bird import controller as controller_module
+from cni_calico.nodeagent.bgp.bird.controller import BirdController
+from cni_calico.nodeagent.bgp.bird.probes import read_alive, read_ready
+from cni_calico.nodeagent.bgp.bird.process import BirdPaths, has_bird_routes, parse_version
+from cni_calico.nodeagent.bgp.config.render import BirdConfig
 from tests.netns.bird_cluster import BirdNode, Lab, make_lab
 from tests.netns.namespaces import Namespace, until
-from tests.unit.nodeagent.bird.clusters import document, node
+from tests.unit.nodeagent.bgp.config.clusters import document, node
 
 pytestmark = [pytest.mark.netns, pytest.mark.bird]
 

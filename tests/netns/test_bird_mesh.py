@@ -9,7 +9,7 @@ import pytest
 
 from tests.netns.bird_cluster import Lab, can_ping, make_lab
 from tests.netns.namespaces import until
-from tests.unit.nodeagent.bird.clusters import document, node, secret
+from tests.unit.nodeagent.bgp.config.clusters import document, node, secret
 
 pytestmark = [pytest.mark.netns, pytest.mark.bird]
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.netns.bird_cluster import Lab, make_lab
-from tests.unit.nodeagent.bird.clusters import document, node
+from tests.unit.nodeagent.bgp.config.clusters import document, node
 
 pytestmark = [pytest.mark.netns, pytest.mark.bird]
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.netns.bird_cluster import BirdNode, Lab, can_ping, make_lab
 from tests.netns.namespaces import Namespace, until
-from tests.unit.nodeagent.bird.clusters import document, node, secret
+from tests.unit.nodeagent.bgp.config.clusters import document, node, secret
 
 pytestmark = [pytest.mark.netns, pytest.mark.bird]
 

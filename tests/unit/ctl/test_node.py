@@ -11,7 +11,7 @@ from cni_calico import faults
 from cni_calico.ctl.main import run
 from cni_calico.ctl.node_status import render_agent, render_bird, render_family, render_span
 from cni_calico.ctl.redaction import redact, secrets_in
-from cni_calico.nodeagent.bird.status import BirdStatus, PeerStatus
+from cni_calico.nodeagent.bgp.bird.status import BirdStatus, PeerStatus
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 FIELDS = {"node": "n1", "synced": True, "updated": 100.0, "mtu": 1480, "routes": 3, "devices": {"tunl0": "10.65.0.1"}}

@@ -1,0 +1,203 @@
+"""Puts configurations in force: files, check, ``configure``, and the BIRD process they are for.
+
+Rule: BIRD never reads a text that it has not accepted before. A refused one is kept aside with the reason, and what was
+in force stays in force; the same text twice is no work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import BirdRefused, BirdUnavailable, CalicoError
+from cni_calico.kernel.files import Files
+from cni_calico.log import SILENT, Log
+from cni_calico.nodeagent.bgp.bird.control import BirdControl, apply_config, check_config, read_status, withdraw_and_end
+from cni_calico.nodeagent.bgp.bird.leftovers import remove_all, remove_leftovers
+from cni_calico.nodeagent.bgp.bird.process import (
+    BirdPaths,
+    BirdProcess,
+    check_files,
+    find_binary,
+    has_bird_routes,
+    require_version,
+)
+from cni_calico.nodeagent.bgp.bird.status import BirdStatus
+from cni_calico.nodeagent.bgp.config.render import AGGREGATION, IPAM, MAIN, BirdConfig
+
+NEXT, REFUSED = "next", "refused"  # below the configuration's directory
+REASON = "reason.txt"
+_ORDER = (AGGREGATION, IPAM, MAIN)  # what includes the others comes last
+
+UNCHANGED, CONFIGURED, STARTED, REFUSAL, OFF = "unchanged", "configured", "started", "refused", "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """``outcome`` is UNCHANGED, CONFIGURED, STARTED, REFUSAL (``detail`` has BIRD's words) or OFF."""
+
+    outcome: str
+    detail: str = ""
+
+
+class BirdController:
+    """The one owner of BIRD on this node. Safe to use from several threads; ``apply`` runs one at a time."""
+
+    def __init__(
+        self,
+        paths: BirdPaths | None = None,
+        *,
+        log: Log = SILENT,
+        output_fd: int = 2,
+        left_routes: Callable[[Deadline], bool] = has_bird_routes,
+    ) -> None:
+        self.paths = paths or BirdPaths()
+        self.log = log
+        self.files = Files()
+        self.process = BirdProcess(self.paths, log=log, output_fd=output_fd)
+        self.refusal = ""  # why the wanted configuration is not in force, for health
+        self._left_routes = left_routes
+        self._in_force: Mapping[str, str] | None = None
+        self._lock = Lock()
+
+    # -- what the agent calls -----------------------------------------------------------------------------------------
+
+    def apply(self, config: BirdConfig, deadline: Deadline) -> Applied:
+        """Make ``config`` the one in force and BIRD run (or not, when it has no files).
+
+        To be called at every resync, also when nothing has changed: it repairs what BIRD leaves in the kernel.
+        Raises BirdUnsupported, BirdUnavailable, KernelError, DeadlineExceeded: then try again later.
+        """
+        with self._lock:
+            applied = self._apply(config, deadline) if config.files else self._turn_off(deadline)
+        if self.process.running:
+            self._repair_kernel(deadline)
+        if applied.outcome != UNCHANGED:
+            self.log.info(f"BIRD: {applied.outcome}" + (f": {applied.detail}" if applied.detail else ""))
+        return applied
+
+    def keep(self, deadline: Deadline) -> bool:
+        """Have BIRD run with the configuration it took last; whether there is one that it takes.
+
+        For when nobody can tell what to put in its place. Raises as ``apply``.
+        """
+        with self._lock:
+            if not self.process.adopt():
+                self._start_what_is_there(deadline)
+        if self.process.running:
+            self._repair_kernel(deadline)
+        return self.process.running
+
+    def status(self, deadline: Deadline) -> BirdStatus:
+        """Raises BirdUnavailable."""
+        return read_status(self.paths.socket, deadline)
+
+    def reload_kernel(self, deadline: Deadline) -> None:
+        """Have BIRD write its routes to the kernel anew: it gives up on those whose device (tunl0) was missing."""
+        with BirdControl(self.paths.socket, deadline) as control:
+            control.tell('reload out "kernel_v*"', deadline)
+
+    def close(self) -> None:
+        """End BIRD as for a restart: the kernel keeps its routes, and the peers keep ours for a while."""
+        with self._lock:
+            self.process.stop()
+
+    def _repair_kernel(self, deadline: Deadline) -> None:
+        try:
+            removed = remove_leftovers(self.paths.socket, deadline)
+        except CalicoError as e:
+            self.log.warning(f"routes of BIRD's with an old metric may be left in the kernel: {e}")
+            return
+        if removed:
+            self.log.info(f"removed {removed} routes that BIRD had left in the kernel with an old metric")
+
+    # -- one configuration --------------------------------------------------------------------------------------------
+
+    def _apply(self, config: BirdConfig, deadline: Deadline) -> Applied:
+        running = self.process.adopt()
+        if running and config.files == self._in_force:
+            self.refusal = ""
+            return Applied(UNCHANGED)
+        try:
+            reason = self._stage(config.files, running, deadline)
+        except OSError as e:
+            raise BirdUnavailable(f"cannot write {self.paths.config_directory}: {e.strerror or e}") from e
+        if reason:
+            self._start_what_is_there(deadline)
+            return Applied(REFUSAL, reason)
+        if not self.process.running:
+            self.process.start(deadline, graceful=self._left_routes(deadline))
+            self._in_force = config.files
+            return Applied(STARTED)
+        with BirdControl(self.paths.socket, deadline) as control:
+            apply_config(control, self.paths.main, deadline)
+        self._in_force = config.files
+        return Applied(CONFIGURED)
+
+    def _stage(self, files: Mapping[str, str], running: bool, deadline: Deadline) -> str:
+        """Write, check and move the files; when BIRD refuses them, set them aside and return its words."""
+        directory = self.paths.config_directory
+        self._write(f"{directory}/{NEXT}", files)
+        self.refusal = self._check(f"{directory}/{NEXT}/{MAIN}", running, deadline)
+        if self.refusal:
+            self._write(f"{directory}/{REFUSED}", {**files, REASON: f"{self.refusal}\n"})
+            return self.refusal
+        self._in_force = None  # until BIRD has read them
+        self._write(directory, files)
+        for name in (*_ORDER, REASON):
+            self.files.remove(f"{directory}/{REFUSED}/{name}")
+        return ""
+
+    def _write(self, directory: str, files: Mapping[str, str]) -> None:
+        self.files.make_directory(directory, 0o755)
+        for name in sorted(files, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER)):
+            # sessions' passwords are in them
+            self.files.write_atomic(f"{directory}/{name}", files[name].encode("utf-8", "surrogateescape"), 0o600)
+
+    def _check(self, main: str, running: bool, deadline: Deadline) -> str:
+        """What BIRD says against a configuration, "" when it takes it."""
+        if running:
+            try:
+                with BirdControl(self.paths.socket, deadline) as control:
+                    check_config(control, main, deadline)
+                return ""
+            except BirdRefused as e:
+                return str(e)
+            except BirdUnavailable as e:
+                self.log.warning(f"BIRD does not check the configuration: {e}")
+        binary = find_binary(self.paths)
+        require_version(binary, deadline)
+        return check_files(binary, main, deadline)
+
+    def _start_what_is_there(self, deadline: Deadline) -> None:
+        """Run BIRD, unless it runs, with the last configuration it took, if there is one."""
+        if self.process.running or not self.files.exists(self.paths.main):
+            return
+        fault = check_files(find_binary(self.paths), self.paths.main, deadline)
+        if fault:
+            self.log.error(f"the configuration of before is not usable either: {fault}")
+            return
+        self.process.start(deadline, graceful=self._left_routes(deadline))
+
+    # -- no BGP -------------------------------------------------------------------------------------------------------
+
+    def _turn_off(self, deadline: Deadline) -> Applied:
+        """End BIRD and undo what it did in the kernel, also when it ended before: its routes outlive it."""
+        was_running, was_used = self.process.adopt(), self.files.exists(self.paths.main)
+        if was_running:
+            self.process.stop(withdraw_and_end)
+        if was_used:
+            removed = remove_all(deadline)
+            self._remove_files()
+            self.log.info(f"BGP is off here: removed {removed} routes that BIRD had left in the kernel")
+        self._in_force = None
+        self.refusal = ""
+        return Applied(OFF if was_running or was_used else UNCHANGED)
+
+    def _remove_files(self) -> None:
+        directory = self.paths.config_directory
+        for place in (f"{directory}/{NEXT}", f"{directory}/{REFUSED}", directory):
+            for name in (REASON, *_ORDER):  # the main file last: it says that there is something to undo
+                self.files.remove(f"{place}/{name}")

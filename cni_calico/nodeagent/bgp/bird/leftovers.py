@@ -1,0 +1,88 @@
+"""Routes that BIRD leaves in the kernel when a destination's metric changes, found and removed.
+
+Rule: only routes of BIRD's own; while it runs only where the kernel holds several for one destination, and only those
+with another metric than BIRD says it wants. With ``metric 0`` the metric is the route's own, and in IPv4 BIRD 2 has the
+kernel replace in place, which replaces nothing of another metric; its scan takes the second route for one it has seen.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Network
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+from cni_calico.kernel.netlink.routes import TABLE_MAIN, Route, decode_route, delete_route, list_routes
+from cni_calico.kernel.netlink.socket import Rtnl
+from cni_calico.nodeagent.bgp.bird.control import BirdControl, Reply
+from cni_calico.nodeagent.bgp.bird.process import RTPROT_BIRD
+
+_LABEL = "BIRD"
+_ATTRIBUTE = "Kernel.metric:"
+_ABSENT = (2, 3, 101)  # ENOENT, ESRCH, ENETUNREACH: somebody was faster
+
+
+def select_several(routes: Iterable[Route]) -> dict[IPv4Network, list[Route]]:
+    """BIRD's IPv4 routes by destination, where there are several."""
+    by_destination: defaultdict[IPv4Network, list[Route]] = defaultdict(list)
+    for route in routes:
+        if route.protocol == RTPROT_BIRD and route.table == TABLE_MAIN and isinstance(route.dst, IPv4Network):
+            by_destination[route.dst].append(route)
+    return {dst: several for dst, several in by_destination.items() if len(several) > 1}
+
+
+def select_leftovers(several: Mapping[IPv4Network, list[Route]], wanted: Mapping[IPv4Network, int]) -> list[Route]:
+    """The routes to remove; destinations that BIRD does not want at all are left to its own scan."""
+    return [
+        route
+        for dst, routes in several.items()
+        for route in routes
+        if dst in wanted and route.metric != wanted[dst] and any(r.metric == wanted[dst] for r in routes)
+    ]
+
+
+def parse_metric(reply: Reply) -> int | None:
+    """The metric of the one route in a reply to ``show route ... export``; None when BIRD exports none."""
+    if not any(code == 1008 for code, _ in reply.lines):  # 1008: a route's type, one for each
+        return None
+    texts = [text.strip() for _, text in reply.lines]
+    metrics = [text.removeprefix(_ATTRIBUTE).strip() for text in texts if text.startswith(_ATTRIBUTE)]
+    return int(metrics[0]) if metrics and metrics[0].isdecimal() else 0
+
+
+def remove_leftovers(socket: str, deadline: Deadline) -> int:
+    """Remove them; how many there were. Raises BirdUnavailable, KernelError, DeadlineExceeded."""
+    with Rtnl() as rtnl:
+        several = select_several(decode_route(payload) for payload in rtnl.dump(list_routes(4), deadline))
+        if not several:
+            return 0
+        wanted = {}
+        with BirdControl(socket, deadline) as control:
+            for dst in several:
+                metric = parse_metric(control.ask(f"show route {dst} export kernel_v4 all", deadline))
+                if metric is not None:
+                    wanted[dst] = metric
+        return sum(_remove(rtnl, route, deadline) for route in select_leftovers(several, wanted))
+
+
+def remove_all(deadline: Deadline) -> int:
+    """Remove every route that a BIRD has left behind; how many there were. Raises KernelError, DeadlineExceeded."""
+    removed = 0
+    with Rtnl() as rtnl:
+        for version in (4, 6):
+            found = [decode_route(payload) for payload in rtnl.dump(list_routes(version), deadline)]
+            for route in found:
+                if route.protocol == RTPROT_BIRD and route.table == TABLE_MAIN:
+                    removed += _remove(rtnl, route, deadline)
+    return removed
+
+
+def _remove(rtnl: Rtnl, route: Route, deadline: Deadline) -> int:
+    try:
+        rtnl.one(delete_route(route, _LABEL), deadline)
+    except KernelError as e:
+        if e.errno not in _ABSENT:
+            raise
+        return 0
+    return 1

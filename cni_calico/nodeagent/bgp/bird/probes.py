@@ -1,0 +1,72 @@
+"""What ``-bird-live`` and ``-bird-ready`` look at: the control socket, the nodename file, the peers' TCP ports.
+
+Rule: an exec probe may have one second for everything, its process start included; so each look is short and they are
+made side by side. Nothing here imports more than it must.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.nodeagent.bgp.bird.control import SOCKET, BirdControl, read_status
+from cni_calico.nodeagent.bgp.bird.readiness import THRESHOLD_S, Readiness, decide_ready
+from cni_calico.nodeagent.bgp.bird.status import PeerStatus
+
+NODENAME_FILE = "/var/lib/calico/nodename"
+_ANSWER_S = 0.5
+_TCP_S = 0.1
+
+
+def read_alive(socket: str = SOCKET) -> str:
+    """Why BIRD is not alive, "" when it is."""
+    try:
+        with BirdControl(socket, Deadline.after(_ANSWER_S)):
+            return ""
+    except CalicoError as e:
+        return str(e)
+
+
+def read_ready(
+    socket: str = SOCKET, nodename_file: str = NODENAME_FILE, *, threshold_s: float = THRESHOLD_S
+) -> Readiness:
+    """Whether BIRD is ready now, and which peer is in the way."""
+    try:
+        status = read_status(socket, Deadline.after(_ANSWER_S))
+    except CalicoError as e:
+        return decide_ready(None, silence=str(e))
+    deadline = Deadline.after(_TCP_S)
+    return decide_ready(
+        status,
+        age_s=_age_s(nodename_file),
+        threshold_s=threshold_s,
+        probe=lambda peer: probe_tcp(peer, deadline),
+    )
+
+
+def _age_s(path: str) -> float | None:
+    try:
+        return max(0.0, time.time() - os.stat(path).st_mtime)
+    except OSError:
+        return None
+
+
+def probe_tcp(peer: PeerStatus, deadline: Deadline) -> str:
+    """What the peer's BGP port says to a connection; "" when there is no time left to ask."""
+    import socket
+
+    left = deadline.remaining_s()
+    if left <= 0 or not peer.address:
+        return ""
+    family = socket.AF_INET6 if peer.version == 6 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.settimeout(left)
+        try:
+            probe.connect((peer.address, peer.port))
+        except TimeoutError:
+            return f"TCP port {peer.port} does not answer (nor would it without the session's password)"
+        except OSError as e:
+            return f"TCP port {peer.port}: {e.strerror or e}"
+    return f"TCP port {peer.port} answers"

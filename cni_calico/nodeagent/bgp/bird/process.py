@@ -1,0 +1,244 @@
+"""The BIRD process: found, asked for its version, started, watched, restarted, ended.
+
+Rule: only an unpatched BIRD from 2.0.12 on is driven. One that outlived the agent is taken over, not replaced. It is
+restarted with a back-off, and with graceful restart whenever the kernel may still hold routes of the one before.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import BirdUnavailable, BirdUnsupported, CalicoError
+from cni_calico.kernel.child import Child
+from cni_calico.kernel.process import run
+from cni_calico.log import SILENT, Log
+from cni_calico.nodeagent.bgp.bird.control import SOCKET, BirdControl
+
+BINARIES = ("/usr/sbin/bird", "/usr/local/sbin/bird", "/sbin/bird", "/usr/bin/bird")
+CONFIG_DIRECTORY = "/etc/calico/confd/config"
+OLDEST = (2, 0, 12)
+BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 30.0
+STEADY_S = 60.0  # who has run so long starts anew with a short back-off
+_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+_START_S, _STOP_S = 10.0, 3.0
+_POLL_S = 0.02
+RTPROT_BIRD = 12
+_WATCH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class BirdPaths:
+    """``binary`` "" looks in the distribution's places."""
+
+    config_directory: str = CONFIG_DIRECTORY
+    socket: str = SOCKET
+    pid_file: str = "/var/run/calico/bird.pid"
+    binary: str = ""
+
+    @property
+    def main(self) -> str:
+        return f"{self.config_directory}/bird.cfg"
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """(2, 0, 12) of "BIRD version 2.0.12"; () for anything else, such as upstream's "v0.3.3+birdv1.6.8"."""
+    found = re.match(r"BIRD version (\d+(?:\.\d+)+)", text.strip())
+    return tuple(map(int, found[1].split("."))) if found else ()
+
+
+def find_binary(paths: BirdPaths) -> str:
+    """Raises BirdUnsupported when there is none."""
+    candidates = (paths.binary,) if paths.binary else BINARIES
+    for path in candidates:
+        if os.access(path, os.X_OK):
+            return path
+    raise BirdUnsupported(f"cannot find BIRD: none of {', '.join(candidates)} is there")
+
+
+def require_version(binary: str, deadline: Deadline) -> tuple[int, ...]:
+    """The binary's version. Raises BirdUnsupported for one that is too old or no BIRD."""
+    done = run((binary, "--version"), env=_ENVIRONMENT, deadline=deadline)
+    text = (done.stderr + done.stdout).decode("utf-8", "replace").strip()
+    version = parse_version(text)
+    if version < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise BirdUnsupported(f"cannot use {binary}: it says {text[:80]!r}, and {oldest} is the oldest that works")
+    return version
+
+
+def has_bird_routes(deadline: Deadline) -> bool:
+    """Whether the kernel (of this thread's namespace) holds routes that a BIRD has put there."""
+    from cni_calico.kernel.netlink.routes import decode_route, list_routes
+    from cni_calico.kernel.netlink.socket import Rtnl
+
+    with Rtnl() as rtnl:
+        return any(
+            decode_route(payload).protocol == RTPROT_BIRD
+            for version in (4, 6)
+            for payload in rtnl.dump(list_routes(version), deadline)
+        )
+
+
+def check_files(binary: str, main: str, deadline: Deadline) -> str:
+    """What BIRD says against a configuration, "" when it takes it (``bird -p``)."""
+    done = run((binary, "-p", "-c", main), env=_ENVIRONMENT, deadline=deadline)
+    if done.rc == 0:
+        return ""
+    return (done.stderr or done.stdout).decode("utf-8", "replace").strip() or f"exit status {done.rc}"
+
+
+class BirdProcess:
+    """One BIRD and the thread that watches it. ``start`` and ``stop`` from one thread at a time."""
+
+    def __init__(self, paths: BirdPaths, *, log: Log = SILENT, output_fd: int = 2) -> None:
+        self.paths = paths
+        self.log = log
+        self.output_fd = output_fd
+        self.child: Child | None = None
+        self.version: tuple[int, ...] = ()
+        self.restarts = 0
+        self.last_failure = ""
+        self._lock = Lock()
+        self._stopping = Event()
+        self._watcher: Thread | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.child is not None
+
+    def adopt(self) -> bool:
+        """Take over a BIRD that an earlier agent started; True when there is one."""
+        if self.child is not None:
+            return True
+        try:
+            with open(self.paths.pid_file, encoding="ascii") as f:
+                pid = int(f.read())
+        except (OSError, ValueError):
+            return False
+        child = Child.adopt("bird", pid, argument=self.paths.socket)
+        if child is None:
+            return False
+        self.log.info(f"BIRD is running already (process {pid})")
+        self._watch(child)
+        return True
+
+    def start(self, deadline: Deadline, *, graceful: bool) -> None:
+        """Start BIRD and wait until it answers; nothing when it runs.
+
+        ``graceful``: keep the routes that the kernel has from an earlier BIRD until the peers have told theirs anew.
+        Raises BirdUnsupported, BirdUnavailable, KernelError, DeadlineExceeded.
+        """
+        if self.adopt():
+            return
+        binary = find_binary(self.paths)
+        self.version = require_version(binary, deadline)
+        self._watch(self._launch(binary, deadline, graceful=graceful))
+
+    def _launch(self, binary: str, deadline: Deadline, *, graceful: bool) -> Child:
+        arguments = [binary, "-f", "-c", self.paths.main, "-s", self.paths.socket, "-P", self.paths.pid_file]
+        child = Child.start([*arguments, "-R"] if graceful else arguments, env=_ENVIRONMENT, output_fd=self.output_fd)
+        try:
+            self._await_answer(child, deadline.sooner(_START_S))
+        except BaseException:
+            child.stop(0.0)
+            child.close()
+            raise
+        self.log.info(f"BIRD started (process {child.pid}{', graceful restart' if graceful else ''})")
+        return child
+
+    def _await_answer(self, child: Child, deadline: Deadline) -> None:
+        while True:
+            if child.ended(_POLL_S):
+                raise BirdUnavailable(f"cannot start BIRD: it ended at once with status {child.rc}")
+            try:
+                with BirdControl(self.paths.socket, deadline):
+                    return
+            except BirdUnavailable:
+                if deadline.expired():
+                    raise
+
+    # -- watching -----------------------------------------------------------------------------------------------------
+
+    def _watch(self, child: Child) -> None:
+        with self._lock:
+            self.child = child
+        self._stopping.clear()
+        self._watcher = Thread(target=self._supervise, name="bird", daemon=True)
+        self._watcher.start()
+
+    def _supervise(self) -> None:
+        """Restart BIRD whenever it ends, until ``stop``."""
+        backoff = BACKOFF_FIRST_S
+        while not self._stopping.is_set():
+            started = Deadline.after(STEADY_S)
+            child = self.child
+            while child is not None and not child.ended(_WATCH_S):
+                pass
+            if self._stopping.is_set():
+                return
+            if child is not None:
+                self.last_failure = f"BIRD (process {child.pid}) ended with status {child.rc}"
+                self.log.warning(f"{self.last_failure}; it is started again")
+            backoff = BACKOFF_FIRST_S if started.expired() else backoff
+            if self._stopping.wait(backoff):
+                return
+            backoff = min(backoff * 2, BACKOFF_MAX_S)
+            self._restart()
+
+    def _restart(self) -> None:
+        try:
+            replacement = self._launch(find_binary(self.paths), Deadline.after(_START_S), graceful=True)
+        except CalicoError as e:
+            self.last_failure = str(e)
+            self.log.error(str(e))
+            with self._lock:
+                self._forget()
+            return
+        with self._lock:
+            self._forget()
+            self.child = replacement
+            self.restarts += 1
+
+    def _forget(self) -> None:
+        if self.child is not None:
+            self.child.close()
+            self.child = None
+
+    # -- ending -------------------------------------------------------------------------------------------------------
+
+    def stop(self, command: str | Callable[[BirdControl, Deadline], None] = "graceful restart") -> None:
+        """End BIRD and its watcher; nothing when it does not run.
+
+        With "graceful restart" the kernel keeps its routes and peers keep ours, as for a restart; with "down" the
+        sessions are closed. BIRD that does not listen is killed, which peers take for a restart as well.
+        """
+        self._stopping.set()
+        child = self.child
+        if child is not None:
+            if not child.ended(0.0):
+                self._ask_to_end(command)
+            if not child.ended(_STOP_S):
+                child.send(signal.SIGKILL)
+                child.ended(_STOP_S)
+        if self._watcher is not None:
+            self._watcher.join()
+            self._watcher = None
+        with self._lock:
+            self._forget()
+
+    def _ask_to_end(self, command: str | Callable[[BirdControl, Deadline], None]) -> None:
+        deadline = Deadline.after(_STOP_S)
+        try:
+            with BirdControl(self.paths.socket, deadline) as control:
+                if isinstance(command, str):
+                    control.tell(command, deadline)
+                else:
+                    command(control, deadline)
+        except CalicoError as e:
+            self.log.warning(f"BIRD does not end when asked: {e}")

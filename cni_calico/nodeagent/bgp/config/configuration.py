@@ -1,0 +1,145 @@
+"""PURE: BGPConfiguration: ``default`` for the cluster, ``node.<name>`` for what a node may have of its own.
+
+Rule: what is not said has upstream's default; a wrong field is named and has it too. A node's own resource overrides
+the listen port, the log severity and the prefix advertisements, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cni_calico.model.documents.fields import Wrong, parse_bool, parse_network, parse_object, parse_text
+from cni_calico.model.resources import Network, Resource
+from cni_calico.nodeagent.bgp.config.findings import Problem, SpecReader
+from cni_calico.nodeagent.bgp.config.values import (
+    U16,
+    Community,
+    SecretRef,
+    looks_like_community,
+    parse_as,
+    parse_choice,
+    parse_cidr_of,
+    parse_community,
+    parse_in,
+    parse_interface_pattern,
+    parse_restart_time,
+    parse_secret_ref,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+AS_NUMBER = 64512
+NORMAL_PRIORITY = 1024
+PRIORITY_MAX = 2147483646
+NODE_PREFIX = "node."
+_SEVERITIES = {"debug": "debug", "info": "info"}  # upstream maps every other one to "none"
+_ELSEWHERE = ("localWorkloadPeeringIPV4", "localWorkloadPeeringIPV6")
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixAdvertisement:
+    """Routes inside ``cidr`` are announced with ``communities``."""
+
+    cidr: Network
+    communities: tuple[Community, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BgpConfiguration:
+    """``log_severity`` is "debug", "info" or "none"; ``listen_port`` and priorities 0 mean: not set."""
+
+    as_number: int = AS_NUMBER
+    mesh: bool = True
+    listen_port: int = 0
+    bind_node_ip: bool = False
+    mesh_password: SecretRef | None = None
+    mesh_restart_time_s: int | None = None
+    log_severity: str = "info"
+    prefix_advertisements: tuple[PrefixAdvertisement, ...] = ()
+    service_cluster_cidrs: tuple[Network, ...] = ()
+    service_external_cidrs: tuple[Network, ...] = ()
+    service_load_balancer_cidrs: tuple[Network, ...] = ()
+    ignored_interfaces: tuple[str, ...] = ()
+    normal_priority_v4: int = NORMAL_PRIORITY
+    normal_priority_v6: int = NORMAL_PRIORITY
+
+    def normal_priority(self, version: int) -> int:
+        return self.normal_priority_v4 if version == 4 else self.normal_priority_v6
+
+
+def _parse_named(raw: Any, at: str) -> tuple[str, Community]:
+    item = parse_object(raw, at)
+    return parse_text(item.get("name"), f"{at}.name"), parse_community(item.get("value"), f"{at}.value")
+
+
+def _read_advertisements(reader: SpecReader) -> tuple[PrefixAdvertisement, ...]:
+    named = dict(reader.read_each("communities", _parse_named))
+
+    def parse_either(raw: Any, at: str) -> Community:
+        text = parse_text(raw, at)
+        if text not in named and not looks_like_community(text):
+            raise Wrong(at, "a community, or the name of one that communities defines", raw)
+        return named[text] if text in named else parse_community(text, at)
+
+    out = []
+    for i, item in enumerate(reader.read_each("prefixAdvertisements", parse_object)):
+        inner = reader.inner(item, f"prefixAdvertisements[{i}]")
+        cidr = inner.read("cidr", parse_network, None)
+        communities = inner.read_each("communities", parse_either)
+        if cidr is not None and communities:
+            out.append(PrefixAdvertisement(cidr, tuple(dict.fromkeys(communities))))
+    return tuple(out)
+
+
+def parse_configuration(resource: Resource) -> tuple[BgpConfiguration, tuple[Problem, ...]]:
+    """The values of one BGPConfiguration and what is wrong with it."""
+    reader = SpecReader(f"BGPConfiguration {resource.metadata.name}", resource.spec)
+    priority = parse_in(1, PRIORITY_MAX)
+    severity = reader.read("logSeverityScreen", parse_text, "") or "info"
+    configuration = BgpConfiguration(
+        as_number=reader.read("asNumber", parse_as, 0) or AS_NUMBER,
+        mesh=reader.read("nodeToNodeMeshEnabled", parse_bool, True),
+        listen_port=reader.read("listenPort", parse_in(0, U16), 0),
+        bind_node_ip=reader.read("bindMode", parse_choice("None", "NodeIP"), "") == "NodeIP",
+        mesh_password=reader.read("nodeMeshPassword", parse_secret_ref, None),
+        mesh_restart_time_s=reader.read("nodeMeshMaxRestartTime", parse_restart_time, None),
+        log_severity=_SEVERITIES.get(severity.lower(), "none"),
+        prefix_advertisements=_read_advertisements(reader),
+        service_cluster_cidrs=reader.read_each("serviceClusterIPs", parse_cidr_of),
+        service_external_cidrs=reader.read_each("serviceExternalIPs", parse_cidr_of),
+        service_load_balancer_cidrs=reader.read_each("serviceLoadBalancerIPs", parse_cidr_of),
+        ignored_interfaces=reader.read_each("ignoredInterfaces", parse_interface_pattern),
+        normal_priority_v4=reader.read("ipv4NormalRoutePriority", priority, NORMAL_PRIORITY),
+        normal_priority_v6=reader.read("ipv6NormalRoutePriority", priority, NORMAL_PRIORITY),
+    )
+    reader.done(_ELSEWHERE)
+    return configuration, tuple(reader.problems)
+
+
+def merge_configuration(default: BgpConfiguration, own: Resource | None) -> BgpConfiguration:
+    """What holds on a node that may have a resource of its own."""
+    if own is None:
+        return default
+    values, _ = parse_configuration(own)
+    return replace(
+        default,
+        listen_port=values.listen_port or default.listen_port,
+        log_severity=values.log_severity if own.spec.get("logSeverityScreen") else default.log_severity,
+        prefix_advertisements=(
+            default.prefix_advertisements
+            if own.spec.get("prefixAdvertisements") is None
+            else values.prefix_advertisements
+        ),
+    )
+
+
+def configured_nodes(configurations: Sequence[Resource]) -> Mapping[str, Resource]:
+    """The resources that are one node's, by its name."""
+    return {
+        resource.metadata.name[len(NODE_PREFIX) :]: resource
+        for resource in configurations
+        if resource.metadata.name.startswith(NODE_PREFIX)
+    }

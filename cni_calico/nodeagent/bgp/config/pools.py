@@ -1,0 +1,110 @@
+"""PURE: bird_ipam.cfg: what is announced to peers, what is taken from them, and what goes into the kernel.
+
+Rule: a route's priority travels as its local preference (LOCAL_PREF_TOP - priority); inside BIRD it is ``krt_metric``
+from the import filter on, so that the kernel gets the metric that the announcing node had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import IPv4Network
+
+from cni_calico.model.resources import IPPool, Network
+from cni_calico.nodeagent.bgp.config.configuration import PrefixAdvertisement
+from cni_calico.nodeagent.bgp.config.filters import (
+    LOCAL_PREF_TOP,
+    PREFERENCE_RAISED,
+    render_community_add,
+)
+from cni_calico.nodeagent.bgp.config.lexical import render_block, render_set
+from cni_calico.nodeagent.bgp.config.services import ServiceRoutes
+
+TUNNEL_DEVICE = "tunl0"
+_LOCAL_PREF_OURS = 1 << 30  # below it a preference is an ordinary router's (100), not a priority of Calico's
+
+
+def render_communities(advertisements: Sequence[PrefixAdvertisement], version: int) -> list[str]:
+    lines = [
+        f"if (net ~ {item.cidr}) then {{ {' '.join(map(render_community_add, item.communities))} }}"
+        for item in advertisements
+        if item.cidr.version == version
+    ]
+    return render_block(f"function apply_communities_v{version}()", lines)
+
+
+def render_priorities(version: int, normal: int) -> list[str]:
+    """The functions that translate priorities on the way in and on the way out."""
+    received = [
+        f"krt_metric = {normal};",
+        f"if (bgp_local_pref >= {_LOCAL_PREF_OURS} && bgp_local_pref < {LOCAL_PREF_TOP}) then",
+        f"  krt_metric = {LOCAL_PREF_TOP} - bgp_local_pref;",
+        f"if (krt_metric < {normal}) then preference = {PREFERENCE_RAISED};",
+    ]
+    # 0 is what BIRD reads for a kernel route without a metric: an ordinary one, not the best of all
+    announced = [
+        f"if (!defined(krt_metric)) then krt_metric = {normal};",
+        f"if (krt_metric = 0 || krt_metric >= {LOCAL_PREF_TOP - _LOCAL_PREF_OURS}) then krt_metric = {normal};",
+        f"if (source != RTS_BGP) then bgp_local_pref = {LOCAL_PREF_TOP} - krt_metric;",
+    ]
+    return [
+        *render_block(f"function calico_received_v{version}()", received),
+        *render_block(f"function calico_announced_v{version}()", announced),
+    ]
+
+
+def render_export(pools: Sequence[IPPool], services: ServiceRoutes, version: int, *, reflector: bool) -> list[str]:
+    """What peers are told; the functions called in it end the filter when they decide.
+
+    Only a route reflector passes on other nodes' services: a node without an endpoint would draw traffic that
+    kube-proxy then drops (externalTrafficPolicy Local).
+    """
+    ours = [pool for pool in pools if pool.cidr.version == version]
+    hidden = [pool.cidr for pool in ours if pool.disable_bgp_export]
+    shown = [pool.cidr for pool in ours if not pool.disable_bgp_export]
+    lines = []
+    if hidden:
+        lines.append(f"if (net ~ {render_set(hidden, inside=True)}) then reject;  # disableBGPExport")
+    # routes to other nodes that the agent has put into the kernel: those nodes announce them
+    # a route without a gateway has "::" in IPv4 too; 0.0.0.0 would be ::ffff:0:0
+    lines.append("if (source = RTS_INHERIT && gw != ::) then reject;")
+    lines.append(f'if (source = RTS_INHERIT && (ifname = "{TUNNEL_DEVICE}" || ifname ~ "*.calico")) then reject;')
+    lines.append(f"apply_communities_v{version}();")
+    lines.append(f"calico_aggr_v{version}();")
+    if services.announced:
+        lines.append(f"if (source = RTS_STATIC && net ~ {render_set(services.announced)}) then accept;")
+    if services.ranges and reflector:
+        lines.append(f"if (source = RTS_BGP && net ~ {render_set(services.ranges, inside=True)}) then accept;")
+    if shown:
+        lines.append(f"if (net ~ {render_set(shown, inside=True)}) then accept;")
+    return render_block(f"function calico_export_to_bgp_peers_v{version}()", lines)
+
+
+def _render_tunnel(pool: IPPool, own_network: Network | None) -> str:
+    """The next hop through the tunnel; ``gw`` comes last, since it would reset the device if set before ``onlink``."""
+    hop = f'ifname = "{TUNNEL_DEVICE}"; onlink = true; gw = bgp_next_hop;'
+    inside = f"if (net ~ {render_set([pool.cidr], inside=True)}) then "
+    if pool.ipip_mode == "CrossSubnet" and own_network is not None:
+        return f"{inside}{{ if !(bgp_next_hop ~ {own_network}) then {{ {hop} }} }}"
+    return f"{inside}{{ {hop} }}"
+
+
+def render_kernel_filter(
+    pools: Sequence[IPPool], services: ServiceRoutes, own_network: Network | None, version: int, normal: int
+) -> list[str]:
+    """What goes into the kernel's table: not what is there anyway, not what is kube-proxy's or the agent's."""
+    ours = [pool for pool in pools if pool.cidr.version == version]
+    vxlan = [pool.cidr for pool in ours if pool.vxlan_mode != "Never"]
+    ipip = [pool for pool in ours if pool.ipip_mode != "Never" and isinstance(pool.cidr, IPv4Network)]
+    lines = ["if (source = RTS_DEVICE) then reject;"]
+    if services.ranges:
+        lines.append(f"if (net ~ {render_set(services.ranges, inside=True)}) then reject;  # kube-proxy's")
+    if vxlan:
+        lines.append(f"if (net ~ {render_set(vxlan, inside=True)}) then reject;  # VXLAN: the agent's")
+    # in IPv4 BIRD replaces a route only by one of the same metric: a block that changes hands must keep it, or the
+    # blackhole of before stays beside the new route and wins
+    lines.append(f"if (source = RTS_STATIC) then krt_metric = {normal};")
+    bgp = [f"if (!defined(krt_metric)) then krt_metric = {normal};"]
+    bgp += [_render_tunnel(pool, own_network) for pool in ipip]
+    lines += render_block("if (source = RTS_BGP) then", bgp)
+    lines.append("accept;")
+    return render_block(f"filter calico_kernel_programming_v{version}", lines)

@@ -1,0 +1,103 @@
+"""PURE: BGP sessions as BIRD protocols: a template per family and one protocol per peer.
+
+Rule: everything a peer says is written in its own protocol, everything that all have in common stands in the template.
+"""
+
+from __future__ import annotations
+
+from cni_calico.model.resources import Address
+from cni_calico.nodeagent.bgp.config.filters import BgpFilter, filter_symbol
+from cni_calico.nodeagent.bgp.config.lexical import render_block, render_name, render_text
+from cni_calico.nodeagent.bgp.config.peers import Peer
+
+_DEBUG = {"debug": "debug all;", "info": "debug { states };"}
+
+
+def render_debug(severity: str) -> list[str]:
+    return [_DEBUG[severity]] if severity in _DEBUG else []
+
+
+def _render_filter_body(direction: str, version: int, filters: list[str]) -> list[str]:
+    if direction == "import":
+        return [f"calico_received_v{version}();", *filters, "accept;"]
+    return [f"calico_announced_v{version}();", *filters, f"calico_export_to_bgp_peers_v{version}();", "reject;"]
+
+
+def render_template(version: int, severity: str) -> list[str]:
+    """The filters of sessions without BGPFilters, and the template of all sessions of a family."""
+    out = []
+    for direction in ("import", "export"):
+        out += render_block(f"filter calico_{direction}_v{version}", _render_filter_body(direction, version, []))
+    channel = [
+        "gateway recursive;",
+        "add paths on;",
+        f"import filter calico_import_v{version};",
+        f"export filter calico_export_v{version};",
+    ]
+    lines = [
+        *render_debug(severity),
+        "graceful restart on;",
+        "connect delay time 1;",
+        "connect retry time 5;",
+        "error wait time 5, 30;",
+        *_close(render_block(f"ipv{version}", channel)),
+    ]
+    return out + render_block(f"template bgp calico_v{version}", lines)
+
+
+def _close(block: list[str]) -> list[str]:
+    """A block that BIRD wants a semicolon after."""
+    return [*block[:-1], block[-1] + ";"]
+
+
+def _render_channel(peer: Peer) -> list[str]:
+    version = peer.address.version
+    lines = []
+    if peer.next_hop:
+        lines.append(f"next hop {peer.next_hop};")
+    for direction in ("import", "export"):
+        used = [value for value in peer.filters if value.has(direction, version)]
+        if used:
+            calls = [_render_call(value, direction, version, peer) for value in used]
+            lines += _close(render_block(f"{direction} filter", _render_filter_body(direction, version, calls)))
+    return _close(render_block(f"ipv{version}", lines)) if lines else []
+
+
+def _render_call(value: BgpFilter, direction: str, version: int, peer: Peer) -> str:
+    return f"{filter_symbol(value.name, direction, version)}({'true' if peer.internal else 'false'});"
+
+
+def _render_local(peer: Peer, own: Address, listen_port: int, bind: bool) -> list[str]:
+    """Our end; a bound listener needs the address, even when the peer asks for no source address."""
+    source = own if bind else peer.source
+    words = ["local"]
+    if source is not None:
+        words.append(str(source))
+    if listen_port:
+        words.append(f"port {listen_port}")
+    out = [" ".join([*words, f"as {peer.local_as};"])]
+    return [*out, "strict bind on;"] if bind else out
+
+
+def render_peer(peer: Peer, own: Address, *, listen_port: int, bind: bool, cluster_id: str) -> list[str]:
+    """A peer's protocol; ``own`` is this node's address of its family, ``cluster_id`` "" for BIRD's default."""
+    port = f" port {peer.port}" if peer.port else ""
+    lines = [f"description {render_text(render_name(peer.origin))};"]
+    lines += _render_local(peer, own, listen_port, bind)
+    lines.append(f"neighbor {peer.address}{port} as {peer.as_number};")
+    lines += ["ttl security on;", f"multihop {peer.ttl_hops};"] if peer.ttl_hops else ["multihop;"]
+    if peer.passive:
+        lines.append("passive on;  # the other end connects")
+    if peer.restart_time_s is not None:
+        lines.append(f"graceful restart time {peer.restart_time_s};")
+    if peer.keepalive_s is not None:
+        lines.append(f"keepalive time {peer.keepalive_s};")
+    if peer.client:
+        lines.append("rr client;")
+        lines += [f"rr cluster id {cluster_id};"] if cluster_id else []
+    if peer.allow_local_as:
+        lines.append(f"allow local as {peer.allow_local_as};")
+    if peer.password:
+        lines.append(f"password {render_text(peer.password)};")
+    lines += _render_channel(peer)
+    return render_block(f"protocol bgp {peer.name} from calico_v{peer.address.version}", lines)

@@ -1,0 +1,212 @@
+"""PURE: everything BGP on one node is decided from, as one frozen value built from the records.
+
+Rule: a record that cannot be understood is missing from the snapshot and named in its problems; building it never
+fails. Environment variables are read here too, nowhere below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+
+from cni_calico.model.documents.fields import Wrong, parse_network
+from cni_calico.model.keys import AffinityKey
+from cni_calico.model.resources import Affinity, Interface, IPPool, Network, Node, Resource
+from cni_calico.nodeagent.bgp.config.configuration import (
+    BgpConfiguration,
+    configured_nodes,
+    merge_configuration,
+    parse_configuration,
+)
+from cni_calico.nodeagent.bgp.config.filters import BgpFilter, parse_filter
+from cni_calico.nodeagent.bgp.config.findings import Problem
+from cni_calico.nodeagent.bgp.config.peerspec import PeerSpec, parse_peer_spec
+from cni_calico.nodeagent.bgp.config.services import Service
+from cni_calico.nodeagent.bgp.config.values import SecretRef, parse_interface_pattern
+
+BACKENDS = ("bird", "vxlan", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBlock:
+    """A block of this node; only a confirmed one stands for the addresses in it."""
+
+    cidr: Network
+    confirmed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class HostInterface:
+    """An interface of this host with an address on it: to find peers that are on the other network."""
+
+    name: str
+    address: Interface
+
+
+@dataclass(frozen=True, slots=True)
+class BgpEnvironment:
+    """``router_id`` is an address, "hash" or "" (the node's IPv4 address); ``node_name`` the name in Kubernetes."""
+
+    backend: str = "bird"
+    router_id: IPv4Address | str = ""
+    advertise_cluster_ips: tuple[Network, ...] = ()
+    node_name: str = ""
+    interface_prefixes: tuple[str, ...] = ("cali",)
+    ipv6: bool = True  # False: this kernel has none
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def families(self) -> tuple[int, ...]:
+        return (4, 6) if self.ipv6 else (4,)
+
+
+@dataclass(frozen=True, slots=True)
+class BgpSnapshot:
+    """``configuration`` is this node's (its own resource merged in); ``filters`` maps a wrong filter to None."""
+
+    node_name: str
+    nodes: Mapping[str, Node]
+    pools: tuple[IPPool, ...] = ()
+    blocks: tuple[LocalBlock, ...] = ()
+    configuration: BgpConfiguration = field(default_factory=BgpConfiguration)
+    global_listen_port: int = 0
+    listen_ports: Mapping[str, int] = field(default_factory=dict)
+    peers: tuple[PeerSpec, ...] = ()
+    filters: Mapping[str, BgpFilter | None] = field(default_factory=dict)
+    services: tuple[Service, ...] = ()
+    secrets: Mapping[SecretRef, str] = field(default_factory=dict, repr=False)
+    environment: BgpEnvironment = BgpEnvironment()
+    interfaces: tuple[HostInterface, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def own(self) -> Node | None:
+        return self.nodes.get(self.node_name)
+
+    def listen_port(self, node: str) -> int:
+        """The port a node listens on when one is configured, else 0."""
+        return self.listen_ports.get(node) or self.global_listen_port
+
+
+def _parse_networks(text: str, variable: str, problems: list[Problem]) -> tuple[Network, ...]:
+    out = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            out.append(parse_network(part, variable))
+        except Wrong as e:
+            problems.append(Problem(f"environment {variable}", str(e)))
+    return tuple(out)
+
+
+def _parse_prefixes(text: str, problems: list[Problem]) -> tuple[str, ...]:
+    out = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            out.append(parse_interface_pattern(part, "FELIX_INTERFACEPREFIX"))
+        except Wrong as e:
+            problems.append(Problem("environment FELIX_INTERFACEPREFIX", str(e)))
+    return tuple(out)
+
+
+def _parse_router_id(text: str, problems: list[Problem]) -> IPv4Address | str:
+    if text in ("", "hash"):
+        return text
+    try:
+        address = IPv4Address(text)
+    except ValueError:
+        address = IPv4Address(0)
+    if int(address):
+        return address
+    problems.append(Problem("environment CALICO_ROUTER_ID", f'expected an IPv4 address or "hash", got {text!r}'))
+    return ""
+
+
+def parse_bgp_environment(environ: Mapping[str, str], *, node_name: str) -> BgpEnvironment:
+    """What the environment says about BGP; unknown values are named and have their defaults."""
+    problems: list[Problem] = []
+    backend = environ.get("CALICO_NETWORKING_BACKEND", "").strip() or "bird"
+    if backend not in BACKENDS:
+        text = f"expected one of {', '.join(BACKENDS)}, got {backend!r}; BGP is on"
+        problems.append(Problem("environment CALICO_NETWORKING_BACKEND", text))
+        backend = "bird"
+    prefixes = _parse_prefixes(environ.get("FELIX_INTERFACEPREFIX", ""), problems)
+    return BgpEnvironment(
+        backend=backend,
+        router_id=_parse_router_id(environ.get("CALICO_ROUTER_ID", "").strip(), problems),
+        advertise_cluster_ips=_parse_networks(
+            environ.get("CALICO_ADVERTISE_CLUSTER_IPS", ""), "CALICO_ADVERTISE_CLUSTER_IPS", problems
+        ),
+        node_name=environ.get("CALICO_K8S_NODE_REF", "") or node_name,
+        interface_prefixes=prefixes or ("cali",),
+        ipv6=environ.get("FELIX_IPV6SUPPORT", "").strip().lower() not in ("false", "0", "no", "n", "f"),
+        problems=tuple(problems),
+    )
+
+
+def select_blocks(affinities: Iterable[tuple[AffinityKey, Affinity]], node_name: str) -> tuple[LocalBlock, ...]:
+    """The blocks of a node in address order."""
+    blocks = [
+        LocalBlock(key.cidr, affinity.confirmed)
+        for key, affinity in affinities
+        if key.node == node_name and key.type == "host" and not affinity.deleted
+    ]
+    return tuple(sorted(blocks, key=lambda b: (b.cidr.version, b.cidr.network_address, b.cidr.prefixlen)))
+
+
+def build_snapshot(
+    node_name: str,
+    *,
+    nodes: Iterable[Node],
+    pools: Iterable[IPPool] = (),
+    blocks: Iterable[LocalBlock] = (),
+    configurations: Iterable[Resource] = (),
+    peers: Iterable[Resource] = (),
+    filters: Iterable[Resource] = (),
+    unreadable_filters: Iterable[str] = (),
+    services: Iterable[Service] = (),
+    secrets: Mapping[SecretRef, str] | None = None,
+    environment: BgpEnvironment | None = None,
+    interfaces: Iterable[HostInterface] = (),
+) -> BgpSnapshot:
+    """The snapshot of the records of kinds BGPConfiguration, BGPPeer and BGPFilter and of what other parts know."""
+    environment = environment or BgpEnvironment(node_name=node_name)
+    problems = list(environment.problems)
+    configurations = tuple(configurations)
+    default = BgpConfiguration()
+    ports: dict[str, int] = {}
+    for resource in configurations:
+        values, found = parse_configuration(resource)
+        name = resource.metadata.name
+        if name == "default":
+            default = values
+        elif name.startswith("node."):
+            ports[name[5:]] = values.listen_port
+        if name in ("default", f"node.{node_name}"):
+            problems += found
+    specs = []
+    for resource in sorted(peers, key=lambda r: r.metadata.name):
+        spec, found = parse_peer_spec(resource)
+        problems += found
+        specs += [spec] if spec is not None else []
+    parsed: dict[str, BgpFilter | None] = dict.fromkeys(unreadable_filters)
+    problems += [Problem(f"BGPFilter {name}", "cannot be read") for name in parsed]
+    for resource in filters:
+        parsed[resource.metadata.name], found = parse_filter(resource)
+        problems += found
+    return BgpSnapshot(
+        node_name=node_name,
+        nodes={node.metadata.name: node for node in sorted(nodes, key=lambda n: n.metadata.name)},
+        pools=tuple(sorted(pools, key=lambda p: (p.cidr.version, p.cidr.network_address))),
+        blocks=tuple(blocks),
+        configuration=merge_configuration(default, configured_nodes(configurations).get(node_name)),
+        global_listen_port=default.listen_port,
+        listen_ports={name: port for name, port in ports.items() if port},
+        peers=tuple(specs),
+        filters=parsed,
+        services=tuple(sorted(services, key=lambda s: (s.namespace, s.name))),
+        secrets=secrets or {},
+        environment=environment,
+        interfaces=tuple(interfaces),
+        problems=tuple(problems),
+    )

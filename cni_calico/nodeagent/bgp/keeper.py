@@ -1,0 +1,297 @@
+"""The "confd" part: BIRD's configuration out of the datastore, put in force whenever it changes.
+
+Rule: nodes and pools come from the agent's snapshot, the BGP records from caches of our own; one thread renders and
+applies, on what it last saw. What BIRD refuses is told and the old configuration stays; a BIRD that cannot be had now
+is tried again. A record that cannot be read never counts as one that is not there: what it said last counts, and while
+nobody who runs now has ever read it, the configuration of before stays.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cni_calico.datastore.cache import Cache
+from cni_calico.datastore.interface import Versioned
+from cni_calico.datastore.last_good import KeptCaches
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, CorruptRecord
+from cni_calico.kernel.interfaces import read_interfaces
+from cni_calico.model.documents.codec import decode_affinity, decode_resource, describe
+from cni_calico.model.keys import AffinityKey, AffinityList, Key, ResourceKey, ResourceList
+from cni_calico.model.resources import Affinity, Node, Resource
+from cni_calico.nodeagent.bgp.bird.controller import REFUSAL, BirdController
+from cni_calico.nodeagent.bgp.bird.process import BirdPaths
+from cni_calico.nodeagent.bgp.config.configuration import parse_configuration
+from cni_calico.nodeagent.bgp.config.findings import NOTE, Problem
+from cni_calico.nodeagent.bgp.config.peerspec import parse_peer_spec
+from cni_calico.nodeagent.bgp.config.render import render_bird_config
+from cni_calico.nodeagent.bgp.config.services import Service
+from cni_calico.nodeagent.bgp.config.snapshot import (
+    BgpEnvironment,
+    BgpSnapshot,
+    HostInterface,
+    LocalBlock,
+    build_snapshot,
+    select_blocks,
+)
+from cni_calico.nodeagent.bgp.config.values import SecretRef
+from cni_calico.nodeagent.bgp.kubernetes import NAMESPACE, Secrets, Services
+from cni_calico.nodeagent.context import Context
+from cni_calico.nodeagent.snapshot import Snapshot, select_pod_cidrs
+
+APPLY_S = 20.0
+RETRY_S, LAST_RETRY_S = 2.0, 30.0
+AGAIN_S = 30.0  # what nothing tells about: a Secret, the host's addresses, what BIRD leaves in the kernel
+_KINDS = ("BGPConfiguration", "BGPPeer", "BGPFilter")
+_NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+
+def _resource(item: Versioned) -> Resource:
+    assert isinstance(item.key, ResourceKey)
+    return decode_resource(item.key, item.value)
+
+
+def _affinity(item: Versioned) -> Affinity:
+    assert isinstance(item.key, AffinityKey)
+    return decode_affinity(item.key, item.value)
+
+
+def _own_namespace() -> str:
+    """Where the agent's Secrets are: the namespace that its pod runs in."""
+    try:
+        with open(_NAMESPACE_FILE, encoding="ascii") as file:
+            return file.read().strip() or NAMESPACE
+    except (OSError, ValueError):
+        return NAMESPACE
+
+
+class BgpKeeper:
+    """``follow`` gives it the agent's snapshot; ``run`` is its thread.
+
+    ``facts`` gets what is worth telling in the agent's status: "bgp" (why there is none, "" when all is well) and
+    "bgp_problems" (what of the records is left out). ``output_fd`` is where BIRD's own log goes.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        node: str,
+        environment: BgpEnvironment,
+        facts: dict[str, Any] | None = None,
+        *,
+        output_fd: int = 2,
+    ) -> None:
+        settings = context.settings
+        self.facts: dict[str, Any] = {} if facts is None else facts
+        self._context = context
+        self._log = context.log
+        self._node = node
+        self._environment = environment
+        paths = BirdPaths(
+            config_directory=settings.bird_config_dir,
+            socket=f"{settings.run_dir}/bird.ctl",
+            pid_file=f"{settings.run_dir}/bird.pid",
+        )
+        self.controller = BirdController(paths, log=context.log, output_fd=output_fd)
+        self._wake = threading.Event()
+        self._snapshot: Snapshot | None = None
+        self._tunnel_made = False
+        self._said: tuple[str, ...] = ()
+        self._kept: KeptCaches | None = None
+        self._caches: list[Cache[Any]] = []
+        self._rendered = False  # what is in force is ours, so no record that we never could read is part of it
+        self._secrets = Secrets(context.kubernetes_store, _own_namespace())
+        self._services = Services(context.kubernetes_store, self._wake.set)
+
+    def follow(self, snapshot: Snapshot) -> None:
+        """Take the agent's newest view; from the agent's thread."""
+        before = self._snapshot
+        self._snapshot = snapshot
+        if before is None or _made_from(before) != _made_from(snapshot):
+            self._wake.set()
+
+    def tunnel_made(self) -> None:
+        """tunl0 appeared: BIRD has given up on routes through it and must write them again."""
+        self._tunnel_made = True
+        self._wake.set()
+
+    def run(self, stopping: threading.Event) -> None:
+        self._follow_records()
+        retry_s, next_look = RETRY_S, 0.0
+        try:
+            while not stopping.is_set():
+                woken = self._wake.wait(0.5)
+                if not (woken or time.monotonic() >= next_look) or not self._ready():
+                    continue
+                self._wake.clear()
+                if self._apply():
+                    retry_s, next_look = RETRY_S, time.monotonic() + AGAIN_S
+                else:
+                    next_look, retry_s = time.monotonic() + retry_s, min(2 * retry_s, LAST_RETRY_S)
+        finally:
+            self._stop()
+            self.controller.close()
+
+    def run_once(self, deadline: Deadline) -> bool:
+        """Render and put in force once, leaving BIRD running; whether that is what runs now. Raises DatastoreError."""
+        from cni_calico.nodeagent.watch import Sources
+
+        sources = Sources(self._context.store, self._node, lambda: None)
+        self._follow_records()
+        try:
+            sources.wait_synced(deadline)
+            for cache in self._caches:
+                cache.wait_synced(deadline)
+            self._snapshot = sources.snapshot()
+            return self._apply()
+        finally:
+            sources.stop()
+            self._stop()
+
+    def _follow_records(self) -> None:
+        kept = self._kept = KeptCaches(self._context.store, self._wake.set)
+        self._caches = [kept.follow(ResourceList(kind), _resource) for kind in _KINDS]
+        self._caches.append(kept.follow(AffinityList(self._node), _affinity))
+
+    def _stop(self) -> None:
+        if self._kept is not None:
+            self._kept.stop()
+        self._services.stop()
+
+    def _ready(self) -> bool:
+        return self._snapshot is not None and all(cache.synced for cache in self._caches)
+
+    def _apply(self) -> bool:
+        """Whether BIRD runs with what is wanted (or is not wanted at all)."""
+        assert self._snapshot is not None
+        deadline = Deadline.after(APPLY_S)
+        try:
+            if not self._rendered and self._keep_what_is_there(self._snapshot, deadline):
+                return False
+            config = render_bird_config(self._build(self._snapshot, deadline))
+            self._tell_problems(config.problems)
+            applied = self.controller.apply(config, deadline)
+            if config.files:
+                self._reload_after_tunnel(deadline)
+        except CalicoError as e:
+            self.facts["bgp"] = str(e)
+            self._tell([f"BGP: {e}" + (f" ({e.details})" if e.details else "")])
+            return False
+        self._rendered = self._rendered or applied.outcome != REFUSAL
+        self.facts["bgp"] = f"BIRD refused the configuration: {applied.detail}" if applied.outcome == REFUSAL else ""
+        return applied.outcome != REFUSAL
+
+    def _keep_what_is_there(self, snapshot: Snapshot, deadline: Deadline) -> bool:
+        """Whether BIRD runs with the configuration of before, because that may be made of what nobody can read now."""
+        assert self._kept is not None
+        affinities = self._kept.unread(self._caches[-1])
+        unread = [*snapshot.unread_of("Node", "IPPool"), *self._unread(*_KINDS), *sorted(affinities, key=describe)]
+        if not unread or self._environment.backend != "bird" or not self.controller.keep(deadline):
+            return False
+        self._tell_problems(
+            [Problem(describe(key), "cannot be read; BIRD's configuration stays as it is") for key in unread]
+        )
+        self._reload_after_tunnel(deadline)
+        self.facts["bgp"] = ""
+        return True
+
+    def _reload_after_tunnel(self, deadline: Deadline) -> None:
+        if self._tunnel_made:
+            self._tunnel_made = False
+            self.controller.reload_kernel(deadline)
+
+    def _build(self, snapshot: Snapshot, deadline: Deadline) -> BgpSnapshot:
+        assert self._kept is not None
+        configurations, peers, filters, affinities = (self._kept.records(cache) for cache in self._caches)
+        self._require_readable_configuration()
+        if snapshot.own is None and snapshot.incomplete:
+            raise CorruptRecord(f"cannot read Node {self._node}: what was in force before stays")
+        secrets, no_secrets = self._read_secrets(configurations.values(), peers.values(), deadline)
+        services, no_services = self._read_services(configurations.values(), deadline)
+        interfaces = [
+            HostInterface(interface.name, address)
+            for interface in read_interfaces(deadline)
+            for address in interface.addresses
+        ]
+        built = build_snapshot(
+            self._node,
+            nodes=snapshot.nodes.values(),
+            pools=snapshot.pools,
+            blocks=self._own_blocks(affinities, snapshot.own),
+            configurations=configurations.values(),
+            peers=peers.values(),
+            filters=filters.values(),
+            unreadable_filters=[key.name for key in self._unread("BGPFilter")],
+            services=services,
+            secrets=secrets,
+            environment=self._environment,
+            interfaces=interfaces,
+        )
+        lost = [Problem(f"BGPPeer {key.name}", "cannot be read; left out") for key in self._unread("BGPPeer")]
+        return replace(built, problems=(*built.problems, *lost, *no_secrets, *no_services))
+
+    def _own_blocks(self, affinities: Mapping[Key, Affinity], own: Node | None) -> tuple[LocalBlock, ...]:
+        """With host-local IPAM the node's pod CIDRs take the place of blocks."""
+        blocks = select_blocks(((k, v) for k, v in affinities.items() if isinstance(k, AffinityKey)), self._node)
+        if own is None or not self._context.settings.use_pod_cidr:
+            return blocks
+        return blocks + tuple(LocalBlock(cidr, confirmed=True) for cidr in select_pod_cidrs(own))
+
+    def _unread(self, *kinds: str) -> list[ResourceKey]:
+        """The records of these kinds that nobody has ever read; other nodes' settings are none of ours."""
+        assert self._kept is not None
+        found = [key for kind in kinds for key in self._kept.unread(self._caches[_KINDS.index(kind)])]
+        return sorted(
+            (key for key in found if isinstance(key, ResourceKey) and self._concerns_us(key)),
+            key=lambda key: (key.kind, key.name),
+        )
+
+    def _concerns_us(self, key: ResourceKey) -> bool:
+        return key.kind != "BGPConfiguration" or key.name in ("default", f"node.{self._node}")
+
+    def _require_readable_configuration(self) -> None:
+        """Without its configuration a node would make a mesh, without a password, with the wrong AS: better nothing."""
+        for key in self._unread("BGPConfiguration"):
+            raise CorruptRecord(f"cannot read BGPConfiguration {key.name}: what was in force before stays")
+
+    def _read_secrets(
+        self, configurations: Iterable[Resource], peers: Iterable[Resource], deadline: Deadline
+    ) -> tuple[dict[SecretRef, str], list[Problem]]:
+        wanted = [parse_configuration(item)[0].mesh_password for item in configurations if self._is_ours(item)]
+        wanted += [spec.password for spec, _ in map(parse_peer_spec, peers) if spec is not None]
+        return self._secrets.read((ref for ref in wanted if ref is not None), deadline)
+
+    def _read_services(
+        self, configurations: Iterable[Resource], deadline: Deadline
+    ) -> tuple[tuple[Service, ...], list[Problem]]:
+        parsed = [parse_configuration(item)[0] for item in configurations if self._is_ours(item)]
+        if not self._environment.advertise_cluster_ips and not any(
+            c.service_cluster_cidrs or c.service_external_cidrs or c.service_load_balancer_cidrs for c in parsed
+        ):
+            self._services.stop()
+            return (), []
+        return self._services.read(deadline)
+
+    def _is_ours(self, configuration: Resource) -> bool:
+        return configuration.metadata.name in ("default", f"node.{self._node}")
+
+    def _tell_problems(self, problems: Sequence[Problem]) -> None:
+        """In the status, and those that are worth it in the log, each once."""
+        assert self._kept is not None
+        spoilt = self._kept.problems()
+        self.facts["bgp_problems"] = [*spoilt, *map(str, problems)]
+        self._tell([*spoilt, *(str(problem) for problem in problems if problem.severity != NOTE)])
+
+    def _tell(self, texts: list[str]) -> None:
+        for text in texts:
+            if text not in self._said:
+                self._log.warning(text)
+        self._said = tuple(texts)
+
+
+def _made_from(snapshot: Snapshot) -> tuple[object, ...]:
+    return snapshot.nodes, snapshot.pools, snapshot.unread_of("Node", "IPPool")

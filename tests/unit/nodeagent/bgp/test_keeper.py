@@ -1,0 +1,168 @@
+"""What BIRD is told while records cannot be read: what they said last, or nothing new at all."""
+
+import pytest
+
+from cni_calico.datastore import unreadable
+from cni_calico.datastore.interface import Write
+from cni_calico.deadline import Deadline
+from cni_calico.log import SILENT
+from cni_calico.model.documents.codec import encode_node, encode_pool
+from cni_calico.model.keys import AffinityKey, ResourceKey
+from cni_calico.nodeagent.bgp import keeper as bgp
+from cni_calico.nodeagent.bgp.bird.controller import CONFIGURED, Applied
+from cni_calico.nodeagent.bgp.config.snapshot import BgpEnvironment
+from cni_calico.nodeagent.bgp.keeper import BgpKeeper
+from cni_calico.nodeagent.context import Context
+from cni_calico.nodeagent.settings import parse_settings
+from cni_calico.nodeagent.watch import Sources
+from tests.fakes.memory_store import MemoryStore
+from tests.netns.agents import key_of
+from tests.netns.namespaces import until
+from tests.unit.nodeagent.fabric import node, pool
+
+POOL = pool("10.65.0.0/16")
+POOL_KEY, OTHER = key_of(POOL), ResourceKey("Node", "n2")
+PEER, FILTER = ResourceKey("BGPPeer", "tor"), ResourceKey("BGPFilter", "odd")
+AFFINITY = AffinityKey("n1", POOL.cidr)
+GOOD_PEER = {"metadata": {"name": "tor"}, "spec": {"peerIP": "10.0.0.254", "asNumber": 65000}}
+WRONG = {"metadata": {"name": "wrong"}, "spec": 7}
+
+
+class OneBird:
+    """Stands for BirdController: remembers what is in force. ``there``: a configuration from before."""
+
+    def __init__(self, there):
+        self.there, self.in_force = there, None
+
+    def keep(self, deadline):
+        return self.there
+
+    def apply(self, config, deadline):
+        self.there, self.in_force = bool(config.files), config
+        return Applied(CONFIGURED)
+
+    def peers(self):
+        return {str(peer.address) for peer in self.in_force.peers}
+
+
+class World:
+    """A store, and an agent's BGP part on it, which looks when it is told to."""
+
+    def __init__(self, store, there, backend="bird"):
+        self.store, self.bird, self.facts = store, OneBird(there), {}
+        context = Context(parse_settings({}), store, SILENT, wait=lambda _: True)
+        self.keeper = BgpKeeper(context, "n1", BgpEnvironment(backend=backend, node_name="n1"), self.facts)
+        self.keeper.controller = self.bird
+        self.sources = Sources(store, "n1", lambda: None)
+        self.keeper._follow_records()
+        self.sources.wait_synced(Deadline.after(10))
+        for cache in self.keeper._caches:
+            cache.wait_synced(Deadline.after(10))
+
+    def look(self):
+        self.keeper.follow(self.sources.snapshot())
+        return self.keeper._apply()
+
+    def stop(self):
+        self.keeper._stop()
+        self.sources.stop()
+
+
+@pytest.fixture
+def store():
+    made = MemoryStore()
+    for each in (node("n1", "10.0.0.1/24"), node("n2", "10.0.0.2/24")):
+        made.elsewhere(Write.put(key_of(each), encode_node(each)))
+    made.elsewhere(Write.put(POOL_KEY, encode_pool(POOL)), Write.put(PEER, GOOD_PEER))
+    return made
+
+
+@pytest.fixture
+def start(store, monkeypatch):
+    monkeypatch.setattr(bgp, "read_interfaces", lambda deadline: [])
+    monkeypatch.setattr(unreadable, "ASK_AGAIN_S", 0.0)
+    worlds = []
+
+    def begin(there=True, **more):
+        worlds.append(World(store, there, **more))
+        return worlds[-1]
+
+    yield begin
+    for world in worlds:
+        world.stop()
+
+
+def spoil(store, key, garbage):
+    if garbage:
+        store.plant(key, b"{")
+    else:
+        store.elsewhere(Write.put(key, WRONG))
+
+
+@pytest.mark.parametrize("garbage", [False, True])
+def test_what_becomes_unreadable_still_counts(store, start, garbage):
+    world = start()
+    assert world.look()
+    first = world.bird.in_force
+    assert world.bird.peers() == {"10.0.0.2", "10.0.0.254"}
+    for key in (POOL_KEY, OTHER, PEER):
+        spoil(store, key, garbage)
+    until(lambda: len(world.sources.snapshot().problems) == 2, "the agent is told")
+    until(lambda: world.look() and len(world.facts["bgp_problems"]) == 1, "BGP is told")
+    assert "stays in force" in world.facts["bgp_problems"][0]
+    assert world.bird.in_force.files == first.files
+
+
+@pytest.mark.parametrize(
+    ("key", "garbage"),
+    [(AFFINITY, True), *((key, garbage) for key in (POOL_KEY, OTHER, PEER, FILTER) for garbage in (False, True))],
+    ids=str,
+)
+def test_what_nobody_has_read_keeps_what_is_there(store, start, key, garbage):
+    """An agent that begins: the configuration of before may be made of it."""
+    spoil(store, key, garbage)
+    world = start()
+    assert not world.look() and world.bird.in_force is None
+    assert world.facts["bgp"] == "" and "configuration stays as it is" in str(world.facts["bgp_problems"])
+    store.elsewhere(Write.remove(key))
+    until(world.look, "it is gone")
+    assert world.bird.in_force is not None and world.facts["bgp_problems"] == []
+
+
+def test_without_a_configuration_of_before_one_is_made(store, start):
+    spoil(store, OTHER, False)
+    world = start(there=False)
+    assert world.look() and world.bird.peers() == {"10.0.0.254"}
+    store.elsewhere(Write.remove(PEER))  # what is in force is ours: it goes on
+    until(lambda: world.look() and world.bird.peers() == set(), "the peer is gone")
+
+
+def test_what_comes_unreadable_stops_nothing(store, start):
+    """It cannot be part of a configuration that is made of what was known before it came."""
+    world = start()
+    assert world.look()
+    store.elsewhere(Write.put(ResourceKey("Node", "n9"), WRONG), Write.put(FILTER, WRONG))
+    until(lambda: world.sources.snapshot().incomplete, "the agent is told")
+    third = node("n3", "10.0.0.3/24")
+    store.elsewhere(Write.put(key_of(third), encode_node(third)))
+    until(lambda: world.look() and "10.0.0.3" in world.bird.peers(), "a new node")
+    assert "10.0.0.2" in world.bird.peers()
+
+
+def test_settings_of_another_node_are_none_of_ours(store, start):
+    store.elsewhere(Write.put(ResourceKey("BGPConfiguration", "node.n2"), WRONG))
+    world = start()
+    assert world.look() and world.bird.in_force is not None
+
+
+def test_where_bird_is_not_wanted_it_goes(store, start):
+    spoil(store, OTHER, False)
+    world = start(backend="vxlan")
+    assert world.look() and not world.bird.in_force.files
+
+
+def test_without_its_configuration_a_node_does_not_begin(store, start):
+    store.elsewhere(Write.put(ResourceKey("BGPConfiguration", "default"), WRONG))
+    world = start(there=False)
+    assert not world.look() and world.bird.in_force is None
+    assert "BGPConfiguration default" in world.facts["bgp"]
