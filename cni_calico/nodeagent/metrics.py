@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.nodeagent.encapsulation import pool_of
+from cni_calico.nodeagent.dataplane.encapsulation import pool_of
 from cni_calico.nodeagent.janitor import Tally
 from cni_calico.nodeagent.numbers import BUCKETS_S, Numbers
 from cni_calico.nodeagent.snapshot import Snapshot

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 
 from cni_calico.daemon.keeper import TunnelKeeper, address_keeper, follow
 from cni_calico.daemon.stopping import Stopping
-from cni_calico.nodeagent.agent import Agent
 from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
 from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 from cni_calico.nodeagent.bgp.reporter import Reporter
 from cni_calico.nodeagent.completion import announce_network
+from cni_calico.nodeagent.dataplane.loop import Agent
 from cni_calico.nodeagent.doubts import Doubt
 from cni_calico.nodeagent.felix import FelixSettings
 from cni_calico.nodeagent.health import Doors, health_pages

@@ -24,8 +24,8 @@ from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.documents.codec import encode
 from cni_calico.model.keys import BlockKey, Key, ResourceKey
 from cni_calico.model.resources import Attribute, Block, Record
-from cni_calico.nodeagent.agent import Agent
 from cni_calico.nodeagent.context import Context
+from cni_calico.nodeagent.dataplane.loop import Agent
 from cni_calico.nodeagent.numbers import Numbers
 from cni_calico.nodeagent.settings import parse_settings
 from cni_calico.nodeagent.status import read_status

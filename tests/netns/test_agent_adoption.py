@@ -12,7 +12,7 @@ import pytest
 from pyroute2 import IPSet
 
 from cni_calico.kernel.filter.ipsets import read_ipsets
-from cni_calico.nodeagent.encapsulation import derived_mac
+from cni_calico.nodeagent.dataplane.encapsulation import derived_mac
 from tests.netns.agents import Store, running
 from tests.netns.namespaces import Namespace, until
 from tests.netns.test_agent_loop import MADE, POOLS, host_of_n1, make_store, on_workload, routes

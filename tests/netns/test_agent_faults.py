@@ -10,7 +10,7 @@ import pytest
 from pyroute2 import IPSet
 
 from cni_calico.kernel.filter.ipsets import read_ipsets
-from cni_calico.nodeagent.encapsulation import derived_mac
+from cni_calico.nodeagent.dataplane.encapsulation import derived_mac
 from tests.netns.agents import Running, Store
 from tests.netns.namespaces import Namespace, namespace, until
 from tests.netns.startups import add_card

@@ -16,13 +16,18 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter import ipsets, iptables, nftables
 from cni_calico.log import Log
-from cni_calico.nodeagent.apply import Pass
-from cni_calico.nodeagent.desired import Desired, Nat
+from cni_calico.nodeagent.dataplane.apply import Pass
+from cni_calico.nodeagent.dataplane.desired import Desired, Nat
+from cni_calico.nodeagent.dataplane.forward_rules import plan_forward, plan_takeover
+from cni_calico.nodeagent.dataplane.masquerade_rules import (
+    render_iptables,
+    render_iptables_removal,
+    render_nftables,
+    select_own,
+)
+from cni_calico.nodeagent.dataplane.parts.masquerade import Rules
+from cni_calico.nodeagent.dataplane.parts.takeover import Takeover
 from cni_calico.nodeagent.felix import FelixSettings
-from cni_calico.nodeagent.forward_rules import plan_forward, plan_takeover
-from cni_calico.nodeagent.nat_rules import render_iptables, render_iptables_removal, render_nftables, select_own
-from cni_calico.nodeagent.rules import Rules
-from cni_calico.nodeagent.takeover import Takeover
 from tests.netns.namespaces import Namespace, namespace
 
 pytestmark = pytest.mark.netns

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cni_calico.model.host import HostRoute, TunnelDevice
-from cni_calico.nodeagent.delta import Changes, Grace, is_ours, plan_devices, plan_routes, plan_set
+from cni_calico.nodeagent.dataplane.delta import Changes, Grace, is_ours, plan_devices, plan_routes, plan_set
 from tests.unit.nodeagent.fabric import FELIX
 
 REMOTE = HostRoute(ip_network("10.65.2.0/26"), "vxlan.calico", ip_address("10.65.2.0"), onlink=True)

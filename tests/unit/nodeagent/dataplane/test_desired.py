@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from cni_calico.model.host import ForwardingEntry, NeighbourEntry
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Attribute, Block
-from cni_calico.nodeagent.desired import desired_state, with_unclaimed_routes
-from cni_calico.nodeagent.desired_endpoints import interface_settings
-from cni_calico.nodeagent.encapsulation import derived_mac, pool_of
+from cni_calico.nodeagent.dataplane.desired import desired_state, with_unclaimed_routes
+from cni_calico.nodeagent.dataplane.encapsulation import derived_mac, pool_of
+from cni_calico.nodeagent.dataplane.endpoints import interface_settings
 from cni_calico.nodeagent.felix import FelixSettings
 from cni_calico.nodeagent.snapshot import reduce_block
 from cni_calico.plugin.network.plan import PodPlan, desired_host_sysctls

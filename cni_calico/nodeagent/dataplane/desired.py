@@ -19,7 +19,9 @@ from cni_calico.model.host import (
     Network,
     TunnelDevice,
 )
-from cni_calico.nodeagent import desired_endpoints, desired_routes, encapsulation
+from cni_calico.nodeagent.dataplane import encapsulation
+from cni_calico.nodeagent.dataplane import endpoints as desired_endpoints
+from cni_calico.nodeagent.dataplane import routes as desired_routes
 from cni_calico.nodeagent.felix import FelixSettings
 from cni_calico.nodeagent.snapshot import Snapshot
 

@@ -2,15 +2,20 @@
 
 from ipaddress import ip_address, ip_network
 
-from cni_calico.nodeagent.desired import Nat
-from cni_calico.nodeagent.forward_rules import (
+from cni_calico.nodeagent.dataplane.desired import Nat
+from cni_calico.nodeagent.dataplane.forward_rules import (
     count_upstream_chains,
     drops_forwarded,
     plan_forward,
     plan_takeover,
     select_upstream_sets,
 )
-from cni_calico.nodeagent.nat_rules import render_iptables, render_iptables_removal, render_nftables, select_own
+from cni_calico.nodeagent.dataplane.masquerade_rules import (
+    render_iptables,
+    render_iptables_removal,
+    render_nftables,
+    select_own,
+)
 
 NAT = Nat(4, (ip_network("10.65.0.0/16"),), (ip_network("10.65.0.0/16"), ip_network("10.66.0.0/16")))
 DOCKER = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cni_calico.nodeagent.agent import MAX_INTERVAL_S, MIN_INTERVAL_S, pause_after
+from cni_calico.nodeagent.dataplane.loop import MAX_INTERVAL_S, MIN_INTERVAL_S, pause_after
 
 
 @pytest.mark.parametrize("took_s", [0.0, 0.001, 0.012, 0.05, 0.1])

@@ -13,10 +13,10 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter import ipsets, iptables
 from cni_calico.log import Log
-from cni_calico.nodeagent.forward_rules import count_upstream_chains, plan_takeover, select_upstream_sets
+from cni_calico.nodeagent.dataplane.forward_rules import count_upstream_chains, plan_takeover, select_upstream_sets
 
 if TYPE_CHECKING:
-    from cni_calico.nodeagent.apply import Pass
+    from cni_calico.nodeagent.dataplane.apply import Pass
 
 
 @dataclass(slots=True)

@@ -14,8 +14,8 @@ from cni_calico.kernel import host_routes
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT
 from cni_calico.model.host import HostRoute
-from cni_calico.nodeagent.apply import Applier, Pass
-from cni_calico.nodeagent.desired import Desired
+from cni_calico.nodeagent.dataplane.apply import Applier, Pass
+from cni_calico.nodeagent.dataplane.desired import Desired
 from tests.unit.nodeagent.fabric import FELIX
 
 POD = HostRoute(ip_network("10.65.1.5/32"), "cali1", scope="link")
@@ -28,7 +28,9 @@ def applied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failures: list[tupl
     monkeypatch.setattr(host_routes, "apply_host_routes", lambda add, remove, deadline: failures)
     monkeypatch.setattr("cni_calico.kernel.tunnels.read_tunnels", lambda names, deadline: {})
     monkeypatch.setattr("cni_calico.kernel.tunnels.read_vteps", lambda names, deadline: (frozenset(), frozenset()))
-    monkeypatch.setattr("cni_calico.nodeagent.rules.Rules.apply", lambda *arguments, **options: None)
+    monkeypatch.setattr(
+        "cni_calico.nodeagent.dataplane.parts.masquerade.Rules.apply", lambda *arguments, **options: None
+    )
     applier = Applier(SILENT, Files(), str(tmp_path / "mtu"), lambda: 0.0)
     return applier.apply(Desired(routes=frozenset((POD, FABRIC))), FELIX, Deadline.after(5), full=True)
 

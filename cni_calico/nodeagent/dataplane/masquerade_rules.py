@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cni_calico.nodeagent.desired import Nat
+from cni_calico.nodeagent.dataplane.desired import Nat
 
 TABLE = "calico"
 FAMILY = {4: "ip", 6: "ip6"}

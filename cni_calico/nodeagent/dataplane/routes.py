@@ -21,7 +21,15 @@ from cni_calico.model.host import (
     Network,
 )
 from cni_calico.model.resources import IPPool, Node
-from cni_calico.nodeagent.encapsulation import IPIP, VXLAN, Endpoint, encapsulation_of, endpoint_of, holder_of, pool_of
+from cni_calico.nodeagent.dataplane.encapsulation import (
+    IPIP,
+    VXLAN,
+    Endpoint,
+    encapsulation_of,
+    endpoint_of,
+    holder_of,
+    pool_of,
+)
 from cni_calico.nodeagent.snapshot import BlockRoute
 
 

@@ -14,10 +14,9 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter import iptables, nftables
 from cni_calico.log import Log
-from cni_calico.nodeagent.desired import Desired, Nat
-from cni_calico.nodeagent.felix import FelixSettings
-from cni_calico.nodeagent.forward_rules import plan_forward
-from cni_calico.nodeagent.nat_rules import (
+from cni_calico.nodeagent.dataplane.desired import Desired, Nat
+from cni_calico.nodeagent.dataplane.forward_rules import plan_forward
+from cni_calico.nodeagent.dataplane.masquerade_rules import (
     CHAIN,
     FAMILY,
     TABLE,
@@ -26,10 +25,11 @@ from cni_calico.nodeagent.nat_rules import (
     render_nftables,
     select_own,
 )
-from cni_calico.nodeagent.takeover import Takeover, variants
+from cni_calico.nodeagent.dataplane.parts.takeover import Takeover, variants
+from cni_calico.nodeagent.felix import FelixSettings
 
 if TYPE_CHECKING:
-    from cni_calico.nodeagent.apply import Pass
+    from cni_calico.nodeagent.dataplane.apply import Pass
 
 
 @dataclass(slots=True)
