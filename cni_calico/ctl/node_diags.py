@@ -20,7 +20,7 @@ from cni_calico.ctl.session import CommandFailed
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.kernel.process import run
-from cni_calico.nodeagent import status as agent_status
+from cni_calico.nodeagent.status import file as agent_status
 
 WRITE = faults.declare("ctl.write-archive")
 LOG_DIR = "/var/log/calico"

@@ -15,10 +15,10 @@ from cni_calico.ctl.session import CommandFailed
 from cni_calico.ctl.tables import render_box
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.nodeagent import status as agent_status
 from cni_calico.nodeagent.bgp.bird.control import read_status
 from cni_calico.nodeagent.bgp.bird.status import BirdStatus, PeerStatus
-from cni_calico.nodeagent.probes import why_cni_silent
+from cni_calico.nodeagent.status import file as agent_status
+from cni_calico.nodeagent.status.probes import why_cni_silent
 
 RUN_DIR = "/var/run/calico"
 BIRD_S = 5.0

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from cni_calico.datastore.interface import Datastore
 from cni_calico.errors import CalicoError
-from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.doubts import Doubt
-from cni_calico.nodeagent.snapshot import Snapshot
-from cni_calico.nodeagent.startup import refresh_addresses
-from cni_calico.nodeagent.tunnels import allocate_tunnel_addresses, read_pod_cidrs
-from cni_calico.nodeagent.watch import Sources
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.keepers.tunnel_addresses import allocate_tunnel_addresses, read_pod_cidrs
+from cni_calico.nodeagent.startup.doubts import Doubt
+from cni_calico.nodeagent.startup.run import refresh_addresses
+from cni_calico.nodeagent.view.snapshot import Snapshot
+from cni_calico.nodeagent.view.sources import Sources
 
 TUNNELS_S = 300.0
 RETRY_S = 5.0

@@ -13,12 +13,12 @@ from cni_calico.daemon.stopping import Stopping
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, IPAMError, KernelError
 from cni_calico.log import Log
-from cni_calico.nodeagent import status
-from cni_calico.nodeagent.completion import announce_shutdown
-from cni_calico.nodeagent.open import Opened, open_context, open_log
-from cni_calico.nodeagent.settings import RUN_DIR, NodeSettings, parse_settings
-from cni_calico.nodeagent.startup import run_startup
-from cni_calico.nodeagent.tunnels import allocate_tunnel_addresses, read_pod_cidrs
+from cni_calico.nodeagent.context.open import Opened, open_context, open_log
+from cni_calico.nodeagent.context.settings import RUN_DIR, NodeSettings, parse_settings
+from cni_calico.nodeagent.keepers.tunnel_addresses import allocate_tunnel_addresses, read_pod_cidrs
+from cni_calico.nodeagent.startup.completion import announce_shutdown
+from cni_calico.nodeagent.startup.run import run_startup
+from cni_calico.nodeagent.status import file as status
 
 BIRD_S = 2.0
 

@@ -21,7 +21,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied
 from cni_calico.model.documents.codec import decode_cluster_information
 from cni_calico.model.keys import ResourceKey
-from cni_calico.nodeagent.context import Context
+from cni_calico.nodeagent.context.context import Context
 
 if TYPE_CHECKING:
     from cni_calico.ipam.lost.reclaim import Outcome, Reclaimer
@@ -71,7 +71,7 @@ def make_election(context: Context, node: str, terms: Terms) -> Election:
     holder = f"{node}_{os.urandom(4).hex()}"
     if context.is_kubernetes_datastore and context.kubernetes_store is not None:
         from cni_calico.datastore.kubernetes.election import KubernetesElection
-        from cni_calico.nodeagent.kubernetes_node import own_namespace
+        from cni_calico.nodeagent.context.kubernetes import own_namespace
 
         return KubernetesElection(context.kubernetes_store.api, own_namespace(), LEASE, holder, terms)
     if context.store.identity.startswith("etcdv3:"):

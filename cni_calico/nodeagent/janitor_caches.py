@@ -13,7 +13,7 @@ from cni_calico.datastore.interface import Datastore
 from cni_calico.ipam.lost.sight import ShelfSight, Shelves, decode
 from cni_calico.ipam.lost.suspects import Changes
 from cni_calico.model.keys import AffinityList, BlockList, HandleList, ListKey, ResourceList
-from cni_calico.nodeagent.context import Context
+from cni_calico.nodeagent.context.context import Context
 
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.store import KubernetesStore

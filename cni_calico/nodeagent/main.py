@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def _probe(chosen: set[str], values: Mapping[str, str]) -> int:
-    from cni_calico.nodeagent.probes import run_probes
+    from cni_calico.nodeagent.status.probes import run_probes
 
     faults = run_probes(chosen, values, os.environ)
     for fault in faults:

@@ -17,19 +17,19 @@ from cni_calico.daemon.stopping import Stopping
 from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
 from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 from cni_calico.nodeagent.bgp.reporter import Reporter
-from cni_calico.nodeagent.completion import announce_network
+from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.context.kubernetes import ApiNode, own_namespace
+from cni_calico.nodeagent.context.open import open_context
 from cni_calico.nodeagent.dataplane.loop import Agent
-from cni_calico.nodeagent.doubts import Doubt
-from cni_calico.nodeagent.felix import FelixSettings
-from cni_calico.nodeagent.health import Doors, health_pages
 from cni_calico.nodeagent.janitor import Habits, Janitor, Tally, make_election
-from cni_calico.nodeagent.kubernetes_node import ApiNode, own_namespace
-from cni_calico.nodeagent.metrics import Metrics
-from cni_calico.nodeagent.numbers import Numbers
-from cni_calico.nodeagent.open import open_context
-from cni_calico.nodeagent.owed import owed_keeper
-from cni_calico.nodeagent.snapshot import Snapshot
-from cni_calico.nodeagent.token import TokenTarget, keep_token
+from cni_calico.nodeagent.keepers.owed import owed_keeper
+from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
+from cni_calico.nodeagent.startup.completion import announce_network
+from cni_calico.nodeagent.startup.doubts import Doubt
+from cni_calico.nodeagent.status.metrics import Metrics
+from cni_calico.nodeagent.status.numbers import Numbers
+from cni_calico.nodeagent.status.pages import Doors, health_pages
+from cni_calico.nodeagent.view.snapshot import Snapshot
 
 END_S = 4.0
 

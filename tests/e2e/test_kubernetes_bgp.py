@@ -19,9 +19,9 @@ from cni_calico.nodeagent.bgp.config.snapshot import BgpEnvironment, BgpSnapshot
 from cni_calico.nodeagent.bgp.config.values import SecretRef
 from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 from cni_calico.nodeagent.bgp.kubernetes import Secrets, Services
-from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.settings import parse_settings
-from cni_calico.nodeagent.snapshot import Snapshot
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.settings import parse_settings
+from cni_calico.nodeagent.view.snapshot import Snapshot
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_fixtures import NAMESPACE
 from tests.netns.namespaces import until

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.nodeagent.status import STALE_S
+from cni_calico.nodeagent.status.file import STALE_S
 from tests.netns.agents import Store
 from tests.netns.namespaces import namespace, until
 from tests.netns.nodes import Node, Pod

@@ -20,7 +20,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import EverythingList, ResourceKey, etcd_path
 from cni_calico.model.names import kubernetes_veth
-from cni_calico.nodeagent.watch import Sources
+from cni_calico.nodeagent.view.sources import Sources
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_fixtures import NAMESPACE
 from tests.netns.namespaces import until

@@ -24,11 +24,11 @@ from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.documents.codec import encode
 from cni_calico.model.keys import BlockKey, Key, ResourceKey
 from cni_calico.model.resources import Attribute, Block, Record
-from cni_calico.nodeagent.context import Context
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.dataplane.loop import Agent
-from cni_calico.nodeagent.numbers import Numbers
-from cni_calico.nodeagent.settings import parse_settings
-from cni_calico.nodeagent.status import read_status
+from cni_calico.nodeagent.status.file import read_status
+from cni_calico.nodeagent.status.numbers import Numbers
 from tests.e2e.forks import Forks
 from tests.netns.namespaces import Namespace, until
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cni_calico.nodeagent.status import read_status, since_boot, why_not_ready
+from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_ready
 from tests.netns.agents import Store
 from tests.netns.namespaces import Namespace, until
 

@@ -12,10 +12,10 @@ from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.log import Log
 from cni_calico.model.keys import EverythingList, Key, etcd_path
-from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.kubernetes_node import KubernetesFacts
-from cni_calico.nodeagent.settings import parse_settings
-from cni_calico.nodeagent.startup import run_startup
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
+from cni_calico.nodeagent.context.settings import parse_settings
+from cni_calico.nodeagent.startup.run import run_startup
 from tests.netns.namespaces import Namespace
 
 

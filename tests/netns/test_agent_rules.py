@@ -16,6 +16,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter import ipsets, iptables, nftables
 from cni_calico.log import Log
+from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.apply import Pass
 from cni_calico.nodeagent.dataplane.desired import Desired, Nat
 from cni_calico.nodeagent.dataplane.forward_rules import plan_forward, plan_takeover
@@ -27,7 +28,6 @@ from cni_calico.nodeagent.dataplane.masquerade_rules import (
 )
 from cni_calico.nodeagent.dataplane.parts.masquerade import Rules
 from cni_calico.nodeagent.dataplane.parts.takeover import Takeover
-from cni_calico.nodeagent.felix import FelixSettings
 from tests.netns.namespaces import Namespace, namespace
 
 pytestmark = pytest.mark.netns

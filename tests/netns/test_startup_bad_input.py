@@ -86,7 +86,7 @@ def cni_is_served(node: Node) -> bool:
 
 
 def _ask_cni_server(path: str) -> str:
-    from cni_calico.nodeagent.probes import why_cni_silent
+    from cni_calico.nodeagent.status.probes import why_cni_silent
 
     return why_cni_silent(path) or "calico_cni_"
 

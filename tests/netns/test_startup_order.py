@@ -11,7 +11,7 @@ import pytest
 
 from cni_calico.errors import CorruptRecord, InvalidConfig
 from cni_calico.model.keys import ResourceKey
-from cni_calico.nodeagent.kubernetes_node import KubernetesFacts
+from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
 from tests.netns.namespaces import Killed, namespace
 from tests.netns.startups import Host, add_card
 

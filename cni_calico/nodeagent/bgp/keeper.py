@@ -40,8 +40,8 @@ from cni_calico.nodeagent.bgp.config.snapshot import (
 )
 from cni_calico.nodeagent.bgp.config.values import SecretRef
 from cni_calico.nodeagent.bgp.kubernetes import NAMESPACE, Secrets, Services
-from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.snapshot import Snapshot, select_pod_cidrs
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.view.snapshot import Snapshot, select_pod_cidrs
 
 APPLY_S = 20.0
 RETRY_S, LAST_RETRY_S = 2.0, 30.0
@@ -138,7 +138,7 @@ class BgpKeeper:
 
     def run_once(self, deadline: Deadline) -> bool:
         """Render and put in force once, leaving BIRD running; whether that is what runs now. Raises DatastoreError."""
-        from cni_calico.nodeagent.watch import Sources
+        from cni_calico.nodeagent.view.sources import Sources
 
         sources = Sources(self._context.store, self._node, lambda: None)
         self._follow_records()

@@ -18,12 +18,12 @@ from cni_calico.kernel.files import Files
 from cni_calico.kernel.monitor import NEIGHBOURS, RULES, SETTINGS
 from cni_calico.log import Log
 from cni_calico.model.host import HostRoute
+from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.delta import Changes, Grace, plan_devices, plan_routes, plan_set
 from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN
 from cni_calico.nodeagent.dataplane.endpoints import Setting, is_workload_interface
 from cni_calico.nodeagent.dataplane.parts.masquerade import Rules
-from cni_calico.nodeagent.felix import FelixSettings
 
 GRACE_S = 10.0
 DEVICES = (IPIP, *VXLAN.values())

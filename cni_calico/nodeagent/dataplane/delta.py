@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from cni_calico.model.host import PROTO_CALICO, HostRoute, TunnelDevice
+from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.endpoints import is_workload_interface
-from cni_calico.nodeagent.felix import FelixSettings
 
 T = TypeVar("T")
 

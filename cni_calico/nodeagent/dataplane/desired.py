@@ -19,11 +19,11 @@ from cni_calico.model.host import (
     Network,
     TunnelDevice,
 )
+from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane import encapsulation
 from cni_calico.nodeagent.dataplane import endpoints as desired_endpoints
 from cni_calico.nodeagent.dataplane import routes as desired_routes
-from cni_calico.nodeagent.felix import FelixSettings
-from cni_calico.nodeagent.snapshot import Snapshot
+from cni_calico.nodeagent.view.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

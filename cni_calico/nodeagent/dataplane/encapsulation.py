@@ -16,7 +16,7 @@ from cni_calico.model.names import sha1_hex
 from cni_calico.model.resources import IPPool, Node
 from cni_calico.model.validation.ipam import check_pool
 from cni_calico.model.validation.report import Report
-from cni_calico.nodeagent.felix import FelixSettings
+from cni_calico.nodeagent.context.felix import FelixSettings
 
 VXLAN = {4: "vxlan.calico", 6: "vxlan-v6.calico"}
 IPIP = "tunl0"

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from cni_calico.model.host import HostRoute
 from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.nodeagent.felix import FelixSettings
+from cni_calico.nodeagent.context.felix import FelixSettings
 
 Setting = tuple[tuple[str, ...], str]  # path below /proc/sys/net, value
 

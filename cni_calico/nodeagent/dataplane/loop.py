@@ -18,16 +18,16 @@ from cni_calico.kernel.host_routes import read_host_routes
 from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.kernel.monitor import Monitor
 from cni_calico.log import LEVELS, Log
-from cni_calico.nodeagent import status
-from cni_calico.nodeagent.context import Context
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_felix
 from cni_calico.nodeagent.dataplane.apply import DEVICES, Applier, Pass
 from cni_calico.nodeagent.dataplane.desired import Desired, desired_state, with_unclaimed_routes
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
 from cni_calico.nodeagent.dataplane.policy_count import start_counting
-from cni_calico.nodeagent.felix import FelixSettings, Parameters, parse_felix
-from cni_calico.nodeagent.numbers import Numbers
-from cni_calico.nodeagent.snapshot import Snapshot
-from cni_calico.nodeagent.watch import Sources
+from cni_calico.nodeagent.status import file as status
+from cni_calico.nodeagent.status.numbers import Numbers
+from cni_calico.nodeagent.view.snapshot import Snapshot
+from cni_calico.nodeagent.view.sources import Sources
 
 PASS_S = 60.0
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 1.0  # what comes in a burst is done in one pass

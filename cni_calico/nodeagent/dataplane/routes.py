@@ -30,7 +30,7 @@ from cni_calico.nodeagent.dataplane.encapsulation import (
     holder_of,
     pool_of,
 )
-from cni_calico.nodeagent.snapshot import BlockRoute
+from cni_calico.nodeagent.view.snapshot import BlockRoute
 
 
 @dataclass(frozen=True)

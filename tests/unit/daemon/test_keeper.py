@@ -9,9 +9,9 @@ from cni_calico.daemon.keeper import RETRY_S, Keeper, TunnelKeeper, follow
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.log import Log
 from cni_calico.model.resources import Metadata
-from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.settings import parse_settings
-from cni_calico.nodeagent.startup import wait_for_datastore
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.settings import parse_settings
+from cni_calico.nodeagent.startup.run import wait_for_datastore
 from tests.fakes.memory_store import MemoryStore
 from tests.netns.namespaces import until
 from tests.unit.nodeagent.fabric import NODES, pool, snapshot, workload

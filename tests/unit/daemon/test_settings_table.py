@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cni_calico.daemon.settings_table import parse_networks, settings_of
-from cni_calico.nodeagent.felix import FelixSettings, parse_felix
-from cni_calico.nodeagent.settings import DATASTORE_VARIABLES, WITHOUT_EFFECT, NodeSettings, parse_settings
+from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
+from cni_calico.nodeagent.context.settings import DATASTORE_VARIABLES, WITHOUT_EFFECT, NodeSettings, parse_settings
 
 ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "cni_calico"

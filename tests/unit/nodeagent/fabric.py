@@ -4,8 +4,8 @@ from ipaddress import ip_address, ip_interface, ip_network
 
 from cni_calico.model.host import HostInterface
 from cni_calico.model.resources import IPPool, Metadata, Node, WorkloadEndpoint
-from cni_calico.nodeagent.felix import FelixSettings
-from cni_calico.nodeagent.snapshot import BlockRoute, Snapshot
+from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot
 
 FELIX = FelixSettings()
 

@@ -13,11 +13,11 @@ from cni_calico.log import Log
 from cni_calico.model.documents.codec import new_metadata
 from cni_calico.model.keys import HandleKey, ResourceKey
 from cni_calico.model.resources import ClusterInformation, Handle
-from cni_calico.nodeagent.context import Context
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.janitor import CLUSTER, Habits, Janitor, Tally, parse_grace
-from cni_calico.nodeagent.metrics import Metrics
-from cni_calico.nodeagent.numbers import Numbers
-from cni_calico.nodeagent.settings import parse_settings
+from cni_calico.nodeagent.status.metrics import Metrics
+from cni_calico.nodeagent.status.numbers import Numbers
 from tests.netns.namespaces import until
 from tests.unit.ipam.world import World, request, soon
 

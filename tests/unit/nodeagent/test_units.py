@@ -14,9 +14,9 @@ import pytest
 from cni_calico.daemon.notify import tell_systemd
 from cni_calico.daemon.settings_table import settings_of
 from cni_calico.daemon.supervisor import STOP_S
-from cni_calico.nodeagent.felix import FelixSettings, parse_felix
+from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
+from cni_calico.nodeagent.context.settings import DATASTORE_VARIABLES, NodeSettings, parse_settings
 from cni_calico.nodeagent.flags import parse_flags
-from cni_calico.nodeagent.settings import DATASTORE_VARIABLES, NodeSettings, parse_settings
 from cni_calico.plugin.call.client import call_server
 from cni_calico.server.run import DRAIN_S
 

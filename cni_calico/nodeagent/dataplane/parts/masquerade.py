@@ -14,6 +14,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter import iptables, nftables
 from cni_calico.log import Log
+from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.desired import Desired, Nat
 from cni_calico.nodeagent.dataplane.forward_rules import plan_forward
 from cni_calico.nodeagent.dataplane.masquerade_rules import (
@@ -26,7 +27,6 @@ from cni_calico.nodeagent.dataplane.masquerade_rules import (
     select_own,
 )
 from cni_calico.nodeagent.dataplane.parts.takeover import Takeover, variants
-from cni_calico.nodeagent.felix import FelixSettings
 
 if TYPE_CHECKING:
     from cni_calico.nodeagent.dataplane.apply import Pass

@@ -12,9 +12,9 @@ from cni_calico.nodeagent.bgp import keeper as bgp
 from cni_calico.nodeagent.bgp.bird.controller import CONFIGURED, Applied
 from cni_calico.nodeagent.bgp.config.snapshot import BgpEnvironment
 from cni_calico.nodeagent.bgp.keeper import BgpKeeper
-from cni_calico.nodeagent.context import Context
-from cni_calico.nodeagent.settings import parse_settings
-from cni_calico.nodeagent.watch import Sources
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.settings import parse_settings
+from cni_calico.nodeagent.view.sources import Sources
 from tests.fakes.memory_store import MemoryStore
 from tests.netns.agents import key_of
 from tests.netns.namespaces import until

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from cni_calico.model.host import ForwardingEntry, NeighbourEntry
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Attribute, Block
+from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.desired import desired_state, with_unclaimed_routes
 from cni_calico.nodeagent.dataplane.encapsulation import derived_mac, pool_of
 from cni_calico.nodeagent.dataplane.endpoints import interface_settings
-from cni_calico.nodeagent.felix import FelixSettings
-from cni_calico.nodeagent.snapshot import reduce_block
+from cni_calico.nodeagent.view.snapshot import reduce_block
 from cni_calico.plugin.network.plan import PodPlan, desired_host_sysctls
 from tests.unit.nodeagent.fabric import BLOCKS, FELIX, INTERFACES, NODES, block, node, pool, snapshot, workload
 

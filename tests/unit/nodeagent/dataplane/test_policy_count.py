@@ -11,8 +11,8 @@ from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.objects import count_objects
 from cni_calico.deadline import Deadline
 from cni_calico.model.access import KubernetesAccess
+from cni_calico.nodeagent.context.kubernetes import ApiNode
 from cni_calico.nodeagent.dataplane import policy_count
-from cni_calico.nodeagent.kubernetes_node import ApiNode
 from tests.fakes.scripted_http import scripted
 from tests.netns.namespaces import until
 from tests.unit.daemon.test_keeper import context

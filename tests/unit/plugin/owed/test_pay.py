@@ -11,7 +11,7 @@ from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import ResourceKey
-from cni_calico.nodeagent.owed import Owed
+from cni_calico.nodeagent.keepers.owed import Owed
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.owed import record as pending
 from cni_calico.plugin.owed.pay import BATCH, replay_after, replay_intents

@@ -1,0 +1,45 @@
+"""What the parts of calico-node work with: settings, datastore, log, files, time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cni_calico.daemon.fresh import Fresh
+from cni_calico.datastore.interface import Datastore
+from cni_calico.deadline import Deadline
+from cni_calico.kernel.files import Files
+from cni_calico.log import Log
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.nodeagent.context.kubernetes import KubernetesNode
+from cni_calico.nodeagent.context.settings import NodeSettings
+
+if TYPE_CHECKING:
+    from cni_calico.datastore.kubernetes.store import KubernetesStore
+
+STEP_S = 30.0
+
+
+@dataclass(slots=True)
+class Context:
+    """What start-up works with. ``wait`` sleeps that many seconds and answers whether to give up (a signal came).
+
+    ``troubles`` is why a part fails now, by the part's name; every part keeps its own entry.
+    """
+
+    settings: NodeSettings
+    store: Datastore
+    log: Log
+    wait: Callable[[float], bool]
+    files: Files = field(default_factory=Files)
+    fresh: Fresh = field(default_factory=Fresh)
+    kubernetes: KubernetesNode | None = None
+    kubernetes_store: KubernetesStore | None = None  # whatever the datastore is: for Secrets and services
+    ipv6_support: bool = True
+    is_kubernetes_datastore: bool = False
+    troubles: dict[str, str] = field(default_factory=dict)
+    config: DatastoreConfig | None = None  # how ``store`` was opened
+
+    def deadline(self) -> Deadline:
+        return Deadline.after(STEP_S)

@@ -1,0 +1,90 @@
+"""From the environment to a Context: settings, log, datastore, Kubernetes; for every part of calico-node alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cni_calico.cni.fields import Fields
+from cni_calico.cni.netconf import parse_datastore
+from cni_calico.datastore.connect import open_datastore
+from cni_calico.log import LEVELS, Log
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.felix import parse_felix
+from cni_calico.nodeagent.context.kubernetes import ApiNode
+from cni_calico.nodeagent.context.node_name import read_node_name
+from cni_calico.nodeagent.context.settings import (
+    NodeSettings,
+    parse_running_settings,
+    parse_settings,
+    with_kubernetes_access,
+    without_effect,
+)
+
+if TYPE_CHECKING:
+    from cni_calico.datastore.interface import Datastore
+    from cni_calico.datastore.kubernetes.store import KubernetesStore
+
+_TOKEN_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """``wrong`` is what of the environment is not used because it cannot be."""
+
+    context: Context
+    node: str
+    wrong: tuple[str, ...] = ()
+
+
+def open_log(settings: NodeSettings, part: str) -> Log:
+    """The log of a part: stderr, and a file unless that is disabled."""
+    file = "" if settings.disable_file_logging else f"{settings.log_dir}/calico-node.log"
+    log = Log("info", file, context=f"{part}: ")
+    log.threshold = LEVELS.get(settings.startup_log_level, 20)
+    return log
+
+
+def open_context(
+    environ: Mapping[str, str], part: str, wait: Callable[[float], bool], *, running: bool = False
+) -> Opened:
+    """Everything a part works with; ``running`` parts go on without most variables that are wrong.
+
+    Raises InvalidConfig, DatastoreError.
+    """
+    settings, wrong = parse_running_settings(environ) if running else (parse_settings(environ), ())
+    log = open_log(settings, part)
+    for text in (*(f"not used: {text}" for text in wrong), *without_effect(environ)):
+        log.warning(text)
+    config = with_kubernetes_access(parse_datastore(Fields({}), environ), environ)
+    felix = parse_felix(environ).settings
+    context = Context(
+        settings,
+        open_datastore(config, veth_prefix=felix.interface_prefixes[0]),
+        log,
+        wait,
+        ipv6_support=felix.ipv6_support,
+        is_kubernetes_datastore=config.type == "kubernetes",
+        config=config,
+    )
+    node = read_node_name(settings, context.files)
+    store = kubernetes_store(config, environ, context.store)
+    if store is None:
+        return Opened(context, node, wrong)
+    kubernetes = ApiNode(store.api, settings.k8s_node_ref or node)
+    return Opened(replace(context, kubernetes=kubernetes, kubernetes_store=store), node, wrong)
+
+
+def kubernetes_store(
+    config: DatastoreConfig, environ: Mapping[str, str], datastore: Datastore
+) -> KubernetesStore | None:
+    """Kubernetes' own objects: through the datastore if that is Kubernetes; None outside of Kubernetes."""
+    in_cluster = bool(environ.get("KUBERNETES_SERVICE_HOST")) and os.path.exists(_TOKEN_FILE)
+    if config.type != "kubernetes" and not config.kubernetes.kubeconfig and not in_cluster:
+        return None
+    from cni_calico.datastore.kubernetes.store import KubernetesStore
+
+    return datastore if isinstance(datastore, KubernetesStore) else KubernetesStore(config.kubernetes)

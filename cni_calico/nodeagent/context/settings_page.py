@@ -1,0 +1,63 @@
+"""PURE: docs/node-environment.md out of the tables of settings.
+
+Rule: the page is this function's text and nothing else; a test compares them.
+Write it with: python -m cni_calico.nodeagent.context.settings_page > docs/node-environment.md
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from cni_calico.daemon.settings_table import settings_of
+from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.context.settings import DATASTORE_VARIABLES, WITHOUT_EFFECT, NodeSettings
+
+Row = tuple[str, str, str, str]
+
+_HEAD = """\
+# Environment of calico-node
+
+Made from the tables in `cni_calico/nodeagent/` (`python -m cni_calico.nodeagent.context.settings_page`); do not edit.
+
+A variable that is empty counts as not set. A wrong value of a variable in the first part stops start-up before anything
+is written, and the message names every wrong variable. What runs on a node that was set up before goes on as if that
+variable were not set, and says so; a wrong `CALICO_NETWORKING_BACKEND` or `USE_POD_CIDR` stops that too.
+"""
+_FELIX_HEAD = """\
+## FELIX_ parameters
+
+Each is a variable `FELIX_<NAME>` (any case) or a field of a FelixConfiguration. The variable wins over
+FelixConfiguration `node.<name>`, that over `default`, that over the built-in value. A wrong value is reported in the
+log and the next source is used. Names that nothing knows are reported too, and so are those of upstream's parameters
+that have no effect here.
+"""
+
+
+def render_page() -> str:
+    """The whole page."""
+    parts = [_HEAD, *_sections("##", NodeSettings)]
+    parts.append(_table("## Datastore", DATASTORE_VARIABLES))
+    parts.append("## Without effect\n\n" + "".join(f"- `{n}`: {why}.\n" for n, why in WITHOUT_EFFECT.items()))
+    parts += [_FELIX_HEAD, *_sections("###", FelixSettings)]
+    return "\n".join(parts)
+
+
+def _sections(level: str, cls: type[object]) -> list[str]:
+    sections: dict[str, list[Row]] = {}
+    for item in settings_of(cls):
+        row = (item.name, item.kind.schema, item.shown_default, item.meaning)
+        sections.setdefault(item.section, []).append(row)
+    return [_table(f"{level} {section}", rows) for section, rows in sections.items()]
+
+
+def _table(heading: str, rows: Iterable[Row]) -> str:
+    lines = [f"{heading}\n", "| name | accepts | default | meaning |", "|---|---|---|---|"]
+    for name, schema, default, meaning in rows:
+        shown = f"`{default}`" if default and " " not in default else default
+        lines.append(f"| `{name}` | {schema} | {shown} | {meaning} |".replace("|  |", "| |"))
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render_page())

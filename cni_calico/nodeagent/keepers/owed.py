@@ -1,0 +1,102 @@
+"""DELs that the CNI plugin recorded while the datastore was away are carried out by the agent, where no call does it.
+
+Rule: only what is owed to the agent's own datastore: a path in a record means the caller's file, which may not be ours.
+The plugin's locks are taken, so each is carried out by one process, whoever is faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cni_calico.daemon.keeper import Keeper
+from cni_calico.datastore.interface import Datastore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import AttachmentBusy, TryAgain
+from cni_calico.kernel.lock import file_lock
+from cni_calico.log import Log
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.owed import record as pending
+from cni_calico.plugin.owed.pay import LOCK_NAME, replay_intents
+
+LOOK_S = 5.0
+REPLAY_S = 20.0
+
+
+class _Once(Log):
+    """Passes a text on when it is new: what cannot be carried out is tried again and again."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__("none", stderr=False)
+        self._log = log
+        self._said: set[str] = set()
+
+    def write(self, level: str, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._log.write(level, text)
+
+    def forget(self) -> None:
+        self._said.clear()
+
+
+class _OwnServices(Services):
+    """Of the agent's own datastore and directories."""
+
+    def __init__(self, context: Context, log: Log) -> None:
+        super().__init__()
+        self.run_dir, self.state_dir = context.settings.run_dir, context.settings.state_dir
+        self.files, self.log = context.files, log
+        self._own = context.store
+
+    def store(self, config: DatastoreConfig) -> Datastore:
+        return self._own
+
+
+def is_same_datastore(own: DatastoreConfig, other: DatastoreConfig) -> bool:
+    """Whether both mean one datastore, however each reaches it. A node is of one Kubernetes cluster only."""
+    if own.type != other.type:
+        return False
+    if own.type == "local":
+        return own.path == other.path
+    if own.type == "etcdv3":
+        same_name = bool(own.etcd_discovery_srv) and own.etcd_discovery_srv == other.etcd_discovery_srv
+        return same_name or bool(set(own.etcd_endpoints) & set(other.etcd_endpoints))
+    return True
+
+
+@dataclass(slots=True)
+class Owed:
+    """``look`` carries out some of what is recorded now; the next one goes on behind it."""
+
+    context: Context
+    _log: _Once = field(init=False)
+    _last: str = ""
+
+    def __post_init__(self) -> None:
+        self._log = _Once(self.context.log)
+
+    def look(self) -> None:
+        """Raises TryAgain while something has to wait."""
+        settings, files = self.context.settings, self.context.files
+        own = self.context.config
+        if own is None or not files.names(pending.directory(settings.state_dir)):
+            self._log.forget()
+            return
+        try:
+            with file_lock(files.path(f"{settings.run_dir}/{LOCK_NAME}"), Deadline.after(0)):
+                services, deadline = _OwnServices(self.context, self._log), Deadline.after(REPLAY_S)
+                done = replay_intents(
+                    services, deadline, wanted=lambda other: is_same_datastore(own, other), after=self._last
+                )
+        except AttachmentBusy:
+            return  # a call is at it
+        self._last = done.last
+        if done.kept:
+            raise TryAgain("cannot carry out all DELs that were recorded while the datastore was away")
+
+
+def owed_keeper(context: Context) -> Keeper:
+    """Looks for recorded DELs now and then: an empty directory costs nothing."""
+    return Keeper("recorded DELs", context, Owed(context).look, LOOK_S)

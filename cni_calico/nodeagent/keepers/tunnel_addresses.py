@@ -1,0 +1,200 @@
+"""``-allocate-tunnel-addrs``: this node's tunnel addresses, one per kind, taken from IPAM and told in the Node record.
+
+Rule: an address is told only while its allocation is ours: it is allocated before it is written to the Node, and
+cleared there before it is released. The handle's name is the truth about what is ours, so a start that was interrupted
+between the two steps finds its address again. While a pool cannot be read, nothing is given back: the address may be of
+that pool. Source: SPEC "Tunnels".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from cni_calico.datastore.ensure import ensure_record
+from cni_calico.deadline import Deadline
+from cni_calico.errors import AddressInUse, AddressOutsidePools, CalicoError, CorruptRecord, IPAMError
+from cni_calico.model.documents.codec import decode_node, decode_pool, encode_node
+from cni_calico.model.host import Address, Network
+from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.model.resources import IPPool, Node
+from cni_calico.model.selectors import parse_selector
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.startup.node_record import key_of
+
+if TYPE_CHECKING:
+    from cni_calico.ipam.allocator import Allocator
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of tunnel address: its family, IPAM names, and the Node's field."""
+
+    name: str
+    family: int
+    handle: str
+    type: str
+    field: str
+
+    def handle_of(self, node: str) -> str:
+        return f"{self.handle}-{node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    readable: Sequence[IPPool]
+    complete: bool
+
+
+KINDS = (
+    Kind("IPIP", 4, "ipip-tunnel-addr", "ipipTunnelAddress", "ipv4_ipip_tunnel"),
+    Kind("VXLAN", 4, "vxlan-tunnel-addr", "vxlanTunnelAddress", "ipv4_vxlan_tunnel"),
+    Kind("VXLAN IPv6", 6, "vxlan-v6-tunnel-addr", "vxlanV6TunnelAddress", "ipv6_vxlan_tunnel"),
+)
+
+
+def select_tunnel_pools(kind: Kind, node: Node, pools: Sequence[IPPool]) -> list[IPPool]:
+    """PURE: the pools that an address of this kind may come from; none: the node needs no such address."""
+    found = []
+    for pool in pools:
+        mode = pool.ipip_mode if kind.name == "IPIP" else pool.vxlan_mode
+        if pool.cidr.version != kind.family or mode == "Never" or not pool.usable or "Tunnel" not in pool.allowed_uses:
+            continue
+        try:
+            if parse_selector(pool.node_selector).matches(node.metadata.labels):
+                found.append(pool)
+        except CalicoError:
+            continue  # a pool that nobody can use
+    return found
+
+
+def allocate_tunnel_addresses(context: Context, node: str, *, pod_cidrs: Sequence[Network] = ()) -> tuple[str, ...]:
+    """Bring all kinds in order once; what was changed. A kind that fails does not keep the others from it.
+
+    ``pod_cidrs`` are the node's, when addresses are host-local's (USE_POD_CIDR). Raises DatastoreError, and the last
+    failure of a kind after all were tried.
+    """
+    from cni_calico.ipam.allocator import Allocator
+
+    allocator = Allocator(context.store)
+    pools = _read_pools(context)
+    changed: list[str] = []
+    failure: CalicoError | None = None
+    for kind in KINDS:
+        try:
+            changed += _bring_in_order(context, allocator, kind, node, pools, pod_cidrs)
+        except IPAMError as e:
+            context.log.error(f"cannot get the node's {kind.name} tunnel address: {e}")
+            failure = e
+    if failure is not None:
+        raise failure
+    return tuple(changed)
+
+
+def read_pod_cidrs(context: Context) -> tuple[Network, ...]:
+    """The node's, where host-local IPAM gives addresses out of them. Raises DatastoreError."""
+    if not context.settings.use_pod_cidr or context.kubernetes is None:
+        return ()
+    return context.kubernetes.read_facts(context.deadline()).pod_cidrs
+
+
+def _read_pools(context: Context) -> Pools:
+    """By name; ``complete`` False: some cannot be read."""
+    listing = context.store.list(ResourceList("IPPool"), context.deadline())
+    pools, complete = [], not listing.unreadable
+    for _, why in listing.unreadable:
+        context.log.warning(f"{why}; no tunnel address is taken from it")
+    for item in listing.items:
+        try:
+            assert isinstance(item.key, ResourceKey)
+            pools.append(decode_pool(item.key, item.value))
+        except CorruptRecord as e:
+            context.log.warning(f"{e}; no tunnel address is taken from it")
+            complete = False
+    return Pools(sorted(pools, key=lambda pool: pool.metadata.name), complete)
+
+
+def _bring_in_order(
+    context: Context,
+    allocator: Allocator,
+    kind: Kind,
+    name: str,
+    pools: Pools,
+    pod_cidrs: Sequence[Network],
+) -> list[str]:
+    deadline = context.deadline()
+    stored = context.store.get(key_of(name), deadline)
+    if stored is None:
+        return []  # start-up makes the record first
+    node = decode_node(key_of(name), stored.value)
+    usable = select_tunnel_pools(kind, node, pools.readable)
+    told: Address | None = getattr(node, kind.field)
+    if context.settings.use_pod_cidr:
+        return _tell_static(context, kind, name, told, usable=bool(usable) or not pools.complete, pod_cidrs=pod_cidrs)
+    held = [item.address for item in allocator.addresses_of(kind.handle_of(name), deadline)]
+    if not pools.complete and (held or told is not None):
+        return []
+    if not usable:
+        return _give_back(context, allocator, kind, name, told, held)
+    good = [address for address in held if _in_pools(address, usable)]
+    if told in good:
+        return []
+    if good:
+        return _tell(context, kind, name, good[0])
+    changed = _give_back(context, allocator, kind, name, told, held)
+    address = _take(allocator, kind, name, told, usable, deadline)
+    context.log.info(f"the node's {kind.name} tunnel address is {address}")
+    return changed + _tell(context, kind, name, address)
+
+
+def _tell_static(
+    context: Context, kind: Kind, name: str, told: Address | None, *, usable: bool, pod_cidrs: Sequence[Network]
+) -> list[str]:
+    """Addresses that host-local gives to no pod: of the pod CIDR the first for VXLAN, the second for IPIP."""
+    cidr = next((cidr for cidr in pod_cidrs if cidr.version == kind.family), None)
+    if cidr is None:
+        return []
+    wanted = cidr.network_address + (1 if kind.name == "IPIP" else 0) if usable else None
+    return [] if wanted == told else _tell(context, kind, name, wanted)
+
+
+def _in_pools(address: Address, pools: Sequence[IPPool]) -> bool:
+    return any(address.version == pool.cidr.version and address in pool.cidr for pool in pools)
+
+
+def _take(
+    allocator: Allocator, kind: Kind, node: str, told: Address | None, pools: Sequence[IPPool], deadline: Deadline
+) -> Address:
+    """The address the Node tells already when nobody has it (IPAM may have been restored without it), else any."""
+    from cni_calico.ipam.allocator import AssignRequest
+
+    handle, attributes = kind.handle_of(node), {"node": node, "type": kind.type}
+    if told is not None and _in_pools(told, pools):
+        try:
+            return allocator.assign_address(told, handle, attributes, node, deadline).address
+        except (AddressInUse, AddressOutsidePools):
+            pass
+    names: Mapping[str, Any] = {f"num{kind.family}": 1, f"pools{kind.family}": tuple(str(p.cidr) for p in pools)}
+    return allocator.assign(AssignRequest(node, handle, attributes, use="Tunnel", **names), deadline)[0].address
+
+
+def _give_back(
+    context: Context, allocator: Allocator, kind: Kind, name: str, told: Address | None, held: Sequence[Address]
+) -> list[str]:
+    changed = _tell(context, kind, name, None) if told is not None else []
+    if held:
+        released = allocator.release_handle(kind.handle_of(name), context.deadline())
+        changed += [f"released {kind.name} tunnel address {address}" for address in released]
+    return changed
+
+
+def _tell(context: Context, kind: Kind, name: str, address: Address | Network | None) -> list[str]:
+    def desired(old: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        if old is None:
+            return None
+        fields: Any = {kind.field: address}
+        return encode_node(replace(decode_node(key_of(name), old), **fields))
+
+    changed = ensure_record(context.store, key_of(name), desired, context.deadline()).changed
+    return [f"{kind.name} tunnel address of Node {name}: {address}"] if changed else []

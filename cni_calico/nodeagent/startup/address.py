@@ -1,0 +1,114 @@
+"""PURE: the node's addresses out of the variables IP and IP6, what is stored, and what the host's interfaces hold.
+
+Rule: one family at a time. A fixed address wins; "autodetect" always looks; "none" and an empty IP6 keep what is
+stored; an empty IP looks only when nothing is stored. A method that finds nothing falls back to what is stored; IPv4
+without either is an error, IPv6 without either is a node without IPv6 and a warning. Source: SPEC "Startup".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_interface
+
+from cni_calico.errors import InvalidConfig
+from cni_calico.model.host import Address, HostInterface, Interface
+from cni_calico.nodeagent.startup.autodetect import Choice, Method, not_found, select_address, select_holder
+
+
+@dataclass(frozen=True, slots=True)
+class AddressSetting:
+    """``mode`` is "keep" (empty), "autodetect", "none" or "fixed"; ``with_prefix`` whether a fixed one named it."""
+
+    mode: str = "keep"
+    address: Interface | None = None
+    with_prefix: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """``detected`` tells an address that a method found from one that was configured or stored."""
+
+    address: Interface | None
+    interface: str = ""
+    detected: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What the outside says: interfaces, Kubernetes' internal IPs, the source address towards a can-reach target."""
+
+    interfaces: Sequence[HostInterface]
+    internal_ips: Sequence[Address] = ()
+    reached_from: Address | None = None
+
+
+def parse_address_setting(family: int, text: str) -> AddressSetting:
+    """The value of IP (family 4) or IP6. Raises ValueError."""
+    if text in ("", "autodetect", "none"):
+        return AddressSetting(text or "keep")
+    try:
+        address = ip_interface(text)
+    except ValueError as e:
+        raise ValueError(f"expected an IPv{family} address with or without prefix, autodetect or none") from e
+    if address.version != family:
+        raise ValueError(f"expected an IPv{family} address, got one of IPv{address.version}")
+    return AddressSetting("fixed", address, "/" in text)
+
+
+def plan_address(
+    family: int, setting: AddressSetting, method: Method, stored: Interface | None, facts: HostFacts
+) -> Found:
+    """The address to store. Raises InvalidConfig when IPv4 is asked for and cannot be found."""
+    if setting.mode == "fixed":
+        assert setting.address is not None
+        return _fixed(family, setting, facts)
+    if setting.mode == "autodetect" or (setting.mode == "keep" and family == 4 and stored is None):
+        choice = select_address(
+            method, family, facts.interfaces, internal_ips=facts.internal_ips, reached_from=facts.reached_from
+        )
+        if choice is not None:
+            return Found(choice.address, choice.interface, detected=True)
+        return _not_detected(family, method, stored, facts)
+    return _kept(stored, facts)
+
+
+def _fixed(family: int, setting: AddressSetting, facts: HostFacts) -> Found:
+    assert setting.address is not None
+    held = select_holder(setting.address.ip, facts.interfaces)
+    if family == 4 and not setting.with_prefix:
+        return Found(held.address, held.interface, warnings=_unheld(held))
+    return Found(setting.address, held.interface, warnings=_unheld(held))
+
+
+def _kept(stored: Interface | None, facts: HostFacts) -> Found:
+    if stored is None:
+        return Found(None)
+    held = select_holder(stored.ip, facts.interfaces)
+    return Found(stored, held.interface, warnings=_unheld(held))
+
+
+def _not_detected(family: int, method: Method, stored: Interface | None, facts: HostFacts) -> Found:
+    error = not_found(family, method, facts.interfaces)
+    if stored is not None:
+        kept = _kept(stored, facts)
+        return Found(stored, kept.interface, warnings=(f"{error}; the stored address {stored} is kept", *kept.warnings))
+    if family == 4:
+        raise error
+    return Found(None, warnings=(f"{error}; this node goes without IPv6",))
+
+
+def _unheld(choice: Choice) -> tuple[str, ...]:
+    if choice.interface:
+        return ()
+    return (f"the node's address {choice.address.ip} is on none of this host's interfaces",)
+
+
+def require_some(found: Sequence[Found], backend: str) -> None:
+    """Networking needs an address of one family. Raises InvalidConfig."""
+    if backend != "none" and all(item.address is None for item in found):
+        raise InvalidConfig(
+            "cannot set up the node: no IPv4 or IPv6 address is configured or detected",
+            details="set IP or IP6, or CALICO_NETWORKING_BACKEND=none when Calico shall not do networking",
+        )

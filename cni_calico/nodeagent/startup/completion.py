@@ -1,0 +1,54 @@
+"""``-complete-startup`` and ``-shutdown``: Kubernetes is told when this node's network is there, and when it goes.
+
+Rule: the condition NetworkUnavailable keeps ordinary pods off the node; it becomes False once the node is ready, and
+after five minutes in any case, because a node that is never told is lost for good.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.status import file as status
+from cni_calico.nodeagent.status.probes import why_cni_silent
+
+PATIENCE_S = 300.0
+_LOOK_S = 0.5
+_RETRY_S = 5.0
+_REQUEST_S = 30.0
+
+
+def announce_network(context: Context, stopping: threading.Event) -> None:
+    """Wait until the node is ready, then set NetworkUnavailable to False; nothing to do outside of Kubernetes."""
+    if context.kubernetes is None or context.settings.backend == "none":
+        return
+    limit = time.monotonic() + PATIENCE_S
+    while (why := _why_not_ready(context)) and time.monotonic() < limit:
+        if stopping.wait(_LOOK_S):
+            return
+    if why:
+        context.log.warning(f"the node is told to be available although it is not ready: {why}")
+    while not stopping.is_set():
+        try:
+            context.kubernetes.set_network_unavailable(False, Deadline.after(_REQUEST_S))
+        except CalicoError as e:
+            context.log.error(str(e))
+            stopping.wait(_RETRY_S)
+            continue
+        context.log.info("Kubernetes was told that this node's network is available")
+        return
+
+
+def _why_not_ready(context: Context) -> str:
+    run_dir = context.settings.run_dir
+    why = status.why_not_ready(status.read_status(run_dir), status.since_boot())
+    return why or why_cni_silent(f"{run_dir}/cni.sock")
+
+
+def announce_shutdown(context: Context) -> None:
+    """Set NetworkUnavailable to True. Raises DatastoreError."""
+    if context.kubernetes is not None and context.settings.backend != "none":
+        context.kubernetes.set_network_unavailable(True, Deadline.after(_REQUEST_S))

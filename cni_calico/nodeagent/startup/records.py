@@ -1,0 +1,92 @@
+"""The records that start-up writes: this node's, the default pools, the cluster's.
+
+Rule: one compare-and-swap per record; every function answers what it changed, nothing when all was there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cni_calico.datastore.ensure import ensure_present, ensure_record
+from cni_calico.errors import NodeNotSetUp
+from cni_calico.model.documents.codec import encode_pool
+from cni_calico.model.documents.tiers import TIERS, new_tier
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import IPPool
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
+from cni_calico.nodeagent.startup import cluster, node_record
+
+
+def write_node(context: Context, plan: node_record.NodePlan) -> list[str]:
+    uid, now = context.fresh.uid(), context.fresh.timestamp()
+    done = ensure_record(
+        context.store,
+        node_record.key_of(plan.name),
+        lambda old: node_record.desired_document(plan, old, uid=uid, now=now),
+        context.deadline(),
+    )
+    return [f"Node {plan.name}"] if done.changed else []
+
+
+def write_pools(context: Context, pools: Sequence[IPPool]) -> list[str]:
+    changed = []
+    for pool in pools:
+        name = pool.metadata.name
+        if ensure_present(context.store, ResourceKey("IPPool", name), encode_pool(pool), context.deadline()):
+            context.log.info(f"made IPPool {name} ({pool.cidr}, IPIP {pool.ipip_mode}, VXLAN {pool.vxlan_mode})")
+            changed.append(f"IPPool {name}")
+    return changed
+
+
+def write_cluster(context: Context, name: str, facts: KubernetesFacts) -> list[str]:
+    fresh, store = context.fresh, context.store
+    uid, now, guid = fresh.uid(), fresh.timestamp(), fresh.guid()
+    changed = []
+    for tier in TIERS:
+        if ensure_present(
+            store, ResourceKey("Tier", tier), new_tier(tier, uid=fresh.uid(), now=now), context.deadline()
+        ):
+            changed.append(f"Tier {tier}")
+    types = _cluster_types(context, facts)
+    plans: list[tuple[ResourceKey, Callable[[Mapping[str, Any] | None], Mapping[str, Any]]]] = [
+        (cluster.CLUSTER, lambda old: cluster.desired_cluster(old, types, guid=guid, uid=uid, now=now))
+    ]
+    wanted = [(cluster.FELIX_DEFAULT, cluster.FELIX_DEFAULT_FIELDS), (cluster.BGP_DEFAULT, {})]
+    if not context.is_kubernetes_datastore:
+        wanted.append((cluster.felix_of_node(name), cluster.FELIX_NODE_FIELDS))
+    for key, fields in wanted:
+        plans.append((key, _fields_plan(key, fields, fresh.uid(), now)))
+    for key, plan in plans:
+        if ensure_record(store, key, plan, context.deadline()).changed:
+            changed.append(f"{key.kind} {key.name}")
+    return changed
+
+
+def _fields_plan(
+    key: ResourceKey, fields: Mapping[str, Any], uid: str, now: str
+) -> Callable[[Mapping[str, Any] | None], Mapping[str, Any]]:
+    return lambda old: cluster.desired_fields(key, old, fields, uid=uid, now=now)
+
+
+def _cluster_types(context: Context, facts: KubernetesFacts) -> tuple[str, ...]:
+    found = {"kubeadm": facts.kubeadm is not None, "rancher": facts.rancher}
+    first = ("kdd",) if context.is_kubernetes_datastore else ()
+    return (*first, *context.settings.cluster_type, *(name for name, present in found.items() if present))
+
+
+def write_node_name(context: Context, name: str) -> None:
+    """Make the directories and write the nodename file. Raises NodeNotSetUp."""
+    settings, files = context.settings, context.files
+    path = settings.nodename_file
+    try:
+        for directory in (settings.run_dir, settings.state_dir, settings.log_dir):
+            files.make_directory(directory, 0o755)
+        if not files.exists(path) or files.read_bytes(path) != name.encode():
+            files.write_atomic(path, name.encode(), 0o644)
+    except OSError as e:
+        raise NodeNotSetUp(
+            f"cannot write the nodename file: {e.filename or path}: {e.strerror or e}",
+            details="start-up is tried again; CNI calls fail until the file is there",
+        ) from e

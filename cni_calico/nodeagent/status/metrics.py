@@ -1,0 +1,170 @@
+"""Prometheus metrics: the agent's, this process's, and what the CNI server and BIRD say when asked.
+
+Rule: nothing is collected before somebody asks; who does not answer is left out, never waited for longer than a moment.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.nodeagent.dataplane.encapsulation import pool_of
+from cni_calico.nodeagent.janitor import Tally
+from cni_calico.nodeagent.status.numbers import BUCKETS_S, Numbers
+from cni_calico.nodeagent.view.snapshot import Snapshot
+from cni_calico.plugin.call import protocol
+
+if TYPE_CHECKING:
+    from cni_calico.nodeagent.bgp.bird.controller import BirdController
+
+ANSWER_S = 1.0
+
+
+class Metrics:
+    """``snapshot`` is what the agent last saw, None before that."""
+
+    def __init__(self, numbers: Numbers, run_dir: str, state_dir: str) -> None:
+        self.snapshot: Snapshot | None = None
+        self.bird: BirdController | None = None
+        self.janitor: Tally | None = None
+        self._numbers = numbers
+        self._socket = f"{run_dir}/cni.sock"
+        self._pending = f"{state_dir}/cni/pending-del"
+
+    def page(self) -> tuple[int, str, bytes]:
+        """The page /metrics."""
+        from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
+        from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+        registry = CollectorRegistry()
+        for collector in (self, PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+            registry.register(collector)
+        return 200, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry) + self._of_cni_server()
+
+    def collect(self) -> Iterator[Any]:
+        """What prometheus-client asks a collector."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        n = self._numbers
+        passes = CounterMetricFamily("calico_agent_passes", "Passes over the data plane.", labels=["kind"])
+        for kind, count in n.passes.items():
+            passes.add_metric([kind], count)
+        yield passes
+        total, cumulative = 0, []
+        for limit, count in zip((*map(str, BUCKETS_S), "+Inf"), n.buckets, strict=True):
+            total += count
+            cumulative.append((limit, float(total)))
+        seconds = HistogramMetricFamily("calico_agent_pass_seconds", "How long a pass took.")
+        seconds.add_metric([], buckets=cumulative, sum_value=n.seconds)
+        yield seconds
+        yield CounterMetricFamily("calico_agent_changes", "Changes made to the data plane.", value=n.changes)
+        yield CounterMetricFamily("calico_agent_failures", "Changes that failed.", value=n.failures)
+        yield GaugeMetricFamily(
+            "calico_datastore_in_sync", "1 while the datastore is watched.", value=n.datastore_in_sync
+        )
+        yield GaugeMetricFamily("calico_policies_not_enforced", "Policies that nobody enforces here.", value=n.policies)
+        doubts = GaugeMetricFamily(
+            "calico_node_address_doubts", "Reasons to doubt the node's address.", labels=["code", "family"]
+        )
+        for (code, family), count in n.doubts.items():
+            doubts.add_metric([code, str(family)], count)
+        yield doubts
+        yield GaugeMetricFamily(
+            "calico_cni_pending_dels", "Releases owed to the datastore.", value=self._count_pending()
+        )
+        yield from self._of_ipam(GaugeMetricFamily)
+        yield from self._of_janitor(GaugeMetricFamily, CounterMetricFamily)
+        yield from self._of_bird(GaugeMetricFamily)
+
+    def _count_pending(self) -> int:
+        try:
+            return sum(name.endswith(".json") and not name.startswith(".") for name in os.listdir(self._pending))
+        except OSError:
+            return 0
+
+    def _of_ipam(self, family: Callable[..., Any]) -> Iterator[Any]:
+        """The node's own blocks by pool."""
+        snapshot = self.snapshot
+        if snapshot is None:
+            return
+        blocks: Counter[str] = Counter()
+        used: Counter[str] = Counter()
+        free: Counter[str] = Counter()
+        for block in snapshot.blocks:
+            pool = pool_of(block.cidr, snapshot.pools) if block.node == snapshot.node else None
+            if pool is not None:
+                name = pool.metadata.name
+                blocks[name] += 1
+                used[name] += block.used
+                free[name] += block.cidr.num_addresses - block.used
+        for metric, text, values in (
+            ("calico_ipam_node_blocks", "This node's blocks.", blocks),
+            ("calico_ipam_node_addresses_used", "Addresses taken in this node's blocks.", used),
+            ("calico_ipam_node_addresses_free", "Addresses free in this node's blocks.", free),
+        ):
+            gauge = family(metric, text, labels=["pool"])
+            for name, value in sorted(values.items()):
+                gauge.add_metric([name], value)
+            yield gauge
+
+    def _of_janitor(self, gauge: Callable[..., Any], counter: Callable[..., Any]) -> Iterator[Any]:
+        """Of the whole cluster, from the one agent that is the janitor; from the others only that they are not."""
+        tally = self.janitor
+        if tally is None:
+            return
+        yield gauge("calico_janitor_leader", "1 on the agent that is the cluster's janitor.", value=tally.is_leader)
+        candidates = gauge("calico_janitor_candidates", "What looks lost, by kind.", labels=["kind"])
+        for kind, count in tally.candidates.items():
+            candidates.add_metric([kind], count)
+        yield candidates
+        for metric, text, counts in (
+            ("calico_janitor_confirmed", "What was lost when asked again, by kind.", tally.confirmed),
+            ("calico_janitor_released", "What was released, by kind.", tally.released),
+        ):
+            family = counter(metric, text, labels=["kind"])
+            for kind, count in sorted(counts.items()):
+                family.add_metric([kind], count)
+            yield family
+        yield counter("calico_janitor_kept", "What only looked lost, or changed meanwhile.", value=tally.kept)
+        yield counter("calico_janitor_failures", "Questions and releases that failed.", value=tally.failures)
+
+    def _of_bird(self, family: Callable[..., Any]) -> Iterator[Any]:
+        if self.bird is None:
+            return
+        gauge = family("calico_bird_peers", "BGP sessions by state.", labels=["state"])
+        restarts = family("calico_bird_restarts", "How often BIRD was started again.", value=self.bird.process.restarts)
+        try:
+            status = self.bird.status(Deadline.after(ANSWER_S))
+        except CalicoError:
+            yield restarts
+            return
+        for state, count in sorted(Counter(peer.state for peer in status.peers).items()):
+            gauge.add_metric([state], count)
+        yield gauge
+        yield restarts
+
+    def _of_cni_server(self) -> bytes:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(ANSWER_S)
+                connection.connect(self._socket)
+                connection.sendall(protocol.frame(protocol.request_fields("metrics", [], b"", [])))
+                _, length = protocol.parse_header(_exactly(connection, protocol.HEADER_BYTES))
+                return protocol.parse_answer(protocol.parse_fields(_exactly(connection, length)))[1]
+        except (OSError, protocol.Malformed):
+            return b""
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        part = connection.recv(count - len(data))
+        if not part:
+            raise protocol.Malformed("the CNI server closed the connection")
+        data += part
+    return data

@@ -1,0 +1,106 @@
+"""/liveness and /readiness over HTTP: the same answers as the exec probes, from the same file.
+
+Rule: reads what the agent wrote about itself, so a loop that hangs is noticed although this thread does not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from cni_calico.log import Log
+from cni_calico.nodeagent.status import file as status
+from cni_calico.nodeagent.status.probes import why_cni_silent
+
+Page = Callable[[], tuple[int, str, bytes]]  # status, content type, body
+
+TEXT = "text/plain; charset=utf-8"
+
+
+def health_pages(run_dir: str) -> dict[str, Page]:
+    """The pages by path."""
+
+    def answer(why: str) -> tuple[int, str, bytes]:
+        return (503, TEXT, f"{why}\n".encode()) if why else (200, TEXT, b"ok\n")
+
+    def liveness() -> tuple[int, str, bytes]:
+        return answer(status.why_not_live(status.read_status(run_dir), status.since_boot()))
+
+    def readiness() -> tuple[int, str, bytes]:
+        why = status.why_not_ready(status.read_status(run_dir), status.since_boot())
+        return answer(why or why_cni_silent(f"{run_dir}/cni.sock"))
+
+    return {"/liveness": liveness, "/readiness": readiness}
+
+
+class Pages:
+    """An HTTP server of a few pages in threads of its own."""
+
+    def __init__(self, host: str, port: int, pages: dict[str, Page]) -> None:
+        """Raises OSError when the address cannot be had."""
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                page = pages.get(self.path.partition("?")[0])
+                code, kind, body = page() if page is not None else (404, TEXT, b"not found\n")
+                self.send_response(code)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Probes come every few seconds."""
+
+        server = type("Server", (ThreadingHTTPServer,), {"address_family": _family(host, port), "daemon_threads": True})
+        self._server: ThreadingHTTPServer = server((host, port), Handler)
+        threading.Thread(target=self._server.serve_forever, name=f"http-{port}", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _family(host: str, port: int) -> int:
+    import socket
+
+    if not host:
+        return socket.AF_INET
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+
+
+class Doors:
+    """The HTTP servers that the parameters ask for, opened and closed as those change."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._open: dict[str, tuple[tuple[str, int], Pages]] = {}
+        self._failed: dict[str, str] = {}
+
+    def keep(self, name: str, wanted: tuple[str, int] | None, pages: Callable[[], dict[str, Page]]) -> None:
+        """Have server ``name`` listen at ``wanted`` (None: not at all); a failure is logged once and tried again."""
+        current = self._open.get(name)
+        if current is not None and current[0] != wanted:
+            current[1].close()
+            del self._open[name]
+            current = None
+        if wanted is None or current is not None:
+            return
+        try:
+            self._open[name] = (wanted, Pages(*wanted, pages()))
+            self._log.info(f"serving {name} on {wanted[0] or '*'}:{wanted[1]}")
+            self._failed.pop(name, None)
+        except OSError as e:
+            text = f"cannot serve {name} on {wanted[0] or '*'}:{wanted[1]}: {e.strerror or e}"
+            if self._failed.get(name) != text:
+                self._failed[name] = text
+                self._log.error(text)
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1][1].close()

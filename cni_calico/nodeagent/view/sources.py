@@ -1,0 +1,119 @@
+"""The agent's view of the datastore: one cache per listing, one Snapshot out of all of them.
+
+Rule: nothing is applied before every listing was read once; afterwards an outage freezes the view (``healthy`` says
+so). Changes only call ``on_change``; what changed is not told, the snapshot is. A record that becomes unreadable keeps
+what it said before; one that was never readable is left out, and ``unread`` names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cni_calico.datastore.cache import Cache
+from cni_calico.datastore.interface import Datastore, Versioned
+from cni_calico.datastore.last_good import KeptCaches
+from cni_calico.deadline import Deadline
+from cni_calico.model.documents.codec import decode_block, decode_endpoint, decode_node, decode_pool, decode_resource
+from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, ResourceList, endpoints_of_node
+from cni_calico.model.resources import IPPool, Node, Resource, WorkloadEndpoint
+from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot, pod_cidr_blocks, reduce_block
+
+
+def _node(item: Versioned) -> Node:
+    assert isinstance(item.key, ResourceKey)
+    return decode_node(item.key, item.value)
+
+
+def _pool(item: Versioned) -> IPPool:
+    assert isinstance(item.key, ResourceKey)
+    return decode_pool(item.key, item.value)
+
+
+def _block(item: Versioned) -> BlockRoute | None:
+    assert isinstance(item.key, BlockKey)
+    return reduce_block(decode_block(item.key, item.value))
+
+
+def _resource(item: Versioned) -> Resource:
+    assert isinstance(item.key, ResourceKey)
+    return decode_resource(item.key, item.value)
+
+
+def _present(item: Versioned) -> bool:
+    return True
+
+
+class Sources:
+    """The caches. ``stop`` ends their threads. ``use_pod_cidr``: nodes' pod CIDRs count as blocks of theirs."""
+
+    def __init__(
+        self, store: Datastore, node: str, on_change: Callable[[], None], *, use_pod_cidr: bool = False
+    ) -> None:
+        self.node = node
+        self._use_pod_cidr = use_pod_cidr
+        self._kept = kept = KeptCaches(store, on_change)
+        self._nodes = kept.follow(ResourceList("Node"), _node)
+        self._pools = kept.follow(ResourceList("IPPool"), _pool)
+        self._blocks = kept.follow(BlockList(), _block)
+        # by their names, which begin with the node's: others' pods come and go all the time and must not wake us
+        self._endpoints = kept.follow(endpoints_of_node(node), self._endpoint)
+        self._felix = kept.follow(ResourceList("FelixConfiguration"), _resource)
+        self._policies: list[Cache[bool]] = [
+            kept.follow(ResourceList(kind), _present) for kind in ("NetworkPolicy", "GlobalNetworkPolicy")
+        ]
+
+    def _endpoint(self, item: Versioned) -> WorkloadEndpoint | None:
+        """An endpoint of this node: the listing may hold those of nodes whose names begin like its."""
+        assert isinstance(item.key, ResourceKey)
+        spec = item.value.get("spec")
+        if isinstance(spec, Mapping) and spec.get("node") not in (None, self.node):
+            return None
+        return decode_endpoint(item.key, item.value)
+
+    @property
+    def synced(self) -> bool:
+        return all(cache.synced for cache in self._kept.all)
+
+    @property
+    def healthy(self) -> bool:
+        return all(cache.healthy for cache in self._kept.all)
+
+    @property
+    def error(self) -> str:
+        """Why the view is not kept up to date; "" when it is."""
+        return next((str(cache.error) for cache in self._kept.all if cache.error is not None), "")
+
+    def snapshot(self) -> Snapshot:
+        """What is known now; only meaningful once ``synced``."""
+        felix = {record.metadata.name: record.spec for record in self._kept.records(self._felix).values()}
+        nodes = {node.metadata.name: node for node in self._kept.records(self._nodes).values()}
+        pools, blocks = self._kept.records(self._pools).values(), self._kept.records(self._blocks).values()
+        endpoints = self._kept.records(self._endpoints).values()
+        routed = tuple(block for block in blocks if block is not None)
+        return Snapshot(
+            node=self.node,
+            nodes=nodes,
+            pools=tuple(sorted(pools, key=lambda pool: pool.metadata.name)),
+            blocks=routed + (pod_cidr_blocks(nodes.values()) if self._use_pod_cidr else ()),
+            endpoints=tuple(endpoint for endpoint in endpoints if endpoint is not None),
+            felix_node=felix.get(f"node.{self.node}"),
+            felix_default=felix.get("default"),
+            policies=sum(len(cache.records()) for cache in self._policies),
+            problems=self._kept.problems(),
+            unread=self._unread(),
+        )
+
+    def _unread(self) -> frozenset[Key]:
+        fabric: tuple[Cache[Any], ...] = (self._nodes, self._pools, self._blocks, self._endpoints)
+        settings = (ResourceKey("FelixConfiguration", name) for name in ("default", f"node.{self.node}"))
+        unread = self._kept.unread(self._felix).intersection(settings)
+        return unread.union(*(self._kept.unread(cache) for cache in fabric))
+
+    def wait_synced(self, deadline: Deadline) -> None:
+        """Raises what keeps a listing from being read, DeadlineExceeded."""
+        for cache in self._kept.all:
+            cache.wait_synced(deadline)
+
+    def stop(self) -> None:
+        self._kept.stop()

@@ -1,0 +1,107 @@
+"""FELIX_ parameters: environment before node.<name> before default before built-in; nothing is ignored silently."""
+
+import pytest
+
+from cni_calico.daemon.settings_table import settings_of
+from cni_calico.nodeagent.context.felix import ELSEWHERE, FelixSettings, parse_felix
+
+
+def test_built_in():
+    assert parse_felix({}).settings == FelixSettings()
+    assert parse_felix({}).warnings == ()
+
+
+def test_precedence_is_by_parameter():
+    parsed = parse_felix(
+        {"FELIX_VXLANMTU": "1400", "OTHER": "1"},
+        {"vxlanMTU": 1300, "healthPort": 9199},
+        {"vxlanMTU": 1200, "healthPort": 9299, "ipv6Support": False},
+    )
+    assert parsed.settings.vxlan_mtu == 1400
+    assert parsed.settings.health_port == 9199
+    assert parsed.settings.ipv6_support is False
+    assert parsed.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "attribute", "value"),
+    [
+        ("FELIX_INTERFACEPREFIX", "cali,tap", "interface_prefixes", ("cali", "tap")),
+        ("FELIX_DEFAULTENDPOINTTOHOSTACTION", "accept", "endpoint_to_host", "ACCEPT"),
+        ("FELIX_IPV6SUPPORT", "false", "ipv6_support", False),
+        ("FELIX_LOGSEVERITYSCREEN", "Warning", "log_severity", "warning"),
+        ("FELIX_HEALTHENABLED", "true", "health_enabled", True),
+        ("FELIX_PROMETHEUSMETRICSPORT", "9191", "metrics_port", 9191),
+        ("FELIX_IPINIPMTU", "1440", "mtu_v4_ipip", 1440),
+        ("FELIX_IPTABLESBACKEND", "NFT", "iptables_backend", "nft"),
+        ("FELIX_CHAININSERTMODE", "Append", "chain_insert_mode", "append"),
+        ("felix_ROUTEREFRESHINTERVAL", "30", "route_refresh_s", 30.0),
+        ("FELIX_VXLANMTU", "none", "vxlan_mtu", 0),
+        ("FELIX_NATPORTRANGE", "none", "nat_port_range", ""),
+        ("FELIX_LOGSEVERITYSCREEN", "none", "log_severity", "none"),
+    ],
+)
+def test_variables_of_todays_manifests(name, text, attribute, value):
+    parsed = parse_felix({name: text})
+    assert getattr(parsed.settings, attribute) == value
+    assert parsed.warnings == ()
+
+
+def test_resource_spellings():
+    parsed = parse_felix({}, None, {"ipipMTU": 1430, "ipipEnabled": True, "routeRefreshInterval": "1m0s"})
+    assert parsed.settings.mtu_v4_ipip == 1430
+    assert parsed.settings.ipip_enabled is True
+    assert parsed.settings.route_refresh_s == 60.0
+
+
+def test_a_wrong_value_is_told_and_the_next_source_used():
+    parsed = parse_felix({"FELIX_HEALTHPORT": "99999"}, {"healthPort": 9199})
+    assert parsed.settings.health_port == 9199
+    (warning,) = parsed.warnings
+    assert "FELIX_HEALTHPORT='99999'" in warning and "1 to 65535" in warning
+
+
+def test_strangers_are_told():
+    parsed = parse_felix(
+        {"FELIX_BPFENABLED": "true", "FELIX_HEALTPORT": "1"}, None, {"wireguardEnabled": True, "bogus": [1]}
+    )
+    texts = "\n".join(parsed.warnings)
+    assert "FELIX_BPFENABLED has no effect" in texts
+    assert "FELIX_HEALTPORT is unknown" in texts
+    assert "wireguardEnabled of FelixConfiguration default has no effect" in texts
+    assert "bogus of FelixConfiguration default is unknown" in texts
+
+
+def test_what_startup_stores_is_known():
+    parsed = parse_felix({}, {"defaultEndpointToHostAction": "Return"}, {"logSeverityScreen": "Info"})
+    assert parsed.settings.endpoint_to_host == "RETURN"
+    assert parsed.warnings == ()
+
+
+def test_a_clusters_defaults_are_no_news():
+    stored = {
+        "bpfConnectTimeLoadBalancing": "TCP",
+        "bpfHostNetworkedNATWithoutCTLB": "Enabled",
+        "bpfLogLevel": "",
+        "floatingIPs": "Disabled",
+        "logSeverityScreen": "Info",
+        "nftablesMode": "Auto",
+        "reportingInterval": "0s",
+    }
+    assert parse_felix({}, None, stored).warnings == ()
+    assert len(parse_felix({}, None, {**stored, "floatingIPs": "Enabled"}).warnings) == 1
+
+
+def test_no_declared_parameter_is_listed_as_unused():
+    assert [item.name for item in settings_of(FelixSettings) if item.name.lower().startswith(ELSEWHERE)] == []
+
+
+def test_the_shortest_interval_that_is_not_off_is_the_resync():
+    assert FelixSettings().resync_s == 90.0
+    assert FelixSettings(route_refresh_s=0.0, interface_refresh_s=0.0).resync_s == 180.0
+    assert (
+        FelixSettings(
+            route_refresh_s=0.0, interface_refresh_s=0.0, iptables_refresh_s=0.0, nftables_refresh_s=0.0
+        ).resync_s
+        == 0.0
+    )

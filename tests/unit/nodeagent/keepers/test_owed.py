@@ -1,0 +1,30 @@
+"""Which recorded DELs the agent may carry out: those of its own datastore, however it is reached."""
+
+import pytest
+
+from cni_calico.model.access import DatastoreConfig, KubernetesAccess
+from cni_calico.nodeagent.keepers.owed import is_same_datastore
+
+ETCD = DatastoreConfig("etcdv3", etcd_endpoints=("https://a:2379", "https://b:2379"), etcd_key_file="/etc/a.key")
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "same"),
+    [
+        (ETCD, ETCD, True),
+        (ETCD, DatastoreConfig("etcdv3", etcd_endpoints=("https://b:2379",), etcd_key_file="/host/b.key"), True),
+        (ETCD, DatastoreConfig("etcdv3", etcd_endpoints=("https://c:2379",)), False),
+        (DatastoreConfig("etcdv3", etcd_discovery_srv="x"), DatastoreConfig("etcdv3", etcd_discovery_srv="x"), True),
+        (DatastoreConfig("etcdv3"), DatastoreConfig("etcdv3"), False),
+        (DatastoreConfig("local", path="/a"), DatastoreConfig("local", path="/a"), True),
+        (DatastoreConfig("local", path="/a"), DatastoreConfig("local", path="/b"), False),
+        (DatastoreConfig("local", path="/a"), ETCD, False),
+        (
+            DatastoreConfig("kubernetes"),
+            DatastoreConfig("kubernetes", kubernetes=KubernetesAccess(kubeconfig="/etc/cni/net.d/kc")),
+            True,
+        ),
+    ],
+)
+def test_the_same_datastore(own, other, same):
+    assert is_same_datastore(own, other) is same is is_same_datastore(other, own)

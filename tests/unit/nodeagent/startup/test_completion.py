@@ -1,0 +1,96 @@
+"""Kubernetes is told of the node's network once it is there, and when it goes."""
+
+import threading
+
+import pytest
+
+from cni_calico.errors import DatastoreUnavailable
+from cni_calico.log import Log
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.settings import parse_settings
+from cni_calico.nodeagent.startup import completion
+from cni_calico.nodeagent.startup.completion import announce_network, announce_shutdown
+from tests.fakes.memory_store import MemoryStore
+
+
+class Kubernetes:
+    def __init__(self, failures=0):
+        self.told, self.failures = [], failures
+
+    def set_network_unavailable(self, unavailable, deadline):
+        if self.failures:
+            self.failures -= 1
+            raise DatastoreUnavailable("cannot reach it")
+        self.told.append(unavailable)
+
+
+class Notes(Log):
+    def __init__(self):
+        super().__init__("none", stderr=False)
+        self.texts = []
+
+    def write(self, level, text):
+        self.texts.append(text)
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch):
+    monkeypatch.setattr(completion, "_LOOK_S", 0.01)
+    monkeypatch.setattr(completion, "_RETRY_S", 0.01)
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Why the node is not ready, answer by answer; the last one stays."""
+
+    def answer(*whys):
+        left = list(whys)
+        monkeypatch.setattr(completion, "_why_not_ready", lambda context: left.pop(0) if len(left) > 1 else left[0])
+
+    return answer
+
+
+def context(kubernetes, **environ):
+    return Context(parse_settings(environ), MemoryStore(), Notes(), lambda _: True, kubernetes=kubernetes)
+
+
+def test_it_is_told_once_the_node_is_ready(waits):
+    kubernetes = Kubernetes(failures=2)
+    waits("the agent has not started", "the CNI server is silent", "")
+    made = context(kubernetes)
+    announce_network(made, threading.Event())
+    assert kubernetes.told == [False]
+    assert made.log.texts.count("cannot reach it") == 2
+
+
+def test_a_node_that_is_never_ready_is_not_lost(waits, monkeypatch):
+    kubernetes = Kubernetes()
+    monkeypatch.setattr(completion, "PATIENCE_S", 0.05)
+    waits("the datastore is out of sync")
+    made = context(kubernetes)
+    announce_network(made, threading.Event())
+    assert kubernetes.told == [False]
+    assert "although it is not ready: the datastore is out of sync" in made.log.texts[0]
+
+
+def test_a_stop_ends_the_wait(waits):
+    kubernetes, stopping = Kubernetes(), threading.Event()
+    waits("not yet")
+    stopping.set()
+    announce_network(context(kubernetes), stopping)
+    assert kubernetes.told == []
+
+
+def test_the_end_is_told(waits):
+    kubernetes = Kubernetes()
+    announce_shutdown(context(kubernetes))
+    assert kubernetes.told == [True]
+
+
+@pytest.mark.parametrize("tell", [lambda made: announce_network(made, threading.Event()), announce_shutdown])
+def test_nothing_to_tell(waits, tell):
+    kubernetes = Kubernetes()
+    waits("")
+    tell(context(kubernetes, CALICO_NETWORKING_BACKEND="none"))  # another's network
+    tell(context(None))  # no Kubernetes
+    assert kubernetes.told == []

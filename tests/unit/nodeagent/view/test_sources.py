@@ -1,0 +1,171 @@
+"""The agent's view of the datastore when records become unreadable: what they said before stays, the rest goes on."""
+
+import json
+import threading
+
+import pytest
+
+from cni_calico.datastore import unreadable
+from cni_calico.datastore.interface import Write
+from cni_calico.deadline import Deadline
+from cni_calico.model.documents.codec import encode, encode_node, encode_pool
+from cni_calico.model.keys import ResourceKey
+from cni_calico.nodeagent.view.sources import Sources
+from tests.fakes.memory_store import MemoryStore
+from tests.netns.agents import key_of
+from tests.netns.namespaces import until
+from tests.unit.nodeagent.fabric import node, pool, workload
+
+NODE, OTHER, POOL = ResourceKey("Node", "n1"), ResourceKey("Node", "n2"), ResourceKey("IPPool", "p")
+WRONG_NODE = {"metadata": {"name": "n2"}, "spec": {"bgp": {"ipv4Address": 7}}}
+WRONG_POOL = {"metadata": {"name": "p"}, "spec": {"cidr": "10.65.0.0/16", "blockSize": 122}}
+
+
+def named_pool():
+    return {**encode_pool(pool("10.65.0.0/16", "Always")), "metadata": {"name": "p"}}
+
+
+@pytest.fixture
+def store():
+    made = MemoryStore()
+    made.elsewhere(Write.put(NODE, encode_node(node("n1", "10.0.0.1/24"))))
+    made.elsewhere(Write.put(OTHER, encode_node(node("n2", "10.0.0.2/24"))))
+    made.elsewhere(Write.put(POOL, named_pool()))
+    return made
+
+
+@pytest.fixture
+def watch(store):
+    """Starts to look at the store, whatever is in it then."""
+    started = []
+
+    def start():
+        started.append(Sources(store, "n1", threading.Event().set))
+        started[-1].wait_synced(Deadline.after(10))
+        return started[-1]
+
+    yield start
+    for sources in started:
+        sources.stop()
+
+
+def test_endpoints_of_other_nodes_are_not_told(store):
+    told = threading.Event()
+    sources = Sources(store, "n1", told.set)
+    try:
+        sources.wait_synced(Deadline.after(10))
+        own = [workload("a", "calia", "10.65.1.5/32"), workload("b", "calib", "10.65.1.6/32")]
+        others = [workload("a", "calia", "10.65.2.5/32", node=name) for name in ("n2", "n1-0", "n")]
+        told.clear()
+        for endpoint in (others[0], others[2]):
+            store.elsewhere(Write.put(key_of(endpoint), encode(endpoint)))
+        assert not told.wait(0.3)
+        for endpoint in (own[0], others[1], own[1]):  # a name may begin like ours
+            store.elsewhere(Write.put(key_of(endpoint), encode(endpoint)))
+        until(lambda: len(sources.snapshot().endpoints) == 2, "ours")
+        assert {str(endpoint.ip_networks[0]) for endpoint in sources.snapshot().endpoints} == {
+            "10.65.1.5/32",
+            "10.65.1.6/32",
+        }
+    finally:
+        sources.stop()
+
+
+def test_what_becomes_unreadable_keeps_what_it_said(store, watch):
+    sources = watch()
+    first = sources.snapshot()
+    store.elsewhere(Write.put(OTHER, WRONG_NODE), Write.put(POOL, WRONG_POOL))
+    until(lambda: len(sources.snapshot().problems) == 2, "both are told")
+    now = sources.snapshot()
+    assert (now.nodes, now.pools) == (first.nodes, first.pools)
+    assert all("stays in force" in text for text in now.problems)
+    assert not now.incomplete
+    store.elsewhere(Write.put(OTHER, encode_node(node("n2", "10.0.0.22/24"))), Write.remove(POOL))
+    until(lambda: not sources.snapshot().problems, "one is right, the other is gone")
+    assert str(sources.snapshot().nodes["n2"].ipv4) == "10.0.0.22/24"
+    assert sources.snapshot().pools == ()
+
+
+def test_what_was_never_readable_makes_the_view_incomplete(store, watch):
+    store.elsewhere(Write.put(NODE, WRONG_NODE))
+    sources = watch()
+    now = sources.snapshot()
+    assert now.own is None and now.incomplete and len(now.problems) == 1
+    assert "stays in force" not in now.problems[0]
+    store.elsewhere(Write.put(NODE, encode_node(node("n1", "10.0.0.1/24"))))
+    until(lambda: sources.snapshot().own is not None, "it is right")
+    assert not sources.snapshot().incomplete and sources.snapshot().problems == ()
+
+
+def test_what_is_removed_and_comes_back_unreadable_says_nothing(store, watch):
+    sources = watch()
+    store.elsewhere(Write.remove(OTHER))
+    until(lambda: "n2" not in sources.snapshot().nodes, "it is gone")
+    store.elsewhere(Write.put(OTHER, WRONG_NODE))
+    until(lambda: sources.snapshot().incomplete, "it is told")
+    assert "n2" not in sources.snapshot().nodes
+    store.elsewhere(Write.remove(OTHER))
+    until(lambda: not sources.snapshot().incomplete, "it is gone again")
+
+
+def test_settings_and_endpoints_are_not_the_fabric(store, watch):
+    store.elsewhere(
+        Write.put(ResourceKey("FelixConfiguration", "default"), {"metadata": {"name": "default"}, "spec": 7})
+    )
+    sources = watch()
+    assert len(sources.snapshot().problems) == 1 and not sources.snapshot().incomplete
+
+
+def test_what_is_no_document_any_more_keeps_what_it_said(store, watch, monkeypatch):
+    monkeypatch.setattr(unreadable, "ASK_AGAIN_S", 0.0)
+    sources = watch()
+    first = sources.snapshot()
+    store.plant(OTHER, b"{")
+    until(lambda: sources.snapshot().problems, "it is told")
+    now = sources.snapshot()
+    assert now.nodes == first.nodes and not now.unread
+    assert len(now.problems) == 1 and now.problems[0].startswith("Node n2: ") and "stays in force" in now.problems[0]
+    store.plant(OTHER, json.dumps(WRONG_NODE).encode())  # a document again, and no Node yet
+    until(lambda: "ipv4Address" in str(sources.snapshot().problems), "it is told again")
+    assert sources.snapshot().nodes == first.nodes and not sources.snapshot().unread
+    store.plant(OTHER, json.dumps(encode_node(node("n2", "10.0.0.22/24"))).encode())
+    until(lambda: str(sources.snapshot().nodes["n2"].ipv4) == "10.0.0.22/24", "it is right")
+    assert sources.snapshot().problems == ()
+    store.plant(POOL, b"[]")
+    until(lambda: sources.snapshot().problems, "it is told")
+    assert sources.snapshot().pools == first.pools
+    store.elsewhere(Write.remove(POOL))
+    until(lambda: not sources.snapshot().pools, "it is gone")
+    assert sources.snapshot().problems == ()
+
+
+def test_what_never_was_a_document_is_unread(store, watch, monkeypatch):
+    monkeypatch.setattr(unreadable, "ASK_AGAIN_S", 0.0)
+    endpoint = key_of(workload("a", "calia", "10.65.1.5/32"))
+    for key in (OTHER, endpoint):
+        store.plant(key, b"{")
+    sources = watch()
+    now = sources.snapshot()
+    assert now.unread == {OTHER, endpoint} and now.incomplete and len(now.problems) == 2
+    assert now.unread_of("WorkloadEndpoint", "IPPool") == (endpoint,)
+    store.plant(OTHER, json.dumps(encode_node(node("n2", "10.0.0.2/24"))).encode())
+    until(lambda: "n2" in sources.snapshot().nodes, "it is right")
+    assert sources.snapshot().unread == {endpoint} and not sources.snapshot().incomplete
+    store.elsewhere(Write.remove(endpoint))
+    until(lambda: not sources.snapshot().unread, "it is gone")
+    assert sources.snapshot().problems == ()
+
+
+def test_settings_for_others_are_not_ours(store, watch):
+    names = ("node.n2", "node.n1")
+    for name in names:
+        store.elsewhere(Write.put(ResourceKey("FelixConfiguration", name), {"metadata": {"name": name}, "spec": 7}))
+    assert watch().snapshot().unread == {ResourceKey("FelixConfiguration", "node.n1")}
+
+
+def test_all_parts_that_share_a_store_are_told(store, watch):
+    """The hook that the store has is one."""
+    first, second = watch(), watch()
+    store.plant(OTHER, b"{")
+    until(lambda: first.snapshot().problems, "one is told")
+    until(lambda: second.snapshot().problems, "the other is told")
