@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from cni_calico.controllers.janitor.run import Habits, Janitor, Tally, make_election
 from cni_calico.daemon.keeper import TunnelKeeper, address_keeper, follow
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
@@ -21,7 +22,6 @@ from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.context.kubernetes import ApiNode, own_namespace
 from cni_calico.nodeagent.context.open import open_context
 from cni_calico.nodeagent.dataplane.loop import Agent
-from cni_calico.nodeagent.janitor import Habits, Janitor, Tally, make_election
 from cni_calico.nodeagent.keepers.owed import owed_keeper
 from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
 from cni_calico.nodeagent.startup.completion import announce_network

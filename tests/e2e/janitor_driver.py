@@ -9,9 +9,9 @@ import os
 import sys
 import threading
 
+from cni_calico.controllers.janitor.run import Habits, Janitor, Tally, make_election
 from cni_calico.datastore.election import Terms
 from cni_calico.nodeagent.context.open import open_context
-from cni_calico.nodeagent.janitor import Habits, Janitor, Tally, make_election
 
 HASTE = Habits(
     Terms(lasts_s=3.0, renew_s=0.5, look_s=0.5), 2.0, per_second=50.0, look_s=0.2, settings_s=30.0, again_s=1.0

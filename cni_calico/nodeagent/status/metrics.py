@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from cni_calico.controllers.janitor.run import Tally
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.nodeagent.dataplane.encapsulation import pool_of
-from cni_calico.nodeagent.janitor import Tally
 from cni_calico.nodeagent.status.numbers import BUCKETS_S, Numbers
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from cni_calico.plugin.call import protocol

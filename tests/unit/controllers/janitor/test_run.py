@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from cni_calico.controllers.janitor.run import CLUSTER, Habits, Janitor, Tally, parse_grace
 from cni_calico.datastore.election import FencedStore, SoleElection, Terms
 from cni_calico.datastore.interface import Write
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
@@ -15,7 +16,6 @@ from cni_calico.model.keys import HandleKey, ResourceKey
 from cni_calico.model.resources import ClusterInformation, Handle
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.settings import parse_settings
-from cni_calico.nodeagent.janitor import CLUSTER, Habits, Janitor, Tally, parse_grace
 from cni_calico.nodeagent.status.metrics import Metrics
 from cni_calico.nodeagent.status.numbers import Numbers
 from tests.netns.namespaces import until

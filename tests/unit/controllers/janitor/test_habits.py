@@ -1,6 +1,6 @@
 """What the janitor does where nobody says otherwise: documented, so pinned."""
 
-from cni_calico.nodeagent.janitor import Habits, parse_grace
+from cni_calico.controllers.janitor.run import Habits, parse_grace
 
 
 def test_a_pod_is_gone_for_fifteen_minutes_before_its_addresses_go():

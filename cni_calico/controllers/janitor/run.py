@@ -24,9 +24,9 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.context.context import Context
 
 if TYPE_CHECKING:
+    from cni_calico.controllers.janitor.caches import JanitorCaches
     from cni_calico.ipam.lost.reclaim import Outcome, Reclaimer
     from cni_calico.ipam.lost.suspects import Suspects
-    from cni_calico.nodeagent.janitor_caches import JanitorCaches
 
 LEASE = "calico-janitor"
 CLUSTER = ResourceKey("ClusterInformation", "default")
@@ -152,8 +152,8 @@ class Janitor:
             self._try("give up the lease", lambda: self._election.resign(Deadline.after(2.0)))
 
     def _lead(self, stopping: threading.Event) -> None:
+        from cni_calico.controllers.janitor.caches import JanitorCaches
         from cni_calico.ipam.lost.suspects import Suspects
-        from cni_calico.nodeagent.janitor_caches import JanitorCaches
 
         self._log.info("this agent looks after what nodes and pods that are gone have left in address management")
         self.tally.is_leader = True
@@ -173,8 +173,8 @@ class Janitor:
             self._log.info("another agent may look after address management now")
 
     def _reclaimer(self, stopping: threading.Event) -> Reclaimer:
+        from cni_calico.controllers.janitor.caches import open_objects
         from cni_calico.ipam.lost.reclaim import Reclaimer
-        from cni_calico.nodeagent.janitor_caches import open_objects
 
         def pace() -> bool:
             return not stopping.wait(1 / self._habits.per_second) and self._keep_lease()
