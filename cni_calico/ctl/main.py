@@ -17,7 +17,11 @@ _CREATING = (*_WRITING, "ipam configure", "datastore import")
 
 
 def _commands() -> dict[str, Callable[[Session, Namespace], str]]:
-    from cni_calico.ctl import commands, ipam_check, ipam_release, ipam_show, ipam_split, migrate, restore, version
+    from cni_calico.ctl import commands, migrate, restore, version
+    from cni_calico.ctl.ipam import check as ipam_check
+    from cni_calico.ctl.ipam import release as ipam_release
+    from cni_calico.ctl.ipam import show as ipam_show
+    from cni_calico.ctl.ipam import split as ipam_split
 
     return {
         "get": commands.get,

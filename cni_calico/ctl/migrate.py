@@ -13,7 +13,7 @@ from typing import Any
 from cni_calico import __version__
 from cni_calico.ctl import resources
 from cni_calico.ctl.files import write_file
-from cni_calico.ctl.ipam_records import read_cluster
+from cni_calico.ctl.ipam.records import read_cluster
 from cni_calico.ctl.render import render_json
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.interface import Document, Versioned

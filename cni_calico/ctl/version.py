@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from cni_calico import __version__
-from cni_calico.ctl.ipam_records import read_cluster
+from cni_calico.ctl.ipam.records import read_cluster
 from cni_calico.ctl.session import Session
 from cni_calico.errors import DatastoreError, DeadlineExceeded
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from ipaddress import ip_network
 from typing import Any
 
-from cni_calico.ctl.ipam_records import read_cluster
+from cni_calico.ctl.ipam.records import read_cluster
 from cni_calico.ctl.resources import plan_new, read_resource
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.interface import CommitConflict, Versioned, Write

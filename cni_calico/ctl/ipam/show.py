@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 
-from cni_calico.ctl.ipam_records import read_blocks, read_pools
+from cni_calico.ctl.ipam.records import read_blocks, read_pools
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.ctl.tables import render_box
 from cni_calico.datastore.cas import update

@@ -14,8 +14,8 @@ from typing import Any
 
 from cni_calico import __version__
 from cni_calico.ctl.files import write_file
-from cni_calico.ctl.ipam_lost import Lost, find_lost, render_lost, report_lost
-from cni_calico.ctl.ipam_records import read_cluster, read_records
+from cni_calico.ctl.ipam.lost import Lost, find_lost, render_lost, report_lost
+from cni_calico.ctl.ipam.records import read_cluster, read_records
 from cni_calico.ctl.render import render_json
 from cni_calico.ctl.session import Session
 from cni_calico.ipam.consistency import Allocation, Finding, Problem, Records, Report, check_records

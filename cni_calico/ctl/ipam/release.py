@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cni_calico.ctl.ipam_records import read_cluster
-from cni_calico.ctl.ipam_show import parse_address
+from cni_calico.ctl.ipam.records import read_cluster
+from cni_calico.ctl.ipam.show import parse_address
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import AddressMismatch, InvalidConfig
 from cni_calico.ipam.allocator import Allocator, Release
