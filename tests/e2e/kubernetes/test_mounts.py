@@ -16,7 +16,7 @@ from tests.e2e.calls import Reply
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import KubeNode, kube_node
 from tests.e2e.served import call
-from tests.e2e.test_server_mounts import hidden
+from tests.e2e.server.test_mounts import hidden
 from tests.netns.namespaces import Namespace, until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]

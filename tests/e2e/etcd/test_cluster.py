@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.skipif(etcd_process.etcd_binary() is None, reason="no etcd: run tests/setup/build-go-tools.sh"),
 ]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PORT, PEER_PORT = 2379, 2380
 CALL_S = 6.5  # the longest one call may take on this busy machine; the product's own limit is 4.5 s
 

@@ -41,7 +41,7 @@ from tests.e2e.kube_fixtures import NAMESPACE
 
 pytestmark = pytest.mark.kubernetes
 
-VECTORS = Path(__file__).parents[1] / "golden" / "vectors"
+VECTORS = Path(__file__).parents[2] / "golden" / "vectors"
 NODE = "node-1"
 ENDPOINT = ResourceKey("WorkloadEndpoint", "node--1-k8s-web--0-eth0", NAMESPACE)
 BLOCK = ip_network("10.65.0.0/26")

@@ -16,10 +16,10 @@ import pytest
 
 from cni_calico.model.qos import BOUNDS
 from tests.conftest import LAB_CACHE
+from tests.e2e.calls.test_settings import gate
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import POD_PREFIX, KubeNode
-from tests.e2e.test_kubernetes_cni import C1, C2, endpoint, ips, node, node_on, pod  # noqa: F401 - a fixture among them
-from tests.e2e.test_settings import gate
+from tests.e2e.kubernetes.test_cni import C1, C2, endpoint, ips, node, node_on, pod  # noqa: F401 - a fixture among them
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace
 

@@ -96,7 +96,7 @@ sed 's/"type": *"wrapper"/"type": "calico-ipam"/' | {environ} PYTHONPATH={root} 
 def test_a_plugin_that_holds_its_own_lock_may_run_it(alone: Node, pod_ns, tmp_path: Path):
     """calico with an IPAM plugin of somebody's that runs calico-ipam: nobody waits for himself."""
     plugin = tmp_path / "wrapper"
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     environ = f"env CALICO_RUN_DIR={alone.root}/run CALICO_STATE_DIR={alone.root}/state"
     plugin.write_text(WRAPPER.format(environ=environ, root=root, python=sys.executable))
     plugin.chmod(0o755)

@@ -29,7 +29,7 @@ from cni_calico.model.keys import AffinityList, BlockList, HandleList, ResourceK
 from cni_calico.model.resources import IPPool, Resource, WorkloadEndpoint
 from tests.contract.etcd_process import etcd_binary, single
 from tests.e2e.kube import NODE_USER, Cluster, shared_cluster
-from tests.e2e.test_kubernetes_manifests import RBAC, documents, used
+from tests.e2e.kubernetes.test_manifests import RBAC, documents, used
 from tests.netns.namespaces import until
 
 NOW = "2026-11-20T12:06:00Z"

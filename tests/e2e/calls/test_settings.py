@@ -497,7 +497,7 @@ def test_calico_ipam_alone_on_a_fresh_host(node: Node) -> None:
 
 
 def test_a_lock_file_that_cannot_be_is_no_failure(plain_node: Node, pod_ns: Namespace) -> None:
-    """Without a server: tests/e2e/test_server_ipam.py has what the server does about the lock."""
+    """Without a server: tests/e2e/server/test_ipam.py has what the server does about the lock."""
     node = plain_node
     (node.root / "file").write_text("")
     added(node, "c1", pod_ns, ipam_lock_file=str(node.root / "file" / "lock"))

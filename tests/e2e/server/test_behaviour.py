@@ -291,7 +291,7 @@ def test_no_descriptor_is_left_of_a_thousand_calls(served):
     environ = {"CNI_CONTAINERID": "c", "CNI_IFNAME": "eth0", "CNI_PATH": "/x", "CALICO_RUN_DIR": str(node.root / "run")}
     program = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})
+sys.path.insert(0, {str(Path(__file__).resolve().parents[3])!r})
 from cni_calico.plugin.call.client import call_server
 environ, path = {environ!r}, {socket_of(node)!r}
 for i in range(250):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.kube_node import KubeNode
-from tests.e2e.test_kubernetes_cni import C1, C2, ips
-from tests.e2e.test_kubernetes_served import alone  # noqa: F401 - a fixture
+from tests.e2e.kubernetes.test_cni import C1, C2, ips
+from tests.e2e.kubernetes.test_served import alone  # noqa: F401 - a fixture
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import until
 

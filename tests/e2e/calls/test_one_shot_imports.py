@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.calls import EtcdNode, Node, added, cleaned
 from tests.netns.namespaces import Namespace
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "build"))
 
 from freeze import compile_module, modules  # noqa: E402

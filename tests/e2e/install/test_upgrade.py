@@ -21,8 +21,8 @@ from cni_calico.model.keys import BlockList, ResourceKey
 from cni_calico.model.resources import IPPool
 from tests.conftest import LAB_CACHE
 from tests.e2e.kube import NODE_USER, Cluster
-from tests.e2e.test_janitor import SPACE, rights  # noqa: F401 - a fixture
-from tests.e2e.test_kubernetes_manifests import documents, used
+from tests.e2e.kubernetes.test_manifests import documents, used
+from tests.e2e.node.test_janitor import SPACE, rights  # noqa: F401 - a fixture
 
 HOST_LOCAL = LAB_CACHE / "cni" / "bin" / "host-local"
 

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from tests.e2e.kube_node import KubeNode
-from tests.e2e.test_kubernetes_served import DUAL, alone, asked, make_pods, node, repeat_del, warm_up  # noqa: F401
+from tests.e2e.kubernetes.test_served import DUAL, alone, asked, make_pods, node, repeat_del, warm_up  # noqa: F401
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 
-UPSTREAM = Path(__file__).parents[1] / "golden" / "vectors" / "k8s-02-pods.json"
+UPSTREAM = Path(__file__).parents[2] / "golden" / "vectors" / "k8s-02-pods.json"
 IPAM = ("ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs")
 CRD = "/apis/crd.projectcalico.org/v1"
 

@@ -13,7 +13,7 @@ from tests.e2e.calls import Node, added, addresses
 from tests.e2e.records import encode_config
 from tests.netns.namespaces import Namespace
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BENCH = ROOT / "tests" / "bench"
 
 pytestmark = pytest.mark.netns

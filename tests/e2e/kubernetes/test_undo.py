@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.kube_node import KubeNode
-from tests.e2e.test_janitor import Process
-from tests.e2e.test_kubernetes_trouble import C1, C2, TOO_MANY, add, alone, front, node  # noqa: F401
+from tests.e2e.kubernetes.test_trouble import C1, C2, TOO_MANY, add, alone, front, node  # noqa: F401
+from tests.e2e.node.test_janitor import Process
 from tests.fakes.http_front import Front, passing
 from tests.netns.namespaces import Namespace, until
 

@@ -25,7 +25,7 @@ from tests.e2e.kube import Cluster
 from tests.e2e.kube_fixtures import NAMESPACE
 from tests.netns.namespaces import until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 VECTORS = ROOT / "tests" / "golden" / "vectors"
 NODE = ResourceKey("Node", "node1")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
