@@ -92,5 +92,5 @@ def test_a_call_that_a_server_answers(module: str, tmp_path: Path) -> None:
 
 def own_modules(module: str) -> set[str]:
     """What VERSION needs, too."""
-    product = module.rpartition(".")[0]
-    return {"cni_calico", product, module, "cni_calico.ipam", "cni_calico.plugin.call.shim"}
+    products = {"cni_calico.plugin", module.rpartition(".")[0]}
+    return {"cni_calico", *products, module, "cni_calico.plugin.call", "cni_calico.plugin.call.shim"}

@@ -1,7 +1,7 @@
-"""PURE: Calico's records as values that cannot be wrong; model/documents/codec.py turns them into JSON documents and back.
+"""PURE: Calico's records as values that cannot be wrong; model/documents/codec.py is their JSON.
 
 Rule: frozen; addresses are ``ipaddress`` objects; every class keeps in ``extra`` the JSON fields it does not know, so
-that writing a record back loses nothing. Sources: SPEC-datamodel, tests/golden/vectors.
+that writing a record back loses nothing. Source: what upstream stores, tests/golden/vectors.
 """
 
 from __future__ import annotations

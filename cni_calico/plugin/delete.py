@@ -1,9 +1,9 @@
 """DEL: interface and routes, the endpoint record, then the addresses; whatever is gone already is success.
 
 Rule: a dead datastore never holds up a container's end: the kernel side is removed, what is owed is recorded durably
-(plugin/owed/record.py) and the answer is success. A record that cannot be read is named in an error, once everything else
-is done. An address is given back only once its interface and route are gone; the endpoint's record may go while the
-kernel takes its 18 ms for the interface.
+(plugin/owed/record.py) and the answer is success. A record that cannot be read is named in an error, once everything
+else is done. An address is given back only once its interface and route are gone; the endpoint's record may go while
+the kernel takes its 18 ms for the interface.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """GC: what this network holds on this node for attachments that no longer exist.
 
 Rule: an attachment is resolved through its endpoint record, since network names and container IDs may both contain
-dots; a bare handle is released only when it can mean nothing else (plugin/ipam/gc.py). When in doubt, keep. Never another
-node's, never another network's. All failures are reported together.
+dots; a bare handle is released only when it can mean nothing else (plugin/ipam/gc.py). When in doubt, keep. Never
+another node's, never another network's. All failures are reported together.
 """
 
 from __future__ import annotations

@@ -188,8 +188,8 @@ def _warm_up() -> None:
     """Import what the first call would wait for; what is here now stays, so the collector of reference cycles need not
     look at it again: its pauses of up to 8 ms were in one call out of sixty.
     """
-    from cni_calico.plugin import add, check, delete
-    from cni_calico.plugin.network import setup as dataplane  # noqa: F401
+    from cni_calico.plugin import add, check, delete  # noqa: F401
+    from cni_calico.plugin.network import setup  # noqa: F401
 
     gc.collect()
     gc.freeze()

@@ -1,7 +1,8 @@
 """Where Calico's records lie in the Kubernetes API: paths of objects, collections of listings. No effects.
 
-Rule: custom resources (model/kubernetes/custom.py) hold most records; Nodes, Pods, Namespaces and ServiceAccounts stand for those
-that Kubernetes has already. Profiles are derived from the last two: EverythingList leaves them out, nobody stored them.
+Rule: custom resources (model/kubernetes/custom.py) hold most records; Nodes, Pods, Namespaces and ServiceAccounts stand
+for those that Kubernetes has already. Profiles are derived from the last two: EverythingList leaves them out, because
+nobody stored them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PURE: requests about interfaces and namespaces' ids, encoded by hand, and their answers decoded.
 
-Rule: no socket here; kernel/netlink/socket.py sends what these functions build. pyroute2, too slow to import on the call path, is
-the oracle in the tests. Layouts: linux/if_link.h, veth.h, net_namespace.h.
+Rule: no socket here; kernel/netlink/socket.py sends what these functions build. pyroute2, too slow to import on the
+call path, is the oracle in the tests. Layouts: linux/if_link.h, veth.h, net_namespace.h.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """PURE: what the host's side of this node's workloads must look like: routes and interface settings.
 
-Rule: the same as the CNI plugin makes (plugin/network/plan.py, compared by a test), so that the agent repairs what somebody
-changed and never what the plugin made. An endpoint whose interface is not there gets nothing: it is being made or gone.
+Rule: the same as the CNI plugin makes (plugin/network/plan.py, compared by a test), so that the agent repairs what
+somebody changed and never what the plugin made. An endpoint whose interface is not there gets nothing: it is
+being made or gone.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ import sqlite3
 from contextlib import closing
 
 from cni_calico import faults
-
-from .conftest import VECTORS, Calicoctl
+from tests.unit.ctl.conftest import VECTORS, Calicoctl
 
 RESOURCES = "/calico/resources/v3/projectcalico.org/"
 

@@ -10,8 +10,7 @@ from cni_calico.datastore.interface import Write
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import CLUSTER_KINDS, NAMESPACED_KINDS, ResourceKey
-
-from .conftest import VECTORS, Calicoctl, pool, resource
+from tests.unit.ctl.conftest import VECTORS, Calicoctl, pool, resource
 
 NEEDING_A_SPEC = {"WorkloadEndpoint", "IPPool", "BGPPeer"}
 

@@ -78,14 +78,14 @@ def test_every_documented_variable_is_used():
     unused = [item.name for item in settings_of(NodeSettings) if item.attribute not in used and item.name not in read]
     assert unused == ["CALICO_IPV6POOL_IPIP"]  # there is no IPIP for IPv6: it is only ever refused
     texts = "\n".join(path.read_text() for path in SOURCES.rglob("*.py") if path.name != "settings.py")
-    texts += (SOURCES / "nodeagent" / "settings.py").read_text().partition("def with_kubernetes_access")[2]
+    texts += (SOURCES / "nodeagent" / "context" / "settings.py").read_text().partition("def with_kubernetes_access")[2]
     assert [row[0] for row in DATASTORE_VARIABLES if f'"{row[0]}"' not in texts] == []
 
 
 def test_every_felix_parameter_is_used():
     used = attributes(without=("felix.py",))
     own = {
-        node.attr for node in ast.walk(trees()[SOURCES / "nodeagent" / "felix.py"]) if isinstance(node, ast.Attribute)
+        node.attr for node in ast.walk(trees()[SOURCES / "nodeagent" / "context" / "felix.py"]) if isinstance(node, ast.Attribute)
     }
     unused = [item.name for item in settings_of(FelixSettings) if item.attribute not in used | own]
     assert unused == ["DefaultEndpointToHostAction"]  # "recorded for the policy engine", says the page

@@ -60,7 +60,7 @@ def test_they_end(threads):
 HANGS = """
 import functools, os, sys, threading
 from cni_calico.cni.answer import Answer
-from cni_calico.nodeagent import server
+from cni_calico.server import run as server
 
 def hang():
     print("hanging", flush=True)

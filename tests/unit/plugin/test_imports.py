@@ -10,7 +10,7 @@ import pytest
 HEAVY = {"typing", "socket", "selectors", "ctypes", "subprocess", "threading", "logging", "json", "pyroute2", "signal"}
 
 
-@pytest.mark.parametrize("module", ["plugin.dataplane", "plugin.teardown", "kernel.lock", "kernel.netns", "kernel.mtu"])
+@pytest.mark.parametrize("module", ["plugin.network.setup", "plugin.network.teardown", "kernel.lock", "kernel.netns", "kernel.mtu"])
 def test_light(module: str) -> None:
     script = f"import sys, cni_calico.{module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True)

@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from .conftest import pool, resource
+from tests.unit.ctl.conftest import pool, resource
 
 IPAM = "/calico/ipam/v2/"
 RESOURCES = "/calico/resources/v3/projectcalico.org/"

@@ -145,7 +145,7 @@ HEAVY = {
 }
 
 
-@pytest.mark.parametrize(("flags", "most"), [(["-felix-live"], 30), (["-felix-live", "-felix-ready"], 35), (["-v"], 8)])
+@pytest.mark.parametrize(("flags", "most"), [(["-felix-live"], 32), (["-felix-live", "-felix-ready"], 37), (["-v"], 8)])
 def test_probes_import_little(tmp_path, flags, most):
     status.write_status(str(tmp_path), GOOD)
     program = (
