@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -118,3 +120,80 @@ def test_tests_do_not_sleep() -> None:
         and sleep.search((ROOT / path).read_text())
     ]
     assert found == []
+
+
+# -- imports as they stand in the text: lazy ones and those for types alone included ---------------------------------
+
+EFFECTS = {"os", "socket", "time", "random", "threading", "subprocess", "pyroute2", "grpc", "kubernetes", "sqlite3"}
+DOORS = ("cni_calico.datastore", "cni_calico.kernel")
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module of the product by its dotted name."""
+    return {
+        ".".join(path.with_suffix("").parts).removesuffix(".__init__"): ast.parse((ROOT / path).read_text())
+        for path in files()
+        if path.parts[0] == "cni_calico" and path.suffix == ".py"
+    }
+
+
+def imports_of(tree: ast.AST, *, for_types: bool) -> set[str]:
+    """The modules that a module imports anywhere; ``for_types``: those under TYPE_CHECKING, too."""
+    found: set[str] = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not for_types:
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inside = {f"{node.module}.{alias.name}" for alias in node.names} & modules().keys()
+            found.update(inside or {node.module})
+        else:
+            found |= imports_of(node, for_types=for_types)
+    return found
+
+
+def test_no_circle_of_imports() -> None:
+    graph = {
+        name: {other for other in imports_of(tree, for_types=True) if other in modules()}
+        for name, tree in modules().items()
+    }
+    TopologicalSorter(graph).prepare()  # a CycleError names the modules of a circle
+
+
+def test_what_says_pure_is_pure() -> None:
+    """A module whose docstring begins with PURE imports no effect and no door, unless that says PURE, too."""
+    pure = {name for name, tree in modules().items() if (ast.get_docstring(tree) or "").startswith("PURE")}
+    assert len(pure) > 90
+    found = {
+        name: sorted(
+            other
+            for other in imports_of(modules()[name], for_types=False)
+            if other.split(".")[0] in EFFECTS or (other.startswith(DOORS) and other not in pure)
+        )
+        for name in sorted(pure)
+    }
+    assert {name: others for name, others in found.items() if others} == {}
+
+
+@cache
+def mirrored() -> set[str]:
+    """The folders of the product, below cni_calico/."""
+    return {str(p.parent.relative_to("cni_calico")) for p in files() if p.parts[0] == "cni_calico"}
+
+
+def test_unit_tests_mirror_the_packages() -> None:
+    """A folder below tests/unit has the name of a package; build/ and docs/ are about those folders."""
+    folders = {str(p.parent.relative_to("tests/unit")) for p in files() if p.parts[:2] == ("tests", "unit")}
+    assert sorted(folders - mirrored() - {"build", "docs"}) == []
+
+
+def test_no_class_name_twice() -> None:
+    """A name means one thing in the whole product."""
+    places: dict[str, list[str]] = {}
+    for name, tree in modules().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not name.endswith("_pb2"):
+                places.setdefault(node.name, []).append(name)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

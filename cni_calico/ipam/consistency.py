@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cni_calico.ipam.block import holdings
+from cni_calico.ipam.pools import pool_of
 from cni_calico.model.keys import AffinityKey
 from cni_calico.model.resources import Address, Affinity, Block, Handle, IPPool, Network, Node, WorkloadEndpoint
 
@@ -147,14 +148,6 @@ def list_allocations(block: Block, users: Mapping[Address, tuple[str, ...]]) -> 
             )
 
 
-def pool_of(cidr: Network, pools: Iterable[IPPool]) -> IPPool | None:
-    """The pool that contains a block or an address (as a network)."""
-    for pool in pools:
-        if pool.cidr.version == cidr.version and cidr.subnet_of(pool.cidr):  # type: ignore[arg-type]
-            return pool
-    return None
-
-
 # -- the checks -------------------------------------------------------------------------------------------------------
 
 
@@ -210,7 +203,7 @@ def _check_users(
             yield Finding(Problem.DOUBLE, str(address), f"{address} is used by {' and '.join(names)}", address)
         if address in allocated:
             continue
-        if pool_of(_as_network(address), pools) is None:
+        if pool_of(pools, address) is None:
             text = f"{address}, used by {names[0]}, is in no pool"
             yield Finding(Problem.OUTSIDE_POOLS, str(address), text, address)
         else:
@@ -268,7 +261,7 @@ def _check_blocks(records: Records) -> Iterator[Finding]:
         if lost:
             text = f"block {cidr} has {lost} free address(es) that it never gives out"
             yield Finding(Problem.LOST_ORDINAL, f"block {cidr}", text, block=cidr)
-        if pool_of(cidr, records.pools) is None:
+        if pool_of(records.pools, cidr) is None:
             text = f"block {cidr} of {block.affinity or 'nobody'} is in no pool"
             yield Finding(Problem.BLOCK_OUTSIDE_POOLS, f"block {cidr}", text, block=cidr, node=block.node)
         if block.affinity is not None:

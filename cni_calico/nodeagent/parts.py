@@ -12,23 +12,27 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from cni_calico.controllers.cluster import Cluster
 from cni_calico.controllers.janitor.run import Habits, Janitor, Tally, make_election
-from cni_calico.daemon.keeper import TunnelKeeper, address_keeper, follow
 from cni_calico.daemon.stopping import Stopping
+from cni_calico.datastore.kubernetes.login import own_namespace
 from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
 from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 from cni_calico.nodeagent.bgp.reporter import Reporter
 from cni_calico.nodeagent.context.felix import FelixSettings
-from cni_calico.nodeagent.context.kubernetes import ApiNode, own_namespace
+from cni_calico.nodeagent.context.kubernetes import ApiNode
 from cni_calico.nodeagent.context.open import open_context
 from cni_calico.nodeagent.dataplane.loop import Agent
+from cni_calico.nodeagent.keepers.node_addresses import address_keeper
 from cni_calico.nodeagent.keepers.owed import owed_keeper
 from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
+from cni_calico.nodeagent.keepers.tunnel_addresses import TunnelKeeper
 from cni_calico.nodeagent.startup.completion import announce_network
 from cni_calico.nodeagent.startup.doubts import Doubt
 from cni_calico.nodeagent.status.metrics import Metrics
 from cni_calico.nodeagent.status.numbers import Numbers
 from cni_calico.nodeagent.status.pages import Doors, health_pages
+from cni_calico.nodeagent.view.follow import follow
 from cni_calico.nodeagent.view.snapshot import Snapshot
 
 END_S = 4.0
@@ -129,8 +133,10 @@ class Parts:
 
     def _keep_clean(self) -> None:
         habits = Habits()
-        election = make_election(self.context, self.node, habits.terms)
-        Janitor(self.context, election, self._janitor, habits).run(self.stopping)
+        context = self.context
+        cluster = Cluster(context.store, context.log, context.kubernetes_store, context.is_kubernetes_datastore)
+        election = make_election(cluster, self.node, habits.terms)
+        Janitor(cluster, election, self._janitor, habits).run(self.stopping)
 
     def _token_target(self) -> TokenTarget | None:
         """The CNI plugin's kubeconfig, where there is a directory for it that is ours to keep."""

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 
+from cni_calico.controllers.cluster import Cluster
 from cni_calico.controllers.janitor.run import Habits, Janitor, Tally, make_election
 from cni_calico.datastore.election import Terms
 from cni_calico.nodeagent.context.open import open_context
@@ -22,7 +23,8 @@ def main() -> None:
     stopping = threading.Event()
     context = open_context(os.environ, "janitor", stopping.wait).context
     tally = Tally()
-    janitor = Janitor(context, make_election(context, sys.argv[1], HASTE.terms), tally, HASTE)
+    cluster = Cluster(context.store, context.log, context.kubernetes_store, context.is_kubernetes_datastore)
+    janitor = Janitor(cluster, make_election(cluster, sys.argv[1], HASTE.terms), tally, HASTE)
     threading.Thread(target=janitor.run, args=(stopping,), daemon=True).start()
     said = False
     while os.getppid() > 1 and not stopping.wait(0.02):  # the test that started it is gone

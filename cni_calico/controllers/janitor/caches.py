@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cni_calico.controllers.cluster import Cluster
 from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.interface import Datastore
 from cni_calico.ipam.lost.sight import ShelfSight, Shelves, decode
 from cni_calico.ipam.lost.suspects import Changes
 from cni_calico.model.keys import AffinityList, BlockList, HandleList, ListKey, ResourceList
-from cni_calico.nodeagent.context.context import Context
 
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.store import KubernetesStore
@@ -25,12 +25,12 @@ _ENDPOINTS, _NODES = ResourceList("WorkloadEndpoint"), ResourceList("Node")
 class JanitorCaches:
     """``changes`` collects what has changed; ``sight`` is for the thread that takes them."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.changes = Changes()
         self._caches: list[Cache[Any]] = []
-        store, kubernetes = context.store, context.kubernetes_store
+        store, kubernetes = cluster.store, cluster.kubernetes
         # without pods to compare them with, endpoints say nothing
-        own = None if context.is_kubernetes_datastore or kubernetes is None else self._cache(store, _ENDPOINTS)
+        own = None if cluster.is_kubernetes_datastore or kubernetes is None else self._cache(store, _ENDPOINTS)
         self.sight = ShelfSight(
             Shelves(
                 blocks=self._cache(store, BlockList()),

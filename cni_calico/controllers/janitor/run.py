@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cni_calico.controllers.cluster import Cluster
 from cni_calico.daemon.settings_table import parse_duration_s
 from cni_calico.datastore.election import Election, Terms
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied
 from cni_calico.model.documents.codec import decode_cluster_information
 from cni_calico.model.keys import ResourceKey
-from cni_calico.nodeagent.context.context import Context
 
 if TYPE_CHECKING:
     from cni_calico.controllers.janitor.caches import JanitorCaches
@@ -66,20 +66,20 @@ class Tally:
         self.kept += len(outcome.kept)
 
 
-def make_election(context: Context, node: str, terms: Terms) -> Election:
+def make_election(cluster: Cluster, node: str, terms: Terms) -> Election:
     """By a Lease where the datastore is Kubernetes, by a lease of etcd's there; one host has nobody to ask."""
     holder = f"{node}_{os.urandom(4).hex()}"
-    if context.is_kubernetes_datastore and context.kubernetes_store is not None:
+    if cluster.is_kubernetes_datastore and cluster.kubernetes is not None:
         from cni_calico.datastore.kubernetes.election import KubernetesElection
-        from cni_calico.nodeagent.context.kubernetes import own_namespace
+        from cni_calico.datastore.kubernetes.login import own_namespace
 
-        return KubernetesElection(context.kubernetes_store.api, own_namespace(), LEASE, holder, terms)
-    if context.store.identity.startswith("etcdv3:"):
+        return KubernetesElection(cluster.kubernetes.api, own_namespace(), LEASE, holder, terms)
+    if cluster.store.identity.startswith("etcdv3:"):
         from cni_calico.datastore.etcd.election import EtcdElection
         from cni_calico.datastore.etcd.store import EtcdStore
 
-        assert isinstance(context.store, EtcdStore)
-        return EtcdElection(context.store, LEASE, holder, terms)
+        assert isinstance(cluster.store, EtcdStore)
+        return EtcdElection(cluster.store, LEASE, holder, terms)
     from cni_calico.datastore.election import SoleElection
 
     return SoleElection()
@@ -88,11 +88,11 @@ def make_election(context: Context, node: str, terms: Terms) -> Election:
 class Janitor:
     """``election`` decides whether this one works."""
 
-    def __init__(self, context: Context, election: Election, tally: Tally, habits: Habits | None = None) -> None:
-        self._context = context
+    def __init__(self, cluster: Cluster, election: Election, tally: Tally, habits: Habits | None = None) -> None:
+        self._cluster = cluster
         self._election = election
         self._habits = habits or Habits()
-        self._log = context.log
+        self._log = cluster.log
         self.tally = tally
         self._said: dict[str, str] = {}
         self._renew_at = 0.0
@@ -158,7 +158,7 @@ class Janitor:
         self._log.info("this agent looks after what nodes and pods that are gone have left in address management")
         self.tally.is_leader = True
         self._settings_at = 0.0
-        caches = JanitorCaches(self._context)
+        caches = JanitorCaches(self._cluster)
         try:
             suspects = Suspects(caches.sight)
             reclaimer = self._reclaimer(stopping)
@@ -180,9 +180,9 @@ class Janitor:
             return not stopping.wait(1 / self._habits.per_second) and self._keep_lease()
 
         return Reclaimer(
-            self._election.fenced(self._context.store),
-            open_objects(self._context.kubernetes_store),
-            is_kubernetes=self._context.is_kubernetes_datastore,
+            self._election.fenced(self._cluster.store),
+            open_objects(self._cluster.kubernetes),
+            is_kubernetes=self._cluster.is_kubernetes_datastore,
             pace=pace,
         )
 
@@ -221,7 +221,7 @@ class Janitor:
 
     def _may_write(self) -> bool:
         """Not while the datastore is migrated or upgraded."""
-        found = self._context.store.get(CLUSTER, Deadline.after(CALL_S))
+        found = self._cluster.store.get(CLUSTER, Deadline.after(CALL_S))
         return found is None or decode_cluster_information(CLUSTER, found.value).datastore_ready is not False
 
     def _reclaim(self, reclaimer: Reclaimer, batch: list[Any]) -> Outcome:
@@ -240,7 +240,7 @@ class Janitor:
         if time.monotonic() < self._settings_at:
             return True
         try:
-            found = self._context.store.get(SETTINGS, Deadline.after(CALL_S))
+            found = self._cluster.store.get(SETTINGS, Deadline.after(CALL_S))
         except DatastoreDenied as e:
             self._say("grace", str(e))
             found = None

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Read = Callable[[str], bytes]
     Environ = Mapping[str, str]
 
+NAMESPACE = "kube-system"  # upstream's usual one
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _HINT = "the file named by kubernetes.kubeconfig in the network configuration is written by the installer"
 
@@ -355,3 +356,12 @@ def _load_certificate(context: SSLContext, login: Login) -> None:
         context.load_cert_chain(f"/proc/self/fd/{fd}")
     finally:
         os.close(fd)
+
+
+def own_namespace() -> str:
+    """The namespace of the pod this runs in, upstream's usual one outside of a pod."""
+    try:
+        with open(f"{SERVICE_ACCOUNT}/namespace", encoding="ascii") as file:
+            return file.read().strip() or NAMESPACE
+    except (OSError, ValueError):
+        return NAMESPACE

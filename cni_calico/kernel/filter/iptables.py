@@ -9,7 +9,7 @@ from __future__ import annotations
 from cni_calico import faults
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel.filter.nftables import find_program, run_program
+from cni_calico.kernel.filter.programs import find_program, run_program
 
 APPLY = faults.declare("iptables.apply")
 VARIANTS = ("nft", "legacy")

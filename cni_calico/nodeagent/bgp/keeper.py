@@ -16,6 +16,7 @@ from typing import Any
 
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.interface import Versioned
+from cni_calico.datastore.kubernetes.login import own_namespace
 from cni_calico.datastore.last_good import KeptCaches
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord
@@ -39,7 +40,7 @@ from cni_calico.nodeagent.bgp.config.snapshot import (
     select_blocks,
 )
 from cni_calico.nodeagent.bgp.config.values import SecretRef
-from cni_calico.nodeagent.bgp.kubernetes import NAMESPACE, Secrets, Services
+from cni_calico.nodeagent.bgp.kubernetes import Secrets, Services
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.view.snapshot import Snapshot, select_pod_cidrs
 
@@ -47,7 +48,6 @@ APPLY_S = 20.0
 RETRY_S, LAST_RETRY_S = 2.0, 30.0
 AGAIN_S = 30.0  # what nothing tells about: a Secret, the host's addresses, what BIRD leaves in the kernel
 _KINDS = ("BGPConfiguration", "BGPPeer", "BGPFilter")
-_NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 def _resource(item: Versioned) -> Resource:
@@ -58,15 +58,6 @@ def _resource(item: Versioned) -> Resource:
 def _affinity(item: Versioned) -> Affinity:
     assert isinstance(item.key, AffinityKey)
     return decode_affinity(item.key, item.value)
-
-
-def _own_namespace() -> str:
-    """Where the agent's Secrets are: the namespace that its pod runs in."""
-    try:
-        with open(_NAMESPACE_FILE, encoding="ascii") as file:
-            return file.read().strip() or NAMESPACE
-    except (OSError, ValueError):
-        return NAMESPACE
 
 
 class BgpKeeper:
@@ -104,7 +95,7 @@ class BgpKeeper:
         self._kept: KeptCaches | None = None
         self._caches: list[Cache[Any]] = []
         self._rendered = False  # what is in force is ours, so no record that we never could read is part of it
-        self._secrets = Secrets(context.kubernetes_store, _own_namespace())
+        self._secrets = Secrets(context.kubernetes_store, own_namespace())
         self._services = Services(context.kubernetes_store, self._wake.set)
 
     def follow(self, snapshot: Snapshot) -> None:

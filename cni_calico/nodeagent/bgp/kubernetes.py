@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.interface import Versioned
 from cni_calico.datastore.kubernetes.layout import ENDPOINT_SLICE, SERVICE, secret_path
+from cni_calico.datastore.kubernetes.login import NAMESPACE
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied, DatastoreUnsupported
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
@@ -24,7 +25,6 @@ from cni_calico.nodeagent.bgp.config.values import SecretRef
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.store import KubernetesStore
 
-NAMESPACE = "kube-system"
 SERVICE_LABEL = "kubernetes.io/service-name"
 READ_AGAIN_S = 30.0
 SYNC_S = 10.0

@@ -21,7 +21,6 @@ from cni_calico.model.host import Address, Network
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.api import KubernetesAPI
 
-NAMESPACE = "kube-system"
 _CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps/"
 _PATCH = "application/strategic-merge-patch+json"
 
@@ -127,12 +126,3 @@ def parse_pod_cidrs(node: Mapping[str, Any]) -> tuple[Network, ...]:
         except ValueError:
             continue
     return tuple(found)
-
-
-def own_namespace() -> str:
-    """The namespace of the pod this runs in, upstream's usual one outside of a pod."""
-    try:
-        with open("/var/run/secrets/kubernetes.io/serviceaccount/namespace") as file:
-            return file.read().strip() or NAMESPACE
-    except OSError:
-        return NAMESPACE

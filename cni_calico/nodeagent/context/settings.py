@@ -32,8 +32,12 @@ from cni_calico.daemon.settings_table import (
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.selectors import parse_selector
-from cni_calico.nodeagent.startup.address import AddressSetting, parse_address_setting
-from cni_calico.nodeagent.startup.autodetect import Method, parse_method
+from cni_calico.nodeagent.context.address_setting import (
+    AddressSetting,
+    Method,
+    parse_address_setting,
+    parse_method,
+)
 
 STATE_DIR = "/var/lib/calico"
 RUN_DIR = "/var/run/calico"

@@ -60,16 +60,6 @@ def endpoint_of(node: Node, family: int) -> Endpoint | None:
     )
 
 
-def pool_of(cidr: Network, pools: Iterable[IPPool]) -> IPPool | None:
-    """The pool that a block or address lies in, the narrowest when pools overlap."""
-    best = None
-    for pool in pools:
-        if pool.cidr.version == cidr.version and cidr.subnet_of(pool.cidr):  # type: ignore[arg-type]
-            if best is None or pool.cidr.prefixlen > best.cidr.prefixlen:
-                best = pool
-    return best
-
-
 def encapsulation_of(pool: IPPool) -> tuple[str, str]:
     """("vxlan" | "ipip" | "none", mode) of a pool."""
     if pool.vxlan_mode != "Never":

@@ -39,7 +39,7 @@ def start_counting(context: Context, tell: Callable[[int], None], stopping: thre
             if count.known:
                 tell(count.total)
 
-    keeper = Keeper("policies", context, look, INTERVAL_S)
+    keeper = Keeper("policies", look, INTERVAL_S, context.log, context.troubles)
     threading.Thread(target=keeper.run, args=(stopping,), name="policies", daemon=True).start()
 
 

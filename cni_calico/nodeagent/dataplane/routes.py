@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import ip_network
 
+from cni_calico.ipam.pools import pool_of
 from cni_calico.model.host import (
     PROTO_CALICO,
     Address,
@@ -28,7 +29,6 @@ from cni_calico.nodeagent.dataplane.encapsulation import (
     encapsulation_of,
     endpoint_of,
     holder_of,
-    pool_of,
 )
 from cni_calico.nodeagent.view.snapshot import BlockRoute
 
@@ -71,7 +71,7 @@ def desired_remote_routes(fabric: Fabric, blocks: Sequence[BlockRoute]) -> set[H
     for block in blocks:
         if block.cidr.version != fabric.family:
             continue
-        pool = pool_of(block.cidr, fabric.pools)
+        pool = pool_of(fabric.pools, block.cidr)
         if pool is None:
             continue
         for dst, holder in _destinations(block):
@@ -120,7 +120,7 @@ def desired_blackholes(fabric: Fabric, blocks: Sequence[BlockRoute]) -> set[Host
         single = block.cidr.prefixlen == block.cidr.max_prefixlen
         if block.node != fabric.node or block.cidr.version != fabric.family or single:
             continue
-        pool = pool_of(block.cidr, fabric.pools)
+        pool = pool_of(fabric.pools, block.cidr)
         if pool is not None and (encapsulation_of(pool)[0] == "vxlan" or not fabric.others_program):
             routes.add(HostRoute(block.cidr, kind="blackhole", protocol=PROTO_CALICO))
     return routes

@@ -99,4 +99,4 @@ class Owed:
 
 def owed_keeper(context: Context) -> Keeper:
     """Looks for recorded DELs now and then: an empty directory costs nothing."""
-    return Keeper("recorded DELs", context, Owed(context).look, LOOK_S)
+    return Keeper("recorded DELs", Owed(context).look, LOOK_S, context.log, context.troubles)

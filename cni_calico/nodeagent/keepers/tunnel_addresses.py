@@ -9,9 +9,10 @@ that pool. Source: SPEC "Tunnels".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from cni_calico.daemon.keeper import Keeper
 from cni_calico.datastore.ensure import ensure_record
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AddressInUse, AddressOutsidePools, CalicoError, CorruptRecord, IPAMError
@@ -22,9 +23,13 @@ from cni_calico.model.resources import IPPool, Node
 from cni_calico.model.selectors import parse_selector
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.startup.node_record import key_of
+from cni_calico.nodeagent.view.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from cni_calico.ipam.allocator import Allocator
+
+
+TUNNELS_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,3 +203,30 @@ def _tell(context: Context, kind: Kind, name: str, address: Address | Network | 
 
     changed = ensure_record(context.store, key_of(name), desired, context.deadline()).changed
     return [f"{kind.name} tunnel address of Node {name}: {address}"] if changed else []
+
+
+@dataclass(slots=True)
+class TunnelKeeper:
+    """Looks again when what tunnel addresses depend on changed: pools, this node's labels and what it tells."""
+
+    context: Context
+    node: str
+    keeper: Keeper = field(init=False)
+    _depends: object = None
+
+    def __post_init__(self) -> None:
+        self.keeper = Keeper("tunnel addresses", self._do, TUNNELS_S, self.context.log, self.context.troubles)
+
+    def _do(self) -> None:
+        if self.context.settings.backend == "none":
+            return
+        allocate_tunnel_addresses(self.context, self.node, pod_cidrs=read_pod_cidrs(self.context))
+
+    def follow(self, snapshot: Snapshot) -> None:
+        own = snapshot.own
+        told = None if own is None else (own.ipv4_ipip_tunnel, own.ipv4_vxlan_tunnel, own.ipv6_vxlan_tunnel)
+        labels = {} if own is None else own.metadata.labels
+        depends = (snapshot.pools, told, sorted(labels.items()))
+        if depends != self._depends:
+            self._depends = depends
+            self.keeper.wake()

@@ -9,20 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import ip_interface
 
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.host import Address, HostInterface, Interface
-from cni_calico.nodeagent.startup.autodetect import Choice, Method, not_found, select_address, select_holder
-
-
-@dataclass(frozen=True, slots=True)
-class AddressSetting:
-    """``mode`` is "keep" (empty), "autodetect", "none" or "fixed"; ``with_prefix`` whether a fixed one named it."""
-
-    mode: str = "keep"
-    address: Interface | None = None
-    with_prefix: bool = False
+from cni_calico.nodeagent.context.address_setting import AddressSetting, Method
+from cni_calico.nodeagent.startup.autodetect import Choice, not_found, select_address, select_holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +33,6 @@ class HostFacts:
     interfaces: Sequence[HostInterface]
     internal_ips: Sequence[Address] = ()
     reached_from: Address | None = None
-
-
-def parse_address_setting(family: int, text: str) -> AddressSetting:
-    """The value of IP (family 4) or IP6. Raises ValueError."""
-    if text in ("", "autodetect", "none"):
-        return AddressSetting(text or "keep")
-    try:
-        address = ip_interface(text)
-    except ValueError as e:
-        raise ValueError(f"expected an IPv{family} address with or without prefix, autodetect or none") from e
-    if address.version != family:
-        raise ValueError(f"expected an IPv{family} address, got one of IPv{address.version}")
-    return AddressSetting("fixed", address, "/" in text)
 
 
 def plan_address(

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, ip_address, ip_network
+from ipaddress import IPv4Address, ip_address
 
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.host import Address, HostInterface, Interface, Network
+from cni_calico.nodeagent.context.address_setting import METHODS, Method
 
 # Interfaces that no other host can reach: container bridges, our own devices, kube-proxy's and the like.
 LOCAL_INTERFACES = (
@@ -38,18 +39,6 @@ LOCAL_INTERFACES = (
     r"nodelocaldns",
 )
 _LOCAL = re.compile("|".join(LOCAL_INTERFACES))
-_METHODS = "first-found, kubernetes-internal-ip, can-reach=, interface=, skip-interface= or cidr="
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """``kind`` is one of the names above; the other fields belong to the kinds that need them."""
-
-    kind: str
-    text: str
-    target: str = ""
-    patterns: tuple[re.Pattern[str], ...] = ()
-    networks: tuple[Network, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,37 +47,6 @@ class Choice:
 
     address: Interface
     interface: str
-
-
-def parse_method(text: str) -> Method:
-    """Raises ValueError saying what is wrong; an empty text is first-found."""
-    kind, equals, argument = text.strip().partition("=")
-    if not equals and kind in ("", "first-found", "kubernetes-internal-ip"):
-        return Method(kind or "first-found", text)
-    if not equals or not argument.strip():
-        raise ValueError(f"expected {_METHODS} with a value after the equals sign")
-    parts = tuple(filter(None, (part.strip() for part in argument.split(","))))
-    if kind == "can-reach":
-        return Method(kind, text, target=argument.strip())
-    if kind in ("interface", "skip-interface"):
-        return Method(kind, text, patterns=tuple(map(_parse_pattern, parts)))
-    if kind == "cidr":
-        return Method(kind, text, networks=tuple(map(_parse_network, parts)))
-    raise ValueError(f"expected {_METHODS}")
-
-
-def _parse_pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as e:
-        raise ValueError(f"expected a regular expression, {text!r} is none: {e}") from e
-
-
-def _parse_network(text: str) -> Network:
-    try:
-        return ip_network(text, strict=False)
-    except ValueError as e:
-        raise ValueError(f"expected a network in CIDR notation, got {text!r}") from e
 
 
 def is_local_interface(name: str) -> bool:
@@ -191,6 +149,6 @@ def not_found(family: int, method: Method, interfaces: Iterable[HostInterface]) 
     return InvalidConfig(
         f"cannot detect the node's IPv{family} address: method {method.text or method.kind!r} matches none of this "
         "host's addresses",
-        details=f"set {variable} to an address or none, or {variable}_AUTODETECTION_METHOD to {_METHODS}; "
+        details=f"set {variable} to an address or none, or {variable}_AUTODETECTION_METHOD to {METHODS}; "
         f"interfaces and addresses found: {'; '.join(seen) or 'none'}",
     )

@@ -21,6 +21,7 @@ from cni_calico.model.documents.codec import decode_node, decode_pool
 from cni_calico.model.host import HostInterface
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool, Node
+from cni_calico.nodeagent.context.address_setting import Method
 from cni_calico.nodeagent.context.context import STEP_S, Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
 from cni_calico.nodeagent.context.node_name import read_node_name
@@ -28,7 +29,6 @@ from cni_calico.nodeagent.context.settings import NodeSettings
 from cni_calico.nodeagent.startup import cluster, node_record
 from cni_calico.nodeagent.startup import records as startup_records
 from cni_calico.nodeagent.startup.address import Found, HostFacts, plan_address, require_some
-from cni_calico.nodeagent.startup.autodetect import Method
 from cni_calico.nodeagent.startup.doubts import Doubt, select_doubts, select_node_peers
 from cni_calico.nodeagent.startup.pools import PoolFacts, parse_pod_subnets, plan_pools
 

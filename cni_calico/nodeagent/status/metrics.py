@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cni_calico.controllers.janitor.run import Tally
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.nodeagent.dataplane.encapsulation import pool_of
+from cni_calico.ipam.pools import pool_of
 from cni_calico.nodeagent.status.numbers import BUCKETS_S, Numbers
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from cni_calico.plugin.call import protocol
@@ -96,7 +96,7 @@ class Metrics:
         used: Counter[str] = Counter()
         free: Counter[str] = Counter()
         for block in snapshot.blocks:
-            pool = pool_of(block.cidr, snapshot.pools) if block.node == snapshot.node else None
+            pool = pool_of(snapshot.pools, block.cidr) if block.node == snapshot.node else None
             if pool is not None:
                 name = pool.metadata.name
                 blocks[name] += 1

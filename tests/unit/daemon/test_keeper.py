@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from cni_calico.daemon.keeper import RETRY_S, Keeper, TunnelKeeper, follow
+from cni_calico.daemon.keeper import RETRY_S, Keeper
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.log import Log
 from cni_calico.model.resources import Metadata
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.settings import parse_settings
+from cni_calico.nodeagent.keepers.tunnel_addresses import TunnelKeeper
 from cni_calico.nodeagent.startup.run import wait_for_datastore
+from cni_calico.nodeagent.view.follow import follow
 from tests.fakes.memory_store import MemoryStore
 from tests.netns.namespaces import until
 from tests.unit.nodeagent.fabric import NODES, pool, snapshot, workload
@@ -48,7 +50,7 @@ def running():
 
 def test_a_keeper_does_it_at_once_and_when_woken(running):
     done = []
-    keeper = Keeper("it", context(), lambda: done.append(1), 3600.0)
+    keeper = Keeper("it", lambda: done.append(1), 3600.0, Notes(), {})
     running(keeper.run)
     until(lambda: len(done) == 1, "at the start")
     keeper.wake()
@@ -59,14 +61,14 @@ def test_a_failure_is_told_once_and_tried_again():
     def fail():
         raise DatastoreUnavailable("cannot reach it")
 
-    keeper = Keeper("it", context(), fail, 3600.0)
+    keeper = Keeper("it", fail, 3600.0, Notes(), {})
     assert not keeper._try() and not keeper._try()
-    assert [text for text in keeper.context.log.texts if "cannot reach it" in text] == keeper.context.log.texts[:1]
+    assert [text for text in keeper.log.texts if "cannot reach it" in text] == keeper.log.texts[:1]
     assert (keeper._next_retry(), keeper._next_retry()) == (RETRY_S, 2 * RETRY_S)
-    assert keeper.context.troubles == {"it": "cannot reach it"}  # for calicoctl node status
+    assert keeper.troubles == {"it": "cannot reach it"}  # for calicoctl node status
     keeper.do = lambda: None
     assert keeper._try() and keeper._next_retry() == RETRY_S
-    assert keeper.context.troubles == {}
+    assert keeper.troubles == {}
 
 
 def test_tunnel_addresses_are_looked_at_when_what_they_depend_on_changes():

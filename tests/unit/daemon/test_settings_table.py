@@ -84,9 +84,8 @@ def test_every_documented_variable_is_used():
 
 def test_every_felix_parameter_is_used():
     used = attributes(without=("felix.py",))
-    own = {
-        node.attr for node in ast.walk(trees()[SOURCES / "nodeagent" / "context" / "felix.py"]) if isinstance(node, ast.Attribute)
-    }
+    tree = trees()[SOURCES / "nodeagent" / "context" / "felix.py"]
+    own = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     unused = [item.name for item in settings_of(FelixSettings) if item.attribute not in used | own]
     assert unused == ["DefaultEndpointToHostAction"]  # "recorded for the policy engine", says the page
 

@@ -10,7 +10,10 @@ import pytest
 HEAVY = {"typing", "socket", "selectors", "ctypes", "subprocess", "threading", "logging", "json", "pyroute2", "signal"}
 
 
-@pytest.mark.parametrize("module", ["plugin.network.setup", "plugin.network.teardown", "kernel.lock", "kernel.netns", "kernel.mtu"])
+MODULES = ("plugin.network.setup", "plugin.network.teardown", "kernel.lock", "kernel.netns", "kernel.mtu")
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_light(module: str) -> None:
     script = f"import sys, cni_calico.{module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True)

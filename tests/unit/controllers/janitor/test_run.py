@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from cni_calico.controllers.cluster import Cluster
 from cni_calico.controllers.janitor.run import CLUSTER, Habits, Janitor, Tally, parse_grace
 from cni_calico.datastore.election import FencedStore, SoleElection, Terms
 from cni_calico.datastore.interface import Write
@@ -14,8 +15,6 @@ from cni_calico.log import Log
 from cni_calico.model.documents.codec import new_metadata
 from cni_calico.model.keys import HandleKey, ResourceKey
 from cni_calico.model.resources import ClusterInformation, Handle
-from cni_calico.nodeagent.context.context import Context
-from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.status.metrics import Metrics
 from cni_calico.nodeagent.status.numbers import Numbers
 from tests.netns.namespaces import until
@@ -60,9 +59,9 @@ class Field:
         self.world, self.log, self.tally, self.election = World(), Notes(), Tally(), Election(ours)
         self.world.pool("four", "10.65.0.0/26", 28)
         self.world.node("n1")
-        context = Context(parse_settings({}), self.world.store, self.log, lambda _: True)
+        cluster = Cluster(self.world.store, self.log)
         self.stopping = threading.Event()
-        self.janitor = Janitor(context, self.election, self.tally, habits)
+        self.janitor = Janitor(cluster, self.election, self.tally, habits)
         self.thread = threading.Thread(target=self.janitor.run, args=(self.stopping,))
 
     def leave_tunnel(self):

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.host import HostInterface
-from cni_calico.nodeagent.startup.address import HostFacts, parse_address_setting, plan_address, require_some
-from cni_calico.nodeagent.startup.autodetect import is_local_interface, parse_method, select_address
+from cni_calico.nodeagent.context.address_setting import parse_address_setting, parse_method
+from cni_calico.nodeagent.startup.address import HostFacts, plan_address, require_some
+from cni_calico.nodeagent.startup.autodetect import is_local_interface, select_address
 
 
 def link(index, name, *addresses, up=True):

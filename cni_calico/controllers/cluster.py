@@ -1,0 +1,25 @@
+"""What a controller works with: the datastore, Kubernetes beside it, a log.
+
+Rule: nothing of a node is in here, so the same controllers run in an agent and in a Deployment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cni_calico.datastore.interface import Datastore
+from cni_calico.log import Log
+
+if TYPE_CHECKING:
+    from cni_calico.datastore.kubernetes.store import KubernetesStore
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """``kubernetes`` is None where there is no Kubernetes; ``is_kubernetes_datastore``: it holds our records, too."""
+
+    store: Datastore
+    log: Log
+    kubernetes: KubernetesStore | None = None
+    is_kubernetes_datastore: bool = False
