@@ -58,7 +58,7 @@ def install(hook: Hook | None) -> None:
     _hook = hook
 
 
-class Plan:
+class FaultPlan:
     """A hook that acts on the NTH matching call: the environment variable's syntax, usable from tests too."""
 
     def __init__(self, text: str, *, trace: str = "") -> None:
@@ -86,7 +86,7 @@ class Plan:
 
 
 def install_from_environment(environ: Mapping[str, str]) -> None:
-    """Install a Plan when CALICO_FAULT or CALICO_FAULT_TRACE is set; executables call it once at start."""
+    """Install a FaultPlan when CALICO_FAULT or CALICO_FAULT_TRACE is set; executables call it once at start."""
     text, trace = environ.get("CALICO_FAULT", ""), environ.get("CALICO_FAULT_TRACE", "")
     if text or trace:
-        install(Plan(text, trace=trace))
+        install(FaultPlan(text, trace=trace))

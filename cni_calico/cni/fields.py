@@ -20,7 +20,7 @@ def wrong(field: str, expected: str, value: Any) -> InvalidConfig:
     )
 
 
-class Fields:
+class JsonFields:
     """One JSON object of the configuration; ``where`` is its path in messages ("ipam.", or "")."""
 
     __slots__ = ("values", "where")
@@ -31,10 +31,10 @@ class Fields:
         self.values = values
         self.where = where
 
-    def section(self, name: str) -> Fields:
+    def section(self, name: str) -> JsonFields:
         """A nested object; absent or null is an empty one."""
         value = self.values.get(name)
-        return Fields({} if value is None else value, f"{self.where}{name}.")
+        return JsonFields({} if value is None else value, f"{self.where}{name}.")
 
     def text(self, name: str, default: str = "") -> str:
         value = self.values.get(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cni_calico.cni.fields import Fields
+from cni_calico.cni.fields import JsonFields
 
 NAMESPACE_LABEL = "projectcalico.org/namespace"
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
@@ -23,14 +23,14 @@ class MesosLabels:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse_mesos(args: Fields) -> MesosLabels:
+def parse_mesos(args: JsonFields) -> MesosLabels:
     """The labels in ``args``; none for any other runtime. Raises InvalidConfig."""
     if not args.values.get("org.apache.mesos"):
         return MesosLabels()
     info = args.section("org.apache.mesos").section("network_info").section("labels")
     namespace, labels = "", {}
     for entry in info.objects("labels"):
-        label = Fields(entry, f"{info.where}labels.")
+        label = JsonFields(entry, f"{info.where}labels.")
         key, value = label.text("key"), clean_label(label.text("value"))
         if key == NAMESPACE_LABEL:
             namespace = value

@@ -13,7 +13,7 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_interface, ip_network
 from typing import Any
 
 from cni_calico.cni import versions
-from cni_calico.cni.fields import Fields, wrong
+from cni_calico.cni.fields import JsonFields, wrong
 from cni_calico.cni.mesos import MesosLabels, parse_mesos
 from cni_calico.errors import DecodeFailure, IncompatibleVersion, InvalidConfig
 from cni_calico.model import names
@@ -54,7 +54,7 @@ class LogSection:
 
 
 @dataclass(frozen=True, slots=True)
-class Attachment:
+class ValidAttachment:
     """An entry of cni.dev/valid-attachments."""
 
     container_id: str
@@ -93,7 +93,7 @@ class NetConf:
     mesos: MesosLabels = field(default_factory=MesosLabels)
     runtime_config: Mapping[str, Any] = field(default_factory=dict)
     prev_result: Mapping[str, Any] | None = None
-    valid_attachments: tuple[Attachment, ...] | None = None
+    valid_attachments: tuple[ValidAttachment, ...] | None = None
 
 
 def parse_json(stdin: bytes) -> Mapping[str, Any]:
@@ -132,7 +132,7 @@ def parse_netconf(document: Mapping[str, Any], environ: Mapping[str, str], comma
     Raises IncompatibleVersion, InvalidConfig.
     """
     version = parse_version(document, command)
-    top = Fields(document)
+    top = JsonFields(document)
     name = top.text("name")
     _require_network_name(name)
     control = top.section("feature_control")
@@ -187,14 +187,14 @@ def require_node_name(name: str, where: str) -> None:
         raise wrong(where, f"a node's name ([a-zA-Z0-9_.-], at most {NODE_NAME_MAX} characters)", name)
 
 
-def _parse_node_name(top: Fields, key: str) -> str:
+def _parse_node_name(top: JsonFields, key: str) -> str:
     name = top.text(key).strip()
     if name:
         require_node_name(name, key)
     return name
 
 
-def _parse_gates(top: Fields) -> tuple[str, ...]:
+def _parse_gates(top: JsonFields) -> tuple[str, ...]:
     gates = top.texts("readiness_gates")
     for gate in gates:
         scheme, separator, rest = gate.partition("://")
@@ -206,14 +206,14 @@ def _parse_gates(top: Fields) -> tuple[str, ...]:
     return gates
 
 
-def _parse_policy_timeout(top: Fields) -> int:
+def _parse_policy_timeout(top: JsonFields) -> int:
     timeout = top.number("policy_setup_timeout_seconds", low=-(2**31))
     if timeout < 0:
         raise wrong("policy_setup_timeout_seconds", "a number of seconds, 0 or more", timeout)
     return timeout
 
 
-def _parse_ipam(ipam: Fields) -> IpamSection:
+def _parse_ipam(ipam: JsonFields) -> IpamSection:
     kind = ipam.text("type")
     if "/" in kind or kind in (".", ".."):
         raise wrong("ipam.type", "the name of an IPAM plugin", kind)
@@ -227,7 +227,7 @@ def _parse_ipam(ipam: Fields) -> IpamSection:
     )
 
 
-def _pools(ipam: Fields, name: str, family: int) -> tuple[str, ...]:
+def _pools(ipam: JsonFields, name: str, family: int) -> tuple[str, ...]:
     pools = ipam.texts(name)
     for pool in pools:
         if "/" in pool or ":" in pool:
@@ -243,7 +243,7 @@ def _pools(ipam: Fields, name: str, family: int) -> tuple[str, ...]:
 LEVELS = ("debug", "info", "warning", "warn", "error", "fatal", "panic", "none")
 
 
-def _parse_log(top: Fields) -> LogSection:
+def _parse_log(top: JsonFields) -> LogSection:
     level = top.text("log_level", "info").lower() or "info"
     return LogSection(
         level=level if level in LEVELS else "info",
@@ -254,7 +254,7 @@ def _parse_log(top: Fields) -> LogSection:
     )
 
 
-def parse_datastore(top: Fields, environ: Mapping[str, str]) -> DatastoreConfig:
+def parse_datastore(top: JsonFields, environ: Mapping[str, str]) -> DatastoreConfig:
     """The datastore of a configuration; what it leaves open comes from the environment, as upstream does it."""
 
     def setting(key: str, variable: str) -> str:
@@ -294,7 +294,7 @@ def parse_datastore(top: Fields, environ: Mapping[str, str]) -> DatastoreConfig:
     )
 
 
-def _parse_kubernetes(top: Fields, environ: Mapping[str, str]) -> KubernetesAccess:
+def _parse_kubernetes(top: JsonFields, environ: Mapping[str, str]) -> KubernetesAccess:
     kubernetes, policy = top.section("kubernetes"), top.section("policy")
     https_proxy, no_proxy = parse_proxy_variables(environ)
     return KubernetesAccess(
@@ -311,7 +311,7 @@ def _parse_kubernetes(top: Fields, environ: Mapping[str, str]) -> KubernetesAcce
     )
 
 
-def _parse_attachments(top: Fields) -> tuple[Attachment, ...] | None:
+def _parse_attachments(top: JsonFields) -> tuple[ValidAttachment, ...] | None:
     """None when the runtime says nothing; null is how runtimes in Go write an empty list."""
     given = [key for key in ("cni.dev/valid-attachments", "cni.dev/attachments") if key in top.values]
     if not given:
@@ -319,8 +319,8 @@ def _parse_attachments(top: Fields) -> tuple[Attachment, ...] | None:
     key = next((key for key in given if top.values[key] is not None), given[0])
     found = []
     for entry in top.objects(key):
-        entry_fields = Fields(entry, f"{key}.")
-        attachment = Attachment(entry_fields.text("containerID"), entry_fields.text("ifname"))
+        entry_fields = JsonFields(entry, f"{key}.")
+        attachment = ValidAttachment(entry_fields.text("containerID"), entry_fields.text("ifname"))
         if not attachment.container_id or not attachment.ifname:
             raise wrong(key, "objects with containerID and ifname", entry)
         found.append(attachment)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import Any
 
-from cni_calico.cni.fields import Fields
+from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_prefixed
 from cni_calico.cni.versions import SUPPORTED
 
@@ -111,14 +111,14 @@ def _render_020(result: Result, version: str) -> dict[str, Any]:
 
 def parse_result(document: Mapping[str, Any], where: str = "prevResult.") -> Result:
     """A result in any version's format. Raises InvalidConfig naming the field."""
-    top = Fields(document, where)
+    top = JsonFields(document, where)
     if "ip4" in document or "ip6" in document:
         return _parse_020(top)
     interfaces = tuple(
         ResultInterface(
             name=item.text("name"), mac=item.text("mac"), sandbox=item.text("sandbox"), mtu=item.number("mtu")
         )
-        for item in (Fields(entry, f"{where}interfaces.") for entry in top.objects("interfaces"))
+        for item in (JsonFields(entry, f"{where}interfaces.") for entry in top.objects("interfaces"))
     )
     return Result(
         ips=tuple(_parse_ip(entry, where) for entry in top.objects("ips")),
@@ -129,7 +129,7 @@ def parse_result(document: Mapping[str, Any], where: str = "prevResult.") -> Res
 
 
 def _parse_ip(entry: Mapping[str, Any], where: str) -> ResultIP:
-    item = Fields(entry, f"{where}ips.")
+    item = JsonFields(entry, f"{where}ips.")
     return ResultIP(
         address=parse_prefixed(item.text("address"), f"{where}ips.address"),
         interface=item.number("interface") if entry.get("interface") is not None else None,
@@ -137,8 +137,8 @@ def _parse_ip(entry: Mapping[str, Any], where: str) -> ResultIP:
     )
 
 
-def _parse_routes(section: Fields) -> tuple[ResultRoute, ...]:
-    entries = (Fields(entry, f"{section.where}routes.") for entry in section.objects("routes"))
+def _parse_routes(section: JsonFields) -> tuple[ResultRoute, ...]:
+    entries = (JsonFields(entry, f"{section.where}routes.") for entry in section.objects("routes"))
     routes = []
     for entry in entries:
         parse_prefixed(entry.text("dst"), f"{section.where}routes.dst")
@@ -146,7 +146,7 @@ def _parse_routes(section: Fields) -> tuple[ResultRoute, ...]:
     return tuple(routes)
 
 
-def _parse_020(top: Fields) -> Result:
+def _parse_020(top: JsonFields) -> Result:
     ips: list[ResultIP] = []
     routes: list[ResultRoute] = []
     for key in ("ip4", "ip6"):

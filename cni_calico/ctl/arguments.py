@@ -13,7 +13,7 @@ from cni_calico.ctl.settings import DEFAULT_PATH
 from cni_calico.errors import InvalidConfig
 
 
-class _Parser(ArgumentParser):
+class _ArgumentParser(ArgumentParser):
     """Errors are raised, so that main decides how a program ends."""
 
     def error(self, message: str) -> NoReturn:
@@ -26,8 +26,8 @@ def _flag(text: str) -> bool:
     raise ArgumentTypeError(f"expected true or false, got {text!r}")
 
 
-def _common() -> _Parser:
-    common = _Parser(add_help=False)
+def _common() -> _ArgumentParser:
+    common = _ArgumentParser(add_help=False)
     common.add_argument("-c", "--config", default=SUPPRESS, metavar="FILE", help=f"default {DEFAULT_PATH}")
     common.add_argument("-l", "--log-level", default=SUPPRESS, metavar="LEVEL", help="accepted, without effect")
     common.add_argument("--context", default=SUPPRESS, metavar="CONTEXT", help=SUPPRESS)
@@ -36,25 +36,25 @@ def _common() -> _Parser:
     return common
 
 
-def _namespaced() -> _Parser:
-    options = _Parser(add_help=False)
+def _namespaced() -> _ArgumentParser:
+    options = _ArgumentParser(add_help=False)
     options.add_argument("-n", "--namespace", default="", metavar="NS")
     return options
 
 
-def _manifest(*, required: bool) -> _Parser:
-    options = _Parser(add_help=False)
+def _manifest(*, required: bool) -> _ArgumentParser:
+    options = _ArgumentParser(add_help=False)
     options.add_argument("-f", "--filename", required=required, default="", metavar="FILE", help="file, directory or -")
     options.add_argument("-R", "--recursive", action="store_true", help="with a directory: its directories too")
     options.add_argument("-e", "--skip-empty", action="store_true", help="no resources is not an error")
     return options
 
 
-def build_parser() -> _Parser:
+def build_parser() -> _ArgumentParser:
     common = _common()
-    parser = _Parser(prog="calicoctl", description="Manage Calico's resources and addresses.", parents=[common])
+    parser = _ArgumentParser(prog="calicoctl", description="Manage Calico's resources and addresses.", parents=[common])
     parser.add_argument("-v", "--version", action="store_const", const="version", dest="show_version")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_ArgumentParser)
     resource = [common, _namespaced()]
     get = commands.add_parser("get", parents=[*resource, _manifest(required=False)], help="show resources")
     get.add_argument("kind", nargs="?", metavar="KIND")
@@ -88,8 +88,8 @@ def build_parser() -> _Parser:
     return parser
 
 
-def _add_ipam(parser: _Parser, common: _Parser) -> None:
-    commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True, parser_class=_Parser)
+def _add_ipam(parser: _ArgumentParser, common: _ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True, parser_class=_ArgumentParser)
     show = commands.add_parser("show", parents=[common], help="how full pools and blocks are")
     show.add_argument("--ip", default="", metavar="ADDRESS", help="who has this address")
     show.add_argument("--show-blocks", action="store_true")
@@ -113,10 +113,10 @@ def _add_ipam(parser: _Parser, common: _Parser) -> None:
     split.add_argument("--cidr", default="", metavar="CIDR", help="of the pool to split")
 
 
-def _add_datastore(parser: _Parser, common: _Parser) -> None:
-    commands = parser.add_subparsers(dest="group", metavar="COMMAND", required=True, parser_class=_Parser)
+def _add_datastore(parser: _ArgumentParser, common: _ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="group", metavar="COMMAND", required=True, parser_class=_ArgumentParser)
     migrate = commands.add_parser("migrate", help="move all data to another datastore")
-    steps = migrate.add_subparsers(dest="subcommand", metavar="COMMAND", required=True, parser_class=_Parser)
+    steps = migrate.add_subparsers(dest="subcommand", metavar="COMMAND", required=True, parser_class=_ArgumentParser)
     steps.add_parser("lock", parents=[common], help="stop ADD and DEL while data is moved")
     steps.add_parser("unlock", parents=[common], help="let ADD and DEL go on")
     export = steps.add_parser("export", parents=[common], help="print all data")
@@ -125,8 +125,8 @@ def _add_datastore(parser: _Parser, common: _Parser) -> None:
     load.add_argument("-f", "--filename", required=True, metavar="FILE", help="file or -")
 
 
-def _add_node(parser: _Parser, common: _Parser) -> None:
-    commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True, parser_class=_Parser)
+def _add_node(parser: _ArgumentParser, common: _ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True, parser_class=_ArgumentParser)
     commands.add_parser("status", parents=[common], help="state of calico-node and its BGP sessions")
     diags = commands.add_parser("diags", parents=[common], help="one archive of logs, routes and configuration")
     diags.add_argument("--log-dir", default="", metavar="DIR", help="default /var/log/calico")

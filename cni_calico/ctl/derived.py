@@ -7,13 +7,15 @@ makes it, for the datastore would take it and keep nothing. Profiles are refused
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cni_calico.ctl.session import shown_key
-from cni_calico.datastore.interface import Document
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes import nodes as crd_nodes
+
+if TYPE_CHECKING:
+    from cni_calico.datastore.interface import Document
 
 Path = tuple[str, ...]
 _LABELS, _ANNOTATIONS = ("metadata", "labels"), ("metadata", "annotations")

@@ -26,7 +26,7 @@ _TICK_S = 0.25
 
 
 @dataclass(slots=True)
-class Service:
+class ChildService:
     """A process to keep running. ``once``: it is to succeed once; what comes ``after`` it waits for that.
 
     ``anyway`` tells whether it need not wait any longer once that has failed.
@@ -68,7 +68,7 @@ class Supervisor:
     """Runs services; ``command`` is this executable's own start, to which a service's arguments are added."""
 
     def __init__(
-        self, services: Sequence[Service], command: Sequence[str], environ: Mapping[str, str], log: Log
+        self, services: Sequence[ChildService], command: Sequence[str], environ: Mapping[str, str], log: Log
     ) -> None:
         self.services = list(services)
         self._command = list(command)
@@ -95,11 +95,11 @@ class Supervisor:
             if service.due(now) and self._may_start(service):
                 self._start(service, now)
 
-    def _may_start(self, service: Service) -> bool:
+    def _may_start(self, service: ChildService) -> bool:
         first = next((other for other in self.services if other.name == service.after), None)
         return first is None or first.done or (first.restarts > 0 and service.anyway())
 
-    def _start(self, service: Service, now: float) -> None:
+    def _start(self, service: ChildService, now: float) -> None:
         try:
             child = Child.start([*self._command, *service.arguments], env=self._environ, output_fd=2)
         except KernelError as e:
@@ -109,7 +109,7 @@ class Supervisor:
         service.started(child, now)
         self._log.info(f"started {service.name} (process {child.pid})")
 
-    def _notice(self, service: Service, now: float) -> None:
+    def _notice(self, service: ChildService, now: float) -> None:
         assert service.child is not None
         code = service.child.rc or 0
         how = f"signal {-code}" if code < 0 else f"exit status {code}"
@@ -141,20 +141,20 @@ class Supervisor:
                 self._log.error(str(e))
 
 
-def services_of_run(*, startup: bool, was_set_up: Callable[[], bool] = lambda: False) -> list[Service]:
+def services_of_run(*, startup: bool, was_set_up: Callable[[], bool] = lambda: False) -> list[ChildService]:
     """The processes of ``calico-node run``; the CNI server needs nobody's permission to answer.
 
     ``was_set_up``: whether start-up succeeded here before. Then its failure is no reason to leave the node's workloads
     without an agent, and other nodes without routes to them.
     """
-    services = [Service("the CNI server", ["-cni-server"])]
+    services = [ChildService("the CNI server", ["-cni-server"])]
     parts = ["-felix", "-confd", "-allocate-tunnel-addrs", "-monitor-addresses", "-monitor-token", "-complete-startup"]
     parts.append("-status-reporter")
     if startup:
         # a node without a tunnel address (its pool is full) is still a node: the agent goes on trying
         first = ["-startup", "-allocate-tunnel-addrs-run-once", "-best-effort"]
-        services.append(Service("start-up", first, once=True))
-        services.append(Service("the agent", parts, after="start-up", anyway=was_set_up))
+        services.append(ChildService("start-up", first, once=True))
+        services.append(ChildService("the agent", parts, after="start-up", anyway=was_set_up))
     else:
-        services.append(Service("the agent", parts))
+        services.append(ChildService("the agent", parts))
     return services

@@ -82,7 +82,7 @@ Outcome = tuple[Assigned, ...] | IPAMError | None
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BatchPlan:
     """``outcomes`` per request: what it got or gave back; the error that it alone runs into; None when the blocks do
     not have as much as it takes. Requests with an error or None change nothing.
     """
@@ -91,7 +91,9 @@ class Plan:
     outcomes: tuple[Outcome, ...]
 
 
-def plan_batch(blocks: Blocks, handles: Handles, requests: Sequence[Request], reserved: Reserved | None = None) -> Plan:
+def plan_batch(
+    blocks: Blocks, handles: Handles, requests: Sequence[Request], reserved: Reserved | None = None
+) -> BatchPlan:
     """Serve requests from ``blocks``, earlier ones first.
 
     ``blocks`` must hold every block a handle of these requests is to be counted in (None: it is gone), ``handles``
@@ -111,7 +113,7 @@ def plan_batch(blocks: Blocks, handles: Handles, requests: Sequence[Request], re
         raise ValueError("a handle gains and loses in one batch")
     gains = _handle_steps(sorted(work.gaining), handles, work.blocks)
     losses = _handle_steps(sorted(work.losing), handles, work.blocks)
-    return Plan((*gains, *_block_steps(blocks, work.blocks), *losses), tuple(outcomes))
+    return BatchPlan((*gains, *_block_steps(blocks, work.blocks), *losses), tuple(outcomes))
 
 
 class _Work:

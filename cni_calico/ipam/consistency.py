@@ -19,7 +19,7 @@ from cni_calico.model.resources import Address, Affinity, Block, Handle, IPPool,
 _WIREGUARD = ("interfaceIPv4Address", "interfaceIPv6Address")
 
 
-class Problem(StrEnum):
+class Inconsistency(StrEnum):
     CORRUPT = "corrupt record"
     LEAKED = "leaked address"
     DOUBLE = "address used twice"
@@ -43,7 +43,7 @@ class Problem(StrEnum):
 class Finding:
     """``subject`` names the record; the others say which address, handle, block and node are meant, where known."""
 
-    problem: Problem
+    problem: Inconsistency
     subject: str
     text: str
     address: Address | None = None
@@ -83,12 +83,12 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ConsistencyReport:
     allocations: tuple[Allocation, ...]
     users: Mapping[Address, tuple[str, ...]]
     findings: tuple[Finding, ...]
 
-    def of(self, *problems: Problem) -> tuple[Finding, ...]:
+    def of(self, *problems: Inconsistency) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.problem in problems)
 
 
@@ -151,18 +151,18 @@ def list_allocations(block: Block, users: Mapping[Address, tuple[str, ...]]) -> 
 # -- the checks -------------------------------------------------------------------------------------------------------
 
 
-def check_records(records: Records) -> Report:
+def check_records(records: Records) -> ConsistencyReport:
     users = list_users(records.endpoints, records.nodes)
     allocations = tuple(found for block in records.blocks.values() for found in list_allocations(block, users))
     findings = [
-        *(Finding(Problem.CORRUPT, subject, why) for subject, why in records.corrupt),
+        *(Finding(Inconsistency.CORRUPT, subject, why) for subject, why in records.corrupt),
         *_check_leaks(allocations, records.blocks),
         *_check_users(users, allocations, records.pools),
         *_check_handles(records),
         *_check_blocks(records),
         *_check_affinities(records),
     ]
-    return Report(allocations, users, tuple(findings))
+    return ConsistencyReport(allocations, users, tuple(findings))
 
 
 def _check_leaks(allocations: Iterable[Allocation], blocks: Mapping[Network, Block]) -> Iterator[Finding]:
@@ -170,7 +170,7 @@ def _check_leaks(allocations: Iterable[Allocation], blocks: Mapping[Network, Blo
         virtual = (blocks[found.block].affinity or "").startswith("virtual:")
         if not found.in_use and not virtual:
             yield Finding(
-                Problem.LEAKED,
+                Inconsistency.LEAKED,
                 str(found.address),
                 f"{found.address} is allocated to {describe_owner(found)} but nobody uses it",
                 found.address,
@@ -180,7 +180,7 @@ def _check_leaks(allocations: Iterable[Allocation], blocks: Mapping[Network, Blo
             )
         if found.handle_id is None:
             text = f"{found.address} is allocated without a handle: nothing releases it"
-            yield Finding(Problem.NO_HANDLE_ID, str(found.address), text, found.address, found.block)
+            yield Finding(Inconsistency.NO_HANDLE_ID, str(found.address), text, found.address, found.block)
 
 
 def describe_owner(found: Allocation) -> str:
@@ -200,15 +200,15 @@ def _check_users(
     allocated = {found.address for found in allocations}
     for address, names in users.items():
         if len(names) > 1 and any(name.startswith("workload") for name in names):
-            yield Finding(Problem.DOUBLE, str(address), f"{address} is used by {' and '.join(names)}", address)
+            yield Finding(Inconsistency.DOUBLE, str(address), f"{address} is used by {' and '.join(names)}", address)
         if address in allocated:
             continue
         if pool_of(pools, address) is None:
             text = f"{address}, used by {names[0]}, is in no pool"
-            yield Finding(Problem.OUTSIDE_POOLS, str(address), text, address)
+            yield Finding(Inconsistency.OUTSIDE_POOLS, str(address), text, address)
         else:
             text = f"{address}, used by {names[0]}, is not allocated: it may be given to somebody else"
-            yield Finding(Problem.UNALLOCATED, str(address), text, address)
+            yield Finding(Inconsistency.UNALLOCATED, str(address), text, address)
 
 
 def _as_network(address: Address) -> Network:
@@ -227,7 +227,7 @@ def _check_handles(records: Records) -> Iterator[Finding]:
         if folded not in known:
             addresses = sum(counts.values())
             text = f"handle {folded} holds {addresses} address(es) but has no record: a release by handle misses them"
-            yield Finding(Problem.MISSING_HANDLE, folded, text, block=next(iter(counts)), handle_id=folded)
+            yield Finding(Inconsistency.MISSING_HANDLE, folded, text, block=next(iter(counts)), handle_id=folded)
     for folded, (handle_id, handle) in known.items():
         yield from _check_handle(handle_id, handle, held.get(folded, {}))
 
@@ -240,18 +240,18 @@ def _folded(handle_id: str, records: Records) -> str:
 
 def _check_handle(handle_id: str, handle: Handle, held: Mapping[Network, int]) -> Iterator[Finding]:
     if not held and not any(handle.blocks.values()):
-        yield Finding(Problem.LEAKED_HANDLE, handle_id, f"handle {handle_id} holds nothing", handle_id=handle_id)
+        yield Finding(Inconsistency.LEAKED_HANDLE, handle_id, f"handle {handle_id} holds nothing", handle_id=handle_id)
         return
     if not held:
         blocks = ", ".join(map(str, handle.blocks))
         text = f"handle {handle_id} claims addresses in {blocks}, where it has none"
-        yield Finding(Problem.LEAKED_HANDLE, handle_id, text, handle_id=handle_id)
+        yield Finding(Inconsistency.LEAKED_HANDLE, handle_id, text, handle_id=handle_id)
         return
     for cidr in dict.fromkeys((*handle.blocks, *held)):
         said, has = handle.blocks.get(cidr, 0), held.get(cidr, 0)
         if said != has:
             text = f"handle {handle_id} says {said} address(es) in block {cidr}, which has {has}"
-            yield Finding(Problem.HANDLE_COUNT, handle_id, text, block=cidr, handle_id=handle_id)
+            yield Finding(Inconsistency.HANDLE_COUNT, handle_id, text, block=cidr, handle_id=handle_id)
 
 
 def _check_blocks(records: Records) -> Iterator[Finding]:
@@ -260,15 +260,15 @@ def _check_blocks(records: Records) -> Iterator[Finding]:
         lost = len(block.allocations) - len(block.unallocated) - sum(index is not None for index in block.allocations)
         if lost:
             text = f"block {cidr} has {lost} free address(es) that it never gives out"
-            yield Finding(Problem.LOST_ORDINAL, f"block {cidr}", text, block=cidr)
+            yield Finding(Inconsistency.LOST_ORDINAL, f"block {cidr}", text, block=cidr)
         if pool_of(records.pools, cidr) is None:
             text = f"block {cidr} of {block.affinity or 'nobody'} is in no pool"
-            yield Finding(Problem.BLOCK_OUTSIDE_POOLS, f"block {cidr}", text, block=cidr, node=block.node)
+            yield Finding(Inconsistency.BLOCK_OUTSIDE_POOLS, f"block {cidr}", text, block=cidr, node=block.node)
         if block.affinity is not None:
             kind, _, owner = block.affinity.partition(":")
             if AffinityKey(owner, cidr, kind) not in affinities:
                 text = f"block {cidr} belongs to {block.affinity}, which has no affinity record for it"
-                yield Finding(Problem.NO_AFFINITY, f"block {cidr}", text, block=cidr, node=owner)
+                yield Finding(Inconsistency.NO_AFFINITY, f"block {cidr}", text, block=cidr, node=owner)
 
 
 def _check_affinities(records: Records) -> Iterator[Finding]:
@@ -281,20 +281,20 @@ def _check_affinities(records: Records) -> Iterator[Finding]:
             yield Finding(found[0], subject, f"{subject}: {found[1]}", block=key.cidr, node=key.node)
         if key.type == "host" and names and key.node not in names:
             text = f"{subject}: there is no such node"
-            yield Finding(Problem.UNKNOWN_NODE, subject, text, block=key.cidr, node=key.node)
+            yield Finding(Inconsistency.UNKNOWN_NODE, subject, text, block=key.cidr, node=key.node)
         if affinity.confirmed:
             confirmed.setdefault(key.cidr, []).append(key.node)
     for cidr, owners in confirmed.items():
         if len(owners) > 1:
             text = f"block {cidr} is confirmed for {' and '.join(owners)}"
-            yield Finding(Problem.TWO_AFFINITIES, f"block {cidr}", text, block=cidr)
+            yield Finding(Inconsistency.TWO_AFFINITIES, f"block {cidr}", text, block=cidr)
 
 
-def _check_affinity(key: AffinityKey, affinity: Affinity, block: Block | None) -> tuple[Problem, str] | None:
+def _check_affinity(key: AffinityKey, affinity: Affinity, block: Block | None) -> tuple[Inconsistency, str] | None:
     if not affinity.confirmed:
-        return Problem.UNFINISHED, f"its state is {affinity.state}"
+        return Inconsistency.UNFINISHED, f"its state is {affinity.state}"
     if block is None:
-        return Problem.NO_BLOCK, "there is no such block"
+        return Inconsistency.NO_BLOCK, "there is no such block"
     if block.affinity != f"{key.type}:{key.node}":
-        return Problem.WRONG_AFFINITY, f"the block belongs to {block.affinity or 'nobody'}"
+        return Inconsistency.WRONG_AFFINITY, f"the block belongs to {block.affinity or 'nobody'}"
     return None

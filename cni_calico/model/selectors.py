@@ -63,7 +63,7 @@ class Selector:
 @lru_cache(maxsize=1024)
 def parse_selector(text: str) -> Selector:
     """Raises InvalidSelector, whose text names the position."""
-    parser = _Parser(text)
+    parser = _SelectorParser(text)
     if not parser.tokens:
         return Selector(text, _everything)
     match = parser.parse_or(0)
@@ -108,7 +108,7 @@ def _any_of(parts: list[Match]) -> Match:
     return parts[0] if len(parts) == 1 else lambda labels: any(part(labels) for part in parts)
 
 
-class _Parser:
+class _SelectorParser:
     """``tokens`` are (kind, text, position); ``at`` is the next one."""
 
     def __init__(self, text: str) -> None:

@@ -25,7 +25,7 @@ from cni_calico.plugin.attachment import Attachment, plan_attachment, plan_endpo
 from cni_calico.plugin.call.node_name import BOOT_WAIT_S, read_nodename
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.endpoints import Recorded, apply_endpoint, ensure_profile, read_recorded, remove_endpoint
-from cni_calico.plugin.ipam.commands import (
+from cni_calico.plugin.ipam.addresses import (
     UNDO_TIMEOUT_S,
     IpamRequest,
     assign,

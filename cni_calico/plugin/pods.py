@@ -18,7 +18,7 @@ from cni_calico.model.resources import IPNAT, Address, WorkloadEndpoint
 from cni_calico.plugin.annotations import PodRequest, parse_pod_annotations
 from cni_calico.plugin.attachment import KUBERNETES, Attachment
 from cni_calico.plugin.call.services import Services
-from cni_calico.plugin.ipam.commands import IpamRequest, read_namespace_labels
+from cni_calico.plugin.ipam.addresses import IpamRequest, read_namespace_labels
 
 if TYPE_CHECKING:
     from cni_calico.datastore.interface import Versioned

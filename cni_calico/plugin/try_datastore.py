@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 
 from cni_calico.cni.answer import answer_error
-from cni_calico.cni.fields import Fields
+from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore, parse_json
 from cni_calico.cni.versions import CURRENT
 from cni_calico.deadline import Deadline
@@ -23,7 +23,7 @@ def run_datastore_test(stdin: bytes) -> int:
     services = Services(os.environ)
     try:
         document = parse_json(stdin) if stdin.strip() else {}
-        require_ready(services, parse_datastore(Fields(document), os.environ), Deadline.after(TIMEOUT_S))
+        require_ready(services, parse_datastore(JsonFields(document), os.environ), Deadline.after(TIMEOUT_S))
     except CalicoError as e:
         os.write(2, f"{e.message}\n".encode())
         os.write(1, answer_error(e, CURRENT).stdout.encode())

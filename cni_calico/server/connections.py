@@ -1,7 +1,7 @@
 """The server's side of a connection: who is calling, what it asks, which descriptors came along.
 
-Rule: only root may call (SO_PEERCRED); every descriptor received is owned by the Request and closed with it; a caller
-that sends slowly or sends nonsense costs one bounded wait and nothing else. A caller that has gone is not served: it,
+Rule: only root may call (SO_PEERCRED); every descriptor received is owned by the CallRequest and closed with it; a
+caller that sends slowly or sends nonsense costs one bounded wait and nothing else. A caller that has gone is not served: it,
 or its runtime, may have gone on without us.
 """
 
@@ -28,7 +28,7 @@ class Refused(Exception):
 
 
 @dataclass(slots=True)
-class Request:
+class CallRequest:
     """One received request. ``close`` closes its descriptors, not the connection."""
 
     connection: socket.socket
@@ -57,7 +57,7 @@ def require_root(connection: socket.socket) -> None:
         raise Refused(f"user {uid} may not call the CNI server: only root may")
 
 
-def read_request(connection: socket.socket, timeout_s: float = RECEIVE_S) -> Request:
+def read_request(connection: socket.socket, timeout_s: float = RECEIVE_S) -> CallRequest:
     """The request on a fresh connection. Raises Refused, OSError."""
     require_root(connection)
     deadline = Deadline.after(timeout_s)
@@ -68,7 +68,7 @@ def read_request(connection: socket.socket, timeout_s: float = RECEIVE_S) -> Req
         body = _receive(connection, length, received, deadline)
         if version not in protocol.ACCEPTED:
             _close_all(received)
-            return Request(connection, version, "", {}, b"")  # what is in it is for others to read
+            return CallRequest(connection, version, "", {}, b"")  # what is in it is for others to read
         executable, environ, stdin, names = protocol.parse_request(protocol.parse_fields(body))
         if len(names) != len(received):
             raise Refused(f"{len(received)} descriptors came for {len(names)} names")
@@ -78,7 +78,7 @@ def read_request(connection: socket.socket, timeout_s: float = RECEIVE_S) -> Req
     except BaseException:
         _close_all(received)
         raise
-    return Request(connection, version, executable, environ, stdin, dict(zip(names, received, strict=True)))
+    return CallRequest(connection, version, executable, environ, stdin, dict(zip(names, received, strict=True)))
 
 
 def _close_all(descriptors: list[int]) -> None:

@@ -51,7 +51,7 @@ class NodeEndpoints:
 
     def door(self, *, may_miss: bool) -> Datastore:
         """A datastore for one call. Where there are no transactions (Kubernetes) it is the store itself."""
-        return self.store if self.store.max_commit == 1 else _Door(self, may_miss)
+        return self.store if self.store.max_commit == 1 else _EndpointDoor(self, may_miss)
 
     # -- endpoints ----------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ def _node_of(item: Versioned) -> object:
     return spec.get("node") if isinstance(spec, Mapping) else None
 
 
-class _Door:
+class _EndpointDoor:
     """The datastore, with this node's endpoints answered from memory."""
 
     def __init__(self, endpoints: NodeEndpoints, may_miss: bool) -> None:

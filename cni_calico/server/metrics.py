@@ -8,10 +8,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cni_calico.server.resident import Resident
 
 BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
@@ -56,8 +52,8 @@ class CniMetrics:
             buckets[sum(seconds > limit for limit in BUCKETS_S)] += 1
             self._seconds[command] += seconds  # type: ignore[assignment]
 
-    def render(self, resident: Resident, waiting: int) -> str:
-        """Everything as text; ``waiting`` is how many connections wait now."""
+    def render(self, others: Sequence[str], waiting: int) -> str:
+        """Everything as text, ``others`` last; ``waiting`` is how many connections wait now."""
         with self._lock:
             lines = [
                 f'calico_cni_requests_total{{verb="{verb}",result="{result}"}} {count}'
@@ -70,7 +66,7 @@ class CniMetrics:
             lines.append(f"calico_cni_queue_max {self._queue_max}")
             for verb, buckets in sorted(self._buckets.items()):
                 lines += _histogram("calico_cni_request_seconds", f'verb="{verb}"', buckets, self._seconds[verb])
-        return "\n".join([*lines, *resident.metrics_lines()]) + "\n"
+        return "\n".join([*lines, *others]) + "\n"
 
 
 def render_sizes(name: str, labels: str, sizes: Sequence[int]) -> list[str]:

@@ -58,14 +58,14 @@ class KubernetesCaches(KubernetesObjects):
 
     def door(self, store: Datastore, *, may_miss: bool) -> Datastore:
         """``store`` with this node's endpoints answered from memory. ``may_miss``: what is not known does not exist."""
-        return _Door(self, store, may_miss)
+        return _PodDoor(self, store, may_miss)
 
     def stop(self) -> None:
         self.pods.stop()
         self.namespaces.stop()
 
 
-class _Door:
+class _PodDoor:
     def __init__(self, caches: KubernetesCaches, store: Datastore, may_miss: bool) -> None:
         self._pods = caches.pods
         self._store = store

@@ -36,7 +36,7 @@ from cni_calico.plugin.network.host import Host
 from cni_calico.plugin.network.teardown import remove_links_together
 from cni_calico.server.backends import Backend, BackendKey, Backends
 from cni_calico.server.cluster_cache import CLUSTER
-from cni_calico.server.connections import Request
+from cni_calico.server.connections import CallRequest
 from cni_calico.server.metrics import CniMetrics, render_sizes
 
 LINKS_AT_ONCE = 64
@@ -59,7 +59,7 @@ class Resident:
         self.meanwhile = SideThreads(calls_at_once, "cni-meanwhile")
 
     @contextmanager
-    def services(self, request: Request) -> Iterator[Services]:
+    def services(self, request: CallRequest) -> Iterator[Services]:
         """The services of one call, on the calling worker's thread."""
         services = ResidentServices(self, request, self._host())
         try:
@@ -80,14 +80,14 @@ class Resident:
             del self._worker.host
             host.close()
 
-    def files_of(self, request: Request) -> Files:
+    def files_of(self, request: CallRequest) -> Files:
         """The caller's files: our own when it has our root and our mounts."""
         root, mounts = request.descriptors.get(protocol.ROOT), request.descriptors.get(protocol.MOUNTS)
         if root is None or mounts is None or _identity(root, mounts) == self._own_root:
             return Files()
         return Files(root)
 
-    def root_of(self, request: Request) -> tuple[int, int, int]:
+    def root_of(self, request: CallRequest) -> tuple[int, int, int]:
         root, mounts = request.descriptors.get(protocol.ROOT), request.descriptors.get(protocol.MOUNTS)
         return self._own_root if root is None or mounts is None else _identity(root, mounts)
 
@@ -151,7 +151,7 @@ class Resident:
 class ResidentServices(Services):
     """Services of one call, out of what the server keeps."""
 
-    def __init__(self, resident: Resident, request: Request, host: Host) -> None:
+    def __init__(self, resident: Resident, request: CallRequest, host: Host) -> None:
         super().__init__(request.environ, files=resident.files_of(request))
         self._resident = resident
         self._request = request

@@ -31,7 +31,7 @@ from cni_calico.plugin.call.serve import Declined
 from cni_calico.plugin.call.shim import socket_path
 from cni_calico.plugin.commands import serve as serve_plugin
 from cni_calico.plugin.ipam.commands import serve as serve_ipam
-from cni_calico.server.connections import Refused, Request, read_request, send_answer
+from cni_calico.server.connections import CallRequest, Refused, read_request, send_answer
 from cni_calico.server.listener import listen
 from cni_calico.server.metrics import CniMetrics
 from cni_calico.server.resident import Resident
@@ -151,10 +151,10 @@ class CniServer:
             version = request.version if request.version in protocol.ACCEPTED else protocol.VERSION
             send_answer(connection, version, answer.exit_code, answer.stdout.encode())
 
-    def _answer(self, request: Request, since: float) -> Answer:
+    def _answer(self, request: CallRequest, since: float) -> Answer:
         """Raises Declined."""
         if request.executable == METRICS:
-            return Answer(0, self.metrics.render(self.resident, self._waiting.qsize()))
+            return Answer(0, self.metrics.render(self.resident.metrics_lines(), self._waiting.qsize()))
         command = request.environ.get("CNI_COMMAND", "")
         self.metrics.begun(1)
         try:
@@ -171,7 +171,7 @@ class CniServer:
         self.metrics.served(command, answer.exit_code, time.monotonic() - since)
         return answer
 
-    def _run(self, request: Request) -> Answer:
+    def _run(self, request: CallRequest) -> Answer:
         if request.version not in protocol.ACCEPTED:
             raise ProtocolMismatch(
                 f"cannot serve: the plugin speaks protocol {request.version}, the server {protocol.VERSION}"

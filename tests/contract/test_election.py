@@ -234,7 +234,7 @@ def test_one_host_has_nobody_to_ask():
 @pytest.mark.parametrize(("when", "error"), [("before", DatastoreUnavailable), ("after", OutcomeUnknown)])
 def test_an_election_whose_outcome_is_not_known_is_won_or_lost_the_next_time(etcd, when, error):
     made = EtcdField(etcd)
-    faults.install(faults.Plan(f"etcd.take-lease:{when}:1:fail"))
+    faults.install(faults.FaultPlan(f"etcd.take-lease:{when}:1:fail"))
     try:
         one, other = made.election("one", LONG), made.election("other", LONG)
         with pytest.raises(DatastoreUnavailable) as caught:

@@ -16,7 +16,7 @@ import threading
 import time
 
 from cni_calico.datastore.etcd.config import parse_endpoints
-from cni_calico.datastore.etcd.link import Link, read_credentials
+from cni_calico.datastore.etcd.link import EtcdLink, read_credentials
 from cni_calico.datastore.etcd.slim_grpc import pb
 from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
 from cni_calico.datastore.interface import CommitConflict, Versioned, Write
@@ -96,7 +96,7 @@ def watch(store: EtcdStore) -> None:
 def leader(config: EtcdConfig) -> None:
     credentials = read_credentials(config)
     for endpoint in parse_endpoints(config):
-        link = Link(endpoint, credentials)
+        link = EtcdLink(endpoint, credentials)
         try:
             status = link.call("Status", pb.StatusRequest(), 2.0)
             if status.leader == status.header.member_id:

@@ -173,7 +173,7 @@ class ForkedServer:
         if number == self._installed:
             return
         self._installed = number
-        faults.install(faults.Plan(text, trace=trace) if text or trace else None)
+        faults.install(faults.FaultPlan(text, trace=trace) if text or trace else None)
         self._armed.touch()
 
     def arm(self, plan: str, trace: str = "") -> bool:

@@ -106,7 +106,7 @@ def _child(
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(timeout_s)
         netns.enter(os.open(path, os.O_RDONLY))
-        faults.install(faults.Plan(fault) if fault else None)
+        faults.install(faults.FaultPlan(fault) if fault else None)
         try:
             answer = (True, function(*arguments))
         except Exception as e:

@@ -229,7 +229,7 @@ def test_a_fault_is_repaired_by_the_next_try(lab: Lab, point: str) -> None:
         for nth in range(1, 20):
             block = f"10.65.{100 + reached}.0/26"
             first.blocks = ["10.65.1.0/26", block]
-            plan = faults.Plan(f"{point}:{when}:{nth}:fail")
+            plan = faults.FaultPlan(f"{point}:{when}:{nth}:fail")
             faults.install(plan)
             try:
                 first.apply(documents)

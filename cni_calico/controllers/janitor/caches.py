@@ -12,7 +12,7 @@ from cni_calico.controllers.cluster import Cluster
 from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.interface import Datastore
 from cni_calico.ipam.lost.sight import ShelfSight, Shelves, decode
-from cni_calico.ipam.lost.suspects import Changes
+from cni_calico.ipam.lost.suspects import ChangedKeys
 from cni_calico.model.keys import AffinityList, BlockList, HandleList, ListKey, ResourceList
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class JanitorCaches:
     """``changes`` collects what has changed; ``sight`` is for the thread that takes them."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.changes = Changes()
+        self.changes = ChangedKeys()
         self._caches: list[Cache[Any]] = []
         store, kubernetes = cluster.store, cluster.kubernetes
         # without pods to compare them with, endpoints say nothing

@@ -25,7 +25,7 @@ from cni_calico.model.keys import ResourceKey
 
 if TYPE_CHECKING:
     from cni_calico.controllers.janitor.caches import JanitorCaches
-    from cni_calico.ipam.lost.reclaim import Outcome, Reclaimer
+    from cni_calico.ipam.lost.reclaim import Reclaimer, ReclaimOutcome
     from cni_calico.ipam.lost.suspects import Suspects
 
 LEASE = "calico-janitor"
@@ -58,7 +58,7 @@ class Tally:
     kept: int = 0
     failures: int = 0
 
-    def count(self, outcome: Outcome) -> None:
+    def count(self, outcome: ReclaimOutcome) -> None:
         from cni_calico.ipam.lost.reclaim import kind_of
 
         self.confirmed.update(kind_of(subject) for subject, _ in outcome.confirmed)
@@ -224,10 +224,10 @@ class Janitor:
         found = self._cluster.store.get(CLUSTER, Deadline.after(CALL_S))
         return found is None or decode_cluster_information(CLUSTER, found.value).datastore_ready is not False
 
-    def _reclaim(self, reclaimer: Reclaimer, batch: list[Any]) -> Outcome:
-        from cni_calico.ipam.lost.reclaim import Outcome
+    def _reclaim(self, reclaimer: Reclaimer, batch: list[Any]) -> ReclaimOutcome:
+        from cni_calico.ipam.lost.reclaim import ReclaimOutcome
 
-        outcome = Outcome()
+        outcome = ReclaimOutcome()
         deadline = Deadline.after(max(30.0, 3 * len(batch) / self._habits.per_second))
         self._try("release what is lost", lambda: reclaimer.reclaim(batch, deadline, outcome))
         return outcome

@@ -18,32 +18,33 @@ from cni_calico.ctl.ipam.lost import Lost, find_lost, render_lost, report_lost
 from cni_calico.ctl.ipam.records import read_cluster, read_records
 from cni_calico.ctl.render import render_json
 from cni_calico.ctl.session import Session
-from cni_calico.ipam.consistency import Allocation, Finding, Problem, Records, Report, check_records
+from cni_calico.ipam.consistency import Allocation, ConsistencyReport, Finding, Inconsistency, Records, check_records
 from cni_calico.model.resources import Network
 
 REPORT_VERSION = 1
 _TOP_NODES = 20
-_LEAKS = (Problem.LEAKED, Problem.NO_HANDLE_ID)
-_UNKNOWN = (Problem.OUTSIDE_POOLS,)
+_LEAKS = (Inconsistency.LEAKED, Inconsistency.NO_HANDLE_ID)
+_UNKNOWN = (Inconsistency.OUTSIDE_POOLS,)
 _BY_SECTION = (
     ("Scanning for IPs that are allocated but not actually in use...", _LEAKS,
      "Found {n} IPs that are allocated in IPAM but not actually in use."),
     ("Scanning for IPs that are in use by a workload or node but not allocated in IPAM...", _UNKNOWN,
      "Found {n} in-use IPs that are not in active IP pools."),
-    ("", (Problem.UNALLOCATED,),
+    ("", (Inconsistency.UNALLOCATED,),
      "Found {n} in-use IPs that are in active IP pools but have no corresponding IPAM allocation."),
-    ("", (Problem.DOUBLE,), "Found {n} IPs that are used more than once."),
-    ("Scanning for IPAM handles with no matching IPs...", (Problem.LEAKED_HANDLE,),
+    ("", (Inconsistency.DOUBLE,), "Found {n} IPs that are used more than once."),
+    ("Scanning for IPAM handles with no matching IPs...", (Inconsistency.LEAKED_HANDLE,),
      "Found {n} handles with no matching IPs."),
-    ("", (Problem.HANDLE_COUNT,), "Found {n} handles that count wrong."),
-    ("Scanning for IPs with missing handle...", (Problem.MISSING_HANDLE,),
+    ("", (Inconsistency.HANDLE_COUNT,), "Found {n} handles that count wrong."),
+    ("Scanning for IPs with missing handle...", (Inconsistency.MISSING_HANDLE,),
      "Found {n} handles mentioned in blocks with no matching handle resource."),
     ("Scanning blocks and their affinities...", (
-        Problem.NO_AFFINITY, Problem.NO_BLOCK, Problem.WRONG_AFFINITY, Problem.TWO_AFFINITIES, Problem.UNFINISHED,
-        Problem.UNKNOWN_NODE),
+        Inconsistency.NO_AFFINITY, Inconsistency.NO_BLOCK, Inconsistency.WRONG_AFFINITY, Inconsistency.TWO_AFFINITIES,
+        Inconsistency.UNFINISHED,
+        Inconsistency.UNKNOWN_NODE),
      "Found {n} blocks and affinities that do not match."),
-    ("", (Problem.BLOCK_OUTSIDE_POOLS,), "Found {n} blocks outside of any pool."),
-    ("", (Problem.LOST_ORDINAL,), "Found {n} blocks with addresses that are never given out."),
+    ("", (Inconsistency.BLOCK_OUTSIDE_POOLS,), "Found {n} blocks outside of any pool."),
+    ("", (Inconsistency.LOST_ORDINAL,), "Found {n} blocks with addresses that are never given out."),
 )  # fmt: skip
 
 
@@ -59,7 +60,7 @@ def check(session: Session, arguments: Namespace) -> str:
     if arguments.report:
         document = {**build_report(report, spec, revision), "lost": report_lost(lost)}
         write_file(arguments.report, render_json(document))
-        text += f"Report written to {arguments.report}\n"
+        text += f"ConsistencyReport written to {arguments.report}\n"
     return text
 
 
@@ -67,7 +68,12 @@ def check(session: Session, arguments: Namespace) -> str:
 
 
 def render_check(
-    records: Records, report: Report, lost: list[Lost], *, show_all: bool = False, show_problems: bool = False
+    records: Records,
+    report: ConsistencyReport,
+    lost: list[Lost],
+    *,
+    show_all: bool = False,
+    show_problems: bool = False,
 ) -> str:
     lines = ["Checking IPAM for inconsistencies...", "", "Loading all IPAM blocks..."]
     lines.append(f"Found {len(records.blocks)} IPAM blocks.")
@@ -102,15 +108,15 @@ def _render_nodes(allocations: Iterable[Allocation]) -> list[str]:
     return lines
 
 
-def _render_findings(report: Report, *, show_problems: bool) -> list[str]:
+def _render_findings(report: ConsistencyReport, *, show_problems: bool) -> list[str]:
     lines: list[str] = []
     for head, problems, found in _BY_SECTION:
         findings = report.of(*problems)
         lines += [head] if head else []
         lines.append(found.format(n=len(findings)))
-        details = show_problems or problems[0] not in (*_LEAKS, *_UNKNOWN, Problem.UNALLOCATED)
+        details = show_problems or problems[0] not in (*_LEAKS, *_UNKNOWN, Inconsistency.UNALLOCATED)
         lines += [f"  {finding.text}" for finding in findings] if details else []
-    corrupt = report.of(Problem.CORRUPT)
+    corrupt = report.of(Inconsistency.CORRUPT)
     lines.append(f"Found {len(corrupt)} records that cannot be read.")
     lines += [f"  {finding.text}" for finding in corrupt]
     return lines
@@ -119,9 +125,9 @@ def _render_findings(report: Report, *, show_problems: bool) -> list[str]:
 # -- as a report ------------------------------------------------------------------------------------------------------
 
 
-def build_report(report: Report, cluster: dict[str, Any], revision: str) -> dict[str, Any]:
+def build_report(report: ConsistencyReport, cluster: dict[str, Any], revision: str) -> dict[str, Any]:
     """What ``ipam release --from-report`` takes. ``datastoreLocked``: nothing could change while it was made."""
-    leaked = {finding.address for finding in report.of(Problem.LEAKED)}
+    leaked = {finding.address for finding in report.of(Inconsistency.LEAKED)}
     return {
         "version": __version__,
         "reportVersion": REPORT_VERSION,
@@ -133,7 +139,7 @@ def build_report(report: Report, cluster: dict[str, Any], revision: str) -> dict
             str(found.address): [_report_allocation(found, in_use=found.address not in leaked)]
             for found in report.allocations
         },
-        "leakedHandles": [{"handle": finding.handle_id} for finding in report.of(Problem.LEAKED_HANDLE)],
+        "leakedHandles": [{"handle": finding.handle_id} for finding in report.of(Inconsistency.LEAKED_HANDLE)],
         "problems": [_report_finding(finding) for finding in report.findings],
     }
 

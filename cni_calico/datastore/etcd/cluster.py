@@ -20,7 +20,7 @@ from cni_calico.datastore.etcd.link import (
     REQUIRE_LEADER,
     CallFailed,
     Credentials,
-    Link,
+    EtcdLink,
     as_it_is,
     files_stamp,
     read_credentials,
@@ -33,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from cni_calico.datastore.etcd.config import Endpoint, EtcdConfig
+    from cni_calico.datastore.etcd.config import EtcdConfig, EtcdEndpoint
     from cni_calico.datastore.etcd.link import Metadata, Reach
     from cni_calico.deadline import Deadline
 
@@ -53,23 +53,23 @@ class Search:
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.asked: list[Link] = []
-        self.answers: dict[Link, str] = {}  # "" or why not
+        self.asked: list[EtcdLink] = []
+        self.answers: dict[EtcdLink, str] = {}  # "" or why not
 
-    def ask(self, link: Link, timeout_s: float) -> None:
+    def ask(self, link: EtcdLink, timeout_s: float) -> None:
         with self.changed:
             self.asked.append(link)
         link.probe(timeout_s, self._done)
 
-    def _done(self, link: Link, why_not: str) -> None:
+    def _done(self, link: EtcdLink, why_not: str) -> None:
         with self.changed:
             self.answers[link] = why_not
             self.changed.notify_all()
 
-    def found(self) -> Link | None:
+    def found(self) -> EtcdLink | None:
         return next((link for link in self.asked if self.answers.get(link) == ""), None)
 
-    def wait(self, timeout_s: float) -> Link | None:
+    def wait(self, timeout_s: float) -> EtcdLink | None:
         """The first usable link; None when all asked so far failed, or after ``timeout_s``."""
         with self.changed:
             self.changed.wait_for(lambda: self.found() or len(self.answers) == len(self.asked), timeout_s)
@@ -80,7 +80,7 @@ class Search:
             return ", ".join(f"{link.endpoint} ({self.answers.get(link) or 'no answer'})" for link in self.asked)
 
 
-class Cluster:
+class EtcdCluster:
     """Calls on whichever member answers. Safe with threads. ``reach`` makes a path of the TLS files one to open."""
 
     def __init__(self, config: EtcdConfig, reach: Reach = as_it_is) -> None:
@@ -93,12 +93,12 @@ class Cluster:
         self.round_trips = RoundTrips()
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._link: Link | None = None
+        self._link: EtcdLink | None = None
         self._credentials: Credentials | None = None
         self._looked_at_files = 0.0
         self._token: str | None = None  # "": the cluster wants none
-        self._bad: dict[Endpoint, float] = {}
-        self._retired: list[tuple[float, Link]] = []
+        self._bad: dict[EtcdEndpoint, float] = {}
+        self._retired: list[tuple[float, EtcdLink]] = []
         self._last_failure: tuple[float, str] = (0.0, "")
         self._closed = False
 
@@ -133,7 +133,7 @@ class Cluster:
                 if until.expired():
                     raise self._too_late(deadline, doing, f"{link.endpoint}: {e.why}") from e
 
-    def _call(self, link: Link, name: str, request: Any, timeout_s: float, *, write: bool) -> Any:
+    def _call(self, link: EtcdLink, name: str, request: Any, timeout_s: float, *, write: bool) -> Any:
         metadata = self.metadata(link, timeout_s)
         self.round_trips.count(name, write=write)
         try:
@@ -142,7 +142,7 @@ class Cluster:
             self.round_trips.errors += 1
             raise
 
-    def _forgive_or_raise(self, link: Link, failed: CallFailed, doing: str, logins: int) -> None:
+    def _forgive_or_raise(self, link: EtcdLink, failed: CallFailed, doing: str, logins: int) -> None:
         """Return when a further attempt makes sense."""
         if failed.meaning in (LOST, ELSEWHERE):
             self.fail(link, failed.why)
@@ -156,7 +156,7 @@ class Cluster:
             return DeadlineExceeded(f"cannot {doing}: the deadline of this call has passed; {why}")
         return DatastoreUnavailable(f"cannot {doing}: {why}")
 
-    def metadata(self, link: Link, timeout_s: float) -> Metadata:
+    def metadata(self, link: EtcdLink, timeout_s: float) -> Metadata:
         """What goes with every call: who we are. Raises CallFailed."""
         if not self._config.username:
             return REQUIRE_LEADER
@@ -169,7 +169,7 @@ class Cluster:
         """The token has expired, or the member that gave it was restarted."""
         self._token = None
 
-    def _authenticate(self, link: Link, timeout_s: float) -> str:
+    def _authenticate(self, link: EtcdLink, timeout_s: float) -> str:
         request = pb.AuthenticateRequest(name=self._config.username, password=self._config.password)
         self.round_trips.count("Authenticate")
         try:
@@ -183,7 +183,7 @@ class Cluster:
 
     # -- members --------------------------------------------------------------------------------------------------
 
-    def link(self, doing: str, deadline: Deadline) -> Link:
+    def link(self, doing: str, deadline: Deadline) -> EtcdLink:
         """A link to a member that answers. Raises DatastoreUnavailable (nothing was sent), DeadlineExceeded."""
         if os.getpid() != self._pid:
             raise DatastoreUnavailable(f"cannot {doing}: this etcd connection belongs to the parent process")
@@ -238,18 +238,18 @@ class Cluster:
         known = self._credentials
         return known is not None and files_stamp(self._config, self._reach) != known.stamp
 
-    def _retire(self, link: Link | None) -> None:
+    def _retire(self, link: EtcdLink | None) -> None:
         if link is not None:
             self._retired.append((time.monotonic(), link))
         self._link = None
 
-    def fail(self, link: Link, why: str) -> None:
+    def fail(self, link: EtcdLink, why: str) -> None:
         """A call or watch on this link failed: look for another member, and ask this one last for a while."""
         link.broken = link.broken or why or "failed"
         self._bad[link.endpoint] = time.monotonic()
         link.end_watches()
 
-    def _candidates(self, deadline: Deadline) -> list[Endpoint]:
+    def _candidates(self, deadline: Deadline) -> list[EtcdEndpoint]:
         endpoints = list(self._written)
         if self._config.discovery_srv:
             from cni_calico.datastore.etcd.dns import discover_endpoints
@@ -262,7 +262,7 @@ class Cluster:
         now = time.monotonic()
         return sorted(dict.fromkeys(endpoints), key=lambda e: now - self._bad.get(e, -MEMORY_S) < MEMORY_S)
 
-    def _search(self, doing: str, deadline: Deadline) -> Link:
+    def _search(self, doing: str, deadline: Deadline) -> EtcdLink:
         if self._credentials is None:
             self._credentials = read_credentials(self._config, self._reach)
         began, waiting, reasons = time.monotonic(), deadline.sooner(ELECTION_S), self.name
@@ -283,13 +283,13 @@ class Cluster:
         self._last_failure = (began, reasons)
         raise DatastoreUnavailable(f"cannot {doing}: no etcd endpoint answers: {reasons}")
 
-    def _ask_members(self, search: Search, candidates: list[Endpoint], deadline: Deadline) -> Link | None:
+    def _ask_members(self, search: Search, candidates: list[EtcdEndpoint], deadline: Deadline) -> EtcdLink | None:
         assert self._credentials is not None
         for endpoint in candidates:
             left_s = min(CONNECT_S, deadline.remaining_s())
             if left_s <= 0:
                 break
-            search.ask(Link(endpoint, self._credentials), left_s)
+            search.ask(EtcdLink(endpoint, self._credentials), left_s)
             found = search.wait(min(STAGGER_S, left_s))
             if found is not None:
                 return found

@@ -14,7 +14,7 @@ DEFAULT_PORT = 2379
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class EtcdEndpoint:
     """A member's client address; ``host`` is a name or a bare IP address."""
 
     host: str
@@ -55,7 +55,7 @@ def _refused(text: str, why: str) -> InvalidConfig:
     )
 
 
-def parse_endpoint(text: str, *, tls: bool) -> Endpoint:
+def parse_endpoint(text: str, *, tls: bool) -> EtcdEndpoint:
     """An endpoint from ``[http[s]://]HOST[:PORT][/]``; ``tls`` holds where no scheme is given. Raises InvalidConfig."""
     scheme, separator, rest = text.strip().partition("://")
     if not separator:
@@ -68,7 +68,7 @@ def parse_endpoint(text: str, *, tls: bool) -> Endpoint:
     host, port = _host_and_port(text, rest)
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise _refused(text, "a host name or address and a port from 1 to 65535 are expected")
-    return Endpoint(host, int(port), scheme.lower() == "https")
+    return EtcdEndpoint(host, int(port), scheme.lower() == "https")
 
 
 def _host_and_port(text: str, rest: str) -> tuple[str, str]:
@@ -92,7 +92,7 @@ def _require_ipv6(text: str, host: str) -> None:
         raise _refused(text, "it has no valid IPv6 address") from e
 
 
-def parse_endpoints(config: EtcdConfig) -> tuple[Endpoint, ...]:
+def parse_endpoints(config: EtcdConfig) -> tuple[EtcdEndpoint, ...]:
     """The endpoints that are written down, each once, in their order. Raises InvalidConfig when there are none and no
     discovery domain either.
     """

@@ -11,7 +11,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
-from cni_calico.datastore.etcd.config import Endpoint
+from cni_calico.datastore.etcd.config import EtcdEndpoint
 from cni_calico.errors import DatastoreUnavailable
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ _MAX_JUMPS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class SrvService:
     """One SRV record."""
 
     priority: int
@@ -71,7 +71,7 @@ def _read_name(message: bytes, at: int) -> tuple[str, int]:
             return ".".join(labels), end or at + 1
 
 
-def parse_answer(message: bytes, ident: int) -> tuple[list[Service], bool]:
+def parse_answer(message: bytes, ident: int) -> tuple[list[SrvService], bool]:
     """(records, truncated). An unknown name has none. Raises ValueError for what is no answer to our query."""
     try:
         got, flags, questions, answers, _, _ = struct.unpack_from("!6H", message)
@@ -89,14 +89,14 @@ def parse_answer(message: bytes, ident: int) -> tuple[list[Service], bool]:
             at += 10
             if kind == _SRV:
                 priority, weight, port = struct.unpack_from("!3H", message, at)
-                found.append(Service(priority, weight, port, _read_name(message, at + 6)[0]))
+                found.append(SrvService(priority, weight, port, _read_name(message, at + 6)[0]))
             at += length
     except (struct.error, IndexError, UnicodeDecodeError) as e:
         raise ValueError("the answer is cut short") from e
     return found, bool(flags & 0x0200)
 
 
-def _ask(server: str, name: str, timeout_s: float) -> list[Service]:
+def _ask(server: str, name: str, timeout_s: float) -> list[SrvService]:
     """Raises OSError, ValueError."""
     ident = int.from_bytes(os.urandom(2), "big")
     query = render_query(name, ident)
@@ -115,7 +115,7 @@ def _ask(server: str, name: str, timeout_s: float) -> list[Service]:
     return parse_answer(answer, ident)[0]
 
 
-def lookup_srv(name: str, servers: Sequence[str], deadline: Deadline) -> list[Service]:
+def lookup_srv(name: str, servers: Sequence[str], deadline: Deadline) -> list[SrvService]:
     """The SRV records of a name, best first; [] when it has none. Raises DatastoreUnavailable, DeadlineExceeded."""
     reasons = []
     for server in servers:
@@ -127,7 +127,7 @@ def lookup_srv(name: str, servers: Sequence[str], deadline: Deadline) -> list[Se
     raise DatastoreUnavailable(f"cannot look up {name}: {', '.join(reasons)}")
 
 
-def discover_endpoints(domain: str, deadline: Deadline) -> list[Endpoint]:
+def discover_endpoints(domain: str, deadline: Deadline) -> list[EtcdEndpoint]:
     """The etcd endpoints of a domain, those with TLS first. Raises DatastoreUnavailable when there are none."""
     try:
         with open(RESOLV_CONF) as f:
@@ -135,7 +135,7 @@ def discover_endpoints(domain: str, deadline: Deadline) -> list[Endpoint]:
     except OSError:
         servers = parse_nameservers("")
     found = [
-        Endpoint(record.target, record.port, tls)
+        EtcdEndpoint(record.target, record.port, tls)
         for service, tls in _SERVICES
         for record in lookup_srv(f"{service}.{domain}", servers, deadline)
         if record.target

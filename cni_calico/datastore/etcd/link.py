@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from cni_calico.datastore.etcd.config import Endpoint, EtcdConfig
+    from cni_calico.datastore.etcd.config import EtcdConfig, EtcdEndpoint
 
     Metadata = tuple[tuple[str, str], ...]
     Reach = Callable[[str], str]
@@ -123,17 +123,17 @@ def _system_cas(reach: Reach) -> bytes | None:
     return None  # gRPC's own
 
 
-def _target(endpoint: Endpoint) -> str:
+def _target(endpoint: EtcdEndpoint) -> str:
     if ":" in endpoint.host:
         return f"ipv6:{endpoint.authority}"
     numeric = endpoint.host.replace(".", "").isdigit()
     return f"{'ipv4:' if numeric else 'dns:///'}{endpoint.authority}"
 
 
-class Link:
+class EtcdLink:
     """A channel to ``endpoint``. Safe with threads; not over a fork."""
 
-    def __init__(self, endpoint: Endpoint, credentials: Credentials) -> None:
+    def __init__(self, endpoint: EtcdEndpoint, credentials: Credentials) -> None:
         grpc = load_grpc()
         self.endpoint = endpoint
         self.broken = ""  # why it is not to be used any more
@@ -166,7 +166,7 @@ class Link:
         except ValueError as e:  # the channel was closed
             raise CallFailed(ELSEWHERE, str(e)) from e
 
-    def probe(self, timeout_s: float, done: Callable[[Link, str], None]) -> None:
+    def probe(self, timeout_s: float, done: Callable[[EtcdLink, str], None]) -> None:
         """Connect and ask for the member's status; ``done(self, "" or why not)`` is called once, from any thread."""
         future = self._method("Status").future(pb.StatusRequest(), timeout=timeout_s)
         future.add_done_callback(lambda answer: done(self, _unusable(answer)))

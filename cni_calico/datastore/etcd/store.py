@@ -17,7 +17,7 @@ from cni_calico.datastore.encoding import (
     prefix_end,
     record_path,
 )
-from cni_calico.datastore.etcd.cluster import Cluster
+from cni_calico.datastore.etcd.cluster import EtcdCluster
 from cni_calico.datastore.etcd.config import EtcdConfig
 from cni_calico.datastore.etcd.link import as_it_is
 from cni_calico.datastore.etcd.slim_grpc import pb
@@ -84,7 +84,7 @@ class EtcdStore:
         corrupt: Callable[[Key, str], None] = _ignore,
         reach: Callable[[str], str] = as_it_is,
     ) -> None:
-        self._cluster = Cluster(config, reach)
+        self._cluster = EtcdCluster(config, reach)
         self.identity = f"etcdv3:{self._cluster.name}"
         self.corrupt = corrupt
         self._guard: Guard | None = None
@@ -99,7 +99,7 @@ class EtcdStore:
         return other
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> EtcdCluster:
         """What makes the calls, for those that are no records' (leases)."""
         return self._cluster
 

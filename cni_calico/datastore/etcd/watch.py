@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-    from cni_calico.datastore.etcd.cluster import Cluster
-    from cni_calico.datastore.etcd.link import Link
+    from cni_calico.datastore.etcd.cluster import EtcdCluster
+    from cni_calico.datastore.etcd.link import EtcdLink
     from cni_calico.datastore.interface import Document
     from cni_calico.model.keys import Key, ListKey
 
@@ -41,7 +41,9 @@ BACKLOG = 1000  # commits not taken yet; then the member has to wait
 class EtcdWatch:
     """A Watch (see client.py) on an etcd cluster."""
 
-    def __init__(self, cluster: Cluster, listing: ListKey, revision: int, corrupt: Callable[[Key, str], None]) -> None:
+    def __init__(
+        self, cluster: EtcdCluster, listing: ListKey, revision: int, corrupt: Callable[[Key, str], None]
+    ) -> None:
         self._cluster = cluster
         self._listing = listing
         self._revision = revision
@@ -120,7 +122,7 @@ class EtcdWatch:
                     self._changed.notify_all()
                 return
 
-    def _follow(self, link: Link) -> CallFailed:
+    def _follow(self, link: EtcdLink) -> CallFailed:
         """Read one stream to its end; returns what ended it. Raises Compacted."""
         ended = threading.Event()
         try:

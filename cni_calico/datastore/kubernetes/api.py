@@ -2,7 +2,7 @@
 
 Rule: an answer of the server's is either returned or raised as one of cni_calico.errors, with the server's own sentence
 (which names user, verb and resource). A write is repeated only when the server cannot have applied it, or said itself
-when to come back; ``Reply.repeated`` then tells that an earlier attempt may have been applied after all.
+when to come back; ``ApiReply.repeated`` then tells that an earlier attempt may have been applied after all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from cni_calico import __version__, faults
 from cni_calico.datastore.interface import RoundTrips
-from cni_calico.datastore.kubernetes.http import Answer, Connection, Lost, Pool, render_head
+from cni_calico.datastore.kubernetes.http import Connection, ConnectionPool, HttpAnswer, Lost, render_head
 from cni_calico.datastore.kubernetes.login import Login, is_outdated, read_file, read_login, server_of
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
@@ -56,7 +56,7 @@ _INHERITED: list[object] = []
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ApiReply:
     """An answer below 400, or one of the statuses that the caller expects. ``document`` is {} for an empty body."""
 
     status: int
@@ -77,7 +77,7 @@ class _Session:
 
     def __init__(self, login: Login) -> None:
         self.login = login
-        self.pool = Pool(server_of(login))
+        self.pool = ConnectionPool(server_of(login))
         self.headers = {"User-Agent": USER_AGENT, "Accept": "application/json"}
         if login.authorization:
             self.headers["Authorization"] = login.authorization
@@ -143,7 +143,7 @@ class KubernetesAPI:
         body: Any = None,
         content_type: str = "application/json",
         expect: tuple[int, ...] = (),
-    ) -> Reply:
+    ) -> ApiReply:
         """One request; ``expect`` are the error statuses to return. Raises DatastoreError, DeadlineExceeded."""
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         attempt = _Attempt(self, method, path, data, content_type, deadline, doing)
@@ -152,7 +152,7 @@ class KubernetesAPI:
             if answer is None:
                 continue
             if answer.status < 400 or answer.status in expect:
-                return Reply(answer.status, _decode(answer, doing), attempt.maybe_applied)
+                return ApiReply(answer.status, _decode(answer, doing), attempt.maybe_applied)
             attempt.settle(answer)
 
     # -- streams ------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class _Attempt:
         self._lost = False
         self._session: _Session | None = None
 
-    def run(self) -> Answer | None:
+    def run(self) -> HttpAnswer | None:
         """The answer; None to run again. Raises DatastoreError, DeadlineExceeded."""
         session = self._begin(write=self.writing)
         headers = dict(session.headers)
@@ -237,7 +237,7 @@ class _Attempt:
             self._fail(e)
             return None
 
-    def open(self) -> Connection | Answer:
+    def open(self) -> Connection | HttpAnswer:
         """A stream's connection, or the answer that is none."""
         session = self._begin(write=False)
         server = session.pool.server
@@ -250,7 +250,7 @@ class _Attempt:
             if status == 200 and "chunked" in headers.get("transfer-encoding", ""):
                 faults.after(WATCH)
                 return connection
-            answer = Answer(status, headers, connection.read_body(status, headers, self.deadline))
+            answer = HttpAnswer(status, headers, connection.read_body(status, headers, self.deadline))
         except OSError as e:
             if connection is not None:
                 connection.close()
@@ -297,7 +297,7 @@ class _Attempt:
             return DeadlineExceeded(text, details=DatastoreUnavailable.hint)
         return DatastoreUnavailable(text)
 
-    def settle(self, answer: Answer) -> None:
+    def settle(self, answer: HttpAnswer) -> None:
         """Raises what an answer means, or returns when the request is to be made once more."""
         self.api.round_trips.errors += 1
         if answer.status == 401 and not self._renewed:
@@ -310,7 +310,7 @@ class _Attempt:
             return
         raise refusal(answer, self.doing)
 
-    def _settle_overload(self, answer: Answer) -> None:
+    def _settle_overload(self, answer: HttpAnswer) -> None:
         told = answer.headers.get("retry-after", "")
         self._count += 1
         if self.writing and answer.status != 429:
@@ -324,7 +324,7 @@ class _Attempt:
             raise self._overloaded(answer)
         time.sleep(pause_s)
 
-    def _overloaded(self, answer: Answer) -> CalicoError:
+    def _overloaded(self, answer: HttpAnswer) -> CalicoError:
         kind = OutcomeUnknown if self.maybe_applied else DatastoreUnavailable
         state = "overloaded" if answer.status == 429 else "failing"
         details = f"the Kubernetes API server is {state}: it answers with status {answer.status}"
@@ -334,7 +334,7 @@ class _Attempt:
 # -- what answers mean ------------------------------------------------------------------------------------------------
 
 
-def refusal(answer: Answer, doing: str) -> DatastoreError:
+def refusal(answer: HttpAnswer, doing: str) -> DatastoreError:
     """The error for an answer of 400 to 499."""
     text = f"cannot {doing}: {_message(answer)}"
     if answer.status == 401:
@@ -350,7 +350,7 @@ def refusal(answer: Answer, doing: str) -> DatastoreError:
     return DatastoreError(text)
 
 
-def require_known_type(reply: Reply, path: str, doing: str) -> None:
+def require_known_type(reply: ApiReply, path: str, doing: str) -> None:
     """Raises DatastoreUnsupported when a 404 is not about the object but about its type."""
     if reply.reason != "NotFound" or not (reply.document.get("details") or {}).get("name"):
         raise missing_type(path, doing)
@@ -363,7 +363,7 @@ def missing_type(path: str, doing: str) -> DatastoreUnsupported:
     )
 
 
-def _message(answer: Answer) -> str:
+def _message(answer: HttpAnswer) -> str:
     try:
         document = json.loads(answer.body)
         text = document["message"] if document.get("message") else f"status {answer.status}"
@@ -373,7 +373,7 @@ def _message(answer: Answer) -> str:
     return text if len(text) <= 1000 else text[:997] + "..."
 
 
-def _decode(answer: Answer, doing: str) -> Mapping[str, Any]:
+def _decode(answer: HttpAnswer, doing: str) -> Mapping[str, Any]:
     try:
         document = json.loads(answer.body) if answer.body else {}
     except (ValueError, RecursionError):

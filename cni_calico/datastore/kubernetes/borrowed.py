@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cni_calico.datastore.interface import Document, Revision
-    from cni_calico.datastore.kubernetes.api import Reply
+    from cni_calico.datastore.kubernetes.api import ApiReply
     from cni_calico.deadline import Deadline
     from cni_calico.model.documents.fields import JSON
 
@@ -144,7 +144,7 @@ class PodRecords:
         raise self._contradiction(key, state, uid, reply, deadline, doing)
 
     def _contradiction(
-        self, key: ResourceKey, state: str, uid: str, reply: Reply, deadline: Deadline, doing: str
+        self, key: ResourceKey, state: str, uid: str, reply: ApiReply, deadline: Deadline, doing: str
     ) -> DatastoreError:
         current = self.read(key, deadline)
         if current is not None and state_of(current.revision) == state and current.uid == (uid or current.uid):
@@ -199,7 +199,7 @@ class NodeRecords:
             f"cannot delete {describe(key)}: it is the Kubernetes node itself", details="use kubectl delete node"
         )
 
-    def _patch(self, key: ResourceKey, value: Document, obj: JSON, deadline: Deadline, doing: str) -> Reply:
+    def _patch(self, key: ResourceKey, value: Document, obj: JSON, deadline: Deadline, doing: str) -> ApiReply:
         old = (obj.get("metadata") or {}).get("annotations") or {}
         new = crd_nodes.node_annotations(value, old)
         changes: dict[str, str | None] = {name: text for name, text in new.items() if old.get(name) != text}

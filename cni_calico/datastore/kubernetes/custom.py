@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cni_calico.datastore.interface import Document, Revision
-    from cni_calico.datastore.kubernetes.api import Reply
+    from cni_calico.datastore.kubernetes.api import ApiReply
     from cni_calico.model.documents.fields import JSON
 
 _ATTEMPTS = 5
@@ -158,19 +158,19 @@ class CustomRecords:
             raise self._contradiction(reply, key, _present(key, current), doing)
         return reply.document
 
-    def _delete(self, key: Key, uid: str, version: str, deadline: Deadline, doing: str) -> Reply:
+    def _delete(self, key: Key, uid: str, version: str, deadline: Deadline, doing: str) -> ApiReply:
         preconditions = {name: value for name, value in (("uid", uid), ("resourceVersion", version)) if value}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
         return self._api.request("DELETE", object_path(key), deadline, doing, body=body, expect=(404, 409))
 
-    def _contradiction(self, reply: Reply, key: Key, current: Versioned | None, doing: str) -> DatastoreError:
+    def _contradiction(self, reply: ApiReply, key: Key, current: Versioned | None, doing: str) -> DatastoreError:
         """What a comparison that did not hold means: after a repetition it may be our own write that stands there."""
         if reply.repeated:
             return OutcomeUnknown(f"cannot {doing}: an earlier attempt failed and may have been applied")
         return conflict(key, current)
 
 
-def _no_parent(reply: Reply, path: str, doing: str) -> DatastoreError:
+def _no_parent(reply: ApiReply, path: str, doing: str) -> DatastoreError:
     if reply.reason == "NotFound" and (reply.document.get("details") or {}).get("kind") == "namespaces":
         return DatastoreError(f"cannot {doing}: {reply.message}")
     return missing_type(path, doing)

@@ -69,7 +69,7 @@ class Server:
         return f"{host}:{self.port}"
 
 
-class Answer:
+class HttpAnswer:
     """A whole answer. Header names are lower case."""
 
     __slots__ = ("body", "headers", "status")
@@ -222,7 +222,7 @@ class Connection:
         raise Lost("the answer is too long")
 
 
-class Pool:
+class ConnectionPool:
     """Idle connections to one server; the last one given back is the first one taken."""
 
     def __init__(self, server: Server, *, limit: int = 32) -> None:
@@ -252,7 +252,9 @@ class Pool:
                 return
         connection.close()
 
-    def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes, deadline: Deadline) -> Answer:
+    def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, deadline: Deadline
+    ) -> HttpAnswer:
         """One request and its whole answer. Raises NotSent, Lost."""
         connection = self.take(deadline)
         try:
@@ -263,7 +265,7 @@ class Pool:
             connection.close()
             raise
         self.give(connection)
-        return Answer(status, answer_headers, data)
+        return HttpAnswer(status, answer_headers, data)
 
     def close(self) -> None:
         with self._lock:

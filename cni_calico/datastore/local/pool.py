@@ -17,7 +17,7 @@ from cni_calico.errors import DatastoreUnavailable
 _inherited: list[sqlite3.Connection] = []
 
 
-class Pool:
+class SqlitePool:
     """Idle connections to one file; the last one given back is the next one taken (its statements are prepared)."""
 
     def __init__(self, path: str) -> None:

@@ -16,7 +16,7 @@ from cni_calico import faults
 from cni_calico.datastore.encoding import plan_commit, record_path
 from cni_calico.datastore.interface import Event, Listing, RoundTrips
 from cni_calico.datastore.local.file import SUB_BITS, patiently, translated
-from cni_calico.datastore.local.pool import Pool
+from cni_calico.datastore.local.pool import SqlitePool
 from cni_calico.datastore.local.sql import apply_commit, changed_rows, current_rows, listed_rows, versioned
 from cni_calico.errors import CorruptRecord, DeadlineExceeded, OutcomeUnknown
 from cni_calico.model.keys import covers, etcd_prefix, parse_path
@@ -71,7 +71,7 @@ class LocalStore:
         self.round_trips = RoundTrips()
         self._poll_s = poll_s
         self._keep = max(1, keep_revisions)
-        self._pool = Pool(path)
+        self._pool = SqlitePool(path)
         self._pid = getpid()
         self._writing = _thread.allocate_lock()  # writers of one process queue here instead of polling SQLite's lock
         self._feed: Feed | None = None
@@ -151,7 +151,7 @@ class LocalStore:
             feed = self._feed
             if feed is None or feed.error is not None:
                 feed = self._feed = Feed(self._pool, self._poll_s)
-        return LocalWatch(self, feed, listing, int(revision))
+        return LocalWatch(self.changes, feed, listing, int(revision))
 
     def close(self) -> None:
         self._settle_process()

@@ -14,7 +14,7 @@ from os import getpid, register_at_fork
 
 from cni_calico.datastore.interface import Event
 from cni_calico.datastore.local.file import translated
-from cni_calico.datastore.local.pool import Pool
+from cni_calico.datastore.local.pool import SqlitePool
 from cni_calico.datastore.local.sql import newest_revision
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreUnavailable
@@ -22,11 +22,12 @@ from cni_calico.model.keys import etcd_prefix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from cni_calico.datastore.local.store import LocalStore
     from cni_calico.model.keys import ListKey
+
+    Changed = Callable[[ListKey, int, Deadline], tuple[int, list[list[Event]]]]
 
 # Held while the thread is inside SQLite: whose own locks a fork would otherwise copy, held for ever, into the child.
 _in_sqlite = threading.Lock()
@@ -39,7 +40,7 @@ _OWN_MAX = 512  # commits of ours whose keys are remembered
 class Feed:
     """``latest`` is the newest revision known, ``error`` set once why no more will be noticed."""
 
-    def __init__(self, pool: Pool, poll_s: float) -> None:
+    def __init__(self, pool: SqlitePool, poll_s: float) -> None:
         self.changed = threading.Condition()
         self.latest = -1
         self.error: CalicoError | None = None
@@ -118,10 +119,10 @@ class Feed:
 
 
 class LocalWatch:
-    """A Watch (see client.py) on a LocalStore."""
+    """A Watch (datastore/interface.py) on a LocalStore, whose ``changes`` it is given."""
 
-    def __init__(self, store: LocalStore, feed: Feed, listing: ListKey, revision: int) -> None:
-        self._store = store
+    def __init__(self, changes: Changed, feed: Feed, listing: ListKey, revision: int) -> None:
+        self._changes = changes
         self._feed = feed
         self._listing = listing
         self._prefix = etcd_prefix(listing)
@@ -148,7 +149,7 @@ class LocalWatch:
             if not self._first and not self._wait(max(0.0, until - time.monotonic())):
                 return ()
             self._first = False
-            self._revision, self._pending = self._store.changes(self._listing, self._revision, Deadline.after(READ_S))
+            self._revision, self._pending = self._changes(self._listing, self._revision, Deadline.after(READ_S))
         return () if self._cancelled else self._pending.pop(0)
 
     def _wait(self, timeout_s: float) -> bool:

@@ -17,11 +17,11 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreError, TryAgain
 from cni_calico.ipam.allocator import UNDO_TIMEOUT_S, Allocator
 from cni_calico.ipam.assign import AssignRequest
-from cni_calico.ipam.batch import Assigned, Plan, Take, plan_batch
+from cni_calico.ipam.batch import Assigned, BatchPlan, Take, plan_batch
 from cni_calico.ipam.block import NOTHING, Release, count_free, holder_of, ordinal_of, reserved_ordinals
 from cni_calico.ipam.group.giving import Giving
 from cni_calico.ipam.group.items import ATTEMPTS, HANDLE_BLOCKS_MAX, SLOW, Ending, Item, Outcome
-from cni_calico.ipam.group.known import KnownRecords, KnownView, LearningLedger, Snapshot
+from cni_calico.ipam.group.known import ClusterFacts, KnownRecords, KnownView, LearningLedger
 from cni_calico.ipam.group.spare import SpareBlocks, is_short
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.pools import pool_of, reserved_networks, select_pools
@@ -46,7 +46,7 @@ class GroupStatistics:
 class GroupAllocator(Allocator):
     """An Allocator whose ``assign`` and ``release_handle`` of several threads share commits."""
 
-    def __init__(self, store: Datastore, snapshot: Snapshot, **options: Any) -> None:
+    def __init__(self, store: Datastore, snapshot: ClusterFacts, **options: Any) -> None:
         super().__init__(store, **options)
         self._snapshot = snapshot
         self.known = KnownRecords()
@@ -246,7 +246,7 @@ class GroupAllocator(Allocator):
             return None
         return given
 
-    def _plan(self, ledger: Ledger, facts: Facts, items: Mapping[int, Item]) -> tuple[Plan, Sequence[Take]] | None:
+    def _plan(self, ledger: Ledger, facts: Facts, items: Mapping[int, Item]) -> tuple[BatchPlan, Sequence[Take]] | None:
         """None when there is no room for any."""
         requests = [item.request for item in items.values() if item.request is not None]
         sources = self._sources(ledger, facts, requests) if requests else []

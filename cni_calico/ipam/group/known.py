@@ -20,7 +20,7 @@ from cni_calico.model.keys import BlockKey, HandleKey, Key
 from cni_calico.model.resources import Affinity, Block, Handle, IPPool, Network
 
 
-class Snapshot(Protocol):
+class ClusterFacts(Protocol):
     """What the server's caches know, without asking anybody."""
 
     def facts(self, node: str) -> Facts | None:
@@ -57,7 +57,7 @@ class KnownRecords:
 class KnownView(DirectView):
     """The store, but for blocks that are known and what the caches have."""
 
-    def __init__(self, store: Datastore, known: KnownRecords, snapshot: Snapshot) -> None:
+    def __init__(self, store: Datastore, known: KnownRecords, snapshot: ClusterFacts) -> None:
         super().__init__(store)
         self._known = known
         self._snapshot = snapshot

@@ -52,7 +52,7 @@ class Overtaken(TryAgain):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class FreshFacts:
     """What is so now. ``kubernetes`` None: there is none.
     ``is_kubernetes``: the datastore is Kubernetes too, where pods are endpoints; elsewhere endpoints are looked at.
     """
@@ -108,7 +108,7 @@ class Facts:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ReclaimOutcome:
     """What became of suspects; ``kept`` says why, ``at`` is the one being worked on when it ended early."""
 
     at: Subject | None = None
@@ -141,7 +141,7 @@ class Reclaimer:
 
     def confirm(self, subject: Subject, deadline: Deadline) -> str:
         """Why it is lost, by what is so now; "" when it is not, or cannot be told. Raises DatastoreError."""
-        facts = Facts(self._store, self._kubernetes, deadline, self._is_kubernetes)
+        facts = FreshFacts(self._store, self._kubernetes, deadline, self._is_kubernetes)
         try:
             if isinstance(subject, Holding):
                 return leaks.judge_holding(subject, facts)
@@ -165,12 +165,14 @@ class Reclaimer:
 
     # -- releasing ----------------------------------------------------------------------------------------------------
 
-    def reclaim(self, subjects: Sequence[Subject], deadline: Deadline, outcome: Outcome | None = None) -> Outcome:
+    def reclaim(
+        self, subjects: Sequence[Subject], deadline: Deadline, outcome: ReclaimOutcome | None = None
+    ) -> ReclaimOutcome:
         """Confirm and release, one after the other. Raises LeaseLost, DatastoreError, DeadlineExceeded.
 
         ``outcome`` has what was done before that; the next run finds the rest.
         """
-        outcome = outcome if outcome is not None else Outcome()
+        outcome = outcome if outcome is not None else ReclaimOutcome()
         for subject in subjects:
             if not self._pace():
                 break

@@ -63,7 +63,7 @@ class Suspicion:
     not_before: float = 0.0
 
 
-class Changes:
+class ChangedKeys:
     """Which records have changed since somebody last asked; noted by any thread."""
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ _DUMP_ATTEMPTS = 10
 _SEQ_MAX = 0x7FFFFFFF
 
 
-class Outcome(NamedTuple):
+class NetlinkOutcome(NamedTuple):
     """What became of one request: the payloads it was answered with, or its error."""
 
     replies: list[bytes]
@@ -81,14 +81,14 @@ class Rtnl:
                 raise outcome.error
         return [outcome.replies for outcome in outcomes]
 
-    def submit(self, requests: Sequence[Request], deadline: Deadline) -> list[Outcome]:
+    def submit(self, requests: Sequence[Request], deadline: Deadline) -> list[NetlinkOutcome]:
         """Carry out all, in order and in one send; a failure does not keep later ones from being tried.
 
         A dump must be alone. Raises DeadlineExceeded, and KernelError when the conversation itself broke.
         """
         deadline.require(requests[0].doing)
         if requests[0].is_dump:
-            return [Outcome(self._dump(requests[0], deadline), None)]
+            return [NetlinkOutcome(self._dump(requests[0], deadline), None)]
         allowed, injected = _reach_before(requests)
         outcomes = self._exchange(allowed, deadline) if allowed else []
         if injected is not None:
@@ -99,7 +99,7 @@ class Rtnl:
                 try:
                     faults.after(request.point)
                 except faults.Injected as e:
-                    outcomes[i] = Outcome([], _translated(request, e.errno, "", e))
+                    outcomes[i] = NetlinkOutcome([], _translated(request, e.errno, "", e))
         return outcomes
 
     def dump(self, request: Request, deadline: Deadline) -> list[bytes]:
@@ -107,10 +107,10 @@ class Rtnl:
         deadline.require(request.doing)
         return self._dump(request, deadline)
 
-    def _exchange(self, requests: Sequence[Request], deadline: Deadline) -> list[Outcome]:
+    def _exchange(self, requests: Sequence[Request], deadline: Deadline) -> list[NetlinkOutcome]:
         last = self._send(requests, NLM_F_ACK)
         first = last - len(requests) + 1
-        outcomes = [Outcome([], None) for _ in requests]
+        outcomes = [NetlinkOutcome([], None) for _ in requests]
         for message in self._answers(first, last, requests[0].doing, deadline):
             request = requests[message.seq - first]
             if message.kind != wire.NLMSG_ERROR:
@@ -118,7 +118,7 @@ class Rtnl:
                 continue
             errno, text = wire.parse_acknowledgement(message)
             if errno:
-                outcomes[message.seq - first] = Outcome([], _translated(request, errno, text))
+                outcomes[message.seq - first] = NetlinkOutcome([], _translated(request, errno, text))
             if message.seq == last:
                 break
         return outcomes
@@ -199,14 +199,14 @@ class Rtnl:
             raise DeadlineExceeded(f"cannot {doing}: the kernel did not answer in time")
 
 
-def _reach_before(requests: Sequence[Request]) -> tuple[Sequence[Request], Outcome | None]:
+def _reach_before(requests: Sequence[Request]) -> tuple[Sequence[Request], NetlinkOutcome | None]:
     """The requests that may be sent, and the outcome of the one that a test makes fail."""
     for i, request in enumerate(requests):
         if request.point:
             try:
                 faults.before(request.point)
             except faults.Injected as e:
-                return requests[:i], Outcome([], _translated(request, e.errno, "", e))
+                return requests[:i], NetlinkOutcome([], _translated(request, e.errno, "", e))
     return requests, None
 
 

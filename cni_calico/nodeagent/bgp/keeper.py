@@ -27,20 +27,20 @@ from cni_calico.model.resources import Affinity, Node, Resource
 from cni_calico.nodeagent.bgp.bird.controller import REFUSAL, BirdController
 from cni_calico.nodeagent.bgp.bird.process import BirdPaths
 from cni_calico.nodeagent.bgp.config.configuration import parse_configuration
-from cni_calico.nodeagent.bgp.config.findings import NOTE, Problem
+from cni_calico.nodeagent.bgp.config.findings import NOTE, BgpProblem
 from cni_calico.nodeagent.bgp.config.peerspec import parse_peer_spec
 from cni_calico.nodeagent.bgp.config.render import render_bird_config
 from cni_calico.nodeagent.bgp.config.services import Service
 from cni_calico.nodeagent.bgp.config.snapshot import (
     BgpEnvironment,
+    BgpInterface,
     BgpSnapshot,
-    HostInterface,
     LocalBlock,
     build_snapshot,
     select_blocks,
 )
 from cni_calico.nodeagent.bgp.config.values import SecretRef
-from cni_calico.nodeagent.bgp.kubernetes import Secrets, Services
+from cni_calico.nodeagent.bgp.kubernetes import AnnouncedServices, Secrets
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.view.snapshot import Snapshot, select_pod_cidrs
 
@@ -96,7 +96,7 @@ class BgpKeeper:
         self._caches: list[Cache[Any]] = []
         self._rendered = False  # what is in force is ours, so no record that we never could read is part of it
         self._secrets = Secrets(context.kubernetes_store, own_namespace())
-        self._services = Services(context.kubernetes_store, self._wake.set)
+        self._services = AnnouncedServices(context.kubernetes_store, self._wake.set)
 
     def follow(self, snapshot: Snapshot) -> None:
         """Take the agent's newest view; from the agent's thread."""
@@ -184,7 +184,7 @@ class BgpKeeper:
         if not unread or self._environment.backend != "bird" or not self.controller.keep(deadline):
             return False
         self._tell_problems(
-            [Problem(describe(key), "cannot be read; BIRD's configuration stays as it is") for key in unread]
+            [BgpProblem(describe(key), "cannot be read; BIRD's configuration stays as it is") for key in unread]
         )
         self._reload_after_tunnel(deadline)
         self.facts["bgp"] = ""
@@ -204,7 +204,7 @@ class BgpKeeper:
         secrets, no_secrets = self._read_secrets(configurations.values(), peers.values(), deadline)
         services, no_services = self._read_services(configurations.values(), deadline)
         interfaces = [
-            HostInterface(interface.name, address)
+            BgpInterface(interface.name, address)
             for interface in read_interfaces(deadline)
             for address in interface.addresses
         ]
@@ -222,7 +222,7 @@ class BgpKeeper:
             environment=self._environment,
             interfaces=interfaces,
         )
-        lost = [Problem(f"BGPPeer {key.name}", "cannot be read; left out") for key in self._unread("BGPPeer")]
+        lost = [BgpProblem(f"BGPPeer {key.name}", "cannot be read; left out") for key in self._unread("BGPPeer")]
         return replace(built, problems=(*built.problems, *lost, *no_secrets, *no_services))
 
     def _own_blocks(self, affinities: Mapping[Key, Affinity], own: Node | None) -> tuple[LocalBlock, ...]:
@@ -251,14 +251,14 @@ class BgpKeeper:
 
     def _read_secrets(
         self, configurations: Iterable[Resource], peers: Iterable[Resource], deadline: Deadline
-    ) -> tuple[dict[SecretRef, str], list[Problem]]:
+    ) -> tuple[dict[SecretRef, str], list[BgpProblem]]:
         wanted = [parse_configuration(item)[0].mesh_password for item in configurations if self._is_ours(item)]
         wanted += [spec.password for spec, _ in map(parse_peer_spec, peers) if spec is not None]
         return self._secrets.read((ref for ref in wanted if ref is not None), deadline)
 
     def _read_services(
         self, configurations: Iterable[Resource], deadline: Deadline
-    ) -> tuple[tuple[Service, ...], list[Problem]]:
+    ) -> tuple[tuple[Service, ...], list[BgpProblem]]:
         parsed = [parse_configuration(item)[0] for item in configurations if self._is_ours(item)]
         if not self._environment.advertise_cluster_ips and not any(
             c.service_cluster_cidrs or c.service_external_cidrs or c.service_load_balancer_cidrs for c in parsed
@@ -270,7 +270,7 @@ class BgpKeeper:
     def _is_ours(self, configuration: Resource) -> bool:
         return configuration.metadata.name in ("default", f"node.{self._node}")
 
-    def _tell_problems(self, problems: Sequence[Problem]) -> None:
+    def _tell_problems(self, problems: Sequence[BgpProblem]) -> None:
         """In the status, and those that are worth it in the log, each once."""
         assert self._kept is not None
         spoilt = self._kept.problems()

@@ -18,7 +18,7 @@ from cni_calico.datastore.kubernetes.login import NAMESPACE
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied, DatastoreUnsupported
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
-from cni_calico.nodeagent.bgp.config.findings import Problem
+from cni_calico.nodeagent.bgp.config.findings import BgpProblem
 from cni_calico.nodeagent.bgp.config.services import Service, parse_service
 from cni_calico.nodeagent.bgp.config.values import SecretRef
 
@@ -40,7 +40,7 @@ class Secrets:
         self._refusals: dict[str, str] = {}
         self._fresh = Deadline.after(0.0)
 
-    def read(self, wanted: Iterable[SecretRef], deadline: Deadline) -> tuple[dict[SecretRef, str], list[Problem]]:
+    def read(self, wanted: Iterable[SecretRef], deadline: Deadline) -> tuple[dict[SecretRef, str], list[BgpProblem]]:
         """The values that can be had, and why others cannot.
 
         Raises DatastoreError, DeadlineExceeded when a Secret that was never read cannot be read just now: what was
@@ -50,10 +50,10 @@ class Secrets:
         names = {ref.name for ref in refs}
         if self._store is None:
             text = "cannot be read: this node knows no Kubernetes API server, which is where Secrets are"
-            return {}, [Problem(f"Secret {name}", text) for name in sorted(names)]
+            return {}, [BgpProblem(f"Secret {name}", text) for name in sorted(names)]
         self._refresh(names, deadline)
         values = {ref: self._known[ref.name][ref.key] for ref in refs if ref.key in self._known.get(ref.name, {})}
-        return values, [Problem(f"Secret {self.namespace}/{n}", self._refusals[n]) for n in sorted(self._refusals)]
+        return values, [BgpProblem(f"Secret {self.namespace}/{n}", self._refusals[n]) for n in sorted(self._refusals)]
 
     def _refresh(self, names: set[str], deadline: Deadline) -> None:
         self._known = {name: values for name, values in self._known.items() if name in names}
@@ -108,29 +108,29 @@ def _slim_service(item: Versioned) -> Mapping[str, Any]:
     }
 
 
-class Services:
+class AnnouncedServices:
     """The cluster's services, followed from the first time they are asked for until ``stop``."""
 
     def __init__(self, store: KubernetesStore | None, on_change: Callable[[], None]) -> None:
         self._store = store
         self._on_change = on_change
         self._caches: tuple[Cache[Mapping[str, Any]], Cache[Mapping[str, Any]]] | None = None
-        self._parsed: tuple[tuple[Service, ...], list[Problem]] | None = None
+        self._parsed: tuple[tuple[Service, ...], list[BgpProblem]] | None = None
 
-    def read(self, deadline: Deadline) -> tuple[tuple[Service, ...], list[Problem]]:
+    def read(self, deadline: Deadline) -> tuple[tuple[Service, ...], list[BgpProblem]]:
         """The services as last seen, none (and why) when they may not be seen.
 
         Raises DatastoreError, DeadlineExceeded while they cannot be seen for a time.
         """
         if self._store is None:
             text = "serviceClusterIPs, serviceExternalIPs, serviceLoadBalancerIPs: single services are not announced: "
-            return (), [Problem("BGPConfiguration", text + "this node knows no Kubernetes API server")]
+            return (), [BgpProblem("BGPConfiguration", text + "this node knows no Kubernetes API server")]
         if self._caches is None:
             self._caches = self._follow(SERVICE, _slim_service), self._follow(ENDPOINT_SLICE, _slim_slice)
         for cache in self._caches:
             refusal = _await(cache, deadline.sooner(SYNC_S))
             if refusal:
-                return (), [Problem("BGPConfiguration", f"single services are not announced: {refusal}")]
+                return (), [BgpProblem("BGPConfiguration", f"single services are not announced: {refusal}")]
         parsed = self._parsed
         if parsed is None:
             self._parsed = parsed = _parse_all(*(cache.records() for cache in self._caches))
@@ -162,14 +162,14 @@ def _await(cache: Cache[Any], deadline: Deadline) -> str:
 
 def _parse_all(
     services: Mapping[Key, Mapping[str, Any]], slices: Mapping[Key, Mapping[str, Any]]
-) -> tuple[tuple[Service, ...], list[Problem]]:
+) -> tuple[tuple[Service, ...], list[BgpProblem]]:
     """PURE."""
     of_service: defaultdict[tuple[str, object], list[Mapping[str, Any]]] = defaultdict(list)
     for key, item in slices.items():
         assert isinstance(key, ResourceKey)
         of_service[key.namespace, item["service"]].append(item)
     found: list[Service] = []
-    problems: list[Problem] = []
+    problems: list[BgpProblem] = []
     for key, document in services.items():
         assert isinstance(key, ResourceKey)
         service, wrong = parse_service(document, of_service[key.namespace, key.name])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cni_calico.cni.fields import Fields
+from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.log import LEVELS, Log
@@ -59,7 +59,7 @@ def open_context(
     log = open_log(settings, part)
     for text in (*(f"not used: {text}" for text in wrong), *without_effect(environ)):
         log.warning(text)
-    config = with_kubernetes_access(parse_datastore(Fields({}), environ), environ)
+    config = with_kubernetes_access(parse_datastore(JsonFields({}), environ), environ)
     felix = parse_felix(environ).settings
     context = Context(
         settings,

@@ -8,7 +8,6 @@ are compared when they changed and at a full resync.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from errno import ENODEV
 
 from cni_calico.deadline import Deadline
@@ -24,18 +23,10 @@ from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN
 from cni_calico.nodeagent.dataplane.endpoints import Setting, is_workload_interface
 from cni_calico.nodeagent.dataplane.parts.masquerade import Rules
+from cni_calico.nodeagent.dataplane.passes import Pass, described
 
 GRACE_S = 10.0
 DEVICES = (IPIP, *VXLAN.values())
-
-
-@dataclass(slots=True)
-class Pass:
-    """One pass: what it changed and what failed, in words; ``pending`` routes are waiting out their grace."""
-
-    changed: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    pending: int = 0
 
 
 class Applier:
@@ -173,8 +164,8 @@ class Applier:
             }
             done.failed += [str(error) for route, error in failures if route not in vanished]
             failed = {route for route, _ in failures}
-            done.changed += _described("route", "added", [route for route in ripe.add if route not in failed])
-            done.changed += _described("route", "removed", [route for route in ripe.remove if route not in failed])
+            done.changed += described("route", "added", [route for route in ripe.add if route not in failed])
+            done.changed += described("route", "removed", [route for route in ripe.remove if route not in failed])
 
     # -- the MTU file -------------------------------------------------------------------------------------------------
 
@@ -189,10 +180,3 @@ class Applier:
             return
         self._files.write_atomic(self._mtu_file, str(desired.mtu).encode(), 0o644)
         done.changed.append(f"MTU of workloads: {desired.mtu}")
-
-
-def _described(what: str, verb: str, items: Collection[object]) -> list[str]:
-    """Each by itself, or their number when there are many."""
-    if len(items) > 10:
-        return [f"{verb} {len(items)} {what}s"]
-    return [f"{verb} {what} {item}" for item in items]

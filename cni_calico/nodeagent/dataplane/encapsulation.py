@@ -26,7 +26,7 @@ DEFAULT_MTU = 1500
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class TunnelEnd:
     """A node as the end of tunnels of one family. ``vtep`` and ``mac`` are its VXLAN device's."""
 
     name: str
@@ -43,14 +43,14 @@ def derived_mac(node: str, family: int) -> str:
     return ":".join(("66", *(digest[i : i + 2] for i in range(0, 10, 2))))
 
 
-def endpoint_of(node: Node, family: int) -> Endpoint | None:
+def endpoint_of(node: Node, family: int) -> TunnelEnd | None:
     """None when the node has no address of the family."""
     address: IPv4Interface | IPv6Interface | None = node.ipv4 if family == 4 else node.ipv6
     if address is None:
         return None
     name = node.metadata.name
     stored = node.vxlan_tunnel_mac if family == 4 else node.vxlan_tunnel_mac_v6
-    return Endpoint(
+    return TunnelEnd(
         name=name,
         address=address.ip,
         network=address.network,

@@ -20,9 +20,10 @@ from cni_calico.kernel.monitor import Monitor
 from cni_calico.log import LEVELS, Log
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_felix
-from cni_calico.nodeagent.dataplane.apply import DEVICES, Applier, Pass
+from cni_calico.nodeagent.dataplane.apply import DEVICES, Applier
 from cni_calico.nodeagent.dataplane.desired import Desired, desired_state, with_unclaimed_routes
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
+from cni_calico.nodeagent.dataplane.passes import Pass
 from cni_calico.nodeagent.dataplane.policy_count import start_counting
 from cni_calico.nodeagent.status import file as status
 from cni_calico.nodeagent.status.numbers import Numbers

@@ -25,7 +25,7 @@ from cni_calico.model.resources import IPPool, Node
 from cni_calico.nodeagent.dataplane.encapsulation import (
     IPIP,
     VXLAN,
-    Endpoint,
+    TunnelEnd,
     encapsulation_of,
     endpoint_of,
     holder_of,
@@ -50,12 +50,12 @@ class Fabric:
     others_program: bool
 
     @cached_property
-    def ends(self) -> dict[str, Endpoint]:
+    def ends(self) -> dict[str, TunnelEnd]:
         found = {name: endpoint_of(node, self.family) for name, node in self.nodes.items()}
         return {name: end for name, end in found.items() if end is not None}
 
     @cached_property
-    def own(self) -> Endpoint | None:
+    def own(self) -> TunnelEnd | None:
         return self.ends.get(self.node)
 
     @cached_property

@@ -33,7 +33,7 @@ TUNNELS_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TunnelKind:
     """A kind of tunnel address: its family, IPAM names, and the Node's field."""
 
     name: str
@@ -53,13 +53,13 @@ class Pools:
 
 
 KINDS = (
-    Kind("IPIP", 4, "ipip-tunnel-addr", "ipipTunnelAddress", "ipv4_ipip_tunnel"),
-    Kind("VXLAN", 4, "vxlan-tunnel-addr", "vxlanTunnelAddress", "ipv4_vxlan_tunnel"),
-    Kind("VXLAN IPv6", 6, "vxlan-v6-tunnel-addr", "vxlanV6TunnelAddress", "ipv6_vxlan_tunnel"),
+    TunnelKind("IPIP", 4, "ipip-tunnel-addr", "ipipTunnelAddress", "ipv4_ipip_tunnel"),
+    TunnelKind("VXLAN", 4, "vxlan-tunnel-addr", "vxlanTunnelAddress", "ipv4_vxlan_tunnel"),
+    TunnelKind("VXLAN IPv6", 6, "vxlan-v6-tunnel-addr", "vxlanV6TunnelAddress", "ipv6_vxlan_tunnel"),
 )
 
 
-def select_tunnel_pools(kind: Kind, node: Node, pools: Sequence[IPPool]) -> list[IPPool]:
+def select_tunnel_pools(kind: TunnelKind, node: Node, pools: Sequence[IPPool]) -> list[IPPool]:
     """PURE: the pools that an address of this kind may come from; none: the node needs no such address."""
     found = []
     for pool in pools:
@@ -123,7 +123,7 @@ def _read_pools(context: Context) -> Pools:
 def _bring_in_order(
     context: Context,
     allocator: Allocator,
-    kind: Kind,
+    kind: TunnelKind,
     name: str,
     pools: Pools,
     pod_cidrs: Sequence[Network],
@@ -154,7 +154,7 @@ def _bring_in_order(
 
 
 def _tell_static(
-    context: Context, kind: Kind, name: str, told: Address | None, *, usable: bool, pod_cidrs: Sequence[Network]
+    context: Context, kind: TunnelKind, name: str, told: Address | None, *, usable: bool, pod_cidrs: Sequence[Network]
 ) -> list[str]:
     """Addresses that host-local gives to no pod: of the pod CIDR the first for VXLAN, the second for IPIP."""
     cidr = next((cidr for cidr in pod_cidrs if cidr.version == kind.family), None)
@@ -169,7 +169,7 @@ def _in_pools(address: Address, pools: Sequence[IPPool]) -> bool:
 
 
 def _take(
-    allocator: Allocator, kind: Kind, node: str, told: Address | None, pools: Sequence[IPPool], deadline: Deadline
+    allocator: Allocator, kind: TunnelKind, node: str, told: Address | None, pools: Sequence[IPPool], deadline: Deadline
 ) -> Address:
     """The address the Node tells already when nobody has it (IPAM may have been restored without it), else any."""
     from cni_calico.ipam.allocator import AssignRequest
@@ -185,7 +185,7 @@ def _take(
 
 
 def _give_back(
-    context: Context, allocator: Allocator, kind: Kind, name: str, told: Address | None, held: Sequence[Address]
+    context: Context, allocator: Allocator, kind: TunnelKind, name: str, told: Address | None, held: Sequence[Address]
 ) -> list[str]:
     changed = _tell(context, kind, name, None) if told is not None else []
     if held:
@@ -194,7 +194,7 @@ def _give_back(
     return changed
 
 
-def _tell(context: Context, kind: Kind, name: str, address: Address | Network | None) -> list[str]:
+def _tell(context: Context, kind: TunnelKind, name: str, address: Address | Network | None) -> list[str]:
     def desired(old: Mapping[str, Any] | None) -> dict[str, Any] | None:
         if old is None:
             return None

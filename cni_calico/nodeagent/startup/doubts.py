@@ -27,7 +27,7 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerAddress:
     """A BGP peer that is configured for this node in particular."""
 
     name: str
@@ -41,7 +41,7 @@ def select_doubts(
     *,
     default_interface: str = "",
     internal_ips: Iterable[Address] = (),
-    peers: Iterable[Peer] = (),
+    peers: Iterable[PeerAddress] = (),
 ) -> tuple[Doubt, ...]:
     """Everything that speaks against ``found`` for one family."""
     if found.address is None:
@@ -68,7 +68,7 @@ def select_doubts(
 
 
 def _peer_doubts(
-    family: int, found: Found, chosen: str, interfaces: Sequence[HostInterface], peers: Iterable[Peer]
+    family: int, found: Found, chosen: str, interfaces: Sequence[HostInterface], peers: Iterable[PeerAddress]
 ) -> list[Doubt]:
     assert found.address is not None
     doubts = []
@@ -88,7 +88,9 @@ def _peer_doubts(
     return doubts
 
 
-def select_node_peers(specs: Iterable[tuple[str, Any]], node: str, labels: Mapping[str, str]) -> tuple[Peer, ...]:
+def select_node_peers(
+    specs: Iterable[tuple[str, Any]], node: str, labels: Mapping[str, str]
+) -> tuple[PeerAddress, ...]:
     """The BGPPeers (name, spec) that name this node or select it by its labels; malformed ones are left out."""
     peers = []
     for name, spec in specs:
@@ -96,7 +98,7 @@ def select_node_peers(specs: Iterable[tuple[str, Any]], node: str, labels: Mappi
             continue
         address = _parse_peer_ip(spec.get("peerIP"))
         if address is not None and _is_for(spec, node, labels):
-            peers.append(Peer(name, address))
+            peers.append(PeerAddress(name, address))
     return tuple(peers)
 
 

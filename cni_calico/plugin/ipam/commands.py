@@ -1,157 +1,36 @@
 """calico-ipam's verbs: an allocator behind the CNI contract.
 
-Rule: ``assign`` and ``release`` are what calico runs in its own process; ADD and DEL of the calico-ipam executable are
-the same functions with the CNI result around them, so both give identical results. What is held under one handle is
-changed by one execution at a time: calico's attachment lock sees to that, here a lock of the handle's own.
+Rule: ADD and DEL are plugin/ipam/addresses.py, which calico runs in its own process, with the CNI result around it, so
+both give identical results. What is held under one handle is changed by one execution at a time: calico's attachment
+lock sees to that, here a lock of the handle's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Address, IPv6Address, ip_interface
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 from cni_calico.cni.answer import Answer
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
-from cni_calico.cni.result import Result, ResultIP, ResultRoute, render_result
+from cni_calico.cni.result import render_result
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, CheckFailed, InvalidConfig
-from cni_calico.model import names
+from cni_calico.errors import CheckFailed
 from cni_calico.plugin.call import ready
 from cni_calico.plugin.call.node_name import BOOT_WAIT_S, read_nodename
 from cni_calico.plugin.call.serve import Handler, run_call
 from cni_calico.plugin.call.services import Services
-
-if TYPE_CHECKING:
-    from cni_calico.ipam.allocator import Allocator, Assigned
-
-Address = IPv4Address | IPv6Address
-
-UNDO_TIMEOUT_S = 5.0  # what undoing may take after the call's own deadline
-
-
-@dataclass(frozen=True, slots=True)
-class IpamRequest:
-    """What an attachment asks for: ``addresses`` exactly, or else so many from these pools."""
-
-    node: str
-    handle_id: str
-    attributes: Mapping[str, str]
-    num4: int = 0
-    num6: int = 0
-    pools4: tuple[str, ...] = ()
-    pools6: tuple[str, ...] = ()
-    addresses: tuple[Address, ...] = ()
-    namespace_labels: Mapping[str, str] | None = field(default=None)
-
-
-def plan_request(conf: NetConf, call: Call, node: str) -> IpamRequest:
-    """The request of a call that says everything itself (annotations come on top, from whoever read the pod)."""
-    attributes = {"node": node}
-    if call.args.is_kubernetes:
-        attributes |= {"namespace": call.args.pod_namespace, "pod": call.args.pod_name}
-    explicit = (call.args.ip,) if call.args.ip is not None else ()
-    return IpamRequest(
-        node=node,
-        handle_id=names.handle_id(conf.name, call.container_id),
-        attributes=attributes,
-        num4=int(conf.ipam.assign_ipv4),
-        num6=int(conf.ipam.assign_ipv6),
-        pools4=conf.ipam.ipv4_pools,
-        pools6=conf.ipam.ipv6_pools,
-        addresses=explicit,
-    )
-
-
-def read_namespace_labels(
-    call: Call, conf: NetConf, services: Services, deadline: Deadline
-) -> Mapping[str, str] | None:
-    """Of the pod's namespace, for namespace selectors of pools; None where there is no Kubernetes to ask."""
-    if not call.args.is_kubernetes or not conf.datastore.kubernetes.kubeconfig:
-        return None
-    namespace = services.kubernetes(conf.datastore).namespace(call.args.pod_namespace, deadline)
-    return None if namespace is None else dict((namespace.get("metadata") or {}).get("labels") or {})
-
-
-def handle_ids(conf: NetConf, call: Call) -> tuple[str, ...]:
-    """The handles an attachment's addresses may be stored under: ours, then those of very old releases."""
-    old = f"{call.args.pod_namespace}.{call.args.pod_name}" if call.args.is_kubernetes else call.container_id
-    return (names.handle_id(conf.name, call.container_id), old)
-
-
-def assign(allocator: Allocator, request: IpamRequest, deadline: Deadline) -> tuple[Assigned, ...]:
-    """The addresses of a request, all of them or an error with nothing taken. Raises IPAMError, DatastoreError."""
-    from cni_calico.ipam.allocator import AssignRequest
-
-    if request.addresses:
-        return _assign_explicit(allocator, request, deadline)
-    if not request.num4 and not request.num6:
-        raise InvalidConfig(
-            "cannot assign addresses: ipam.assign_ipv4 and ipam.assign_ipv6 are both false",
-            details="a pod needs an address of at least one family",
-        )
-    return allocator.assign(
-        AssignRequest(
-            node=request.node,
-            handle_id=request.handle_id,
-            attributes=request.attributes,
-            num4=request.num4,
-            num6=request.num6,
-            pools4=request.pools4,
-            pools6=request.pools6,
-            namespace_labels=request.namespace_labels,
-        ),
-        deadline,
-    )
-
-
-def _assign_explicit(allocator: Allocator, request: IpamRequest, deadline: Deadline) -> tuple[Assigned, ...]:
-    held = {item.address for item in allocator.addresses_of(request.handle_id, deadline)}
-    taken: list[Assigned] = []
-    try:
-        for address in request.addresses:
-            taken.append(
-                allocator.assign_address(address, request.handle_id, request.attributes, request.node, deadline)
-            )
-    except CalicoError:
-        fresh = [item.address for item in taken if item.address not in held]
-        if fresh:
-            allocator.release_addresses(fresh, Deadline.after(UNDO_TIMEOUT_S), handle_id=request.handle_id)
-        raise
-    return tuple(taken)
-
-
-def release(allocator: Allocator, handles: tuple[str, ...], deadline: Deadline) -> tuple[Address, ...]:
-    """Release everything held under these handles; nothing held is success."""
-    released: list[Address] = []
-    for handle_id in handles:
-        released.extend(allocator.release_handle(handle_id, deadline))
-    return tuple(released)
-
-
-def result_of(assigned: tuple[Assigned, ...], *, explicit: bool) -> Result:
-    """calico-ipam's result: each address with its block's prefix, /32 or /128 when it was asked for by name."""
-    prefixed = [
-        ip_interface((item.address, item.address.max_prefixlen if explicit else item.block.prefixlen))
-        for item in assigned
-    ]
-    return Result(
-        ips=tuple(ResultIP(address) for address in prefixed),
-        routes=tuple(ResultRoute(str(address)) for address in prefixed),
-    )
-
-
-def require_ready(services: Services, conf: NetConf, deadline: Deadline) -> None:
-    """Raises NotReady while the datastore is being migrated or upgraded."""
-    ready.require_ready(services, conf.datastore, deadline)
-
-
-def handle_lock(handle_id: str, services: Services, deadline: Deadline) -> AbstractContextManager[None]:
-    """Not the attachment's lock: a plugin that holds that one may run us for the attachment. Raises AttachmentBusy."""
-    return services.attachment_lock(f"calico-ipam {handle_id}", deadline)
+from cni_calico.plugin.ipam.addresses import (
+    assign,
+    handle_ids,
+    handle_lock,
+    plan_request,
+    read_namespace_labels,
+    release,
+    require_ready,
+    result_of,
+)
 
 
 def _add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Mapping[str, Any]:

@@ -129,7 +129,7 @@ def collect_addresses(call: Call, conf: NetConf, services: Services, deadline: D
 
 
 def _release_orphan(orphan: Orphan, conf: NetConf, services: Services, deadline: Deadline) -> None:
-    from cni_calico.plugin.ipam.commands import handle_lock
+    from cni_calico.plugin.ipam.addresses import handle_lock
 
     with handle_lock(orphan.handle_id, services, deadline), services.ipam_lock(conf, deadline):
         released = services.allocator(conf.datastore).release_handle(orphan.handle_id, deadline)

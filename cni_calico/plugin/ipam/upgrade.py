@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
-from cni_calico.cni.fields import Fields
+from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AddressInUse, AddressOutsidePools, CalicoError, InvalidConfig, KernelError
@@ -220,7 +220,7 @@ def run_upgrade(environ: Mapping[str, str]) -> int:
         if other:
             log.info(f"the network configuration uses {other}: nothing is migrated")
             return 0
-        config = parse_datastore(Fields({}), environ)
+        config = parse_datastore(JsonFields({}), environ)
         kubernetes = open_kubernetes(services, config, environ)
         network, root = environ.get("CNI_NETWORK_NAME") or NETWORK, environ.get("CALICO_INSTALL_ROOT", "")
         Upgrade(services, config, node, network, root, kubernetes, log, Deadline.after(TOTAL_S)).run()

@@ -13,7 +13,7 @@ from cni_calico.plugin.network.plan import (
     GATEWAY_V4,
     Address,
     PodPlan,
-    Route,
+    PodRoute,
     Sysctl,
     desired_host_sysctls,
     desired_pod_routes,
@@ -43,7 +43,7 @@ class Observed:
     host: LinkState | None
     pod: LinkState | None
     addresses: frozenset[Address]
-    pod_routes: frozenset[Route]
+    pod_routes: frozenset[PodRoute]
     host_routes: Mapping[Address, str]
     neighbours: Mapping[Address, str]
     host_sysctls: Mapping[tuple[str, ...], str]

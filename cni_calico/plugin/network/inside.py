@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cni_calico.deadline import Deadline
     from cni_calico.kernel.netlink.socket import Rtnl
     from cni_calico.kernel.netlink.wire import Request
-    from cni_calico.plugin.network.plan import PodPlan, Route
+    from cni_calico.plugin.network.plan import PodPlan, PodRoute
 
 
 def apply_pod(pod: Rtnl, plan: PodPlan, index: int, deadline: Deadline) -> None:
@@ -43,12 +43,12 @@ def apply_pod(pod: Rtnl, plan: PodPlan, index: int, deadline: Deadline) -> None:
         _settle_route(pod, plan, wanted[at], index, deadline)
 
 
-def _kernel_route(route: Route, index: int) -> routes.Route:
+def _kernel_route(route: PodRoute, index: int) -> routes.Route:
     scope = routes.SCOPE_LINK if route.via is None and route.dst.version == 4 else routes.SCOPE_UNIVERSE
     return routes.Route(route.dst, index, route.via, scope=scope)
 
 
-def _settle_route(pod: Rtnl, plan: PodPlan, wanted: Route, index: int, deadline: Deadline) -> None:
+def _settle_route(pod: Rtnl, plan: PodPlan, wanted: PodRoute, index: int, deadline: Deadline) -> None:
     """A route to that destination exists: it is the wanted one, a wrong one of our own interface, or another's."""
     for found in read_routes(pod, wanted.dst.version, deadline):
         if found.dst != wanted.dst:

@@ -14,7 +14,7 @@ from cni_calico.plugin.network.differences import Difference, LinkState, Observe
 from cni_calico.plugin.network.host import Borrowed, Host, is_joined, read_link, read_routes
 from cni_calico.plugin.network.plan import (
     PodPlan,
-    Route,
+    PodRoute,
     desired_host_sysctls,
     desired_pod_sysctls,
     format_mac,
@@ -79,9 +79,9 @@ def _read_addresses(pod: Rtnl, index: int, deadline: Deadline) -> frozenset[Addr
     )
 
 
-def _read_routes(pod: Rtnl, index: int, deadline: Deadline) -> frozenset[Route]:
+def _read_routes(pod: Rtnl, index: int, deadline: Deadline) -> frozenset[PodRoute]:
     return frozenset(
-        Route(route.dst, route.gateway)
+        PodRoute(route.dst, route.gateway)
         for version in (4, 6)
         for route in read_routes(pod, version, deadline)
         if route.oif == index and route.kind == routes.RTN_UNICAST

@@ -49,7 +49,7 @@ class PodPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class PodRoute:
     """A unicast route of the main table; ``via`` None means the destination is on the link itself."""
 
     dst: Network
@@ -69,19 +69,19 @@ def random_mac(random: bytes) -> bytes:
     return bytes((random[0] & 0xFC | 0x02,)) + random[1:6]
 
 
-def desired_host_routes(plan: PodPlan) -> tuple[Route, ...]:
+def desired_host_routes(plan: PodPlan) -> tuple[PodRoute, ...]:
     """One route per address, on the host interface."""
-    return tuple(Route(host_network(address)) for address in plan.addresses)
+    return tuple(PodRoute(host_network(address)) for address in plan.addresses)
 
 
-def desired_pod_routes(plan: PodPlan) -> tuple[Route, ...]:
+def desired_pod_routes(plan: PodPlan) -> tuple[PodRoute, ...]:
     """In the order in which they can be added: the on-link route to the gateway before what goes through it."""
-    routes: list[Route] = []
+    routes: list[PodRoute] = []
     if plan.has_v4:
-        routes.append(Route(host_network(GATEWAY_V4)))
-        routes += [Route(dst, GATEWAY_V4) for dst in _destinations(plan, 4)]
+        routes.append(PodRoute(host_network(GATEWAY_V4)))
+        routes += [PodRoute(dst, GATEWAY_V4) for dst in _destinations(plan, 4)]
     if plan.has_v6:
-        routes += [Route(dst, GATEWAY_V6) for dst in _destinations(plan, 6)]
+        routes += [PodRoute(dst, GATEWAY_V6) for dst in _destinations(plan, 6)]
     return tuple(routes)
 
 

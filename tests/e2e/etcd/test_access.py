@@ -546,7 +546,7 @@ def test_long_lists_come_in_pages_of_one_moment(store, soon, monkeypatch) -> Non
 
 def test_faults(store, soon, undo) -> None:
     undo.callback(faults.install, None)
-    faults.install(faults.Plan("etcd.commit:before:1:fail,etcd.commit:after:1:fail,etcd.read:before:2:fail"))
+    faults.install(faults.FaultPlan("etcd.commit:before:1:fail,etcd.commit:after:1:fail,etcd.read:before:2:fail"))
     with pytest.raises(DatastoreUnavailable) as caught:
         store.commit([Write.create(ONE, {"n": 1})], soon)
     assert not isinstance(caught.value, OutcomeUnknown) and store.get(ONE, soon) is None

@@ -18,7 +18,7 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.bgp.config.snapshot import BgpEnvironment, BgpSnapshot
 from cni_calico.nodeagent.bgp.config.values import SecretRef
 from cni_calico.nodeagent.bgp.keeper import BgpKeeper
-from cni_calico.nodeagent.bgp.kubernetes import Secrets, Services
+from cni_calico.nodeagent.bgp.kubernetes import AnnouncedServices, Secrets
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.view.snapshot import Snapshot
@@ -100,7 +100,7 @@ def test_who_may_not_read_secrets_is_told(clean: Cluster, stranger: KubernetesSt
 
 def test_who_may_not_see_services_announces_none(stranger: KubernetesStore, soon: Deadline) -> None:
     """All other routes are announced: an installation's roles may be older than this program."""
-    services = Services(stranger, lambda: None)
+    services = AnnouncedServices(stranger, lambda: None)
     try:
         found, [problem] = services.read(soon)
     finally:
@@ -110,7 +110,7 @@ def test_who_may_not_see_services_announces_none(stranger: KubernetesStore, soon
 
 
 def test_services_are_followed(clean: Cluster, store: KubernetesStore, soon: Deadline) -> None:
-    services = Services(store, lambda: None)
+    services = AnnouncedServices(store, lambda: None)
 
     def web() -> Any:
         return next((service for service in services.read(soon)[0] if service.name == "web"), None)

@@ -28,7 +28,7 @@ def test_written_for_its_owner_only(tmp_path):
 def test_every_fault(tmp_path, point, when, left):
     path = tmp_path / "report"
     path.write_text("old")
-    faults.install(faults.Plan(f"{point}:{when}:1:fail"))
+    faults.install(faults.FaultPlan(f"{point}:{when}:1:fail"))
     try:
         with pytest.raises(CalicoError) as caught:
             write_file(str(path), "new")

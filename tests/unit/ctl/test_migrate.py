@@ -68,7 +68,7 @@ def test_an_import_that_was_interrupted_is_repeated(cluster, tmp_path, capsys, m
     text = cluster.ok("datastore", "migrate", "export")
     other = Calicoctl(tmp_path / "other.db", capsys, monkeypatch)
     monkeypatch.setattr("cni_calico.ctl.restore._CHUNK", 3)
-    faults.install(faults.Plan("local.commit:before:4:fail"))
+    faults.install(faults.FaultPlan("local.commit:before:4:fail"))
     try:
         assert "injected fault" in other.fails("datastore", "migrate", "import", "-f", "-", stdin=text)
     finally:

@@ -186,7 +186,7 @@ def test_diags_of_a_host_where_nothing_runs(tmp_path: pathlib.Path, capsys):
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_no_half_archive_is_left(tmp_path: pathlib.Path, capsys, when: str):
     target = tmp_path / "diags.tar.gz"
-    faults.install(faults.Plan(f"ctl.write-archive:{when}:1:fail"))
+    faults.install(faults.FaultPlan(f"ctl.write-archive:{when}:1:fail"))
     try:
         assert run(["node", "diags", "-o", str(target)], {"CALICO_RUN_DIR": f"{tmp_path}/run"}) == 1
     finally:

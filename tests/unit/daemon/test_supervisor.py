@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.daemon.supervisor import LONGEST_PAUSE_S, Service, services_of_run
+from cni_calico.daemon.supervisor import LONGEST_PAUSE_S, ChildService, services_of_run
 from tests.netns.namespaces import until
 
 PROGRAM = """
 import os, sys
 from cni_calico.log import Log
-from cni_calico.daemon.supervisor import Service, Supervisor
+from cni_calico.daemon.supervisor import ChildService, Supervisor
 services = [
-    Service(name, ["-c", script], once=once, after=after, anyway=lambda paths=paths: any(map(os.path.exists, paths)))
+    ChildService(
+        name, ["-c", script], once=once, after=after, anyway=lambda paths=paths: any(map(os.path.exists, paths))
+    )
     for name, script, once, after, *paths in {services!r}
 ]
 sys.exit(Supervisor(services, ["/bin/sh"], os.environ, Log("info")).run())
@@ -114,7 +116,7 @@ def test_what_cannot_be_started_is_tried_again(start, tmp_path):
 
 
 def test_pauses_grow_and_a_good_run_resets_them():
-    service, pauses, now = Service("s", []), [], 1000.0
+    service, pauses, now = ChildService("s", []), [], 1000.0
     for _ in range(8):
         service._started = now
         service.ended(now)

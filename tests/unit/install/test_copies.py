@@ -13,7 +13,7 @@ def test_every_fault(tmp_path, when, left):
     for path, content in ((source, b"new"), (target, b"old")):
         path.parent.mkdir()
         path.write_bytes(content)
-    faults.install(faults.Plan(f"install.copy:{when}:1:fail"))
+    faults.install(faults.FaultPlan(f"install.copy:{when}:1:fail"))
     try:
         with pytest.raises(InstallFailed) as caught:
             steps._copy_executable(str(source), str(target))

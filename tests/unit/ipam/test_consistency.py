@@ -10,7 +10,7 @@ import pytest
 
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.block import addresses_of
-from cni_calico.ipam.consistency import Problem, Records, check_records
+from cni_calico.ipam.consistency import Inconsistency, Records, check_records
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, ResourceKey, parse_path
 from cni_calico.model.kubernetes import custom as crd
@@ -82,7 +82,7 @@ def test_leaked_address_and_what_it_belongs_to(records):
     report = check_records(records)
     (finding,) = report.findings
     assert (finding.problem, finding.address, finding.block, finding.handle_id, finding.node) == (
-        Problem.LEAKED,
+        Inconsistency.LEAKED,
         ip_address("10.65.141.64"),
         BLOCK,
         HANDLE,
@@ -90,7 +90,7 @@ def test_leaked_address_and_what_it_belongs_to(records):
     )
     (allocation,) = [a for a in report.allocations if not a.in_use]
     assert (allocation.ordinal, allocation.sequence_number) == (0, 1795176388957943422)
-    assert report.of(Problem.LEAKED) == report.findings
+    assert report.of(Inconsistency.LEAKED) == report.findings
 
 
 def test_addresses_of_services_and_load_balancers_are_in_use(records):
@@ -98,12 +98,12 @@ def test_addresses_of_services_and_load_balancers_are_in_use(records):
     block = records.blocks[BLOCK]
     held = replace(block.attributes[0], secondary={"service": "ns/web"})
     records.blocks[BLOCK] = replace(block, attributes=(held, block.attributes[1]))
-    leaked = {finding.address for finding in check_records(records).of(Problem.LEAKED)}
+    leaked = {finding.address for finding in check_records(records).of(Inconsistency.LEAKED)}
     assert ip_address("10.65.141.64") not in leaked
     assert ip_address("10.65.141.65") in leaked
     for cidr, one in records.blocks.items():
         records.blocks[cidr] = replace(one, affinity="virtual:load-balancer")
-    assert check_records(records).of(Problem.LEAKED) == ()
+    assert check_records(records).of(Inconsistency.LEAKED) == ()
 
 
 def test_tunnel_addresses_are_in_use(records):
@@ -124,26 +124,26 @@ def test_address_used_twice(records):
         replace(records.endpoints[0], metadata=replace(records.endpoints[0].metadata, name="twin"))
     )
     address = str(records.endpoints[0].ip_networks[0].network_address)
-    assert found(records) == {(Problem.DOUBLE, address)}
+    assert found(records) == {(Inconsistency.DOUBLE, address)}
 
 
 def test_addresses_in_use_that_nobody_allocated(records):
     networks = (ip_network("10.65.9.9/32"), ip_network("192.0.2.1/32"))
     records.endpoints.append(replace(records.endpoints[0], ip_networks=networks))
-    assert found(records) == {(Problem.UNALLOCATED, "10.65.9.9"), (Problem.OUTSIDE_POOLS, "192.0.2.1")}
+    assert found(records) == {(Inconsistency.UNALLOCATED, "10.65.9.9"), (Inconsistency.OUTSIDE_POOLS, "192.0.2.1")}
 
 
 def test_handles_that_do_not_fit(records):
     handle = records.handles.pop(HANDLE)
-    assert found(records) == {(Problem.MISSING_HANDLE, HANDLE)}
+    assert found(records) == {(Inconsistency.MISSING_HANDLE, HANDLE)}
     records.handles[HANDLE] = replace(handle, blocks={BLOCK: 2})
-    assert found(records) == {(Problem.HANDLE_COUNT, HANDLE)}
+    assert found(records) == {(Inconsistency.HANDLE_COUNT, HANDLE)}
     records.handles[HANDLE] = replace(handle, blocks={BLOCK: 1, ip_network("10.65.0.0/26"): 1})
-    assert found(records) == {(Problem.HANDLE_COUNT, HANDLE)}
+    assert found(records) == {(Inconsistency.HANDLE_COUNT, HANDLE)}
     records.handles[HANDLE] = handle
     records.handles["gone"] = Handle({ip_network("10.65.0.0/26"): 1})
     records.handles["empty"] = Handle({})
-    assert found(records) == {(Problem.LEAKED_HANDLE, "gone"), (Problem.LEAKED_HANDLE, "empty")}
+    assert found(records) == {(Inconsistency.LEAKED_HANDLE, "gone"), (Inconsistency.LEAKED_HANDLE, "empty")}
 
 
 def test_handles_of_kubernetes_are_in_lower_case(records):
@@ -158,43 +158,43 @@ def test_address_without_handle(records):
     block = records.blocks[BLOCK]
     nameless = replace(block.attributes[0], handle_id=None)
     records.blocks[BLOCK] = replace(block, attributes=(nameless, block.attributes[1]))
-    assert found(records) == {(Problem.NO_HANDLE_ID, "10.65.141.64"), (Problem.LEAKED_HANDLE, HANDLE)}
+    assert found(records) == {(Inconsistency.NO_HANDLE_ID, "10.65.141.64"), (Inconsistency.LEAKED_HANDLE, HANDLE)}
 
 
 def test_blocks_and_affinities_that_do_not_fit(records):
     key = AffinityKey("vm", BLOCK)
     block, affinity = records.blocks[BLOCK], records.affinities.pop(key)
-    assert found(records) == {(Problem.NO_AFFINITY, f"block {BLOCK}")}
+    assert found(records) == {(Inconsistency.NO_AFFINITY, f"block {BLOCK}")}
     records.affinities[key] = Affinity("pendingDeletion")
-    assert found(records) == {(Problem.UNFINISHED, f"affinity of {BLOCK} to vm")}
+    assert found(records) == {(Inconsistency.UNFINISHED, f"affinity of {BLOCK} to vm")}
     records.affinities[key] = affinity
     records.blocks[BLOCK] = replace(block, affinity=None)
-    assert found(records) == {(Problem.WRONG_AFFINITY, f"affinity of {BLOCK} to vm")}
+    assert found(records) == {(Inconsistency.WRONG_AFFINITY, f"affinity of {BLOCK} to vm")}
     records.blocks[BLOCK] = block
     records.affinities[AffinityKey("nodeb", BLOCK)] = affinity
     assert found(records) == {
-        (Problem.TWO_AFFINITIES, f"block {BLOCK}"),
-        (Problem.WRONG_AFFINITY, f"affinity of {BLOCK} to nodeb"),
+        (Inconsistency.TWO_AFFINITIES, f"block {BLOCK}"),
+        (Inconsistency.WRONG_AFFINITY, f"affinity of {BLOCK} to nodeb"),
     }
     del records.affinities[AffinityKey("nodeb", BLOCK)]
     free = ip_network("10.65.0.0/26")
     records.affinities[AffinityKey("stranger", free)] = affinity
     subject = f"affinity of {free} to stranger"
-    assert found(records) == {(Problem.NO_BLOCK, subject), (Problem.UNKNOWN_NODE, subject)}
+    assert found(records) == {(Inconsistency.NO_BLOCK, subject), (Inconsistency.UNKNOWN_NODE, subject)}
 
 
 def test_lost_ordinals_and_blocks_outside_pools(records):
     block = records.blocks[BLOCK]
     records.blocks[BLOCK] = replace(block, unallocated=block.unallocated[:-2])
-    assert found(records) == {(Problem.LOST_ORDINAL, f"block {BLOCK}")}
+    assert found(records) == {(Inconsistency.LOST_ORDINAL, f"block {BLOCK}")}
     records.blocks[BLOCK] = block
     records.pools[:] = [pool for pool in records.pools if pool.cidr.version == 6]
     report = check_records(records)
-    assert {finding.block for finding in report.of(Problem.BLOCK_OUTSIDE_POOLS)} == {
+    assert {finding.block for finding in report.of(Inconsistency.BLOCK_OUTSIDE_POOLS)} == {
         cidr for cidr in records.blocks if cidr.version == 4
     }
 
 
 def test_corrupt_records_are_named(records):
     records.corrupt.append(("block 10.0.0.0/26", "cannot read block 10.0.0.0/26: ..."))
-    assert found(records) == {(Problem.CORRUPT, "block 10.0.0.0/26")}
+    assert found(records) == {(Inconsistency.CORRUPT, "block 10.0.0.0/26")}

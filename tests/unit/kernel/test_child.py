@@ -76,7 +76,7 @@ def test_what_cannot_be_started(output: int) -> None:
 
 
 def test_a_lost_answer_leaves_no_process(output: int) -> None:
-    faults.install(faults.Plan("child.start:after:1:fail"))
+    faults.install(faults.FaultPlan("child.start:after:1:fail"))
     try:
         with pytest.raises(KernelError, match="injected"):
             Child.start(script("echo $$; exec sleep 60"), env={}, output_fd=output)

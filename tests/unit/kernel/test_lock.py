@@ -110,7 +110,7 @@ def test_other_labels_do_not_wait(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_injected_faults(lock: Lock, tmp_path: Path, when: str) -> None:
-    faults.install(faults.Plan(f"file.lock:{when}:1:fail"))
+    faults.install(faults.FaultPlan(f"file.lock:{when}:1:fail"))
     try:
         with pytest.raises(KernelError, match="injected"), lock(tmp_path, Deadline.after(5)):
             pytest.fail("must not be entered")

@@ -106,7 +106,7 @@ def children() -> set[str]:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_injected_faults_leave_nothing(when: str) -> None:
     before, children_before = descriptors(), children()
-    faults.install(faults.Plan(f"process.start:{when}:1:fail"))
+    faults.install(faults.FaultPlan(f"process.start:{when}:1:fail"))
     try:
         with pytest.raises(KernelError, match="injected"):
             sh("sleep 600")

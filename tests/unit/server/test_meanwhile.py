@@ -10,7 +10,7 @@ import pytest
 from cni_calico.errors import TeardownIncomplete
 from cni_calico.log import SILENT
 from cni_calico.plugin.call.services import Services
-from cni_calico.server.connections import Request
+from cni_calico.server.connections import CallRequest
 from cni_calico.server.metrics import CniMetrics
 from cni_calico.server.resident import Resident
 
@@ -19,7 +19,7 @@ from cni_calico.server.resident import Resident
 def server():
     resident = Resident(SILENT, CniMetrics())
     with socket.socket(socket.AF_UNIX) as connection:
-        request = Request(connection, 1, "calico", {}, b"")
+        request = CallRequest(connection, 1, "calico", {}, b"")
         with resident.services(request) as services:
             yield services
     resident.end_worker()

@@ -29,7 +29,7 @@ _ERRORS_FROM = 8000  # 8xxx: the command failed, 9xxx: it was not understood
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class BirdReply:
     """``lines`` are (code, text); ``code`` and ``text`` are those of the last line."""
 
     lines: tuple[tuple[int, str], ...]
@@ -52,7 +52,7 @@ class ReplyReader:
         self.code = 0
         self.size = 0
 
-    def feed(self, data: bytes) -> Reply | None:
+    def feed(self, data: bytes) -> BirdReply | None:
         """The reply that these bytes complete. Raises BirdUnavailable for what is no reply at all."""
         self.size += len(data)
         if self.size > _REPLY_MAX_BYTES:
@@ -61,7 +61,7 @@ class ReplyReader:
         for i, raw in enumerate(complete):
             if self._take(raw.decode("utf-8", "replace")):
                 self.pending = b"\n".join([*complete[i + 1 :], self.pending])
-                reply = Reply(tuple(self.lines))
+                reply = BirdReply(tuple(self.lines))
                 self.lines, self.code, self.size = [], 0, len(self.pending)
                 return reply
         return None
@@ -108,7 +108,7 @@ class BirdControl:
     ) -> None:
         self.socket.close()
 
-    def ask(self, command: str, deadline: Deadline) -> Reply:
+    def ask(self, command: str, deadline: Deadline) -> BirdReply:
         """The reply to a command, whatever it says. Raises BirdUnavailable."""
         if "\n" in command:
             raise ValueError("a command is one line")
@@ -122,7 +122,7 @@ class BirdControl:
             raise self._unavailable(f"ask BIRD to {command}", e) from e
         return reply
 
-    def tell(self, command: str, deadline: Deadline) -> Reply:
+    def tell(self, command: str, deadline: Deadline) -> BirdReply:
         """As ``ask``; raises BirdRefused when BIRD says that it failed or was not understood."""
         reply = self.ask(command, deadline)
         for code, text in reply.lines:
@@ -133,7 +133,7 @@ class BirdControl:
     def _wait(self, deadline: Deadline, doing: str) -> None:
         self.socket.settimeout(max(0.001, deadline.require(doing)))
 
-    def _read(self, deadline: Deadline) -> Reply:
+    def _read(self, deadline: Deadline) -> BirdReply:
         while True:
             self._wait(deadline, "read BIRD's reply")
             data = self.socket.recv(65536)

@@ -15,7 +15,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink.routes import TABLE_MAIN, Route, decode_route, delete_route, list_routes
 from cni_calico.kernel.netlink.socket import Rtnl
-from cni_calico.nodeagent.bgp.bird.control import BirdControl, Reply
+from cni_calico.nodeagent.bgp.bird.control import BirdControl, BirdReply
 from cni_calico.nodeagent.bgp.bird.process import RTPROT_BIRD
 
 _LABEL = "BIRD"
@@ -42,7 +42,7 @@ def select_leftovers(several: Mapping[IPv4Network, list[Route]], wanted: Mapping
     ]
 
 
-def parse_metric(reply: Reply) -> int | None:
+def parse_metric(reply: BirdReply) -> int | None:
     """The metric of the one route in a reply to ``show route ... export``; None when BIRD exports none."""
     if not any(code == 1008 for code, _ in reply.lines):  # 1008: a route's type, one for each
         return None

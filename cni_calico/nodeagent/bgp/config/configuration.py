@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from cni_calico.model.documents.fields import Wrong, parse_bool, parse_network, parse_object, parse_text
 from cni_calico.model.resources import Network, Resource
-from cni_calico.nodeagent.bgp.config.findings import Problem, SpecReader
+from cni_calico.nodeagent.bgp.config.findings import BgpProblem, SpecReader
 from cni_calico.nodeagent.bgp.config.values import (
     U16,
     Community,
@@ -94,7 +94,7 @@ def _read_advertisements(reader: SpecReader) -> tuple[PrefixAdvertisement, ...]:
     return tuple(out)
 
 
-def parse_configuration(resource: Resource) -> tuple[BgpConfiguration, tuple[Problem, ...]]:
+def parse_configuration(resource: Resource) -> tuple[BgpConfiguration, tuple[BgpProblem, ...]]:
     """The values of one BGPConfiguration and what is wrong with it."""
     reader = SpecReader(f"BGPConfiguration {resource.metadata.name}", resource.spec)
     priority = parse_in(1, PRIORITY_MAX)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cni_calico.model.documents.fields import Wrong, parse_list, parse_network, parse_object
 from cni_calico.model.resources import Network, Resource
 from cni_calico.nodeagent.bgp.config.configuration import PRIORITY_MAX
-from cni_calico.nodeagent.bgp.config.findings import Problem, SpecReader
+from cni_calico.nodeagent.bgp.config.findings import BgpProblem, SpecReader
 from cni_calico.nodeagent.bgp.config.lexical import render_block, render_symbol, render_text
 from cni_calico.nodeagent.bgp.config.values import (
     Community,
@@ -159,7 +159,7 @@ def _read_rule(reader: SpecReader, version: int) -> Rule:
     return rule
 
 
-def parse_filter(resource: Resource) -> tuple[BgpFilter | None, tuple[Problem, ...]]:
+def parse_filter(resource: Resource) -> tuple[BgpFilter | None, tuple[BgpProblem, ...]]:
     """The value of a BGPFilter, None when a rule is wrong; and what is wrong with it."""
     reader = SpecReader(f"BGPFilter {resource.metadata.name}", resource.spec)
     rules: dict[tuple[str, int], tuple[Rule, ...]] = {}

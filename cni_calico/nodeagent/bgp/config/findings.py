@@ -1,7 +1,7 @@
 """PURE: what is wrong with the records BGP is made from, as values; and a reader that finds it field by field.
 
-Rule: a wrong field never stops anything but what it belongs to. It becomes a ``Problem`` that names the record, and its
-reader goes on with the default.
+Rule: a wrong field never stops anything but what it belongs to. It becomes a ``BgpProblem`` that names the record,
+and its reader goes on with the default.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOTE = "note"  # worth a line in a status, nothing to do
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Problem:
+class BgpProblem:
     """``about`` names the record ("BGPPeer tor-1"), ``text`` says what of it is not in effect and why."""
 
     about: str
@@ -39,12 +39,12 @@ class SpecReader:
     """Reads the fields of one record's spec; ``problems`` collects what was wrong, ``done`` adds unknown fields."""
 
     def __init__(
-        self, about: str, spec: Mapping[str, Any], *, at: str = "", problems: list[Problem] | None = None
+        self, about: str, spec: Mapping[str, Any], *, at: str = "", problems: list[BgpProblem] | None = None
     ) -> None:
         self.about = about
         self.spec = spec
         self.at = at
-        self.problems: list[Problem] = [] if problems is None else problems
+        self.problems: list[BgpProblem] = [] if problems is None else problems
         self.known: set[str] = set()
 
     @property
@@ -56,10 +56,10 @@ class SpecReader:
         return SpecReader(self.about, spec, at=f"{self.at}{at}.", problems=self.problems)
 
     def error(self, text: str) -> None:
-        self.problems.append(Problem(self.about, text))
+        self.problems.append(BgpProblem(self.about, text))
 
     def warn(self, text: str) -> None:
-        self.problems.append(Problem(self.about, text, WARNING))
+        self.problems.append(BgpProblem(self.about, text, WARNING))
 
     def read(self, name: str, parse: Callable[[Any, str], T], default: D) -> T | D:
         """The field, or the default when it is absent, null or wrong."""

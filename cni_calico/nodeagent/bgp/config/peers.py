@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from cni_calico.model.resources import Address, Node
 from cni_calico.nodeagent.bgp.config.filters import BgpFilter
-from cni_calico.nodeagent.bgp.config.findings import NOTE, WARNING, Problem
+from cni_calico.nodeagent.bgp.config.findings import NOTE, WARNING, BgpProblem
 from cni_calico.nodeagent.bgp.config.peerspec import PeerSpec, left_out
 from cni_calico.nodeagent.bgp.config.snapshot import BgpSnapshot
 from cni_calico.nodeagent.bgp.config.values import password_fault
@@ -64,7 +64,7 @@ class Peerings:
     """All sessions of a node in the order they are rendered, and what could not be configured."""
 
     peers: tuple[Peer, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[BgpProblem, ...]
 
 
 def node_address(node: Node, version: int) -> Address | None:
@@ -84,7 +84,7 @@ class _Desk:
         self.snapshot = snapshot
         self.own = own
         self.name = snapshot.node_name
-        self.problems: list[Problem] = []
+        self.problems: list[BgpProblem] = []
         self.by_address: dict[Address, Node] = {}
         for node in snapshot.nodes.values():
             for version in (4, 6):
@@ -99,7 +99,7 @@ class _Desk:
         return node_address(self.own, version) if version in self.snapshot.environment.families else None
 
     def problem(self, about: str, text: str, severity: str = "error") -> None:
-        self.problems.append(left_out(Problem(about, text, severity)))
+        self.problems.append(left_out(BgpProblem(about, text, severity)))
 
     def matches(self, selector_owner: PeerSpec, node: Node) -> bool:
         """Whether a BGPPeer's local side includes a node."""
@@ -126,11 +126,11 @@ class _Desk:
             if fault:
                 ref = configuration.mesh_password
                 text = f"the full mesh is left out: key {ref.key} of Secret {ref.name} {fault}"
-                self.problems.append(Problem("BGPConfiguration default", text))
+                self.problems.append(BgpProblem("BGPConfiguration default", text))
                 return
         if len(others) >= MESH_WARN:
             text = f"a full mesh of {len(others) + 1} nodes: use route reflectors above {MESH_WARN} nodes"
-            self.problems.append(Problem("BGPConfiguration default", text, WARNING))
+            self.problems.append(BgpProblem("BGPConfiguration default", text, WARNING))
         for node in others:
             for version in (4, 6):
                 peer = self.towards(MESH, f"node {node.metadata.name}", node, version)
@@ -144,7 +144,7 @@ class _Desk:
             return None
         if address == own:
             text = f"node {node.metadata.name} has the address {own} of this node: there is no session with it"
-            self.problems.append(Problem(f"Node {self.name}", text))
+            self.problems.append(BgpProblem(f"Node {self.name}", text))
             return None
         return Peer(
             kind=kind,
@@ -270,7 +270,7 @@ class _Desk:
         for name in spec.filters:
             if name not in self.snapshot.filters:
                 text = f"peer {peer.address}: there is no BGPFilter {name}; the session goes without it"
-                self.problems.append(Problem(spec.about, text, WARNING))
+                self.problems.append(BgpProblem(spec.about, text, WARNING))
                 continue
             value = self.snapshot.filters[name]
             if value is None:
@@ -300,7 +300,7 @@ class _Desk:
                     f" is {own}: the peer must know us by {own.ip}, or the node needs the other address"
                     " (IP_AUTODETECTION_METHOD)"
                 )
-                self.problems.append(Problem(spec.about, text, WARNING))
+                self.problems.append(BgpProblem(spec.about, text, WARNING))
                 return
 
 
@@ -318,7 +318,7 @@ def _collect(desk: _Desk) -> dict[tuple[Address, int], Peer]:
                 first = chosen.setdefault((peer.address, peer.port), peer)
                 if first.origin != peer.origin:
                     text = f"peer {peer.address} is configured by {first.origin} already; this one has no effect"
-                    desk.problems.append(Problem(spec.about, text, NOTE))
+                    desk.problems.append(BgpProblem(spec.about, text, NOTE))
     for spec in specs:
         for peer in desk.reverse(spec):
             chosen.setdefault((peer.address, peer.port), peer)
@@ -330,7 +330,7 @@ def desired_peers(snapshot: BgpSnapshot) -> Peerings:
     own = snapshot.own
     if own is None:
         text = "there is no Node record, so there is no BGP session"
-        return Peerings((), (Problem(f"Node {snapshot.node_name}", text),))
+        return Peerings((), (BgpProblem(f"Node {snapshot.node_name}", text),))
     desk = _Desk(snapshot, own)
     chosen = _collect(desk)
     explicit = {address for address, _ in chosen}
@@ -340,7 +340,7 @@ def desired_peers(snapshot: BgpSnapshot) -> Peerings:
         first = chosen.setdefault((peer.address, 0), peer)
         if first is not peer:
             text = f"{peer.origin} and {first.origin} have the same address {peer.address}; the latter gets the session"
-            desk.problems.append(Problem(f"Node {peer.node}", text))
+            desk.problems.append(BgpProblem(f"Node {peer.node}", text))
     order = {MESH: 0, GLOBAL: 1, NODE: 2}
     peers = sorted(chosen.values(), key=lambda p: (order[p.kind], p.address.version, p.address, p.port))
     return Peerings(tuple(peers), tuple(dict.fromkeys(desk.problems)))

@@ -12,7 +12,7 @@ from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.fields import Wrong, parse_bool, parse_text, parse_texts
 from cni_calico.model.resources import Address, Resource
 from cni_calico.model.selectors import Selector, parse_selector
-from cni_calico.nodeagent.bgp.config.findings import ERROR, Problem, SpecReader
+from cni_calico.nodeagent.bgp.config.findings import ERROR, BgpProblem, SpecReader
 from cni_calico.nodeagent.bgp.config.values import (
     U16,
     SecretRef,
@@ -107,13 +107,13 @@ def _find_contradictions(spec: PeerSpec, reader: SpecReader) -> None:
         reader.error("reachableBy needs a peerIP of the same family")
 
 
-def parse_peer_spec(resource: Resource) -> tuple[PeerSpec | None, tuple[Problem, ...]]:
+def parse_peer_spec(resource: Resource) -> tuple[PeerSpec | None, tuple[BgpProblem, ...]]:
     """The value of a BGPPeer, None when it has to be left out; and what is wrong with it."""
     name = resource.metadata.name
     reader = SpecReader(f"BGPPeer {name}", resource.spec)
     if reader.read("localWorkloadSelector", parse_text, ""):
         text = "peering with local workloads (localWorkloadSelector) is not supported"
-        return None, (left_out(Problem(reader.about, text)),)
+        return None, (left_out(BgpProblem(reader.about, text)),)
     address, port = reader.read("peerIP", _parse_optional_address, (None, 0))
     mode = reader.read("nextHopMode", parse_choice("Auto", "Self", "Keep"), "")
     keep = reader.read("keepOriginalNextHop", parse_bool, False)
@@ -145,8 +145,8 @@ def parse_peer_spec(resource: Resource) -> tuple[PeerSpec | None, tuple[Problem,
     return spec, tuple(reader.problems)
 
 
-def left_out(problem: Problem) -> Problem:
+def left_out(problem: BgpProblem) -> BgpProblem:
     """The problem with its consequence; warnings have none."""
     if problem.severity != ERROR:
         return problem
-    return Problem(problem.about, f"{problem.text}; the peering is left out")
+    return BgpProblem(problem.about, f"{problem.text}; the peering is left out")

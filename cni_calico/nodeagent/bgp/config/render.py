@@ -13,7 +13,7 @@ from ipaddress import IPv4Address
 
 from cni_calico.nodeagent.bgp.config.aggregation import desired_statics, render_aggregation, render_statics
 from cni_calico.nodeagent.bgp.config.filters import render_filter
-from cni_calico.nodeagent.bgp.config.findings import WARNING, Problem
+from cni_calico.nodeagent.bgp.config.findings import WARNING, BgpProblem
 from cni_calico.nodeagent.bgp.config.lexical import render_block, render_text
 from cni_calico.nodeagent.bgp.config.peers import Peer, desired_peers, node_address
 from cni_calico.nodeagent.bgp.config.pools import (
@@ -43,7 +43,7 @@ class BirdConfig:
 
     files: Mapping[str, str] = field(repr=False)  # passwords are in them
     peers: tuple[Peer, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[BgpProblem, ...] = ()
 
 
 def hash_router_id(node_name: str) -> IPv4Address:
@@ -176,13 +176,13 @@ def _render_main(snapshot: BgpSnapshot, peers: tuple[Peer, ...], cluster_id: str
     return "\n".join(lines) + "\n"
 
 
-def _select_cluster_id(snapshot: BgpSnapshot) -> tuple[str, tuple[Problem, ...]]:
+def _select_cluster_id(snapshot: BgpSnapshot) -> tuple[str, tuple[BgpProblem, ...]]:
     """The cluster ID as BIRD reads it; "" makes BIRD use the router ID."""
     text = snapshot.own.route_reflector_cluster_id if snapshot.own is not None else ""
     parsed = parse_cluster_id(text) if text else None
     if text and parsed is None:
         why = f"routeReflectorClusterID {text[:40]!r} is no IPv4 address: the router ID stands in for it"
-        return "", (Problem(f"Node {snapshot.node_name}", why, WARNING),)
+        return "", (BgpProblem(f"Node {snapshot.node_name}", why, WARNING),)
     return "" if parsed is None else str(parsed), ()
 
 

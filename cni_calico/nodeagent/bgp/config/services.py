@@ -15,7 +15,7 @@ from ipaddress import ip_address, ip_network
 from cni_calico.model.documents.fields import Wrong, parse_address, parse_object, parse_objects, parse_text, parse_texts
 from cni_calico.model.resources import Address, Network
 from cni_calico.nodeagent.bgp.config.configuration import BgpConfiguration
-from cni_calico.nodeagent.bgp.config.findings import Problem, SpecReader
+from cni_calico.nodeagent.bgp.config.findings import BgpProblem, SpecReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _TYPES = ("ClusterIP", "NodePort", "LoadBalancer")
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ServiceEndpoint:
     """A ready endpoint and the node it runs on."""
 
     address: Address
@@ -41,7 +41,7 @@ class Service:
     external_ips: tuple[Address, ...] = ()
     load_balancer_ips: tuple[Address, ...] = ()
     local: bool = False  # externalTrafficPolicy Local
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[ServiceEndpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def _parse_ingress(raw: Any, at: str) -> Address | None:
 
 def parse_service(
     service: Mapping[str, Any], slices: Iterable[Mapping[str, Any]] = ()
-) -> tuple[Service | None, tuple[Problem, ...]]:
+) -> tuple[Service | None, tuple[BgpProblem, ...]]:
     """A Service object with its EndpointSlices; None for one that has no address to announce.
 
     Problems name the service; what is wrong in it is left out.
@@ -95,7 +95,7 @@ def parse_service(
     return value, tuple(reader.problems)
 
 
-def _parse_endpoints(reader: SpecReader, item: Mapping[str, Any]) -> list[Endpoint]:
+def _parse_endpoints(reader: SpecReader, item: Mapping[str, Any]) -> list[ServiceEndpoint]:
     """The ready endpoints of an EndpointSlice."""
     out = []
     for i, endpoint in enumerate(reader.inner(item, "endpoint slice").read("endpoints", parse_objects, ())):
@@ -105,7 +105,7 @@ def _parse_endpoints(reader: SpecReader, item: Mapping[str, Any]) -> list[Endpoi
             continue
         for text in endpoint.get("addresses") or ():
             try:
-                out.append(Endpoint(parse_address(text, f"endpoints[{i}]"), node))
+                out.append(ServiceEndpoint(parse_address(text, f"endpoints[{i}]"), node))
             except Wrong as e:
                 reader.error(str(e))
     return out

@@ -20,7 +20,7 @@ from cni_calico.nodeagent.bgp.config.configuration import (
     parse_configuration,
 )
 from cni_calico.nodeagent.bgp.config.filters import BgpFilter, parse_filter
-from cni_calico.nodeagent.bgp.config.findings import Problem
+from cni_calico.nodeagent.bgp.config.findings import BgpProblem
 from cni_calico.nodeagent.bgp.config.peerspec import PeerSpec, parse_peer_spec
 from cni_calico.nodeagent.bgp.config.services import Service
 from cni_calico.nodeagent.bgp.config.values import SecretRef, parse_interface_pattern
@@ -37,7 +37,7 @@ class LocalBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class HostInterface:
+class BgpInterface:
     """An interface of this host with an address on it: to find peers that are on the other network."""
 
     name: str
@@ -54,7 +54,7 @@ class BgpEnvironment:
     node_name: str = ""
     interface_prefixes: tuple[str, ...] = ("cali",)
     ipv6: bool = True  # False: this kernel has none
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[BgpProblem, ...] = ()
 
     @property
     def families(self) -> tuple[int, ...]:
@@ -77,8 +77,8 @@ class BgpSnapshot:
     services: tuple[Service, ...] = ()
     secrets: Mapping[SecretRef, str] = field(default_factory=dict, repr=False)
     environment: BgpEnvironment = BgpEnvironment()
-    interfaces: tuple[HostInterface, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    interfaces: tuple[BgpInterface, ...] = ()
+    problems: tuple[BgpProblem, ...] = ()
 
     @property
     def own(self) -> Node | None:
@@ -89,27 +89,27 @@ class BgpSnapshot:
         return self.listen_ports.get(node) or self.global_listen_port
 
 
-def _parse_networks(text: str, variable: str, problems: list[Problem]) -> tuple[Network, ...]:
+def _parse_networks(text: str, variable: str, problems: list[BgpProblem]) -> tuple[Network, ...]:
     out = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         try:
             out.append(parse_network(part, variable))
         except Wrong as e:
-            problems.append(Problem(f"environment {variable}", str(e)))
+            problems.append(BgpProblem(f"environment {variable}", str(e)))
     return tuple(out)
 
 
-def _parse_prefixes(text: str, problems: list[Problem]) -> tuple[str, ...]:
+def _parse_prefixes(text: str, problems: list[BgpProblem]) -> tuple[str, ...]:
     out = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         try:
             out.append(parse_interface_pattern(part, "FELIX_INTERFACEPREFIX"))
         except Wrong as e:
-            problems.append(Problem("environment FELIX_INTERFACEPREFIX", str(e)))
+            problems.append(BgpProblem("environment FELIX_INTERFACEPREFIX", str(e)))
     return tuple(out)
 
 
-def _parse_router_id(text: str, problems: list[Problem]) -> IPv4Address | str:
+def _parse_router_id(text: str, problems: list[BgpProblem]) -> IPv4Address | str:
     if text in ("", "hash"):
         return text
     try:
@@ -118,17 +118,17 @@ def _parse_router_id(text: str, problems: list[Problem]) -> IPv4Address | str:
         address = IPv4Address(0)
     if int(address):
         return address
-    problems.append(Problem("environment CALICO_ROUTER_ID", f'expected an IPv4 address or "hash", got {text!r}'))
+    problems.append(BgpProblem("environment CALICO_ROUTER_ID", f'expected an IPv4 address or "hash", got {text!r}'))
     return ""
 
 
 def parse_bgp_environment(environ: Mapping[str, str], *, node_name: str) -> BgpEnvironment:
     """What the environment says about BGP; unknown values are named and have their defaults."""
-    problems: list[Problem] = []
+    problems: list[BgpProblem] = []
     backend = environ.get("CALICO_NETWORKING_BACKEND", "").strip() or "bird"
     if backend not in BACKENDS:
         text = f"expected one of {', '.join(BACKENDS)}, got {backend!r}; BGP is on"
-        problems.append(Problem("environment CALICO_NETWORKING_BACKEND", text))
+        problems.append(BgpProblem("environment CALICO_NETWORKING_BACKEND", text))
         backend = "bird"
     prefixes = _parse_prefixes(environ.get("FELIX_INTERFACEPREFIX", ""), problems)
     return BgpEnvironment(
@@ -167,7 +167,7 @@ def build_snapshot(
     services: Iterable[Service] = (),
     secrets: Mapping[SecretRef, str] | None = None,
     environment: BgpEnvironment | None = None,
-    interfaces: Iterable[HostInterface] = (),
+    interfaces: Iterable[BgpInterface] = (),
 ) -> BgpSnapshot:
     """The snapshot of the records of kinds BGPConfiguration, BGPPeer and BGPFilter and of what other parts know."""
     environment = environment or BgpEnvironment(node_name=node_name)
@@ -190,7 +190,7 @@ def build_snapshot(
         problems += found
         specs += [spec] if spec is not None else []
     parsed: dict[str, BgpFilter | None] = dict.fromkeys(unreadable_filters)
-    problems += [Problem(f"BGPFilter {name}", "cannot be read") for name in parsed]
+    problems += [BgpProblem(f"BGPFilter {name}", "cannot be read") for name in parsed]
     for resource in filters:
         parsed[resource.metadata.name], found = parse_filter(resource)
         problems += found

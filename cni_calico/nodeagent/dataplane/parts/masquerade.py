@@ -29,7 +29,7 @@ from cni_calico.nodeagent.dataplane.masquerade_rules import (
 from cni_calico.nodeagent.dataplane.parts.takeover import Takeover, variants
 
 if TYPE_CHECKING:
-    from cni_calico.nodeagent.dataplane.apply import Pass
+    from cni_calico.nodeagent.dataplane.passes import Pass
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from cni_calico.log import Log
 from cni_calico.nodeagent.dataplane.forward_rules import count_upstream_chains, plan_takeover, select_upstream_sets
 
 if TYPE_CHECKING:
-    from cni_calico.nodeagent.dataplane.apply import Pass
+    from cni_calico.nodeagent.dataplane.passes import Pass
 
 
 @dataclass(slots=True)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_calico.datastore.etcd.config import Endpoint, EtcdConfig, parse_endpoint, parse_endpoints
-from cni_calico.datastore.etcd.dns import Service, parse_answer, parse_nameservers, render_query
+from cni_calico.datastore.etcd.config import EtcdConfig, EtcdEndpoint, parse_endpoint, parse_endpoints
+from cni_calico.datastore.etcd.dns import SrvService, parse_answer, parse_nameservers, render_query
 from cni_calico.datastore.etcd.errors import error_for, meaning_of, short_reason
 from cni_calico.errors import (
     Compacted,
@@ -25,17 +25,17 @@ from cni_calico.errors import (
 @pytest.mark.parametrize(
     ("text", "tls", "endpoint", "shown"),
     [
-        ("http://10.0.0.1:2379", True, Endpoint("10.0.0.1", 2379, False), "http://10.0.0.1:2379"),
-        (" https://etcd.example:443/ ", False, Endpoint("etcd.example", 443, True), "https://etcd.example:443"),
-        ("HTTPS://etcd", False, Endpoint("etcd", 2379, True), "https://etcd:2379"),
-        ("10.0.0.1:1", True, Endpoint("10.0.0.1", 1, True), "https://10.0.0.1:1"),
-        ("10.0.0.1", False, Endpoint("10.0.0.1", 2379, False), "http://10.0.0.1:2379"),
-        ("http://[fd00::1]:5", False, Endpoint("fd00::1", 5, False), "http://[fd00::1]:5"),
-        ("[fd00::1]", True, Endpoint("fd00::1", 2379, True), "https://[fd00::1]:2379"),
-        ("fd00::1", False, Endpoint("fd00::1", 2379, False), "http://[fd00::1]:2379"),
+        ("http://10.0.0.1:2379", True, EtcdEndpoint("10.0.0.1", 2379, False), "http://10.0.0.1:2379"),
+        (" https://etcd.example:443/ ", False, EtcdEndpoint("etcd.example", 443, True), "https://etcd.example:443"),
+        ("HTTPS://etcd", False, EtcdEndpoint("etcd", 2379, True), "https://etcd:2379"),
+        ("10.0.0.1:1", True, EtcdEndpoint("10.0.0.1", 1, True), "https://10.0.0.1:1"),
+        ("10.0.0.1", False, EtcdEndpoint("10.0.0.1", 2379, False), "http://10.0.0.1:2379"),
+        ("http://[fd00::1]:5", False, EtcdEndpoint("fd00::1", 5, False), "http://[fd00::1]:5"),
+        ("[fd00::1]", True, EtcdEndpoint("fd00::1", 2379, True), "https://[fd00::1]:2379"),
+        ("fd00::1", False, EtcdEndpoint("fd00::1", 2379, False), "http://[fd00::1]:2379"),
     ],
 )
-def test_endpoints(text: str, tls: bool, endpoint: Endpoint, shown: str) -> None:
+def test_endpoints(text: str, tls: bool, endpoint: EtcdEndpoint, shown: str) -> None:
     assert parse_endpoint(text, tls=tls) == endpoint
     assert str(endpoint) == shown
 
@@ -142,7 +142,7 @@ CNAME = b"\xc0\x0c\x00\x05\x00\x01\0\0\0\x3c\x00\x02\xc0\x0c"
 
 
 def test_answers() -> None:
-    assert parse_answer(answer(CNAME, SRV), 7) == ([Service(1, 2, 2379, "e1.org")], False)
+    assert parse_answer(answer(CNAME, SRV), 7) == ([SrvService(1, 2, 2379, "e1.org")], False)
     assert parse_answer(answer(flags=0x8383), 7) == ([], True)
     for wrong, ident in ((answer(SRV), 8), (answer(SRV, flags=0x0180), 7), (answer(flags=0x8182), 7)):
         with pytest.raises(ValueError):
@@ -160,4 +160,4 @@ def test_broken_answers_are_value_errors(noise: bytes, cut: int) -> None:
             records, _ = parse_answer(broken, 7)
         except ValueError:
             continue
-        assert all(isinstance(r, Service) for r in records)
+        assert all(isinstance(r, SrvService) for r in records)

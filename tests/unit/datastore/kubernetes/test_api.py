@@ -172,7 +172,7 @@ WRITES = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 @pytest.mark.parametrize(("when", "error", "seen"), [("before", DatastoreUnavailable, 0), ("after", OutcomeUnknown, 1)])
 def test_injected_faults_mean_what_real_ones_mean(method: str, when: str, error: type[Exception], seen: int) -> None:
     with scripted((201, {})) as server:
-        faults.install(faults.Plan(f"kubernetes.{WRITES[method]}:{when}:1:fail"))
+        faults.install(faults.FaultPlan(f"kubernetes.{WRITES[method]}:{when}:1:fail"))
         try:
             with pytest.raises(DatastoreUnavailable) as e:
                 api_of(server).request(method, "/x", Deadline.after(SOON), "write x", body={"a": 1})

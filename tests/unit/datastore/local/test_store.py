@@ -51,7 +51,7 @@ def soon() -> Deadline:
 
 @pytest.fixture
 def plan() -> Iterator:
-    yield lambda text: faults.install(faults.Plan(text))
+    yield lambda text: faults.install(faults.FaultPlan(text))
     faults.install(None)
 
 

@@ -179,7 +179,7 @@ def test_an_answer_that_does_not_fit() -> None:
 def test_faults_of_one_request_among_several(fault: str, sent: int, failed: list[bool]) -> None:
     """What stands before a failing one has been carried out; a lost answer is one of one request."""
     door, socket = scripted((KERNEL, ack()))
-    faults.install(faults.Plan(fault))
+    faults.install(faults.FaultPlan(fault))
     try:
         outcomes = door.submit((CHANGE,) * 3, soon())
     finally:

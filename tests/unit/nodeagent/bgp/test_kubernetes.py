@@ -9,7 +9,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.nodeagent.bgp import kubernetes as bgp_kubernetes
 from cni_calico.nodeagent.bgp.config.values import SecretRef
-from cni_calico.nodeagent.bgp.kubernetes import Secrets, Services, parse_secret
+from cni_calico.nodeagent.bgp.kubernetes import AnnouncedServices, Secrets, parse_secret
 
 SOON = Deadline.after(86400)  # made once, at import: longer than any run
 REF, OTHER = SecretRef("bgp", "rack"), SecretRef("bgp", "spine")
@@ -90,7 +90,7 @@ def test_without_kubernetes_there_are_no_secrets_and_no_services():
     values, [problem] = Secrets(None).read([REF, OTHER], SOON)
     assert not values
     assert "no Kubernetes API server" in str(problem) and "Secret bgp" in str(problem)
-    services, [problem] = Services(None, lambda: None).read(SOON)
+    services, [problem] = AnnouncedServices(None, lambda: None).read(SOON)
     assert not services
     assert "no Kubernetes API server" in str(problem)
 

@@ -14,7 +14,7 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.startup import cluster
 from cni_calico.nodeagent.startup.address import Found
-from cni_calico.nodeagent.startup.doubts import Peer, select_doubts, select_node_peers
+from cni_calico.nodeagent.startup.doubts import PeerAddress, select_doubts, select_node_peers
 from cni_calico.nodeagent.startup.node_record import (
     conflict_error,
     describe_interfaces,
@@ -274,7 +274,7 @@ def test_doubts():
 
 
 def test_the_peer_that_is_on_the_other_card():
-    (doubt,) = select_doubts(4, ON_ETH1, (ETH0, ETH1), peers=[Peer("tor", ip_address("10.99.0.1"))])
+    (doubt,) = select_doubts(4, ON_ETH1, (ETH0, ETH1), peers=[PeerAddress("tor", ip_address("10.99.0.1"))])
     assert doubt.code == "bgp-peer"
     assert "not in the subnet of BGPPeer tor (10.99.0.1)" in doubt.text
     assert "reached directly from 10.99.0.11/24 (eth0)" in doubt.text

@@ -231,7 +231,7 @@ def test_it_goes_on_after_a_fault_anywhere(host, when):
     failed, nth = 0, 0
     while nth < 200:
         nth += 1
-        faults.install(faults.Plan(f"*:{when}:{nth}:fail"))
+        faults.install(faults.FaultPlan(f"*:{when}:{nth}:fail"))
         try:
             host.upgrade()
             break

@@ -8,7 +8,13 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from cni_calico.plugin.network.differences import Difference, LinkState, Observed, select_differences
-from cni_calico.plugin.network.plan import PodPlan, Route, desired_host_sysctls, desired_pod_routes, desired_pod_sysctls
+from cni_calico.plugin.network.plan import (
+    PodPlan,
+    PodRoute,
+    desired_host_sysctls,
+    desired_pod_routes,
+    desired_pod_sysctls,
+)
 
 V4, V6 = ip_address("10.65.0.1"), ip_address("fd00:65::1")
 DUAL = PodPlan("cali1", "eth0", 1450, (V4, V6), mac=bytes.fromhex("020000000001"))
@@ -40,7 +46,7 @@ def test_what_is_there_beyond_the_plan_is_none_of_our_business() -> None:
     richer = replace(
         seen,
         addresses=seen.addresses | {V6},
-        pod_routes=seen.pod_routes | {Route(ip_network("10.0.0.0/8"), ip_address("169.254.1.1"))},
+        pod_routes=seen.pod_routes | {PodRoute(ip_network("10.0.0.0/8"), ip_address("169.254.1.1"))},
     )
     assert select_differences(ONLY_V4, richer) == ()
 
@@ -80,8 +86,8 @@ def test_one_difference(seen: Observed, wanted: str) -> None:
 
 
 def test_a_route_that_leads_elsewhere() -> None:
-    wrong = Route(ip_network("0.0.0.0/0"), ip_address("10.1.1.1"))
-    right = Route(ip_network("0.0.0.0/0"), ip_address("169.254.1.1"))
+    wrong = PodRoute(ip_network("0.0.0.0/0"), ip_address("10.1.1.1"))
+    right = PodRoute(ip_network("0.0.0.0/0"), ip_address("169.254.1.1"))
     seen = replace(SEEN, pod_routes=SEEN.pod_routes - {right} | {wrong})
     assert select_differences(DUAL, seen) == (Difference("pod", "route", "0.0.0.0/0", str(right), str(wrong)),)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.kernel.netlink.routes import TABLE_MAIN, Route
-from cni_calico.nodeagent.bgp.bird.control import Reply
+from cni_calico.nodeagent.bgp.bird.control import BirdReply
 from cni_calico.nodeagent.bgp.bird.leftovers import parse_metric, select_leftovers, select_several
 from cni_calico.nodeagent.bgp.bird.process import RTPROT_BIRD
 
@@ -44,7 +44,7 @@ def test_what_is_left_is_what_is_wanted(kernel: list[Route], wanted: dict) -> No
 
 def test_metrics_in_replies() -> None:
     head = ((1007, "Table master4:"), (1007, "10.65.9.9/32 unicast [Mesh] * (100)"), (1008, "\tType: BGP univ"))
-    assert parse_metric(Reply((*head, (1012, "\tKernel.metric: 1024"), (0, "")))) == 1024
-    assert parse_metric(Reply((*head, (0, "")))) == 0
-    assert parse_metric(Reply(((8001, "Network not found"),))) is None
-    assert parse_metric(Reply(((1007, "Table master4:"), (0, "")))) is None
+    assert parse_metric(BirdReply((*head, (1012, "\tKernel.metric: 1024"), (0, "")))) == 1024
+    assert parse_metric(BirdReply((*head, (0, "")))) == 0
+    assert parse_metric(BirdReply(((8001, "Network not found"),))) is None
+    assert parse_metric(BirdReply(((1007, "Table master4:"), (0, "")))) is None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.errors import BirdUnavailable
-from cni_calico.nodeagent.bgp.bird.control import Reply, ReplyReader
+from cni_calico.nodeagent.bgp.bird.control import BirdReply, ReplyReader
 from cni_calico.nodeagent.bgp.bird.readiness import decide_ready
 from cni_calico.nodeagent.bgp.bird.status import BirdStatus, PeerStatus, parse_peers, parse_status
 
@@ -18,7 +18,7 @@ STATUS = (REPLIES / "show-status.txt").read_bytes()
 PROTOCOLS = (REPLIES / "show-protocols-all.txt").read_bytes()
 
 
-def read(*chunks: bytes) -> list[Reply]:
+def read(*chunks: bytes) -> list[BirdReply]:
     reader = ReplyReader()
     replies = []
     for chunk in chunks:

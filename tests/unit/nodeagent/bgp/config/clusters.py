@@ -20,8 +20,8 @@ from cni_calico.model.keys import AffinityKey, ResourceKey
 from cni_calico.model.resources import Affinity
 from cni_calico.nodeagent.bgp.config.services import parse_service
 from cni_calico.nodeagent.bgp.config.snapshot import (
+    BgpInterface,
     BgpSnapshot,
-    HostInterface,
     build_snapshot,
     parse_bgp_environment,
     select_blocks,
@@ -106,7 +106,7 @@ def make_snapshot(documents: Iterable[Document]) -> BgpSnapshot:
         services=_services(documents),
         secrets=_secrets(documents),
         environment=parse_bgp_environment(at_hand.get("env") or {}, node_name=name),
-        interfaces=[HostInterface(i["name"], ip_interface(i["address"])) for i in at_hand.get("interfaces") or ()],
+        interfaces=[BgpInterface(i["name"], ip_interface(i["address"])) for i in at_hand.get("interfaces") or ()],
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.nodeagent.bgp.config.configuration import BgpConfiguration
-from cni_calico.nodeagent.bgp.config.services import Endpoint, Service, parse_service, select_service_routes
+from cni_calico.nodeagent.bgp.config.services import Service, ServiceEndpoint, parse_service, select_service_routes
 
 CLUSTER, EXTERNAL, BALANCER = ip_network("10.96.0.0/24"), ip_network("198.51.100.0/30"), ip_network("192.0.2.4/32")
 CONFIGURATION = BgpConfiguration(
@@ -28,7 +28,9 @@ services = st.builds(
     load_balancer_ips=st.lists(addresses, max_size=3).map(tuple),
     local=st.booleans(),
     endpoints=st.lists(
-        st.builds(Endpoint, st.sampled_from([ip_address("10.65.0.1"), ip_address("fd65::1")]), st.sampled_from("ab")),
+        st.builds(
+            ServiceEndpoint, st.sampled_from([ip_address("10.65.0.1"), ip_address("fd65::1")]), st.sampled_from("ab")
+        ),
         max_size=3,
     ).map(tuple),
 )
@@ -76,7 +78,7 @@ def test_bad_addresses_are_named_and_left_out() -> None:
     assert service is not None
     assert [str(a) for a in service.external_ips] == ["198.51.100.1"]
     assert service.load_balancer_ips == ()
-    assert service.endpoints == (Endpoint(ip_address("10.65.0.1"), "a"),)
+    assert service.endpoints == (ServiceEndpoint(ip_address("10.65.0.1"), "a"),)
     assert {p.about for p in problems} == {"Service n/s"}
     assert len(problems) == 3
 
