@@ -1,8 +1,8 @@
 """The server's side of a connection: who is calling, what it asks, which descriptors came along.
 
 Rule: only root may call (SO_PEERCRED); every descriptor received is owned by the CallRequest and closed with it; a
-caller that sends slowly or sends nonsense costs one bounded wait and nothing else. A caller that has gone is not served: it,
-or its runtime, may have gone on without us.
+caller that sends slowly or sends nonsense costs one bounded wait and nothing else. A caller that has gone is not
+served: it, or its runtime, may have gone on without us.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cni_calico.errors import CalicoError, IPAMError, PoolExhausted
-from cni_calico.ipam.janitor import Janitor
 from tests.unit.ipam.interleave import FATES, Crashed, Operation
+from tests.unit.ipam.stale import Janitor
 from tests.unit.ipam.world import SECOND, World, ip_network, request, soon
 
 EXAMPLES = int(os.environ.get("CALICO_MACHINE_EXAMPLES", "60"))

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cni_calico.ipam.pools import pool_of
 from cni_calico.model.host import ForwardingEntry, NeighbourEntry
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Attribute, Block
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.desired import desired_state, with_unclaimed_routes
-from cni_calico.nodeagent.dataplane.encapsulation import derived_mac, pool_of
+from cni_calico.nodeagent.dataplane.encapsulation import derived_mac
 from cni_calico.nodeagent.dataplane.endpoints import interface_settings
 from cni_calico.nodeagent.view.snapshot import reduce_block
 from cni_calico.plugin.network.plan import PodPlan, desired_host_sysctls
@@ -116,9 +117,9 @@ def test_a_block_of_nobody_and_a_block_of_one_address():
 
 def test_the_narrowest_pool_decides():
     inner = pool("10.65.2.0/24")
-    assert pool_of(ip_network("10.65.2.0/26"), (VXLAN4, inner)) is inner
-    assert pool_of(ip_network("10.65.3.0/26"), (VXLAN4, inner)) is VXLAN4
-    assert pool_of(ip_network("fd65::/122"), (VXLAN4, inner)) is None
+    assert pool_of((VXLAN4, inner), ip_network("10.65.2.0/26")) is inner
+    assert pool_of((VXLAN4, inner), ip_network("10.65.3.0/26")) is VXLAN4
+    assert pool_of((VXLAN4, inner), ip_network("fd65::/122")) is None
 
 
 def test_workloads():

@@ -1,4 +1,4 @@
-"""What nobody will release any more: addresses of attachments that no longer exist, and all that a deleted node had.
+"""For the machine: one that cleans up addresses of attachments that no longer exist, and all that a deleted node had.
 
 Rule: first find, from one listing of the blocks, then release one by one with the handle as a guard, so what changes
 meanwhile is left alone. When it cannot be told whose an address is, it stays. ``pace`` is called before every release
