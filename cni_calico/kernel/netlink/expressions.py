@@ -12,7 +12,7 @@ from functools import lru_cache
 from struct import Struct
 
 from cni_calico.errors import KernelError
-from cni_calico.kernel import wire
+from cni_calico.kernel.netlink import wire
 from cni_calico.model.netfilter import (
     Bitwise,
     Compare,

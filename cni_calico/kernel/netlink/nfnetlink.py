@@ -24,8 +24,8 @@ from struct import Struct
 from cni_calico import faults
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DeadlineExceeded, KernelError, RulesRefused, RulesUnknown
-from cni_calico.kernel import wire
-from cni_calico.kernel.wire import HEADER, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, Message
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.wire import HEADER, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, Message
 
 NFTABLES, CTNETLINK = 10, 1  # subsystems, the upper byte of a message's type
 COMMIT = faults.declare("nfnetlink.commit")

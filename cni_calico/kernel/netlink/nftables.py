@@ -14,7 +14,7 @@ from typing import Protocol
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel import wire
+from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.expressions import (
     be32,
     decode_expression,
@@ -25,7 +25,7 @@ from cni_calico.kernel.netlink.expressions import (
     number_of,
 )
 from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, NFTABLES, FilterMessage, Nfnetlink, general
-from cni_calico.kernel.wire import NLM_F_CREATE, attribute, nested, text
+from cni_calico.kernel.netlink.wire import NLM_F_CREATE, attribute, nested, text
 from cni_calico.model.netfilter import (
     AddChain,
     AddElements,
