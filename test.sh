@@ -5,7 +5,7 @@
 #
 #   --all   the slow tests too, and those that need kubelets and containerd (built once: some five minutes)
 #
-# What fails is run a second time and counts as failed when it fails again.
+# Test files run side by side. What fails is run a second time, alone, and counts as failed when it fails again.
 # pytest's summary names every test that was skipped, and why. A test that could run on this machine (root, network
 # namespaces) and was skipped all the same counts as failed; tests/conftest.py has the rules.
 set -euo pipefail
@@ -31,12 +31,6 @@ tests/setup/python.sh
 if [ "$(id -u)" = 0 ]; then tests/setup/tests.sh; fi
 if [ -n "${all:-}" ]; then tests/setup/lab.sh; fi
 build/build.sh
-status=0
-.venv/bin/python -m pytest "${options[@]}" "$@" || status=$?
-if [ "$status" = 1 ]; then
-  # real servers and a busy machine: what fails twice is broken, what passes now is named above and worth a look
-  printf '\ntest.sh: some tests failed; these once more\n'
-  status=0
-  .venv/bin/python -m pytest "${options[@]}" "$@" --last-failed --last-failed-no-failures none || status=$?
-fi
-exit "$status"
+# tests wait more than they compute: two at a time for each processor, the files of one kind in one process
+workers=$(($(nproc) * 2))
+exec .venv/bin/python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder --again "${options[@]}" "$@"

@@ -2,18 +2,21 @@
 
 Rule: a test is skipped for one of two reasons, a marker's need that this machine does not meet, or one of
 ``MAY_BE_SKIPPED``. With ``--no-unexpected-skips`` (as ./test.sh calls pytest) any other skip, and a marker's skip on a
-machine that has root and network namespaces, is a failure.
+machine that has root and network namespaces, is a failure. A run in which no test ran is one, too.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.again import Again, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -62,6 +65,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--no-unexpected-skips", action="store_true", help="fail for a skip without one of the good reasons"
     )
+    group.addoption("--again", action="store_true", help="run what failed once more, alone, and count that")
+    group.addoption("--reports", type=Path, metavar="FILE", help="write every test's reports (what --again calls)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--reports"):
+        config.pluginmanager.register(Recorder(config, config.getoption("--reports")))
+    elif config.getoption("--again") and not is_worker(config):
+        config.pluginmanager.register(Again(config))
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """True in a process that another one (pytest -n) sends its tests to."""
+    return hasattr(config, "workerinput")
 
 
 def is_slow(item: pytest.Item) -> bool:
@@ -78,6 +95,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, (met, reason) in NEEDS.items():
             if item.get_closest_marker(marker) and not met():
                 item.add_marker(pytest.mark.skip(reason=reason))
+    if is_worker(config):
+        # files are handed out in this order; the last ones should not keep a single worker busy
+        cost: dict[Path, float] = defaultdict(float)
+        for item in items:
+            cost[item.path] += estimated_seconds(item)
+        items.sort(key=lambda item: (-cost[item.path], item.path))
+
+
+# how long a test takes, about; the first marker it has decides, if it is not marked takes(SECONDS)
+SECONDS = {"skip": 0.0, "lab": 60.0, "bird": 5.0, "kubernetes": 1.0, "etcd": 1.0, "netns": 0.7}
+
+
+def estimated_seconds(item: pytest.Item) -> float:
+    found = {marker.name: marker for marker in reversed(list(item.iter_markers()))}
+    if "takes" in found and "skip" not in found:
+        return float(found["takes"].args[0])
+    return next((seconds for marker, seconds in SECONDS.items() if marker in found), 0.03)
 
 
 def unexpected(reason: str) -> bool:
@@ -112,6 +146,15 @@ def pytest_make_collect_report(
     report = yield
     _fail_if_unexpected(collector.config, report)
     return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run in which every test was skipped has shown nothing."""
+    terminal: Any = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is None or session.config.option.collectonly or session.exitstatus != pytest.ExitCode.OK:
+        return
+    if not any(terminal.getreports(category) for category in ("passed", "xfailed", "xpassed")):
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

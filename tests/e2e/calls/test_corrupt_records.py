@@ -16,7 +16,7 @@ from tests.e2e.forks import forks_in
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace, until
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.takes(3)]
 
 RESOURCES = "/calico/resources/v3/projectcalico.org/"
 IPAM = "/calico/ipam/v2/"

@@ -20,7 +20,7 @@ from tests.e2e.forks import forks_in
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Killed, Namespace
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.takes(12)]
 SLOW_ON_ETCD = pytest.mark.slow_on("etcd")  # there in short: an ADD and then a DEL, a DEL, CHECK, STATUS
 
 DUAL = {"ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}}

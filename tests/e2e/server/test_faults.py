@@ -27,7 +27,7 @@ from tests.e2e.served import ForkedServer, call
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace, until
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.takes(5)]
 
 # points that no CNI call passes in the server, and the tests that hit them
 ELSEWHERE = {
