@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import LAB_CACHE
-from tests.e2e.calls import Node, datastore_keys
+from tests.e2e.host import Node, datastore_keys
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "tests" / "bench" / "bench_cni.py"

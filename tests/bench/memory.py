@@ -25,7 +25,7 @@ from cni_calico.kernel import netns  # noqa: E402
 from tests.bench import contest  # noqa: E402
 from tests.bench.bench_cni import spawn  # noqa: E402
 from tests.bench.table import NODES  # noqa: E402
-from tests.e2e.calls import Node  # noqa: E402
+from tests.e2e.host import Node  # noqa: E402
 from tests.netns.namespaces import Namespace, namespace  # noqa: E402
 
 AT_ONCE = 8

@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from cni_calico.model.access import DatastoreConfig  # noqa: E402
 from tests.bench import contest  # noqa: E402
 from tests.bench.contest import Contestant, Figures  # noqa: E402
-from tests.e2e.calls import EtcdNode, Node, etcd_in  # noqa: E402
+from tests.e2e.host import EtcdNode, Node, etcd_in  # noqa: E402
 from tests.e2e.records import encode_config  # noqa: E402
 from tests.netns.namespaces import Namespace, host_namespace  # noqa: E402
 

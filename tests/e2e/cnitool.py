@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import LAB_CACHE
-from tests.e2e.calls import Node
+from tests.e2e.host import Node
 from tests.netns.namespaces import Namespace
 
 VECTOR = Path(__file__).parent.parent / "golden" / "vectors" / "k8s-pod-netstate.txt"

@@ -90,7 +90,7 @@ MODULES = (
 def _import_everything() -> None:
     for name in MODULES.split():
         importlib.import_module(f"cni_calico.{name}")
-    importlib.import_module("tests.e2e.calls")
+    importlib.import_module("tests.e2e.host")
 
 
 def _serve_child(pipe: int, function: Callable[..., Any], arguments: tuple[Any, ...], timeout_s: int) -> None:

@@ -20,7 +20,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.kernel import netns
 from cni_calico.model.access import DatastoreConfig, KubernetesAccess
 from cni_calico.model.keys import EverythingList, ResourceKey, etcd_path, parse_path
-from tests.e2e.calls import Node, Reply, datastore_keys
+from tests.e2e.host import Node, Reply, datastore_keys
 from tests.e2e.kube import Cluster
 from tests.netns.namespaces import Namespace
 

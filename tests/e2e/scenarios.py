@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import LAB_CACHE
-from tests.e2e.calls import Node, Reply
+from tests.e2e.host import Node, Reply
 from tests.e2e.served import ForkedServer, Step, call
 from tests.netns.namespaces import Namespace
 

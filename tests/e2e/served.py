@@ -20,7 +20,7 @@ from cni_calico.plugin.call.shim import serve_call
 from cni_calico.plugin.commands import serve as serve_plugin
 from cni_calico.plugin.ipam.commands import serve as serve_ipam
 from cni_calico.server.run import run_server
-from tests.e2e.calls import Node, Reply
+from tests.e2e.host import Node, Reply
 from tests.netns.namespaces import until
 
 Step = tuple[str, str, int]  # fault point, before or after, how many times so far

@@ -12,8 +12,8 @@ import pytest
 
 from cni_calico.model.access import DatastoreConfig
 from tests.contract.etcd_process import Member
-from tests.e2e.calls import etcd_in, taken_in
 from tests.e2e.forks import Forks, forks_in
+from tests.e2e.host import etcd_in, taken_in
 from tests.e2e.records import dump
 from tests.netns.agents import EtcdStore
 from tests.netns.namespaces import namespace, until

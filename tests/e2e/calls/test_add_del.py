@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cni_calico.cni.versions import SUPPORTED
-from tests.e2e.calls import Node
+from tests.e2e.host import Node
 
 pytestmark = pytest.mark.netns
 

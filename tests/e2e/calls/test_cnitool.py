@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.calls import Node
 from tests.e2e.cnitool import Cnitool, expected_shape, shape
+from tests.e2e.host import Node
 from tests.netns.namespaces import Namespace, until
 
 pytestmark = [pytest.mark.netns, pytest.mark.bundle, pytest.mark.cnitool]

@@ -15,9 +15,9 @@ import pytest
 from cni_calico.install.settings import parse_settings
 from cni_calico.install.template import render_conflist, template_values
 from tests.conftest import ROOT
-from tests.e2e.calls import Node
 from tests.e2e.cnitool import Cnitool, expected_shape, shape
 from tests.e2e.forks import forks_in
+from tests.e2e.host import Node
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace
 

@@ -21,8 +21,8 @@ import pytest
 from cni_calico.ipam.consistency import Records, check_records
 from cni_calico.model.documents.codec import decode
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, ResourceKey, parse_path
-from tests.e2e.calls import Node, Reply
 from tests.e2e.forks import Forks, forks_in
+from tests.e2e.host import Node, Reply
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Killed, Namespace
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.calls import Node, Reply
 from tests.e2e.forks import forks_in
+from tests.e2e.host import Node, Reply
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace, until
 

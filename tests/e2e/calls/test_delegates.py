@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import LAB_CACHE
-from tests.e2e.calls import Node, added, addresses, cleaned
+from tests.e2e.host import Node, added, addresses, cleaned
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace
 

@@ -15,8 +15,8 @@ import pytest
 
 from cni_calico import faults
 from tests.conftest import LAB_CACHE, SUMMARY
-from tests.e2e.calls import Node
 from tests.e2e.forks import forks_in
+from tests.e2e.host import Node
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Killed, Namespace
 

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cni_calico.cni.versions import SUPPORTED
-from tests.e2e.calls import Node
 from tests.e2e.forks import forks_in
+from tests.e2e.host import Node
 from tests.netns.namespaces import Namespace
 
 pytestmark = pytest.mark.netns

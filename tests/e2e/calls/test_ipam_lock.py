@@ -6,7 +6,7 @@ import pytest
 
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.lock import file_lock
-from tests.e2e.calls import Node, added, addresses, cleaned
+from tests.e2e.host import Node, added, addresses, cleaned
 from tests.netns.namespaces import Namespace
 
 pytestmark = pytest.mark.netns

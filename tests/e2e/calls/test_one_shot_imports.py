@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.calls import EtcdNode, Node, added, cleaned
+from tests.e2e.host import EtcdNode, Node, added, cleaned
 from tests.netns.namespaces import Namespace
 
 ROOT = Path(__file__).resolve().parents[3]

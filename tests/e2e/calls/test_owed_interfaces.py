@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.calls import Node, added, addresses
+from tests.e2e.host import Node, added, addresses
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace
 

@@ -17,7 +17,7 @@ import pytest
 
 from cni_calico.cni.versions import SUPPORTED
 from cni_calico.model.names import hashed_veth, kubernetes_veth
-from tests.e2e.calls import Node, added, addresses, cleaned
+from tests.e2e.host import Node, added, addresses, cleaned
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace
 

@@ -13,7 +13,7 @@ import pytest
 
 from cni_calico.cni.versions import SUPPORTED
 from cni_calico.model.keys import IPAMConfigKey, etcd_path
-from tests.e2e.calls import Node
+from tests.e2e.host import Node
 from tests.netns.namespaces import Namespace
 
 pytestmark = pytest.mark.netns

@@ -12,7 +12,7 @@ import pytest
 
 from cni_calico.log import Log
 from tests.conftest import LAB_CACHE
-from tests.e2e.calls import EtcdNode, Node
+from tests.e2e.host import EtcdNode, Node
 
 pytestmark = pytest.mark.netns
 

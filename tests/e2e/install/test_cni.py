@@ -19,7 +19,7 @@ from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.deadline import Deadline
 from cni_calico.model.access import DatastoreConfig, KubernetesAccess
 from tests.conftest import ROOT
-from tests.e2e.calls import Node, Reply, addresses
+from tests.e2e.host import Node, Reply, addresses
 from tests.e2e.install.test_bundle_install import OLD_ROOT, OldHost, renamed
 from tests.e2e.kube import CNI_USER, Cluster
 from tests.fakes.http_front import front_of

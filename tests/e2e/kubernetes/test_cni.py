@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cni_calico.model.access import DatastoreConfig
-from tests.e2e.calls import etcd_in
 from tests.e2e.forks import forks_in
+from tests.e2e.host import etcd_in
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import POD_PREFIX, KubeNode, kube_node
 from tests.netns.conftest import MakeNamespace

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.calls import Reply
 from tests.e2e.forks import forks_in
+from tests.e2e.host import Reply
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import KubeNode, kube_node
 from tests.netns.namespaces import Killed, Namespace, until

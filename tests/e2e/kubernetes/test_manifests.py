@@ -20,7 +20,7 @@ from cni_calico.ipam.allocator import Allocator, AssignRequest
 from cni_calico.model import names
 from cni_calico.model.access import DatastoreConfig
 from tests.conftest import LAB_CACHE, ROOT
-from tests.e2e.calls import etcd_in
+from tests.e2e.host import etcd_in
 from tests.e2e.kube import CNI_USER, NODE_USER, Cluster, running_cluster
 from tests.e2e.kube_node import KubeNode, kube_node
 from tests.netns.conftest import MakeNamespace

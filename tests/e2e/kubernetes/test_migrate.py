@@ -21,7 +21,7 @@ import yaml
 
 from cni_calico.model.access import DatastoreConfig, KubernetesAccess
 from tests.conftest import ROOT
-from tests.e2e.calls import etcd_in
+from tests.e2e.host import etcd_in
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import KubeNode, kube_node
 from tests.netns.conftest import MakeNamespace

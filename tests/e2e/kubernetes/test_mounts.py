@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cni_calico.model.access import DatastoreConfig
-from tests.e2e.calls import Reply
+from tests.e2e.host import Reply
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import KubeNode, kube_node
 from tests.e2e.served import call

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cni_calico.model.access import DatastoreConfig
-from tests.e2e.calls import Node
+from tests.e2e.host import Node
 from tests.e2e.kube_node import Relay
 from tests.fakes.scripted_http import scripted
 from tests.netns.namespaces import Namespace

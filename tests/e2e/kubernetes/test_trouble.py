@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.calls import Reply
 from tests.e2e.forks import forks_in
+from tests.e2e.host import Reply
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import KubeNode, Relay, kube_node
 from tests.fakes.http_front import Front, front_of, passing

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cni_calico.ctl.main import run
-from tests.e2e.calls import Node, added, addresses
+from tests.e2e.host import Node, added, addresses
 from tests.e2e.records import encode_config
 from tests.netns.namespaces import Namespace
 

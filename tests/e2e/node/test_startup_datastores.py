@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.e2e.calls import etcd_in
+from tests.e2e.host import etcd_in
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import Relay
 from tests.netns.namespaces import Namespace, namespace, until

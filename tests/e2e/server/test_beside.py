@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import LAB_CACHE
-from tests.e2e.calls import Node, Reply
+from tests.e2e.host import Node, Reply
 from tests.e2e.served import ForkedServer, call, socket_of
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.calls import Node
+from tests.e2e.host import Node
 from tests.e2e.served import call, call_all
 
 pytestmark = pytest.mark.netns

@@ -18,7 +18,7 @@ import pytest
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.lock import attachment_lock
 from cni_calico.plugin.call import protocol
-from tests.e2e.calls import Node, Reply
+from tests.e2e.host import Node, Reply
 from tests.e2e.served import socket_of
 from tests.netns.namespaces import Namespace, until
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.calls import Node
+from tests.e2e.host import Node
 from tests.e2e.served import call, call_all
 
 pytestmark = pytest.mark.netns

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT, SUMMARY
-from tests.e2e.calls import Node, Reply
 from tests.e2e.forks import Forking, Forks, forks_in
+from tests.e2e.host import Node, Reply
 from tests.e2e.scenarios import ACTIONS, DELEGATED, DUAL, SCENARIOS, Report, hit, trace_all
 from tests.e2e.served import ForkedServer, call
 from tests.netns.conftest import MakeNamespace

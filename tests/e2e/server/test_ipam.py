@@ -13,7 +13,7 @@ import pytest
 
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.lock import attachment_lock
-from tests.e2e.calls import Node, Reply
+from tests.e2e.host import Node, Reply
 from tests.e2e.served import call
 from tests.netns.namespaces import until
 

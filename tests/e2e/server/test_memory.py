@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.calls import Node
+from tests.e2e.host import Node
 from tests.e2e.served import descriptors, resident_kb, socket_of
 
 pytestmark = pytest.mark.netns

@@ -13,7 +13,7 @@ import pytest
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.openat2 import below
 from tests.conftest import LAB_CACHE
-from tests.e2e.calls import Node
+from tests.e2e.host import Node
 from tests.e2e.served import call
 from tests.netns.namespaces import until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.calls import EtcdNode, Node
+from tests.e2e.host import EtcdNode, Node
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import kube_node
 from tests.e2e.served import call
