@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.datastore.cache import Cache, stop_caches
+from cni_calico.datastore.changed_keys import ChangedKeys
 from cni_calico.datastore.interface import Datastore
 from cni_calico.ipam.lost.sight import ShelfSight, Shelves, decode
-from cni_calico.ipam.lost.suspects import ChangedKeys
 from cni_calico.model.keys import AffinityList, BlockList, HandleList, ListKey, ResourceList
 
 if TYPE_CHECKING:

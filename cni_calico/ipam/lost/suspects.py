@@ -6,7 +6,6 @@ else. A suspicion lasts only as long as nothing contradicts it; when it comes ag
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -61,26 +60,6 @@ class Suspicion:
     reason: str
     since: float
     not_before: float = 0.0
-
-
-class ChangedKeys:
-    """Which records have changed since somebody last asked; noted by any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._noted: set[Key] = set()
-        self.any = threading.Event()
-
-    def note(self, keys: Iterable[Key]) -> None:
-        with self._lock:
-            self._noted.update(keys)
-        self.any.set()
-
-    def take(self) -> frozenset[Key]:
-        with self._lock:
-            noted, self._noted = self._noted, set()
-            self.any.clear()
-        return frozenset(noted)
 
 
 class Suspects:

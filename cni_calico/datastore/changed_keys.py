@@ -1,0 +1,32 @@
+"""Which records have changed since somebody last asked.
+
+Rule: a key noted several times before it is taken counts once; whoever takes the keys reads the records in the caches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from cni_calico.model.keys import Key
+
+
+class ChangedKeys:
+    """``note`` may be called by any thread. ``any`` is set while something waits to be taken."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._noted: set[Key] = set()
+        self.any = threading.Event()
+
+    def note(self, keys: Iterable[Key]) -> None:
+        with self._lock:
+            self._noted.update(keys)
+            self.any.set()
+
+    def take(self) -> frozenset[Key]:
+        """Everything noted since the last time."""
+        with self._lock:
+            noted, self._noted = self._noted, set()
+            self.any.clear()
+        return frozenset(noted)
