@@ -1,4 +1,4 @@
-"""The long-running parts of calico-node in one process: threads around one Agent, and their end.
+"""The long-running parts of calico-node in one process: threads around one DataplaneLoop, and their end.
 
 Rule: a part that fails for a reason nobody foresaw ends the process, because half an agent looks like a whole one; the
 supervisor (or systemd, or the kubelet) starts it again. SIGTERM ends all parts within 4 s and leaves the data plane.
@@ -22,7 +22,7 @@ from cni_calico.nodeagent.bgp.reporter import Reporter
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 from cni_calico.nodeagent.context.open import open_context
-from cni_calico.nodeagent.dataplane.loop import Agent
+from cni_calico.nodeagent.dataplane.loop import DataplaneLoop
 from cni_calico.nodeagent.keepers.node_addresses import address_keeper
 from cni_calico.nodeagent.keepers.owed import owed_keeper
 from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
@@ -53,7 +53,7 @@ class Parts:
         self._metrics = Metrics(self._numbers, settings.run_dir, settings.state_dir)
         self._doors = Doors(self._log)
         self._metrics.janitor = self._janitor = Tally()
-        self._agent = Agent(self.context, self.node, environ, self._numbers, on_snapshot=self._follow)
+        self._agent = DataplaneLoop(self.context, self.node, environ, self._numbers, on_snapshot=self._follow)
         self._agent.facts["environment"] = list(opened.wrong)
         self._tunnels = TunnelKeeper(self.context, self.node)
         bgp_environment = parse_bgp_environment(environ, node_name=self.node)

@@ -26,7 +26,7 @@ from cni_calico.model.keys import BlockKey, Key, ResourceKey
 from cni_calico.model.resources import Attribute, Block, Record
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.settings import parse_settings
-from cni_calico.nodeagent.dataplane.loop import Agent
+from cni_calico.nodeagent.dataplane.loop import DataplaneLoop
 from cni_calico.nodeagent.status.file import read_status
 from cni_calico.nodeagent.status.numbers import Numbers
 from tests.e2e.forks import Forks
@@ -166,7 +166,7 @@ def _run(ns: Namespace, store: str, node: str, environ: Mapping[str, str], log_f
         log = Log("debug", log_file, stderr=False)
         faults.install_from_environment(dict(environ))
         context = Context(parse_settings(environ), LocalStore(store), log, wait=lambda _: True)
-        Agent(context, node, environ, Numbers()).run(stopping)
+        DataplaneLoop(context, node, environ, Numbers()).run(stopping)
         code = 0
     except BaseException:
         with open(log_file, "a") as file:

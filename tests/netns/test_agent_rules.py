@@ -26,7 +26,7 @@ from cni_calico.nodeagent.dataplane.masquerade_rules import (
     render_nftables,
     select_own,
 )
-from cni_calico.nodeagent.dataplane.parts.masquerade import Rules
+from cni_calico.nodeagent.dataplane.parts.masquerade import Masquerade
 from cni_calico.nodeagent.dataplane.parts.takeover import Takeover
 from tests.netns.namespaces import Namespace, namespace
 
@@ -103,10 +103,10 @@ def test_nftables(host: Namespace, family: int) -> None:
     assert host.call(_apply, Nat(family)) is None
 
 
-def _bring(rules: Rules, nat: Nat, felix: FelixSettings) -> tuple[Any, list[str]]:
+def _bring(rules: Masquerade, nat: Nat, felix: FelixSettings) -> tuple[Any, list[str]]:
     """What is there after a full pass, and what failed in it."""
     done = Pass()
-    rules.apply(Desired(nat=(nat,)), felix, soon(), done, full=True)
+    rules.apply(Desired(nat=(nat,)), felix, soon(), done, True)
     if felix.iptables_backend != "legacy":
         return nftables.read_table("ip", "calico", soon()), done.failed
     return select_own(iptables.read_rules(nat.family, "legacy", soon())), done.failed
@@ -116,9 +116,9 @@ def _bring(rules: Rules, nat: Nat, felix: FelixSettings) -> tuple[Any, list[str]
 def test_while_a_pool_cannot_be_read_the_rules_stay(host: Namespace, variant: str) -> None:
     """Also for an agent that begins, and knows nothing of what was there before."""
     felix, silent, nothing_known = FelixSettings(iptables_backend=variant), Log("none", stderr=False), Nat(4)
-    first = host.call(_bring, Rules(silent), NAT[4], felix)
+    first = host.call(_bring, Masquerade(silent), NAT[4], felix)
     assert first[0] and not first[1]
-    again = Rules(silent)
+    again = Masquerade(silent)
     for partial in (replace(nothing_known, partial=True), replace(NAT[4], partial=True, exclusions=())):
         assert host.call(_bring, again, partial, felix) == first
     if variant == "auto":  # what somebody else took away is made of what can be read
@@ -186,7 +186,7 @@ def _make_sets(*names: str) -> None:
 
 def _take_over(takeover: Takeover, full: bool = True) -> tuple[Takeover, Pass]:
     done = Pass()
-    takeover.apply(soon(), done, full=full)
+    takeover.apply(Desired(), FelixSettings(), soon(), done, full)
     return takeover, done
 
 

@@ -42,6 +42,11 @@ def in_use(family: int, variant: str) -> bool:
         return False
 
 
+def readable_variants() -> list[tuple[int, str]]:
+    """The families and variants whose rules can be read without making tables."""
+    return [(family, variant) for family in (4, 6) for variant in VARIANTS if in_use(family, variant)]
+
+
 def read_rules(family: int, variant: str, deadline: Deadline) -> str:
     """What iptables-save says of all tables. Raises KernelError."""
     argv = [_find(family, variant, "-save")]

@@ -6,7 +6,7 @@ neighbours and forwarding entries of our tunnel devices, and these devices thems
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -63,35 +63,6 @@ def _normal(route: HostRoute) -> HostRoute:
 
 def _order(route: HostRoute) -> tuple[int, int, int, str]:
     return (route.dst.version, route.dst.prefixlen, int(route.dst.network_address), route.device)
-
-
-@dataclass(slots=True)
-class Grace:
-    """Holds back changes to workloads' routes until they were wanted for a while without a break.
-
-    The CNI plugin makes a workload's route before its record, and our copy of the records may be moments old: what
-    looks wrong now is often right a moment later, and taking it away would cut a pod off.
-    """
-
-    seconds: float
-    since: dict[tuple[str, HostRoute], float]
-
-    def ripe(
-        self, changes: Changes[HostRoute], delicate: Callable[[HostRoute], bool], now: float
-    ) -> Changes[HostRoute]:
-        """The changes that are not ``delicate``, or are no longer new; the rest is remembered for the next time."""
-        seen: dict[tuple[str, HostRoute], float] = {}
-
-        def is_ripe(kind: str, route: HostRoute) -> bool:
-            if not delicate(route):
-                return True
-            first = seen[kind, route] = self.since.get((kind, route), now)
-            return now - first >= self.seconds
-
-        add = tuple(route for route in changes.add if is_ripe("add", route))
-        remove = tuple(route for route in changes.remove if is_ripe("remove", route))
-        self.since = seen
-        return Changes(add, remove)
 
 
 @dataclass(frozen=True, slots=True)

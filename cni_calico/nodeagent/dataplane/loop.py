@@ -20,9 +20,10 @@ from cni_calico.kernel.monitor import Monitor
 from cni_calico.log import LEVELS, Log
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_felix
-from cni_calico.nodeagent.dataplane.apply import DEVICES, Applier
+from cni_calico.nodeagent.dataplane.apply import Applier, data_plane
 from cni_calico.nodeagent.dataplane.desired import Desired, desired_state, with_unclaimed_routes
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
+from cni_calico.nodeagent.dataplane.parts.tunnels import DEVICES
 from cni_calico.nodeagent.dataplane.passes import Pass
 from cni_calico.nodeagent.dataplane.policy_count import start_counting
 from cni_calico.nodeagent.status import file as status
@@ -37,7 +38,7 @@ RETRY_FIRST_S, RETRY_LAST_S = 1.0, 30.0
 PENDING_S = 1.0
 
 
-class Agent:
+class DataplaneLoop:
     """One data plane, in the network namespace of the thread that calls ``run``.
 
     ``on_snapshot`` is told every snapshot (BIRD and the tunnel addresses follow it); it must not block.
@@ -85,12 +86,13 @@ class Agent:
         self._monitor = Monitor(TABLE, DEVICES)
         store, use_pod_cidr = self._context.store, settings.use_pod_cidr
         sources = Sources(store, self.node, self._monitor.wake, use_pod_cidr=use_pod_cidr)
-        applier = Applier(self._log, self._context.files, f"{settings.state_dir}/mtu", time.monotonic)
+        parts = data_plane(self._log, self._context.files, f"{settings.state_dir}/mtu", time.monotonic)
+        applier = Applier(parts)
         start_counting(self._context, self._count_policies, stopping)
         try:
             while not stopping.is_set():
                 happened = self._monitor.wait(self._patience())
-                applier.forget(self._monitor.take_changed())
+                applier.notice(self._monitor.take_changed())
                 if not stopping.is_set() and sources.synced and (happened or self._due()):
                     begun = time.monotonic()
                     self._pass(sources, applier)

@@ -1,34 +1,39 @@
-"""What upstream's agent left in the packet filter is taken away: chains, rules in others' chains, IP sets.
+"""Remove what upstream's agent left in the packet filter: chains, rules in others' chains, IP sets.
 
-Rule: once, before anything of ours is made; it stays when its agent is gone, and drops what it does not know. A set
-that somebody else's rule uses stays, is told once, and is tried again at every full resync.
+Rule: once, before anything of ours is made, because upstream's chains outlive its agent and drop what they do not know.
+A set that somebody else's rule uses stays; that is logged once, and it is tried again at every full resync.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter import ipsets, iptables
 from cni_calico.log import Log
+from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.forward_rules import count_upstream_chains, plan_takeover, select_upstream_sets
-
-if TYPE_CHECKING:
-    from cni_calico.nodeagent.dataplane.passes import Pass
+from cni_calico.nodeagent.dataplane.passes import Pass
 
 
 @dataclass(slots=True)
 class Takeover:
-    """``kept`` are why sets could not be removed, None: not tried yet."""
+    """``kept`` says why sets could not be removed; None: not tried yet."""
 
+    name: ClassVar[str] = "taking over from upstream's agent"
     log: Log
     chains_gone: bool = False
     kept: tuple[str, ...] | None = None
 
-    def apply(self, deadline: Deadline, done: Pass, *, full: bool) -> None:
-        """Raises KernelError; what was not finished is tried again in the next pass."""
+    def wants(self, changed: Collection[str]) -> bool:
+        return False
+
+    def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, done: Pass, full: bool) -> None:
+        """Raises KernelError; the next pass continues what was not finished."""
         if not self.chains_gone:
             self._remove_chains(deadline, done)
             self.chains_gone = True
@@ -36,7 +41,7 @@ class Takeover:
             self._remove_sets(done)
 
     def _remove_chains(self, deadline: Deadline, done: Pass) -> None:
-        for family, variant in variants():
+        for family, variant in iptables.readable_variants():
             saved = iptables.read_rules(family, variant, deadline)
             script = plan_takeover(saved)
             if script:
@@ -62,8 +67,3 @@ class Takeover:
             if text not in (self.kept or ()):
                 self.log.warning(text)
         self.kept = tuple(kept)
-
-
-def variants() -> list[tuple[int, str]]:
-    """The families and forms of iptables whose rules can be read without making tables."""
-    return [(f, variant) for f in (4, 6) for variant in iptables.VARIANTS if iptables.in_use(f, variant)]

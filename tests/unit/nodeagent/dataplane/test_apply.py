@@ -1,47 +1,70 @@
-"""Desired state carried out: what counts as a failure of it."""
+"""The list of parts: one that fails keeps no other from its work, and compares everything the next time."""
 
 from __future__ import annotations
 
-from errno import EINVAL, ENODEV
-from ipaddress import ip_network
-from pathlib import Path
+from collections.abc import Collection, Iterable
 
 import pytest
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel import host_routes
 from cni_calico.kernel.files import Files
+from cni_calico.kernel.monitor import NEIGHBOURS, RULES, SETTINGS
 from cni_calico.log import SILENT
-from cni_calico.model.host import HostRoute
-from cni_calico.nodeagent.dataplane.apply import Applier, Pass
+from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.dataplane.apply import Applier, data_plane
 from cni_calico.nodeagent.dataplane.desired import Desired
+from cni_calico.nodeagent.dataplane.passes import Pass
 from tests.unit.nodeagent.fabric import FELIX
 
-POD = HostRoute(ip_network("10.65.1.5/32"), "cali1", scope="link")
-FABRIC = HostRoute(ip_network("10.65.2.0/26"), "eth0")
+
+class Recorded:
+    """A part that remembers whether it was asked to look at everything, and fails when told to."""
+
+    def __init__(self, name: str, concern: str = "", failures: Iterable[Exception | None] = ()) -> None:
+        self.name = name
+        self.asked: list[bool] = []
+        self._concern = concern
+        self._failures = iter(failures)
+
+    def wants(self, changed: Collection[str]) -> bool:
+        return self._concern in changed
+
+    def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, done: Pass, full: bool) -> None:
+        self.asked.append(full)
+        failure = next(self._failures, None)
+        if failure is not None:
+            raise failure
 
 
-def applied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failures: list[tuple[HostRoute, KernelError]]) -> Pass:
-    """A pass on a kernel that has no route and refuses some."""
-    monkeypatch.setattr(host_routes, "read_host_routes", lambda deadline: [])
-    monkeypatch.setattr(host_routes, "apply_host_routes", lambda add, remove, deadline: failures)
-    monkeypatch.setattr("cni_calico.kernel.tunnels.read_tunnels", lambda names, deadline: {})
-    monkeypatch.setattr("cni_calico.kernel.tunnels.read_vteps", lambda names, deadline: (frozenset(), frozenset()))
-    monkeypatch.setattr(
-        "cni_calico.nodeagent.dataplane.parts.masquerade.Rules.apply", lambda *arguments, **options: None
-    )
-    applier = Applier(SILENT, Files(), str(tmp_path / "mtu"), lambda: 0.0)
-    return applier.apply(Desired(routes=frozenset((POD, FABRIC))), FELIX, Deadline.after(5), full=True)
+def passes(applier: Applier, count: int) -> list[Pass]:
+    return [applier.apply(Desired(), FELIX, Deadline.after(5), full=False) for _ in range(count)]
 
 
-def test_a_pods_interface_that_has_just_gone_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    done = applied(monkeypatch, tmp_path, [(POD, KernelError("cannot add route", errno=ENODEV))])
-    assert done.failed == []
-    assert done.changed == [f"added route {FABRIC}"]
+@pytest.mark.parametrize("failure", [KernelError("no"), OSError("no")])
+def test_a_part_that_fails_keeps_no_other_from_its_work(failure: Exception) -> None:
+    broken, sound = Recorded("first", failures=(None, failure)), Recorded("second")
+    done = passes(Applier([broken, sound]), 4)
+    assert [one.failed for one in done] == [[], ["first: no"], [], []]
+    assert broken.asked == [True, False, True, False]  # what it knew may be wrong after the failure
+    assert sound.asked == [True, False, False, False]
 
 
-@pytest.mark.parametrize(("route", "number"), [(FABRIC, ENODEV), (POD, EINVAL)])
-def test_anything_else_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, route: HostRoute, number: int) -> None:
-    done = applied(monkeypatch, tmp_path, [(route, KernelError(f"cannot add route {route}", errno=number))])
-    assert done.failed == [f"cannot add route {route}"]
+def test_a_part_looks_again_at_what_the_monitor_reports() -> None:
+    rules, settings = Recorded("rules", RULES), Recorded("settings", SETTINGS)
+    applier = Applier([rules, settings])
+    passes(applier, 2)
+    applier.notice({RULES})
+    applier.notice(())
+    passes(applier, 2)
+    assert rules.asked == [True, False, True, False] and settings.asked == [True, False, False, False]
+
+
+def test_everything_that_the_monitor_reports_is_some_parts_concern() -> None:
+    parts = data_plane(SILENT, Files(), "/nowhere", lambda: 0.0)
+    assert {kind: [part.name for part in parts if part.wants({kind})] for kind in (SETTINGS, NEIGHBOURS, RULES)} == {
+        SETTINGS: ["settings"],
+        NEIGHBOURS: ["neighbours"],
+        RULES: ["masquerading"],
+    }
+    assert len({part.name for part in parts}) == len(parts)

@@ -1,4 +1,4 @@
-"""Desired minus actual: nothing foreign is removed, nothing is ever missing, what is delicate may ripen first."""
+"""Desired minus actual: nothing foreign is removed, nothing is ever missing."""
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cni_calico.model.host import HostRoute, TunnelDevice
-from cni_calico.nodeagent.dataplane.delta import Changes, Grace, is_ours, plan_devices, plan_routes, plan_set
+from cni_calico.nodeagent.dataplane.delta import Changes, is_ours, plan_devices, plan_routes, plan_set
 from tests.unit.nodeagent.fabric import FELIX
 
 REMOTE = HostRoute(ip_network("10.65.2.0/26"), "vxlan.calico", ip_address("10.65.2.0"), onlink=True)
@@ -61,20 +61,6 @@ def test_applying_the_changes_leaves_nothing_to_change(desired, actual):
     assert not plan_routes(desired, after, FELIX)
     assert desired <= after
     assert {route for route in actual if not is_ours(route, FELIX)} <= after
-
-
-def test_what_is_delicate_ripens():
-    grace = Grace(10.0, {})
-    changes = Changes((REMOTE, POD), (UPSTREAMS,))
-
-    def delicate(route):
-        return route.device == "calia"
-
-    assert grace.ripe(changes, delicate, 100.0) == Changes((REMOTE,), ())
-    assert grace.ripe(changes, delicate, 109.9) == Changes((REMOTE,), ())
-    assert grace.ripe(changes, delicate, 110.0) == changes
-    assert grace.ripe(Changes(), delicate, 111.0) == Changes()
-    assert grace.ripe(changes, delicate, 112.0) == Changes((REMOTE,), ())  # it was not wanted for a moment: new again
 
 
 VXLAN = TunnelDevice(
