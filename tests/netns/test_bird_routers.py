@@ -284,6 +284,8 @@ def test_a_routed_fabric(lab: Lab) -> None:
     router = lab.namespace("router")
     router.set_sysctl("ipv4/ip_forward", "1")
     router.set_sysctl("ipv6/conf/all/forwarding", "1")
+    # no link-local addresses, which would be next hops once they have settled, in their own time
+    router.set_sysctl("ipv6/conf/default/addr_gen_mode", "1")
     documents: list[Any] = [POOL4, document("IPPool", "p6", cidr="fd65::/64"), NO_MESH]
     sessions, pods = "", {}
     for i in (1, 2, 3):

@@ -240,7 +240,7 @@ def test_an_own_record_that_is_spoilt_before_we_start(set_up: Node) -> None:
         assert (through_tunnel(node), forwarding(node), (node.root / "lib" / "mtu").read_text()) == before
         node.store.write(Write.put(OWN, good))
         node.until_ready()
-        assert node.status()["problems"] == []
+        until(lambda: node.status()["problems"] == [], "all is well again", 20)
         node.cni("DEL", pod)
 
 
