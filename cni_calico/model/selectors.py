@@ -7,7 +7,8 @@ Rule: recursive descent over a token list, one function per precedence level; ev
     unary   := "!" unary | "(" or ")" | "all()" | "global()" | "has(" label ")" | label test
     test    := ("==" | "!=" | "contains" | "starts with" | "ends with") quoted | ("in" | "not in") "{" quoted, ... "}"
 
-A label that is absent fails every test but "!=" and "not in". An empty text matches everything.
+A label that is absent fails every test but "!=" and "not in". An empty text matches everything. Both all() and global()
+match everything here: what they mean in a namespaceSelector is the policies' affair (model/selector_forms.py).
 """
 
 from __future__ import annotations
@@ -22,8 +23,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from typing import Any
+
     Labels = Mapping[str, str]
     Match = Callable[[Labels], bool]
+    Tree = tuple[Any, ...]
+else:
+    Tree = tuple
+
+# A tree: ("all",), ("global",), ("has", label), ("in", label, frozenset of values), ("contains" | "starts with" |
+# "ends with", label, value), ("not", tree), ("and" | "or", (tree, tree, ...)). A type of its own for each would cost
+# milliseconds of import on the call path.
+ALL: Tree = ("all",)
 
 _LABEL = r"[A-Za-z0-9_./-]{1,512}"
 _TOKEN = re.compile(
@@ -45,13 +56,14 @@ class InvalidSelector(InvalidConfig):
 
 
 class Selector:
-    """A parsed selector; equal texts give the same object."""
+    """A parsed selector; equal texts give the same object. ``tree`` is its meaning (see ``Tree``)."""
 
-    __slots__ = ("_match", "text")
+    __slots__ = ("_match", "text", "tree")
 
-    def __init__(self, text: str, match: Match) -> None:
+    def __init__(self, text: str, tree: Tree) -> None:
         self.text = text
-        self._match = match
+        self.tree = tree
+        self._match = _matcher(tree)
 
     def matches(self, labels: Labels) -> bool:
         return self._match(labels)
@@ -65,47 +77,36 @@ def parse_selector(text: str) -> Selector:
     """Raises InvalidSelector, whose text names the position."""
     parser = _SelectorParser(text)
     if not parser.tokens:
-        return Selector(text, _everything)
-    match = parser.parse_or(0)
+        return Selector(text, ALL)
+    tree = parser.parse_or(0)
     if parser.at < len(parser.tokens):
         raise parser.error("&&, || or the end")
-    return Selector(text, match)
+    return Selector(text, tree)
 
 
-def _everything(labels: Labels) -> bool:
-    return True
-
-
-def _has(label: str) -> Match:
-    return lambda labels: label in labels
-
-
-def _test(label: str, operator: str, value: str) -> Match:
-    if operator == "==":
-        return lambda labels: labels.get(label) == value
-    if operator == "!=":
-        return lambda labels: labels.get(label) != value
-    if operator == "contains":
+def _matcher(tree: Tree) -> Match:
+    kind = tree[0]
+    if kind in ("all", "global"):
+        return lambda labels: True
+    if kind == "not":
+        inner = _matcher(tree[1])
+        return lambda labels: not inner(labels)
+    if kind in ("and", "or"):
+        parts = [_matcher(part) for part in tree[1]]
+        if kind == "and":
+            return lambda labels: all(part(labels) for part in parts)
+        return lambda labels: any(part(labels) for part in parts)
+    label = tree[1]
+    if kind == "has":
+        return lambda labels: label in labels
+    value = tree[2]
+    if kind == "in":
+        return lambda labels: labels.get(label) in value
+    if kind == "contains":
         return lambda labels: label in labels and value in labels[label]
-    if operator == "starts with":
+    if kind == "starts with":
         return lambda labels: label in labels and labels[label].startswith(value)
     return lambda labels: label in labels and labels[label].endswith(value)
-
-
-def _is_in(label: str, values: frozenset[str]) -> Match:
-    return lambda labels: labels.get(label) in values
-
-
-def _not(inner: Match) -> Match:
-    return lambda labels: not inner(labels)
-
-
-def _all_of(parts: list[Match]) -> Match:
-    return parts[0] if len(parts) == 1 else lambda labels: all(part(labels) for part in parts)
-
-
-def _any_of(parts: list[Match]) -> Match:
-    return parts[0] if len(parts) == 1 else lambda labels: any(part(labels) for part in parts)
 
 
 class _SelectorParser:
@@ -151,23 +152,23 @@ class _SelectorParser:
                 return text
         return None
 
-    def parse_or(self, depth: int) -> Match:
+    def parse_or(self, depth: int) -> Tree:
         parts = [self.parse_and(depth)]
         while self.accept("symbol", "||"):
             parts.append(self.parse_and(depth))
-        return _any_of(parts)
+        return parts[0] if len(parts) == 1 else ("or", tuple(parts))
 
-    def parse_and(self, depth: int) -> Match:
+    def parse_and(self, depth: int) -> Tree:
         parts = [self.parse_unary(depth)]
         while self.accept("symbol", "&&"):
             parts.append(self.parse_unary(depth))
-        return _all_of(parts)
+        return parts[0] if len(parts) == 1 else ("and", tuple(parts))
 
-    def parse_unary(self, depth: int) -> Match:
+    def parse_unary(self, depth: int) -> Tree:
         if depth > _DEPTH_MAX:
             raise self.error(f"at most {_DEPTH_MAX} levels of nesting")
         if self.accept("symbol", "!"):
-            return _not(self.parse_unary(depth + 1))
+            return ("not", self.parse_unary(depth + 1))
         if self.accept("symbol", "("):
             inner = self.parse_or(depth + 1)
             if not self.accept("symbol", ")"):
@@ -175,23 +176,28 @@ class _SelectorParser:
             return inner
         label = self.accept("has")
         if label is not None:
-            return _has(label)
-        if self.accept("call"):
-            return _everything
+            return ("has", label)
+        call = self.accept("call")
+        if call:
+            return ("global",) if call.startswith("global") else ALL
         label = self.accept("word")
         if label is None:
             raise self.error("a label, has(label), all(), global(), '!' or '('")
         return self.parse_test(label)
 
-    def parse_test(self, label: str) -> Match:
+    def parse_test(self, label: str) -> Tree:
         operator = self.accept("symbol", "==", "!=") or self.accept("word", "contains", "in")
         if operator is None:
             operator = self.parse_two_words()
         if operator == "in":
-            return _is_in(label, self.parse_set())
+            return ("in", label, self.parse_set())
         if operator == "not in":
-            return _not(_is_in(label, self.parse_set()))
-        return _test(label, operator, self.parse_quoted())
+            return ("not", ("in", label, self.parse_set()))
+        value = self.parse_quoted()
+        if operator in ("==", "!="):
+            equal = ("in", label, frozenset((value,)))
+            return equal if operator == "==" else ("not", equal)
+        return (operator, label, value)
 
     def parse_two_words(self) -> str:
         joined = self.accept("word", "notin", "startswith", "endswith")

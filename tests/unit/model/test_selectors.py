@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cni_calico.model.selectors import InvalidSelector, parse_selector
+from cni_calico.model.selector_forms import (
+    Requirement,
+    mentions_global,
+    normal_text,
+    read_specially,
+    requirements,
+    with_prefix,
+)
+from cni_calico.model.selectors import InvalidSelector, Selector, parse_selector
 
 LABELS = ["a", "b", "zone", "projectcalico.org/name", "in", "not", "has", "starts", "x-y_z.w/v", "0a"]
 VALUES = ["", "x", "xy", "yx", "a b", "&&", "}", "it's"]
@@ -88,6 +96,84 @@ def naive(tree, labels):
 @given(trees, labels, st.sampled_from(["", " ", "\t \n"]))
 def test_same_answer_as_the_naive_evaluator(tree, labels, space):
     assert parse_selector(written(tree, space)).matches(labels) is naive(tree, labels)
+
+
+@settings(max_examples=300, deadline=None)
+@given(trees, labels)
+def test_normal_form_means_the_same_and_is_its_own(tree, labels):
+    selector = parse_selector(written(tree, " "))
+    normal = normal_text(selector.tree)
+    assert parse_selector(normal).matches(labels) is selector.matches(labels)
+    assert normal_text(parse_selector(normal).tree) == normal
+
+
+@settings(max_examples=300, deadline=None)
+@given(trees, labels)
+def test_whatever_matches_meets_every_requirement(tree, labels):
+    selector = parse_selector(written(tree, " "))
+    if selector.matches(labels):
+        for requirement in requirements(selector.tree):
+            assert requirement.label in labels
+            assert requirement.values is None or labels[requirement.label] in requirement.values
+
+
+@settings(max_examples=300, deadline=None)
+@given(trees, labels)
+def test_a_prefix_asks_the_same_of_other_labels(tree, labels):
+    tree = parse_selector(written(tree, " ")).tree
+    prefixed = {f"pcns.{key}": value for key, value in labels.items()}
+    asked = with_prefix(tree, "pcns.")
+    assert parse_selector(normal_text(asked)).matches(prefixed) is Selector("", tree).matches(labels)
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("", "all()"),
+        ("b == 'x' && a == 'y' && b == \"x\"", 'a == "y" && b == "x"'),
+        ("a in {'x'}", 'a == "x"'),
+        ("a in {'y', 'x', 'y'}", 'a in {"x", "y"}'),
+        ("!(a == 'x')", 'a != "x"'),
+        ("!!has(a)", "has(a)"),
+        ("a not in {'x'} && all()", 'a != "x"'),
+        ("a == 'x' || all()", "all()"),
+        ("(has(c) && has(b)) && has(a)", "has(a) && has(b) && has(c)"),
+        ("a == 'say \"x\"'", "a == 'say \"x\"'"),
+    ],
+)
+def test_normal_forms(text, normal):
+    assert normal_text(parse_selector(text).tree) == normal
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("all()", []),
+        ("!has(a)", []),
+        ("a == 'x' || b == 'y'", []),
+        ("a == 'x' || a == 'y' && has(b)", [Requirement("a", frozenset("xy"))]),
+        ("a == 'x' || a contains 'y'", [Requirement("a")]),
+        ("has(a) && a in {'x', 'y'} && a in {'y', 'z'}", [Requirement("a", frozenset("y"))]),
+        (
+            "projectcalico.org/orchestrator == 'k8s' && has(b) && projectcalico.org/namespace=='n' && a in {'x','y'}",
+            [
+                Requirement("a", frozenset("xy")),
+                Requirement("projectcalico.org/namespace", frozenset("n")),
+                Requirement("projectcalico.org/orchestrator", frozenset(["k8s"])),
+                Requirement("b"),
+            ],
+        ),
+    ],
+)
+def test_requirements(text, expected):
+    assert list(requirements(parse_selector(text).tree)) == expected
+
+
+def test_all_and_global_are_about_a_label():
+    tree = read_specially(parse_selector("all() || !global() && has(a)").tree, "ns")
+    assert normal_text(tree) == "has(a) && has(ns) || has(ns)".replace("has(a) && has(ns) ||", "(has(a) && has(ns)) ||")
+    assert mentions_global(parse_selector("has(a) && !global()").tree)
+    assert not mentions_global(parse_selector("has(a) && !all()").tree)
 
 
 @settings(max_examples=300, deadline=None)

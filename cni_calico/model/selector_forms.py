@@ -1,0 +1,201 @@
+"""PURE: what policies need to know of a selector beside whether it matches: identity, requirements, its keys' prefix.
+
+Rule: every function keeps the meaning of the tree it is given, except ``with_prefix`` and ``read_specially``, which say
+how they change it. A normal form is a text that ``parse_selector`` reads; equal normal forms have equal meaning (the
+reverse does not hold: this is no theorem prover).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cni_calico.model.selectors import ALL, Tree, parse_selector
+
+NAMESPACE = "projectcalico.org/namespace"
+SERVICE_ACCOUNT = "projectcalico.org/serviceaccount"
+ORCHESTRATOR = "projectcalico.org/orchestrator"
+_UNSELECTIVE = {ORCHESTRATOR: 2, NAMESPACE: 1}  # many endpoints share these values
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """Whatever matches has ``label``, with one of ``values`` unless that is None."""
+
+    label: str
+    values: frozenset[str] | None = None
+
+
+# -- building ---------------------------------------------------------------------------------------------------------
+
+
+def has(label: str) -> Tree:
+    return ("has", label)
+
+
+def equals(label: str, *values: str) -> Tree:
+    """The label has one of the values."""
+    return ("in", label, frozenset(values))
+
+
+def negation(tree: Tree) -> Tree:
+    return ("not", tree)
+
+
+def conjunction(*trees: Tree) -> Tree:
+    return trees[0] if len(trees) == 1 else ("and", trees)
+
+
+def with_prefix(tree: Tree, prefix: str) -> Tree:
+    """The same tests on labels whose names begin with ``prefix``."""
+    kind = tree[0]
+    if kind in ("all", "global"):
+        return tree
+    if kind == "not":
+        return ("not", with_prefix(tree[1], prefix))
+    if kind in ("and", "or"):
+        return (kind, tuple(with_prefix(part, prefix) for part in tree[1]))
+    return (kind, prefix + tree[1], *tree[2:])
+
+
+def read_specially(tree: Tree, label: str) -> Tree:
+    """``all()`` as "has the label", ``global()`` as "has it not": what they mean about namespaces and accounts."""
+    kind = tree[0]
+    if kind == "all":
+        return has(label)
+    if kind == "global":
+        return negation(has(label))
+    if kind == "not":
+        return ("not", read_specially(tree[1], label))
+    if kind in ("and", "or"):
+        return (kind, tuple(read_specially(part, label) for part in tree[1]))
+    return tree
+
+
+def mentions_global(tree: Tree) -> bool:
+    kind = tree[0]
+    if kind == "not":
+        return mentions_global(tree[1])
+    if kind in ("and", "or"):
+        return any(mentions_global(part) for part in tree[1])
+    return bool(kind == "global")
+
+
+# -- normal form ------------------------------------------------------------------------------------------------------
+
+
+def normal_text(tree: Tree) -> str:
+    """Flattened, sorted, without repetitions, double negations and needless all()."""
+    return _text(_normal(tree))
+
+
+def _normal(tree: Tree) -> Tree:
+    kind = tree[0]
+    if kind == "global":
+        return ALL
+    if kind == "not":
+        inner = _normal(tree[1])
+        return inner[1] if inner[0] == "not" else ("not", inner)
+    if kind not in ("and", "or"):
+        return tree
+    parts: dict[str, Tree] = {}
+    for part in map(_normal, tree[1]):
+        for one in part[1] if part[0] == kind else (part,):
+            if one != ALL:
+                parts[_text(one)] = one
+            elif kind == "or":
+                return ALL
+    if len(parts) < 2:
+        return next(iter(parts.values()), ALL)
+    return (kind, tuple(parts[text] for text in sorted(parts)))
+
+
+def _text(tree: Tree) -> str:
+    kind = tree[0]
+    if kind == "all":
+        return "all()"
+    if kind == "not":
+        return _negated_text(tree[1])
+    if kind in ("and", "or"):
+        return (" && " if kind == "and" else " || ").join(map(_part_text, tree[1]))
+    if kind == "has":
+        return f"has({tree[1]})"
+    if kind == "in":
+        return f"{tree[1]} {_values_text(tree[2], '==', 'in')}"
+    return f"{tree[1]} {kind} {_quoted(tree[2])}"
+
+
+def _negated_text(tree: Tree) -> str:
+    if tree[0] == "in":
+        return f"{tree[1]} {_values_text(tree[2], '!=', 'not in')}"
+    return f"!{_part_text(tree)}"
+
+
+def _part_text(tree: Tree) -> str:
+    return f"({_text(tree)})" if tree[0] in ("and", "or") else _text(tree)
+
+
+def _values_text(values: frozenset[str], one: str, several: str) -> str:
+    if len(values) == 1:
+        return f"{one} {_quoted(next(iter(values)))}"
+    return f"{several} {{{', '.join(map(_quoted, sorted(values)))}}}"
+
+
+def _quoted(value: str) -> str:
+    if '"' not in value:
+        return f'"{value}"'
+    return f"'{value}'" if "'" not in value else repr(value)  # the last cannot be written as a selector at all
+
+
+# -- requirements -----------------------------------------------------------------------------------------------------
+
+
+def requirements(tree: Tree) -> tuple[Requirement, ...]:
+    """What must be so for a match, the most selective first; empty where nothing positive is required."""
+    found: dict[str, Requirement] = {}
+    for one in _requirements(_normal(tree)):
+        held = found.get(one.label)
+        if held is None or held.values is None:
+            found[one.label] = one
+        elif one.values is not None:
+            found[one.label] = Requirement(one.label, held.values & one.values)
+    return tuple(sorted(found.values(), key=_rank))
+
+
+def _rank(requirement: Requirement) -> tuple[int, int, int, str]:
+    values = requirement.values
+    return (
+        values is None,
+        _UNSELECTIVE.get(requirement.label, 0),
+        len(values or ()),
+        requirement.label,
+    )
+
+
+def _requirements(tree: Tree) -> list[Requirement]:
+    kind = tree[0]
+    if kind == "in":
+        return [Requirement(tree[1], tree[2])]
+    if kind == "and":
+        return [one for part in tree[1] for one in _requirements(part)]
+    if kind == "or":
+        return _common([requirements(part) for part in tree[1]])
+    if kind in ("all", "not"):
+        return []
+    return [Requirement(tree[1])]
+
+
+def _common(alternatives: list[tuple[Requirement, ...]]) -> list[Requirement]:
+    """What every one of the alternatives requires."""
+    common = []
+    by_label = [{one.label: one.values for one in alternative} for alternative in alternatives]
+    for label in by_label[0]:
+        if all(label in other for other in by_label):
+            values = [other[label] for other in by_label]
+            joined = None if None in values else frozenset().union(*(v for v in values if v is not None))
+            common.append(Requirement(label, joined))
+    return common
+
+
+def parse_tree(text: str) -> Tree:
+    """Raises InvalidSelector."""
+    return parse_selector(text).tree
