@@ -22,7 +22,6 @@ from cni_calico.errors import InvalidConfig
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-
     from typing import Any
 
     Labels = Mapping[str, str]
