@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cni_calico.model.selectors import ALL, Tree, parse_selector
+from cni_calico.model.selectors import ALL, Selector, Tree, parse_selector
 
 NAMESPACE = "projectcalico.org/namespace"
 SERVICE_ACCOUNT = "projectcalico.org/serviceaccount"
@@ -85,20 +85,26 @@ def mentions_global(tree: Tree) -> bool:
 
 def normal_text(tree: Tree) -> str:
     """Flattened, sorted, without repetitions, double negations and needless all()."""
-    return _text(_normal(tree))
+    return _text(normal_form(tree))
 
 
-def _normal(tree: Tree) -> Tree:
+def normalized(tree: Tree) -> Selector:
+    """The selector of the normal form; its text is the normal text."""
+    normal = normal_form(tree)
+    return Selector(_text(normal), normal)
+
+
+def normal_form(tree: Tree) -> Tree:
     kind = tree[0]
     if kind == "global":
         return ALL
     if kind == "not":
-        inner = _normal(tree[1])
+        inner = normal_form(tree[1])
         return inner[1] if inner[0] == "not" else ("not", inner)
     if kind not in ("and", "or"):
         return tree
     parts: dict[str, Tree] = {}
-    for part in map(_normal, tree[1]):
+    for part in map(normal_form, tree[1]):
         for one in part[1] if part[0] == kind else (part,):
             if one != ALL:
                 parts[_text(one)] = one
@@ -152,7 +158,7 @@ def _quoted(value: str) -> str:
 def requirements(tree: Tree) -> tuple[Requirement, ...]:
     """What must be so for a match, the most selective first; empty where nothing positive is required."""
     found: dict[str, Requirement] = {}
-    for one in _requirements(_normal(tree)):
+    for one in _requirements(normal_form(tree)):
         held = found.get(one.label)
         if held is None or held.values is None:
             found[one.label] = one

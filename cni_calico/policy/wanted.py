@@ -128,7 +128,8 @@ class WantedRule:
     """One rule. It exists only in ``families`` (4, 6): there, nets of the other family are left out.
 
     ``protocol``, ``not_protocol``: numbers (TCP 6, UDP 17, SCTP 132, ICMP 1, ICMPv6 58, ...).
-    ``icmp``: (type, code or None). ``not_icmp`` excludes exactly the packets that ``icmp`` would include.
+    ``icmp``: (type, code or None), only with protocol 1 or 58. ``not_icmp`` excludes what ``icmp`` would include: with
+    a code it is NOT of type and code together.
     ``protocol`` is given where ports are numbers; with port_sets alone it may be absent (the set tells it).
     ``annotations``: (key, value) from the rule's metadata, sorted, for comments. Free text: quote it.
     ``http``: the rule also asks for HTTP methods or paths, which nobody looks at here.

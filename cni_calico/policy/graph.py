@@ -1,0 +1,181 @@
+"""PURE: records in, in any order; what the kernel is wanted to hold out, as a difference.
+
+Rule: the value depends on the records there are, never on the order in which they came. The one thing remembered beside
+them: of a record that cannot be understood, the last version that could be stays in force, and ``problems`` says so.
+
+    Tier, policies, Profile ------> ActivePolicies --classes, what is in force--> policies, profiles
+                                        ^                                              |
+    WorkloadEndpoint (this node's) -> LocalEndpoints --> endpoints                     | the sets they name
+                                                                                       v
+    WorkloadEndpoint (all), HostEndpoint, NetworkSet, Profile, EndpointSlice ------> Sets --> members
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from cni_calico.model.fields import Wrong
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Resource, WorkloadEndpoint
+from cni_calico.policy.active import ActivePolicies
+from cni_calico.policy.endpoints import LocalEndpoints
+from cni_calico.policy.records import (
+    POLICY_KINDS,
+    PolicyRecord,
+    ServiceMembers,
+    labelled_host,
+    labelled_network_set,
+    labelled_workload,
+    parse_policy,
+    parse_profile,
+    parse_tier,
+)
+from cni_calico.policy.sets import Sets
+from cni_calico.policy.sources import PortSource, SelectorSource, SetSource
+from cni_calico.policy.wanted import PolicyId, Wanted, WantedChanges, WantedEndpoint, WantedPolicy
+
+GraphRecord = Resource | WorkloadEndpoint | ServiceMembers
+NETWORK_SETS = ("GlobalNetworkSet", "NetworkSet")
+SLICE = "EndpointSlice"
+
+
+class Graph:
+    """``put`` each record whenever it changes, then ``flush``. Not for several threads.
+
+    Keys: ResourceKey with the kind of the record; policies of Kubernetes have the kinds "KubernetesNetworkPolicy" and
+    "KubernetesClusterNetworkPolicy" (policy/kubernetes.py makes the records), services' parts "EndpointSlice".
+    Records of other kinds, staged policies among them, are not looked at.
+    """
+
+    def __init__(self, is_local: Callable[[WorkloadEndpoint], bool]) -> None:
+        self._is_local = is_local
+        self._active = ActivePolicies()
+        self._endpoints = LocalEndpoints(self._active)
+        self._sets = Sets()
+        self._problems: dict[ResourceKey, str] = {}
+        self._changed_rules: set[PolicyId] = set()  # records changed, in force or not
+        self._held: dict[PolicyId, Mapping[str, SetSource]] = {}  # the sets needed for what is in force
+        self._policies: dict[PolicyId, WantedPolicy] = {}  # as of the last flush
+        self._wanted_endpoints: dict[ResourceKey, WantedEndpoint] = {}
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    def put(self, key: ResourceKey, record: GraphRecord | None) -> None:
+        """None: there is no such record (any more)."""
+        try:
+            self._put(key, record)
+        except Wrong as e:
+            self._problems[key] = str(e)
+        else:
+            self._problems.pop(key, None)
+
+    def refuse(self, key: ResourceKey, why: str) -> None:
+        """There is a record, which its reader could not decode: what was there before stays."""
+        self._problems[key] = why
+
+    def _put(self, key: ResourceKey, record: GraphRecord | None) -> None:
+        if isinstance(record, WorkloadEndpoint) or (record is None and key.kind == "WorkloadEndpoint"):
+            self._set_workload(key, record)
+        elif isinstance(record, ServiceMembers) or (record is None and key.kind == SLICE):
+            self._sets.set_slice(key, record)
+        elif key.kind in POLICY_KINDS:
+            name = PolicyId(key.kind, key.name, key.namespace)  # type: ignore[arg-type]
+            self._set_policy(name, None if record is None else parse_policy(key, record))
+        elif key.kind == "Profile":
+            profile = None if record is None else parse_profile(key, record)
+            self._sets.set_profile(key.name, None if profile is None else profile.labels)
+            self._active.set_profile(key.name, profile)
+            self._changed_rules.add(PolicyId("Profile", key.name))
+        elif key.kind == "Tier":
+            self._active.set_tier(key.name, None if record is None else parse_tier(record))
+        elif key.kind == "HostEndpoint":
+            self._sets.set_item(key, None if record is None else labelled_host(record))
+        elif key.kind in NETWORK_SETS:
+            self._sets.set_item(key, None if record is None else labelled_network_set(key, record))
+
+    def _set_workload(self, key: ResourceKey, record: WorkloadEndpoint | None) -> None:
+        self._endpoints.put(key, record if record is not None and self._is_local(record) else None)
+        self._sets.set_item(key, None if record is None else labelled_workload(record))
+
+    def _set_policy(self, name: PolicyId, policy: PolicyRecord | None) -> None:
+        self._active.set_policy(name, policy)
+        self._changed_rules.add(name)
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def flush(self) -> WantedChanges:
+        """What changed since the last flush."""
+        classes, moved = self._active.flush()
+        in_force = self._active.in_force
+        policies: dict[PolicyId, WantedPolicy | None] = {}
+        for name in self._changed_rules | in_force.changed:
+            before = self._policies.get(name)
+            wanted, sources = self._rules(name) if name in in_force.counts else (None, {})
+            if wanted == before:
+                continue
+            policies[name] = wanted
+            for source in sources.values():
+                self._sets.need(source)
+            for set_id in self._held.pop(name, {}):
+                self._sets.release(set_id)
+            if wanted is None:
+                del self._policies[name]
+            else:
+                self._policies[name] = wanted
+                self._held[name] = sources
+        self._changed_rules.clear()
+        in_force.changed.clear()
+        endpoints = self._flush_endpoints(moved)
+        sets = self._sets.flush()
+        return WantedChanges(sets.made, sets.changed, sets.removed, policies, classes, endpoints)
+
+    def _rules(self, name: PolicyId) -> tuple[WantedPolicy | None, Mapping[str, SetSource]]:
+        if name.kind == "Profile":
+            profile = self._active.profiles.get(name.name)
+            return (None, {}) if profile is None else (profile.wanted, profile.sources)
+        policy = self._active.policies.get(name)
+        return (None, {}) if policy is None else (policy.wanted, policy.sources)
+
+    def _flush_endpoints(self, moved: set[ResourceKey]) -> dict[ResourceKey, WantedEndpoint | None]:
+        changes: dict[ResourceKey, WantedEndpoint | None] = {}
+        for key in moved | self._endpoints.changed:
+            before, wanted = self._wanted_endpoints.get(key), self._endpoints.render(key)
+            if wanted == before:
+                continue
+            changes[key] = wanted
+            if wanted is None:
+                del self._wanted_endpoints[key]
+            else:
+                self._wanted_endpoints[key] = wanted
+        self._endpoints.changed.clear()
+        return changes
+
+    def wanted(self) -> Wanted:
+        """Everything, as of the last flush; costs in proportion to all there is: for the start and full comparisons."""
+        return Wanted(
+            self._sets.all_members(), dict(self._policies), dict(self._active.classes), dict(self._wanted_endpoints)
+        )
+
+    # -- about it -----------------------------------------------------------------------------------------------------
+
+    @property
+    def problems(self) -> Mapping[ResourceKey, str]:
+        """Records that could not be understood, and why. Their last good version, if there was one, is in force."""
+        return self._problems
+
+    def warnings(self) -> dict[PolicyId, tuple[str, ...]]:
+        """What of the policies in force is not enforced."""
+        found = {name: self._active.policies[name].warnings for name in self._policies if name.kind != "Profile"}
+        return {name: warnings for name, warnings in found.items() if warnings}
+
+    def services(self) -> frozenset[tuple[str, str]]:
+        """(namespace, name) of the services whose EndpointSlices are needed. As of the last flush."""
+        return self._sets.services()
+
+    def selector_sources(self) -> tuple[SelectorSource | PortSource, ...]:
+        """The selectors in force that choose among the endpoints of all nodes. As of the last flush."""
+        return tuple(self._sets.selectors())
+
+    def policy(self, name: PolicyId) -> PolicyRecord | None:
+        """The version in force, or that would be."""
+        return self._active.policies.get(name)

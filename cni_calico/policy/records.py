@@ -1,0 +1,274 @@
+"""PURE: the records of policy as values: tiers, policies, profiles, network sets, and whatever has labels.
+
+Rule: a value holds all that the calculation needs of a record and nothing else; the record can be forgotten. A record
+that cannot be understood raises Wrong, and what becomes of it is decided by the graph. Staged kinds have no value here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from cni_calico.model.fields import JSON, Wrong, parse_bool, parse_list, parse_object, parse_text, parse_text_map
+from cni_calico.model.fields import parse_texts as parse_text_list
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Network, Resource, WorkloadEndpoint
+from cni_calico.model.selector_forms import NAMESPACE, ORCHESTRATOR, SERVICE_ACCOUNT
+from cni_calico.model.selectors import InvalidSelector, Selector
+from cni_calico.policy.rules import PROTOCOLS, Sources, parse_nets, parse_rules
+from cni_calico.policy.sources import ACCOUNT_PREFIX, NAMESPACE_PREFIX, SetSource, policy_selector
+from cni_calico.policy.wanted import (
+    UNLIMITED,
+    EndAction,
+    PackedNet,
+    PackedPort,
+    PacketLimits,
+    PolicyId,
+    PolicyKind,
+    WantedPolicy,
+)
+
+DEFAULT_TIER = "default"
+LAST = math.inf  # the order of what has none
+HINT_EVERYWHERE = "AssumeNeededOnEveryNode"
+POLICY_KINDS = tuple(kind for kind in get_args(PolicyKind) if kind != "Profile")
+_DIRECTIONS = ("Ingress", "Egress")
+_BURST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TierRecord:
+    name: str
+    order: float = LAST
+    end: EndAction = "Deny"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRecord:
+    """``host_only``: preDNAT and doNotTrack policies, which do not exist for workloads. ``hint``: keep it everywhere.
+
+    ``sources``: the sets that its rules name. ``warnings``: what of it is not enforced, in words.
+    """
+
+    wanted: WantedPolicy
+    order: float
+    selector: Selector = field(compare=False)
+    sources: Mapping[str, SetSource] = field(compare=False)
+    host_only: bool = False
+    hint: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> PolicyId:
+        return self.wanted.id
+
+    @property
+    def rank(self) -> tuple[float, str]:
+        """The place among the policies of its tier."""
+        return self.order, f"{self.id.name}/{self.id.namespace}/{self.id.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRecord:
+    """A profile's rules, and the labels it gives to its endpoints."""
+
+    wanted: WantedPolicy
+    labels: Mapping[str, str]
+    sources: Mapping[str, SetSource] = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPort:
+    name: str
+    protocol: int
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """What a selector can select: an endpoint of any node, a host endpoint, a network set.
+
+    ``labels`` are its own, ``profiles`` those it inherits more from, in order.
+    """
+
+    labels: frozenset[tuple[str, str]]
+    profiles: tuple[str, ...] = ()
+    addresses: tuple[bytes, ...] = ()
+    nets: tuple[PackedNet, ...] = ()
+    ports: tuple[NamedPort, ...] = ()
+
+
+def packed(nets: tuple[Network, ...]) -> tuple[tuple[bytes, ...], tuple[PackedNet, ...]]:
+    """(single addresses, wider networks), each once."""
+    single = {net.network_address.packed: None for net in nets if net.prefixlen == net.max_prefixlen}
+    wide = {(net.network_address.packed, net.prefixlen): None for net in nets if net.prefixlen < net.max_prefixlen}
+    return tuple(single), tuple(wide)
+
+
+# -- tiers, policies, profiles ----------------------------------------------------------------------------------------
+
+
+def _parse_order(raw: Any, at: str) -> float:
+    if raw is None:
+        return LAST
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not math.isfinite(raw):
+        raise Wrong(at, "a number", raw)
+    return float(raw)
+
+
+def parse_tier(resource: Resource) -> TierRecord:
+    order = _parse_order(resource.spec.get("order"), "spec.order")
+    return TierRecord(resource.metadata.name, order, "Pass" if resource.spec.get("defaultAction") == "Pass" else "Deny")
+
+
+def parse_policy(key: ResourceKey, resource: Resource) -> PolicyRecord:
+    """Of any enforced kind. Raises Wrong."""
+    spec = resource.spec
+    sources: Sources = {}
+    identity = PolicyId(key.kind, key.name, key.namespace)  # type: ignore[arg-type]
+    texts = {
+        name: parse_text(spec.get(name) or "", f"spec.{name}")
+        for name in ("tier", "selector", "namespaceSelector", "serviceAccountSelector")
+    }
+    try:
+        selector = policy_selector(
+            texts["selector"], texts["namespaceSelector"], texts["serviceAccountSelector"], key.namespace
+        )
+    except InvalidSelector as e:
+        raise Wrong("spec", f"selectors that can be read ({e})", texts["selector"]) from e
+    types = _parse_types(spec.get("types"))
+    ingress = parse_rules(spec.get("ingress"), "spec.ingress", key.namespace, "ingress", sources)
+    egress = parse_rules(spec.get("egress"), "spec.egress", key.namespace, "egress", sources)
+    wanted = WantedPolicy(
+        identity,
+        texts["tier"] or DEFAULT_TIER,
+        ingress if "Ingress" in types else None,
+        egress if "Egress" in types else None,
+    )
+    used = {name for rule in wanted.rules() for name in rule.set_ids()}
+    return PolicyRecord(
+        wanted,
+        _parse_order(spec.get("order"), "spec.order"),
+        selector,
+        {name: source for name, source in sources.items() if name in used},
+        host_only=_flag(spec, "doNotTrack") or _flag(spec, "preDNAT"),
+        hint=HINT_EVERYWHERE in parse_text_list(spec.get("performanceHints") or (), "spec.performanceHints"),
+        warnings=_http_warnings(wanted),
+    )
+
+
+def _flag(spec: JSON, name: str) -> bool:
+    return spec.get(name) is not None and parse_bool(spec[name], f"spec.{name}")
+
+
+def _parse_types(raw: Any) -> tuple[str, ...]:
+    """What is stored without types governs both directions."""
+    types = parse_text_list(raw or (), "spec.types")
+    for i, item in enumerate(types):
+        if item not in _DIRECTIONS:
+            raise Wrong(f"spec.types[{i}]", " or ".join(_DIRECTIONS), item)
+    return types or _DIRECTIONS
+
+
+def _http_warnings(wanted: WantedPolicy) -> tuple[str, ...]:
+    if not any(rule.http for rule in wanted.rules()):
+        return ()
+    return ("its http matches are not looked at: the rules that have them allow by addresses and ports alone",)
+
+
+def parse_profile(key: ResourceKey, resource: Resource) -> ProfileRecord:
+    sources: Sources = {}
+    spec = resource.spec
+    ingress = parse_rules(spec.get("ingress"), "spec.ingress", "", "ingress", sources)
+    egress = parse_rules(spec.get("egress"), "spec.egress", "", "egress", sources)
+    labels = parse_text_map(spec.get("labelsToApply") or {}, "spec.labelsToApply")
+    return ProfileRecord(WantedPolicy(PolicyId("Profile", key.name), "", ingress, egress), labels, sources)
+
+
+# -- what has labels --------------------------------------------------------------------------------------------------
+
+
+def labelled_workload(record: WorkloadEndpoint) -> Labelled | None:
+    """None for an endpoint that does not exist: without addresses or without an interface."""
+    if not record.ip_networks or not record.interface_name:
+        return None
+    own = {
+        name: value
+        for name, value in record.metadata.labels.items()
+        if not name.startswith((NAMESPACE_PREFIX, ACCOUNT_PREFIX))
+    }
+    own[NAMESPACE] = record.metadata.namespace
+    for name, value in ((ORCHESTRATOR, record.orchestrator), (SERVICE_ACCOUNT, record.service_account)):
+        if value:
+            own[name] = value
+    addresses, nets = packed(record.ip_networks)
+    found = (named_port(port.name, port.protocol, port.port) for port in record.ports)
+    ports = tuple(port for port in found if port is not None)
+    return Labelled(frozenset(own.items()), record.profiles, addresses, nets, ports)
+
+
+def named_port(name: str, protocol: str, port: int) -> NamedPort | None:
+    """None for one that no rule can name."""
+    number = PROTOCOLS.get(protocol.lower()) or (int(protocol) if protocol.isdecimal() else None)
+    return NamedPort(name, number, port) if name and number is not None and 0 < port < 65536 else None
+
+
+def labelled_host(resource: Resource) -> Labelled:
+    """A HostEndpoint as a peer of others: its expectedIPs. Raises Wrong."""
+    spec = resource.spec
+    addresses, nets = packed(parse_nets(spec.get("expectedIPs"), "spec.expectedIPs"))
+    ports = []
+    for i, raw in enumerate(parse_list(spec.get("ports") or (), "spec.ports")):
+        at = f"spec.ports[{i}]"
+        item = parse_object(raw, at)
+        number = item.get("port")
+        if type(number) is not int:
+            raise Wrong(f"{at}.port", "a number", number)
+        found = named_port(parse_text(item.get("name") or "", f"{at}.name"), str(item.get("protocol") or "TCP"), number)
+        if found is not None:
+            ports.append(found)
+    profiles = parse_text_list(spec.get("profiles") or (), "spec.profiles")
+    return Labelled(frozenset(resource.metadata.labels.items()), profiles, addresses, nets, tuple(ports))
+
+
+def labelled_network_set(key: ResourceKey, resource: Resource) -> Labelled:
+    """Raises Wrong."""
+    labels = dict(resource.metadata.labels)
+    profiles: tuple[str, ...] = ()
+    if key.namespace:
+        labels[NAMESPACE] = key.namespace
+        profiles = (f"kns.{key.namespace}",)
+    addresses, nets = packed(parse_nets(resource.spec.get("nets"), "spec.nets"))
+    return Labelled(frozenset(labels.items()), profiles, addresses, nets)
+
+
+# -- services ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceMembers:
+    """One EndpointSlice's part of a service. ``ports``: (address, protocol, port)."""
+
+    namespace: str
+    name: str
+    addresses: frozenset[bytes]
+    ports: frozenset[PackedPort]
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+
+
+def packet_limits(record: WorkloadEndpoint, direction: str) -> PacketLimits:
+    """``direction`` is "ingress" or "egress". What is no number is no limit: a pod keeps its network for a typo."""
+    controls = record.qos_controls
+    if not controls:
+        return UNLIMITED
+    found = [_positive(controls.get(f"{direction}{name}")) for name in ("PacketRate", "PacketBurst", "MaxConnections")]
+    rate, burst, connections = found
+    return PacketLimits(rate, (burst or _BURST) if rate else None, connections)
+
+
+def _positive(raw: object) -> int | None:
+    return raw if type(raw) is int and raw > 0 else None

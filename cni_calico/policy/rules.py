@@ -1,0 +1,290 @@
+"""PURE: a rule as it is stored, read into what the kernel is asked: families, protocols, ports, names of sets.
+
+Rule: whatever restricts a rule is understood or the whole policy is refused: a match that is not known, left out, would
+make an Allow wider than it was meant. Raises Wrong, which names the field. Sources: SPEC-datamodel, and upstream's
+conversion of rules for its data planes, whose answers these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_network
+from typing import Any, Literal, cast, get_args
+
+from cni_calico.model.fields import (
+    JSON,
+    Wrong,
+    parse_list,
+    parse_object,
+    parse_text,
+    parse_text_map,
+    parse_texts,
+    without_zone,
+)
+from cni_calico.model.resources import Network
+from cni_calico.model.selectors import InvalidSelector, Selector
+from cni_calico.policy.sources import (
+    SetSource,
+    peer_selector,
+    port_source,
+    selector_source,
+    service_source,
+)
+from cni_calico.policy.wanted import Action, WantedRule, WantedSide
+
+Direction = Literal["ingress", "egress"]
+
+PROTOCOLS = {"tcp": 6, "udp": 17, "icmp": 1, "icmpv6": 58, "sctp": 132, "udplite": 136}
+ICMP = {4: 1, 6: 58}
+WITH_PORTS = (6, 17, 132)
+PORT_MAX = 65535
+_ACTIONS = get_args(Action)
+_RULE_FIELDS = frozenset(
+    (
+        "action",
+        "ipVersion",
+        "protocol",
+        "notProtocol",
+        "icmp",
+        "notICMP",
+        "source",
+        "destination",
+        "http",
+        "metadata",
+    )
+)
+_PEER_FIELDS = frozenset(
+    (
+        "nets",
+        "notNets",
+        "ports",
+        "notPorts",
+        "selector",
+        "notSelector",
+        "namespaceSelector",
+        "serviceAccounts",
+        "services",
+    )
+)
+_EVERYWHERE = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
+
+Sources = dict[str, SetSource]  # by their ids
+
+
+def parse_rules(raw: Any, at: str, namespace: str, direction: Direction, sources: Sources) -> tuple[WantedRule, ...]:
+    """The rules of one direction; the sets they name are added to ``sources``.
+
+    ``namespace`` is the policy's, "" for one without. Raises Wrong.
+    """
+    if raw is None:
+        return ()
+    return tuple(
+        parse_rule(parse_object(item, f"{at}[{i}]"), f"{at}[{i}]", namespace, direction, sources)
+        for i, item in enumerate(parse_list(raw, at))
+    )
+
+
+def parse_rule(raw: JSON, at: str, namespace: str, direction: Direction, sources: Sources) -> WantedRule:
+    _refuse_unknown(raw, _RULE_FIELDS, at)
+    action = raw.get("action")
+    if action not in _ACTIONS:
+        raise Wrong(f"{at}.action", "one of " + ", ".join(_ACTIONS), action)
+    protocol = parse_protocol(raw.get("protocol"), f"{at}.protocol")
+    peers = [_object(raw.get(field), f"{at}.{field}") for field in ("source", "destination")]
+    sides = [
+        _parse_side(peer, f"{at}.{field}", namespace, protocol, field == "destination", sources)
+        for peer, field in zip(peers, ("source", "destination"), strict=True)
+    ]
+    icmp = _parse_icmp(raw.get("icmp"), f"{at}.icmp", protocol)
+    not_icmp = _parse_icmp(raw.get("notICMP"), f"{at}.notICMP", protocol)
+    metadata = _object(raw.get("metadata"), f"{at}.metadata")
+    annotations = parse_text_map(metadata.get("annotations") or {}, f"{at}.metadata.annotations")
+    return WantedRule(
+        action=cast(Action, action),
+        families=_families(raw, at, protocol, sides),
+        protocol=protocol,
+        not_protocol=parse_protocol(raw.get("notProtocol"), f"{at}.notProtocol"),
+        icmp=icmp,
+        not_icmp=not_icmp,
+        source=sides[0],
+        destination=sides[1],
+        annotations=tuple(sorted(annotations.items())),
+        http=bool(_object(raw.get("http"), f"{at}.http")),
+    )
+
+
+def _families(raw: JSON, at: str, protocol: int | None, sides: Iterable[WantedSide]) -> tuple[int, ...]:
+    """In which families the rule exists at all."""
+    version = raw.get("ipVersion")
+    if version is not None and (version not in (4, 6) or isinstance(version, bool)):
+        raise Wrong(f"{at}.ipVersion", "4 or 6", version)
+    found = []
+    for family in (4, 6):
+        if version not in (None, family) or protocol == ICMP[10 - family]:
+            continue
+        if all(_exists(side, family) for side in sides):
+            found.append(family)
+    return tuple(found)
+
+
+def _exists(side: WantedSide, family: int) -> bool:
+    """A rule with networks is there in the families of its networks, negated or not."""
+    for nets in (side.nets, side.not_nets):
+        if nets and not any(net.version == family for net in nets):
+            return False
+    return _EVERYWHERE[family] not in side.not_nets
+
+
+def _refuse_unknown(raw: JSON, known: frozenset[str], at: str) -> None:
+    for field in raw:
+        if field not in known:
+            raise Wrong(f"{at}.{field}", "no such field (a newer release may have written this)", raw[field])
+
+
+def _object(raw: Any, at: str) -> JSON:
+    return {} if raw is None else parse_object(raw, at)
+
+
+def _list(raw: Any, at: str) -> Any:
+    return () if raw is None else parse_list(raw, at)
+
+
+# -- protocols and ports ----------------------------------------------------------------------------------------------
+
+
+def parse_protocol(raw: Any, at: str) -> int | None:
+    if raw is None:
+        return None
+    number = PROTOCOLS.get(raw.lower()) if isinstance(raw, str) else None
+    if number is None and not isinstance(raw, bool):
+        text = str(raw)
+        number = int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else None
+    if number is None or not 1 <= number <= 255:
+        raise Wrong(at, "the name of a protocol, or a number from 1 to 255", raw)
+    return number
+
+
+def _parse_icmp(raw: Any, at: str, protocol: int | None) -> tuple[int, int | None] | None:
+    icmp = _object(raw, at)
+    kind, code = icmp.get("type"), icmp.get("code")
+    for field, value in (("type", kind), ("code", code)):
+        if value is not None and (type(value) is not int or not 0 <= value <= 255):
+            raise Wrong(f"{at}.{field}", "a number from 0 to 255", value)
+    if kind is None:
+        if code is not None:
+            raise Wrong(f"{at}.code", "a type beside it", code)
+        return None
+    if protocol not in ICMP.values():
+        raise Wrong(at, "a rule whose protocol is ICMP or ICMPv6", raw)
+    return kind, code
+
+
+def _parse_ports(raw: Any, at: str, protocol: int | None) -> tuple[tuple[tuple[int, int], ...], tuple[str, ...]]:
+    """(ranges, names)."""
+    ranges, names = [], []
+    for i, item in enumerate(_list(raw, at)):
+        found = parse_port(item, f"{at}[{i}]")
+        if isinstance(found, str):
+            names.append(found)
+        elif protocol not in WITH_PORTS:
+            raise Wrong(f"{at}[{i}]", "a rule whose protocol is TCP, UDP or SCTP", item)
+        else:
+            ranges.append(found)
+    return tuple(sorted(set(ranges))), tuple(sorted(set(names)))
+
+
+def parse_port(raw: Any, at: str) -> tuple[int, int] | str:
+    """A range, or the name of a port: a number, "80", "80:90", "http". Raises Wrong."""
+    text = str(raw) if type(raw) is int else parse_text(raw, at)
+    low, colon, high = text.partition(":")
+    if low.isascii() and low.isdecimal() and len(text) <= 11:
+        last = high if colon else low
+        if last.isascii() and last.isdecimal() and int(low) <= int(last) <= PORT_MAX:
+            return int(low), int(last)
+    elif text and not colon:
+        return text
+    raise Wrong(at, "a port's number from 0 to 65535, two with a colon between them, or its name", raw)
+
+
+# -- peers ------------------------------------------------------------------------------------------------------------
+
+
+def parse_nets(raw: Any, at: str) -> tuple[Network, ...]:
+    """Networks, in order, each once; an address is one too. Bits beyond the prefix are dropped."""
+    nets: dict[Network, None] = {}
+    for i, item in enumerate(_list(raw, at)):
+        try:
+            nets[ip_network(without_zone(parse_text(item, f"{at}[{i}]")), strict=False)] = None
+        except Wrong:
+            raise
+        except ValueError as e:
+            raise Wrong(f"{at}[{i}]", "a network in CIDR notation, or an address", item) from e
+    return tuple(nets)
+
+
+def _parse_side(
+    raw: JSON, at: str, namespace: str, protocol: int | None, is_destination: bool, sources: Sources
+) -> WantedSide:
+    if not raw:
+        return WantedSide()
+    _refuse_unknown(raw, _PEER_FIELDS, at)
+    selected, excluded = _parse_selectors(raw, at, namespace)
+    ranges, names = _parse_ports(raw.get("ports"), f"{at}.ports", protocol)
+    not_ranges, not_names = _parse_ports(raw.get("notPorts"), f"{at}.notPorts", protocol)
+    port_sets = [port_source(selected, name, protocol) for name in names]
+    not_port_sets = [port_source(selected, name, protocol) for name in not_names]
+    sets: list[SetSource] = []
+    if selected is not None and not (port_sets and not ranges):  # a named port's set knows the selector already
+        sets.append(selector_source(selected))
+    not_sets = [] if excluded is None else [selector_source(excluded)]
+    service_sets: list[SetSource] = []
+    service = _parse_service(raw.get("services"), f"{at}.services", namespace, is_destination)
+    if service is not None:
+        (service_sets if is_destination else sets).append(service)
+    for source in (*port_sets, *not_port_sets, *sets, *not_sets, *service_sets):
+        sources[source.id] = source
+    return WantedSide(
+        nets=parse_nets(raw.get("nets"), f"{at}.nets"),
+        not_nets=parse_nets(raw.get("notNets"), f"{at}.notNets"),
+        ports=ranges,
+        port_sets=_ids(port_sets),
+        not_ports=not_ranges,
+        not_port_sets=_ids(not_port_sets),
+        sets=_ids(sets),
+        not_sets=_ids(not_sets),
+        service_sets=_ids(service_sets),
+    )
+
+
+def _ids(sources: Iterable[SetSource]) -> tuple[str, ...]:
+    return tuple(source.id for source in sources)
+
+
+def _parse_selectors(raw: JSON, at: str, namespace: str) -> tuple[Selector | None, Selector | None]:
+    """(what is selected, what is excluded)."""
+    texts = {
+        field: parse_text(raw.get(field) or "", f"{at}.{field}")
+        for field in ("selector", "notSelector", "namespaceSelector")
+    }
+    accounts = _object(raw.get("serviceAccounts"), f"{at}.serviceAccounts")
+    names = parse_texts(accounts.get("names") or (), f"{at}.serviceAccounts.names")
+    wanted = parse_text(accounts.get("selector") or "", f"{at}.serviceAccounts.selector")
+    try:
+        selected = peer_selector(
+            texts["selector"], texts["notSelector"], texts["namespaceSelector"], names, wanted, namespace
+        )
+        excluded = peer_selector(texts["notSelector"], "", "", (), "", "") if texts["notSelector"] else None
+    except InvalidSelector as e:
+        raise Wrong(at, f"selectors that can be read ({e})", dict(raw)) from e
+    return selected, excluded
+
+
+def _parse_service(raw: Any, at: str, namespace: str, with_ports: bool) -> SetSource | None:
+    service: Mapping[str, Any] = _object(raw, at)
+    if not service:
+        return None
+    name = parse_text(service.get("name") or "", f"{at}.name")
+    own = parse_text(service.get("namespace") or "", f"{at}.namespace") or namespace
+    if not name or not own:
+        raise Wrong(at, "a service's name and namespace", raw)
+    return service_source(own, name, with_ports)

@@ -1,0 +1,282 @@
+"""PURE: the members of every set that a rule in force names.
+
+Rule: an address may be held by several endpoints and networks may overlap, so members are counted; what leaves here is
+a difference since the last flush. Nothing is computed for a set that no rule in force names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, ip_network
+
+from cni_calico.model.keys import ResourceKey
+from cni_calico.policy.labels import LabelIndex, LabelSet
+from cni_calico.policy.records import Labelled, ServiceMembers
+from cni_calico.policy.rules import WITH_PORTS
+from cni_calico.policy.sources import PortSource, SelectorSource, ServiceSource, SetSource
+from cni_calico.policy.wanted import Members, PackedNet, PackedPort, SetChange
+
+Member = bytes | PackedNet | PackedPort
+
+
+@dataclass(frozen=True, slots=True)
+class SetChanges:
+    made: Mapping[str, Members]
+    changed: Mapping[str, SetChange]
+    removed: frozenset[str]
+
+
+@dataclass(slots=True, eq=False)
+class _CountedSet:
+    """``counts``: how often each member is held; ``touched``: whether those that changed were members at the flush."""
+
+    source: SetSource
+    is_new: bool = True
+    counts: dict[Member, int] = field(default_factory=dict)
+    touched: dict[Member, bool] = field(default_factory=dict)
+    cover: frozenset[PackedNet] = frozenset()  # of the networks, as told at the last flush
+
+    def add(self, members: Iterable[Member]) -> None:
+        for member in members:
+            count = self.counts.get(member, 0)
+            if not count:
+                self.touched.setdefault(member, False)
+            self.counts[member] = count + 1
+
+    def discard(self, members: Iterable[Member]) -> None:
+        for member in members:
+            count = self.counts[member] - 1
+            if count:
+                self.counts[member] = count
+            else:
+                del self.counts[member]
+                self.touched.setdefault(member, True)
+
+    def members(self) -> Members:
+        split = _split(self.counts)
+        return Members(split.addresses, minimal_cover(split.nets), split.ports)
+
+    def take_change(self) -> SetChange:
+        """What changed since the last flush, which this one is."""
+        added = _split(member for member, was in self.touched.items() if not was and member in self.counts)
+        removed = _split(member for member, was in self.touched.items() if was and member not in self.counts)
+        more_nets: frozenset[PackedNet] = frozenset()
+        fewer_nets: frozenset[PackedNet] = frozenset()
+        if added.nets or removed.nets:
+            cover = minimal_cover(_split(self.counts).nets)
+            more_nets, fewer_nets = cover - self.cover, self.cover - cover
+            self.cover = cover
+        self.touched.clear()
+        return SetChange(
+            Members(added.addresses, more_nets, added.ports), Members(removed.addresses, fewer_nets, removed.ports)
+        )
+
+
+def _split(members: Iterable[Member]) -> Members:
+    addresses, nets, ports = [], [], []
+    for member in members:
+        if isinstance(member, bytes):
+            addresses.append(member)
+        elif len(member) == 2:
+            nets.append(member)
+        else:
+            ports.append(member)
+    return Members(frozenset(addresses), frozenset(nets), frozenset(ports))
+
+
+def minimal_cover(nets: Iterable[PackedNet]) -> frozenset[PackedNet]:
+    """Disjoint networks that hold the same addresses, as few as possible."""
+    by_family: tuple[list[IPv4Network], list[IPv6Network]] = ([], [])
+    for address, length in nets:
+        net = ip_network((address, length))
+        if isinstance(net, IPv4Network):
+            by_family[0].append(net)
+        else:
+            by_family[1].append(net)
+    return frozenset(
+        [(net.network_address.packed, net.prefixlen) for net in collapse_addresses(by_family[0])]
+        + [(net.network_address.packed, net.prefixlen) for net in collapse_addresses(by_family[1])]
+    )
+
+
+class Sets:
+    """``need`` and ``release`` count who names a set; the rest says what there is to be a member."""
+
+    def __init__(self) -> None:
+        self._needs: dict[str, int] = {}
+        self._sources: dict[str, SetSource] = {}
+        self._unsettled: set[str] = set()  # ids whose need began or ended since the last flush
+        self._sets: dict[str, _CountedSet] = {}
+        self._changed: set[str] = set()
+        self._index: LabelIndex[ResourceKey, str] = LabelIndex(self._on_match)
+        self._items: dict[ResourceKey, Labelled] = {}
+        self._slices: dict[ResourceKey, ServiceMembers] = {}
+        self._slices_of: dict[tuple[str, str], set[ResourceKey]] = {}
+        self._service_sets: dict[tuple[str, str], set[str]] = {}
+
+    # -- who names them -----------------------------------------------------------------------------------------------
+
+    def need(self, source: SetSource) -> None:
+        count = self._needs.get(source.id, 0)
+        self._needs[source.id] = count + 1
+        if not count:
+            self._sources[source.id] = source
+            self._unsettled.add(source.id)
+
+    def release(self, set_id: str) -> None:
+        self._needs[set_id] -= 1
+        if not self._needs[set_id]:
+            del self._needs[set_id]
+            self._unsettled.add(set_id)
+
+    def services(self) -> frozenset[tuple[str, str]]:
+        """(namespace, name) of the services that rules in force name."""
+        found = (self._sources[set_id] for set_id in self._needs)
+        return frozenset((one.namespace, one.name) for one in found if isinstance(one, ServiceSource))
+
+    def selectors(self) -> Iterator[SelectorSource | PortSource]:
+        """The sources in force that need the labels of others."""
+        for set_id in self._needs:
+            source = self._sources[set_id]
+            if not isinstance(source, ServiceSource):
+                yield source
+
+    # -- who may be a member ------------------------------------------------------------------------------------------
+
+    def set_item(self, key: ResourceKey, item: Labelled | None) -> None:
+        before = self._items.get(key)
+        if before == item:
+            return
+        if before is not None:
+            label_set = self._index.label_set(key)
+            for set_id in () if label_set is None else label_set.matches:
+                self._remove(set_id, before)
+        if item is None:
+            self._items.pop(key, None)
+            self._index.remove_item(key)
+            return
+        self._items[key] = item
+        if before is None or (before.labels, before.profiles) != (item.labels, item.profiles):
+            self._index.remove_item(key)
+        for set_id in self._index.set_item(key, item.labels, item.profiles).matches:
+            self._add(set_id, item)
+
+    def set_profile(self, name: str, labels: Mapping[str, str] | None) -> None:
+        self._index.set_profile(name, labels)
+
+    def set_slice(self, key: ResourceKey, members: ServiceMembers | None) -> None:
+        before = self._slices.pop(key, None)
+        if before is not None:
+            service = before.namespace, before.name
+            self._slices_of[service].discard(key)
+            if not self._slices_of[service]:
+                del self._slices_of[service]
+            for set_id in self._service_sets.get(service, ()):
+                found = self._sets[set_id]
+                found.discard(_service_members(found.source, before))
+                self._changed.add(set_id)
+        if members is None:
+            return
+        service = members.namespace, members.name
+        self._slices[key] = members
+        self._slices_of.setdefault(service, set()).add(key)
+        for set_id in self._service_sets.get(service, ()):
+            found = self._sets[set_id]
+            found.add(_service_members(found.source, members))
+            self._changed.add(set_id)
+
+    def _on_match(self, set_id: str, label_set: LabelSet[ResourceKey, str], matches: bool) -> None:
+        if set_id not in self._sets:  # it goes as a whole
+            return
+        change = self._add if matches else self._remove
+        for key in label_set.items:
+            change(set_id, self._items[key])
+
+    def _add(self, set_id: str, item: Labelled) -> None:
+        found = self._sets[set_id]
+        found.add(_members(found.source, item))
+        self._changed.add(set_id)
+
+    def _remove(self, set_id: str, item: Labelled) -> None:
+        found = self._sets[set_id]
+        found.discard(_members(found.source, item))
+        self._changed.add(set_id)
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def flush(self) -> SetChanges:
+        removed = set()
+        for set_id in self._unsettled:
+            if set_id in self._needs and set_id not in self._sets:
+                self._make(self._sources[set_id])
+            elif set_id not in self._needs:
+                if set_id in self._sets:
+                    removed.add(set_id)
+                    self._unmake(set_id)
+                del self._sources[set_id]
+        self._unsettled.clear()
+        made, changed = {}, {}
+        for set_id in self._changed:
+            found = self._sets[set_id]
+            change = found.take_change()
+            if found.is_new:
+                found.is_new = False
+                made[set_id] = change.added
+            elif change.added or change.removed:
+                changed[set_id] = change
+        self._changed.clear()
+        return SetChanges(made, changed, frozenset(removed))
+
+    def all_members(self) -> dict[str, Members]:
+        """Right after a flush."""
+        return {set_id: found.members() for set_id, found in self._sets.items()}
+
+    def _make(self, source: SetSource) -> None:
+        found = self._sets[source.id] = _CountedSet(source)
+        self._changed.add(source.id)
+        if not isinstance(source, ServiceSource):
+            self._index.add_selector(source.id, source.selector)
+            return
+        service = source.namespace, source.name
+        self._service_sets.setdefault(service, set()).add(source.id)
+        for key in self._slices_of.get(service, ()):
+            found.add(_service_members(source, self._slices[key]))
+
+    def _unmake(self, set_id: str) -> None:
+        source = self._sets.pop(set_id).source
+        if isinstance(source, ServiceSource):
+            named = self._service_sets[source.namespace, source.name]
+            named.discard(set_id)
+            if not named:
+                del self._service_sets[source.namespace, source.name]
+        else:
+            self._index.remove_selector(set_id)
+        self._changed.discard(set_id)
+
+
+def _members(source: SetSource, item: Labelled) -> Iterable[Member]:
+    if isinstance(source, PortSource):
+        return [
+            (address, port.protocol, port.port)
+            for port in dict.fromkeys(item.ports)
+            if port.name == source.port
+            and (port.protocol in WITH_PORTS if source.protocol is None else port.protocol == source.protocol)
+            for address in item.addresses
+        ]
+    return (*item.addresses, *item.nets)
+
+
+def _service_members(source: SetSource, members: ServiceMembers) -> Iterable[Member]:
+    if isinstance(source, ServiceSource) and source.with_ports:
+        return members.ports
+    return members.addresses
+
+
+def shown_member(member: Member) -> str:
+    """For messages: "10.0.0.1", "10.0.0.0/8", "10.0.0.1 tcp/80" with the protocol's number."""
+    if isinstance(member, bytes):
+        return str(ip_address(member))
+    if len(member) == 2:
+        return str(ip_network(member))
+    return f"{ip_address(member[0])} {member[1]}/{member[2]}"

@@ -1,0 +1,134 @@
+"""PURE: where a set's members come from: a selector, a selector with a port's name, or a service.
+
+Rule: equal meaning, equal name: a source is identified by its ``id``, which is made of what it says, so that rules of
+different policies share a set. The text at the start of an id is for people; the digest behind it tells sets apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from cni_calico.model.selector_forms import (
+    NAMESPACE,
+    SERVICE_ACCOUNT,
+    conjunction,
+    equals,
+    normalized,
+    parse_tree,
+    read_specially,
+    with_prefix,
+)
+from cni_calico.model.selectors import ALL, Selector, Tree
+from cni_calico.policy.wanted import PORT_SET
+
+NAMESPACE_PREFIX = "pcns."
+ACCOUNT_PREFIX = "pcsa."
+EVERYTHING = normalized(ALL)
+_STEM = 34
+_DIGEST_BYTES = 12
+_UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
+
+
+def digest(*parts: str) -> str:
+    joined = "\0".join(parts).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(joined, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _id(beginning: str, shown: str, *identity: str) -> str:
+    stem = _UNSAFE.sub("-", shown.replace("projectcalico.org/", "")).strip("-")[:_STEM]
+    return f"{beginning}{stem}{'-' if stem else ''}{digest(beginning, *identity)}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SelectorSource:
+    """The addresses and networks of all endpoints and network sets whose labels match."""
+
+    id: str
+    selector: Selector = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PortSource:
+    """(address, protocol, port) of the endpoints with a port of that name; ``protocol`` None: TCP, UDP and SCTP.
+
+    ``selector`` restricts the endpoints.
+    """
+
+    id: str
+    selector: Selector = field(repr=False)
+    port: str
+    protocol: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServiceSource:
+    """The endpoints of a service: (address, protocol, port), or addresses alone."""
+
+    id: str
+    namespace: str
+    name: str
+    with_ports: bool
+
+
+SetSource = SelectorSource | PortSource | ServiceSource
+
+
+@lru_cache(maxsize=16384)
+def selector_source(selector: Selector) -> SelectorSource:
+    """``selector`` is normalized."""
+    return SelectorSource(_id("s-", selector.text, selector.text), selector)
+
+
+@lru_cache(maxsize=4096)
+def port_source(selector: Selector | None, port: str, protocol: int | None) -> PortSource:
+    """``selector`` is normalized; None: whatever has such a port."""
+    selector = EVERYTHING if selector is None else selector
+    shown = port if selector is EVERYTHING else f"{port}-{selector.text}"
+    return PortSource(_id(PORT_SET, shown, selector.text, port, str(protocol)), selector, port, protocol)
+
+
+@lru_cache(maxsize=4096)
+def service_source(namespace: str, name: str, with_ports: bool) -> ServiceSource:
+    beginning = f"{PORT_SET}service-" if with_ports else "s-service-"
+    return ServiceSource(_id(beginning, f"{namespace}-{name}", namespace, name), namespace, name, with_ports)
+
+
+# -- what a peer selects ----------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=16384)
+def peer_selector(
+    selector: str, not_selector: str, namespace_selector: str, names: tuple[str, ...], accounts: str, namespace: str
+) -> Selector | None:
+    """What a rule's peer selects, normalized; None where it selects by other means only.
+
+    ``names`` and ``accounts`` are serviceAccounts' names and selector; ``namespace`` is the policy's, or "".
+    Raises InvalidSelector.
+    """
+    parts: list[Tree] = []
+    if accounts:
+        parts.append(with_prefix(parse_tree(accounts), ACCOUNT_PREFIX))
+    if names:
+        parts.append(equals(SERVICE_ACCOUNT, *names))
+    if selector:
+        parts.append(parse_tree(selector))
+    if namespace_selector:
+        parts.append(read_specially(with_prefix(parse_tree(namespace_selector), NAMESPACE_PREFIX), NAMESPACE))
+    elif namespace and (parts or not_selector):
+        parts.append(equals(NAMESPACE, namespace))
+    return normalized(conjunction(*parts)) if parts else None
+
+
+def policy_selector(selector: str, namespace_selector: str, accounts: str, namespace: str) -> Selector:
+    """Which endpoints a policy applies to. Raises InvalidSelector."""
+    parts = [parse_tree(selector)]
+    if namespace:
+        parts.append(equals(NAMESPACE, namespace))
+    if namespace_selector:
+        parts.append(read_specially(with_prefix(parse_tree(namespace_selector), NAMESPACE_PREFIX), NAMESPACE))
+    if accounts:
+        parts.append(read_specially(with_prefix(parse_tree(accounts), ACCOUNT_PREFIX), SERVICE_ACCOUNT))
+    return normalized(conjunction(*parts))
