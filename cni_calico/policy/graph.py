@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from cni_calico.model.fields import Wrong
+from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.policy.active import ActivePolicies

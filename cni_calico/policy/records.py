@@ -11,8 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from cni_calico.model.fields import JSON, Wrong, parse_bool, parse_list, parse_object, parse_text, parse_text_map
-from cni_calico.model.fields import parse_texts as parse_text_list
+from cni_calico.model.documents.fields import (
+    JSON,
+    Wrong,
+    parse_bool,
+    parse_list,
+    parse_object,
+    parse_text,
+    parse_text_map,
+)
+from cni_calico.model.documents.fields import parse_texts as parse_text_list
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Network, Resource, WorkloadEndpoint
 from cni_calico.model.selector_forms import NAMESPACE, ORCHESTRATOR, SERVICE_ACCOUNT

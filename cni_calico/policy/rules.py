@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from ipaddress import ip_network
 from typing import Any, Literal, cast, get_args
 
-from cni_calico.model.fields import (
+from cni_calico.model.documents.fields import (
     JSON,
     Wrong,
     parse_list,

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 from hypothesis import strategies as st
 
-from cni_calico.model import codec
+from cni_calico.model.documents import codec
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.policy.explain import Packet

@@ -117,7 +117,7 @@ class Naive:
             ]
             if which == "source":
                 return any(str(address) in one["addresses"] for one in slices)
-            triple = [packet["protocol"], port]
+            triple = (packet["protocol"], port)
             return any(str(address) in one["addresses"] and triple in one["ports"] for one in slices)
         return True
 
