@@ -82,8 +82,9 @@ def forks_in(host: Namespace, environ: Mapping[str, str] | None = None) -> Itera
 
 
 MODULES = (
-    "datastore.etcd datastore.local ipam.garbage ipam.status kernel.lock kernel.process plugin.add plugin.check "
-    "plugin.collect plugin.dataplane plugin.delete plugin.observe plugin.replay plugin.waits"
+    "datastore.etcd.store datastore.local.store kernel.lock kernel.process plugin.add plugin.check plugin.delete "
+    "plugin.gc plugin.ipam.gc plugin.ipam.status plugin.network.observe plugin.network.setup plugin.owed.pay "
+    "plugin.waits"
 )
 
 

@@ -1,7 +1,7 @@
 """The Kubernetes datastore: Calico's records as custom resources, and as parts of Pods and Nodes.
 
 Rule: one record a commit, compare-and-swap by the API server. Documents have etcd's form here as everywhere
-(model/crd*.py translate). Source: SPEC-datamodel "Kubernetes".
+(model/kubernetes/ translate). Source: SPEC-datamodel "Kubernetes".
 """
 
 from __future__ import annotations

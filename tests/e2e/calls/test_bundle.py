@@ -20,8 +20,8 @@ VERSIONS = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]
 # all that the interpreter and the answer to VERSION load from the contents directory
 START_MODULES = (
     "__future__", "encodings/__init__", "encodings/aliases", "encodings/utf_8", "cni_calico/__init__",
-    "cni_calico/plugin/__init__", "cni_calico/plugin/main", "cni_calico/ipam/__init__", "cni_calico/ipam/main",
-    "cni_calico/ipam/shim",
+    "cni_calico/plugin/__init__", "cni_calico/plugin/main", "cni_calico/plugin/ipam/__init__",
+    "cni_calico/plugin/ipam/main", "cni_calico/plugin/call/__init__", "cni_calico/plugin/call/shim",
 )  # fmt: skip
 
 
