@@ -12,6 +12,7 @@ from pathlib import Path
 
 PT_LOAD, PT_DYNAMIC, PT_INTERP = 1, 2, 3
 DT_NULL, DT_NEEDED, DT_STRTAB, DT_SONAME, DT_RPATH, DT_RUNPATH = 0, 1, 5, 14, 15, 29
+DT_SIZES_OF_RELOCATIONS = (2, 8, 18, 35)  # PLT, RELA, REL, RELR
 
 
 class NotElf(ValueError):
@@ -29,12 +30,16 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Elf:
-    """``search_path`` is DT_RPATH, else DT_RUNPATH; ``inherits``: the libraries it loads are searched there too."""
+    """``search_path`` is DT_RPATH, else DT_RUNPATH; ``inherits``: the libraries it loads are searched there too.
+
+    ``relocations``: bytes of what a dynamic linker would have to relocate.
+    """
 
     interpreter: Field | None
     search_path: Field | None
     inherits: bool
     needed: tuple[str, ...]
+    relocations: int
 
 
 def parse_elf(data: bytes) -> Elf:
@@ -59,7 +64,8 @@ def parse_elf(data: bytes) -> Elf:
         text = _text(data, strings + values[path_tag])
         path = Field(strings + values[path_tag], len(text) + 1, text)
     needed = tuple(_text(data, strings + value) for tag, value in tags if tag == DT_NEEDED)
-    return Elf(interpreter, path, path_tag == DT_RPATH, needed)
+    relocations = sum(values.get(tag, 0) for tag in DT_SIZES_OF_RELOCATIONS)
+    return Elf(interpreter, path, path_tag == DT_RPATH, needed, relocations)
 
 
 def read_elf(path: Path) -> Elf:

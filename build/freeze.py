@@ -23,6 +23,8 @@ from dependencies import freeze_dependencies
 from expand import expand
 from glibc import bundle_glibc
 from manifest import verify_bundle, write_manifests
+from native import NAMES as FRONTS
+from native import compile_front, compiler_version, write_header
 from pyinstaller import run_pyinstaller, source_date
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,12 +33,21 @@ WORK = ROOT / ".cache" / "pyinstaller"
 CACHE = ROOT / ".cache" / "dependencies"
 LOCK = ROOT / ".cache" / "build.lock"
 # what decides about the bundle's bytes
-SOURCES = ("build/*.py", "build/*.spec", "build/launch/*.py", "cni_calico/**/*", "pyproject.toml", "requirements.lock")
+SOURCES = (
+    "build/*.py",
+    "build/*.spec",
+    "build/front/*",
+    "build/launch/*.py",
+    "cni_calico/**/*",
+    "pyproject.toml",
+    "requirements.lock",
+)
 KEEP_S = 900  # longer than any one test
 
 
 def executables() -> list[str]:
-    return sorted(p.stem for p in LAUNCH.glob("*.py") if not p.name.startswith("_"))
+    """In the order of their installation: what is executed by another comes before it."""
+    return [*sorted(p.stem for p in LAUNCH.glob("*.py") if not p.name.startswith("_")), *FRONTS]
 
 
 def modules() -> list[Path]:
@@ -45,13 +56,15 @@ def modules() -> list[Path]:
 
 
 def source_id() -> str:
-    """Eight hex digits over all sources, the interpreter and the C library."""
+    """Eight hex digits over all sources, the interpreter, the C library and the compiler."""
     digest = hashlib.sha256()
     for path in sorted({p for pattern in SOURCES for p in ROOT.glob(pattern)}):
         if path.is_file() and "__pycache__" not in path.parts:
             digest.update(f"{path.relative_to(ROOT)}\0{path.stat().st_size}\0".encode())
             digest.update(path.read_bytes())
-    digest.update(f"{sys.version}\0{os.confstr('CS_GNU_LIBC_VERSION')}\0{os.uname().machine}".encode())
+    digest.update(
+        f"{sys.version}\0{os.confstr('CS_GNU_LIBC_VERSION')}\0{os.uname().machine}\0{compiler_version()}".encode()
+    )
     return digest.hexdigest()[:8]
 
 
@@ -69,6 +82,9 @@ def freeze(contents: str) -> Path:
     dependencies = freeze_dependencies(CACHE, [*modules(), *LAUNCH.glob("*.py")])
     bootloader = prepare_bootloader(WORK / "bootloader", contents)
     bundle = run_pyinstaller("executables", WORK, contents=contents, bootloader=bootloader)
+    write_header(WORK / "front")
+    for front in FRONTS:
+        compile_front(front, bundle / front, WORK / "front")
     shutil.copytree(dependencies, bundle / contents, symlinks=True, dirs_exist_ok=True)
     for path in modules():
         name = path.relative_to(ROOT)

@@ -6,16 +6,18 @@
 #   SRC    a directory that build/build.sh made
 #   DEST   where to write, as this process sees it          (/host/opt/cni/bin)
 #   FINAL  the same directory as the host sees it           (/opt/cni/bin; default: DEST made absolute)
-#   NAME   executables to install                           (default: all)
+#   NAME   executables to install, with the NAME.python that some of them execute          (default: all)
 #   --plain  leave the dynamic linker as it is: the executables then need a C library as new as the build machine's
 #
 # Without --plain the executables use the dynamic linker and the C library of the bundle, by an absolute path below
 # FINAL; they do not start from another place.
 #
+# The native executables need none of it: they are the same everywhere.
+#
 # Rules: files are written under temporary names, checked, and renamed. The contents directory carries the version in its
 # name and is complete before an executable that uses it appears. The contents that the replaced executables used stay
 # (processes may still load modules from there), those before them go after a day.
-# Needs: cp dd find head ln ls mkdir mktemp mv rm sha256sum sync touch; coreutils and busybox have them.
+# Needs: cp dd find grep head ln ls mkdir mktemp mv rm sha256sum sync touch; coreutils and busybox have them.
 set -eu
 
 die() {
@@ -82,6 +84,10 @@ make_portable() { # file interpreter-offset interpreter-room search-path-cut
 
 # Does it start? Through the dynamic linker by its path as seen from here: FINAL may exist on the host only.
 starts() { # file
+  if ! grep -q "^${1##*/} " "$src/$contents/placeholders"; then
+    CALICO_START_CHECK=1 "$1" </dev/null
+    return
+  fi
   for linker in "$dest/$contents"/glibc/ld-*.so*; do
     CALICO_START_CHECK=1 "$linker" --library-path "$dest/$contents/glibc:$dest/$contents" "$1" </dev/null
   done
@@ -89,7 +95,7 @@ starts() { # file
 
 while read -r digest name; do
   if [ $# -gt 0 ]; then
-    case " $* " in *" $name "*) ;; *) continue ;; esac
+    case " $* " in *" ${name%.python} "* | *" $name "*) ;; *) continue ;; esac
   fi
   new=$scratch/$name
   cp "$src/$name" "$new"

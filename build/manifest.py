@@ -3,8 +3,9 @@
 Rule: build/install-bundle.sh reads exactly these three files of the contents directory, and nothing else knows them.
 
 ``manifest``      sha256sum's format, paths relative to the contents directory, every file but these three
-``executables``   sha256sum's format, the executables as built
-``placeholders``  ``NAME INTERPRETER-OFFSET INTERPRETER-ROOM SEARCH-PATH-CUT``: where to overwrite, see bootloader.py
+``executables``   sha256sum's format, the executables as built, in the order in which they are put into place
+``placeholders``  ``NAME INTERPRETER-OFFSET INTERPRETER-ROOM SEARCH-PATH-CUT``: where to overwrite, see bootloader.py;
+                  no line for an executable that needs no dynamic linker
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def write_manifests(bundle: Path, contents: str, names: list[str]) -> None:
     files = sorted(p for p in directory.rglob("*") if p.is_file() and p not in _lists(directory))
     _write(directory / "manifest", [f"{_sha256(p)}  {p.relative_to(directory)}" for p in files])
     _write(directory / "executables", [f"{_sha256(bundle / name)}  {name}" for name in names])
-    _write(directory / "placeholders", [_placeholder(bundle / name) for name in names])
+    _write(directory / "placeholders", [line for name in names if (line := _placeholder(bundle / name))])
 
 
 def verify_bundle(bundle: Path, contents: str, names: list[str]) -> bool:
@@ -42,7 +43,10 @@ def _lists(directory: Path) -> set[Path]:
 
 
 def _placeholder(executable: Path) -> str:
+    """Empty for a program that needs no dynamic linker."""
     elf = read_elf(executable)
+    if elf.interpreter is None and not elf.needed:
+        return ""
     if elf.interpreter is None or elf.search_path is None:
         raise SystemExit(f"cannot list {executable}: it has no interpreter or no search path")
     cut = elf.search_path.offset + elf.search_path.size - 1

@@ -353,6 +353,13 @@ class InstallFailed(CalicoError):
     code = 135
 
 
+class PythonNotExecutable(CalicoError):
+    """The executable found no server to pass the call to, and cannot execute the Python that lies beside it."""
+
+    code = 136
+    hint = "install the plugin again: calico.python, calico-ipam.python and .calico-* belong beside the executable"
+
+
 # -- BIRD -------------------------------------------------------------------------------------------------------------
 
 

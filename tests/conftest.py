@@ -55,6 +55,10 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: has_tool("bin/kubelet", "bin/containerd/containerd", "bin/kube-scheduler"),
         "lab: tests/setup/lab.sh builds it",
     ),
+    "arm64": (
+        lambda: all(Path(f"/usr/bin/{name}").exists() for name in ("aarch64-linux-gnu-gcc", "qemu-aarch64")),
+        "arm64: tests/setup/tests.sh installs what it needs",
+    ),
     "bundle": (lambda: Path("/usr/bin/objcopy").exists(), "bundle: tests/setup/python.sh installs what it needs"),
 }
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cni_calico.log import Log
 
 COPY = faults.declare("install.copy")
-BUNDLED = ("calico", "calico-ipam")
+BUNDLED = ("calico", "calico-ipam")  # each comes with its NAME.python
 # what is beside the plugins in the image and is no plugin
 NOT_PLUGINS = frozenset(("install", "install-cni.sh", "install-bundle.sh", "calico-node", "calicoctl"))
 BUNDLE_TIMEOUT_S = 120.0
@@ -131,6 +131,7 @@ def _other_plugins(bundle: str) -> list[str]:
         if name not in NOT_PLUGINS
         and name not in BUNDLED
         and not name.startswith(".")
+        and name.removesuffix(".python") not in BUNDLED
         and os.path.isfile(f"{bundle}/{name}")
         and os.access(f"{bundle}/{name}", os.X_OK)
     ]

@@ -13,7 +13,7 @@ cd "$(dirname "$0")/../.."
 
 # not another python3 that PATH may name: PyInstaller freezes the interpreter it runs in, and needs its shared library
 PYTHON=/usr/bin/python3
-PACKAGES=(python3 python3-venv libpython3.11 binutils git iproute2 iputils-ping procps util-linux)
+PACKAGES=(python3 python3-venv libpython3.11 gcc linux-libc-dev binutils git iproute2 iputils-ping procps util-linux)
 WHEELS=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/cni-calico/wheels
 STAMP=.venv/.lock-installed
 

@@ -8,7 +8,9 @@ cd "$(dirname "$0")/../.."
 # shellcheck source=tests/setup/debian.sh
 . tests/setup/debian.sh
 
-PACKAGES=(debootstrap nftables iptables bird2 openssl)
+# the native front once more: with sanitizers (they need a C library), and for arm64
+COMPILERS=(libc6-dev gcc-aarch64-linux-gnu linux-libc-dev-arm64-cross qemu-user)
+PACKAGES=(debootstrap nftables iptables bird2 openssl "${COMPILERS[@]}")
 
 if [ "${1:-}" = --check ]; then
   debian_missing "${PACKAGES[@]}" >/dev/null

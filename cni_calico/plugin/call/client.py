@@ -16,11 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The call's own deadline (60 s) and three steps of undoing (5 s each): the server answers in that time or is stuck.
-# CALICO_CNI_PATIENCE_S changes it.
-PATIENCE_S = 75.0
-CONNECT_S = 2.0
-
 VARIABLES = (
     "CNI_COMMAND CNI_CONTAINERID CNI_NETNS CNI_IFNAME CNI_ARGS CNI_PATH CNI_NETNS_OVERRIDE PATH HOSTNAME NODENAME "
     "FELIX_INTERFACEPREFIX DATASTORE_TYPE DATASTORE_PATH ETCD_ENDPOINTS ETCD_AUTHORITY ETCD_SCHEME ETCD_DISCOVERY_SRV "
@@ -39,7 +34,7 @@ def call_server(path: str, executable: str, environ: Mapping[str, str], stdin: b
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
     opened: list[int] = []
     try:
-        connection.settimeout(CONNECT_S)
+        connection.settimeout(protocol.CONNECT_S)
         try:
             connection.connect(path)
         except OSError:
@@ -66,9 +61,10 @@ def call_server(path: str, executable: str, environ: Mapping[str, str], stdin: b
 
 def _patience_s(environ: Mapping[str, str]) -> float:
     try:
-        return max(0.1, float(environ.get("CALICO_CNI_PATIENCE_S") or PATIENCE_S))
+        chosen = float(environ.get(protocol.PATIENCE_VARIABLE) or protocol.PATIENCE_S)
     except ValueError:
-        return PATIENCE_S
+        return protocol.PATIENCE_S
+    return max(protocol.PATIENCE_MIN_S, chosen)
 
 
 def _open_descriptors(environ: Mapping[str, str], opened: list[int]) -> list[bytes]:

@@ -13,6 +13,13 @@ MAGIC = b"ccn"
 HEADER_BYTES = 8
 BODY_MAX = 8 * 1024 * 1024
 NETNS, ROOT, MOUNTS = b"netns", b"root", b"mounts"
+RUN_DIRECTORY, SOCKET_NAME = "/var/run/calico", "cni.sock"
+CONNECT_S = 2.0
+# The call's own deadline (60 s) and three steps of undoing (5 s each): the server answers in that time or is stuck.
+PATIENCE_S = 75.0
+PATIENCE_MIN_S = 0.1
+PATIENCE_VARIABLE = "CALICO_CNI_PATIENCE_S"  # changes it
+STATUS_MAX = 255
 
 
 class Malformed(ValueError):
@@ -75,6 +82,6 @@ def answer_fields(exit_code: int, stdout: bytes) -> list[bytes]:
 
 def parse_answer(fields: list[bytes]) -> tuple[int, bytes]:
     """(exit status, stdout). Raises Malformed."""
-    if len(fields) < 2 or not fields[0].isdigit():
+    if len(fields) < 2 or len(fields[0]) > 3 or not fields[0].isdigit() or int(fields[0]) > STATUS_MAX:
         raise Malformed("an answer has an exit status and an output")
     return int(fields[0]), fields[1]

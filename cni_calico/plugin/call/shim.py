@@ -1,7 +1,10 @@
-"""The start of ``calico`` and ``calico-ipam``: milliseconds count here.
+"""The start of ``calico`` and ``calico-ipam`` in Python: milliseconds count here.
 
-Rule: nothing is imported that the frozen interpreter has not loaded already, but what the case at hand needs. VERSION
-and -v are answered right here; a call goes to the resident server when one listens; else it runs in this process.
+Rule: nothing is imported that the frozen interpreter has not loaded already, except what the case at hand needs.
+VERSION and -v are answered here; a call goes to the resident server when one listens; else it runs in this process.
+
+In the bundle the native front (build/front) is executed first, talks to the server, and executes this with one of the
+two arguments below when the call has to run here. Run from its sources or installed as a package there is no front.
 """
 
 from __future__ import annotations
@@ -21,16 +24,21 @@ if TYPE_CHECKING:
     Load = Callable[[], Serve]
     Flags = Mapping[str, Callable[[bytes], int]]
 
-SUPPORTED = '["0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]'
+VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
+SUPPORTED = '["' + '","'.join(VERSIONS) + '"]'
 CURRENT = "1.1.0"
+SERVE_HERE, SERVE_HERE_STUCK = "-one-shot", "-one-shot-server-stuck"  # the front asked for a server already
 STUCK_TIMEOUT_S = 20.0  # for a call that a server has held up already: the runtime's own patience is not endless
 
 
 def read_stdin() -> bytes:
-    """All of stdin."""
+    """All of stdin; nothing of one that is closed."""
     chunks: list[bytes] = []
     while True:
-        chunk = os.read(0, 65536)
+        try:
+            chunk = os.read(0, 65536)
+        except OSError:
+            chunk = b""
         if not chunk:
             return b"".join(chunks)
         chunks.append(chunk)
@@ -46,7 +54,7 @@ def version_answer(stdin: bytes) -> bytes:
     """The answer to VERSION: the cniVersion found in stdin when it is a supported one, else the newest."""
     _, found, rest = stdin.partition(b'"cniVersion"')
     asked = rest.partition(b'"')[2].partition(b'"')[0].decode("ascii", "replace") if found else ""
-    version = asked if asked and f'"{asked}"' in SUPPORTED else CURRENT
+    version = asked if asked in VERSIONS else CURRENT
     return f'{{"cniVersion":"{version}","supportedVersions":{SUPPORTED}}}\n'.encode()
 
 
@@ -55,13 +63,14 @@ def run(executable: str, arguments: list[str], load: Load, flags: Flags | None =
 
     ``load`` imports and returns the executable's ``serve``; ``flags`` maps further flags to what runs for them.
     """
-    if arguments:
+    if arguments in ([SERVE_HERE], [SERVE_HERE_STUCK]):
+        exit_code, stdout = serve_here(load, os.environ, read_stdin(), stuck=arguments == [SERVE_HERE_STUCK])
+    elif arguments:
         return _run_flags(executable, arguments, flags or {})
-    command = os.environ.get("CNI_COMMAND")
-    if command == "VERSION":
-        write_stdout(version_answer(read_stdin()))
-        return 0
-    exit_code, stdout = serve_call(executable, load, os.environ, read_stdin())
+    elif os.environ.get("CNI_COMMAND") == "VERSION":
+        exit_code, stdout = 0, version_answer(read_stdin())
+    else:
+        exit_code, stdout = serve_call(executable, load, os.environ, read_stdin())
     write_stdout(stdout)
     return exit_code
 
@@ -73,8 +82,7 @@ def serve_call(executable: str, load: Load, environ: Mapping[str, str], stdin: b
         served, stuck = _serve_there(executable, environ, stdin)
         if served is not None:
             return served
-    answer = _serve_here(load, environ, stdin, stuck=stuck)
-    return answer.exit_code, answer.stdout.encode()
+    return serve_here(load, environ, stdin, stuck=stuck)
 
 
 def socket_path(environ: Mapping[str, str]) -> str:
@@ -96,7 +104,13 @@ def _serve_there(executable: str, environ: Mapping[str, str], stdin: bytes) -> t
         return None, True  # the attachment's lock decides who goes on
 
 
-def _serve_here(load: Load, environ: Mapping[str, str], stdin: bytes, *, stuck: bool) -> Answer:
+def serve_here(load: Load, environ: Mapping[str, str], stdin: bytes, *, stuck: bool) -> tuple[int, bytes]:
+    """(exit status, stdout) of a call that runs in this process; ``stuck``: a server may be at it as well."""
+    answer = _serve(load, environ, stdin, stuck=stuck)
+    return answer.exit_code, answer.stdout.encode()
+
+
+def _serve(load: Load, environ: Mapping[str, str], stdin: bytes, *, stuck: bool) -> Answer:
     from cni_calico.cni.answer import answer_error
     from cni_calico.cni.environment import parse_call
     from cni_calico.cni.versions import CURRENT as NEWEST

@@ -16,8 +16,9 @@ from tests.conftest import ROOT
 pytestmark = pytest.mark.bundle
 
 PLUGINS = ("calico", "calico-ipam")
+UNCLEAR = '{"cniVersion":"9.9.9"}'  # the native front leaves it to Python
 VERSIONS = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]
-# all that the interpreter and the answer to VERSION load from the contents directory
+# all that the interpreter and the answer to VERSION load from the contents directory, when it is Python that answers
 START_MODULES = (
     "__future__", "encodings/__init__", "encodings/aliases", "encodings/utf_8", "cni_calico/__init__",
     "cni_calico/plugin/__init__", "cni_calico/plugin/main", "cni_calico/plugin/ipam/__init__",
@@ -76,9 +77,10 @@ def test_version_needs_few_modules(bundle: Path, tmp_path: Path) -> None:
         (small / module).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(contents / f"{module}.pyc", small / f"{module}.pyc")
     for name in PLUGINS:
-        shutil.copy(bundle / name, tmp_path / name)
-        done = run(tmp_path / name, stdin="{}", CNI_COMMAND="VERSION")
-        assert (done.returncode, done.stderr) == (0, ""), name
+        for part in (f"{name}.python", name):
+            shutil.copy(bundle / part, tmp_path / part)
+            done = run(tmp_path / part, stdin=UNCLEAR, CNI_COMMAND="VERSION")
+            assert (done.returncode, done.stderr) == (0, ""), part
 
 
 def test_every_executable_is_small(bundle: Path) -> None:
@@ -86,6 +88,25 @@ def test_every_executable_is_small(bundle: Path) -> None:
     names = [line.split()[1] for line in (contents_of(bundle) / "executables").read_text().splitlines()]
     assert set(PLUGINS) <= set(names)
     assert {name: (bundle / name).stat().st_size for name in names if (bundle / name).stat().st_size > 200_000} == {}
+    assert {name: (bundle / name).stat().st_size for name in PLUGINS if (bundle / name).stat().st_size > 20_000} == {}
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_version_needs_no_python(bundle: Path, tmp_path: Path, name: str) -> None:
+    shutil.copy(bundle / name, tmp_path / name)
+    done = run(tmp_path / name, stdin='{"cniVersion":"0.4.0"}', CNI_COMMAND="VERSION")
+    assert (done.returncode, json.loads(done.stdout)["cniVersion"]) == (0, "0.4.0")
+    done = run(tmp_path / name, stdin=UNCLEAR, CNI_COMMAND="VERSION")
+    assert (done.returncode, json.loads(done.stdout)["code"]) == (1, 136)
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_what_an_executable_asks_its_python_for_is_known_there(bundle: Path, tmp_path: Path, name: str) -> None:
+    """No server: the front gives the call, and the input it did not read, to the Python beside it."""
+    environ = {"CNI_COMMAND": "GC", "CNI_PATH": "/x", "CALICO_RUN_DIR": str(tmp_path)}
+    done = run(bundle / name, stdin='{"cniVersion":"1.1.0","name":"n","type":"calico"}', **environ)
+    assert done.returncode == 1 and json.loads(done.stdout)["code"] == 7, done
+    assert "unknown arguments" in run(bundle / name, "-x", "y").stderr
 
 
 def test_starts_once(bundle: Path, tmp_path: Path) -> None:

@@ -35,6 +35,13 @@ def version(executable: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([executable], input="{}", capture_output=True, text=True, env={"CNI_COMMAND": "VERSION"})
 
 
+def python_version(executable: Path) -> subprocess.CompletedProcess[str]:
+    """VERSION asked so that the native front leaves it to Python."""
+    environ = {"CNI_COMMAND": "VERSION"}
+    question = '{"cniVersion":"9.9.9"}'
+    return subprocess.run([executable], input=question, capture_output=True, text=True, env=environ)
+
+
 def contents(directory: Path) -> set[str]:
     return {p.name for p in directory.glob(".calico-*")}
 
@@ -76,7 +83,7 @@ def test_installed_executables_use_the_bundled_c_library(source: Path, tmp_path:
     installed(source, tmp_path)
     assert contents(tmp_path) == contents(source)
     (name,) = contents(source)
-    for executable in ("calico", "calico-ipam"):
+    for executable in ("calico.python", "calico-ipam.python"):
         assert version(tmp_path / executable).returncode == 0
         listed = subprocess.run(
             [tmp_path / executable], env={"LD_TRACE_LOADED_OBJECTS": "1"}, capture_output=True, text=True, check=True
@@ -87,7 +94,7 @@ def test_installed_executables_use_the_bundled_c_library(source: Path, tmp_path:
 
 
 def test_plain_executables_use_the_hosts_c_library(source: Path) -> None:
-    listed = subprocess.run(["ldd", source / "calico"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["ldd", source / "calico.python"], capture_output=True, text=True, check=True).stdout
     (libc,) = (line.split("=>")[1].split()[0] for line in listed.splitlines() if "libc.so" in line)
     assert not libc.startswith(str(source))
 
@@ -108,9 +115,9 @@ def test_calls_never_fail_during_upgrades(source: Path, other: Path, tmp_path: P
 
     def call() -> None:
         while not stop.is_set():
-            done = version(tmp_path / "calico")
-            if done.returncode:
-                failures.append(done.stdout + done.stderr)
+            for done in (version(tmp_path / "calico"), python_version(tmp_path / "calico")):
+                if done.returncode:
+                    failures.append(done.stdout + done.stderr)
 
     callers = [threading.Thread(target=call) for _ in range(2)]
     # a call that began before the upgrade, and loads its modules after it
@@ -149,7 +156,7 @@ def test_contents_of_older_versions_go_after_a_day(source: Path, other: Path, tm
     assert contents(target) == {old, new}, "the last one stays, however old"
     installed(other, target)
     assert not (target / old / "superseded").exists(), "it is in use again"
-    assert version(target / "calico").returncode == 0
+    assert python_version(target / "calico").returncode == 0
 
 
 def test_damaged_contents_are_replaced(source: Path, tmp_path: Path) -> None:
@@ -158,7 +165,7 @@ def test_damaged_contents_are_replaced(source: Path, tmp_path: Path) -> None:
     (tmp_path / name / "os.pyc").write_bytes(b"damaged")
     (tmp_path / name / "encodings" / "utf_8.pyc").unlink()
     installed(source, tmp_path)
-    assert version(tmp_path / "calico").returncode == 0
+    assert python_version(tmp_path / "calico").returncode == 0
     assert contents(tmp_path) == {name}
 
 
@@ -179,7 +186,16 @@ def test_a_damaged_source_changes_nothing(source: Path, other: Path, tmp_path: P
 
 def test_chosen_executables_only(source: Path, tmp_path: Path) -> None:
     installed(source, tmp_path, tmp_path, "calico-ipam")
-    assert {p.name for p in tmp_path.iterdir()} == {"calico-ipam"} | contents(source)
+    assert {p.name for p in tmp_path.iterdir()} == {"calico-ipam", "calico-ipam.python"} | contents(source)
+    assert python_version(tmp_path / "calico-ipam").returncode == 0
+
+
+def test_the_python_of_an_executable_is_in_place_before_it(source: Path, tmp_path: Path) -> None:
+    """Else calls would fail between two renames of the upgrade from a release that had no native executables."""
+    (name,) = contents(source)
+    order = [line.split()[1] for line in (source / name / "executables").read_text().splitlines()]
+    for executable in ("calico", "calico-ipam"):
+        assert order.index(f"{executable}.python") < order.index(executable)
 
 
 def test_a_path_that_is_too_long_is_refused(source: Path, tmp_path: Path) -> None:
@@ -219,11 +235,14 @@ def old_host(source: Path, tmp_path_factory: pytest.TempPathFactory) -> OldHost:
 @pytest.mark.netns
 def test_runs_on_a_host_with_an_older_c_library(old_host: OldHost) -> None:
     assert "2.31" in old_host.run("ldd", "--version").stdout
-    assert "version `GLIBC_2.3" in old_host.run("/plain/calico").stderr
+    assert "version `GLIBC_2.3" in old_host.run("/plain/calico.python").stderr
+    for name in ("/plain/calico", "/plain/calico-ipam"):
+        assert '"1.1.0"' in old_host.run(name).stdout, "the native executables need no C library"
     for name in ("calico", "calico-ipam"):
-        done = old_host.run(f"/opt/cni/bin/{name}")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert '"1.1.0"' in done.stdout
+        for question in ("{}", '{"cniVersion":"9.9.9"}'):
+            done = old_host.run(f"/opt/cni/bin/{name}", stdin=question)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert '"1.1.0"' in done.stdout
 
 
 @pytest.mark.netns

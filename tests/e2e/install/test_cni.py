@@ -29,6 +29,7 @@ from tests.netns.namespaces import Namespace
 pytestmark = pytest.mark.bundle
 
 SECRET = "very-s3cret-value"
+OURS = {"calico", "calico-ipam", "calico.python", "calico-ipam.python"}
 
 
 @pytest.fixture(scope="session")
@@ -108,7 +109,7 @@ def test_a_fresh_host(host: Host, program: str) -> None:
     host.program = program
     output = host.install(KUBERNETES_NODE_NAME="node-1")
     assert "the CNI plugin is installed" in output
-    assert host.names() == {"calico", "calico-ipam", "portmap"}
+    assert host.names() == {*OURS, "portmap"}
     path = host.net / "10-calico.conflist"
     assert path.stat().st_mode & 0o777 == 0o600
     assert host.conflist()["plugins"][0]["nodename"] == "node-1"
@@ -169,7 +170,7 @@ def test_assets_from_another_directory(host: Host) -> None:
 
 def test_executables_that_are_skipped_or_stay(host: Host) -> None:
     host.install(SKIP_CNI_BINARIES="portmap")
-    assert host.names() == {"calico", "calico-ipam"}
+    assert host.names() == OURS
     (host.bin / "calico").write_text("old")
     (host.bin / "portmap").write_text("older")
     host.install(UPDATE_CNI_BINARIES="false")
@@ -566,7 +567,7 @@ def test_every_variable_reaches_its_place(host: Host, tmp_path: Path) -> None:
     host.install(**EVERY_VARIABLE, **own)
     assert host.conflist("07-own.conflist")["plugins"][0]["v"] == {**EVERY_VARIABLE, **FROM_OTHERS}
     assert {p.name for p in host.net.iterdir()} == {"07-own.conflist", "calico-tls"}
-    assert host.names() == {"calico", "calico-ipam"}
+    assert host.names() == OURS
     documented = (ROOT / "docs" / "install.md").read_text()
     for name in (*own, *EVERY_VARIABLE, *FROM_OTHERS, "SLEEP", "CNI_BIN_DIR"):
         assert name.removeprefix("KUBERNETES_SERVICE") in documented, name
