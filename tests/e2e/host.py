@@ -42,7 +42,7 @@ from cni_calico.plugin.call.shim import socket_path
 from cni_calico.plugin.commands import serve as serve_plugin
 from cni_calico.plugin.ipam.commands import serve as serve_ipam
 from tests.contract.etcd_process import Member
-from tests.e2e import records
+from tests.e2e import front, records
 from tests.e2e.forks import Forking, Forks
 from tests.netns.namespaces import Killed, Namespace, until
 
@@ -132,10 +132,9 @@ class Node:
         return Reply(rc, json.loads(out) if out.strip() else None)
 
     def _execute(self, plugin: str, environ: Mapping[str, str], data: bytes) -> tuple[int, str]:
-        """An executable: the frozen one, or the module it is made from."""
-        module = {"calico": "cni_calico.plugin.main", "calico-ipam": "cni_calico.plugin.ipam.main"}[plugin]
-        command = [str(self.bin_dir / plugin)] if self.bin_dir is not None else [sys.executable, "-m", module]
-        argv = ["nsenter", f"--net={self.host.path}", *command]
+        """An executable: of the bundle, or with the modules as they are."""
+        directory = self.bin_dir if self.bin_dir is not None else front.executables()
+        argv = ["nsenter", f"--net={self.host.path}", str(directory / plugin)]
         environ = {name: value for name, value in environ.items() if value}
         done = subprocess.run(argv, input=data, env=dict(environ), capture_output=True, timeout=self.timeout_s)
         if done.returncode < 0 or done.returncode > 128:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from cni_calico.plugin.call.shim import serve_call
 from cni_calico.plugin.commands import serve as serve_plugin
 from cni_calico.plugin.ipam.commands import serve as serve_ipam
 from cni_calico.server.run import run_server
+from tests.e2e import front
 from tests.e2e.host import Node, Reply
 from tests.netns.namespaces import until
 
@@ -37,13 +39,25 @@ def call(
     ifname: str = "eth0",
     args: str = "",
     environ: Mapping[str, str] | None = None,
+    by_python: bool = False,
     **changes: Any,
 ) -> Reply:
-    """One call as the executable makes it."""
+    """One call of the executable; ``by_python``: as the package without the native front makes it, in a fork of us."""
     environ = {**node.env(command, container, netns, ifname, args), **(environ or {})}
     data = json.dumps(node.conf(**changes)).encode()
-    rc, out = node.host.call(_serve, plugin, environ, data, timeout_s=node.timeout_s)
+    if by_python:
+        rc, out = node.host.call(_serve, plugin, environ, data, timeout_s=node.timeout_s)
+    else:
+        path = (node.bin_dir or front.executables()) / plugin
+        rc, out = node.host.call(_execute, path, environ, data, timeout_s=node.timeout_s)
     return Reply(rc, json.loads(out) if out.strip() else None)
+
+
+def _execute(path: Path, environ: Mapping[str, str], stdin: bytes) -> tuple[int, str]:
+    done = subprocess.run([path], input=stdin, env=environ, stdout=subprocess.PIPE)
+    if done.returncode < 0:
+        os.kill(os.getpid(), -done.returncode)
+    return done.returncode, done.stdout.decode()
 
 
 def _serve(plugin: str, environ: Mapping[str, str], stdin: bytes) -> tuple[int, str]:

@@ -126,7 +126,7 @@ def test_nonsense_costs_its_sender_the_connection_and_nobody_else_anything(serve
 
 def test_a_body_over_the_limit_is_refused_and_its_caller_serves_itself(served, pod_ns, monkeypatch):
     node, _ = served
-    big = {"environ": {"CNI_ARGS": "X=" + "y" * protocol.BODY_MAX}}
+    big = {"environ": {"CNI_ARGS": "X=" + "y" * protocol.BODY_MAX}, "by_python": True}
     assert call(node, "ADD", "c1", pod_ns.path, **big).ok
     assert node.metrics()["calico_cni_refused_total"] >= 1
     assert call(node, "DEL", "c1", pod_ns.path).ok and not node.leftovers()
@@ -187,10 +187,10 @@ def test_an_executable_newer_than_the_server(served, pod_ns, monkeypatch, newer,
     node, _ = served
     monkeypatch.setattr(protocol, "VERSION", protocol.VERSION + newer)
     monkeypatch.setattr(protocol.frame, "__defaults__", (protocol.VERSION,))
-    reply = call(node, "ADD", "c1", pod_ns.path)
+    reply = call(node, "ADD", "c1", pod_ns.path, by_python=True)
     assert reply.ok == (served_by == "itself"), reply
     assert reply.ok or reply.document["code"] == 134
-    assert call(node, "DEL", "c1", pod_ns.path).ok == reply.ok
+    assert call(node, "DEL", "c1", pod_ns.path, by_python=True).ok == reply.ok
 
 
 def test_an_exception_in_a_worker_is_an_answer_and_the_worker_lives(tmp_path, monkeypatch):
