@@ -1,36 +1,38 @@
-"""The commands that work on resources: get, create, replace, apply, delete, patch, label.
+"""The commands that work on resources: get, create, replace, apply, validate, delete, patch, label.
 
 Rule: each takes the session and the parsed arguments and returns the text to print.
 """
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cni_calico.bounded import parse_json
 from cni_calico.ctl import batch, removal, resources
 from cni_calico.ctl.kinds import parse_kind
-from cni_calico.ctl.manifests import DEFAULT_NAMESPACE, parse_documents, parse_key, read_files
-from cni_calico.ctl.patching import json_patch, merge_patch
-from cni_calico.ctl.render import (
-    exported,
-    listed,
-    render_documents,
-    render_empty_table,
-    render_names,
-    render_table,
-    require_format,
+from cni_calico.ctl.manifests import (
+    DEFAULT_NAMESPACE,
+    parse_documents,
+    parse_key,
+    read_files,
+    require_json,
+    require_namespace,
 )
-from cni_calico.ctl.session import ResourceExists, ResourceMissing, Session
-from cni_calico.errors import CorruptRecord, InvalidConfig
+from cni_calico.ctl.patching import json_patch, merge_patch
+from cni_calico.ctl.render import exported, listed, render_empty_table, render_many, render_several, require_format
+from cni_calico.ctl.session import CommandFailed, ResourceExists, ResourceMissing, Session
+from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig
 from cni_calico.model.keys import NAMESPACED_KINDS, ResourceKey, ResourceList
+from cni_calico.model.validation.check import require_valid
+from cni_calico.model.validation.defaults import with_defaults
 
 Document = Mapping[str, Any]
+Manifest = list[tuple[ResourceKey, dict[str, Any]]]
 
 
-def _manifest(arguments: Namespace) -> list[tuple[ResourceKey, dict[str, Any]]]:
+def _manifest(arguments: Namespace) -> Manifest:
     documents = read_files(arguments.filename, arguments.stdin, recursive=arguments.recursive)
     found = [(parse_key(document, arguments.namespace), document) for document in documents]
     if not found and not arguments.skip_empty:
@@ -38,9 +40,16 @@ def _manifest(arguments: Namespace) -> list[tuple[ResourceKey, dict[str, Any]]]:
     return found
 
 
+def _require_placed(key: ResourceKey, document: Document, arguments: Namespace) -> None:
+    require_namespace(key.kind, document["metadata"].get("namespace"), arguments.namespace)
+
+
 def _named_keys(arguments: Namespace) -> list[ResourceKey]:
     kind = parse_kind(arguments.kind)
+    require_namespace(kind, "", arguments.namespace)
     namespace = (arguments.namespace or DEFAULT_NAMESPACE) if kind in NAMESPACED_KINDS else ""
+    if "" in arguments.names:
+        raise InvalidConfig("resource name may not be empty")
     return [ResourceKey(kind, name, namespace) for name in arguments.names]
 
 
@@ -53,23 +62,43 @@ def _one_key(arguments: Namespace) -> ResourceKey:
 
 
 def get(session: Session, arguments: Namespace) -> str:
+    """Raises CommandFailed when one of several is missing; its output has those found."""
     require_format(arguments.output)
     if arguments.filename:
-        keys = [key for key, _ in _manifest(arguments)]
-    elif not arguments.kind:
+        found = _manifest(arguments)
+        for key, document in found:
+            _require_placed(key, document, arguments)
+        return _get_named(session, arguments, [key for key, _ in found])
+    if not arguments.kind:
         raise InvalidConfig("cannot get resources: name a kind, or a file with -f")
-    elif not arguments.names:
-        return _get_list(session, arguments, parse_kind(arguments.kind))
-    else:
-        keys = _named_keys(arguments)
-    documents = [resources.shown_document(resources.read_resource(session, key)) for key in keys]
+    kind = parse_kind(arguments.kind)
+    require_namespace(kind, "", arguments.namespace, everywhere=arguments.all_namespaces)
+    if not arguments.names:
+        return _get_list(session, arguments, kind)
+    if arguments.all_namespaces:
+        raise InvalidConfig("cannot use --all-namespace flag for getting a single resource")
+    return _get_named(session, arguments, _named_keys(arguments))
+
+
+def _get_named(session: Session, arguments: Namespace, keys: list[ResourceKey]) -> str:
+    documents: list[dict[str, Any]] = []
+    errors: list[CalicoError] = []
+    for key in keys:
+        try:
+            documents.append(resources.shown_document(resources.read_resource(session, key)))
+        except CalicoError as e:
+            errors.append(e)
     documents = [exported(document) for document in documents] if arguments.export else documents
-    if arguments.output in ("yaml", "json"):
-        return render_documents(documents[0] if len(documents) == 1 else documents, arguments.output)
-    return _render(documents, arguments)
+    text = render_several(documents, arguments.output, namespaced=bool(arguments.namespace))
+    if errors:
+        failed = CommandFailed("\n".join(str(e) for e in errors), output=text)
+        failed.details = "; ".join(dict.fromkeys(e.details for e in errors if e.details))
+        raise failed
+    return text
 
 
 def _get_list(session: Session, arguments: Namespace, kind: str) -> str:
+    namespaced = bool(arguments.all_namespaces or arguments.namespace)
     namespace = ""
     if kind in NAMESPACED_KINDS and not arguments.all_namespaces:
         namespace = arguments.namespace or DEFAULT_NAMESPACE
@@ -80,65 +109,82 @@ def _get_list(session: Session, arguments: Namespace, kind: str) -> str:
             documents.append(resources.shown_document(item))
         except CorruptRecord as e:
             session.note_damaged(item.key, str(e))
+    documents = resources.complete_listing(kind, documents)
     documents = [exported(document) for document in documents] if arguments.export else documents
-    if arguments.output in ("yaml", "json"):
-        return render_documents(listed(kind, documents, str(listing.revision)), arguments.output)
-    if not documents:
-        empty = arguments.output == "name"
-        return "" if empty else render_empty_table(kind, arguments.output, namespaced=arguments.all_namespaces)
-    return _render(documents, arguments)
-
-
-def _render(documents: list[dict[str, Any]], arguments: Namespace) -> str:
-    if arguments.output == "name":
-        return render_names(documents)
-    return render_table(documents, arguments.output, namespaced=arguments.all_namespaces)
+    body = listed(kind, documents, str(listing.revision))
+    if not documents and arguments.output not in ("yaml", "yml", "json", "name") and "template" not in arguments.output:
+        return render_empty_table(kind, arguments.output, namespaced=namespaced)
+    return render_many(body, arguments.output, namespaced=namespaced)
 
 
 # -- write ------------------------------------------------------------------------------------------------------------
 
 
 def create(session: Session, arguments: Namespace) -> str:
-    found = _manifest(arguments)
     skip = (ResourceExists,) if arguments.skip_exists else ()
-    act = _each(session, found, arguments, resources.create)
-    return batch.run_batch(batch.CREATE, [key for key, _ in found], act, skip=skip)
+    return _write(session, arguments, batch.CREATE, resources.create, skip)
 
 
 def replace(session: Session, arguments: Namespace) -> str:
-    found = _manifest(arguments)
-    return batch.run_batch(
-        batch.REPLACE, [key for key, _ in found], _each(session, found, arguments, resources.replace)
-    )
+    return _write(session, arguments, batch.REPLACE, resources.replace)
 
 
 def apply(session: Session, arguments: Namespace) -> str:
-    found = _manifest(arguments)
-    return batch.run_batch(batch.APPLY, [key for key, _ in found], _each(session, found, arguments, resources.apply))
+    return _write(session, arguments, batch.APPLY, resources.apply)
 
 
-def _each(
+def _write(
     session: Session,
-    found: list[tuple[ResourceKey, dict[str, Any]]],
     arguments: Namespace,
+    verb: batch.Verb,
     operation: Callable[..., None],
-) -> Callable[[int], None]:
+    skip: tuple[type[CalicoError], ...] = (),
+) -> str:
+    found = _manifest(arguments)
+
     def act(i: int) -> None:
         key, document = found[i]
-        operation(session, key, document, arguments.warn)
+        _require_placed(key, document, arguments)
+        operation(session, key, document, _checks(arguments))
 
-    return act
+    return batch.run_batch(verb, [key for key, _ in found], act, skip=skip)
+
+
+def _checks(arguments: Namespace) -> resources.Checks:
+    return resources.Checks(arguments.warn, allow_unknown=arguments.allow_unknown_fields)
+
+
+def validate(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    """Whether each resource could be stored, as far as that can be told without a datastore."""
+    found = _manifest(arguments)
+
+    def act(i: int) -> None:
+        key, document = found[i]
+        _require_placed(key, document, arguments)
+        placed = with_defaults(resources.placed(key, document))
+        for problem in require_valid(placed, allow_unknown=arguments.allow_unknown_fields):
+            arguments.warn(problem)
+
+    return batch.run_batch(batch.VALIDATE, [key for key, _ in found], act)
 
 
 def delete(session: Session, arguments: Namespace) -> str:
+    documents: dict[int, Document] = {}
     if arguments.filename:
-        keys = [key for key, _ in _manifest(arguments)]
+        found = _manifest(arguments)
+        keys, documents = [key for key, _ in found], {i: document for i, (_, document) in enumerate(found)}
     elif not arguments.kind or not arguments.names:
         raise InvalidConfig("cannot delete resources: name a kind and at least one resource, or a file with -f")
     else:
         keys = _named_keys(arguments)
+
+    def act(i: int) -> None:
+        if i in documents:
+            _require_placed(keys[i], documents[i], arguments)
+        removal.delete_resource(session, keys[i], force=arguments.force)
+
     skip = (ResourceMissing,) if arguments.skip_not_exists else ()
-    return batch.run_batch(batch.DELETE, keys, lambda i: removal.delete_resource(session, keys[i]), skip=skip)
+    return batch.run_batch(batch.DELETE, keys, act, skip=skip)
 
 
 # -- change -----------------------------------------------------------------------------------------------------------
@@ -148,17 +194,19 @@ def patch(session: Session, arguments: Namespace) -> str:
     """Types "strategic" and "merge" are the same here: no list of Calico's has a merge key."""
     key = _one_key(arguments)
     change = _parse_patch(arguments.patch, arguments.type)
-    resources.modify(session, key, change, arguments.warn)
+    resources.modify(session, key, change, _checks(arguments))
     return f"Successfully patched 1 '{key.kind}' resource\n"
 
 
 def _parse_patch(text: str, kind: str) -> Callable[[Document], Document]:
     try:
-        parsed = json.loads(text)
+        parsed = parse_json(text, "patch")
     except ValueError:
         documents = parse_documents(text, "patch")
         parsed = documents[0] if len(documents) == 1 else None
-    if kind == "json":
+    else:
+        require_json(parsed, "patch")
+    if kind == "json" and not isinstance(parsed, dict):  # an object is merged whatever the type says, as upstream does
         return lambda document: _object(json_patch(document, parsed))
     if not isinstance(parsed, dict):
         raise InvalidConfig("cannot apply patch: expected a JSON object")
@@ -176,29 +224,31 @@ def label(session: Session, arguments: Namespace) -> str:
     name, equals, value = arguments.label.partition("=")
     if bool(equals) == arguments.remove:
         raise InvalidConfig("cannot label: give KEY=VALUE, or KEY together with --remove")
+    where = f"{arguments.kind} {arguments.name}"
     done: list[str] = []
 
     def plan(document: Document) -> Document:
         metadata = dict(document["metadata"])
         labels = dict(metadata.get("labels") or {})
-        done[:] = [_change_label(labels, key, name, None if arguments.remove else value, arguments.overwrite)]
+        done[:] = [_change_label(labels, where, name, None if arguments.remove else value, arguments.overwrite)]
         return {**document, "metadata": {**metadata, "labels": labels}}
 
-    resources.modify(session, key, plan, arguments.warn)
+    resources.modify(session, key, plan, _checks(arguments))
     return f"{done[0]}\n"
 
 
-def _change_label(labels: dict[str, str], key: ResourceKey, name: str, value: str | None, overwrite: bool) -> str:
-    where = f"{key.kind} {key.name}"
+def _change_label(labels: dict[str, str], where: str, name: str, value: str | None, overwrite: bool) -> str:
+    """``where`` is the resource as the user named it. Returns what was done, in upstream's words."""
     if value is None:
         if name not in labels:
-            raise InvalidConfig(f"cannot remove label: {where} has no label {name}")
+            raise InvalidConfig(f"cannot remove label of {where}, key {name} does not exist")
         del labels[name]
         return f"Successfully removed label {name} from {where}"
     known = name in labels
     if known and labels[name] != value and not overwrite:
         raise InvalidConfig(
-            f"cannot set label: {where} has label {name}={labels[name]} already", details="use --overwrite"
+            f"failed to update label of {where}, key {name} is already present. "  # noqa: S608 - no SQL
+            "please use '--overwrite' to set a new value."
         )
     labels[name] = value
     return f"Successfully {'updated' if known else 'set'} label {name} on {where}"

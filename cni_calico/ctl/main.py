@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -10,18 +11,46 @@ from cni_calico.errors import CalicoError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import TextIO
+
     from cni_calico.ctl.session import Session
 
+    Command = Callable[[Session, Namespace], str]
+    HostCommand = Callable[[Namespace, Mapping[str, str]], str]
+
+KUBECTL_PLUGIN = "kubectl-calico"
 _WRITING = ("create", "replace", "apply", "delete", "patch", "label")
 _CREATING = (*_WRITING, "ipam configure", "datastore import")
 
 
-def _commands() -> dict[str, Callable[[Session, Namespace], str]]:
-    from cni_calico.ctl import commands, migrate, restore, version
-    from cni_calico.ctl.ipam import check as ipam_check
-    from cni_calico.ctl.ipam import release as ipam_release
-    from cni_calico.ctl.ipam import show as ipam_show
-    from cni_calico.ctl.ipam import split as ipam_split
+def _find(name: str) -> Command:
+    """A command that works on a datastore; only its own module is imported."""
+    group, _, verb = name.partition(" ")
+    if group == "ipam" and verb in ("show", "configure"):
+        from cni_calico.ctl.ipam import show as ipam_show
+
+        return {"show": ipam_show.show, "configure": ipam_show.configure}[verb]
+    if name == "ipam check":
+        from cni_calico.ctl.ipam import check as ipam_check
+
+        return ipam_check.check
+    if name == "ipam release":
+        from cni_calico.ctl.ipam import release as ipam_release
+
+        return ipam_release.release
+    if name == "ipam split":
+        from cni_calico.ctl.ipam import split as ipam_split
+
+        return ipam_split.split
+    if name == "datastore import":
+        from cni_calico.ctl import restore
+
+        return restore.load
+    if group == "datastore":
+        from cni_calico.ctl import migrate
+
+        return {"lock": migrate.lock, "unlock": migrate.unlock, "export": migrate.export}[verb]
+    from cni_calico.ctl import commands
 
     return {
         "get": commands.get,
@@ -31,53 +60,88 @@ def _commands() -> dict[str, Callable[[Session, Namespace], str]]:
         "delete": commands.delete,
         "patch": commands.patch,
         "label": commands.label,
-        "ipam show": ipam_show.show,
-        "ipam check": ipam_check.check,
-        "ipam release": ipam_release.release,
-        "ipam configure": ipam_show.configure,
-        "ipam split": ipam_split.split,
-        "datastore lock": migrate.lock,
-        "datastore unlock": migrate.unlock,
-        "datastore export": migrate.export,
-        "datastore import": restore.load,
-        "version": version.version,
-    }
+    }[name]
 
 
-def _host_commands() -> dict[str, Callable[[Namespace, Mapping[str, str]], str]]:
-    """The commands that are about this host and need no datastore."""
-    from cni_calico.ctl import node_diags, node_status
+def _standalone(name: str) -> HostCommand | None:
+    """A command that opens no datastore, or opens it by itself."""
+    if name == "version":
+        from cni_calico.ctl import version
 
-    return {"node status": node_status.show, "node diags": node_diags.collect}
+        return version.show
+    if name == "validate":
+        from cni_calico.ctl import commands
+
+        return commands.validate
+    if name.startswith("node "):
+        from cni_calico.ctl import node_checksystem, node_diags, node_run, node_status
+
+        return {
+            "node status": node_status.show,
+            "node diags": node_diags.collect,
+            "node checksystem": node_checksystem.check,
+            "node run": node_run.explain,
+        }[name]
+    if name == "cluster diags":
+        from cni_calico.ctl import cluster_diags
+
+        return cluster_diags.collect
+    return None
 
 
-def _warn(problem: object) -> None:
-    print(f"Warning: {problem}", file=sys.stderr)
+def _read_stdin(is_export: bool) -> str:
+    from cni_calico.bounded import EXPORT_BYTES, MANIFEST_BYTES, require_size
+
+    limit = EXPORT_BYTES if is_export else MANIFEST_BYTES
+    try:
+        text = sys.stdin.read(limit + 1)
+    except UnicodeDecodeError as e:
+        from cni_calico.errors import InvalidConfig
+
+        raise InvalidConfig(f"cannot read standard input: {e}") from e
+    require_size(text, "standard input", limit=limit)
+    return text
+
+
+def _print(text: str, file: TextIO) -> None:
+    """What the terminal's encoding cannot say is escaped."""
+    encoding = file.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), end="", file=file, flush=True)
+
+
+def _say(text: str) -> None:
+    _print(text, sys.stdout)
 
 
 def _note(text: object) -> None:
-    print(text, file=sys.stderr)
+    _print(f"{text}\n", sys.stderr)
+
+
+def _warn(problem: object) -> None:
+    _note(f"Warning: {problem}")
 
 
 def _complain(error: CalicoError) -> None:
-    print(getattr(error, "output", ""), end="")
-    print(error.message, file=sys.stderr)
+    from cni_calico.ctl.session import CommandFailed
+
+    if isinstance(error, CommandFailed):
+        _say(error.output)
+    if error.message:
+        _note(error.message)
     if error.details:
-        print(f"({error.details})", file=sys.stderr)
+        _note(f"({error.details})")
 
 
-def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl") -> int:
     """Do what the command line says; the exit status."""
     from cni_calico.ctl.arguments import parse_arguments
 
     try:
-        arguments = parse_arguments(argv)
-        if arguments.show_version:
-            arguments.command = "version"
-        name = " ".join(filter(None, (arguments.command, getattr(arguments, "subcommand", None))))
-        arguments.stdin = sys.stdin.read() if getattr(arguments, "filename", "") == "-" else ""
-        arguments.warn, arguments.note = _warn, _note
-        print(_run_command(name, arguments, environ), end="")
+        arguments = parse_arguments(argv, prog)
+        words = (arguments.command, vars(arguments).get("subcommand"))
+        arguments.stdin = _read_stdin(words[1] == "import") if vars(arguments).get("filename") == "-" else ""
+        arguments.prog, arguments.warn, arguments.note, arguments.say = prog, _warn, _note, _say
+        _say(_run_command(" ".join(filter(None, words)), arguments, environ))
         return 0
     except CalicoError as e:
         _complain(e)
@@ -90,48 +154,25 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) -> str:
-    if arguments.command == "node":
-        return _host_commands()[name](arguments, environ)
-    import time
-    import uuid
-
+    standalone = _standalone(name)
+    if standalone is not None:
+        return standalone(arguments, environ)
     from cni_calico.ctl.initialize import initialize
-    from cni_calico.ctl.session import Session
-    from cni_calico.ctl.settings import read_config, require_present
-    from cni_calico.datastore.connect import open_datastore
-    from cni_calico.deadline import Deadline
-    from cni_calico.model.names import DEFAULT_PREFIX
+    from cni_calico.ctl.opening import open_session
 
-    def now() -> str:
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-    config = read_config(arguments.config, environ)
-    if name not in _CREATING:
-        require_present(config)
-    # what an export out of Kubernetes records of the pods' interfaces: as the CNI plugin reads it
-    prefix = environ.get("FELIX_INTERFACEPREFIX", "").split(",")[0].strip()
-    store = open_datastore(config, veth_prefix=prefix or DEFAULT_PREFIX)
-    try:
-        session = Session(store, Deadline.after(arguments.timeout), now, lambda: str(uuid.uuid4()))
-        # every backend has this hook (see Datastore.list)
-        setattr(store, "corrupt", session.note_damaged)  # noqa: B010
+    command = _find(name)
+    with open_session(arguments, environ, creating=name in _CREATING) as session:
         if name in _WRITING:
             initialize(session)
-        text = _commands()[name](session, arguments)
-        for _, why in session.take_damaged():
-            _note(f"Left out: {why}")
-        return text
-    finally:
-        store.close()
+        return command(session, arguments)
 
 
 def main() -> int:
-    import os
-
     from cni_calico import faults
 
     faults.install_from_environment(os.environ)
-    return run(sys.argv[1:], os.environ)
+    plugin = os.path.basename(sys.argv[0]) == KUBECTL_PLUGIN
+    return run(sys.argv[1:], os.environ, "kubectl calico" if plugin else "calicoctl")
 
 
 if __name__ == "__main__":

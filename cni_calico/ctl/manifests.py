@@ -6,6 +6,7 @@ taken apart. YAML's dates stay texts, a key given twice is an error.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from cni_calico.bounded import MANIFEST_BYTES, parse_json, parse_yaml, read_text
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import NAMESPACED_KINDS, PLURALS, ResourceKey
@@ -42,7 +44,7 @@ class _Loader(yaml.CSafeLoader):
 def parse_documents(text: str, source: str) -> list[dict[str, Any]]:
     """The documents of a YAML stream (JSON is YAML). Raises InvalidConfig."""
     try:
-        found = [document for document in yaml.load_all(text, _Loader) if document is not None]
+        found = [document for document in _parse(text, source) if document is not None]
     except (yaml.YAMLError, ValueError, RecursionError) as e:
         raise InvalidConfig(f"cannot read {source}: {e}") from e
     documents = []
@@ -50,28 +52,50 @@ def parse_documents(text: str, source: str) -> list[dict[str, Any]]:
         for item in document if isinstance(document, list) else [document]:
             if not isinstance(item, dict):
                 raise InvalidConfig(f"cannot read {source}: expected resources, got {item!r}")
-            _require_json(item, source, "")
+            require_json(item, source)
             documents.append(item)
     return documents
 
 
-def _require_json(value: Any, source: str, at: str) -> None:
+def _parse(text: str, source: str) -> list[Any]:
+    """What looks like JSON is read as that: it is faster, and YAML knows no surrogate pairs."""
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return [parse_json(text, source, _object)]
+        except json.JSONDecodeError:
+            pass  # YAML's flow style, or several documents
+    return parse_yaml(text, source, _Loader)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
+        raise ValueError(f"key {twice!r} is given twice")
+    return made
+
+
+def require_json(value: Any, source: str, at: str = "") -> None:
+    """Raises InvalidConfig for what JSON cannot say, naming where it stands."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
                 raise InvalidConfig(f"cannot read {source}: {at or 'document'} has {key!r} as a key: quote it")
-            _require_json(item, source, f"{at}.{key}".lstrip("."))
+            _require_text(key, source, at or "document")
+            require_json(item, source, f"{at}.{key}".lstrip("."))
     elif isinstance(value, list):
         for i, item in enumerate(value):
-            _require_json(item, source, f"{at}[{i}]")
-    elif not (
-        value is None or isinstance(value, (str, bool, int)) or (isinstance(value, float) and math.isfinite(value))
-    ):
+            require_json(item, source, f"{at}[{i}]")
+    elif isinstance(value, str):
+        _require_text(value, source, at)
+    elif not (value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value))):
         raise InvalidConfig(f"cannot read {source}: {at} is {value!r}, which JSON cannot say")
 
 
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, float) and math.isfinite(value)
+def _require_text(text: str, source: str, at: str) -> None:
+    """Half of a surrogate pair (U+D800 in JSON) is no character, and no datastore can keep it."""
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise InvalidConfig(f"cannot read {source}: {at} has {text!a}, which is not text in UTF-8")
 
 
 def split_lists(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -90,7 +114,7 @@ def split_lists(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]
 def parse_key(document: Mapping[str, Any], namespace: str) -> ResourceKey:
     """The identity of a document; ``namespace`` is for one that names none. Raises InvalidConfig."""
     kind, metadata = document.get("kind"), document.get("metadata")
-    if kind not in PLURALS or document.get("apiVersion") != API_VERSION:
+    if not isinstance(kind, str) or kind not in PLURALS or document.get("apiVersion") != API_VERSION:
         raise InvalidConfig(
             f"cannot use resource: unknown resource type (Kind: {kind}, Version: {document.get('apiVersion')})",
             details=f"apiVersion must be {API_VERSION}, kind one of its kinds",
@@ -98,7 +122,22 @@ def parse_key(document: Mapping[str, Any], namespace: str) -> ResourceKey:
     if not isinstance(metadata, Mapping) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
         raise InvalidConfig(f"cannot use {kind} resource: metadata.name must be given")
     given = metadata.get("namespace") or namespace or DEFAULT_NAMESPACE
-    return ResourceKey(str(kind), metadata["name"], str(given) if kind in NAMESPACED_KINDS else "")
+    return ResourceKey(kind, metadata["name"], str(given) if kind in NAMESPACED_KINDS else "")
+
+
+def require_namespace(kind: str, given: object, namespace: str, *, everywhere: bool = False) -> None:
+    """``given`` is what a document says, the others are -n and -A. Raises InvalidConfig (upstream's words)."""
+    if kind in NAMESPACED_KINDS:
+        if everywhere and namespace:
+            raise InvalidConfig("cannot use both --namespace and --all-namespaces flags at the same time")
+        if given and namespace and given != namespace:
+            raise InvalidConfig(f"resource namespace does not match client namespace. {given} != {namespace}")
+    elif given:
+        raise InvalidConfig(
+            f"namespace should not be specified for a non-namespaced resource. {kind} is not a namespaced resource"
+        )
+    elif namespace or everywhere:
+        raise InvalidConfig(f"{kind} is not namespaced")
 
 
 def read_files(name: str, stdin: str, *, recursive: bool = False) -> list[dict[str, Any]]:
@@ -114,8 +153,9 @@ def read_files(name: str, stdin: str, *, recursive: bool = False) -> list[dict[s
     documents: list[dict[str, Any]] = []
     for one in paths:
         try:
-            text = one.read_text()
-        except (OSError, UnicodeDecodeError) as e:
-            raise InvalidConfig(f"cannot read {one}: {getattr(e, 'strerror', None) or e}") from e
+            text = read_text(str(one), limit=MANIFEST_BYTES)
+        except (OSError, ValueError) as e:
+            cause = e.strerror if isinstance(e, OSError) and e.strerror else e
+            raise InvalidConfig(f"cannot read {one}: {cause}") from e
         documents.extend(split_lists(parse_documents(text, str(one))))
     return documents

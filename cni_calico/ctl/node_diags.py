@@ -1,4 +1,4 @@
-"""``calicoctl node diags``: one archive of what somebody needs who is to find out what is wrong with this host.
+"""``calicoctl node diags``: one archive of what is needed to find out what is wrong with this host.
 
 Rule: looks, changes nothing; what cannot be had is a text in the archive that says why. Everything passes through
 redaction, which knows the passwords and tokens in use here; the archive is its owner's alone all the same.
@@ -7,22 +7,20 @@ redaction, which knows the passwords and tokens in use here; the archive is its 
 from __future__ import annotations
 
 import os
-import tarfile
 import time
 from argparse import Namespace
-from collections.abc import Collection, Iterator, Mapping
-from io import BytesIO
+from collections.abc import Iterator, Mapping
 
-from cni_calico import __version__, faults
+from cni_calico import __version__
 from cni_calico.ctl import node_status
-from cni_calico.ctl.redaction import redact, secrets_in
+from cni_calico.ctl.archive import Item, write_archive
+from cni_calico.ctl.redaction import secrets_in
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.kernel.process import run
 from cni_calico.nodeagent.status import file as agent_status
 
-WRITE = faults.declare("ctl.write-archive")
 LOG_DIR = "/var/log/calico"
 BIRD_DIR = "/etc/calico/confd/config"
 CNI_DIR = "/etc/cni/net.d"
@@ -59,19 +57,17 @@ _VARIABLES = tuple(
     """.split()  # noqa: SIM905
 )
 
-Item = tuple[str, str]  # name in the archive, text
-
 
 def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Raises CommandFailed when the archive cannot be written."""
     stamp = time.strftime("%Y%m%d_%H%M%S")
     name = f"calico-diags-{stamp}"
-    target = arguments.archive or f"/tmp/{name}-{os.getpid()}.tar.gz"  # noqa: S108 - made exclusively, see _write
+    target = arguments.archive or f"/tmp/{name}-{os.getpid()}.tar.gz"  # noqa: S108 - made exclusively, see write_archive
     run_dir = environ.get("CALICO_RUN_DIR") or node_status.RUN_DIR
     log_dir = arguments.log_dir or environ.get("CALICO_LOG_DIR") or LOG_DIR
     bird_dir = environ.get("CALICO_BIRD_CONFIG_DIR") or BIRD_DIR
     secrets = _secrets(environ, run_dir, bird_dir)
-    count = _write(target, name, _items(arguments, environ, run_dir, log_dir, bird_dir), secrets)
+    count = write_archive(target, name, _items(arguments, environ, run_dir, log_dir, bird_dir), secrets)
     return (
         f"Diagnostics saved to {target} ({count} files).\n"
         "What looks like a secret is hidden in it; addresses and names are not: see who gets it.\n"
@@ -92,26 +88,6 @@ def _items(
     yield from _files("config/calico", CALICO_DIR, ".env", ".cfg", below=False)
     yield "status.json", _read(agent_status.path_in(run_dir))
     yield "config/environment", _environment(run_dir)
-
-
-def _write(target: str, name: str, items: Iterator[Item], secrets: Collection[str]) -> int:
-    count, fd = 0, -1
-    try:
-        faults.before(WRITE)
-        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-            for path, text in items:
-                data = redact(text, secrets).encode("utf-8", "surrogateescape")
-                entry = tarfile.TarInfo(f"{name}/{path}")
-                entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
-                archive.addfile(entry, BytesIO(data))
-                count += 1
-        faults.after(WRITE)
-    except OSError as e:
-        if fd >= 0:
-            os.unlink(target)  # half of it
-        raise CommandFailed(f"cannot write {target}: {e.strerror or e}") from e
-    return count
 
 
 # -- one thing each; none of them fails -------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""Deleting resources that others hang on: a node's endpoints, addresses and blocks, a pool's blocks.
+"""Deleting resources that others depend on: a node's endpoints, addresses, blocks and configuration, a pool's blocks.
 
-Rule: what hangs on it goes first, so that a deletion that failed half-way can be repeated. On Kubernetes a node is
+Rule: what depends on it goes first, so that a deletion that failed half-way can be repeated. On Kubernetes a node is
 Kubernetes' own: the datastore refuses to delete it, and nothing of it is touched.
 """
 
@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cni_calico.ctl import resources
+from cni_calico.ctl.protection import is_within, require_deletable_tier, require_unused_pool
 from cni_calico.ctl.session import ResourceMissing, Session
+from cni_calico.datastore.belongings import remove_belongings
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.allocator import Allocator, Release
 from cni_calico.ipam.consistency import tunnel_addresses
@@ -18,16 +20,22 @@ from cni_calico.model.documents import codec
 from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey, BlockList, ResourceKey, ResourceList
 from cni_calico.model.kubernetes import pods as crd_pods
 from cni_calico.model.names import parse_endpoint_name
-from cni_calico.model.resources import Address, Network
+from cni_calico.model.resources import Address
 
 
-def delete_resource(session: Session, key: ResourceKey) -> None:
-    """Raises ResourceMissing, DatastoreError."""
+def delete_resource(session: Session, key: ResourceKey, *, force: bool = False) -> None:
+    """``force`` deletes a pool whose addresses are in use too.
+
+    Raises ResourceMissing, OperationNotSupported, CommandFailed, DatastoreError.
+    """
+    resources.require_changeable("delete", key)
     kubernetes = session.store.identity.startswith("kubernetes:")
     if key.kind == "Node" and not kubernetes:
         _leave_node(session, key)
     elif key.kind == "IPPool":
-        _leave_pool(session, key)
+        _leave_pool(session, key, force=force)
+    elif key.kind == "Tier":
+        require_deletable_tier(session, key)
     elif key.kind == "WorkloadEndpoint" and kubernetes:
         _require_recorded(session, key)
     resources.delete(session, key)
@@ -95,6 +103,7 @@ def _leave_node(session: Session, key: ResourceKey) -> None:
         owned[block.cidr] = None
     for cidr in owned:
         allocator.release_node_block(key.name, cidr, session.deadline, require_empty=False)
+    remove_belongings(session.store, key.name, session.deadline)
 
 
 def _host_affinities(session: Session, node: str = "") -> list[AffinityKey]:
@@ -102,26 +111,24 @@ def _host_affinities(session: Session, node: str = "") -> list[AffinityKey]:
     return [item.key for item in items if isinstance(item.key, AffinityKey)]
 
 
-def _leave_pool(session: Session, key: ResourceKey) -> None:
+def _leave_pool(session: Session, key: ResourceKey, *, force: bool) -> None:
     """Disable the pool, so that no block is claimed from it meanwhile, then take its blocks from their nodes."""
     found = resources.read_resource(session, key)
     try:
         pool = codec.decode_pool(key, found.value)
     except CorruptRecord:
         return  # it gave no blocks since it became unreadable; those it gave before stay
+    if not force:
+        require_unused_pool(session, key, pool)
     if not pool.disabled:
         disable = codec.encode_pool(replace(pool, disabled=True))
         resources.modify(session, key, lambda document: {**document, "spec": disable["spec"]})
     allocator = Allocator(session.store)
     for affinity in _host_affinities(session):
-        if _is_within(affinity.cidr, pool.cidr):
+        if is_within(affinity.cidr, pool.cidr):
             allocator.release_node_block(affinity.node, affinity.cidr, session.deadline, require_empty=False)
     for item in session.store.list(BlockList(pool.cidr.version), session.deadline).items:
-        if isinstance(item.key, BlockKey) and _is_within(item.key.cidr, pool.cidr):
+        if isinstance(item.key, BlockKey) and is_within(item.key.cidr, pool.cidr):
             block = codec.decode_block(item.key, item.value)
             if block.affinity is None and block.empty:
                 resources.remove_record(session, item.key, lambda: CorruptRecord("gone"))
-
-
-def _is_within(cidr: Network, pool: Network) -> bool:
-    return cidr.version == pool.version and cidr.subnet_of(pool)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""PURE: resources in the output format that a user asked for.
+"""Resources in the output format that a user asked for.
 
 Rule: documents in, text out; what upstream's machine-readable formats look like is kept (List documents, sorted keys).
 """
@@ -11,27 +11,30 @@ from typing import Any
 
 import yaml
 
+from cni_calico.bounded import CONFIG_BYTES, read_text
 from cni_calico.ctl.columns import headings_of, parse_headings, row_of
 from cni_calico.ctl.tables import render_columns
-from cni_calico.errors import InvalidConfig, UnsupportedField
+from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.resources import API_VERSION
 
 Document = Mapping[str, Any]
-CUSTOM = "custom-columns="
+CUSTOM, TEMPLATE, TEMPLATE_FILE = "custom-columns=", "go-template=", "go-template-file="
+_ORDER = ("kind", "apiVersion", "metadata", "spec", "status", "items")  # as Go's types have them
+_METADATA = ("name", "generateName", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp")
 _CLUSTER_SPECIFIC = ("uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "generation", "managedFields")
 
 
 def require_format(output: str) -> None:
     """Raises UnsupportedField or InvalidConfig for a format that there is none of."""
-    if output.startswith(("go-template=", "go-template-file=")):
-        raise UnsupportedField(
-            "cannot print with go-template: this calicoctl is not written in Go",
-            details="use -o json together with jq, or -o custom-columns=...",
-        )
-    if output not in ("ps", "wide", "yaml", "json", "name") and not output.startswith(CUSTOM):
+    for prefix, what in ((CUSTOM, "at least one column"), (TEMPLATE, "a template"), (TEMPLATE_FILE, "a template file")):
+        if output.removesuffix("=") == prefix.removesuffix("="):
+            raise InvalidConfig(f"need to specify {what}")
+        if output.startswith(prefix):
+            return
+    if output not in ("ps", "wide", "yaml", "yml", "json", "name"):
         raise InvalidConfig(
-            f"cannot print with output format {output!r}: unrecognized",
-            details="known are ps, wide, yaml, json, name, custom-columns=...",
+            f"unrecognized output format '{output}'",
+            details="known are ps, wide, yaml, json, name, custom-columns=..., go-template=..., go-template-file=...",
         )
 
 
@@ -49,6 +52,8 @@ class _Plain(yaml.CSafeDumper):
 
 
 def render_yaml(value: Any) -> str:
+    if value is None:
+        return "null\n"
     return yaml.dump(value, Dumper=_Plain, default_flow_style=False, sort_keys=True, allow_unicode=True)
 
 
@@ -58,23 +63,63 @@ def render_json(value: Any) -> str:
 
 def listed(kind: str, documents: Sequence[Document], revision: str) -> dict[str, Any]:
     return {
-        "apiVersion": API_VERSION,
         "kind": f"{kind}List",
+        "apiVersion": API_VERSION,
         "metadata": {"resourceVersion": revision},
         "items": list(documents),
     }
 
 
-def render_documents(value: Any, output: str) -> str:
-    return render_yaml(value) if output == "yaml" else render_json(value)
+def _ordered(document: Document) -> dict[str, Any]:
+    """The document with its keys in upstream's order; what JSON's readers see first is its kind."""
+    out = {name: document[name] for name in _ORDER if name in document}
+    out.update(document)
+    metadata = out.get("metadata")
+    if isinstance(metadata, Mapping):
+        first = {name: metadata[name] for name in _METADATA if name in metadata}
+        out["metadata"] = {**first, **metadata}
+    if isinstance(out.get("items"), list):
+        out["items"] = [_ordered(item) for item in out["items"]]
+    return out
 
 
-def render_table(documents: Sequence[Document], output: str, *, namespaced: bool = False) -> str:
-    """A table for each kind that occurs, in the order of its first resource."""
-    kinds = list(dict.fromkeys(str(document["kind"]) for document in documents))
-    return "".join(
-        _render_kind(kind, [d for d in documents if d["kind"] == kind], output, namespaced) for kind in kinds
-    )
+def render_several(documents: Sequence[Document], output: str, *, namespaced: bool = False) -> str:
+    """Resources that were asked for by name: each has a table of its own, as upstream prints them."""
+    if output in ("yaml", "yml", "json"):
+        ordered = [_ordered(document) for document in documents]
+        value = ordered[0] if len(ordered) == 1 else ordered or None
+        return render_json(value) if output == "json" else render_yaml(value)
+    if output.startswith((TEMPLATE, TEMPLATE_FILE)):
+        return _render_template(list(documents), output)
+    if output == "name":
+        return render_names(documents)
+    return "".join(_render_kind(str(d["kind"]), [d], output, namespaced) for d in documents)
+
+
+def render_many(body: Document, output: str, *, namespaced: bool = False) -> str:
+    """A list document, as ``listed`` makes it."""
+    if output in ("yaml", "yml", "json"):
+        return render_json(_ordered(body)) if output == "json" else render_yaml(body)
+    if output.startswith((TEMPLATE, TEMPLATE_FILE)):
+        return _render_template([body], output)
+    if output == "name":
+        return render_names(body["items"])
+    return _render_kind(body["kind"].removesuffix("List"), body["items"], output, namespaced)
+
+
+def _render_template(values: list[Document], output: str) -> str:
+    """Upstream gives a template the list of what was read: each resource, or one list document."""
+    from cni_calico.ctl.templates import render_template
+
+    text = output.removeprefix(TEMPLATE)
+    if output.startswith(TEMPLATE_FILE):
+        path = output.removeprefix(TEMPLATE_FILE)
+        try:
+            text = read_text(path, limit=CONFIG_BYTES)
+        except (OSError, ValueError) as e:
+            cause = e.strerror if isinstance(e, OSError) and e.strerror else e
+            raise InvalidConfig(f"cannot read template {path}: {cause}") from e
+    return render_template(text, values)
 
 
 def _render_kind(kind: str, documents: Sequence[Document], output: str, namespaced: bool) -> str:

@@ -6,29 +6,69 @@ UID and creation time of what is stored stay; what cannot be valid is refused be
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cni_calico.ctl.derived import plan_stored
-from cni_calico.ctl.session import ResourceExists, ResourceMissing, Session, UpdateConflict
+from cni_calico.ctl.session import (
+    OperationNotSupported,
+    ResourceExists,
+    ResourceMissing,
+    Session,
+    UpdateConflict,
+    shown_key,
+)
 from cni_calico.datastore.cas import update
 from cni_calico.datastore.interface import Document, Versioned
 from cni_calico.errors import CorruptRecord, InvalidConfig
 from cni_calico.model.documents.codec import decode_pool, decode_resource
+from cni_calico.model.documents.default_allow import DEFAULT_ALLOW, default_allow
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool
-from cni_calico.model.validation.check import Problem, require_valid, with_defaults
+from cni_calico.model.validation.check import Problem, require_valid
+from cni_calico.model.validation.defaults import as_shown, with_defaults
 
-Warn = Callable[[Problem], None]
+_UNCHANGEABLE = {
+    "apply": "apply",
+    "create": "create or apply",
+    "replace": "apply or replace",
+    "delete": "delete",
+}
 
 
-def ignore(problem: Problem) -> None:
+def _ignore(problem: Problem) -> None:
     """For callers that do not pass warnings on."""
 
 
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What becomes of warnings, and whether fields that are not known may be stored."""
+
+    warn: Callable[[Problem], None] = _ignore
+    allow_unknown: bool = False
+
+
+PLAIN = Checks()
+
+
+def require_changeable(operation: str, key: ResourceKey) -> None:
+    """Raises OperationNotSupported for what only calico-node may write, and what nobody stores (upstream's words)."""
+    if key.kind == "ClusterInformation":
+        reason = "resource is readonly" if operation == "apply" else ""
+        raise OperationNotSupported(_UNCHANGEABLE[operation], "ClusterInformation", reason)
+    if key == DEFAULT_ALLOW:
+        raise OperationNotSupported(_UNCHANGEABLE[operation], shown_key(key), "it is built in")
+
+
 def shown_document(found: Versioned) -> dict[str, Any]:
-    """A stored resource as users see it, with its resourceVersion. Raises CorruptRecord."""
+    """A stored resource as users see it: with its resourceVersion and upstream's defaults. Raises CorruptRecord."""
+    return as_shown(_named_document(found))
+
+
+def _named_document(found: Versioned) -> dict[str, Any]:
     assert isinstance(found.key, ResourceKey)
     named = decode_resource(found.key, found.value).metadata
     metadata = {"name": named.name, **({"namespace": named.namespace} if named.namespace else {})}
@@ -36,9 +76,31 @@ def shown_document(found: Versioned) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": found.key.kind, **found.value, "metadata": metadata}
 
 
+def is_storable(key: ResourceKey) -> bool:
+    """Whether a resource can have this name at all: "a/b" is part of another key's path."""
+    return key.name not in (".", "..") and not any(char in "/?#%" or char < " " for char in key.name + key.namespace)
+
+
+def complete_listing(kind: str, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A listing as upstream shows it: with what every cluster has but nobody stores, and tiers by their order."""
+    if kind == "Profile" and not any(d["metadata"]["name"] == DEFAULT_ALLOW.name for d in documents):
+        return [shown_document(Versioned(DEFAULT_ALLOW, default_allow(), 0)), *documents]
+    if kind == "Tier":
+        return sorted(documents, key=_tier_order)
+    return documents
+
+
+def _tier_order(document: Mapping[str, Any]) -> tuple[float, str]:
+    order = (document.get("spec") or {}).get("order")
+    number = float(order) if isinstance(order, (int, float)) and not isinstance(order, bool) else math.inf
+    return number, str(document["metadata"]["name"])
+
+
 def read_resource(session: Session, key: ResourceKey) -> Versioned:
     """Raises ResourceMissing."""
-    found = session.store.get(key, session.deadline)
+    if key == DEFAULT_ALLOW:
+        return Versioned(key, default_allow(), 0)
+    found = session.store.get(key, session.deadline) if is_storable(key) else None
     if found is None:
         raise ResourceMissing(key)
     return found
@@ -56,10 +118,24 @@ def read_pools(session: Session) -> list[IPPool]:
     return pools
 
 
+def require_filters(session: Session, key: ResourceKey, document: Mapping[str, Any]) -> None:
+    """Raises InvalidConfig for a BGPPeer whose filters do not exist: it would announce and take everything."""
+    names = (document.get("spec") or {}).get("filters") or ()
+    if not isinstance(names, (list, tuple)):
+        return  # validation says so
+    keys = [ResourceKey("BGPFilter", name) for name in names if isinstance(name, str)]
+    for wanted, found in zip(keys, session.store.get_many(keys, session.deadline), strict=True):
+        if found is None:
+            raise InvalidConfig(
+                f"cannot store {shown_key(key)}: {shown_key(wanted)} does not exist",
+                details="create the BGPFilter first, in the same file before the peer or by itself",
+            )
+
+
 # -- what is written --------------------------------------------------------------------------------------------------
 
 
-def _placed(key: ResourceKey, document: Mapping[str, Any]) -> dict[str, Any]:
+def placed(key: ResourceKey, document: Mapping[str, Any]) -> dict[str, Any]:
     """The document with the namespace that its key says, and the resourceVersion it asks for taken out."""
     metadata = dict(document.get("metadata") or {})
     metadata.pop("resourceVersion", None)
@@ -69,23 +145,23 @@ def _placed(key: ResourceKey, document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plan_new(session: Session, key: ResourceKey, document: Mapping[str, Any]) -> dict[str, Any]:
-    placed = with_defaults(_placed(key, document))
-    placed["metadata"] = {**placed["metadata"], "uid": session.uid(), "creationTimestamp": session.now()}
-    return placed
+    new = with_defaults(placed(key, document))
+    new["metadata"] = {**new["metadata"], "uid": session.uid(), "creationTimestamp": session.now()}
+    return new
 
 
 def plan_replacement(key: ResourceKey, document: Mapping[str, Any], old: Document) -> dict[str, Any]:
     """The document over a stored one: identity and status of the stored one stay."""
-    placed = with_defaults(_placed(key, document))
+    new = with_defaults(placed(key, document))
     stored = old.get("metadata") or {}
     for field in ("uid", "creationTimestamp"):
         if field in stored:
-            placed["metadata"][field] = stored[field]
+            new["metadata"][field] = stored[field]
         else:
-            placed["metadata"].pop(field, None)
-    if "status" in old and "status" not in placed:
-        placed["status"] = old["status"]
-    return placed
+            new["metadata"].pop(field, None)
+    if "status" in old and "status" not in new:
+        new["status"] = old["status"]
+    return new
 
 
 def _require_version(key: ResourceKey, document: Mapping[str, Any], current: Versioned) -> None:
@@ -102,12 +178,12 @@ def _has_version(document: Mapping[str, Any]) -> bool:
 
 
 class _Writer:
-    """One write of a resource; the functions are called anew with whatever is stored after a conflict."""
+    """One write of a resource; after a conflict the functions are called again with what is stored then."""
 
-    def __init__(self, session: Session, key: ResourceKey, warn: Warn) -> None:
+    def __init__(self, session: Session, key: ResourceKey, checks: Checks) -> None:
         self.session = session
         self.key = key
-        self.warn = warn
+        self.checks = checks
         self.pools: list[IPPool] | None = None
         self.warned = False
 
@@ -116,9 +192,12 @@ class _Writer:
             decode_resource(self.key, old)  # what cannot be read is never overwritten
         if self.key.kind == "IPPool" and self.pools is None:
             self.pools = read_pools(self.session)
-        for problem in require_valid(document, old=old, pools=self.pools or ()):
+        allow_unknown = self.checks.allow_unknown
+        if self.key.kind == "BGPPeer":
+            require_filters(self.session, self.key, document)
+        for problem in require_valid(document, old=old, pools=self.pools or (), allow_unknown=allow_unknown):
             if not self.warned:
-                self.warn(problem)
+                self.checks.warn(problem)
         self.warned = True
         return document
 
@@ -136,13 +215,14 @@ class _Writer:
 # -- operations -------------------------------------------------------------------------------------------------------
 
 
-def create(session: Session, key: ResourceKey, document: Mapping[str, Any], warn: Warn = ignore) -> None:
-    """Raises ResourceExists, InvalidResource, DatastoreError."""
+def create(session: Session, key: ResourceKey, document: Mapping[str, Any], checks: Checks = PLAIN) -> None:
+    """Raises ResourceExists, InvalidResource, OperationNotSupported, DatastoreError."""
+    require_changeable("create", key)
     if (document.get("metadata") or {}).get("resourceVersion"):
         raise InvalidConfig(
             f"cannot create {key.kind} {key.name}: metadata.resourceVersion must not be set for a new resource"
         )
-    writer = _Writer(session, key, warn)
+    writer = _Writer(session, key, checks)
     new = writer.checked(plan_new(session, key, document), None)
 
     def change(current: Versioned | None) -> Document:
@@ -155,18 +235,25 @@ def create(session: Session, key: ResourceKey, document: Mapping[str, Any], warn
     writer.write(change)
 
 
-def replace(session: Session, key: ResourceKey, document: Mapping[str, Any], warn: Warn = ignore) -> None:
-    """Raises ResourceMissing, UpdateConflict, InvalidResource, DatastoreError."""
-    _write(session, key, document, warn, may_create=False)
+def replace(session: Session, key: ResourceKey, document: Mapping[str, Any], checks: Checks = PLAIN) -> None:
+    """Raises ResourceMissing, UpdateConflict, InvalidResource, OperationNotSupported, DatastoreError."""
+    require_changeable("replace", key)
+    _write(session, key, document, checks, may_create=False)
 
 
-def apply(session: Session, key: ResourceKey, document: Mapping[str, Any], warn: Warn = ignore) -> None:
-    """Replace, or create when there is none. Raises UpdateConflict, InvalidResource, DatastoreError."""
-    _write(session, key, document, warn, may_create=True)
+def apply(session: Session, key: ResourceKey, document: Mapping[str, Any], checks: Checks = PLAIN) -> None:
+    """Replace, or create when there is none.
+
+    Raises UpdateConflict, InvalidResource, OperationNotSupported, DatastoreError.
+    """
+    require_changeable("apply", key)
+    _write(session, key, document, checks, may_create=True)
 
 
-def _write(session: Session, key: ResourceKey, document: Mapping[str, Any], warn: Warn, *, may_create: bool) -> None:
-    writer = _Writer(session, key, warn)
+def _write(
+    session: Session, key: ResourceKey, document: Mapping[str, Any], checks: Checks, *, may_create: bool
+) -> None:
+    writer = _Writer(session, key, checks)
     new = plan_new(session, key, document)
     done: list[Mapping[str, Any]] = []
 
@@ -187,15 +274,15 @@ def _write(session: Session, key: ResourceKey, document: Mapping[str, Any], warn
 
 
 def modify(
-    session: Session, key: ResourceKey, plan: Callable[[Document], Mapping[str, Any]], warn: Warn = ignore
+    session: Session, key: ResourceKey, plan: Callable[[Document], Mapping[str, Any]], checks: Checks = PLAIN
 ) -> None:
     """Store what ``plan`` makes of the stored document. Raises ResourceMissing, InvalidResource, and what it raises."""
-    writer = _Writer(session, key, warn)
+    writer = _Writer(session, key, checks)
 
     def change(current: Versioned | None) -> Document:
         if current is None:
             raise ResourceMissing(key)
-        planned = plan(shown_document(current))
+        planned = plan(_named_document(current))
         metadata = planned.get("metadata")
         if planned.get("kind") != key.kind or not isinstance(metadata, Mapping) or metadata.get("name") != key.name:
             raise InvalidConfig(f"cannot change {key.kind} {key.name}: its kind and name must stay")
@@ -207,6 +294,8 @@ def modify(
 
 def delete(session: Session, key: ResourceKey) -> None:
     """Raises ResourceMissing, DatastoreError."""
+    if not is_storable(key):
+        raise ResourceMissing(key)
     remove_record(session, key, lambda: ResourceMissing(key))
 
 

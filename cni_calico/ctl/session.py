@@ -51,7 +51,7 @@ class ResourceMissing(CalicoError):
     blame = "user"
 
     def __init__(self, key: ResourceKey) -> None:
-        super().__init__(f"resource does not exist: {shown_key(key)}")
+        super().__init__(f"resource does not exist: {shown_key(key)} with error: <nil>")  # upstream's words
 
 
 class ResourceExists(CalicoError):
@@ -59,6 +59,15 @@ class ResourceExists(CalicoError):
 
     def __init__(self, key: ResourceKey) -> None:
         super().__init__(f"resource already exists: {shown_key(key)}")
+
+
+class OperationNotSupported(CalicoError):
+    """What this kind, or this resource, does not allow; in upstream's words."""
+
+    blame = "user"
+
+    def __init__(self, operation: str, subject: str, reason: str = "") -> None:
+        super().__init__(f"operation {operation} is not supported on {subject}" + (f": {reason}" if reason else ""))
 
 
 class UpdateConflict(CalicoError):

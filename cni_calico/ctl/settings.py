@@ -5,11 +5,13 @@ Rule: a configuration file that exists decides alone, as upstream's does; the en
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cni_calico.bounded import CONFIG_BYTES, read_text
 from cni_calico.ctl.manifests import parse_documents
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
@@ -28,24 +30,34 @@ _FIELDS = {
     "etcdCertFile": "ETCD_CERT_FILE",
     "etcdCACertFile": "ETCD_CA_CERT_FILE",
     "kubeconfig": "KUBECONFIG",
+    "k8sCurrentContext": "K8S_CURRENT_CONTEXT",
     "k8sAPIEndpoint": "K8S_API_ENDPOINT",
     "k8sAPIToken": "K8S_API_TOKEN",
     "k8sKeyFile": "K8S_KEY_FILE",
     "k8sCertFile": "K8S_CERT_FILE",
     "k8sCAFile": "K8S_CA_FILE",
 }
-_REFUSED = ("etcdKey", "etcdCert", "etcdCACert", "kubeconfigInline", "k8sInsecureSkipTLSVerify", "k8sCurrentContext")
+_REFUSED = ("etcdKey", "etcdCert", "etcdCACert", "kubeconfigInline", "k8sInsecureSkipTLSVerify")
 
 
 def read_config(path: str, environ: Mapping[str, str]) -> DatastoreConfig:
     """The datastore that a user means. Raises InvalidConfig."""
     try:
-        text = Path(path).read_text()
-    except OSError as e:
+        text = read_text(path, limit=CONFIG_BYTES)
+    except (OSError, ValueError) as e:
         if path != DEFAULT_PATH or not isinstance(e, FileNotFoundError):
-            raise InvalidConfig(f"cannot read configuration {path}: {e.strerror}") from e
+            cause = e.strerror if isinstance(e, OSError) and e.strerror else e
+            raise InvalidConfig(f"cannot read configuration {path}: {cause}") from e
         return _with_proxy(parse_environment(environ), environ)
     return _with_proxy(parse_config(text, path), environ)
+
+
+def is_configured(path: str, environ: Mapping[str, str]) -> bool:
+    """Whether a datastore is named anywhere, or the embedded store is there already."""
+    if path != DEFAULT_PATH or os.path.exists(path):
+        return True
+    named = any(environ.get(name) or environ.get(f"CALICO_{name}") for name in _FIELDS.values())
+    return named or os.path.exists(LOCAL_PATH)
 
 
 def _with_proxy(config: DatastoreConfig, environ: Mapping[str, str]) -> DatastoreConfig:
@@ -109,6 +121,7 @@ def build_config(values: Mapping[str, str]) -> DatastoreConfig:
         etcd_password=values["etcdPassword"],
         kubernetes=KubernetesAccess(
             kubeconfig=values["kubeconfig"],
+            context=values["k8sCurrentContext"],
             api_root=values["k8sAPIEndpoint"],
             token=values["k8sAPIToken"],
             client_certificate=values["k8sCertFile"],

@@ -1,23 +1,58 @@
-"""``calicoctl version``: of this program, and of the data in the datastore."""
+"""``calicoctl version``: of this program, and of the data in the datastore.
+
+Rule: the first lines are printed before any datastore is looked for. Tools take the third word of the line "Client
+Version:" and compare it with Calico's versions, so it names the version of Calico that this is compatible with.
+"""
 
 from __future__ import annotations
 
+import time
 from argparse import Namespace
+from collections.abc import Mapping
 
-from cni_calico import __version__
+from cni_calico import UPSTREAM_VERSION, __version__
 from cni_calico.ctl.ipam.records import read_cluster
-from cni_calico.ctl.session import Session
-from cni_calico.errors import DatastoreError, DeadlineExceeded
+from cni_calico.ctl.opening import open_session
+from cni_calico.ctl.session import CommandFailed
+from cni_calico.ctl.settings import is_configured
+from cni_calico.errors import CalicoError
+
+CLIENT = f"Client Version:    {UPSTREAM_VERSION}\ncni-calico:        v{__version__}\n"
 
 
-def version(session: Session, arguments: Namespace) -> str:
-    """The program's version is also told when the datastore does not answer."""
-    text = f"Client Version:    {__version__}\n"
-    try:
+def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    """Raises CommandFailed when the configured datastore does not answer, unless it is polled."""
+    arguments.say(CLIENT)
+    if arguments.client or not (_is_asked_for(arguments) or is_configured(arguments.config, environ)):
+        return ""
+    if arguments.poll <= 0:
+        try:
+            arguments.say(_cluster(arguments, environ))
+        except CalicoError as e:
+            failed = CommandFailed(f"unable to retrieve Cluster Version or Type: {e}")
+            failed.details = e.details
+            raise failed from e
+        return ""
+    said = ""
+    while True:
+        try:
+            text = _cluster(arguments, environ)
+            if text != said:
+                arguments.say(text)
+            said = text
+        except CalicoError as e:
+            arguments.note(f"unable to retrieve Cluster Version or Type: {e}")
+            said = ""  # said again once it is known again
+        time.sleep(arguments.poll)
+
+
+def _is_asked_for(arguments: Namespace) -> bool:
+    return bool(arguments.kubeconfig or arguments.context)
+
+
+def _cluster(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    with open_session(arguments, environ) as session:
         spec, _ = read_cluster(session)
-    except (DatastoreError, DeadlineExceeded) as e:
-        arguments.note(f"Unable to retrieve Cluster Version or Type: {e}")
-        return text
     unknown = "unknown"
-    text += f"Cluster Version:   {spec.get('calicoVersion') or unknown}\n"
+    text = f"Cluster Version:   {spec.get('calicoVersion') or unknown}\n"
     return text + f"Cluster Type:      {spec.get('clusterType') or unknown}\n"

@@ -16,6 +16,7 @@ class KubernetesAccess:
     """A Kubernetes API server. Inline values win over ``kubeconfig``; all empty: the pod's service account."""
 
     kubeconfig: str = ""
+    context: str = ""  # of the kubeconfig; "": its current one
     api_root: str = ""
     token: str = field(default="", repr=False)
     client_certificate: str = ""

@@ -75,10 +75,10 @@ def test_what_leaked_is_released_by_a_report(ctl, store, soon, held, take, tmp_p
     assert f"IP {used} is in use\n" in ctl("ipam", "show", f"--ip={used}")
     assert f"Handle: {USED}" in ctl("ipam", "show", f"--ip={used}")
     report = tmp_path / "report.json"
-    ctl("ipam", "check", "-o", str(report))
+    ctl("ipam", "check", "-o", str(report), code=1)
     assert "was not locked" in ctl("ipam", "release", f"--from-report={report}", code=1)
     ctl("datastore", "migrate", "lock")
-    found = ctl("ipam", "check", "--show-problem-ips", "-o", str(report))
+    found = ctl("ipam", "check", "--show-problem-ips", "-o", str(report), code=1)
     assert f"{leaked} is allocated to handle {LEAKED} but nobody uses it" in found
     assert "Found 1 IPs that are allocated in IPAM but not actually in use." in found
     take(LATER)  # the report knows nothing of it
@@ -93,7 +93,7 @@ def test_an_address_that_found_another_owner_stays(ctl, store, soon, held, tmp_p
     _, leaked = held
     ctl("datastore", "migrate", "lock")
     report = tmp_path / "report.json"
-    ctl("ipam", "check", "-o", str(report))
+    ctl("ipam", "check", "-o", str(report), code=1)
     ctl("datastore", "migrate", "unlock")
     ctl("ipam", "release", f"--ip={leaked}")
     Allocator(store).assign_address(leaked, LATER, {"node": "x"}, "x", soon)
@@ -112,7 +112,7 @@ def test_a_pool_is_split_and_its_addresses_stay(ctl, store, soon, held):
     assert specs(ctl) == {name: before | {"cidr": cidr} for name, cidr in parts.items()}
     assert json.loads(ctl("get", "ippool", "split-a-1", "-o", "json"))["metadata"]["labels"] == {"team": "net"}
     assert taken_handles(store, soon) == handles
-    assert "Found 0 blocks outside of any pool." in ctl("ipam", "check")
+    assert "Found 0 blocks outside of any pool." in ctl("ipam", "check", code=1)
 
 
 def test_borrowed_addresses_and_strict_affinity(ctl, store, soon, held):

@@ -17,7 +17,7 @@ from cni_calico.ctl.files import write_file
 from cni_calico.ctl.ipam.lost import Lost, find_lost, render_lost, report_lost
 from cni_calico.ctl.ipam.records import read_cluster, read_records
 from cni_calico.ctl.render import render_json
-from cni_calico.ctl.session import Session
+from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.ipam.consistency import Allocation, ConsistencyReport, Finding, Inconsistency, Records, check_records
 from cni_calico.model.resources import Network
 
@@ -49,7 +49,7 @@ _BY_SECTION = (
 
 
 def check(session: Session, arguments: Namespace) -> str:
-    """Raises DatastoreError, CalicoError when the report cannot be written."""
+    """Raises CommandFailed when there are problems, DatastoreError, CalicoError when the report cannot be written."""
     records = read_records(session)
     report = check_records(records)
     lost = find_lost(session)
@@ -60,8 +60,16 @@ def check(session: Session, arguments: Namespace) -> str:
     if arguments.report:
         document = {**build_report(report, spec, revision), "lost": report_lost(lost)}
         write_file(arguments.report, render_json(document))
-        text += f"ConsistencyReport written to {arguments.report}\n"
+        text += f"Report written to {arguments.report}\n"
+    if report.findings:
+        raise CommandFailed("", output=text)  # the text has said it all
     return text
+
+
+def text_of(session: Session) -> str:
+    """What ``ipam check --show-problem-ips`` prints. Raises DatastoreError."""
+    records = read_records(session)
+    return render_check(records, check_records(records), find_lost(session), show_problems=True)
 
 
 # -- as text ----------------------------------------------------------------------------------------------------------

@@ -18,6 +18,10 @@ from cni_calico.ipam.lost.sight import ShelfSight, Shelves, decode
 from cni_calico.ipam.lost.suspects import Suspects
 from cni_calico.model.keys import AffinityList, BlockList, HandleList, Key, ListKey, ResourceList
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cni_calico.datastore.kubernetes.api import KubernetesAPI
+
 Lost = tuple[Subject, str]
 _ENDPOINTS = ResourceList("WorkloadEndpoint")
 
@@ -45,26 +49,35 @@ class _Listed:
 def find_lost(session: Session) -> list[Lost]:
     """What is lost and why, in the janitor's order. Raises DatastoreError, DeadlineExceeded."""
     kubernetes = _kubernetes(session)
-    is_kubernetes = kubernetes is not None
     listings = (BlockList(), AffinityList(), HandleList(), ResourceList("Node"), _ENDPOINTS)
     blocks, affinities, handles, nodes, endpoints = listed = [_Listed(session, listing) for listing in listings]
     session.take_damaged()  # the check itself has told them
-    own, pods = (None, endpoints) if is_kubernetes else (endpoints, None)
+    own, pods = (None, endpoints) if kubernetes is not None else (endpoints, None)
     suspects = Suspects(ShelfSight(Shelves(blocks, affinities, handles, nodes, own, pods)))
     suspects.refresh([key for shelf in listed for key in shelf.entries], 0.0)
-    asker = Reclaimer(session.store, kubernetes, is_kubernetes=is_kubernetes)
+    asker = Reclaimer(session.store, kubernetes, is_kubernetes=kubernetes is not None)
     found = ((subject, asker.confirm(subject, session.deadline)) for subject in suspects.due(0.0, 0.0))
     return [(subject, reason) for subject, reason in found if reason]
 
 
-def _kubernetes(session: Session) -> Kubernetes | None:
+def is_kubernetes(session: Session) -> bool:
+    return session.store.identity.startswith("kubernetes:")
+
+
+def api_of(session: Session) -> KubernetesAPI:
+    """The API server where the datastore is Kubernetes."""
     from cni_calico.datastore.kubernetes.store import KubernetesStore
 
-    if not isinstance(session.store, KubernetesStore):
+    assert isinstance(session.store, KubernetesStore)
+    return session.store.api
+
+
+def _kubernetes(session: Session) -> Kubernetes | None:
+    if not is_kubernetes(session):
         return None
     from cni_calico.datastore.kubernetes.objects import KubernetesObjects
 
-    return KubernetesObjects(session.store.api)
+    return KubernetesObjects(api_of(session))
 
 
 def render_lost(lost: list[Lost]) -> list[str]:

@@ -5,6 +5,7 @@ Rule: a record that cannot be read is reported, not fatal: the others are what a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cni_calico.ctl.session import Session
@@ -89,8 +90,11 @@ def _read(session: Session, listing: ListKey, corrupt: list[tuple[str, str]]) ->
 
 
 def read_cluster(session: Session) -> tuple[dict[str, Any], str]:
-    """The spec of ClusterInformation "default" ({} when there is none) and its revision."""
+    """The spec of ClusterInformation "default" ({} when there is none) and its revision. Raises CorruptRecord."""
     found = session.store.get(ResourceKey("ClusterInformation", "default"), session.deadline)
     if found is None:
         return {}, ""
-    return dict(found.value.get("spec") or {}), str(found.revision)
+    spec = found.value.get("spec") or {}
+    if not isinstance(spec, Mapping):
+        raise CorruptRecord("cannot read ClusterInformation default: spec is not an object")
+    return dict(spec), str(found.revision)

@@ -35,14 +35,23 @@ def show(session: Session, arguments: Namespace) -> str:
     if arguments.show_configuration:
         return _show_configuration(session)
     corrupt: list[tuple[str, str]] = []
-    pools, blocks = read_pools(session, corrupt), list(read_blocks(session, corrupt).values())
     if arguments.show_borrowed:
-        text = _show_borrowed(blocks)
+        text = _show_borrowed(list(read_blocks(session, corrupt).values()))
     else:
-        text = _show_usage(pools, blocks, with_blocks=arguments.show_blocks)
+        text = _read_usage(session, corrupt, with_blocks=arguments.show_blocks)
     for _, why in corrupt:
         arguments.note(why)
     return text
+
+
+def render_usage(session: Session) -> str:
+    """How full pools and blocks are. Raises DatastoreError."""
+    return _read_usage(session, [], with_blocks=True)
+
+
+def _read_usage(session: Session, corrupt: list[tuple[str, str]], *, with_blocks: bool) -> str:
+    pools, blocks = read_pools(session, corrupt), list(read_blocks(session, corrupt).values())
+    return _show_usage(pools, blocks, with_blocks=with_blocks)
 
 
 # -- usage ------------------------------------------------------------------------------------------------------------

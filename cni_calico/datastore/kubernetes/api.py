@@ -146,14 +146,20 @@ class KubernetesAPI:
     ) -> ApiReply:
         """One request; ``expect`` are the error statuses to return. Raises DatastoreError, DeadlineExceeded."""
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
-        attempt = _Attempt(self, method, path, data, content_type, deadline, doing)
-        while True:
-            answer = attempt.run()
-            if answer is None:
-                continue
-            if answer.status < 400 or answer.status in expect:
-                return ApiReply(answer.status, _decode(answer, doing), attempt.maybe_applied)
-            attempt.settle(answer)
+        answer, maybe_applied = self._settled(_Attempt(self, method, path, data, content_type, deadline, doing), expect)
+        return ApiReply(answer.status, _decode(answer, doing), maybe_applied)
+
+    def text(self, path: str, deadline: Deadline, doing: str) -> str:
+        """An answer that is no JSON, such as a log. Raises DatastoreError, DeadlineExceeded."""
+        answer, _ = self._settled(_Attempt(self, "GET", path, b"", "", deadline, doing), ())
+        return answer.body.decode("utf-8", "replace")
+
+    def _settled(self, attempt: _Attempt, expect: tuple[int, ...]) -> tuple[HttpAnswer, bool]:
+        """The final answer, and whether an attempt before it may have been applied."""
+        while (answer := attempt.run()) is None or (answer.status >= 400 and answer.status not in expect):
+            if answer is not None:
+                attempt.settle(answer)
+        return answer, attempt.maybe_applied
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
@@ -198,14 +204,7 @@ class _Attempt:
     """One request and its repetitions."""
 
     def __init__(
-        self,
-        api: KubernetesAPI,
-        method: str,
-        path: str,
-        data: bytes,
-        content_type: str,
-        deadline: Deadline,
-        doing: str,
+        self, api: KubernetesAPI, method: str, path: str, data: bytes, content_type: str, deadline: Deadline, doing: str
     ) -> None:
         self.api = api
         self.method = method

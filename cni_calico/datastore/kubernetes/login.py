@@ -7,10 +7,10 @@ that library costs 190 ms of import. Source: Kubernetes' kubeconfig (v1) referen
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
 
+from cni_calico.bounded import CONFIG_BYTES, OutOfBounds, parse_json, parse_yaml, require_size
 from cni_calico.datastore.kubernetes.http import Server
 from cni_calico.errors import DatastoreDenied
 from cni_calico.model.access import KubernetesAccess
@@ -52,7 +52,7 @@ def read_file(path: str) -> bytes:
 def read_login(access: KubernetesAccess, *, read: Read = read_file, environ: Environ = os.environ) -> Login:
     """The server and credentials that ``access`` names. Raises DatastoreDenied, which names the file or field."""
     if access.kubeconfig:
-        return _with_inline(_read_kubeconfig(access.kubeconfig, read), access, read)
+        return _with_inline(_read_kubeconfig(access.kubeconfig, read, access.context), access, read)
     if access.api_root:
         return _with_inline(Login(access.api_root), access, read)
     return _with_inline(_read_in_cluster(read, environ), access, read)
@@ -124,8 +124,11 @@ def _read_in_cluster(read: Read, environ: Environ) -> Login:
 # -- kubeconfig -------------------------------------------------------------------------------------------------------
 
 
-def _read_kubeconfig(paths: str, read: Read) -> Login:
-    return _login_of(_read_merged(paths, read), paths, read)
+def _read_kubeconfig(paths: str, read: Read, context: str) -> Login:
+    merged = _read_merged(paths, read)
+    if context:
+        merged["current-context"] = context
+    return _login_of(merged, paths, read)
 
 
 def _read_merged(paths: str, read: Read) -> dict[str, Any]:
@@ -154,9 +157,13 @@ def runs_program(paths: str, *, read: Read = read_file) -> bool:
 def parse_kubeconfig(raw: bytes, path: str) -> dict[str, Any]:
     """JSON (which is YAML too, and read faster: what the installer writes) or YAML. Raises DatastoreDenied."""
     try:
-        document = json.loads(raw)
-    except ValueError:
-        document = _parse_yaml(raw, path)
+        require_size(raw, path, limit=CONFIG_BYTES)
+        try:
+            document = parse_json(raw, path)
+        except ValueError:
+            document = _parse_yaml(raw, path)
+    except OutOfBounds as e:
+        raise DatastoreDenied(f"cannot use kubeconfig: {e}", details=_HINT) from e
     if not isinstance(document, dict):
         raise DatastoreDenied(f"cannot use kubeconfig {path}: it is not a mapping", details=_HINT)
     return document
@@ -166,12 +173,15 @@ def _parse_yaml(raw: bytes, path: str) -> Any:
     import yaml
 
     try:
-        return yaml.load(raw, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe loaders
+        documents = parse_yaml(raw, path)
     except (yaml.YAMLError, UnicodeDecodeError) as e:
         # the error's own text quotes the file: it may hold a token
         line = getattr(getattr(e, "problem_mark", None), "line", None)
         where = "" if line is None else f" (line {line + 1})"
         raise DatastoreDenied(f"cannot use kubeconfig {path}: it is not YAML{where}", details=_HINT) from None
+    if len(documents) > 1:
+        raise DatastoreDenied(f"cannot use kubeconfig {path}: it has more than one YAML document", details=_HINT)
+    return documents[0] if documents else None
 
 
 def _named(document: dict[str, Any], section: str, item: str, path: str) -> dict[str, Any]:
@@ -205,7 +215,9 @@ def _login_of(merged: dict[str, Any], paths: str, read: Read) -> Login:
                 f"cannot use kubeconfig {paths}: a program gives the credentials, and it must run where the caller is",
                 details="let the CNI server run in the host's mount namespace, or use a token or a certificate",
             )
-        return _login_by_library(paths, _Fields(cluster, cluster_path, read).text("proxy-url"))
+        return _login_by_library(
+            paths, merged["current-context"], _Fields(cluster, cluster_path, read).text("proxy-url")
+        )
     cluster_files, user_files = _Fields(cluster, cluster_path, read), _Fields(user, user_path, read)
     return Login(
         url=cluster_files.text("server"),
@@ -269,13 +281,13 @@ def _basic(pair: str) -> str:
     return "Basic " + b2a_base64(pair.encode(), newline=False).decode()
 
 
-def _login_by_library(paths: str, proxy_url: str) -> Login:
+def _login_by_library(paths: str, context: str, proxy_url: str) -> Login:
     """Credentials of exec and auth-provider plugins, which the official client runs; it knows no NO_PROXY."""
     from kubernetes import client, config
 
     found = client.Configuration()
     try:
-        config.load_kube_config(config_file=paths, client_configuration=found)
+        config.load_kube_config(config_file=paths, context=context, client_configuration=found)
     except Exception as e:  # the plugin's own failures come as whatever they are
         raise DatastoreDenied(f"cannot get credentials for kubeconfig {paths}: {type(e).__name__}: {e}") from e
     return Login(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from cni_calico.datastore.belongings import remove_belongings
 from cni_calico.datastore.interface import (
     CommitConflict,
     Committed,
@@ -233,11 +234,14 @@ class Reclaimer:
         return found is not None and str(found.revision) == lost.revision and self._delete(found, deadline)
 
     def _remove_node(self, lost: LostNode, deadline: Deadline) -> bool:
-        """If it is still the node that Kubernetes does not have; what it leaves behind goes in its turn."""
+        """If it is still the node that Kubernetes does not have. Its peers, host endpoints and configuration go first;
+        its addresses and blocks go in their turn.
+        """
         key = ResourceKey("Node", lost.name)
         found = self._store.get(key, deadline)
         if found is None or leaks.kubernetes_name(codec.decode_node(key, found.value)) != lost.kubernetes:
             return False
+        remove_belongings(self._store, lost.name, deadline)
         return self._delete(found, deadline)
 
     def _delete(self, found: Versioned, deadline: Deadline) -> bool:

@@ -13,7 +13,8 @@ from cni_calico.model.validation.report import Report
 
 Spec = Mapping[str, Any]
 
-SEVERITIES = ("Debug", "Info", "Warning", "Error", "Fatal")
+SEVERITIES = ("Trace", "Debug", "Info", "Warning", "Error", "Fatal")
+_SWITCH = ("Enabled", "Disabled")
 _COMMUNITY = re.compile(r"(\d+):(\d+)(?::(\d+))?")
 _PRIORITY_MAX = (1 << 31) - 2
 
@@ -52,13 +53,19 @@ def check_peer(report: Report, spec: Spec) -> None:
     for field, others in (
         ("nodeSelector", ("node",)),
         ("peerSelector", ("peerIP", "asNumber")),
-        ("reachableBy", ("peerSelector",)),
+        ("localWorkloadSelector", ("peerIP", "peerSelector")),
     ):
         for other in others:
             if spec.get(field) and spec.get(other):
                 report.wrong(f"spec.{field}", spec[field], f"cannot be given together with {other}")
     if not peer_ip and not spec.get("peerSelector") and not spec.get("localWorkloadSelector"):
         report.wrong("spec.peerIP", spec.get("peerIP"), "either peerIP or peerSelector must be given")
+    if spec.get("localWorkloadSelector") and not spec.get("asNumber"):
+        report.wrong("spec.asNumber", spec.get("asNumber"), "must be given together with localWorkloadSelector")
+    if spec.get("keepOriginalNextHop") is True and spec.get("nextHopMode"):
+        report.wrong("spec.keepOriginalNextHop", True, "is older than nextHopMode and cannot be given together with it")
+    if spec.get("reachableBy") and not peer_ip:
+        report.wrong("spec.reachableBy", spec["reachableBy"], "has no meaning without peerIP")
     if peer_ip and not spec.get("asNumber"):
         report.odd("spec.asNumber", spec.get("asNumber"), "is needed unless the peer is a node of this cluster")
     report.as_number("spec.asNumber", spec.get("asNumber"))
@@ -67,11 +74,14 @@ def check_peer(report: Report, spec: Spec) -> None:
     report.choice("spec.nextHopMode", spec.get("nextHopMode"), ("Auto", "Self", "Keep"))
     report.choice("spec.reversePeering", spec.get("reversePeering"), ("Auto", "Manual"))
     report.boolean("spec.keepOriginalNextHop", spec.get("keepOriginalNextHop"))
-    report.duration("spec.maxRestartTime", spec.get("maxRestartTime"))
+    for field in ("maxRestartTime", "keepaliveTime"):
+        report.duration(f"spec.{field}", spec.get(field))
     report.number("spec.numAllowedLocalASNumbers", spec.get("numAllowedLocalASNumbers"), 0, (1 << 31) - 1)
     report.number("spec.ttlSecurity", spec.get("ttlSecurity"), 0, 255)
     if spec.get("reachableBy"):
-        report.address("spec.reachableBy", spec["reachableBy"])
+        gateway = report.address("spec.reachableBy", spec["reachableBy"])
+        if gateway is not None and peer_ip and (gateway.version == 6) != (peer_ip.count(":") > 1):
+            report.wrong("spec.reachableBy", spec["reachableBy"], "must be of the family of peerIP")
     _check_password(report, "spec.password", spec.get("password"))
     for i, name in enumerate(report.list("spec.filters", spec.get("filters"))):
         report.name(f"spec.filters[{i}]", name)
@@ -102,6 +112,12 @@ def check_configuration(report: Report, spec: Spec, name: str) -> None:
     _check_port(report, "spec.listenPort", spec.get("listenPort"))
     report.choice("spec.bindMode", spec.get("bindMode"), ("None", "NodeIP"))
     report.duration("spec.nodeMeshMaxRestartTime", spec.get("nodeMeshMaxRestartTime"))
+    for field in ("serviceLoadBalancerAggregation", "programClusterRoutes"):
+        report.choice(f"spec.{field}", spec.get(field), _SWITCH)
+    for version in (4, 6):
+        field = f"localWorkloadPeeringIPV{version}"
+        if spec.get(field):
+            report.address(f"spec.{field}", spec[field], version)
     _check_password(report, "spec.nodeMeshPassword", spec.get("nodeMeshPassword"))
     for field in ("serviceClusterIPs", "serviceExternalIPs", "serviceLoadBalancerIPs"):
         for i, block in enumerate(report.list(f"spec.{field}", spec.get(field))):
@@ -124,6 +140,8 @@ def check_configuration(report: Report, spec: Spec, name: str) -> None:
 
 def _check_communities(report: Report, spec: Spec) -> set[str]:
     known = set()
+    if spec.get("communities") and not spec.get("prefixAdvertisements"):
+        report.wrong("spec.communities", spec["communities"], "are not used by any prefixAdvertisements")
     for i, raw in enumerate(report.list("spec.communities", spec.get("communities"))):
         at = f"spec.communities[{i}]"
         community = report.object(at, raw)

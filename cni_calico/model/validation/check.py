@@ -1,7 +1,7 @@
 """PURE: whether a resource may be stored.
 
-Rule: everything wrong is reported at once, each problem with field and value; unknown fields are no problem (a newer
-version of upstream may know them), except that FelixConfiguration warns about them.
+Rule: everything wrong is reported at once, each problem with field and value. A field that the kind does not have is
+wrong too (it would be stored without effect), unless it is stored already or the user insists.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import NAMESPACED_KINDS, PLURALS, ResourceKey
 from cni_calico.model.resources import IPPool
 from cni_calico.model.validation import bgp as validate_bgp
+from cni_calico.model.validation import felix as validate_felix
 from cni_calico.model.validation import hosts as validate_others
 from cni_calico.model.validation import ipam as validate_ipam
 from cni_calico.model.validation import policy as validate_policy
+from cni_calico.model.validation.known_fields import unknown_fields
 from cni_calico.model.validation.report import InvalidResource, Problem, Report
 
-__all__ = ["InvalidResource", "Problem", "Report", "check_resource", "require_valid", "with_defaults"]
+__all__ = ["InvalidResource", "Problem", "Report", "check_resource", "require_valid"]
 
 _SELECTORS = {
     "GlobalNetworkPolicy": ("selector", "namespaceSelector", "serviceAccountSelector"),
@@ -30,11 +32,16 @@ _SELECTORS = {
 
 
 def check_resource(
-    document: Mapping[str, Any], *, old: Mapping[str, Any] | None = None, pools: Iterable[IPPool] = ()
+    document: Mapping[str, Any],
+    *,
+    old: Mapping[str, Any] | None = None,
+    pools: Iterable[IPPool] = (),
+    allow_unknown: bool = False,
 ) -> Report:
     """Problems and warnings of a resource's document.
 
     ``old`` is what is stored now (for what must not change), ``pools`` are the stored pools (for overlaps).
+    ``allow_unknown`` only warns of fields that the kind does not have.
     """
     kind = str(document.get("kind"))
     report = Report(kind)
@@ -47,6 +54,7 @@ def check_resource(
     _check_metadata(report, kind, metadata)
     spec = report.object("spec", document.get("spec"))
     name = str(metadata.get("name"))
+    _check_known(report, document, old, allow_unknown=allow_unknown)
     _check_spec(report, kind, name, spec)
     if kind == "IPPool":
         old_spec = report.object("spec", (old or {}).get("spec"))
@@ -56,6 +64,18 @@ def check_resource(
     if not report.problems:
         _check_readable(report, document)
     return report
+
+
+def _check_known(
+    report: Report, document: Mapping[str, Any], old: Mapping[str, Any] | None, *, allow_unknown: bool
+) -> None:
+    for at, value, nearest in unknown_fields(document, old):
+        what = f"is not a field of {report.kind}"
+        hint = f'; did you mean "{nearest}"?' if nearest else ""
+        if allow_unknown:
+            report.odd(at, value, f"{what}; it is stored but has no effect")
+        else:
+            report.wrong(at, value, what + hint)
 
 
 def _check_readable(report: Report, document: Mapping[str, Any]) -> None:
@@ -72,10 +92,14 @@ def _check_readable(report: Report, document: Mapping[str, Any]) -> None:
 
 
 def require_valid(
-    document: Mapping[str, Any], *, old: Mapping[str, Any] | None = None, pools: Iterable[IPPool] = ()
+    document: Mapping[str, Any],
+    *,
+    old: Mapping[str, Any] | None = None,
+    pools: Iterable[IPPool] = (),
+    allow_unknown: bool = False,
 ) -> list[Problem]:
     """Warnings of a resource that may be stored. Raises InvalidResource for one that may not."""
-    report = check_resource(document, old=old, pools=pools)
+    report = check_resource(document, old=old, pools=pools, allow_unknown=allow_unknown)
     if report.problems:
         raise InvalidResource(report.text())
     return report.warnings
@@ -101,20 +125,10 @@ def _check_spec(report: Report, kind: str, name: str, spec: Mapping[str, Any]) -
         validate_ipam.check_endpoint(report, spec, name)
     elif kind == "BGPConfiguration":
         validate_bgp.check_configuration(report, spec, name)
+    if kind == "Tier":
+        validate_others.check_tier_name(report, spec, name)
     for field in _SELECTORS.get(kind, ()):
         report.selector(f"spec.{field}", spec.get(field))
-
-
-def _check_felix(report: Report, spec: Mapping[str, Any]) -> None:
-    from cni_calico.model.validation.felix_fields import DURATIONS, KNOWN
-
-    for field, value in spec.items():
-        if field not in KNOWN:
-            report.odd(f"spec.{field}", value, "is not a field of FelixConfiguration; it is stored but has no effect")
-        elif field in DURATIONS:
-            report.duration(f"spec.{field}", value)
-    for field in ("healthPort", "prometheusMetricsPort", "vxlanPort"):
-        report.number(f"spec.{field}", spec.get(field), 0, 65535)
 
 
 _CHECKS: Mapping[str, Callable[[Report, Mapping[str, Any]], None]] = {
@@ -123,7 +137,7 @@ _CHECKS: Mapping[str, Callable[[Report, Mapping[str, Any]], None]] = {
     "Node": validate_ipam.check_node,
     "BGPPeer": validate_bgp.check_peer,
     "BGPFilter": validate_bgp.check_filter,
-    "FelixConfiguration": _check_felix,
+    "FelixConfiguration": validate_felix.check_felix,
     "GlobalNetworkPolicy": validate_policy.check_policy,
     "NetworkPolicy": validate_policy.check_policy,
     "GlobalNetworkSet": validate_policy.check_network_set,
@@ -134,22 +148,3 @@ _CHECKS: Mapping[str, Callable[[Report, Mapping[str, Any]], None]] = {
     "CalicoNodeStatus": validate_others.check_node_status,
     "KubeControllersConfiguration": validate_others.check_controllers,
 }
-
-
-def with_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with the fields that upstream fills in when a resource is made."""
-    if document.get("kind") != "IPPool" or not isinstance(document.get("spec"), Mapping):
-        return dict(document)
-    spec = dict(document["spec"])
-    size = validate_ipam.BLOCK_SIZES[6 if ":" in str(spec.get("cidr")) else 4][2]
-    for field, value in (
-        ("blockSize", size),
-        ("ipipMode", "Never"),
-        ("vxlanMode", "Never"),
-        ("nodeSelector", "all()"),
-        ("allowedUses", ["Workload", "Tunnel"]),
-        ("assignmentMode", "Automatic"),
-    ):
-        if not spec.get(field):
-            spec[field] = value
-    return {**document, "spec": spec}

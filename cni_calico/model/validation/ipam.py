@@ -65,6 +65,11 @@ def _check_uses(report: Report, spec: Spec) -> None:
     uses = [report.choice(f"spec.allowedUses[{i}]", use, USES) for i, use in enumerate(given)]
     if "LoadBalancer" not in uses:
         return
+    for field in ("ipipMode", "vxlanMode"):
+        if spec.get(field) not in (None, "", "Never"):
+            report.wrong(f"spec.{field}", spec[field], "a pool of load balancer addresses has no encapsulation")
+    if spec.get("disableBGPExport") is True:
+        report.wrong("spec.disableBGPExport", True, "addresses of load balancers must be announced")
     if len(set(uses)) > 1:
         report.wrong("spec.allowedUses", spec.get("allowedUses"), "LoadBalancer cannot be combined with other uses")
     if spec.get("nodeSelector") not in (None, "", "all()"):
@@ -105,6 +110,8 @@ def check_reservation(report: Report, spec: Spec) -> None:
 
 def check_node(report: Report, spec: Spec) -> None:
     bgp = report.object("spec.bgp", spec.get("bgp"))
+    if spec.get("bgp") == {}:
+        report.wrong("spec.bgp", {}, "must not be empty; leave it out")
     for version in (4, 6):
         _check_node_address(report, f"spec.bgp.ipv{version}Address", bgp.get(f"ipv{version}Address"), version)
         field = f"ipv{version}VXLANTunnelAddr"
@@ -147,6 +154,10 @@ def check_endpoint(report: Report, spec: Spec, name: str) -> None:
     if interface and not names.valid_ifname(interface):
         report.wrong("spec.interfaceName", interface, "is not a valid interface name")
     report.mac("spec.mac", spec.get("mac"))
+    report.names("spec.profiles", spec.get("profiles"))
+    for version in (4, 6):
+        if spec.get(f"ipv{version}Gateway"):
+            report.address(f"spec.ipv{version}Gateway", spec[f"ipv{version}Gateway"], version)
     networks = [
         report.network(f"spec.ipNetworks[{i}]", raw if "/" in str(raw) else f"{raw}/{128 if ':' in str(raw) else 32}")
         for i, raw in enumerate(report.list("spec.ipNetworks", spec.get("ipNetworks")))

@@ -163,6 +163,17 @@ class Report:
             self.wrong(at, raw, f"must be an IPv{version} address" if version else "must be an IP address")
         return None
 
+    def network_or_address(self, at: str, raw: Any, version: int = 0) -> None:
+        if "/" in str(raw):
+            self.network(at, raw, version)
+        else:
+            self.address(at, raw, version)
+
+    def names(self, at: str, raw: Any) -> None:
+        """A list of names of resources."""
+        for i, name in enumerate(self.list(at, raw)):
+            self.name(f"{at}[{i}]", name)
+
     def as_number(self, at: str, raw: Any) -> None:
         from cni_calico.model.documents.kinds import parse_as_number
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from cni_calico import UPSTREAM_VERSION
 from cni_calico.model.documents.codec import (
     decode_cluster_information,
     decode_resource,
@@ -22,7 +23,7 @@ from cni_calico.model.resources import ClusterInformation, Resource
 
 # Whose data model this is: upstream's tools refuse to work on a cluster of a version that is not their own, so a
 # version that is stored already is never touched.
-DATA_VERSION = "v3.32.1"
+DATA_VERSION = UPSTREAM_VERSION
 
 CLUSTER = ResourceKey("ClusterInformation", "default")
 FELIX_DEFAULT = ResourceKey("FelixConfiguration", "default")

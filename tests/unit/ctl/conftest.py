@@ -51,6 +51,12 @@ class Calicoctl:
         assert result.code == 1, result
         return result.err
 
+    def finds(self, *argv):
+        """What a check prints that found problems."""
+        result = self(*argv)
+        assert (result.code, result.err) == (1, ""), result
+        return result.out
+
     def apply(self, document):
         return self.ok("apply", "-f", "-", stdin=json.dumps(document))
 

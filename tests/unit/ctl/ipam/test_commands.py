@@ -11,6 +11,7 @@ from tests.unit.ctl.conftest import pool, resource
 IPAM = "/calico/ipam/v2/"
 RESOURCES = "/calico/resources/v3/projectcalico.org/"
 BLOCK = IPAM + "assignment/ipv4/block/10.65.141.64-26"
+POOL = RESOURCES + "ippools/pool4"
 BORROWED_FROM = IPAM + "assignment/ipv4/block/10.65.248.128-26"
 ENDPOINT = RESOURCES + "workloadendpoints/default/vm-cni-cnitool--a6a677acb8bc88c337ae-eth0"
 HANDLE = IPAM + "handle/calnet.cnitool-a6a677acb8bc88c337ae"
@@ -105,12 +106,12 @@ class TestCheckAndRelease:
 
     def test_a_leak_is_found_reported_and_released(self, cluster, tmp_path):
         cluster.write({ENDPOINT: None})
-        out = cluster.ok("ipam", "check", "--show-problem-ips")
+        out = cluster.finds("ipam", "check", "--show-problem-ips")
         assert "Found 1 IPs that are allocated in IPAM but not actually in use." in out
         assert "10.65.141.64 is allocated to handle calnet.cnitool-a6a677acb8bc88c337ae but nobody uses it" in out
         lock(cluster)
         report = tmp_path / "report.json"
-        assert f"Report written to {report}\n" in cluster.ok("ipam", "check", "-o", str(report))
+        assert f"Report written to {report}\n" in cluster.finds("ipam", "check", "-o", str(report))
         entry = json.loads(report.read_text())["allocations"]["10.65.141.64"][0]
         assert (entry["inUse"], entry["sequenceNumber"]) == (False, 1795176388957943422)
         assert cluster.ok("ipam", "release", f"--from-report={report}") == "Released 1 IPs successfully\n"
@@ -123,7 +124,7 @@ class TestCheckAndRelease:
         cluster.write({ENDPOINT: None})
         lock(cluster)
         report = tmp_path / "report.json"
-        cluster.ok("ipam", "check", "-o", str(report))
+        cluster.finds("ipam", "check", "-o", str(report))
         block = cluster.stored(BLOCK)
         block["sequenceNumberForAllocation"]["0"] = block["sequenceNumber"]
         cluster.write({BLOCK: block})
@@ -137,14 +138,14 @@ class TestCheckAndRelease:
         sound, leaky = tmp_path / "1.json", tmp_path / "2.json"
         cluster.ok("ipam", "check", "-o", str(sound))
         cluster.write({ENDPOINT: None})
-        cluster.ok("ipam", "check", "-o", str(leaky))
+        cluster.finds("ipam", "check", "-o", str(leaky))
         out = cluster.ok("ipam", "release", "--from-report", str(sound), "--from-report", str(leaky))
         assert out == "Released 0 IPs successfully\n"
 
     def test_reports_that_are_not_safe_to_use(self, cluster, tmp_path):
         report = tmp_path / "report.json"
         cluster.write({ENDPOINT: None})
-        cluster.ok("ipam", "check", "-o", str(report))
+        cluster.finds("ipam", "check", "-o", str(report))
         assert "was not locked" in cluster.fails("ipam", "release", "--from-report", str(report))
         body = json.loads(report.read_text()) | {"clusterGUID": "other", "datastoreLocked": True}
         report.write_text(json.dumps(body))
@@ -164,7 +165,7 @@ class TestCheckAndRelease:
             }
         )
         report = tmp_path / "report.json"
-        out = cluster.ok("ipam", "check", "-o", str(report))
+        out = cluster.finds("ipam", "check", "-o", str(report))
         assert (
             "  block 10.65.0.0/26 of node gone: there is no Node gone\n  handle calnet.gone: it holds no address\n"
             in out
@@ -179,7 +180,9 @@ class TestCheckAndRelease:
         gone = IPAM + "handle/calnet.gone"
         cluster.write({gone: {"block": {"10.65.0.0/26": 1}, "deleted": False}})
         report = tmp_path / "report.json"
-        assert "handle calnet.gone claims addresses in 10.65.0.0/26" in cluster.ok("ipam", "check", "-o", str(report))
+        assert "handle calnet.gone claims addresses in 10.65.0.0/26" in cluster.finds(
+            "ipam", "check", "-o", str(report)
+        )
         out = cluster.ok("ipam", "release", "--force", "--from-report", str(report))
         assert out == "Released 0 IPs successfully\nReleased 1 handles without addresses\n"
         assert cluster.stored(gone) is None
@@ -196,14 +199,14 @@ class TestCheckAndRelease:
         document = cluster.stored(BORROWED_FROM)
         document["allocations"][3] = 99
         cluster.write({BORROWED_FROM: document})
-        out = cluster.ok("ipam", "check")
+        out = cluster.finds("ipam", "check")
         assert "cannot read block 10.65.248.128/26: allocations[3]: expected an index into attributes or null" in out
         assert "Found 3 IPAM blocks." in out
 
     def test_records_that_are_no_json_are_problems_too(self, cluster):
         with contextlib.closing(sqlite3.connect(cluster.path)) as raw, raw:
             assert raw.execute("UPDATE change SET value = '[' WHERE key = ?", (HANDLE,)).rowcount == 1
-        out = cluster.ok("ipam", "check")
+        out = cluster.finds("ipam", "check")
         assert "Found 1 records that cannot be read.\n  cannot read handle calnet.cnitool-a6a677acb8bc88c337ae: " in out
         assert out.endswith("Check complete; found 2 problems.\n")  # and an address whose handle is missing
         pool = "/calico/resources/v3/projectcalico.org/ippools/pool4"
@@ -214,7 +217,7 @@ class TestCheckAndRelease:
         assert result.err.startswith("Left out: cannot read IPPool pool4: ")
 
 
-class TestDeletingWhatAddressesHangOn:
+class TestDeletingWhatAddressesDependOn:
     def test_node(self, cluster):
         assert cluster.ok("delete", "node", "vm") == "Successfully deleted 1 'Node' resource(s)\n"
         assert cluster.stored(ENDPOINT) is None
@@ -279,7 +282,11 @@ class TestDeletingWhatAddressesHangOn:
 
     def test_pool(self, cluster):
         cluster.ok("ipam", "release", "--ip=10.65.200.7")
-        cluster.ok("delete", "ippool", "pool4")
+        before = cluster.stored(POOL)
+        said = cluster.fails("delete", "ippool", "pool4")
+        assert "cannot delete IPPool(pool4): 4 workload addresses are in use, on nodes vm (" in said
+        assert "--force" in said and cluster.stored(POOL) == before
+        cluster.ok("delete", "ippool", "pool4", "--force")
         # an empty block goes, one with addresses stays and belongs to nobody
         assert cluster.stored(IPAM + "assignment/ipv4/block/10.65.200.0-26") is None
         assert cluster.stored(BLOCK)["affinity"] is None
@@ -287,6 +294,39 @@ class TestDeletingWhatAddressesHangOn:
             assert cluster.stored(f"{IPAM}host/{node}/ipv4/block/{block}") is None
         assert cluster.stored(IPAM + "host/vm/ipv6/block/fd00:65::8d40-122")["state"] == "confirmed"
         assert cluster.fails("get", "ippool", "pool4").startswith("resource does not exist")
+
+    def test_tunnel_addresses_keep_no_pool(self, cluster):
+        block = cluster.stored(BORROWED_FROM)
+        used = [i for i, index in enumerate(block["allocations"]) if index is not None]
+        for address in used[1:]:
+            cluster.ok("ipam", "release", f"--ip=10.65.248.{128 + address}")
+        for address in ("10.65.141.64", "10.65.141.65", "10.65.200.7"):
+            cluster("ipam", "release", f"--ip={address}")
+        block = cluster.stored(BORROWED_FROM)
+        block["attributes"][0]["secondary"] = {"node": "nodeb", "type": "vxlanTunnelAddress"}
+        cluster.write({BORROWED_FROM: block})
+        cluster.ok("delete", "ippool", "pool4")
+
+    def test_a_node_takes_its_own_configuration_and_peers_along(self, calicoctl):
+        mine = [
+            resource("FelixConfiguration", "node.n"),
+            resource("BGPConfiguration", "node.n", {"logSeverityScreen": "Info"}),
+            resource("BGPPeer", "of-n", {"node": "n", "peerIP": "10.0.0.1", "asNumber": 1}),
+            resource("HostEndpoint", "of-n", {"node": "n", "interfaceName": "eth0"}),
+        ]
+        others = [
+            resource("FelixConfiguration", "default"),
+            resource("FelixConfiguration", "node.n2"),
+            resource("BGPPeer", "of-all", {"nodeSelector": "all()", "peerIP": "10.0.0.1", "asNumber": 1}),
+            resource("BGPPeer", "of-n2", {"node": "n2", "peerIP": "10.0.0.1", "asNumber": 1}),
+            resource("HostEndpoint", "of-n2", {"node": "n2", "interfaceName": "eth0"}),
+        ]
+        calicoctl.apply([resource("Node", "n"), *mine, *others])
+        calicoctl.ok("delete", "node", "n")
+        for document in mine:
+            assert "does not exist" in calicoctl.fails("get", document["kind"], document["metadata"]["name"])
+        for document in others:
+            calicoctl.ok("get", document["kind"], document["metadata"]["name"])
 
     def test_what_is_not_there(self, cluster):
         for kind, name in (("node", "x"), ("ippool", "x")):

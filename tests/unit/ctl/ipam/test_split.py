@@ -10,7 +10,7 @@ from tests.unit.ctl.conftest import pool
 
 @pytest.fixture
 def locked(calicoctl):
-    calicoctl.apply(pool("a", "10.1.0.0/24", nodeSelector="has(x)", natOutgoing=True, new="kept"))
+    calicoctl.apply(pool("a", "10.1.0.0/24", nodeSelector="has(x)", natOutgoing=True))
     calicoctl.ok("datastore", "migrate", "lock")
     return calicoctl
 

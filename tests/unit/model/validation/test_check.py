@@ -13,7 +13,8 @@ from cni_calico.model.documents import codec
 from cni_calico.model.keys import CLUSTER_KINDS, NAMESPACED_KINDS, ResourceKey
 from cni_calico.model.kubernetes import custom as crd
 from cni_calico.model.resources import IPPool, Metadata
-from cni_calico.model.validation.check import InvalidResource, check_resource, require_valid, with_defaults
+from cni_calico.model.validation.check import InvalidResource, check_resource, require_valid
+from cni_calico.model.validation.defaults import with_defaults
 from cni_calico.model.validation.felix_fields import KNOWN
 
 VECTORS = pathlib.Path(__file__).parents[3] / "golden" / "vectors"
@@ -158,8 +159,16 @@ def test_everything_that_upstream_stored_is_valid():
         ("IPPool", {"ipipMode": "always"}, '= "always" (must be one of Never, Always, CrossSubnet)'),
         ("IPPool", {"nodeSelector": "a =="}, "at position 4"),
         ("IPPool", {"allowedUses": ["Workload", "Pods"]}, 'IPPool.spec.allowedUses[1] = "Pods"'),
-        ("IPPool", {"allowedUses": ["Workload", "LoadBalancer"], "nodeSelector": "all()"}, "cannot be combined"),
-        ("IPPool", {"allowedUses": ["LoadBalancer"]}, "must be all() for a pool of load balancer addresses"),
+        (
+            "IPPool",
+            {"allowedUses": ["Workload", "LoadBalancer"], "nodeSelector": "all()", "ipipMode": "Never"},
+            "cannot be combined",
+        ),
+        (
+            "IPPool",
+            {"allowedUses": ["LoadBalancer"], "ipipMode": "Never"},
+            "must be all() for a pool of load balancer addresses",
+        ),
         ("IPPool", {"assignmentMode": "Auto"}, "must be one of Automatic, Manual"),
         ("IPPool", {"disabled": "yes"}, 'IPPool.spec.disabled = "yes" (must be true or false)'),
         ("IPPool", {"ipip": {"enabled": True}}, "belongs to an older API"),
@@ -184,7 +193,7 @@ def test_everything_that_upstream_stored_is_valid():
         ("BGPConfiguration", {"nodeToNodeMeshEnabled": False}, 'can only be given in BGPConfiguration "default"'),
         ("BGPConfiguration", {"communities": [{"name": "c", "value": "70000:1"}]}, "must be aa:nn or aa:nn:mm"),
         ("BGPConfiguration", {"communities": []}, "a name defined in spec.communities"),
-        ("BGPConfiguration", {"logSeverityScreen": "Loud"}, "must be one of Debug, Info"),
+        ("BGPConfiguration", {"logSeverityScreen": "Loud"}, "must be one of Trace, Debug"),
         ("BGPFilter", {"exportV4": [{"cidr": "fd00::/8", "matchOperator": "In", "action": "Accept"}]}, "IPv4 network"),
         ("BGPFilter", {"exportV4": [{"cidr": "10.0.0.0/8", "action": "Accept"}]}, "must be given together"),
         ("BGPFilter", {"exportV4": [{}]}, "BGPFilter.spec.exportV4[0].action = null (must be Accept or Reject)"),
@@ -317,8 +326,12 @@ def test_all_problems_in_one_error():
     assert str(caught.value).startswith('error with field IPPool.spec.cidr = "x"')
 
 
-def test_unknown_felix_fields_warn_only():
-    warnings = require_valid(resource("FelixConfiguration", {"helthPort": 1}))
+def test_unknown_fields_are_refused_unless_the_user_insists():
+    misspelt = resource("FelixConfiguration", {"helthPort": 1})
+    with pytest.raises(InvalidResource, match='did you mean "healthPort"'):
+        require_valid(misspelt)
+    assert require_valid(misspelt, old=misspelt) == []  # somebody's newer version stored it
+    warnings = require_valid(misspelt, allow_unknown=True)
     assert [warning.at for warning in warnings] == ["FelixConfiguration.spec.helthPort"]
     assert len(KNOWN) == 190
 
@@ -334,7 +347,42 @@ def test_defaults_are_those_upstream_stores():
         "allowedUses": ["Workload", "Tunnel"],
         "assignmentMode": "Automatic",
     }
-    assert with_defaults(resource("Tier", {"order": 1})) == resource("Tier", {"order": 1})
+    assert with_defaults(resource("Tier", {"order": 1}))["spec"] == {"order": 1, "defaultAction": "Deny"}
+    assert with_defaults(resource("Tier", {"order": 1000}, "kube-admin"))["spec"]["defaultAction"] == "Pass"
+
+
+@pytest.mark.parametrize(
+    ("spec", "types"),
+    [
+        ({}, ["Ingress"]),
+        ({"ingress": [{"action": "Allow"}]}, ["Ingress"]),
+        ({"egress": [{"action": "Allow"}]}, ["Egress"]),
+        ({"ingress": [{"action": "Allow"}], "egress": [{"action": "Allow"}]}, ["Ingress", "Egress"]),
+        ({"types": ["Egress"], "ingress": [{"action": "Allow"}]}, ["Egress"]),
+    ],
+)
+def test_policies_get_tier_label_and_types(spec, types):
+    for kind in ("NetworkPolicy", "GlobalNetworkPolicy"):
+        made = with_defaults(resource(kind, spec))
+        assert (made["spec"]["tier"], made["spec"]["types"]) == ("default", types)
+        assert made["metadata"]["labels"] == {"projectcalico.org/tier": "default"}
+
+
+def test_endpoints_get_the_labels_they_are_found_by():
+    spec = {"orchestrator": "k8s", "serviceAccountName": "sa"}
+    made = with_defaults(resource("WorkloadEndpoint", spec) | {"metadata": {"name": "x", "namespace": "ns"}})
+    assert made["metadata"]["labels"] == {
+        "projectcalico.org/namespace": "ns",
+        "projectcalico.org/orchestrator": "k8s",
+        "projectcalico.org/serviceaccount": "sa",
+    }
+
+
+def test_dotted_as_numbers_are_stored_as_numbers():
+    assert with_defaults(resource("BGPPeer", {"asNumber": "1.10"}))["spec"] == {"asNumber": 65546}
+    assert with_defaults(resource("Node", {"bgp": {"asNumber": "64512"}}))["spec"] == {"bgp": {"asNumber": 64512}}
+    assert with_defaults(resource("BGPConfiguration", {"asNumber": "x"}))["spec"] == {"asNumber": "x"}
+    assert with_defaults(resource("Node", {"bgp": None}))["spec"] == {"bgp": None}
 
 
 values = st.recursive(

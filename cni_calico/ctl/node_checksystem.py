@@ -1,0 +1,151 @@
+"""``calicoctl node checksystem``: whether this host can be a node, and what it could not do.
+
+Rule: looks, changes nothing and loads no module. What every node needs is required; what only some clusters need (IPIP,
+VXLAN, WireGuard, BGP) is named with the purpose and fails nothing.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cni_calico.bounded import read_text
+from cni_calico.ctl.session import CommandFailed
+from cni_calico.errors import InvalidConfig
+
+KERNEL = (4, 19)
+_CONFIG_BYTES = 8 << 20
+_SEARCH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """Something of the kernel: one of ``modules`` is there, or one of ``options`` is on in its configuration."""
+
+    name: str
+    modules: tuple[str, ...]
+    options: tuple[str, ...]
+    purpose: str = ""  # "": every node needs it
+
+
+FEATURES = (
+    Feature("veth", ("veth",), ("CONFIG_VETH",)),
+    Feature("packet filter", ("nf_tables", "ip_tables"), ("CONFIG_NF_TABLES", "CONFIG_IP_NF_IPTABLES")),
+    Feature("connection tracking", ("nf_conntrack",), ("CONFIG_NF_CONNTRACK",)),
+    Feature("NAT", ("nf_nat",), ("CONFIG_NF_NAT",), "pools with natOutgoing"),
+    Feature("ipip", ("ipip",), ("CONFIG_NET_IPIP",), "pools with ipipMode"),
+    Feature("vxlan", ("vxlan",), ("CONFIG_VXLAN",), "pools with vxlanMode"),
+    Feature("wireguard", ("wireguard",), ("CONFIG_WIREGUARD",), "encryption"),
+)
+PROGRAMS = (
+    ("packet filter program", ("nft", "iptables"), "masquerading and policy"),
+    ("BIRD", ("bird",), "BGP (CALICO_NETWORKING_BACKEND=bird)"),
+)
+
+
+def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    """Raises CommandFailed when something that every node needs is missing."""
+    release = os.uname().release
+    has = _kernel_features(arguments.kernel_config, release)
+    lines, failed = [], []
+    for name, found, purpose in [*_basics(release), *_features(has), *_programs()]:
+        state = "OK" if found else f"missing, only needed for {purpose}" if purpose else "FAIL"
+        lines.append(f"{name + ':':30}{state}")
+        failed += [name] if state == "FAIL" else []
+    text = "\n".join(lines) + "\n"
+    if failed:
+        raise CommandFailed("System doesn't meet one or more minimum systems requirements to run Calico", output=text)
+    return text + "System meets minimum system requirements to run Calico!\n"
+
+
+Finding = tuple[str, bool, str]  # what, whether it is there, what it is for ("": every node needs it)
+
+
+def _basics(release: str) -> list[Finding]:
+    wanted = ".".join(map(str, KERNEL))
+    return [
+        (f"kernel {release} >= {wanted}", is_new_enough(release), ""),
+        ("IPv4 forwarding", os.path.exists("/proc/sys/net/ipv4/ip_forward"), ""),
+        ("IPv6", os.path.exists("/proc/sys/net/ipv6/conf/all/forwarding"), "IPv6 pools"),
+        ("network namespaces", os.path.exists("/proc/self/ns/net"), ""),
+    ]
+
+
+def _features(has: Callable[[Feature], bool]) -> list[Finding]:
+    return [(feature.name, has(feature), feature.purpose) for feature in FEATURES]
+
+
+def _programs() -> list[Finding]:
+    found = []
+    for what, names, purpose in PROGRAMS:
+        there = any(os.access(f"{directory}/{name}", os.X_OK) for directory in _SEARCH for name in names)
+        found.append((what, there, purpose))
+    return found
+
+
+def is_new_enough(release: str) -> bool:
+    """PURE: whether a kernel's release, such as "6.1.0-18-amd64", is at least KERNEL."""
+    numbers = re.match(r"(\d+)\.(\d+)", release)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= KERNEL
+
+
+# -- the kernel -------------------------------------------------------------------------------------------------------
+
+
+def _kernel_features(config: str, release: str) -> Callable[[Feature], bool]:
+    if config:
+        try:
+            text = read_text(config, limit=_CONFIG_BYTES)
+        except (OSError, ValueError) as e:
+            cause = e.strerror if isinstance(e, OSError) and e.strerror else e
+            raise InvalidConfig(f"cannot read kernel configuration {config}: {cause}") from e
+        switched_on = parse_kernel_config(text)
+        return lambda feature: any(option in switched_on for option in feature.options)
+    switched_on = parse_kernel_config(_read_kernel_config(release))
+    modules = _modules(release)
+    return lambda feature: (
+        any(option in switched_on for option in feature.options)
+        or any(module in modules or os.path.isdir(f"/sys/module/{module}") for module in feature.modules)
+    )
+
+
+def parse_kernel_config(text: str) -> frozenset[str]:
+    """PURE: the options that are built in or modules."""
+    return frozenset(line.partition("=")[0] for line in text.splitlines() if line.rstrip().endswith(("=y", "=m")))
+
+
+def _read_kernel_config(release: str) -> str:
+    try:
+        with gzip.open("/proc/config.gz", "rt") as file:
+            return file.read(_CONFIG_BYTES)
+    except OSError:
+        pass
+    try:
+        return read_text(f"/boot/config-{release}", limit=_CONFIG_BYTES)
+    except (OSError, ValueError):
+        return ""  # then the modules are looked at alone
+
+
+def _modules(release: str) -> frozenset[str]:
+    """The names of the modules that are there or built in, as the kernel spells them."""
+    found: set[str] = set()
+    for name in ("modules.builtin", "modules.dep"):
+        path = Path(f"/lib/modules/{release}/{name}")
+        try:
+            found |= set(module_names(path.read_text().splitlines()))
+        except OSError:
+            continue
+    return frozenset(found)
+
+
+def module_names(lines: Iterable[str]) -> Iterable[str]:
+    """PURE: names of modules from lines such as "kernel/net/ipv4/ipip.ko.xz: ..."."""
+    for line in lines:
+        file = line.partition(":")[0].strip().rpartition("/")[2]
+        if ".ko" in file:
+            yield file.partition(".ko")[0].replace("-", "_")

@@ -1,0 +1,73 @@
+"""``calicoctl node run``: upstream starts a container with docker; here it is told how to run calico-node.
+
+Rule: starts nothing and always fails, so that no script takes it for done. The options that upstream has become the
+variables that mean the same.
+"""
+
+from __future__ import annotations
+
+import shlex
+from argparse import Namespace
+from collections.abc import Mapping
+
+from cni_calico.ctl.session import CommandFailed
+
+IMAGE = "IMAGE"  # there is no registry of ours: build/image/build.sh makes one
+_VARIABLES = {
+    "name": "NODENAME",
+    "as": "AS",
+    "ip": "IP",
+    "ip6": "IP6",
+    "ip-autodetection-method": "IP_AUTODETECTION_METHOD",
+    "ip6-autodetection-method": "IP6_AUTODETECTION_METHOD",
+    "backend": "CALICO_NETWORKING_BACKEND",
+}
+_DATASTORE = (
+    "DATASTORE_TYPE",
+    "DATASTORE_PATH",
+    "ETCD_ENDPOINTS",
+    "ETCD_CA_CERT_FILE",
+    "ETCD_CERT_FILE",
+    "ETCD_KEY_FILE",
+)
+_MOUNTS = (
+    *(
+        "/lib/modules:/lib/modules:ro",
+        "/run:/run",
+        "/var/run/calico:/var/run/calico",
+        "/var/lib/calico:/var/lib/calico",
+    ),
+    *("/var/log/calico:/var/log/calico", "/etc/calico:/etc/calico:ro"),
+)
+
+
+def explain(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    """Raises CommandFailed, always; its output are the commands."""
+    variables = _variables(arguments, environ)
+    raise CommandFailed("calicoctl node run starts nothing here", output=render(variables, arguments.__dict__))
+
+
+def _variables(arguments: Namespace, environ: Mapping[str, str]) -> dict[str, str]:
+    given = vars(arguments)
+    found = {name: environ[name] for name in _DATASTORE if environ.get(name)}
+    for option, name in _VARIABLES.items():
+        value = given.get(option.replace("-", "_"))
+        if value:
+            found[name] = str(value)
+    if given.get("no_default_ippools"):
+        found["NO_DEFAULT_POOLS"] = "true"
+    return found
+
+
+def render(variables: Mapping[str, str], given: Mapping[str, object]) -> str:
+    """PURE: the commands for systemd and for podman."""
+    lines = ["As a service (docs/hosts.md says how it is installed):", ""]
+    if variables:
+        lines += ["  # in /etc/calico/calico-node.env"]
+        lines += [f"  {name}={value}" for name, value in variables.items()]
+    lines += ["  systemctl enable --now calico-node", "", "As a container:", ""]
+    image = str(given.get("node_image") or IMAGE)
+    words = ["podman", "run", "-d", "--name=calico-node", "--net=host", "--privileged", "--restart=always"]
+    words += [f"-e {shlex.quote(f'{name}={value}')}" for name, value in variables.items()]
+    words += [f"-v {mount}" for mount in _MOUNTS]
+    return "\n".join([*lines, "  " + " \\\n    ".join([" ".join(words[:7]), *words[7:], image])]) + "\n"

@@ -1,0 +1,59 @@
+"""Open the datastore that a command works with.
+
+Rule: the only place where calicoctl opens a datastore; whoever enters ``open_session`` leaves with it closed.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from cni_calico.ctl.session import Session
+from cni_calico.ctl.settings import read_config, require_present
+from cni_calico.datastore.connect import open_datastore
+from cni_calico.deadline import Deadline
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.model.names import DEFAULT_PREFIX
+
+
+def now() -> str:
+    """The time as stored in metadata (RFC 3339, UTC)."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def configured(arguments: Namespace, environ: Mapping[str, str]) -> DatastoreConfig:
+    """The datastore that the options, the configuration file or the environment name. Raises InvalidConfig."""
+    config = read_config(arguments.config, environ)
+    if arguments.kubeconfig:
+        access = replace(config.kubernetes, kubeconfig=arguments.kubeconfig)
+        config = replace(config, type="kubernetes", kubernetes=access)
+    if arguments.context:
+        config = replace(config, kubernetes=replace(config.kubernetes, context=arguments.context))
+    return config
+
+
+@contextmanager
+def open_session(arguments: Namespace, environ: Mapping[str, str], *, creating: bool = False) -> Iterator[Session]:
+    """A session on the configured datastore; ``creating`` lets the embedded store make its file.
+
+    Raises InvalidConfig, DatastoreError. Records that cannot be read are told with ``arguments.note`` at the end.
+    """
+    config = configured(arguments, environ)
+    if not creating:
+        require_present(config)
+    # what an export out of Kubernetes records of the pods' interfaces: as the CNI plugin reads it
+    prefix = environ.get("FELIX_INTERFACEPREFIX", "").split(",")[0].strip()
+    store = open_datastore(config, veth_prefix=prefix or DEFAULT_PREFIX)
+    try:
+        session = Session(store, Deadline.after(arguments.timeout), now, lambda: str(uuid.uuid4()))
+        # every backend has this hook (see Datastore.list)
+        setattr(store, "corrupt", session.note_damaged)  # noqa: B010
+        yield session
+        for _, why in session.take_damaged():
+            arguments.note(f"Left out: {why}")
+    finally:
+        store.close()

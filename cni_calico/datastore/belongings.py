@@ -1,0 +1,30 @@
+"""What belongs to a node that is deleted: found, and removed with it.
+
+Rule: each is removed only as it was read, so whoever gives it to another node meanwhile keeps it.
+"""
+
+from __future__ import annotations
+
+from cni_calico.datastore.interface import CommitConflict, Datastore, Versioned, Write
+from cni_calico.deadline import Deadline
+from cni_calico.model.belongings import LISTINGS, names_node, own_configuration
+
+
+def read_belongings(store: Datastore, node: str, deadline: Deadline) -> list[Versioned]:
+    """Raises DatastoreError."""
+    found = [one for one in store.get_many(list(own_configuration(node)), deadline) if one is not None]
+    for listing in LISTINGS:
+        found += [item for item in store.list(listing, deadline).items if names_node(item.value, node)]
+    return found
+
+
+def remove_belongings(store: Datastore, node: str, deadline: Deadline) -> int:
+    """How many were removed. Raises DatastoreError."""
+    removed = 0
+    for found in read_belongings(store, node, deadline):
+        try:
+            store.commit([Write.delete(found)], deadline)
+            removed += 1
+        except CommitConflict:
+            continue  # changed or gone meanwhile
+    return removed

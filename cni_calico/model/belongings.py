@@ -1,0 +1,28 @@
+"""PURE: which resources belong to one node and go with it when the node is deleted.
+
+Rule: what names the node and no other: its BGP peers and host endpoints (``spec.node``), and the configuration of its
+own (``node.<name>``). What selects nodes by label stays. Source: upstream's node controller and client library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cni_calico.model.keys import ResourceKey, ResourceList
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+NAMING = ("BGPPeer", "HostEndpoint")  # kinds with the node's name in spec.node
+LISTINGS = tuple(ResourceList(kind) for kind in NAMING)
+
+
+def own_configuration(node: str) -> tuple[ResourceKey, ...]:
+    return tuple(ResourceKey(kind, f"node.{node}") for kind in ("FelixConfiguration", "BGPConfiguration"))
+
+
+def names_node(document: Mapping[str, Any], node: str) -> bool:
+    """Whether a BGPPeer or HostEndpoint is this node's alone."""
+    spec = document.get("spec")
+    return isinstance(spec, Mapping) and spec.get("node") == node

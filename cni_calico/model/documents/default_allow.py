@@ -1,0 +1,25 @@
+"""PURE: the profile that every cluster has and no datastore stores: it allows everything.
+
+Rule: shown by ``calicoctl get profile``, never written. Source: upstream's client library, which adds it too.
+"""
+
+from __future__ import annotations
+
+from cni_calico.model.documents.resources import API_VERSION
+from cni_calico.model.keys import ResourceKey
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+DEFAULT_ALLOW = ResourceKey("Profile", "projectcalico-default-allow")
+
+
+def default_allow() -> dict[str, Any]:
+    everything: dict[str, Any] = {"action": "Allow", "source": {}, "destination": {}}
+    return {
+        "kind": "Profile",
+        "apiVersion": API_VERSION,
+        "metadata": {"name": DEFAULT_ALLOW.name, "creationTimestamp": None},
+        "spec": {"ingress": [everything], "egress": [everything]},
+    }

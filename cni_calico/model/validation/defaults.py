@@ -1,0 +1,148 @@
+"""PURE: the fields that upstream fills in when a resource is written, and those it shows when one is read.
+
+Rule: what is given stays as it is, except AS numbers in dotted form, which are stored as numbers. Source: upstream's
+client library and its vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cni_calico.model.documents.tiers import TIERS
+from cni_calico.model.validation.ipam import BLOCK_SIZES
+
+Document = Mapping[str, Any]
+
+TIER_LABEL = "projectcalico.org/tier"
+_ENDPOINT_LABELS = "projectcalico.org/"
+_AS_NUMBERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "Node": (("bgp", "asNumber"),),
+    "BGPPeer": (("asNumber",), ("localASNumber",)),
+    "BGPConfiguration": (("asNumber",),),
+}
+# what is shown of a record that does not say it; nobody stores it
+_SHOWN: Mapping[str, Mapping[str, Any]] = {
+    "FelixConfiguration": {
+        "bpfConnectTimeLoadBalancing": "TCP",
+        "bpfHostNetworkedNATWithoutCTLB": "Enabled",
+        "floatingIPs": "Disabled",
+        "nftablesMode": "Auto",
+    },
+    "BGPConfiguration": {"serviceLoadBalancerAggregation": "Enabled"},
+}
+_WITH_STATUS = ("Tier", "Node")
+
+
+def with_defaults(document: Document) -> dict[str, Any]:
+    """The document with the fields that upstream fills in when a resource is written."""
+    kind, spec = str(document.get("kind")), document.get("spec")
+    if not isinstance(spec, Mapping):
+        return dict(document)
+    changed = _with_as_numbers(kind, spec)
+    fill = _FILLED.get(kind)
+    out = {**document, "spec": fill(document, changed) if fill else changed}
+    labels = _labels_of(kind, out)
+    metadata = document.get("metadata")
+    if labels and isinstance(metadata, Mapping) and isinstance(metadata.get("labels") or {}, Mapping):
+        out["metadata"] = {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}}
+    return out
+
+
+def as_shown(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with the defaults that upstream shows. Only in the cluster's own configuration: in a node's they
+    would, once applied again, win over the cluster's.
+    """
+    kind, spec = str(document.get("kind")), document.get("spec")
+    if kind in _SHOWN and isinstance(spec or {}, Mapping) and document["metadata"].get("name") == "default":
+        document = {**document, "spec": {**_SHOWN[kind], **(spec or {})}}
+    if kind in _WITH_STATUS and "status" not in document:
+        document = {**document, "status": {}}
+    return document
+
+
+# -- by kind ----------------------------------------------------------------------------------------------------------
+
+
+def _fill_pool(document: Document, spec: Document) -> dict[str, Any]:
+    size = BLOCK_SIZES[6 if ":" in str(spec.get("cidr")) else 4][2]
+    return _filled(
+        spec,
+        blockSize=size,
+        ipipMode="Never",
+        vxlanMode="Never",
+        nodeSelector="all()",
+        allowedUses=["Workload", "Tunnel"],
+        assignmentMode="Automatic",
+    )
+
+
+def _fill_policy(document: Document, spec: Document) -> dict[str, Any]:
+    types = ["Ingress"] if spec.get("ingress") or not spec.get("egress") else []
+    if spec.get("egress"):
+        types.append("Egress")
+    if spec.get("stagedAction") == "Delete":
+        return _filled(spec, tier="default")
+    return _filled(spec, tier="default", types=types)
+
+
+def _fill_tier(document: Document, spec: Document) -> dict[str, Any]:
+    metadata = document.get("metadata")
+    name = str(metadata.get("name")) if isinstance(metadata, Mapping) else ""
+    return _filled(spec, defaultAction=TIERS[name][1] if name in TIERS else "Deny")
+
+
+def _filled(spec: Document, **defaults: Any) -> dict[str, Any]:
+    return {**spec, **{name: value for name, value in defaults.items() if not spec.get(name)}}
+
+
+_FILLED: Mapping[str, Callable[[Document, Document], dict[str, Any]]] = {
+    "IPPool": _fill_pool,
+    "Tier": _fill_tier,
+    **dict.fromkeys(
+        ("NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy"), _fill_policy
+    ),
+}
+
+
+def _labels_of(kind: str, document: Document) -> dict[str, str]:
+    """Labels by which upstream finds the resource again."""
+    spec = document["spec"]
+    if _FILLED.get(kind) is _fill_policy:
+        return {TIER_LABEL: str(spec["tier"])}
+    if kind != "WorkloadEndpoint":
+        return {}
+    metadata = document.get("metadata")
+    found = {
+        "namespace": metadata.get("namespace") if isinstance(metadata, Mapping) else None,
+        "orchestrator": spec.get("orchestrator"),
+        "serviceaccount": spec.get("serviceAccountName"),
+    }
+    return {_ENDPOINT_LABELS + name: value for name, value in found.items() if isinstance(value, str) and value}
+
+
+def _with_as_numbers(kind: str, spec: Document) -> dict[str, Any]:
+    out = dict(spec)
+    for path in _AS_NUMBERS.get(kind, ()):
+        *above, name = path
+        within: Any = out
+        for step in above:
+            inner = within.get(step)
+            if not isinstance(inner, Mapping):
+                within = None
+                break
+            within[step] = within = dict(inner)
+        if isinstance(within, dict) and isinstance(within.get(name), str):
+            within[name] = _as_number(within[name])
+    return out
+
+
+def _as_number(text: str) -> Any:
+    """The number 65546 of "1.10" or "65546"; what is no AS number stays for validation to name."""
+    parts = text.split(".")
+    if len(parts) > 2 or not all(part.isascii() and part.isdecimal() and len(part) <= 10 for part in parts):
+        return text
+    numbers = [int(part) for part in parts]
+    if len(numbers) == 1:
+        return numbers[0] if numbers[0] < 1 << 32 else text
+    return (numbers[0] << 16) + numbers[1] if max(numbers) < 1 << 16 else text
