@@ -84,6 +84,19 @@ def routes(ns: Namespace) -> dict[str, tuple[Any, Any, Any]]:
     }
 
 
+def test_a_workload_takes_no_route_from_the_host(host: Namespace, store: Store, tmp_path: Path) -> None:
+    """An endpoint whose record claims the world, the host's own neighbour and another workload's address."""
+    add_card(host, "calib")
+    host.do("route", "add", "192.0.2.7/32", "via", "10.0.0.254")
+    host.do("route", "add", "10.65.1.5/32", "dev", "calia")  # as the CNI plugin made it
+    store.put(workload("greedy", "calib", "0.0.0.0/0", "192.0.2.7/32", "10.65.1.5/32", "10.65.1.9/32", "::/0"))
+    with running(host, store, "n1", tmp_path / "n1", FELIX_ROUTEREFRESHINTERVAL="1") as agent:
+        until(lambda: any("192.0.2.7" in text for text in agent.status()["failed"]), "the conflict is told")
+        shown = {(entry["dst"], entry.get("dev")) for version in (4, 6) for entry in host.routes(version)}
+        assert {("default", "eth0"), ("192.0.2.7", "eth0"), ("10.65.1.9", "calib"), ("10.65.1.5", "calia")} <= shown
+        assert {dst for dst, device in shown if device == "calib"} - {"fe80::/64"} == {"10.65.1.9"}
+
+
 def on_workload(ns: Namespace) -> set[str]:
     """Destinations of the routes on calia that are the workload's."""
     shown = [e for version in (4, 6) for e in ns.ip(f"-{version}", "route", "show", "dev", "calia")]

@@ -128,8 +128,13 @@ def _address_texts(annotations: JSON, status: JSON) -> list[Any]:
     if status.get("podIP"):
         return [status["podIP"]]
     if annotations.get(POD_IPS):
-        return parse_text(annotations[POD_IPS], POD_IPS).split(",")
-    return [annotations[POD_IP]] if annotations.get(POD_IP) else []
+        return _select_single(parse_text(annotations[POD_IPS], POD_IPS).split(","))
+    return _select_single([annotations[POD_IP]]) if annotations.get(POD_IP) else []
+
+
+def _select_single(texts: list[str]) -> list[str]:
+    """Whoever may patch a pod may write "0.0.0.0/0" there; what is no address at all is an error further on."""
+    return [text for text in texts if "/" not in text or text.endswith("/128" if ":" in text else "/32")]
 
 
 def pod_networks(obj: JSON) -> list[str]:

@@ -56,6 +56,27 @@ def plan_routes(desired: Iterable[HostRoute], actual: Iterable[HostRoute], felix
     return Changes(tuple(sorted(add, key=_order)), tuple(sorted(remove, key=_order)))
 
 
+def select_conflicts(
+    add: Iterable[HostRoute], desired: Iterable[HostRoute], actual: Iterable[HostRoute], felix: FelixSettings
+) -> dict[HostRoute, HostRoute]:
+    """Routes to workloads that must not be made, with the route whose place they would take.
+
+    Adding a route replaces the one with the same destination and metric. That may be a route to a single address that
+    is ours, or that leads out of a workload's interface which has lost its endpoint; any other stays, whoever made it.
+    """
+    wanted = set(map(_normal, desired))
+    places = {(route.dst, route.metric): route for route in actual}
+    found = {}
+    for route in add:
+        holder = places.get((route.dst, route.metric))
+        if holder is None or holder.device == route.device or not is_workload_interface(route.device, felix):
+            continue
+        ours = holder.protocol == PROTO_CALICO or is_workload_interface(holder.device, felix)
+        if holder.dst.num_addresses > 1 or not ours or _normal(holder) in wanted:
+            found[route] = holder
+    return found
+
+
 def _normal(route: HostRoute) -> HostRoute:
     """What the kernel does not tell back reliably is not compared."""
     return replace(route, onlink=False) if route.onlink else route

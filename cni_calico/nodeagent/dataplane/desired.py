@@ -6,7 +6,7 @@ Rule: the same inputs give the same value, whatever order they come in; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, collapse_addresses, ip_network
 
@@ -103,9 +103,13 @@ def desired_state(
     )
 
 
-def with_unclaimed_routes(desired: Desired, actual: Iterable[HostRoute], felix: FelixSettings) -> Desired:
-    """For when an endpoint of this node cannot be read: the routes that may be its stay."""
-    kept = desired_endpoints.select_unclaimed_routes(actual, desired.routes, felix)
+def with_routes_in_doubt(
+    desired: Desired, snapshot: Snapshot, actual: Sequence[HostRoute], felix: FelixSettings
+) -> Desired:
+    """The routes that are there and may belong to an endpoint that cannot be read, or cannot be believed, stay."""
+    kept = desired_endpoints.select_routed_claims(actual, snapshot.unproven)
+    if snapshot.unread_of("WorkloadEndpoint"):
+        kept |= desired_endpoints.select_unclaimed_routes(actual, desired.routes, felix)
     return replace(desired, routes=desired.routes | kept)
 
 

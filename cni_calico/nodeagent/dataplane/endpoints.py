@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from cni_calico.model.host import HostRoute
+from cni_calico.model.host import HostRoute, Network
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.context.felix import FelixSettings
 
@@ -26,11 +26,14 @@ def select_present(endpoints: Iterable[WorkloadEndpoint], interfaces: Collection
 
 
 def desired_endpoint_routes(present: Mapping[str, WorkloadEndpoint], felix: FelixSettings) -> set[HostRoute]:
-    """One per address, on the interface. Without IPv6 support only IPv4's."""
+    """One per address, on the interface. Without IPv6 support only IPv4's.
+
+    What is no single address gets none: a default route into a pod would take the host's traffic.
+    """
     routes = set()
     for name, endpoint in present.items():
         for network in endpoint.ip_networks:
-            if network.version == 6 and not felix.ipv6_support:
+            if network.num_addresses > 1 or (network.version == 6 and not felix.ipv6_support):
                 continue
             routes.add(
                 HostRoute(
@@ -60,6 +63,11 @@ def select_unclaimed_routes(
         and route.dst not in destinations
         and not (route.dst.is_link_local or route.dst.is_multicast)
     }
+
+
+def select_routed_claims(actual: Iterable[HostRoute], unproven: Mapping[str, Collection[Network]]) -> set[HostRoute]:
+    """Routes that are there for addresses that only a pod's annotation names: they stay, none is made."""
+    return {r for r in actual if r.dst in unproven.get(r.device, ()) and r.dst.num_addresses == 1}
 
 
 def desired_endpoint_settings(present: Mapping[str, WorkloadEndpoint]) -> list[Setting]:

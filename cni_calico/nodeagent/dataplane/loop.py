@@ -21,7 +21,7 @@ from cni_calico.log import LEVELS, Log
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_felix
 from cni_calico.nodeagent.dataplane.apply import Applier, data_plane
-from cni_calico.nodeagent.dataplane.desired import Desired, desired_state, with_unclaimed_routes
+from cni_calico.nodeagent.dataplane.desired import Desired, desired_state, with_routes_in_doubt
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
 from cni_calico.nodeagent.dataplane.parts.tunnels import DEVICES
 from cni_calico.nodeagent.dataplane.passes import Pass
@@ -120,8 +120,8 @@ class DataplaneLoop:
         try:
             interfaces = read_interfaces(deadline)
             self._desired = desired_state(snapshot, interfaces, felix, self._context.settings.backend)
-            if snapshot.unread_of("WorkloadEndpoint"):
-                self._desired = with_unclaimed_routes(self._desired, read_host_routes(deadline), felix)
+            if snapshot.unproven or snapshot.unread_of("WorkloadEndpoint"):
+                self._desired = with_routes_in_doubt(self._desired, snapshot, read_host_routes(deadline), felix)
             done = applier.apply(self._desired, felix, deadline, full=full)
         except CalicoError as e:
             done = Pass(failed=[str(e)])

@@ -14,16 +14,21 @@ from typing import Any
 from cni_calico.model.host import Address, Network
 from cni_calico.model.keys import BlockKey, Key, ResourceKey
 from cni_calico.model.resources import Block, IPPool, Node, WorkloadEndpoint
+from cni_calico.nodeagent.view.claims import Holder
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRoute:
-    """Who a block belongs to (None: nobody), its addresses that other nodes hold, how many are taken (for metrics)."""
+    """Who a block belongs to (None: nobody), its addresses that other nodes hold, how many are taken (for metrics).
+
+    ``held``: the pods (namespace, name) of the node that looks, by the address that the block holds for them.
+    """
 
     cidr: Network
     node: str | None
     lent: Mapping[Address, str] = field(default_factory=dict)
     used: int = field(default=0, compare=False)
+    held: Mapping[Address, Holder] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,8 @@ class Snapshot:
     """``endpoints`` are this node's; ``policies`` counts the policies that nobody enforces here.
 
     ``unread``: the Nodes, pools, blocks, endpoints and settings for this node that are there, but of which nothing is
-    known. What they ask for may be in the kernel, or in BIRD's configuration.
+    known. What they ask for may be in the kernel, or in BIRD's configuration. ``unproven``: by host interface, the
+    addresses that only a pod's annotation names; they are in no endpoint.
     """
 
     node: str
@@ -44,6 +50,7 @@ class Snapshot:
     policies: int = 0
     problems: tuple[str, ...] = ()
     unread: frozenset[Key] = frozenset()
+    unproven: Mapping[str, frozenset[Network]] = field(default_factory=dict)
 
     @property
     def own(self) -> Node | None:
@@ -77,15 +84,19 @@ def pod_cidr_blocks(nodes: Iterable[Node]) -> tuple[BlockRoute, ...]:
     return tuple(BlockRoute(cidr, node.metadata.name) for node in nodes for cidr in select_pod_cidrs(node))
 
 
-def reduce_block(block: Block) -> BlockRoute | None:
-    """What routing needs of a block; None for a block that is being deleted."""
+def reduce_block(block: Block, own: str = "") -> BlockRoute | None:
+    """What routing on node ``own`` needs of a block; None for a block that is being deleted."""
     if block.deleted:
         return None
-    lent = {}
+    lent: dict[Address, str] = {}
+    held: dict[Address, Holder] = {}
     for ordinal, index in enumerate(block.allocations):
         if index is None or index >= len(block.attributes):
             continue
-        holder = block.attributes[index].secondary.get("node")
+        said = block.attributes[index].secondary
+        holder = said.get("node")
         if holder and holder != block.node:
             lent[block.cidr.network_address + ordinal] = holder
-    return BlockRoute(block.cidr, block.node, lent, len(block.allocations) - len(block.unallocated))
+        if own and holder == own and said.get("pod"):
+            held[block.cidr.network_address + ordinal] = (said.get("namespace", ""), said["pod"])
+    return BlockRoute(block.cidr, block.node, lent, len(block.allocations) - len(block.unallocated), held)

@@ -7,17 +7,20 @@ what it said before; one that was never readable is left out, and ``unread`` nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.interface import Datastore, Versioned
+from cni_calico.datastore.kubernetes.layout import PodDocument
 from cni_calico.datastore.last_good import KeptCaches
 from cni_calico.deadline import Deadline
 from cni_calico.model.documents.codec import decode_block, decode_endpoint, decode_node, decode_pool, decode_resource
+from cni_calico.model.host import Network
 from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, ResourceList, endpoints_of_node
-from cni_calico.model.resources import IPPool, Node, Resource, WorkloadEndpoint
-from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot, pod_cidr_blocks, reduce_block
+from cni_calico.model.resources import IPPool, Node, Resource
+from cni_calico.nodeagent.view.claims import LocalEndpoint, is_claimed, judge_claims
+from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot, pod_cidr_blocks, reduce_block, select_pod_cidrs
 
 
 def _node(item: Versioned) -> Node:
@@ -28,11 +31,6 @@ def _node(item: Versioned) -> Node:
 def _pool(item: Versioned) -> IPPool:
     assert isinstance(item.key, ResourceKey)
     return decode_pool(item.key, item.value)
-
-
-def _block(item: Versioned) -> BlockRoute | None:
-    assert isinstance(item.key, BlockKey)
-    return reduce_block(decode_block(item.key, item.value))
 
 
 def _resource(item: Versioned) -> Resource:
@@ -55,7 +53,7 @@ class Sources:
         self._kept = kept = KeptCaches(store, on_change)
         self._nodes = kept.follow(ResourceList("Node"), _node)
         self._pools = kept.follow(ResourceList("IPPool"), _pool)
-        self._blocks = kept.follow(BlockList(), _block)
+        self._blocks = kept.follow(BlockList(), self._block)
         # by their names, which begin with the node's: others' pods come and go all the time and must not wake us
         self._endpoints = kept.follow(endpoints_of_node(node), self._endpoint)
         self._felix = kept.follow(ResourceList("FelixConfiguration"), _resource)
@@ -63,13 +61,18 @@ class Sources:
             kept.follow(ResourceList(kind), _present) for kind in ("NetworkPolicy", "GlobalNetworkPolicy")
         ]
 
-    def _endpoint(self, item: Versioned) -> WorkloadEndpoint | None:
+    def _block(self, item: Versioned) -> BlockRoute | None:
+        assert isinstance(item.key, BlockKey)
+        return reduce_block(decode_block(item.key, item.value), self.node)
+
+    def _endpoint(self, item: Versioned) -> LocalEndpoint | None:
         """An endpoint of this node: the listing may hold those of nodes whose names begin like its."""
         assert isinstance(item.key, ResourceKey)
         spec = item.value.get("spec")
         if isinstance(spec, Mapping) and spec.get("node") not in (None, self.node):
             return None
-        return decode_endpoint(item.key, item.value)
+        claimed = isinstance(item.value, PodDocument) and is_claimed(item.value.pod)
+        return LocalEndpoint(decode_endpoint(item.key, item.value), claimed)
 
     @property
     def synced(self) -> bool:
@@ -91,18 +94,29 @@ class Sources:
         pools, blocks = self._kept.records(self._pools).values(), self._kept.records(self._blocks).values()
         endpoints = self._kept.records(self._endpoints).values()
         routed = tuple(block for block in blocks if block is not None)
+        judged = judge_claims(
+            (endpoint for endpoint in endpoints if endpoint is not None),
+            {address: pod for block in routed for address, pod in block.held.items()},
+            self._foreign_ranges(nodes.get(self.node), routed),
+        )
         return Snapshot(
             node=self.node,
             nodes=nodes,
             pools=tuple(sorted(pools, key=lambda pool: pool.metadata.name)),
             blocks=routed + (pod_cidr_blocks(nodes.values()) if self._use_pod_cidr else ()),
-            endpoints=tuple(endpoint for endpoint in endpoints if endpoint is not None),
+            endpoints=judged.endpoints,
             felix_node=felix.get(f"node.{self.node}"),
             felix_default=felix.get("default"),
             policies=sum(len(cache.records()) for cache in self._policies),
-            problems=self._kept.problems(),
+            problems=(*self._kept.problems(), *judged.problems),
             unread=self._unread(),
+            unproven=judged.unproven,
         )
+
+    def _foreign_ranges(self, own: Node | None, blocks: Iterable[BlockRoute]) -> tuple[Network, ...]:
+        """Where this node's pods may have addresses that our IPAM knows nothing of."""
+        ours = not self._use_pod_cidr and any(block.node == self.node for block in blocks)
+        return () if own is None or ours else select_pod_cidrs(own)
 
     def _unread(self) -> frozenset[Key]:
         fabric: tuple[Cache[Any], ...] = (self._nodes, self._pools, self._blocks, self._endpoints)

@@ -15,7 +15,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.kernel import host_routes
 from cni_calico.model.host import HostRoute
 from cni_calico.nodeagent.context.felix import FelixSettings
-from cni_calico.nodeagent.dataplane.delta import Changes, plan_routes
+from cni_calico.nodeagent.dataplane.delta import Changes, plan_routes, select_conflicts
 from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.endpoints import is_workload_interface
 from cni_calico.nodeagent.dataplane.passes import Pass, described
@@ -38,6 +38,9 @@ class Routes:
             return
         actual = host_routes.read_host_routes(deadline)
         planned = plan_routes(desired.routes, actual, felix)
+        conflicts = select_conflicts(planned.add, desired.routes, actual, felix)
+        done.failed += [f"cannot add route {route}: the host has {there}" for route, there in conflicts.items()]
+        planned = Changes(tuple(route for route in planned.add if route not in conflicts), planned.remove)
         if desired.additive:
             gone = tuple(route for route in planned.remove if is_workload_interface(route.device, felix))
             planned = Changes(planned.add, gone)

@@ -230,6 +230,11 @@ class TestPods:
         assert self.networks(annotations=both) == ["10.0.0.2/32", "fd00::2/128"]
         assert self.networks(annotations={crd_pods.POD_IP: "10.0.0.3/32"}) == ["10.0.0.3/32"]
 
+    def test_an_annotation_names_single_addresses(self):
+        for text in ("0.0.0.0/0", "fd00::/32", "10.0.0.0/24"):
+            assert self.networks(annotations={crd_pods.POD_IPS: f"{text},10.0.0.3/32"}) == ["10.0.0.3/32"]
+            assert self.networks(annotations={crd_pods.POD_IP: text}) == []
+
     def test_a_pod_that_lost_its_addresses_has_none(self):
         status = {"podIP": "10.0.0.1"}
         assert self.networks(status=status | {"phase": "Failed"}) == []

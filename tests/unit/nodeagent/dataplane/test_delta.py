@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cni_calico.model.host import HostRoute, TunnelDevice
-from cni_calico.nodeagent.dataplane.delta import Changes, is_ours, plan_devices, plan_routes, plan_set
+from cni_calico.nodeagent.dataplane.delta import Changes, is_ours, plan_devices, plan_routes, plan_set, select_conflicts
 from tests.unit.nodeagent.fabric import FELIX
 
 REMOTE = HostRoute(ip_network("10.65.2.0/26"), "vxlan.calico", ip_address("10.65.2.0"), onlink=True)
@@ -44,6 +44,29 @@ def test_external_routes_on_workloads_may_be_kept():
     external = replace(POD, protocol=4)
     assert is_ours(external, FELIX)
     assert not is_ours(external, replace(FELIX, remove_external_routes=False))
+
+
+@pytest.mark.parametrize(
+    ("holder", "conflict"),
+    [
+        (replace(POD, device="calib"), False),  # its endpoint is gone
+        (replace(POD, device="calic"), True),  # another living workload's
+        (replace(POD, device="vxlan.calico", protocol=80), False),  # ours, of when the address was borrowed
+        (replace(POD, device="eth0"), True),  # somebody put it there
+        (replace(POD, device="eth0", metric=5), False),  # beside ours
+        (replace(POD, protocol=80), False),  # the workload's own, to be repaired
+        (BIRDS, False),
+    ],
+)
+def test_a_workloads_route_takes_no_living_ones_place(holder, conflict):
+    wanted = replace(POD, device="calia")
+    living = {wanted, replace(POD, device="calic")}
+    assert select_conflicts([wanted], living, [holder, DEFAULT], FELIX) == ({wanted: holder} if conflict else {})
+
+
+def test_the_default_route_is_nobodys_to_take():
+    greedy = replace(DEFAULT, device="calia", via=None)
+    assert select_conflicts([greedy], [greedy], [DEFAULT], FELIX) == {greedy: DEFAULT}
 
 
 def test_sets():

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.ipam.pools import pool_of
-from cni_calico.model.host import ForwardingEntry, NeighbourEntry
+from cni_calico.model.host import ForwardingEntry, HostRoute, NeighbourEntry
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Attribute, Block
 from cni_calico.nodeagent.context.felix import FelixSettings
-from cni_calico.nodeagent.dataplane.desired import desired_state, with_unclaimed_routes
+from cni_calico.nodeagent.dataplane.desired import desired_state, with_routes_in_doubt
 from cni_calico.nodeagent.dataplane.encapsulation import derived_mac
 from cni_calico.nodeagent.dataplane.endpoints import interface_settings
 from cni_calico.nodeagent.view.snapshot import reduce_block
@@ -289,9 +289,24 @@ def test_routes_that_may_be_of_an_endpoint_that_cannot_be_read_stay():
         there("calib", "fe80::/64"),
         there("eth0", "10.65.1.9/32"),
     }
-    kept = with_unclaimed_routes(desired, may_be | others | {known}, FELIX)
+    unread = snapshot(VXLAN4, unread=frozenset({ResourceKey("WorkloadEndpoint", "odd", "default")}))
+    kept = with_routes_in_doubt(desired, unread, [*may_be, *others, known], FELIX)
     assert kept.routes == desired.routes | may_be
     assert replace(kept, routes=desired.routes) == desired
+
+
+def test_a_route_to_an_address_that_nobody_confirms_stays_and_is_not_made():
+    desired = state(snapshot(VXLAN4))
+    there = HostRoute(ip_network("192.0.2.9/32"), "calia", scope="link")
+    default = HostRoute(ip_network("0.0.0.0/0"), "calia")
+    unproven = {"calia": frozenset({there.dst, default.dst, ip_network("192.0.2.10/32")})}
+    kept = with_routes_in_doubt(desired, snapshot(unproven=unproven), [there, default], FELIX)
+    assert kept.routes - desired.routes == {there}
+
+
+def test_only_single_addresses_are_routed_to_workloads():
+    claims = workload("w", "calia", "10.65.1.5/32", "0.0.0.0/0", "10.0.0.0/24", "::/0")
+    assert [str(r.dst) for r in state(snapshot(endpoints=[claims])).routes if r.device == "calia"] == ["10.65.1.5/32"]
 
 
 def test_masquerading_is_partial_while_what_it_is_made_from_cannot_be_read():
