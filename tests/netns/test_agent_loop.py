@@ -16,6 +16,7 @@ import pytest
 from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import BlockKey, ResourceKey
 from cni_calico.model.resources import Metadata, Resource
+from cni_calico.nodeagent.status.file import since_boot, why_not_ready
 from tests.netns.agents import Running, Store, key_of, running
 from tests.netns.namespaces import Namespace, namespace, until
 from tests.netns.startups import add_card
@@ -82,6 +83,20 @@ def routes(ns: Namespace) -> dict[str, tuple[Any, Any, Any]]:
         )
         for entry in shown
     }
+
+
+def test_a_node_without_the_tunnel_that_a_pool_needs_is_not_ready(
+    host: Namespace, store: Store, tmp_path: Path
+) -> None:
+    """This kernel has no IPIP, or is told so."""
+    ipip = pool("10.65.0.0/16", ipip="Always")
+    store.put(ipip)
+    faults = ",".join(f"netlink.tunnel-create:before:{n}:fail" for n in range(1, 300))
+    with running(host, store, "n1", tmp_path / "n1", CALICO_FAULT=faults) as agent:
+        why = why_not_ready(agent.status(), since_boot())
+        assert why.startswith("IPPool 10.65.0.0-16 needs tunl0 to reach nodes n2, n3: cannot make tunl0")
+        store.put(replace(ipip, ipip_mode="Never"))
+        until(lambda: "tunl0" not in why_not_ready(agent.status(), since_boot()), "it recovers")
 
 
 def test_a_workload_takes_no_route_from_the_host(host: Namespace, store: Store, tmp_path: Path) -> None:

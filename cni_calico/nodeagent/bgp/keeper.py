@@ -29,7 +29,7 @@ from cni_calico.nodeagent.bgp.bird.process import BirdPaths
 from cni_calico.nodeagent.bgp.config.configuration import parse_configuration
 from cni_calico.nodeagent.bgp.config.findings import NOTE, BgpProblem
 from cni_calico.nodeagent.bgp.config.peerspec import parse_peer_spec
-from cni_calico.nodeagent.bgp.config.render import render_bird_config
+from cni_calico.nodeagent.bgp.config.render import BirdConfig, render_bird_config
 from cni_calico.nodeagent.bgp.config.services import Service
 from cni_calico.nodeagent.bgp.config.snapshot import (
     BgpEnvironment,
@@ -63,8 +63,9 @@ def _affinity(item: Versioned) -> Affinity:
 class BgpKeeper:
     """``follow`` gives it the agent's snapshot; ``run`` is its thread.
 
-    ``facts`` gets what is worth telling in the agent's status: "bgp" (why there is none, "" when all is well) and
-    "bgp_problems" (what of the records is left out). ``output_fd`` is where BIRD's own log goes.
+    ``facts`` gets what is worth telling in the agent's status: "bgp" (why there is none, "" when all is well),
+    "bgp_problems" (what of the records is left out) and "bgp_unmet" (why the node is not ready without BIRD).
+    ``output_fd`` is where BIRD's own log goes.
     """
 
     def __init__(
@@ -111,6 +112,8 @@ class BgpKeeper:
         self._wake.set()
 
     def run(self, stopping: threading.Event) -> None:
+        if self._environment.backend == "bird":
+            self.facts["bgp_unmet"] = ["BIRD has not been configured yet"]
         self._follow_records()
         retry_s, next_look = RETRY_S, 0.0
         try:
@@ -158,23 +161,35 @@ class BgpKeeper:
 
     def _apply(self) -> bool:
         """Whether BIRD runs with what is wanted (or is not wanted at all)."""
-        assert self._snapshot is not None
+        snapshot = self._snapshot
+        assert snapshot is not None
         deadline = Deadline.after(APPLY_S)
+        config: BirdConfig | None = None
         try:
-            if not self._rendered and self._keep_what_is_there(self._snapshot, deadline):
+            if not self._rendered and self._keep_what_is_there(snapshot, deadline):
+                self.facts["bgp_unmet"] = []
                 return False
-            config = render_bird_config(self._build(self._snapshot, deadline))
+            config = render_bird_config(self._build(snapshot, deadline))
             self._tell_problems(config.problems)
             applied = self.controller.apply(config, deadline)
             if config.files:
                 self._reload_after_tunnel(deadline)
         except CalicoError as e:
-            self.facts["bgp"] = str(e)
+            self._note_failure(str(e), snapshot, config)
             self._tell([f"BGP: {e}" + (f" ({e.details})" if e.details else "")])
             return False
-        self._rendered = self._rendered or applied.outcome != REFUSAL
-        self.facts["bgp"] = f"BIRD refused the configuration: {applied.detail}" if applied.outcome == REFUSAL else ""
-        return applied.outcome != REFUSAL
+        if applied.outcome == REFUSAL:
+            self._note_failure(f"BIRD refused the configuration: {applied.detail}", snapshot, config)
+            return False
+        self._rendered = True
+        self.facts["bgp"], self.facts["bgp_unmet"] = "", []
+        return True
+
+    def _note_failure(self, why: str, snapshot: Snapshot, config: BirdConfig | None) -> None:
+        """The node is not ready for it while BIRD does not run and something needs it."""
+        self.facts["bgp"] = why
+        needed = "" if self.controller.running else what_needs_bird(snapshot, config)
+        self.facts["bgp_unmet"] = [f"{needed}, and BIRD does not run: {why}"] if needed else []
 
     def _keep_what_is_there(self, snapshot: Snapshot, deadline: Deadline) -> bool:
         """Whether BIRD runs with the configuration of before, because that may be made of what nobody can read now."""
@@ -282,6 +297,16 @@ class BgpKeeper:
             if text not in self._said:
                 self._log.warning(text)
         self._said = tuple(texts)
+
+
+def what_needs_bird(snapshot: Snapshot, config: BirdConfig | None) -> str:
+    """In words; "" for a node that is alone, or reaches the others by VXLAN. ``config`` None: not known."""
+    others = [name for name in snapshot.nodes if name != snapshot.node]
+    pools = [pool.metadata.name for pool in snapshot.pools if pool.vxlan_mode == "Never" and not pool.disabled]
+    if others and pools:
+        return f"IPPool {pools[0]} needs BGP for the routes to {len(others)} other nodes"
+    routers = [peer for peer in (() if config is None else config.peers) if not peer.node]
+    return f"{routers[0].origin} needs BGP" if routers else ""
 
 
 def _made_from(snapshot: Snapshot) -> tuple[object, ...]:

@@ -48,6 +48,7 @@ class Desired:
     """``routes_enabled`` False: routes are left alone. ``mtu`` is for workloads (/var/lib/calico/mtu), 0: unknown.
 
     ``additive``: tunnel devices, their neighbours and routes through the fabric are made and changed, none is removed.
+    ``lacking``: why a tunnel device that a pool asks for cannot be described yet, by its name.
     """
 
     devices: dict[str, TunnelDevice] = field(default_factory=dict)
@@ -61,6 +62,7 @@ class Desired:
     routes_enabled: bool = True
     additive: bool = False
     problems: tuple[str, ...] = ()
+    lacking: dict[str, str] = field(default_factory=dict)
 
 
 def desired_state(
@@ -73,14 +75,16 @@ def desired_state(
     settings = desired_endpoints.host_settings(felix) + desired_endpoints.desired_endpoint_settings(present)
     problems = list(snapshot.problems)
     devices: dict[str, TunnelDevice] = {}
+    lacking: dict[str, str] = {}
     neighbours: set[NeighbourEntry] = set()
     entries: set[ForwardingEntry] = set()
     unknown = own is None and snapshot.incomplete
     if own is None and not unknown:
         problems.append(f"there is no Node {snapshot.node}: run calico-node -startup")
     elif own is not None and backend != "none":
-        devices, found = encapsulation.desired_devices(own, snapshot.pools, interfaces, felix, backend)
-        problems += encapsulation.pool_problems(snapshot.pools) + found
+        devices, lacking = encapsulation.desired_devices(own, snapshot.pools, interfaces, felix, backend)
+        problems += encapsulation.pool_problems(snapshot.pools)
+        problems += [f"cannot make {name}: {why}" for name, why in lacking.items()]
         for family in _families(felix):
             fabric = _fabric(snapshot, family, interfaces, frozenset(devices), felix, backend)
             routes |= desired_routes.desired_remote_routes(fabric, snapshot.blocks)
@@ -100,6 +104,7 @@ def desired_state(
         routes_enabled=not felix.route_sync_disabled,
         additive=snapshot.incomplete,
         problems=tuple(problems),
+        lacking=lacking,
     )
 
 

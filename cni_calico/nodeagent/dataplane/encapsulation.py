@@ -113,25 +113,25 @@ def _less(mtu: int, overhead: str) -> int:
 
 def desired_devices(
     own: Node, pools: Sequence[IPPool], interfaces: Sequence[HostInterface], felix: FelixSettings, backend: str
-) -> tuple[dict[str, TunnelDevice], list[str]]:
+) -> tuple[dict[str, TunnelDevice], dict[str, str]]:
     """The tunnel devices by name, and what keeps a wanted one from being made."""
     devices: dict[str, TunnelDevice] = {}
-    problems: list[str] = []
+    lacking: dict[str, str] = {}
     if backend == "none":
-        return devices, problems
+        return devices, lacking
     for family in (4, 6):
         if (family == 6 and not felix.ipv6_support) or not wants_vxlan(family, pools, felix):
             continue
         made = _vxlan(own, family, interfaces, felix)
         if isinstance(made, str):
-            problems.append(f"cannot make {VXLAN[family]}: {made}")
+            lacking[VXLAN[family]] = made
         else:
             devices[made.name] = made
     end = endpoint_of(own, 4)
     if wants_ipip(pools, felix) and end is not None:
         mtu = felix.mtu_v4_ipip or _less(_mtu_below(end.address, interfaces), "ipip")
         devices[IPIP] = TunnelDevice(IPIP, "ipip", mtu, end.ipip)
-    return devices, problems
+    return devices, lacking
 
 
 def _mtu_below(address: Address, interfaces: Sequence[HostInterface]) -> int:

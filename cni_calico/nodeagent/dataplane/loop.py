@@ -23,6 +23,7 @@ from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_
 from cni_calico.nodeagent.dataplane.apply import Applier, data_plane
 from cni_calico.nodeagent.dataplane.desired import Desired, desired_state, with_routes_in_doubt
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
+from cni_calico.nodeagent.dataplane.needs import select_unmet
 from cni_calico.nodeagent.dataplane.parts.tunnels import DEVICES
 from cni_calico.nodeagent.dataplane.passes import Pass
 from cni_calico.nodeagent.dataplane.policy_count import start_counting
@@ -67,6 +68,7 @@ class DataplaneLoop:
         self._next_full = 0.0
         self._next_retry = float("inf")
         self._last: Pass | None = None
+        self._unmet: tuple[str, ...] = ()
         self._desired = Desired()
         self._monitor: Monitor | None = None
 
@@ -127,6 +129,7 @@ class DataplaneLoop:
             done = Pass(failed=[str(e)])
         ended = time.monotonic()
         self._schedule(done, felix, full, ended)
+        self._unmet = select_unmet(snapshot, done.lacking)
         self._report(done, snapshot)
         self.numbers.resynced(ended - begun, full=full, changed=len(done.changed), failed=len(done.failed))
         self._synced = True
@@ -155,6 +158,7 @@ class DataplaneLoop:
         for text in done.changed:
             self._log.info(text)
         self._say("failed", tuple(done.failed), "error")
+        self._say("unmet", tuple(f"this node is not ready: {text}" for text in self._unmet), "error")
         self._say("problems", self._desired.problems, "warning")
         policies: tuple[str, ...] = ()
         count = snapshot.policies + self._kubernetes_policies
@@ -192,6 +196,7 @@ class DataplaneLoop:
             "synced": self._synced,
             "datastore_error": error,
             "failed": failed,
+            "unmet": list(self._unmet),
             "problems": list(self._desired.problems),
             "warnings": [text for topic in ("parameters", "policies") for text in self._texts(topic)],
             "mtu": self._desired.mtu,

@@ -16,11 +16,15 @@ from cni_calico.nodeagent.dataplane.desired import Desired
 
 @dataclass(slots=True)
 class Pass:
-    """One pass: what it changed and what failed, in words; ``pending`` routes are waiting out their grace."""
+    """One pass: what it changed and what failed, in words; ``pending`` routes are waiting out their grace.
+
+    ``lacking``: why a tunnel device or masquerading is wanted and not there, by its name (needs.py).
+    """
 
     changed: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     pending: int = 0
+    lacking: dict[str, str] = field(default_factory=dict)
 
 
 class Part(Protocol):

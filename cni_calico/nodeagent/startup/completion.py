@@ -1,7 +1,8 @@
 """``-complete-startup`` and ``-shutdown``: Kubernetes is told when this node's network is there, and when it goes.
 
-Rule: the condition NetworkUnavailable keeps ordinary pods off the node; it becomes False once the node is ready, and
-after five minutes in any case, because a node that is never told is lost for good.
+Rule: the condition NetworkUnavailable keeps ordinary pods off the node; it becomes False once the node is ready. After
+five minutes it does in any other case too, because a node that is never told is lost for good, but not while pods of
+this node would lack a tunnel, BIRD or a packet filter: they would reach no other node.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def announce_network(context: Context, stopping: threading.Event) -> None:
     if context.kubernetes is None or context.settings.backend == "none":
         return
     limit = time.monotonic() + PATIENCE_S
-    while (why := _why_not_ready(context)) and time.monotonic() < limit:
+    while (why := _why_not_ready(context)) and (time.monotonic() < limit or _lacks_something(context)):
         if stopping.wait(_LOOK_S):
             return
     if why:
@@ -46,6 +47,10 @@ def _why_not_ready(context: Context) -> str:
     run_dir = context.settings.run_dir
     why = status.why_not_ready(status.read_status(run_dir), status.since_boot())
     return why or why_cni_silent(f"{run_dir}/cni.sock")
+
+
+def _lacks_something(context: Context) -> bool:
+    return bool(status.unmet_needs(status.read_status(context.settings.run_dir)))
 
 
 def announce_shutdown(context: Context) -> None:

@@ -98,7 +98,12 @@ def why_not_ready(fields: Mapping[str, Any], now: float) -> str:
         return "the agent has not applied the network yet" + (f": {error}" if error else "")
     if fields.get("datastore_error"):
         return f"the datastore is out of sync: {fields['datastore_error']}"
-    return ""
+    return "; ".join(unmet_needs(fields))
+
+
+def unmet_needs(fields: Mapping[str, Any]) -> list[str]:
+    """What workloads of this node need now and do not have: a tunnel, BIRD, a packet filter."""
+    return [str(text) for topic in ("unmet", "bgp_unmet") for text in fields.get(topic) or ()]
 
 
 def _number(value: object) -> float:

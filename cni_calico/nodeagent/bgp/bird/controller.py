@@ -90,6 +90,11 @@ class BirdController:
             self._repair_kernel(deadline)
         return self.process.running
 
+    @property
+    def running(self) -> bool:
+        """Whether the BIRD that we started or adopted lives."""
+        return self.process.running
+
     def status(self, deadline: Deadline) -> BirdStatus:
         """Raises BirdUnavailable."""
         return read_status(self.paths.socket, deadline)

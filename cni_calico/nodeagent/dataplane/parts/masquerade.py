@@ -26,6 +26,7 @@ from cni_calico.nodeagent.dataplane.masquerade_rules import (
     render_nftables,
     select_own,
 )
+from cni_calico.nodeagent.dataplane.needs import MASQUERADE
 from cni_calico.nodeagent.dataplane.passes import Pass
 
 
@@ -118,6 +119,8 @@ class Masquerade:
             except KernelError as e:
                 done.failed.append(f"cannot masquerade IPv{nat.family}: {e}")
                 self._applied.pop(nat.family, None)
+                if nat.sources and nat.family not in self._seen:  # what was applied before is still there
+                    done.lacking[MASQUERADE[nat.family]] = str(e)
 
     def _choose(self, felix: FelixSettings, deadline: Deadline) -> Masquerader:
         """Decided once, unless the configuration asks for iptables; the other way's rules are removed."""
@@ -129,6 +132,7 @@ class Masquerade:
         by = self._by = NftablesMasquerade() if by_nftables else LegacyMasquerade(felix.chain_insert_mode)
         if before is None or before.called != by.called:
             self._applied.clear()
+            self._seen.clear()
             self._log.info(f"masquerading is done with {by.called}")
             other: Masquerader = LegacyMasquerade() if by_nftables else NftablesMasquerade()
             for family in (4, 6):

@@ -27,12 +27,15 @@ class TunnelDevices:
         return False  # every pass reads them
 
     def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, done: Pass, full: bool) -> None:
+        done.lacking.update(desired.lacking)
         changes, removed = plan_devices(desired.devices, tunnels.read_tunnels(DEVICES, deadline))
         for change in changes:
             try:
                 done.changed.append(f"{_bring(change, deadline)} {change.wanted.name}")
             except KernelError as e:
                 done.failed.append(str(e))
+                if change.actual is None or change.remake:
+                    done.lacking[change.wanted.name] = str(e)
         for name in () if desired.additive else removed:
             try:
                 tunnels.remove_tunnel(name, deadline)

@@ -1,15 +1,18 @@
 """What BIRD is told while records cannot be read: what they said last, or nothing new at all."""
 
+from dataclasses import replace
+
 import pytest
 
 from cni_calico.datastore import unreadable
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
+from cni_calico.errors import BirdUnavailable
 from cni_calico.log import SILENT
 from cni_calico.model.documents.codec import encode_node, encode_pool
 from cni_calico.model.keys import AffinityKey, ResourceKey
 from cni_calico.nodeagent.bgp import keeper as bgp
-from cni_calico.nodeagent.bgp.bird.controller import CONFIGURED, Applied
+from cni_calico.nodeagent.bgp.bird.controller import CONFIGURED, REFUSAL, Applied
 from cni_calico.nodeagent.bgp.config.snapshot import BgpEnvironment
 from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 from cni_calico.nodeagent.context.context import Context
@@ -33,11 +36,21 @@ class OneBird:
 
     def __init__(self, there):
         self.there, self.in_force = there, None
+        self.answers = []
+
+    @property
+    def running(self):
+        return self.there
 
     def keep(self, deadline):
         return self.there
 
     def apply(self, config, deadline):
+        if self.answers:
+            answer = self.answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
         self.there, self.in_force = bool(config.files), config
         return Applied(CONFIGURED)
 
@@ -166,3 +179,39 @@ def test_without_its_configuration_a_node_does_not_begin(store, start):
     world = start(there=False)
     assert not world.look() and world.bird.in_force is None
     assert "BGPConfiguration default" in world.facts["bgp"]
+
+
+MISSING = BirdUnavailable("cannot start BIRD: it is not installed")
+NO = Applied(REFUSAL, "bird.cfg:7 syntax error")
+
+
+@pytest.mark.parametrize(("answer", "why"), [(MISSING, "it is not installed"), (NO, "syntax error")])
+def test_a_node_whose_pods_need_bird_is_not_ready_without_it(start, answer, why):
+    world = start(there=False)
+    world.bird.answers = [answer]
+    assert not world.look()
+    (text,) = world.facts["bgp_unmet"]
+    assert text.startswith(f"IPPool {POOL_KEY.name} needs BGP for the routes to 1 other nodes") and why in text
+    assert world.look() and world.facts["bgp_unmet"] == []
+
+
+def test_a_refused_configuration_is_no_reason_while_bird_runs_with_the_one_before(start):
+    world = start()
+    world.bird.answers = [NO]
+    assert not world.look()
+    assert world.facts["bgp_unmet"] == [] and "syntax error" in world.facts["bgp"]
+
+
+def test_nothing_needs_bird_on_a_node_that_is_alone_or_uses_vxlan(store, start):
+    store.elsewhere(Write.put(POOL_KEY, encode_pool(replace(POOL, vxlan_mode="Always"))))
+    world = start(there=False)
+    world.bird.answers = [MISSING, MISSING, MISSING]
+    assert not world.look()
+    (text,) = world.facts["bgp_unmet"]
+    assert text.startswith("BGPPeer tor needs BGP")  # a router is waiting
+    store.elsewhere(Write.remove(PEER))
+    until(lambda: not world.keeper._caches[1].records(), "the peer is gone")
+    assert not world.look() and world.facts["bgp_unmet"] == []
+    store.elsewhere(Write.put(POOL_KEY, encode_pool(POOL)), Write.remove(OTHER))
+    until(lambda: len(world.sources.snapshot().nodes) == 1, "the other node is gone")
+    assert not world.look() and world.facts["bgp_unmet"] == []

@@ -10,6 +10,7 @@ from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.startup import completion
 from cni_calico.nodeagent.startup.completion import announce_network, announce_shutdown
+from cni_calico.nodeagent.status import file as status
 from tests.fakes.memory_store import MemoryStore
 
 
@@ -71,6 +72,23 @@ def test_a_node_that_is_never_ready_is_not_lost(waits, monkeypatch):
     announce_network(made, threading.Event())
     assert kubernetes.told == [False]
     assert "although it is not ready: the datastore is out of sync" in made.log.texts[0]
+
+
+def test_pods_are_kept_off_a_node_that_reaches_no_other(monkeypatch, tmp_path):
+    kubernetes = Kubernetes()
+    monkeypatch.setattr(completion, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(completion, "why_cni_silent", lambda path: "")
+    made, stopping = context(kubernetes, CALICO_RUN_DIR=str(tmp_path)), threading.Event()
+    status.write_status(str(tmp_path), {"synced": True, "unmet": ["IPPool p needs tunl0"], "bgp_unmet": []})
+    waiting = threading.Thread(target=announce_network, args=(made, stopping), daemon=True)
+    waiting.start()
+    waiting.join(0.3)
+    assert waiting.is_alive() and kubernetes.told == []
+    status.write_status(str(tmp_path), {"synced": True, "unmet": []})
+    waiting.join(10)
+    assert kubernetes.told == [False] and made.log.texts == [
+        "Kubernetes was told that this node's network is available"
+    ]
 
 
 def test_a_stop_ends_the_wait(waits):

@@ -1,0 +1,61 @@
+"""PURE: what of the data plane is missing although pods need it now, which keeps the node from being ready.
+
+Rule: a tunnel device is needed while a node exists that a pool's addresses are reached through it; masquerading while
+this node has a block in a pool with natOutgoing. What nothing needs yet is only reported as failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from cni_calico.ipam.pools import pool_of
+from cni_calico.model.resources import IPPool
+from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN, encapsulation_of, endpoint_of
+from cni_calico.nodeagent.view.snapshot import Snapshot
+
+MASQUERADE = {4: "masquerading for IPv4", 6: "masquerading for IPv6"}
+_SHOWN = 3
+
+
+def select_unmet(snapshot: Snapshot, lacking: Mapping[str, str]) -> tuple[str, ...]:
+    """One sentence for each pool and thing. ``lacking`` says why a device or MASQUERADE cannot be had, by its name."""
+    unmet = []
+    for pool in snapshot.pools if lacking else ():
+        family = pool.cidr.version
+        kind, mode = encapsulation_of(pool)
+        device = {"ipip": IPIP, "vxlan": VXLAN[family]}.get(kind, "")
+        if device in lacking:
+            nodes = sorted(_select_peers(snapshot, pool, mode))
+            if nodes:
+                unmet.append(
+                    f"IPPool {pool.metadata.name} needs {device} to reach {_listed(nodes)}: {lacking[device]}; "
+                    f"load the kernel module (modprobe {kind}) or set another {kind}Mode"
+                )
+        if pool.nat_outgoing and MASQUERADE[family] in lacking and _has_own_block(snapshot, pool):
+            why = lacking[MASQUERADE[family]]
+            unmet.append(f"IPPool {pool.metadata.name} has natOutgoing and there is no {MASQUERADE[family]}: {why}")
+    return tuple(unmet)
+
+
+def _select_peers(snapshot: Snapshot, pool: IPPool, mode: str) -> Iterator[str]:
+    """The other nodes that have, or may get, addresses of the pool that are reached through its tunnel."""
+    own = None if snapshot.own is None else endpoint_of(snapshot.own, pool.cidr.version)
+    if own is None:
+        return
+    for name, node in snapshot.nodes.items():
+        end = endpoint_of(node, pool.cidr.version)
+        if name == snapshot.node or end is None or (mode == "CrossSubnet" and end.address in own.network):
+            continue
+        if not pool.disabled or any(
+            block.node == name and pool_of((pool,), block.cidr) is not None for block in snapshot.blocks
+        ):
+            yield name
+
+
+def _has_own_block(snapshot: Snapshot, pool: IPPool) -> bool:
+    return any(block.node == snapshot.node and pool_of((pool,), block.cidr) is not None for block in snapshot.blocks)
+
+
+def _listed(nodes: list[str]) -> str:
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return ("node " if len(nodes) == 1 else "nodes ") + ", ".join(nodes[:_SHOWN]) + more
