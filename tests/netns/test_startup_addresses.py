@@ -42,8 +42,9 @@ def addresses(host: Host, **environ: str) -> tuple[str | None, str | None]:
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({}, ("172.20.1.5/16", None)),  # the newest card
-        ({"IP6": "autodetect"}, ("172.20.1.5/16", "fd01::5/64")),
+        ({}, ("10.0.0.5/24", None)),  # the default route's card, not the newest
+        ({"IP6": "autodetect"}, ("10.0.0.5/24", "fd00::5/64")),
+        ({"IP_AUTODETECTION_METHOD": "skip-interface=eth0"}, ("172.20.1.5/16", None)),
         ({"IP_AUTODETECTION_METHOD": "interface=eth0"}, ("10.0.0.5/24", None)),
         ({"IP_AUTODETECTION_METHOD": "skip-interface=eth1"}, ("10.0.0.5/24", None)),
         ({"IP_AUTODETECTION_METHOD": "cidr=10.0.0.0/24,192.0.2.0/24"}, ("10.0.0.5/24", None)),
@@ -51,12 +52,12 @@ def addresses(host: Host, **environ: str) -> tuple[str | None, str | None]:
         ({"IP_AUTODETECTION_METHOD": "can-reach=172.20.7.7"}, ("172.20.1.5/16", None)),
         ({"IP_AUTODETECTION_METHOD": "can-reach=localhost", "IP": "10.0.0.5"}, ("10.0.0.5/24", None)),
         (
-            {"IP6": "autodetect", "IP6_AUTODETECTION_METHOD": "can-reach=fd00::99"},
-            ("172.20.1.5/16", "fd00::5/64"),
+            {"IP6": "autodetect", "IP6_AUTODETECTION_METHOD": "can-reach=fd01::99"},
+            ("10.0.0.5/24", "fd01::5/64"),
         ),
         ({"IP": "10.0.0.5"}, ("10.0.0.5/24", None)),
         ({"IP": "10.0.0.5/25", "IP6": "fd00::5"}, ("10.0.0.5/25", "fd00::5/128")),
-        ({"IP": "none", "IP6": "autodetect"}, (None, "fd01::5/64")),
+        ({"IP": "none", "IP6": "autodetect"}, (None, "fd00::5/64")),
     ],
 )
 def test_methods(host: Host, environ: dict[str, str], expected: tuple[str | None, str | None]) -> None:
@@ -72,7 +73,7 @@ def test_kubernetes_internal_ip(host: Host) -> None:
 def test_a_wrong_card_is_told(host: Host) -> None:
     host.facts = internal_ips("10.0.0.5")
     host.put(ResourceKey("BGPPeer", "tor"), {"metadata": {"name": "tor"}, "spec": {"node": "n1", "peerIP": "10.0.0.1"}})
-    outcome = host.start(NODENAME="n1")
+    outcome = host.start(NODENAME="n1", IP_AUTODETECTION_METHOD="interface=eth1")
     assert [text.split(" is not ")[1].split(" (")[0] for text in outcome.doubts] == [
         "the InternalIP that Kubernetes has for it",
         "on the interface of the default route",
@@ -120,7 +121,25 @@ def test_what_is_stored_is_kept_unless_detection_is_asked_for(host: Host) -> Non
     assert addresses(host, IP="10.0.0.5") == ("10.0.0.5/24", None)
     assert addresses(host) == ("10.0.0.5/24", None)
     assert addresses(host, IP="none") == ("10.0.0.5/24", None)
-    assert addresses(host, IP="autodetect") == ("172.20.1.5/16", None)
+    assert addresses(host, IP="autodetect", IP_AUTODETECTION_METHOD="interface=eth1") == ("172.20.1.5/16", None)
+
+
+def test_a_newer_card_does_not_move_a_node(host: Host) -> None:
+    host.ns.do("route", "del", "default")
+    host.ns.do("link", "set", "eth1", "down")
+    detect = {"IP": "autodetect"}
+    assert addresses(host, **detect) == ("10.0.0.5/24", None)
+    host.ns.do("link", "set", "eth1", "up")
+    assert addresses(host, **detect) == ("10.0.0.5/24", None)
+    moved = {"IP": "autodetect", "IP_AUTODETECTION_METHOD": "cidr=0.0.0.0/0"}
+    host.ns.do("link", "set", "docker0", "down")
+    host.ns.do("link", "set", "br-3fa8c1", "down")
+    host.ns.do("link", "set", "cali123", "down")
+    outcome = host.start(NODENAME="n1", **moved)  # another method decides anew
+    assert host.node("n1")["spec"]["bgp"]["ipv4Address"] == "172.20.1.5/16"
+    assert any("changes from 10.0.0.5/24 to 172.20.1.5/16" in line for line in outcome.log)
+    host.ns.do("addr", "del", "172.20.1.5/16", "dev", "eth1")
+    assert addresses(host, **moved) == ("10.0.0.5/24", None)  # nobody has it any more
 
 
 def test_the_interfaces_are_recorded(host: Host) -> None:
@@ -146,5 +165,5 @@ def test_a_detected_conflict_clears_our_stale_record(host: Host) -> None:
     host.start(NODENAME="n2", IP="10.0.0.5")
     Host(host.ns, host.root / "other", host.datastore).start(NODENAME="n1", IP="172.20.1.5")
     with pytest.raises(InvalidConfig, match="node n1 already has"):
-        host.start(NODENAME="n2", IP="autodetect")
+        host.start(NODENAME="n2", IP="autodetect", IP_AUTODETECTION_METHOD="interface=eth1")
     assert "ipv4Address" not in host.node("n2")["spec"].get("bgp", {})

@@ -1,8 +1,9 @@
 """PURE: the node's addresses out of the variables IP and IP6, what is stored, and what the host's interfaces hold.
 
 Rule: one family at a time. A fixed address wins; "autodetect" always looks; "none" and an empty IP6 keep what is
-stored; an empty IP looks only when nothing is stored. A method that finds nothing falls back to what is stored; IPv4
-without either is an error, IPv6 without either is a node without IPv6 and a warning. Source: SPEC "Startup".
+stored; an empty IP looks only when nothing is stored. A detected address stays while it is among those that the method
+accepts, until the method is changed: a new card does not move a node. A method that finds nothing falls back to what is
+stored; IPv4 without either is an error, IPv6 without either is a node without IPv6 and a warning.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.host import Address, HostInterface, Interface
 from cni_calico.nodeagent.context.address_setting import AddressSetting, Method
-from cni_calico.nodeagent.startup.autodetect import Choice, not_found, select_address, select_holder
+from cni_calico.nodeagent.startup.autodetect import Choice, not_found, select_addresses, select_holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,16 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What the outside says: interfaces, Kubernetes' internal IPs, the source address towards a can-reach target."""
+    """What the outside says: interfaces, Kubernetes' internal IPs, the source address towards a can-reach target.
+
+    ``method_changed``: what is stored was found by another method than the one that is set now.
+    """
 
     interfaces: Sequence[HostInterface]
     internal_ips: Sequence[Address] = ()
     reached_from: Address | None = None
+    default_interface: str = ""
+    method_changed: bool = False
 
 
 def plan_address(
@@ -43,13 +49,28 @@ def plan_address(
         assert setting.address is not None
         return _fixed(family, setting, facts)
     if setting.mode == "autodetect" or (setting.mode == "keep" and family == 4 and stored is None):
-        choice = select_address(
-            method, family, facts.interfaces, internal_ips=facts.internal_ips, reached_from=facts.reached_from
+        found = select_addresses(
+            method,
+            family,
+            facts.interfaces,
+            internal_ips=facts.internal_ips,
+            reached_from=facts.reached_from,
+            default_interface=facts.default_interface,
         )
-        if choice is not None:
-            return Found(choice.address, choice.interface, detected=True)
+        if found:
+            return _detected(family, found, stored, facts)
         return _not_detected(family, method, stored, facts)
     return _kept(stored, facts)
+
+
+def _detected(family: int, found: Sequence[Choice], stored: Interface | None, facts: HostFacts) -> Found:
+    """The first of what was found, unless the stored address is among it."""
+    choice = found[0]
+    if stored is not None and not facts.method_changed:
+        choice = next((item for item in found if item.address.ip == stored.ip), choice)
+    moved = stored is not None and choice.address.ip != stored.ip
+    told = f"the node's IPv{family} address changes from {stored} to {choice.address} ({choice.interface})"
+    return Found(choice.address, choice.interface, detected=True, warnings=(told,) if moved else ())
 
 
 def _fixed(family: int, setting: AddressSetting, facts: HostFacts) -> Found:

@@ -1,19 +1,20 @@
 """PURE: which address of the host is the node's, given a list of its interfaces and a method.
 
-Rule: interfaces are walked from the highest index down, as upstream does, so first-found prefers the newest one. The
-built-in patterns are anchored at the start of a name, users' patterns are found anywhere in it. Only global unicast
-addresses of an interface that is up can be chosen. Source: SPEC "Startup", upstream's documentation.
+Rule: among several candidates comes first what the default route leaves by, then the Kubernetes InternalIP, then the
+newest interface (upstream looks at the last only, and two cards are the classic outage). The built-in patterns are
+anchored at the start of a name, users' patterns are found anywhere in it. Only global unicast addresses of an interface
+that is up can be chosen.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address
 
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.host import Address, HostInterface, Interface, Network
+from cni_calico.model.host import Address, HostInterface, Interface
 from cni_calico.nodeagent.context.address_setting import METHODS, Method
 
 # Interfaces that no other host can reach: container bridges, our own devices, kube-proxy's and the like.
@@ -64,43 +65,36 @@ def is_global_unicast(address: Address) -> bool:
     )
 
 
-def select_interfaces(interfaces: Iterable[HostInterface]) -> list[HostInterface]:
-    """The interfaces that are up, in the order in which they are tried."""
-    return sorted((i for i in interfaces if i.up), key=lambda i: -i.index)
-
-
-def select_address(
+def select_addresses(
     method: Method,
     family: int,
     interfaces: Sequence[HostInterface],
     *,
-    internal_ips: Iterable[Address] = (),
+    internal_ips: Collection[Address] = (),
     reached_from: Address | None = None,
-) -> Choice | None:
-    """The node's address of a family, None when no interface has one that the method accepts.
+    default_interface: str = "",
+) -> list[Choice]:
+    """The node's possible addresses of a family, the best one first; none when no interface has one the method accepts.
 
     ``internal_ips`` are the Kubernetes node's; ``reached_from`` is the source address of the route to a can-reach
     target. An internal IP that no interface holds is taken as it is, with the prefix of a single address.
     """
     if method.kind == "kubernetes-internal-ip":
-        for internal in internal_ips:
-            if internal.version == family:
-                return select_holder(internal, interfaces)
-        return None
+        return [select_holder(internal, interfaces) for internal in internal_ips if internal.version == family][:1]
     if method.kind == "can-reach":
         if reached_from is None or reached_from.version != family:
-            return None
+            return []
         found = select_holder(reached_from, interfaces)
-        return found if found.interface else None
-    for interface in select_interfaces(interfaces):
-        if not _accepts(method, interface.name):
-            continue
-        for address in interface.addresses:
-            if address.version != family or not is_global_unicast(address.ip):
-                continue
-            if method.kind != "cidr" or any(_contains(network, address.ip) for network in method.networks):
-                return Choice(address, interface.name)
-    return None
+        return [found] if found.interface else []
+    candidates = [
+        (interface.name != default_interface, address.ip not in internal_ips, -interface.index, place, address)
+        for interface in interfaces
+        if interface.up and _accepts(method, interface.name)
+        for place, address in enumerate(interface.addresses)
+        if address.version == family and is_global_unicast(address.ip) and _is_inside(method, address.ip)
+    ]
+    names = {-interface.index: interface.name for interface in interfaces}
+    return [Choice(address, names[index]) for _, _, index, _, address in sorted(candidates, key=lambda c: c[:4])]
 
 
 def _accepts(method: Method, name: str) -> bool:
@@ -111,8 +105,10 @@ def _accepts(method: Method, name: str) -> bool:
     return not is_local_interface(name) and not any(pattern.search(name) for pattern in method.patterns)
 
 
-def _contains(network: Network, address: Address) -> bool:
-    return network.version == address.version and address in network
+def _is_inside(method: Method, address: Address) -> bool:
+    if method.kind != "cidr":
+        return True
+    return any(network.version == address.version and address in network for network in method.networks)
 
 
 def select_holder(address: Address, interfaces: Iterable[HostInterface]) -> Choice:
@@ -129,14 +125,6 @@ def single(address: Address) -> Interface:
     from ipaddress import ip_interface
 
     return ip_interface((address, address.max_prefixlen))
-
-
-def parse_target(text: str) -> Address | None:
-    """A can-reach target that is an address already, None for a host name."""
-    try:
-        return ip_address(text)
-    except ValueError:
-        return None
 
 
 def not_found(family: int, method: Method, interfaces: Iterable[HostInterface]) -> InvalidConfig:

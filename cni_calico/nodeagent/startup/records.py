@@ -5,6 +5,7 @@ Rule: one compare-and-swap per record; every function answers what it changed, n
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
 from cni_calico.nodeagent.startup import cluster, node_record
 
+METHODS_FILE = "address-methods.json"
+
 
 def write_node(context: Context, plan: node_record.NodePlan) -> list[str]:
     uid, now = context.fresh.uid(), context.fresh.timestamp()
@@ -28,6 +31,28 @@ def write_node(context: Context, plan: node_record.NodePlan) -> list[str]:
         context.deadline(),
     )
     return [f"Node {plan.name}"] if done.changed else []
+
+
+def read_methods(context: Context) -> dict[str, str]:
+    """How the stored addresses were detected, by family; {} when that is not known."""
+    try:
+        found = json.loads(context.files.read_bytes(f"{context.settings.state_dir}/{METHODS_FILE}"))
+    except (OSError, ValueError):
+        return {}
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
+
+def write_methods(context: Context) -> None:
+    """Remember them: a changed method may move the node, a new card may not. A failure is only logged."""
+    settings = context.settings
+    methods = {"4": settings.ip_method.text, "6": settings.ip6_method.text}
+    if read_methods(context) == methods:
+        return
+    try:
+        context.files.make_directory(settings.state_dir, 0o755)
+        context.files.write_atomic(f"{settings.state_dir}/{METHODS_FILE}", json.dumps(methods).encode(), 0o644)
+    except OSError as e:
+        context.log.warning(f"cannot remember how this node's addresses were detected: {e.strerror or e}")
 
 
 def write_pools(context: Context, pools: Sequence[IPPool]) -> list[str]:

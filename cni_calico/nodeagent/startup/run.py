@@ -25,7 +25,6 @@ from cni_calico.nodeagent.context.address_setting import Method
 from cni_calico.nodeagent.context.context import STEP_S, Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
 from cni_calico.nodeagent.context.node_name import read_node_name
-from cni_calico.nodeagent.context.settings import NodeSettings
 from cni_calico.nodeagent.startup import cluster, node_record
 from cni_calico.nodeagent.startup import records as startup_records
 from cni_calico.nodeagent.startup.address import Found, HostFacts, plan_address, require_some
@@ -62,7 +61,7 @@ def run_startup(context: Context, tell: Callable[[str], None] = lambda what: Non
     if context.settings.wait_for_datastore:
         wait_for_datastore(context, tell)
     facts = _read_facts(context, name)
-    v4, v6 = plan_addresses(context.settings, facts.node, facts.interfaces, facts.kubernetes)
+    v4, v6 = _plan_addresses(context, facts)
     _warn(context.log, (*v4.warnings, *v6.warnings))
     plan = node_record.plan_node(context.settings, name, v4, v6, facts.interfaces)
     pools = _plan_pools(context, facts)
@@ -70,6 +69,7 @@ def run_startup(context: Context, tell: Callable[[str], None] = lambda what: Non
     doubts = _find_doubts(context, name, facts, v4, v6)
     _warn(context.log, [doubt.text for doubt in doubts])
     changed = startup_records.write_node(context, plan)
+    startup_records.write_methods(context)
     changed += startup_records.write_pools(context, pools)
     changed += startup_records.write_cluster(context, name, facts.kubernetes)
     startup_records.write_node_name(context, name)
@@ -82,7 +82,7 @@ def refresh_addresses(context: Context, name: str) -> tuple[Doubt, ...]:
     facts = _read_facts(context, name)
     if facts.node is None or context.settings.backend == "none":
         return ()
-    v4, v6 = plan_addresses(context.settings, facts.node, facts.interfaces, facts.kubernetes)
+    v4, v6 = _plan_addresses(context, facts)
     if "autodetect" in (context.settings.ip.mode, context.settings.ip6.mode):
         plan = node_record.plan_node(context.settings, name, v4, v6, facts.interfaces)
         _require_no_conflict(context, plan, facts.node)
@@ -120,22 +120,28 @@ def _read_facts(context: Context, name: str) -> _Facts:
 # -- addresses --------------------------------------------------------------------------------------------------------
 
 
-def plan_addresses(
-    settings: NodeSettings, stored: Node | None, interfaces: Sequence[HostInterface], facts: KubernetesFacts
-) -> tuple[Found, Found]:
+def _plan_addresses(context: Context, facts: _Facts) -> tuple[Found, Found]:
     """The node's addresses of both families. Raises InvalidConfig."""
+    settings, stored = context.settings, facts.node
     if settings.backend == "none":
         return Found(None), Found(None)
+    before = startup_records.read_methods(context)
 
     def host(method: Method, family: int) -> HostFacts:
-        reached = kernel.read_source_address(method.target, family) if method.kind == "can-reach" else None
-        return HostFacts(interfaces, facts.internal_ips, reached)
+        return HostFacts(
+            facts.interfaces,
+            facts.kubernetes.internal_ips,
+            kernel.read_source_address(method.target, family) if method.kind == "can-reach" else None,
+            kernel.read_default_interface(family, context.deadline()),
+            before.get(str(family), method.text) != method.text,
+        )
 
-    v4 = plan_address(
-        4, settings.ip, settings.ip_method, None if stored is None else stored.ipv4, host(settings.ip_method, 4)
-    )
-    v6 = plan_address(
-        6, settings.ip6, settings.ip6_method, None if stored is None else stored.ipv6, host(settings.ip6_method, 6)
+    v4, v6 = (
+        plan_address(family, setting, method, address, host(method, family))
+        for family, setting, method, address in (
+            (4, settings.ip, settings.ip_method, None if stored is None else stored.ipv4),
+            (6, settings.ip6, settings.ip6_method, None if stored is None else stored.ipv6),
+        )
     )
     require_some((v4, v6), settings.backend)
     return v4, v6

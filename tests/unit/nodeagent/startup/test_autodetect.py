@@ -10,7 +10,7 @@ from cni_calico.errors import InvalidConfig
 from cni_calico.model.host import HostInterface
 from cni_calico.nodeagent.context.address_setting import parse_address_setting, parse_method
 from cni_calico.nodeagent.startup.address import HostFacts, plan_address, require_some
-from cni_calico.nodeagent.startup.autodetect import is_local_interface, select_address
+from cni_calico.nodeagent.startup.autodetect import is_local_interface, select_addresses
 
 
 def link(index, name, *addresses, up=True):
@@ -31,8 +31,9 @@ TWO_NICS = [
 
 
 def found(text, family=4, interfaces=TWO_NICS, **facts):
-    choice = select_address(parse_method(text), family, interfaces, **facts)
-    return None if choice is None else (str(choice.address), choice.interface)
+    for choice in select_addresses(parse_method(text), family, interfaces, **facts):
+        return (str(choice.address), choice.interface)
+    return None
 
 
 @pytest.mark.parametrize(
@@ -129,14 +130,26 @@ def test_the_order_of_the_list_does_not_matter(interfaces):
     assert found("", 4, interfaces) == ("172.20.1.5/16", "eth1")
 
 
+@pytest.mark.parametrize(
+    ("default", "internal", "expected"),
+    [
+        ("eth0", "172.20.1.5", ("10.0.0.5/24", "eth0")),
+        ("", "10.0.0.5", ("10.0.0.5/24", "eth0")),
+        ("docker0", "10.0.0.5", ("10.0.0.5/24", "eth0")),  # no candidate
+        ("ppp0", "192.0.2.1", ("172.20.1.5/16", "eth1")),
+    ],
+)
+def test_the_best_of_several(default, internal, expected):
+    assert found("", 4, default_interface=default, internal_ips=[ip_address(internal)]) == expected
+
+
 # -- IP and IP6 -------------------------------------------------------------------------------------------------------
 
 
-def planned(family, text, stored=None, interfaces=TWO_NICS, method=""):
+def planned(family, text, stored=None, interfaces=TWO_NICS, method="", **facts):
     setting = parse_address_setting(family, text)
-    return plan_address(
-        family, setting, parse_method(method), None if stored is None else ip_interface(stored), HostFacts(interfaces)
-    )
+    facts = HostFacts(interfaces, **facts)
+    return plan_address(family, setting, parse_method(method), None if stored is None else ip_interface(stored), facts)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +157,10 @@ def planned(family, text, stored=None, interfaces=TWO_NICS, method=""):
     [
         (4, "", None, "172.20.1.5/16"),  # nothing stored: look
         (4, "", "10.0.0.5/24", "10.0.0.5/24"),  # stored: keep
-        (4, "autodetect", "10.0.0.5/24", "172.20.1.5/16"),
+        (4, "autodetect", "10.0.0.5/24", "10.0.0.5/24"),  # a card that came later does not move the node
+        (4, "autodetect", "10.0.0.5/16", "10.0.0.5/24"),  # the prefix is the interface's
+        (4, "autodetect", "10.0.0.9/24", "172.20.1.5/16"),  # nobody has it any more
+        (4, "autodetect", "172.17.0.1/16", "172.20.1.5/16"),  # the method does not accept it
         (4, "none", None, None),
         (4, "none", "10.0.0.5/24", "10.0.0.5/24"),
         (4, "10.0.0.5", None, "10.0.0.5/24"),  # the prefix of the interface
@@ -160,6 +176,14 @@ def planned(family, text, stored=None, interfaces=TWO_NICS, method=""):
 def test_settings(family, text, stored, expected):
     address = planned(family, text, stored).address
     assert (None if address is None else str(address)) == expected
+
+
+def test_a_change_is_told_with_both_addresses():
+    assert planned(4, "autodetect", "10.0.0.5/24").warnings == ()
+    moved = planned(4, "autodetect", "10.0.0.9/24")
+    assert moved.warnings == ("the node's IPv4 address changes from 10.0.0.9/24 to 172.20.1.5/16 (eth1)",)
+    changed = planned(4, "autodetect", "10.0.0.5/24", method_changed=True)
+    assert str(changed.address) == "172.20.1.5/16" and len(changed.warnings) == 1
 
 
 def test_ipv4_that_is_not_found_is_an_error_that_lists_what_there_is():
