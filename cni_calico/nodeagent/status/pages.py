@@ -5,17 +5,12 @@ Rule: reads what the agent wrote about itself, so a loop that hangs is noticed a
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from cni_calico.log import Log
 from cni_calico.nodeagent.status import file as status
+from cni_calico.nodeagent.status.http_server import TEXT, Page, PageServer
 from cni_calico.nodeagent.status.probes import why_cni_silent
-
-Page = Callable[[], tuple[int, str, bytes]]  # status, content type, body
-
-TEXT = "text/plain; charset=utf-8"
 
 
 def health_pages(run_dir: str) -> dict[str, Page]:
@@ -34,52 +29,12 @@ def health_pages(run_dir: str) -> dict[str, Page]:
     return {"/liveness": liveness, "/readiness": readiness}
 
 
-class Pages:
-    """An HTTP server of a few pages in threads of its own."""
-
-    def __init__(self, host: str, port: int, pages: dict[str, Page]) -> None:
-        """Raises OSError when the address cannot be had."""
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                page = pages.get(self.path.partition("?")[0])
-                code, kind, body = page() if page is not None else (404, TEXT, b"not found\n")
-                self.send_response(code)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Probes come every few seconds."""
-
-        server = type("Server", (ThreadingHTTPServer,), {"address_family": _family(host, port), "daemon_threads": True})
-        self._server: ThreadingHTTPServer = server((host, port), Handler)
-        threading.Thread(target=self._server.serve_forever, name=f"http-{port}", daemon=True).start()
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-def _family(host: str, port: int) -> int:
-    import socket
-
-    if not host:
-        return socket.AF_INET
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-
-
 class Doors:
     """The HTTP servers that the parameters ask for, opened and closed as those change."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._open: dict[str, tuple[tuple[str, int], Pages]] = {}
+        self._open: dict[str, tuple[tuple[str, int], PageServer]] = {}
         self._failed: dict[str, str] = {}
 
     def keep(self, name: str, wanted: tuple[str, int] | None, pages: Callable[[], dict[str, Page]]) -> None:
@@ -92,8 +47,10 @@ class Doors:
         if wanted is None or current is not None:
             return
         try:
-            self._open[name] = (wanted, Pages(*wanted, pages()))
-            self._log.info(f"serving {name} on {wanted[0] or '*'}:{wanted[1]}")
+            opened = PageServer(*wanted, pages())
+            self._open[name] = (wanted, opened)
+            without = f", not on {opened.missing}" if opened.missing else ""
+            self._log.info(f"serving {name} on {wanted[0] or '*'}:{wanted[1]}{without}")
             self._failed.pop(name, None)
         except OSError as e:
             text = f"cannot serve {name} on {wanted[0] or '*'}:{wanted[1]}: {e.strerror or e}"

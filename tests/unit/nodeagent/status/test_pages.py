@@ -14,9 +14,10 @@ import pytest
 
 from cni_calico.log import SILENT
 from cni_calico.nodeagent.status import file as status
+from cni_calico.nodeagent.status.http_server import PageServer
 from cni_calico.nodeagent.status.metrics import Metrics
 from cni_calico.nodeagent.status.numbers import Numbers
-from cni_calico.nodeagent.status.pages import Doors, Pages, health_pages
+from cni_calico.nodeagent.status.pages import Doors, health_pages
 from cni_calico.plugin.call import protocol
 from tests.unit.nodeagent.fabric import block, pool, snapshot
 
@@ -177,7 +178,7 @@ def fetch(port, path):
 
 
 def test_health_pages(tmp_path, cni_server):
-    pages = Pages("127.0.0.1", 0, health_pages(str(tmp_path)))
+    pages = PageServer("127.0.0.1", 0, health_pages(str(tmp_path)))
     try:
         assert fetch(pages.port, "/liveness")[0] == 503
         status.write_status(str(tmp_path), {**GOOD, "synced": False})
