@@ -122,6 +122,9 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
     },
     "NetworkPolicy": {"NAME": "metadata.name", "ORDER": "spec.order", "SELECTOR": "spec.selector"},
     "NetworkSet": {"NAME": "metadata.name", "NETS": "spec.nets"},
+    "StagedGlobalNetworkPolicy": {"NAME": "metadata.name", "ORDER": "spec.order", "SELECTOR": "spec.selector"},
+    "StagedNetworkPolicy": {"NAME": "metadata.name", "ORDER": "spec.order", "SELECTOR": "spec.selector"},
+    "StagedKubernetesNetworkPolicy": {"NAME": "metadata.name"},
 }
 # the columns of the short table, where they are not all
 _SHORT: Mapping[str, Sequence[str]] = {
@@ -136,6 +139,8 @@ _SHORT: Mapping[str, Sequence[str]] = {
     "Tier": ("NAME", "ORDER"),
     "WorkloadEndpoint": ("WORKLOAD", "NODE", "NETWORKS", "INTERFACE"),
     "NetworkPolicy": ("NAME",),
+    "StagedGlobalNetworkPolicy": ("NAME",),
+    "StagedNetworkPolicy": ("NAME",),
     "NetworkSet": ("NAME",),
 }
 _WIDE: Mapping[str, Sequence[str]] = {"IPPool": tuple(COLUMNS["IPPool"])[:8]}

@@ -24,6 +24,9 @@ _SHORT = {
     "WorkloadEndpoint": "wep",
     "NetworkPolicy": "policy np pol",
     "NetworkSet": "netset",
+    "StagedGlobalNetworkPolicy": "sgnp",
+    "StagedNetworkPolicy": "spolicy snp spol",
+    "StagedKubernetesNetworkPolicy": "skpolicy sknp skpol",
 }
 
 

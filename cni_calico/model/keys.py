@@ -25,6 +25,7 @@ CLUSTER_KINDS = {
     "ClusterInformation": "clusterinformations",
     "GlobalNetworkPolicy": "globalnetworkpolicies",
     "GlobalNetworkSet": "globalnetworksets",
+    "StagedGlobalNetworkPolicy": "stagedglobalnetworkpolicies",
     "HostEndpoint": "hostendpoints",
     "Profile": "profiles",
     "Tier": "tiers",
@@ -35,6 +36,8 @@ NAMESPACED_KINDS = {
     "WorkloadEndpoint": "workloadendpoints",
     "NetworkPolicy": "networkpolicies",
     "NetworkSet": "networksets",
+    "StagedNetworkPolicy": "stagednetworkpolicies",
+    "StagedKubernetesNetworkPolicy": "stagedkubernetesnetworkpolicies",
 }
 PLURALS = {**CLUSTER_KINDS, **NAMESPACED_KINDS}
 KINDS = {plural: kind for kind, plural in PLURALS.items()}

@@ -38,7 +38,7 @@ _SERVERS = ("uid", "resourceVersion", "creationTimestamp", "generation", "manage
 _KEPT_FROM_OLD = (*_SERVERS, "finalizers", "ownerReferences", "deletionTimestamp", "deletionGracePeriodSeconds")
 # upstream's order inside the annotation
 _NOTE_ORDER = ("name", "creationTimestamp", "deletionTimestamp", "labels", "annotations", "ownerReferences")
-_POLICIES = frozenset(("NetworkPolicy", "GlobalNetworkPolicy"))
+_POLICIES = frozenset(("NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy"))
 _IPAM_KINDS = {
     "IPAMBlock": "ipamblocks",
     "BlockAffinity": "blockaffinities",

@@ -28,6 +28,8 @@ __all__ = ["InvalidResource", "Problem", "Report", "check_resource", "require_va
 _SELECTORS = {
     "GlobalNetworkPolicy": ("selector", "namespaceSelector", "serviceAccountSelector"),
     "NetworkPolicy": ("selector", "serviceAccountSelector"),
+    "StagedGlobalNetworkPolicy": ("selector", "namespaceSelector", "serviceAccountSelector"),
+    "StagedNetworkPolicy": ("selector", "serviceAccountSelector"),
 }
 
 
@@ -140,6 +142,9 @@ _CHECKS: Mapping[str, Callable[[Report, Mapping[str, Any]], None]] = {
     "FelixConfiguration": validate_felix.check_felix,
     "GlobalNetworkPolicy": validate_policy.check_policy,
     "NetworkPolicy": validate_policy.check_policy,
+    "StagedGlobalNetworkPolicy": validate_policy.check_staged_policy,
+    "StagedNetworkPolicy": validate_policy.check_staged_policy,
+    "StagedKubernetesNetworkPolicy": validate_policy.check_staged_kubernetes_policy,
     "GlobalNetworkSet": validate_policy.check_network_set,
     "NetworkSet": validate_policy.check_network_set,
     "Profile": validate_policy.check_profile,

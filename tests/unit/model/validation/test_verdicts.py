@@ -8,14 +8,16 @@ import yaml
 from cni_calico.model.validation.check import check_resource
 from cni_calico.model.validation.defaults import with_defaults
 
-TABLE = yaml.safe_load((pathlib.Path(__file__).parents[3] / "golden" / "verdicts" / "resources.yaml").read_text())
+VERDICTS = pathlib.Path(__file__).parents[3] / "golden" / "verdicts"
+NAMESPACED = ("NetworkPolicy", "NetworkSet", "StagedNetworkPolicy", "StagedKubernetesNetworkPolicy")
+TABLE = [row for table in sorted(VERDICTS.glob("*.yaml")) for row in yaml.safe_load(table.read_text())]
 
 
 def document_of(row):
     return {
         "apiVersion": "projectcalico.org/v3",
         "kind": row["kind"],
-        "metadata": {"name": row.get("name", "x")},
+        "metadata": {"name": row.get("name", "x"), **({"namespace": "n"} if row["kind"] in NAMESPACED else {})},
         "spec": row["spec"],
     }
 
