@@ -141,15 +141,19 @@ class Supervisor:
                 self._log.error(str(e))
 
 
-def services_of_run(*, startup: bool, was_set_up: Callable[[], bool] = lambda: False) -> list[ChildService]:
+def services_of_run(
+    *, startup: bool, was_set_up: Callable[[], bool] = lambda: False, data_plane: bool = True
+) -> list[ChildService]:
     """The processes of ``calico-node run``; the CNI server needs nobody's permission to answer.
 
     ``was_set_up``: whether start-up succeeded here before. Then its failure is no reason to leave the node's workloads
-    without an agent, and other nodes without routes to them.
+    without an agent, and other nodes without routes to them. ``data_plane`` False: somebody else keeps it right.
     """
     services = [ChildService("the CNI server", ["-cni-server"])]
     parts = ["-felix", "-confd", "-allocate-tunnel-addrs", "-monitor-addresses", "-monitor-token", "-complete-startup"]
     parts.append("-status-reporter")
+    if not data_plane:
+        parts.remove("-felix")
     if startup:
         # a node without a tunnel address (its pool is full) is still a node: the agent goes on trying
         first = ["-startup", "-allocate-tunnel-addrs-run-once", "-best-effort"]

@@ -95,7 +95,7 @@ def configure_once(environ: Mapping[str, str]) -> int:
     from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 
     opened = _open(environ, "confd")
-    environment = parse_bgp_environment(environ, node_name=opened.node)
+    environment = parse_bgp_environment(opened.environ, node_name=opened.node)
     try:
         # not our own stderr: whoever reads it would wait as long as BIRD runs
         with open(_bird_log(opened.context.settings), "ab") as output:

@@ -134,13 +134,17 @@ def _cni_server(chosen: set[str]) -> int:
 
 
 def _supervise(chosen: set[str]) -> int:
+    from cni_calico.daemon.settings_table import TRUE
     from cni_calico.daemon.supervisor import Supervisor, services_of_run
     from cni_calico.log import Log
     from cni_calico.nodeagent.bgp.bird.probes import NODENAME_FILE
 
     command = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "cni_calico.nodeagent.main"]
     nodename_file = os.environ.get("CALICO_NODENAME_FILE", "").strip() or NODENAME_FILE
-    services = services_of_run(startup="run" in chosen, was_set_up=lambda: os.path.exists(nodename_file))
+    data_plane = os.environ.get("CALICO_DISABLE_FELIX", "").strip().lower() not in TRUE
+    services = services_of_run(
+        startup="run" in chosen, was_set_up=lambda: os.path.exists(nodename_file), data_plane=data_plane
+    )
     return Supervisor(services, command, os.environ, Log("info", context="supervisor: ")).run()
 
 

@@ -53,10 +53,10 @@ class Parts:
         self._metrics = Metrics(self._numbers, settings.run_dir, settings.state_dir)
         self._doors = Doors(self._log)
         self._metrics.janitor = self._janitor = Tally()
-        self._agent = DataplaneLoop(self.context, self.node, environ, self._numbers, on_snapshot=self._follow)
+        self._agent = DataplaneLoop(self.context, self.node, opened.environ, self._numbers, on_snapshot=self._follow)
         self._agent.facts["environment"] = list(opened.wrong)
         self._tunnels = TunnelKeeper(self.context, self.node)
-        bgp_environment = parse_bgp_environment(environ, node_name=self.node)
+        bgp_environment = parse_bgp_environment(opened.environ, node_name=self.node)
         self._bgp = BgpKeeper(self.context, self.node, bgp_environment, facts=self._agent.facts)
         self._had_tunl0 = False
         self._doubts: tuple[Doubt, ...] = ()

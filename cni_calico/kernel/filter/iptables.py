@@ -13,7 +13,7 @@ from cni_calico.kernel.filter.programs import find_program, run_program
 
 APPLY = faults.declare("iptables.apply")
 VARIANTS = ("nft", "legacy")
-_WAIT = ["-w", "5"]
+LOCK_S = 5.0
 _TABLES = {4: "/proc/net/ip_tables_names", 6: "/proc/net/ip6_tables_names"}
 
 
@@ -53,14 +53,14 @@ def read_rules(family: int, variant: str, deadline: Deadline) -> str:
     return run_program(argv, b"", deadline).decode(errors="replace")
 
 
-def apply_rules(family: int, variant: str, script: str, deadline: Deadline) -> None:
-    """Carry out an iptables-restore script. Raises KernelError."""
+def apply_rules(family: int, variant: str, script: str, deadline: Deadline, *, lock_s: float = LOCK_S) -> None:
+    """Carry out an iptables-restore script, waiting that long for iptables' lock. Raises KernelError."""
     program = _find(family, variant, "-restore")
     if not program:
         raise KernelError(f"cannot apply IPv{family} iptables rules: the {variant} iptables is not installed")
     try:
         faults.before(APPLY)
-        run_program([program, "--noflush", *_WAIT], script.encode(), deadline)
+        run_program([program, "--noflush", "-w", str(max(1, round(lock_s)))], script.encode(), deadline)
         faults.after(APPLY)
     except faults.Injected as e:
         raise KernelError(f"cannot apply iptables rules: {e}", errno=e.errno or 0) from e

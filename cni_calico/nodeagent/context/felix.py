@@ -28,6 +28,7 @@ from cni_calico.daemon.settings_table import (
     setting,
     settings_of,
 )
+from cni_calico.nodeagent.context.legacy import ACCESS
 
 SEVERITIES = choice(
     "debug",
@@ -90,6 +91,9 @@ class FelixSettings:
     chain_insert_mode: str = setting(
         "ChainInsertMode", choice("insert", "append"), "insert", "Where rules go in chains of the legacy iptables."
     )
+    iptables_lock_s: float = setting(
+        "IptablesLockTimeoutSecs", SECONDS, 5.0, "How long to wait for the lock of the legacy iptables."
+    )
     nat_port_range: str = setting("NATPortRange", TEXT, "", "Source ports of masqueraded connections, MIN:MAX.")
     nat_address: IPv4Address | None = setting("NATOutgoingAddress", _V4, None, "Address to masquerade with.")
     nat_exclusions: str = setting(
@@ -141,7 +145,7 @@ ELSEWHERE = tuple(  # a text, because a list would take a hundred lines
     allowipip allowvxlan awssrcdstcheck bpf cgroupv2path clusterguid clustertype calicoversion dataplane
     datastoretype debug disableconntrackinvalid endpointreporting endpointstatuspathprefix etcd externalnodes
     failsafe featuredetect featuregates felixhostname floatingips flowlogs genericxdp gogcthreshold gomaxprocs
-    gomemorylimit healthtimeout ignorelooserpf interfaceexclude ipsets iptablesfilter iptableslock iptablesmangle
+    gomemorylimit healthtimeout ignorelooserpf interfaceexclude ipsets iptablesfilter iptablesmangle
     iptablesmark iptablespostwrite ipv4elevated ipv4normal ipv6elevated ipv6normal ipv4vxlantunnel ipv6vxlantunnel
     ipiniptunneladdr istio kubenodeport livemigration logaction logdebug logfilepath logprefix logseverityfile
     logseveritysys maxipsetsize metadataaddr metadataport mtuifacepattern netlinktimeout nftablesfilter
@@ -152,6 +156,12 @@ ELSEWHERE = tuple(  # a text, because a list would take a hundred lines
     """.split()  # noqa: SIM905
 )
 
+
+_NOT_ENFORCED = {
+    "policysyncpathprefix": "there is no policy sync (Istio, Dikastes): rules about HTTP are NOT ENFORCED",
+    "useinternaldataplanedriver": "there is no external data plane: this agent programs the kernel",
+    "dataplanedriver": "there is no external data plane: this agent programs the kernel",
+}
 
 # What every cluster's FelixConfiguration holds by default: not worth a warning on each node.
 _DEFAULTS = {
@@ -212,6 +222,10 @@ def _parse(item: Setting, text: str) -> Any:
 
 
 def _stranger(label: str, lower: str) -> list[str]:
+    if lower in ACCESS or lower.startswith("usagereporting"):
+        return []  # read before (legacy.py); nothing is ever reported to anybody
+    if lower in _NOT_ENFORCED:
+        return [f"{label}: {_NOT_ENFORCED[lower]}"]
     if lower.startswith(ELSEWHERE):
         return [f"{label} has no effect: this agent does not use it"]
     return [f"{label} is unknown: no parameter has this name"]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
 from cni_calico.datastore.connect import open_datastore
+from cni_calico.kernel.files import Files
 from cni_calico.log import LEVELS, Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.kubernetes import ApiNode
+from cni_calico.nodeagent.context.legacy import FELIX_CFG, expand_environment, require_supported
 from cni_calico.nodeagent.context.node_name import read_node_name
 from cni_calico.nodeagent.context.settings import (
     NodeSettings,
@@ -33,11 +35,21 @@ _TOKEN_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """``wrong`` is what of the environment is not used because it cannot be."""
+    """``wrong`` is what of ``environ`` is not used because it cannot be; ``environ`` has felix.cfg's settings too."""
 
     context: Context
     node: str
     wrong: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_environment(environ: Mapping[str, str], path: str = FELIX_CFG) -> Mapping[str, str]:
+    """The environment, with what Felix's configuration file adds to it where there is one."""
+    try:
+        text = Files().read_text(path)
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    return expand_environment(environ, text)
 
 
 def open_log(settings: NodeSettings, part: str) -> Log:
@@ -55,6 +67,8 @@ def open_context(
 
     Raises InvalidConfig, DatastoreError.
     """
+    environ = read_environment(environ)
+    require_supported(environ)
     settings, wrong = parse_running_settings(environ) if running else (parse_settings(environ), ())
     log = open_log(settings, part)
     for text in (*(f"not used: {text}" for text in wrong), *without_effect(environ)):
@@ -73,9 +87,9 @@ def open_context(
     node = read_node_name(settings, context.files)
     store = kubernetes_store(config, environ, context.store)
     if store is None:
-        return Opened(context, node, wrong)
+        return Opened(context, node, wrong, environ)
     kubernetes = ApiNode(store.api, settings.k8s_node_ref or node)
-    return Opened(replace(context, kubernetes=kubernetes, kubernetes_store=store), node, wrong)
+    return Opened(replace(context, kubernetes=kubernetes, kubernetes_store=store), node, wrong, environ)
 
 
 def kubernetes_store(

@@ -54,6 +54,15 @@ def _parse_selector_text(text: str) -> str:
     return text
 
 
+def _parse_backend(text: str) -> str:
+    if text.lower() == "gobgp":
+        raise ValueError("gobgp is gone (upstream's too): use bird")
+    if text.lower() not in ("bird", "vxlan", "none"):
+        raise ValueError("expected one of bird, vxlan, none")
+    return text.lower()
+
+
+_BACKEND = Kind(_parse_backend, "bird, vxlan, none")
 _SELECTOR = Kind(_parse_selector_text, "selector")
 _METHOD = Kind(
     parse_method,
@@ -122,9 +131,15 @@ class NodeSettings:
     )
     backend: str = setting(
         "CALICO_NETWORKING_BACKEND",
-        choice("bird", "vxlan", "none"),
+        _BACKEND,
         "bird",
         "bird: BGP and tunnels; vxlan: VXLAN only; none: no networking between nodes.",
+    )
+    networking: bool = setting(
+        "CALICO_NETWORKING", FLAG, True, "Older form of the above, where that is not set: false means none."
+    )
+    disable_felix: bool = setting(
+        "CALICO_DISABLE_FELIX", FLAG, False, "Run no data plane part here (somebody else's agent does)."
     )
     wait_for_datastore: bool = setting(
         "WAIT_FOR_DATASTORE", FLAG, False, "Wait until the datastore answers instead of failing."

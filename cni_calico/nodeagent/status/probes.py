@@ -24,7 +24,10 @@ def run_probes(names: set[str], values: Mapping[str, str], environ: Mapping[str,
     if "felix-ready" in names:
         faults.append(_felix_ready(run_dir))
     # the manifests' probes name BIRD whatever the backend is; a container's probe has its environment
-    with_bird = environ.get("CALICO_NETWORKING_BACKEND", "").strip() not in _WITHOUT_BIRD
+    backend = environ.get("CALICO_NETWORKING_BACKEND", "").strip()
+    if not backend and environ.get("CALICO_NETWORKING", "").strip().lower() == "false":
+        backend = "none"
+    with_bird = backend not in _WITHOUT_BIRD
     if with_bird and names & {"bird-live", "bird6-live"}:
         faults.append(_bird_live(run_dir))
     if with_bird and names & {"bird-ready", "bird6-ready"}:

@@ -32,6 +32,6 @@ class Forwarding:
             saved = iptables.read_rules(family, variant, deadline)
             script = plan_forward(saved, desired.forward_prefixes)
             if script:
-                iptables.apply_rules(family, variant, script, deadline)
+                iptables.apply_rules(family, variant, script, deadline, lock_s=felix.iptables_lock_s)
                 done.changed.append(f"accepted forwarding for workloads (IPv{family}, {variant})")
         self._settled = desired.forward_prefixes

@@ -71,8 +71,9 @@ class NftablesMasquerade:
 class LegacyMasquerade:
     called = "legacy iptables"
 
-    def __init__(self, variant: str = "insert") -> None:
+    def __init__(self, variant: str = "insert", lock_s: float = iptables.LOCK_S) -> None:
         self.variant = variant  # where the jump to our chain goes: insert or append
+        self._lock_s = lock_s
 
     def read(self, family: int, deadline: Deadline) -> Any:
         return select_own(self._saved(family, deadline))
@@ -86,15 +87,19 @@ class LegacyMasquerade:
             return
         jump = f"-A POSTROUTING -j {CHAIN}" in self._saved(nat.family, deadline).splitlines()
         script = render_iptables(nat, jump, self.variant == "insert")
-        iptables.apply_rules(nat.family, "legacy", script, deadline)
+        iptables.apply_rules(nat.family, "legacy", script, deadline, lock_s=self._lock_s)
 
     def remove(self, family: int, deadline: Deadline) -> None:
         script = render_iptables_removal(self._saved(family, deadline))
         if script:
-            iptables.apply_rules(family, "legacy", script, deadline)
+            iptables.apply_rules(family, "legacy", script, deadline, lock_s=self._lock_s)
 
     def _saved(self, family: int, deadline: Deadline) -> str:
         return iptables.read_rules(family, "legacy", deadline) if iptables.in_use(family, "legacy") else ""
+
+
+def _legacy(felix: FelixSettings) -> LegacyMasquerade:
+    return LegacyMasquerade(felix.chain_insert_mode, felix.iptables_lock_s)
 
 
 class Masquerade:
@@ -129,7 +134,7 @@ class Masquerade:
         if before is not None and before.called == NftablesMasquerade.called and not legacy:
             return before
         by_nftables = not legacy and nftables.usable(deadline)
-        by = self._by = NftablesMasquerade() if by_nftables else LegacyMasquerade(felix.chain_insert_mode)
+        by = self._by = NftablesMasquerade() if by_nftables else _legacy(felix)
         if before is None or before.called != by.called:
             self._applied.clear()
             self._seen.clear()

@@ -35,17 +35,17 @@ class Takeover:
     def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, done: Pass, full: bool) -> None:
         """Raises KernelError; the next pass continues what was not finished."""
         if not self.chains_gone:
-            self._remove_chains(deadline, done)
+            self._remove_chains(felix, deadline, done)
             self.chains_gone = True
         if self.kept is None or (self.kept and full):
             self._remove_sets(done)
 
-    def _remove_chains(self, deadline: Deadline, done: Pass) -> None:
+    def _remove_chains(self, felix: FelixSettings, deadline: Deadline, done: Pass) -> None:
         for family, variant in iptables.readable_variants():
             saved = iptables.read_rules(family, variant, deadline)
             script = plan_takeover(saved)
             if script:
-                iptables.apply_rules(family, variant, script, deadline)
+                iptables.apply_rules(family, variant, script, deadline, lock_s=felix.iptables_lock_s)
                 count = count_upstream_chains([saved])
                 done.changed.append(f"removed {count} chains of upstream's agent (IPv{family}, {variant})")
 

@@ -26,6 +26,12 @@ def test_a_backend_without_bird_has_none_to_miss(tmp_path: Path, backend: str) -
     assert "felix" in fault
 
 
+def test_the_older_word_for_no_networking(tmp_path: Path) -> None:
+    environ = {"CALICO_RUN_DIR": str(tmp_path), "CALICO_NETWORKING": "false"}
+    assert run_probes(BIRD, {}, environ) == []
+    assert len(run_probes(BIRD, {}, environ | {"CALICO_NETWORKING_BACKEND": "bird"})) == 2
+
+
 @pytest.mark.parametrize(("backend", "said"), [("vxlan", "none on this node"), ("bird", "cannot connect to BIRD")])
 def test_the_status_misses_bird_only_where_there_is_to_be_one(tmp_path: Path, backend: str, said: str) -> None:
     (tmp_path / "agent-status.json").write_text(json.dumps({"node": "n1", "backend": backend}))

@@ -1,0 +1,74 @@
+"""PURE: what older deployments say, as the variables that this agent reads.
+
+Rule: a plain variable wins over its FELIX_ form, the environment over felix.cfg. Sources: upstream's run script, which
+exports the FELIX_ forms, and Felix's configuration file (``[global]``, ``Name = value``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from cni_calico.daemon.settings_table import parse_flag
+from cni_calico.errors import InvalidConfig
+
+FELIX_CFG = "/etc/calico/felix.cfg"
+# Felix's parameter (lower case) -> the variable that means the same; a bare "calico-node -felix" is given the former
+ACCESS = {
+    "felixhostname": "NODENAME",
+    "datastoretype": "DATASTORE_TYPE",
+    "etcdendpoints": "ETCD_ENDPOINTS",
+    "etcdaddr": "ETCD_AUTHORITY",
+    "etcdscheme": "ETCD_SCHEME",
+    "etcdkeyfile": "ETCD_KEY_FILE",
+    "etcdcertfile": "ETCD_CERT_FILE",
+    "etcdcafile": "ETCD_CA_CERT_FILE",
+}
+_REFUSED = {
+    "openstackregion": "OpenStack regions are not supported; remove it (docs/compatibility.md)",
+}
+_EXTERNAL = "useinternaldataplanedriver"
+
+
+def expand_environment(environ: Mapping[str, str], felix_cfg: str = "") -> dict[str, str]:
+    """The environment with what it, or felix.cfg, says in the older words."""
+    felix = {name[6:].lower(): text for name, text in environ.items() if name.upper().startswith("FELIX_")}
+    expanded = dict(environ)
+    for name, text in _entries(felix_cfg):
+        if name.lower() not in felix:
+            felix[name.lower()] = expanded[f"FELIX_{name.upper()}"] = text
+    for parameter, variable in ACCESS.items():
+        if felix.get(parameter, "").strip() and not environ.get(variable, "").strip():
+            expanded[variable] = felix[parameter].strip()
+    networking = environ.get("CALICO_NETWORKING", "").strip()
+    if networking and not environ.get("CALICO_NETWORKING_BACKEND", "").strip() and networking.lower() == "false":
+        expanded["CALICO_NETWORKING_BACKEND"] = "none"
+    return expanded
+
+
+def require_supported(environ: Mapping[str, str]) -> None:
+    """Raises InvalidConfig for what would make two agents of one, or that we would do differently in silence."""
+    for name, text in environ.items():
+        parameter = name[6:].lower() if name.upper().startswith("FELIX_") else ""
+        if not text.strip() or not parameter:
+            continue
+        if parameter in _REFUSED:
+            raise InvalidConfig(f"cannot use {name}={text!r}: {_REFUSED[parameter]}")
+        if parameter == _EXTERNAL and not _is_on(text):
+            raise InvalidConfig(
+                f"cannot use {name}={text!r}: external data planes (Calico/VPP) are not supported",
+                details="remove it and FELIX_DATAPLANEDRIVER, or keep upstream's calico-node on this host",
+            )
+
+
+def _is_on(text: str) -> bool:
+    try:
+        return parse_flag(text.strip())
+    except ValueError:
+        return True
+
+
+def _entries(felix_cfg: str) -> Iterator[tuple[str, str]]:
+    for line in felix_cfg.splitlines():
+        name, equals, text = line.partition("=")
+        if equals and not line.lstrip().startswith(("#", ";", "[")) and name.strip():
+            yield name.strip(), text.strip()

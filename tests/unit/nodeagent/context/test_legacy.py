@@ -1,0 +1,93 @@
+"""Older words for the same things: FELIX_ forms of the datastore's access, felix.cfg, CALICO_NETWORKING."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cni_calico.cni.fields import JsonFields
+from cni_calico.cni.netconf import parse_datastore
+from cni_calico.errors import InvalidConfig
+from cni_calico.nodeagent.context.felix import parse_felix
+from cni_calico.nodeagent.context.legacy import expand_environment, require_supported
+from cni_calico.nodeagent.context.open import read_environment
+from cni_calico.nodeagent.context.settings import parse_settings
+
+RUN_SCRIPT = {  # what upstream's run script exports for a bare "calico-node -felix"
+    "FELIX_FELIXHOSTNAME": "n1",
+    "FELIX_DATASTORETYPE": "etcdv3",
+    "FELIX_ETCDENDPOINTS": "https://10.0.0.9:2379",
+    "FELIX_ETCDKEYFILE": "/k",
+    "FELIX_ETCDCERTFILE": "/c",
+    "FELIX_ETCDCAFILE": "/a",
+}
+
+
+def test_a_bare_felix_finds_its_datastore() -> None:
+    expanded = expand_environment(RUN_SCRIPT)
+    found = parse_datastore(JsonFields({}), expanded)
+    assert (found.type, found.etcd_endpoints) == ("etcdv3", ("https://10.0.0.9:2379",))
+    assert (found.etcd_key_file, found.etcd_cert_file, found.etcd_ca_cert_file) == ("/k", "/c", "/a")
+    assert parse_settings(expanded).nodename == "n1"
+    assert parse_felix(expanded).warnings == ()
+
+
+def test_the_oldest_form_of_an_endpoint() -> None:
+    expanded = expand_environment({"FELIX_ETCDADDR": "10.0.0.9:2379", "FELIX_ETCDSCHEME": "https"})
+    assert parse_datastore(JsonFields({}), expanded).etcd_endpoints == ("https://10.0.0.9:2379",)
+
+
+def test_plain_variables_win() -> None:
+    expanded = expand_environment({**RUN_SCRIPT, "NODENAME": "n2", "DATASTORE_TYPE": "local"})
+    assert (expanded["NODENAME"], expanded["DATASTORE_TYPE"]) == ("n2", "local")
+
+
+def test_felix_cfg(tmp_path: Path) -> None:
+    path = tmp_path / "felix.cfg"
+    path.write_text("[global]\nVXLANMTU = 1400\n# Ipv6Support = false\nIpInIpMtu=1300\nFelixHostname = n7\nodd\n")
+    expanded = read_environment({"FELIX_IPINIPMTU": "1200"}, str(path))
+    settings = parse_felix(expanded, {"vxlanMTU": 1000}).settings
+    assert (settings.vxlan_mtu, settings.mtu_v4_ipip, settings.ipv6_support) == (1400, 1200, True)
+    assert expanded["NODENAME"] == "n7"
+    assert read_environment({"A": "b"}, str(tmp_path / "none")) == {"A": "b"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "backend"),
+    [
+        ({"CALICO_NETWORKING": "false"}, "none"),
+        ({"CALICO_NETWORKING": "true"}, "bird"),
+        ({"CALICO_NETWORKING": "false", "CALICO_NETWORKING_BACKEND": "vxlan"}, "vxlan"),
+    ],
+)
+def test_calico_networking(environ: dict[str, str], backend: str) -> None:
+    assert parse_settings(expand_environment(environ)).backend == backend
+
+
+def test_gobgp_is_told_where_to_go() -> None:
+    with pytest.raises(InvalidConfig, match=r"gobgp is gone .*: use bird"):
+        parse_settings({"CALICO_NETWORKING_BACKEND": "gobgp"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("FELIX_USEINTERNALDATAPLANEDRIVER", "false"), ("FELIX_OpenstackRegion", "east")]
+)
+def test_what_is_refused_is_named(name: str, text: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"{name}='{text}'"):
+        require_supported({name: text})
+    require_supported({name: ""})
+
+
+def test_an_internal_data_plane_is_what_there_is() -> None:
+    require_supported({"FELIX_USEINTERNALDATAPLANEDRIVER": "true", "FELIX_DATAPLANEDRIVER": "calico-iptables-plugin"})
+
+
+def test_policy_sync_is_named_and_usage_reports_are_not() -> None:
+    found = parse_felix({"FELIX_POLICYSYNCPATHPREFIX": "/var/run/nodeagent", "FELIX_USAGEREPORTINGENABLED": "true"})
+    assert len(found.warnings) == 1 and "NOT ENFORCED" in found.warnings[0]
+    assert "FELIX_POLICYSYNCPATHPREFIX" in found.warnings[0]
+
+
+def test_the_lock_of_iptables_is_waited_for_as_long_as_asked() -> None:
+    assert parse_felix({"FELIX_IPTABLESLOCKTIMEOUTSECS": "30"}).settings.iptables_lock_s == 30.0
