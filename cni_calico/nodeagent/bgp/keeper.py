@@ -8,6 +8,7 @@ nobody who runs now has ever read it, the configuration of before stays.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,9 +26,11 @@ from cni_calico.model.documents.codec import decode_affinity, decode_resource, d
 from cni_calico.model.keys import AffinityKey, AffinityList, Key, ResourceKey, ResourceList
 from cni_calico.model.resources import Affinity, Node, Resource
 from cni_calico.nodeagent.bgp.bird.controller import REFUSAL, BirdController
+from cni_calico.nodeagent.bgp.bird.links import ensure_links
 from cni_calico.nodeagent.bgp.bird.process import BirdPaths
 from cni_calico.nodeagent.bgp.config.configuration import parse_configuration
 from cni_calico.nodeagent.bgp.config.findings import NOTE, BgpProblem
+from cni_calico.nodeagent.bgp.config.fragments import blame
 from cni_calico.nodeagent.bgp.config.peerspec import parse_peer_spec
 from cni_calico.nodeagent.bgp.config.render import BirdConfig, render_bird_config
 from cni_calico.nodeagent.bgp.config.services import Service
@@ -40,6 +43,7 @@ from cni_calico.nodeagent.bgp.config.snapshot import (
     select_blocks,
 )
 from cni_calico.nodeagent.bgp.config.values import SecretRef
+from cni_calico.nodeagent.bgp.custom import read_custom
 from cni_calico.nodeagent.bgp.kubernetes import AnnouncedServices, Secrets
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.view.snapshot import Snapshot, select_pod_cidrs
@@ -114,6 +118,8 @@ class BgpKeeper:
     def run(self, stopping: threading.Event) -> None:
         if self._environment.backend == "bird":
             self.facts["bgp_unmet"] = ["BIRD has not been configured yet"]
+            settings = self._context.settings
+            ensure_links(settings.run_dir, settings.bird_config_dir, self._log)
         self._follow_records()
         retry_s, next_look = RETRY_S, 0.0
         try:
@@ -179,7 +185,10 @@ class BgpKeeper:
             self._tell([f"BGP: {e}" + (f" ({e.details})" if e.details else "")])
             return False
         if applied.outcome == REFUSAL:
-            self._note_failure(f"BIRD refused the configuration: {applied.detail}", snapshot, config)
+            culprit = blame(applied.detail, config.files)
+            where = f" (fragment custom/{culprit})" if culprit else ""
+            self._note_failure(f"BIRD refused the configuration{where}: {applied.detail}", snapshot, config)
+            self._tell([*self._said, f"BGP: {self.facts['bgp']}"])
             return False
         self._rendered = True
         self.facts["bgp"], self.facts["bgp_unmet"] = "", []
@@ -237,8 +246,10 @@ class BgpKeeper:
             environment=self._environment,
             interfaces=interfaces,
         )
+        fragments, unused = read_custom(os.path.dirname(self._context.settings.bird_config_dir))
         lost = [BgpProblem(f"BGPPeer {key.name}", "cannot be read; left out") for key in self._unread("BGPPeer")]
-        return replace(built, problems=(*built.problems, *lost, *no_secrets, *no_services))
+        problems = (*built.problems, *lost, *no_secrets, *no_services, *unused)
+        return replace(built, fragments=fragments, problems=problems)
 
     def _own_blocks(self, affinities: Mapping[Key, Affinity], own: Node | None) -> tuple[LocalBlock, ...]:
         """With host-local IPAM the node's pod CIDRs take the place of blocks."""

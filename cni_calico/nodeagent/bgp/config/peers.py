@@ -26,7 +26,8 @@ class Peer:
     """A BGP session to configure. ``kind`` is MESH, GLOBAL or NODE; ``origin`` says in words where it comes from.
 
     ``node`` is the peer's Calico node, "" for another router. ``cluster_id`` is set for a route reflector's client.
-    ``source`` None: the kernel chooses. Numbers 0, and None: BIRD's default.
+    ``bgp_peer``: the resource, "" in the mesh. ``source`` None: the kernel chooses. Other numbers 0, and None: BIRD's
+    default.
     """
 
     kind: str
@@ -47,6 +48,8 @@ class Peer:
     allow_local_as: int = 0
     reachable_by: Address | None = None
     filters: tuple[BgpFilter, ...] = ()
+    bgp_peer: str = ""
+    bfd: bool = False
 
     @property
     def name(self) -> str:
@@ -259,6 +262,8 @@ class _Desk:
             allow_local_as=spec.allow_local_as,
             reachable_by=spec.reachable_by,
             filters=filters,
+            bgp_peer=spec.name,
+            bfd=spec.bfd,
         )
 
     def password_fault(self, found: bool, password: str) -> str:

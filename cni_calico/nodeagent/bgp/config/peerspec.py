@@ -30,6 +30,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+BFD = "cni-calico.io/bfd"  # an annotation of the BGPPeer
+
 
 @dataclass(frozen=True, slots=True)
 class PeerSpec:
@@ -57,6 +59,7 @@ class PeerSpec:
     reachable_by: Address | None = None
     filters: tuple[str, ...] = ()
     reverse: bool = True
+    bfd: bool = False
 
     @property
     def about(self) -> str:
@@ -137,6 +140,7 @@ def parse_peer_spec(resource: Resource) -> tuple[PeerSpec | None, tuple[BgpProbl
         reachable_by=reader.read("reachableBy", _parse_optional_gateway, None),
         filters=reader.read("filters", parse_texts, ()),
         reverse=reader.read("reversePeering", parse_choice("Auto", "Manual"), "") != "Manual",
+        bfd=resource.metadata.annotations.get(BFD) == "true",
     )
     _find_contradictions(spec, reader)
     reader.done()

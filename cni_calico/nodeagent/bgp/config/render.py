@@ -14,8 +14,9 @@ from ipaddress import IPv4Address
 from cni_calico.nodeagent.bgp.config.aggregation import desired_statics, render_aggregation, render_statics
 from cni_calico.nodeagent.bgp.config.filters import render_filter
 from cni_calico.nodeagent.bgp.config.findings import WARNING, BgpProblem
+from cni_calico.nodeagent.bgp.config.fragments import GLOBAL, Fragments, find_strays
 from cni_calico.nodeagent.bgp.config.lexical import render_block, render_text
-from cni_calico.nodeagent.bgp.config.peers import Peer, desired_peers, node_address
+from cni_calico.nodeagent.bgp.config.peers import Peer, desired_peers
 from cni_calico.nodeagent.bgp.config.pools import (
     render_communities,
     render_export,
@@ -102,7 +103,7 @@ def _render_ipam_file(snapshot: BgpSnapshot, services: Mapping[int, ServiceRoute
     return "\n".join(lines) + "\n"
 
 
-def _render_kernel(version: int, severity: str) -> list[str]:
+def _render_kernel(version: int, severity: str, fragments: Fragments) -> list[str]:
     channel = f"ipv{version} {{ import all; export filter calico_kernel_programming_v{version}; }};"
     lines = [
         *render_debug("none" if severity == "info" else severity),
@@ -113,6 +114,7 @@ def _render_kernel(version: int, severity: str) -> list[str]:
         "merge paths on;",
         "graceful restart;",
         channel,
+        *fragments.lines(f"kernel{version}.conf"),
     ]
     return render_block(f"protocol kernel kernel_v{version}", lines)
 
@@ -143,7 +145,7 @@ def _render_peers(peers: tuple[Peer, ...], snapshot: BgpSnapshot, cluster_id: st
     own = snapshot.own
     lines = []
     for peer in peers:
-        address = None if own is None else node_address(own, peer.address.version)
+        address = None if own is None else (own.ipv4 if peer.address.version == 4 else own.ipv6)
         if address is not None:
             lines += render_peer(
                 peer,
@@ -151,6 +153,7 @@ def _render_peers(peers: tuple[Peer, ...], snapshot: BgpSnapshot, cluster_id: st
                 listen_port=snapshot.listen_port(snapshot.node_name),
                 bind=snapshot.configuration.bind_node_ip,
                 cluster_id=cluster_id,
+                fragments=snapshot.fragments,
             )
     return lines
 
@@ -165,12 +168,15 @@ def _render_main(snapshot: BgpSnapshot, peers: tuple[Peer, ...], cluster_id: str
         f"graceful restart wait {RECOVERY_WAIT_S};",
         f'include "{AGGREGATION}";',
         f'include "{IPAM}";',
+        *snapshot.fragments.lines(GLOBAL),
         *render_block("protocol device device1", [*render_debug(severity), "scan time 2;"]),
         *_render_direct(snapshot),
     ]
+    if any(peer.bfd for peer in peers) and not snapshot.fragments.has_bfd:
+        lines += render_block("protocol bfd bfd1", [])
     for version in snapshot.environment.families:
-        lines += _render_kernel(version, severity)
-        lines += render_template(version, severity)
+        lines += _render_kernel(version, severity, snapshot.fragments)
+        lines += render_template(version, severity, snapshot.fragments)
     lines += _render_filters(peers, snapshot)
     lines += _render_peers(peers, snapshot, cluster_id)
     return "\n".join(lines) + "\n"
@@ -198,4 +204,5 @@ def render_bird_config(snapshot: BgpSnapshot) -> BirdConfig:
         IPAM: _render_ipam_file(snapshot, services),
         MAIN: _render_main(snapshot, peerings.peers, cluster_id),
     }
-    return BirdConfig(files, peerings.peers, (*snapshot.problems, *peerings.problems, *found))
+    strays = find_strays(snapshot.fragments.texts, (peer.bgp_peer for peer in peerings.peers))
+    return BirdConfig(files, peerings.peers, (*snapshot.problems, *peerings.problems, *found, *strays))

@@ -5,8 +5,9 @@ Rule: everything a peer says is written in its own protocol, everything that all
 
 from __future__ import annotations
 
-from cni_calico.model.resources import Address
+from cni_calico.model.resources import Address, Interface
 from cni_calico.nodeagent.bgp.config.filters import BgpFilter, filter_symbol
+from cni_calico.nodeagent.bgp.config.fragments import PEERS, Fragments, peer_file
 from cni_calico.nodeagent.bgp.config.lexical import render_block, render_name, render_text
 from cni_calico.nodeagent.bgp.config.peers import Peer
 
@@ -17,17 +18,20 @@ def render_debug(severity: str) -> list[str]:
     return [_DEBUG[severity]] if severity in _DEBUG else []
 
 
-def _render_filter_body(direction: str, version: int, filters: list[str]) -> list[str]:
+def _render_filter_body(direction: str, version: int, filters: list[str], fragments: Fragments) -> list[str]:
+    first = fragments.lines(f"{direction}{version}.conf")
     if direction == "import":
-        return [f"calico_received_v{version}();", *filters, "accept;"]
-    return [f"calico_announced_v{version}();", *filters, f"calico_export_to_bgp_peers_v{version}();", "reject;"]
+        return [*first, f"calico_received_v{version}();", *filters, "accept;"]
+    return [*first, f"calico_announced_v{version}();", *filters, f"calico_export_to_bgp_peers_v{version}();", "reject;"]
 
 
-def render_template(version: int, severity: str) -> list[str]:
+def render_template(version: int, severity: str, fragments: Fragments) -> list[str]:
     """The filters of sessions without BGPFilters, and the template of all sessions of a family."""
     out = []
     for direction in ("import", "export"):
-        out += render_block(f"filter calico_{direction}_v{version}", _render_filter_body(direction, version, []))
+        out += render_block(
+            f"filter calico_{direction}_v{version}", _render_filter_body(direction, version, [], fragments)
+        )
     channel = [
         "gateway recursive;",
         "add paths on;",
@@ -50,7 +54,7 @@ def _close(block: list[str]) -> list[str]:
     return [*block[:-1], block[-1] + ";"]
 
 
-def _render_channel(peer: Peer) -> list[str]:
+def _render_channel(peer: Peer, fragments: Fragments) -> list[str]:
     version = peer.address.version
     lines = []
     if peer.next_hop:
@@ -59,7 +63,9 @@ def _render_channel(peer: Peer) -> list[str]:
         used = [value for value in peer.filters if value.has(direction, version)]
         if used:
             calls = [_render_call(value, direction, version, peer) for value in used]
-            lines += _close(render_block(f"{direction} filter", _render_filter_body(direction, version, calls)))
+            lines += _close(
+                render_block(f"{direction} filter", _render_filter_body(direction, version, calls, fragments))
+            )
     return _close(render_block(f"ipv{version}", lines)) if lines else []
 
 
@@ -79,13 +85,20 @@ def _render_local(peer: Peer, own: Address, listen_port: int, bind: bool) -> lis
     return [*out, "strict bind on;"] if bind else out
 
 
-def render_peer(peer: Peer, own: Address, *, listen_port: int, bind: bool, cluster_id: str) -> list[str]:
+def render_peer(
+    peer: Peer, own: Interface, *, listen_port: int, bind: bool, cluster_id: str, fragments: Fragments
+) -> list[str]:
     """A peer's protocol; ``own`` is this node's address of its family, ``cluster_id`` "" for BIRD's default."""
     port = f" port {peer.port}" if peer.port else ""
     lines = [f"description {render_text(render_name(peer.origin))};"]
-    lines += _render_local(peer, own, listen_port, bind)
+    lines += _render_local(peer, own.ip, listen_port, bind)
     lines.append(f"neighbor {peer.address}{port} as {peer.as_number};")
-    lines += ["ttl security on;", f"multihop {peer.ttl_hops};"] if peer.ttl_hops else ["multihop;"]
+    near = peer.bfd and peer.address in own.network  # routers speak BFD over one hop to whom they see
+    lines += (
+        ["ttl security on;", f"multihop {peer.ttl_hops};"] if peer.ttl_hops else ["direct;" if near else "multihop;"]
+    )
+    if peer.bfd:
+        lines.append("bfd on;")
     if peer.passive:
         lines.append("passive on;  # the other end connects")
     if peer.restart_time_s is not None:
@@ -99,5 +112,6 @@ def render_peer(peer: Peer, own: Address, *, listen_port: int, bind: bool, clust
         lines.append(f"allow local as {peer.allow_local_as};")
     if peer.password:
         lines.append(f"password {render_text(peer.password)};")
-    lines += _render_channel(peer)
+    lines += _render_channel(peer, fragments)
+    lines += fragments.lines(PEERS, *([peer_file(peer.bgp_peer)] if peer.bgp_peer else []))
     return render_block(f"protocol bgp {peer.name} from calico_v{peer.address.version}", lines)

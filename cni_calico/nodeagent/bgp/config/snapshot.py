@@ -21,6 +21,7 @@ from cni_calico.nodeagent.bgp.config.configuration import (
 )
 from cni_calico.nodeagent.bgp.config.filters import BgpFilter, parse_filter
 from cni_calico.nodeagent.bgp.config.findings import BgpProblem
+from cni_calico.nodeagent.bgp.config.fragments import Fragments
 from cni_calico.nodeagent.bgp.config.peerspec import PeerSpec, parse_peer_spec
 from cni_calico.nodeagent.bgp.config.services import Service
 from cni_calico.nodeagent.bgp.config.values import SecretRef, parse_interface_pattern
@@ -78,6 +79,7 @@ class BgpSnapshot:
     secrets: Mapping[SecretRef, str] = field(default_factory=dict, repr=False)
     environment: BgpEnvironment = BgpEnvironment()
     interfaces: tuple[BgpInterface, ...] = ()
+    fragments: Fragments = field(default_factory=Fragments)
     problems: tuple[BgpProblem, ...] = ()
 
     @property

@@ -1,0 +1,28 @@
+"""Names of BIRD 1.6's second daemon, which tools still use: bird6.ctl and bird6.cfg, as links to the one BIRD's.
+
+Rule: a name that is taken by no link of ours (a socket or file of upstream's) gives way; a failure costs only
+the name.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cni_calico.log import Log
+
+SOCKET, CONFIG = ("bird6.ctl", "bird.ctl"), ("bird6.cfg", "bird.cfg")
+
+
+def ensure_links(run_dir: str, config_dir: str, log: Log) -> None:
+    """Make both, unless they are there."""
+    for directory, (name, target) in ((run_dir, SOCKET), (config_dir, CONFIG)):
+        path = f"{directory}/{name}"
+        try:
+            if os.path.islink(path) and os.readlink(path) == target:
+                continue
+            os.makedirs(directory, exist_ok=True)
+            if os.path.lexists(path):
+                os.unlink(path)
+            os.symlink(target, path)
+        except OSError as e:
+            log.warning(f"cannot make the link {path}: {e.strerror or e}")

@@ -1,0 +1,57 @@
+"""Users' files beside BIRD's configuration: fragments in custom/, and templates in templates/, which cannot be used.
+
+Rule: only regular files of a bounded size are read, and one that cannot be is named; it never keeps BGP from working.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from cni_calico.nodeagent.bgp.config.findings import ERROR, WARNING, BgpProblem
+from cni_calico.nodeagent.bgp.config.fragments import Fragments, is_fragment
+
+CUSTOM, TEMPLATES = "custom", "templates"
+MOST_BYTES = 1 << 18
+_TEMPLATES = frozenset(f"bird{v}{part}.cfg.template" for v in ("", "6") for part in ("", "_ipam", "_aggr"))
+
+
+def read_custom(confd_dir: str) -> tuple[Fragments, tuple[BgpProblem, ...]]:
+    """The fragments, and what is wrong with the files; ``confd_dir`` is /etc/calico/confd."""
+    texts: dict[str, str] = {}
+    problems = []
+    for name in _names(f"{confd_dir}/{CUSTOM}"):
+        if not is_fragment(name):
+            if name.endswith(".conf"):
+                problems.append(BgpProblem(f"{CUSTOM}/{name}", "is no fragment's name; it is not used", WARNING))
+            continue
+        try:
+            texts[name] = _read(f"{confd_dir}/{CUSTOM}/{name}")
+        except (OSError, ValueError) as e:
+            problems.append(BgpProblem(f"{CUSTOM}/{name}", f"cannot be read: {e}", ERROR))
+    for name in _names(f"{confd_dir}/{TEMPLATES}"):
+        if name in _TEMPLATES:
+            text = "is a template for BIRD 1.6 and is NOT USED: write fragments in custom/ (docs/bgp.md)"
+            problems.append(BgpProblem(f"{TEMPLATES}/{name}", text, ERROR))
+    return Fragments(texts), tuple(problems)
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(directory) if not name.startswith("."))
+    except OSError:
+        return []
+
+
+def _read(path: str) -> str:
+    """Raises OSError, ValueError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError("it is no regular file")
+        data = os.read(fd, MOST_BYTES + 1)
+    finally:
+        os.close(fd)
+    if len(data) > MOST_BYTES or b"\0" in data:
+        raise ValueError(f"it is larger than {MOST_BYTES >> 10} KiB, or no text")
+    return data.decode()
