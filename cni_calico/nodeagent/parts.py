@@ -23,6 +23,7 @@ from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 from cni_calico.nodeagent.context.open import open_context
 from cni_calico.nodeagent.dataplane.loop import DataplaneLoop
+from cni_calico.nodeagent.keepers.host_status import make_host_status
 from cni_calico.nodeagent.keepers.node_addresses import address_keeper
 from cni_calico.nodeagent.keepers.owed import owed_keeper
 from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
@@ -55,6 +56,7 @@ class Parts:
         self._metrics.janitor = self._janitor = Tally()
         self._agent = DataplaneLoop(self.context, self.node, opened.environ, self._numbers, on_snapshot=self._follow)
         self._agent.facts["environment"] = list(opened.wrong)
+        self._host_status = make_host_status(self.context, self.node)
         self._tunnels = TunnelKeeper(self.context, self.node)
         bgp_environment = parse_bgp_environment(opened.environ, node_name=self.node)
         self._bgp = BgpKeeper(self.context, self.node, bgp_environment, facts=self._agent.facts)
@@ -82,6 +84,9 @@ class Parts:
         if "felix" in self._chosen:
             works["felix"] = lambda: self._agent.run(stopping)
             works["owed"] = lambda: owed_keeper(self.context).run(stopping)
+            if self._host_status is not None:
+                host_status = self._host_status
+                works["host-status"] = lambda: host_status.keeper.run(stopping)
             if self.context.settings.janitor:
                 works["janitor"] = self._keep_clean
         elif self._chosen & {"confd", "allocate-tunnel-addrs"}:
@@ -120,6 +125,8 @@ class Parts:
         """The agent's newest view, in its thread."""
         settings = self.context.settings
         self._metrics.snapshot = snapshot
+        if self._host_status is not None:
+            self._host_status.follow(felix)
         self._tunnels.follow(snapshot)
         self._bgp.follow(snapshot)
         has_tunl0 = "tunl0" in self._agent.devices

@@ -119,9 +119,15 @@ class FelixSettings:
         "IptablesRefreshInterval", SECONDS, 180.0, "The same for legacy iptables rules."
     )
     nftables_refresh_s: float = setting("NftablesRefreshInterval", SECONDS, 180.0, "The same for nftables rules.")
-    health_enabled: bool = setting(
-        "HealthEnabled", FLAG, False, "Serve /liveness and /readiness.", section="Health, metrics, logs"
+    reporting_interval_s: float = setting(
+        "ReportingInterval",
+        SECONDS,
+        30.0,
+        "How often this host's status is written to etcd; 0: never (what start-up stores for the cluster).",
+        section="Health, metrics, logs",
     )
+    reporting_ttl_s: float = setting("ReportingTTL", SECONDS, 90.0, "How long that status lasts unless renewed.")
+    health_enabled: bool = setting("HealthEnabled", FLAG, False, "Serve /liveness and /readiness.")
     health_host: str = setting("HealthHost", TEXT, "localhost", "Address they are served on.")
     health_port: int = setting("HealthPort", PORT, 9099, "Port they are served on.")
     metrics_enabled: bool = setting("PrometheusMetricsEnabled", FLAG, False, "Serve Prometheus metrics.")
@@ -151,7 +157,7 @@ ELSEWHERE = tuple(  # a text, because a list would take a hundred lines
     logseveritysys maxipsetsize metadataaddr metadataport mtuifacepattern netlinktimeout nftablesfilter
     nftablesmangle nftablesmark openstack policysync prometheusgo prometheusprocess prometheuswireguard
     prometheusmetricsca prometheusmetricscert prometheusmetricskey prometheusmetricsclient prometheusreporter
-    reporting requiremtufile routesource routetablerange serviceloop sidecar typha usageexport usagereporting
+    requiremtufile routesource routetablerange serviceloop sidecar typha usageexport usagereporting
     useinternaldataplane usenodelocal variant vxlantunnelmac windows wireguard workloadsource xdp
     """.split()  # noqa: SIM905
 )
@@ -165,7 +171,6 @@ _NOT_ENFORCED = {
 
 # What every cluster's FelixConfiguration holds by default: not worth a warning on each node.
 _DEFAULTS = {
-    "reportinginterval": "0s",
     "floatingips": "Disabled",
     "bpfconnecttimeloadbalancing": "TCP",
     "bpfhostnetworkednatwithoutctlb": "Enabled",

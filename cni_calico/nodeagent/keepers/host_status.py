@@ -1,0 +1,60 @@
+"""The host's status in etcd, for OpenStack and scripts that watch it: every ReportingInterval, 0 switches it off.
+
+Rule: on etcd only; what watches it there reads the agent's life from the lease, so nothing is removed at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+from cni_calico.daemon.keeper import Keeper
+from cni_calico.datastore.etcd.host_status import HostStatusKeys
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.felix import FelixSettings
+
+OFF_S = 60.0  # until it is looked at again; a changed parameter is told sooner
+
+
+class HostStatus:
+    """``follow`` gives it the parameters; nothing is written before that. ``keeper`` runs in a thread of its own."""
+
+    def __init__(self, context: Context, keys: HostStatusKeys, clock: Callable[[], float] = time.monotonic) -> None:
+        self._context = context
+        self._keys = keys
+        self._clock = clock
+        self._started = clock()
+        self._first = True
+        self._interval_s, self._lasts_s = 0.0, 0.0
+        self.keeper = Keeper("the host's status in etcd", self.write, OFF_S, context.log, context.troubles)
+
+    def follow(self, felix: FelixSettings) -> None:
+        """Take the newest parameters; from any thread."""
+        wanted = (felix.reporting_interval_s, felix.reporting_ttl_s)
+        if wanted != (self._interval_s, self._lasts_s):
+            self._interval_s, self._lasts_s = wanted
+            self.keeper.interval_s = self._interval_s or OFF_S
+            self.keeper.wake()
+
+    def write(self) -> None:
+        """Once, unless it is switched off. Raises DatastoreError, DeadlineExceeded."""
+        if not self._interval_s:
+            return
+        status = {
+            "time": self._context.fresh.timestamp(),
+            "uptime": round(self._clock() - self._started, 3),
+            "first_update": self._first,
+        }
+        lasts_s = max(1, round(max(self._lasts_s, 2 * self._interval_s)))
+        self._keys.write(json.dumps(status).encode(), lasts_s, self._context.deadline())
+        self._first = False
+
+
+def make_host_status(context: Context, node: str) -> HostStatus | None:
+    """None where the datastore is not etcd."""
+    if not context.store.identity.startswith("etcdv3:"):
+        return None
+    from cni_calico.datastore.etcd.store import EtcdStore
+
+    return HostStatus(context, HostStatusKeys(context.store, node)) if isinstance(context.store, EtcdStore) else None
