@@ -43,12 +43,14 @@ class ChildService:
     _pause_s: float = 0.0
     _not_before: float = 0.0
     _started: float = field(default=0.0)
+    since_boot: float = 0.0  # when it was started, for other processes
 
     def due(self, now: float) -> bool:
         return self.child is None and not self.done and now >= self._not_before
 
     def started(self, child: Child, now: float) -> None:
         self.child, self._started = child, now
+        self.since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def ended(self, now: float) -> None:
         """Decide when it may start again."""
@@ -65,15 +67,24 @@ class ChildService:
 
 
 class Supervisor:
-    """Runs services; ``command`` is this executable's own start, to which a service's arguments are added."""
+    """Runs services; ``command`` is this executable's own start, to which a service's arguments are added.
+
+    ``publish`` is told the services after each start and end of one.
+    """
 
     def __init__(
-        self, services: Sequence[ChildService], command: Sequence[str], environ: Mapping[str, str], log: Log
+        self,
+        services: Sequence[ChildService],
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        log: Log,
+        publish: Callable[[Sequence[ChildService]], None] = lambda services: None,
     ) -> None:
         self.services = list(services)
         self._command = list(command)
         self._environ = {**environ, VARIABLE: str(os.getpid())}
         self._log = log
+        self._publish = publish
         self._stopping = Stopping()
 
     def run(self) -> int:
@@ -108,6 +119,7 @@ class Supervisor:
             return
         service.started(child, now)
         self._log.info(f"started {service.name} (process {child.pid})")
+        self._publish(self.services)
 
     def _notice(self, service: ChildService, now: float) -> None:
         assert service.child is not None
@@ -119,6 +131,7 @@ class Supervisor:
             return
         service.restarts += 1
         service.ended(now)
+        self._publish(self.services)
         self._log.warning(f"{service.name} ended ({how}); it is started again in {service.pause_s:g} s")
 
     def _end_all(self) -> None:

@@ -23,6 +23,10 @@ def main() -> int:
     if arguments and arguments[0] in ("-h", "-help", "--help"):
         sys.stdout.write(render_usage())
         return 0
+    if arguments[:1] == ["sv"]:
+        from cni_calico.nodeagent.service_control import control
+
+        return control(arguments[1:], os.environ)
     try:
         chosen, values = parse_flags(arguments)
     except UsageError as e:
@@ -138,6 +142,8 @@ def _supervise(chosen: set[str]) -> int:
     from cni_calico.daemon.supervisor import Supervisor, services_of_run
     from cni_calico.log import Log
     from cni_calico.nodeagent.bgp.bird.probes import NODENAME_FILE
+    from cni_calico.nodeagent.context.settings import RUN_DIR
+    from cni_calico.nodeagent.service_control import write_services
 
     command = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "cni_calico.nodeagent.main"]
     nodename_file = os.environ.get("CALICO_NODENAME_FILE", "").strip() or NODENAME_FILE
@@ -145,7 +151,9 @@ def _supervise(chosen: set[str]) -> int:
     services = services_of_run(
         startup="run" in chosen, was_set_up=lambda: os.path.exists(nodename_file), data_plane=data_plane
     )
-    return Supervisor(services, command, os.environ, Log("info", context="supervisor: ")).run()
+    run_dir = os.environ.get("CALICO_RUN_DIR", "").strip() or RUN_DIR
+    log = Log("info", context="supervisor: ")
+    return Supervisor(services, command, os.environ, log, lambda running: write_services(run_dir, running)).run()
 
 
 if __name__ == "__main__":

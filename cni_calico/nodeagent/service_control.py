@@ -1,0 +1,133 @@
+"""``calico-node sv``: runit's words for the processes of ``calico-node run``, which upstream's image keeps with runit.
+
+    sv status|restart|hup|up|start [/etc/service/enabled/]felix|confd|bird|...
+
+Rule: upstream's services of the agent are one process here, so restarting one restarts all of them; pods keep their
+network. Nothing can be switched off this way: what the supervisor runs it keeps running.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.nodeagent.context.settings import RUN_DIR
+from cni_calico.nodeagent.status.file import since_boot
+
+if TYPE_CHECKING:
+    from cni_calico.daemon.supervisor import ChildService
+
+FILE = "services.json"
+AGENT, BIRD, CNI = "the agent", "BIRD", "the CNI server"
+AGENTS = (
+    "felix",
+    "confd",
+    "allocate-tunnel-addrs",
+    "monitor-addresses",
+    "monitor-token",
+    "node-status-reporter",
+    "node-services",
+)
+SERVICES = {**dict.fromkeys(AGENTS, AGENT), "bird": BIRD, "bird6": BIRD, "cni": CNI}
+WAIT_S = 7.0  # sv's own
+_LOOK_S = 0.1
+_USAGE = "usage: sv status|restart|hup|up|start SERVICE..., SERVICE being one of " + ", ".join(SERVICES)
+_COMMANDS = {"s": "status", "t": "restart", "term": "restart", "h": "hup", "reload": "hup", "u": "up", "start": "up"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunningService:
+    """``since`` is in seconds since boot."""
+
+    pid: int
+    since: float
+
+
+def write_services(run_dir: str, services: Sequence[ChildService]) -> None:
+    """What the supervisor runs, for ``control`` in another process; a failure costs only that."""
+    running = {s.name: {"pid": s.child.pid, "since": s.since_boot} for s in services if s.child is not None}
+    target = f"{run_dir}/{FILE}"
+    try:
+        os.makedirs(run_dir, exist_ok=True)
+        with open(f"{target}.{os.getpid()}", "w") as file:
+            json.dump(running, file)
+        os.rename(file.name, target)
+    except OSError as e:
+        sys.stderr.write(f"calico-node: cannot write {target}: {e.strerror or e}\n")
+
+
+def control(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``sv`` with these arguments; the exit status as sv has it: the number of services that it failed for."""
+    words = [argument for argument in arguments if not argument.startswith("-")]
+    command = _COMMANDS.get(words[0], words[0]) if words else ""
+    if len(words) < 2 or command not in ("status", "restart", "hup", "up"):
+        sys.stderr.write(f"{_USAGE}\n")
+        return 100
+    run_dir = environ.get("CALICO_RUN_DIR", "").strip() or RUN_DIR
+    failed = 0
+    for path in words[1:]:
+        name = path.rstrip("/").rpartition("/")[2]
+        try:
+            text = f"{'ok: ' if command != 'status' else ''}{_do(command, name, run_dir)}"
+        except (CalicoError, OSError, ValueError) as e:
+            failed += 1
+            text = f"fail: {path}: {e}"
+        sys.stdout.write(f"{text}\n")
+    return failed
+
+
+def _do(command: str, name: str, run_dir: str) -> str:
+    """What the service is afterwards. Raises ValueError, OSError, CalicoError."""
+    if name not in SERVICES:
+        raise ValueError("unable to change to service directory: file does not exist")
+    before = _find(name, run_dir)
+    if command in ("status", "up"):
+        return _describe(name, before)
+    if command == "hup" and (SERVICES[name] == BIRD or name == "confd"):
+        from cni_calico.nodeagent.bgp.bird.control import BirdControl
+
+        deadline = Deadline.after(WAIT_S)
+        with BirdControl(f"{run_dir}/bird.ctl", deadline) as bird:
+            bird.tell("configure", deadline)
+        return _describe(name, before)
+    if before is None:
+        raise ValueError("it does not run")
+    os.kill(before.pid, signal.SIGTERM)
+    limit = time.monotonic() + WAIT_S
+    while (after := _find(name, run_dir)) is None or after.pid == before.pid:
+        if time.monotonic() > limit:
+            raise ValueError("timeout: it has not come back yet")
+        time.sleep(_LOOK_S)
+    return _describe(name, after)
+
+
+def _describe(name: str, found: RunningService | None) -> str:
+    if found is None:
+        return f"down: /etc/service/enabled/{name}: 0s, normally up, want up"
+    return f"run: /etc/service/enabled/{name}: (pid {found.pid}) {max(0, round(since_boot() - found.since))}s"
+
+
+def _find(name: str, run_dir: str) -> RunningService | None:
+    """The living process behind a service."""
+    process = SERVICES[name]
+    try:
+        if process == BIRD:
+            path = f"{run_dir}/bird.pid"
+            with open(path) as file:
+                pid, since = int(file.read()), since_boot() - (time.time() - os.stat(path).st_mtime)
+        else:
+            with open(f"{run_dir}/{FILE}") as file:
+                entry: Any = json.load(file)[process]
+            pid, since = int(entry["pid"]), float(entry["since"])
+        os.kill(pid, 0)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return RunningService(pid, since)
