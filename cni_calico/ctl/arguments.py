@@ -112,6 +112,7 @@ def build_parser(prog: str = "calicoctl") -> _ArgumentParser:
     label.add_argument("--overwrite", action="store_true")
     label.add_argument("--remove", action="store_true")
     _add_ipam(commands.add_parser("ipam", help="look at and repair addresses"), common)
+    _add_policy(commands.add_parser("policy", help="what policies do to connections"), common)
     _add_datastore(commands.add_parser("datastore", help="lock, export, import"), common)
     _add_node(commands.add_parser("node", help="look at this host"), common)
     _add_cluster(commands.add_parser("cluster", help="look at the whole cluster"), common)
@@ -147,6 +148,25 @@ def _add_ipam(parser: _ArgumentParser, common: _ArgumentParser) -> None:
     split.add_argument("number", type=int, metavar="NUMBER", help="of new pools, a power of two")
     split.add_argument("--name", default="", metavar="POOL")
     split.add_argument("--cidr", default="", metavar="CIDR", help="of the pool to split")
+
+
+def _add_policy(parser: _ArgumentParser, common: _ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True, parser_class=_ArgumentParser)
+    overlay = _ArgumentParser(add_help=False)
+    overlay.add_argument(
+        "--with", dest="overlay", action="append", default=[], metavar="FILE", help="as if this were applied"
+    )
+    parents = [common, _namespaced(), overlay]
+    explain = commands.add_parser("explain", parents=parents, help="what becomes of a connection, and why")
+    for name, to in (("source", "from"), ("destination", "to")):
+        explain.add_argument(f"--{to}", dest=name, required=True, metavar="POD|NS/POD|ADDRESS")
+    explain.add_argument("--protocol", default="tcp", metavar="NAME|NUMBER", help="default tcp")
+    explain.add_argument("--port", type=int, default=None, metavar="PORT", help="of the destination")
+    explain.add_argument("--source-port", type=int, default=0, metavar="PORT", help="default 49152")
+    show = commands.add_parser("show", parents=parents, help="the policies of a workload, in their order")
+    show.add_argument("endpoint", nargs="?", default="", metavar="POD|NS/POD|ADDRESS")
+    show.add_argument("--all", action="store_true", help="of every workload")
+    show.add_argument("--node", default="", metavar="NODE", help="with --all: of this node's workloads")
 
 
 def _add_datastore(parser: _ArgumentParser, common: _ArgumentParser) -> None:

@@ -42,6 +42,14 @@ def _find(name: str) -> Command:
         from cni_calico.ctl.ipam import split as ipam_split
 
         return ipam_split.split
+    if name == "policy explain":
+        from cni_calico.ctl.policy import explain
+
+        return explain.explain
+    if name == "policy show":
+        from cni_calico.ctl.policy import show
+
+        return show.show
     if name == "datastore import":
         from cni_calico.ctl import restore
 

@@ -1,0 +1,160 @@
+"""``calicoctl policy explain``: what becomes of a connection, and which policy and rule decide it at both ends."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from cni_calico.ctl.manifests import DEFAULT_NAMESPACE
+from cni_calico.ctl.policy.records import PolicyRecords, load
+from cni_calico.ctl.session import CommandFailed, Session
+from cni_calico.errors import InvalidConfig
+from cni_calico.model.documents.codec import describe
+from cni_calico.model.documents.fields import Wrong
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Address, Resource, WorkloadEndpoint
+from cni_calico.policy.explain import Decision, Packet, decide
+from cni_calico.policy.graph import Graph
+from cni_calico.policy.records import POLICY_KINDS
+from cni_calico.policy.rules import WITH_PORTS, Direction, parse_protocol
+from cni_calico.policy.wanted import PolicyId
+
+_ECHO = {4: (8, 0), 6: (128, 0)}
+_SOURCE_PORT = 49152
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficEnd:
+    """One side of the connection; ``key`` is None for an address that no workload has."""
+
+    shown: str
+    addresses: tuple[Address, ...]
+    key: ResourceKey | None = None
+
+
+def explain(session: Session, arguments: Namespace) -> str:
+    records = load(session, arguments)
+    source = find_end(records, arguments.source, arguments.namespace)
+    destination = find_end(records, arguments.destination, arguments.namespace)
+    packet = _packet(source, destination, arguments)
+    graph = records.graph([end.key for end in (source, destination) if end.key is not None])
+    for key, why in graph.problems.items():
+        arguments.warn(f"{describe(key)} is not in force: {why}")
+    for name, whys in graph.warnings().items():
+        for why in whys:
+            arguments.warn(f"{name}: {why}")
+    lines = [f"{source.shown} ({packet.source}) to {destination.shown} ({packet.destination}), {_shown(packet)}:", ""]
+    allowed = True
+    for end, direction in ((source, "egress"), (destination, "ingress")):
+        text, passes = _judged(records, graph, end, "egress" if direction == "egress" else "ingress", packet)
+        lines += text
+        allowed &= passes
+    return "\n".join([*lines, "", f"The connection is {'allowed' if allowed else 'DENIED'}.", ""])
+
+
+def find_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:
+    """POD, NAMESPACE/POD, the name of a WorkloadEndpoint, or an address."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return _named_end(records, text, namespace)
+    for key, record in records.endpoints.items():
+        if any(address in net for net in record.ip_networks):
+            return TrafficEnd(_endpoint_name(key, record), (address,), key)
+    return TrafficEnd("an address outside", (address,))
+
+
+def _named_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:
+    space, slash, name = text.rpartition("/")
+    wanted = space if slash else namespace or DEFAULT_NAMESPACE
+    for key, record in sorted(records.endpoints.items(), key=lambda item: item[0].name):
+        if key.namespace == wanted and name in (record.pod, record.workload, record.container_id, key.name):
+            addresses = tuple(net.network_address for net in record.ip_networks)
+            if not addresses:
+                raise CommandFailed(f"cannot explain: {wanted}/{name} has no address (any more)")
+            return TrafficEnd(_endpoint_name(key, record), addresses, key)
+    raise CommandFailed(f"cannot explain: there is no workload {wanted}/{name}")
+
+
+def _endpoint_name(key: ResourceKey, record: WorkloadEndpoint) -> str:
+    return f"{key.namespace}/{record.pod or record.workload or key.name}"
+
+
+def _packet(source: TrafficEnd, destination: TrafficEnd, arguments: Namespace) -> Packet:
+    pairs = [(a, b) for a in source.addresses for b in destination.addresses if a.version == b.version]
+    if not pairs:
+        raise CommandFailed(f"cannot explain: {source.shown} and {destination.shown} have no family in common")
+    try:
+        protocol = parse_protocol(arguments.protocol, "--protocol")
+    except Wrong as e:
+        raise InvalidConfig(f"cannot explain: {e}") from e
+    assert protocol is not None
+    if protocol in WITH_PORTS and arguments.port is None:
+        raise InvalidConfig(f"cannot explain: --port must be given with protocol {arguments.protocol}")
+    if arguments.port is not None and not 0 < arguments.port < 65536:
+        raise InvalidConfig(f"cannot explain: --port must be from 1 to 65535, got {arguments.port}")
+    first, second = pairs[0]
+    if protocol == 1 and first.version == 6:
+        protocol = 58  # "icmp" means the family's own
+    port = arguments.source_port or (_SOURCE_PORT if protocol in WITH_PORTS else 0)
+    return Packet(first, second, protocol, port, arguments.port or 0, _ECHO[first.version])
+
+
+def _shown(packet: Packet) -> str:
+    name = {6: "tcp", 17: "udp", 132: "sctp", 1: "icmp echo request", 58: "icmpv6 echo request"}.get(packet.protocol)
+    named = name or f"protocol {packet.protocol}"
+    return f"{named}/{packet.destination_port}" if packet.protocol in WITH_PORTS else named
+
+
+def _judged(
+    records: PolicyRecords, graph: Graph, end: TrafficEnd, direction: Direction, packet: Packet
+) -> tuple[list[str], bool]:
+    """(lines, whether the packet passes this end)."""
+    title = f"{direction} of {end.shown}"
+    if end.key is None:
+        return [f"  {title}: not policed, it is no workload"], True
+    wanted = graph.wanted()
+    if end.key not in wanted.endpoints:
+        return [f"  {title}: DENIED, another workload has its interface"], False
+    found = decide(wanted, end.key, direction, packet)
+    lines = [f"  {title}: {'allowed' if found.verdict == 'Allow' else 'DENIED'} {_reason(records, graph, end, found)}"]
+    if found.policy is not None and found.rule is not None:
+        lines.append(f"    {_rule_text(records, found.policy, direction, found.rule)}")
+    lines += [f"    (rule {index + 1} of {policy} logs it)" for policy, index in found.logged]
+    return lines, found.verdict == "Allow"
+
+
+def _reason(records: PolicyRecords, graph: Graph, end: TrafficEnd, found: Decision) -> str:
+    if found.policy is not None and found.rule is not None:
+        where = f" in tier {found.tier}" if found.tier else ""
+        note = " (not applied yet)" if _key(found.policy) in records.overlaid else ""
+        return f"by rule {found.rule + 1} of {found.policy}{note}{where}"
+    if found.tier:
+        return f"at the end of tier {found.tier}: policies of it apply, and none of their rules matches"
+    assert end.key is not None
+    wanted = graph.wanted()
+    group = wanted.classes[wanted.endpoints[end.key].class_id]
+    record = records.endpoints[end.key]
+    if len(group.profiles) < len(record.profiles):
+        missing = record.profiles[len(group.profiles)]
+        return f"because nothing else decides and its profile {missing} does not exist"
+    return "because no policy and no profile allows it"
+
+
+def _key(policy: PolicyId) -> ResourceKey:
+    return ResourceKey(policy.kind, policy.name, policy.namespace)
+
+
+def _rule_text(records: PolicyRecords, policy: PolicyId, direction: Direction, index: int) -> str:
+    """The rule as it is stored, or as it was converted from Kubernetes' form."""
+    record = records.records.get(_key(policy))
+    rules = record.spec.get(direction) if isinstance(record, Resource) else None
+    if policy.kind not in (*POLICY_KINDS, "Profile") or not rules:
+        return ""
+    return json.dumps(_without_empty(rules[index]), ensure_ascii=True, default=str)
+
+
+def _without_empty(rule: object) -> object:
+    return {k: v for k, v in rule.items() if v not in ({}, None)} if isinstance(rule, dict) else rule

@@ -1,0 +1,99 @@
+"""All records that policy depends on, as stored, with files laid over them that are not applied yet.
+
+Rule: read once, decided offline: what calicoctl says is what the agents' own calculation says of the same records.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cni_calico.ctl.manifests import DEFAULT_NAMESPACE, parse_key, read_files
+from cni_calico.ctl.session import Session
+from cni_calico.errors import CorruptRecord, InvalidConfig
+from cni_calico.model.documents.codec import describe
+from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY, NETWORK_POLICY
+from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.model.validation.check import require_valid
+from cni_calico.model.validation.defaults import with_defaults
+from cni_calico.policy.decode import KINDS, decode_record
+from cni_calico.policy.graph import Graph, GraphRecord
+
+Document = Mapping[str, Any]
+_KUBERNETES = {
+    ("networking.k8s.io/v1", "NetworkPolicy"): NETWORK_POLICY,
+    ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"): CLUSTER_NETWORK_POLICY,
+}
+
+
+@dataclass(slots=True)
+class PolicyRecords:
+    """``overlaid``: the keys that come from files."""
+
+    documents: dict[ResourceKey, Document] = field(default_factory=dict)
+    records: dict[ResourceKey, GraphRecord] = field(default_factory=dict)
+    overlaid: set[ResourceKey] = field(default_factory=set)
+
+    @property
+    def endpoints(self) -> dict[ResourceKey, WorkloadEndpoint]:
+        return {key: record for key, record in self.records.items() if isinstance(record, WorkloadEndpoint)}
+
+    def graph(self, chosen: Collection[ResourceKey]) -> Graph:
+        """Computed for these endpoints, whichever nodes they are on."""
+        names = {(key.namespace, key.name) for key in chosen}
+        graph = Graph(lambda record: (record.metadata.namespace, record.metadata.name) in names)
+        for key, record in self.records.items():
+            graph.put(key, record)
+        graph.flush()
+        return graph
+
+
+def load(session: Session, arguments: Namespace) -> PolicyRecords:
+    """Raises InvalidConfig for a file that cannot be used; warns of records that cannot be read."""
+    found = PolicyRecords()
+    for kind in KINDS:
+        for item in session.store.list(ResourceList(kind), session.deadline).items:
+            if isinstance(item.key, ResourceKey):
+                _add(found, item.key, item.value, arguments.warn)
+    for name in arguments.overlay:
+        for document in read_files(name, arguments.stdin):
+            key, checked = _from_file(document, arguments.namespace)
+            found.overlaid.add(key)
+            _add(found, key, checked, arguments.warn)
+    return found
+
+
+def _from_file(document: dict[str, Any], namespace: str) -> tuple[ResourceKey, Document]:
+    kind = _KUBERNETES.get((str(document.get("apiVersion")), str(document.get("kind"))))
+    if kind is None:
+        key = parse_key(document, namespace)
+        own = {"namespace": key.namespace} if key.namespace else {}
+        filled = with_defaults({**document, "metadata": {**document["metadata"], **own}})
+        require_valid(filled)
+        return key, filled
+    metadata: Any = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    if not isinstance(metadata, Mapping) or not isinstance(name, str):
+        raise InvalidConfig(f"cannot use {document.get('kind')}: metadata.name must be given")
+    if kind == CLUSTER_NETWORK_POLICY:
+        return ResourceKey(kind, name), document
+    space = str(metadata.get("namespace") or namespace or DEFAULT_NAMESPACE)
+    return ResourceKey(kind, name, space), {**document, "metadata": {**metadata, "namespace": space}}
+
+
+def _add(found: PolicyRecords, key: ResourceKey, document: Document, warn: Callable[[object], None]) -> None:
+    try:
+        record, left_out = decode_record(key, document)
+    except CorruptRecord as e:
+        warn(e)
+        return
+    for why in left_out:
+        warn(f"{describe(key)}: {why}")
+    if record is None:
+        found.records.pop(key, None)
+        return
+    found.records[key] = record
+    found.documents[key] = document

@@ -1,0 +1,52 @@
+"""PURE: a stored document, or an object of Kubernetes, as the record that the graph takes.
+
+Rule: one place decides which kinds take part and how each is read, for the agent and for calicoctl alike.
+"""
+
+from __future__ import annotations
+
+from cni_calico.model.documents.codec import decode_endpoint, decode_resource
+from cni_calico.model.documents.fields import JSON
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.kubernetes.policies import (
+    CLUSTER_NETWORK_POLICY,
+    NETWORK_POLICY,
+    ConvertedPolicy,
+    read_cluster_network_policy,
+    read_network_policy,
+)
+from cni_calico.policy.graph import SLICE, GraphRecord
+from cni_calico.policy.kubernetes import read_slice, record_of
+
+# kinds of every datastore, and those that a Kubernetes datastore has beside them
+KINDS = (
+    "Tier",
+    "GlobalNetworkPolicy",
+    "NetworkPolicy",
+    "Profile",
+    "GlobalNetworkSet",
+    "NetworkSet",
+    "HostEndpoint",
+    "WorkloadEndpoint",
+)
+KUBERNETES_KINDS = (NETWORK_POLICY, CLUSTER_NETWORK_POLICY, SLICE)
+
+
+def decode_record(key: ResourceKey, document: JSON) -> tuple[GraphRecord | None, tuple[str, ...]]:
+    """(the record, what of it could not be converted, in words). For the kinds above; raises CorruptRecord.
+
+    ``document`` is the object itself for Kubernetes' kinds. None: there is nothing to take part.
+    """
+    if key.kind == "WorkloadEndpoint":
+        return decode_endpoint(key, document), ()
+    if key.kind == SLICE:
+        return read_slice(document)[1], ()
+    if key.kind == NETWORK_POLICY:
+        return _converted(read_network_policy(document))
+    if key.kind == CLUSTER_NETWORK_POLICY:
+        return _converted(read_cluster_network_policy(document))
+    return decode_resource(key, document), ()
+
+
+def _converted(policy: ConvertedPolicy | None) -> tuple[GraphRecord | None, tuple[str, ...]]:
+    return (None, ()) if policy is None else (record_of(policy.key, policy.document), policy.left_out)
