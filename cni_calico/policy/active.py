@@ -56,6 +56,9 @@ class ActivePolicies:
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def set_endpoint(self, key: ResourceKey, own: Own, profiles: tuple[str, ...]) -> None:
+        before = self._index.label_set(key)
+        if before is not None:
+            self._unsettled.add(before)
         self._unsettled.add(self._index.set_item(key, own, profiles))
 
     def remove_endpoint(self, key: ResourceKey) -> None:

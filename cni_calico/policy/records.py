@@ -121,9 +121,15 @@ def packed(nets: tuple[Network, ...]) -> tuple[tuple[bytes, ...], tuple[PackedNe
 def _parse_order(raw: Any, at: str) -> float:
     if raw is None:
         return LAST
-    if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not math.isfinite(raw):
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)):
         raise Wrong(at, "a number", raw)
-    return float(raw)
+    try:
+        order = float(raw)
+    except OverflowError:
+        order = math.inf
+    if not math.isfinite(order):
+        raise Wrong(at, "a number", raw)
+    return order
 
 
 def parse_tier(resource: Resource) -> TierRecord:

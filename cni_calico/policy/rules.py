@@ -7,6 +7,7 @@ conversion of rules for its data planes, whose answers these are.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_network
 from typing import Any, Literal, cast, get_args
@@ -39,6 +40,8 @@ ICMP = {4: 1, 6: 58}
 WITH_PORTS = (6, 17, 132)
 PORT_MAX = 65535
 _ACTIONS = get_args(Action)
+_PORT_RANGE = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
+_PORT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _RULE_FIELDS = frozenset(
     (
         "action",
@@ -195,13 +198,13 @@ def _parse_ports(raw: Any, at: str, protocol: int | None) -> tuple[tuple[tuple[i
 
 def parse_port(raw: Any, at: str) -> tuple[int, int] | str:
     """A range, or the name of a port: a number, "80", "80:90", "http". Raises Wrong."""
-    text = str(raw) if type(raw) is int else parse_text(raw, at)
-    low, colon, high = text.partition(":")
-    if low.isascii() and low.isdecimal() and len(text) <= 11:
-        last = high if colon else low
-        if last.isascii() and last.isdecimal() and int(low) <= int(last) <= PORT_MAX:
-            return int(low), int(last)
-    elif text and not colon:
+    text = str(raw) if type(raw) is int and raw >= 0 else parse_text(raw, at)
+    found = _PORT_RANGE.fullmatch(text)
+    if found:
+        first, last = int(found[1]), int(found[2] or found[1])
+        if first <= last <= PORT_MAX:
+            return first, last
+    elif _PORT_NAME.fullmatch(text) and not text.isdigit():
         return text
     raise Wrong(at, "a port's number from 0 to 65535, two with a colon between them, or its name", raw)
 

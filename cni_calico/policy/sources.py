@@ -27,7 +27,7 @@ from cni_calico.policy.wanted import PORT_SET
 NAMESPACE_PREFIX = "pcns."
 ACCOUNT_PREFIX = "pcsa."
 EVERYTHING = normalized(ALL)
-_STEM = 34
+_LONGEST = 38  # of the text at the start; with "-" and the digest it makes 63
 _DIGEST_BYTES = 12
 _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 
@@ -38,7 +38,7 @@ def digest(*parts: str) -> str:
 
 
 def _id(beginning: str, shown: str, *identity: str) -> str:
-    stem = _UNSAFE.sub("-", shown.replace("projectcalico.org/", "")).strip("-")[:_STEM]
+    stem = _UNSAFE.sub("-", shown.replace("projectcalico.org/", "")).strip("-")[: _LONGEST - len(beginning)]
     return f"{beginning}{stem}{'-' if stem else ''}{digest(beginning, *identity)}"
 
 

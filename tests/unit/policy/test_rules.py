@@ -1,0 +1,151 @@
+"""Records of any content: understood, or refused by name; and what is made of them is safe to hand on."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cni_calico.model.documents.fields import Wrong
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Metadata, Resource
+from cni_calico.policy.graph import Graph
+from cni_calico.policy.records import parse_policy
+from cni_calico.policy.rules import parse_port
+
+KEY = ResourceKey("GlobalNetworkPolicy", "p")
+SAFE = re.compile(r"[a-z][A-Za-z0-9_.-]{0,62}")
+SELECTORS = st.sampled_from(["", "all()", "has(a)", "a == 'x'", "a ==", "global()"])
+anything = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), SELECTORS),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+def mostly(strategy):
+    return st.one_of(strategy, anything)
+
+
+def fields(**parts):
+    return st.fixed_dictionaries({}, optional={name: mostly(part) for name, part in parts.items()})
+
+
+peer = fields(
+    nets=st.lists(mostly(st.sampled_from(["10.0.0.0/8", "fd00::/8", "1.2.3.4", "10.0.0.0/33"])), max_size=2),
+    notNets=st.lists(mostly(st.sampled_from(["0.0.0.0/0", "10.1.0.0/16"])), max_size=2),
+    ports=st.lists(mostly(st.sampled_from([80, "80:90", "http", "9:8", 70000])), max_size=2),
+    notPorts=st.lists(mostly(st.just(1)), max_size=2),
+    selector=SELECTORS,
+    notSelector=SELECTORS,
+    namespaceSelector=SELECTORS,
+    serviceAccounts=fields(names=st.lists(mostly(st.text(max_size=5)), max_size=2), selector=SELECTORS),
+    services=fields(name=st.text(max_size=5), namespace=st.text(max_size=5)),
+)
+rule = fields(
+    action=st.sampled_from(["Allow", "Deny", "Pass", "Log", "allow"]),
+    protocol=st.sampled_from(["TCP", "icmp", 6, "17", 0, 256, "x"]),
+    notProtocol=st.sampled_from(["UDP", 300]),
+    ipVersion=st.sampled_from([4, 6, 5]),
+    icmp=fields(type=st.integers(-1, 300), code=st.integers(-1, 300)),
+    notICMP=fields(type=st.integers(-1, 300)),
+    source=peer,
+    destination=peer,
+    http=st.just({"methods": ["GET"]}),
+    metadata=fields(annotations=st.dictionaries(st.text(max_size=5), mostly(st.text(max_size=5)), max_size=2)),
+)
+spec = fields(
+    tier=st.text(max_size=5),
+    order=st.sampled_from([1, 1.5, 10**400, float("nan")]),
+    selector=SELECTORS,
+    namespaceSelector=SELECTORS,
+    serviceAccountSelector=SELECTORS,
+    types=st.lists(mostly(st.sampled_from(["Ingress", "Egress", "Both"])), max_size=2),
+    ingress=st.lists(mostly(rule), max_size=2),
+    egress=st.lists(mostly(rule), max_size=2),
+    performanceHints=st.lists(mostly(st.just("AssumeNeededOnEveryNode")), max_size=1),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(mostly(spec))
+def test_any_policy_is_understood_or_refused(raw):
+    try:
+        policy = parse_policy(KEY, Resource(KEY.kind, Metadata("p"), raw if isinstance(raw, dict) else {}))
+    except Wrong as e:
+        assert e.at.startswith("spec")
+        return
+    named = {name for one in policy.wanted.rules() for name in one.set_ids()}
+    assert named == set(policy.sources)
+    for name in named:
+        assert SAFE.fullmatch(name), name
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=200), st.text(max_size=20), st.text(max_size=20))
+def test_names_of_sets_cannot_break_out(account, port, service):
+    """Whatever texts of users they are made of."""
+    rules = [
+        {"action": "Allow", "source": {"serviceAccounts": {"names": [account]}}},
+        {"action": "Allow", "destination": {"services": {"name": service or "x", "namespace": account or "x"}}},
+    ]
+    policy = parse_policy(KEY, Resource(KEY.kind, Metadata("p"), {"egress": rules}))
+    assert len(policy.sources) == 2
+    assert all(SAFE.fullmatch(name) for name in policy.sources)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (80, (80, 80)),
+        ("80", (80, 80)),
+        ("80:90", (80, 90)),
+        ("http", "http"),
+        ("8080-tcp", "8080-tcp"),
+        (0, (0, 0)),
+    ],
+)
+def test_ports(raw, expected):
+    assert parse_port(raw, "at") == expected
+
+
+@pytest.mark.parametrize(
+    "raw", [70000, "70000", "9:8", "1:2:3", "", ":", "80:", "a b", "12345678901", -1, 1.5, None, True, "8٣"]
+)
+def test_no_ports(raw):
+    with pytest.raises(Wrong):
+        parse_port(raw, "at")
+
+
+def graph_with(*versions):
+    graph = Graph(lambda record: True)
+    for spec in versions:
+        graph.put(KEY, Resource(KEY.kind, Metadata("p"), spec))
+    graph.flush()
+    return graph
+
+
+GOOD = {"performanceHints": ["AssumeNeededOnEveryNode"], "ingress": [{"action": "Deny"}]}
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"selector": "x =="}, "selectors that can be read"),
+        ({"ingress": [{"action": "Deny", "sideways": True}]}, "spec.ingress[0].sideways"),
+        ({"ingress": [{"action": "Deny", "source": {"domains": ["x"]}}]}, "spec.ingress[0].source.domains"),
+        ({"ingress": [{"action": "Deny", "destination": {"ports": [80]}}]}, "TCP, UDP or SCTP"),
+        ({"egress": [{"action": "Deny", "icmp": {"type": 8}}]}, "ICMP"),
+        ({"order": "1"}, "spec.order"),
+    ],
+)
+def test_a_version_that_cannot_be_understood_leaves_the_last_one_in_force(bad, says):
+    before = graph_with(GOOD).wanted()
+    after = graph_with(GOOD, bad)
+    assert after.wanted() == before != graph_with(bad).wanted()
+    assert says in after.problems[KEY]
+    after.put(KEY, Resource(KEY.kind, Metadata("p"), GOOD))
+    assert not after.problems
+    after.put(KEY, None)
+    after.flush()
+    assert after.wanted().policies == {}
