@@ -1,6 +1,6 @@
 """How long the policy calculation takes, alone: start, and each kind of change, at three sizes of cluster.
 
-    .venv/bin/python tests/bench/bench_policy.py [--runs 200]
+    .venv/bin/python tests/bench/bench_policy_graph.py [--runs 200]
 
 No root, kernel or datastore: records in, changes out. Prints the table of BENCHMARKS.md.
 """
