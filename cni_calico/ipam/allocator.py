@@ -14,7 +14,7 @@ from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.ipam import explicit, release
-from cni_calico.ipam.assign import Assignment, AssignRequest, held_addresses
+from cni_calico.ipam.assign import Assignment, AssignRequest, Companion, held_addresses
 from cni_calico.ipam.batch import Assigned
 from cni_calico.ipam.block import Release
 from cni_calico.ipam.claims import release_block
@@ -57,8 +57,10 @@ class Allocator:
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
-    def assign(self, request: AssignRequest, deadline: Deadline) -> tuple[Assigned, ...]:
-        """The addresses of a request, IPv4 first; those its handle holds already count.
+    def assign(
+        self, request: AssignRequest, deadline: Deadline, companion: Companion | None = None
+    ) -> tuple[Assigned, ...]:
+        """The addresses of a request, IPv4 first; those its handle holds already count. ``companion`` is left alone.
 
         Raises NoPool, PoolExhausted, BlockLimit, Contention, DatastoreError, DeadlineExceeded.
         """

@@ -7,8 +7,9 @@ looked for, and those of both families before the first address is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cni_calico.errors import BlockLimit, NoPool, PoolExhausted
 from cni_calico.ipam.batch import Assigned, Step, Take, plan_batch
@@ -22,6 +23,9 @@ from cni_calico.ipam.timestamps import stamped
 from cni_calico.ipam.view import Facts
 from cni_calico.model.keys import IPAMConfigKey
 from cni_calico.model.resources import Address, IPAMConfig, Network
+
+if TYPE_CHECKING:
+    from cni_calico.datastore.interface import Versioned, Write
 
 FAMILIES = (4, 6)
 DEFAULT_CONFIG = IPAMConfig(auto_allocate_blocks=True, extra={"kubeVirtVMAddressPersistence": "Enabled"})
@@ -42,6 +46,19 @@ class AssignRequest:
     pools6: tuple[str, ...] = ()
     use: str = WORKLOAD
     namespace_labels: Mapping[str, str] | None = None
+
+
+@dataclass(slots=True)
+class Companion:
+    """A record that may be created in one transaction with the addresses it names: ``create`` makes the write.
+
+    ``stored``: it was; ``unknown``: it may have been. Else nothing was, and its owner writes it by itself.
+    """
+
+    create: Callable[[Sequence[Address]], Write]
+    tried: bool = False
+    stored: Versioned | None = None
+    unknown: bool = False
 
 
 def held_addresses(ledger: Ledger, handle_id: str) -> tuple[Assigned, ...]:

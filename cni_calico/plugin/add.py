@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_interface
@@ -24,7 +24,15 @@ from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.plugin.attachment import Attachment, plan_attachment, plan_endpoint, plan_profile, select_veth
 from cni_calico.plugin.call.node_name import BOOT_WAIT_S, read_nodename
 from cni_calico.plugin.call.services import Services
-from cni_calico.plugin.endpoints import Recorded, apply_endpoint, ensure_profile, read_recorded, remove_endpoint
+from cni_calico.plugin.endpoints import (
+    Recorded,
+    apply_endpoint,
+    ensure_profile,
+    plan_companion,
+    read_recorded,
+    remove_endpoint,
+    rfc3339,
+)
 from cni_calico.plugin.ipam.addresses import (
     UNDO_TIMEOUT_S,
     IpamRequest,
@@ -37,9 +45,12 @@ from cni_calico.plugin.mtu import read_mtu
 from cni_calico.plugin.network.plan import PodPlan, random_mac
 from cni_calico.plugin.owed import record as pending
 from cni_calico.plugin.pods import NOTHING, PodFacts, is_another_pod, plan_pod_record, plan_pod_request, read_facts
+from cni_calico.plugin.second_network import is_second_network, join_network
 
 if TYPE_CHECKING:
+    from cni_calico.datastore.interface import Versioned
     from cni_calico.ipam.allocator import Allocator
+    from cni_calico.ipam.assign import Companion
 
 Address = IPv4Address | IPv6Address
 
@@ -85,43 +96,6 @@ def add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Ma
     return render_result(result, conf.cni_version)
 
 
-def _is_second_network(recorded: Recorded, attachment: Attachment, conf: NetConf) -> bool:
-    own = recorded.own
-    if conf.datastore.type == "kubernetes":
-        return False  # a pod's profiles are derived there, no network can be added to them
-    return own is not None and recorded.is_ours(attachment) and attachment.network not in own.profiles
-
-
-def _join_network(
-    call: Call, conf: NetConf, services: Services, attachment: Attachment, recorded: Recorded, deadline: Deadline
-) -> Result:
-    """Add this network's profile to the endpoint the container has; its addresses are the answer."""
-    own = recorded.own
-    assert own is not None
-    store = services.store(conf.datastore)
-    if not conf.policy_type:
-        ensure_profile(store, plan_profile(attachment, now=rfc3339(time.time()), uid=services.new_uid()), deadline)
-
-    def build(found: WorkloadEndpoint | None) -> WorkloadEndpoint:
-        base = found or own
-        return (
-            base
-            if attachment.network in base.profiles
-            else replace(base, profiles=(*base.profiles, attachment.network))
-        )
-
-    apply_endpoint(store, attachment.endpoint_key, recorded.stored, build, deadline)
-    return Result(
-        interfaces=(
-            ResultInterface(own.interface_name),
-            ResultInterface(own.endpoint, mac=own.mac, sandbox=call.netns),
-        ),
-        ips=tuple(ResultIP(ip_interface(str(network)), 1) for network in own.ip_networks),
-        routes=tuple(ResultRoute(str(network)) for network in own.ip_networks),
-        dns=conf.dns,
-    )
-
-
 def _take_back_intent(services: Services, attachment: Attachment) -> None:
     """What an earlier DEL of this attachment still owed must not be released any more. Raises KernelError."""
     name = pending.intent_file(attachment.network, attachment.container_id, attachment.ifname)
@@ -133,10 +107,6 @@ def _take_back_intent(services: Services, attachment: Attachment) -> None:
             f"released: {e}",
             errno=e.errno or 0,
         ) from e
-
-
-def rfc3339(now_s: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s))
 
 
 class _Unsure(Exception):
@@ -158,13 +128,16 @@ class _Addition:
     mtu: int = 0
     facts: PodFacts = NOTHING
     alone: bool = False  # whether the kernel has shown that nothing of this attachment lives
+    mac: bytes | None = None
+    companion: Companion | None = None  # the endpoint, created with its addresses
+    is_companion: Callable[[Versioned], bool] = bool
 
     def run(self, request: IpamRequest) -> Result:
         """Raises _Unsure with everything undone."""
         call, conf, attachment, recorded = self.call, self.conf, self.attachment, self.recorded
         self.facts = read_facts(call, conf, self.services, attachment, recorded.stored, self.deadline)
-        if self.facts.endpoint is None and _is_second_network(recorded, attachment, conf):
-            result = _join_network(call, conf, self.services, attachment, recorded, self.deadline)
+        if self.facts.endpoint is None and is_second_network(recorded, attachment, conf):
+            result = join_network(call, conf, self.services, attachment, recorded, self.deadline)
             _take_back_intent(self.services, attachment)
             return result
         self.mtu = read_mtu(conf, self.services, attachment.node, self.deadline)
@@ -193,12 +166,21 @@ class _Addition:
         allocator = self.services.allocator(self.conf.datastore)
         handle_id = self._handle(allocator)
         request = replace(request, handle_id=handle_id)
-        with self.services.ipam_lock(self.conf, self.deadline):
-            assigned = assign(allocator, request, self.deadline)
+        self._plan_companion()
+        try:
+            with self.services.ipam_lock(self.conf, self.deadline):
+                assigned = assign(allocator, request, self.deadline, self.companion)
+        except CalicoError:
+            self._remove_companion()
+            raise
         if not self.sure and not self.recorded.is_ours(self.attachment) and any(item.held for item in assigned):
+            self._remove_companion()
             raise _Unsure  # an attachment that lives may hold them: its addresses are not ours to give back
         if not self.recorded.is_ours(self.attachment):  # else the addresses were there before this call
             undo.callback(self._give_back, handle_id, tuple(item.address for item in assigned))
+        undo.callback(self._remove_companion)
+        if self.companion is not None and self.companion.stored is not None:
+            self.services.remember(self.conf.datastore, self.companion.stored)
         result = result_of(assigned, explicit=bool(request.addresses))
         # a pod that names its addresses gets no routes in the result, as upstream has it
         routes = () if self.facts.request.addresses else result.routes
@@ -278,7 +260,7 @@ class _Addition:
             pod_ifname=self.call.ifname,
             mtu=self.mtu,
             addresses=given.addresses,
-            mac=self.facts.request.mac or self._mac(),
+            mac=self.facts.request.mac or self.mac or self._mac(),
             num_queues=self.conf.num_queues,
             include_default_routes=self.conf.include_default_routes,
             extra_routes=given.extra_routes,
@@ -324,37 +306,74 @@ class _Addition:
 
     # -- record and result --------------------------------------------------------------------------------------------
 
-    def _endpoint(self, plan: PodPlan, mac: str, undo: ExitStack) -> None:
-        store, now = self.services.store(self.conf.datastore), rfc3339(time.time())
+    def _record(
+        self, own: WorkloadEndpoint | None, veth: str, mac: str, addresses: Sequence[Address]
+    ) -> WorkloadEndpoint:
+        record = plan_endpoint(
+            self.attachment,
+            own=own,
+            veth=veth,
+            mac=mac,
+            addresses=addresses,
+            now=rfc3339(time.time()),
+            uid=self.services.new_uid(),
+            labels=self.conf.mesos.labels,
+        )
+        return plan_pod_record(record, self.facts)
 
-        def build(own: WorkloadEndpoint | None) -> WorkloadEndpoint:
-            record = plan_endpoint(
-                self.attachment,
-                own=own,
-                veth=plan.host_ifname,
-                mac=mac,
-                addresses=plan.addresses,
-                now=now,
-                uid=self.services.new_uid(),
-                labels=self.conf.mesos.labels,
-            )
-            return plan_pod_record(record, self.facts)
+    def _plan_companion(self) -> None:
+        """Where nothing is remembered of the attachment its endpoint is created with the addresses, in one transaction:
+        that one is there already is found out by the same comparison.
+        """
+        self.companion = self.mac = None
+        if self.sure or self.recorded.stored is not None or self.conf.datastore.type == "kubernetes":
+            return
+        self.mac = self.facts.request.mac or self._mac()
+        if self.mac is None:
+            return
+        self._ensure_profile()
+        veth, mac = select_veth(self.attachment, None, self.recorded.others), self.mac.hex(":")
+        self.companion, self.is_companion = plan_companion(
+            self.attachment.endpoint_key, lambda addresses: self._record(None, veth, mac, addresses)
+        )
 
+    def _remove_companion(self) -> None:
+        if self.companion is not None and self.companion.stored is not None:
+            self._remove_endpoint()
+        elif self.companion is not None and self.companion.unknown:
+            self._remove_endpoint(only=self.is_companion)
+
+    def _ensure_profile(self) -> None:
         if not self.conf.policy_type and self.conf.datastore.type != "kubernetes":
-            profile = plan_profile(self.attachment, now=now, uid=self.services.new_uid())
-            ensure_profile(store, profile, self.deadline)
+            profile = plan_profile(self.attachment, now=rfc3339(time.time()), uid=self.services.new_uid())
+            ensure_profile(self.services.store(self.conf.datastore), profile, self.deadline)
+
+    def _endpoint(self, plan: PodPlan, mac: str, undo: ExitStack) -> None:
+        stored = self.recorded.stored if self.companion is None else self.companion.stored
+        if stored is not None and self.companion is not None and self.mac is not None and self.mac.hex(":") == mac:
+            return
+        self._ensure_profile()
         if not self.recorded.is_ours(self.attachment):
             undo.callback(self._remove_endpoint)
-        apply_endpoint(store, self.attachment.endpoint_key, self.recorded.stored, build, self.deadline)
+        apply_endpoint(
+            self.services.store(self.conf.datastore),
+            self.attachment.endpoint_key,
+            stored,
+            lambda own: self._record(own, plan.host_ifname, mac, plan.addresses),
+            self.deadline,
+        )
 
-    def _remove_endpoint(self) -> None:
+    def _remove_endpoint(self, only: Callable[[Versioned], bool] | None = None) -> None:
         attachment = self.attachment
         store, deadline = self.services.store(self.conf.datastore), Deadline.after(UNDO_TIMEOUT_S)
         try:
-            remove_endpoint(store, attachment.endpoint_key, attachment.container_id, deadline)
+            found = None if only is None else store.get(attachment.endpoint_key, deadline)
+            if only is None or (found is not None and only(found)):
+                remove_endpoint(store, attachment.endpoint_key, attachment.container_id, deadline, stored=found)
         except CalicoError as e:
             self.services.log.error(f"cannot remove the endpoint of {attachment.label}: {e.message}")
-            self._owe()
+            if self.companion is None or self.alone:  # else a replay could release what lives
+                self._owe()
 
     def _result(self, plan: PodPlan, given: Addresses, mac: str) -> Result:
         return Result(

@@ -5,9 +5,10 @@ Rule: an endpoint is written and removed by compare-and-swap, and removed only w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cni_calico.datastore.interface import CommitConflict, Datastore, Versioned, Write
 from cni_calico.deadline import Deadline
@@ -16,6 +17,10 @@ from cni_calico.model.documents.codec import decode_endpoint, encode
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.plugin.attachment import Attachment
+
+if TYPE_CHECKING:
+    from cni_calico.ipam.assign import Companion
+    from cni_calico.model.resources import Address
 
 _ATTEMPTS = 5
 
@@ -62,6 +67,10 @@ def read_recorded(store: Datastore, attachment: Attachment, deadline: Deadline) 
     return Recorded(stored, own, tuple(others))
 
 
+def rfc3339(now_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s))
+
+
 def ensure_profile(store: Datastore, profile: Resource, deadline: Deadline) -> None:
     """Create a network's Profile when it is missing; an existing one is the user's and stays."""
     key = ResourceKey("Profile", profile.metadata.name)
@@ -74,6 +83,22 @@ def ensure_profile(store: Datastore, profile: Resource, deadline: Deadline) -> N
     except OutcomeUnknown as e:
         if _read_again(store, key, deadline, e) is None:
             raise
+
+
+def plan_companion(
+    key: ResourceKey, build: Callable[[Sequence[Address]], WorkloadEndpoint]
+) -> tuple[Companion, Callable[[Versioned], bool]]:
+    """The endpoint as something that is created with its addresses, and whether a stored record is that one."""
+    from cni_calico.ipam.assign import Companion
+
+    uids: list[str] = []
+
+    def create(addresses: Sequence[Address]) -> Write:
+        record = build(addresses)
+        uids.append(record.metadata.uid)
+        return Write.create(key, encode(record))
+
+    return Companion(create), lambda found: decode_endpoint(key, found.value).metadata.uid in uids
 
 
 def apply_endpoint(

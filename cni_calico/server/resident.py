@@ -17,7 +17,7 @@ from cni_calico.batching import Batcher
 from cni_calico.cni.netconf import NetConf
 from cni_calico.daemon.threads import SideThreads
 from cni_calico.datastore.connect import reader
-from cni_calico.datastore.interface import Datastore, Document
+from cni_calico.datastore.interface import Datastore, Document, Versioned
 from cni_calico.datastore.kubernetes.login import runs_program
 from cni_calico.datastore.kubernetes.objects import KubernetesObjects
 from cni_calico.deadline import Deadline
@@ -197,6 +197,9 @@ class ResidentServices(Services):
 
     def kubernetes(self, config: DatastoreConfig) -> KubernetesObjects:
         return self._backend(config).kubernetes()
+
+    def remember(self, config: DatastoreConfig, stored: Versioned) -> None:
+        self._backend(config).endpoints.learn((stored,))
 
     def fresh_store(self, config: DatastoreConfig) -> Datastore:
         return self._backend(config).grouped

@@ -150,7 +150,7 @@ def start(report: Report) -> None:
 
 def memory(report: Report, node: Node, who: Sequence[Contestant]) -> None:
     report.head("peak memory of one ADD, MB", *[f"{each.name}" for each in who])
-    report.row("all its processes", *[f"{contest.peak_memory_mb(node, each):.1f}" for each in who])
+    report.row("all its processes", *[f"{contest.peak_memory_mb(node, each):.2f}" for each in who])
 
 
 def measure(report: Report, runs: int, others: Sequence[Contestant]) -> None:

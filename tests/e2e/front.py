@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
+import hashlib
+import os
 import shutil
 import sys
 import tempfile
@@ -23,9 +24,23 @@ sys.exit(main())
 
 @cache
 def executables() -> Path:
-    """Their directory, compiled once; ask for it in the process that stays."""
-    directory = Path(tempfile.mkdtemp(prefix="cni-calico-front-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    """Their directory; compiled once for these sources, whichever process needs it first."""
+    digest = hashlib.sha256(f"{native.render_header()}{native.compiler_version()}{sys.executable}{PYTHON}".encode())
+    for path in (Path(native.__file__), *sorted(native.SOURCE.iterdir())):
+        digest.update(path.read_bytes())
+    directory = ROOT / ".cache" / f"front-{digest.hexdigest()[:16]}"
+    if not directory.is_dir():
+        directory.parent.mkdir(exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix="front.", dir=directory.parent))
+        _compile(made)
+        try:
+            os.rename(made, directory)
+        except OSError:  # another process was faster
+            shutil.rmtree(made)
+    return directory
+
+
+def _compile(directory: Path) -> None:
     directory.chmod(0o755)
     native.write_header(directory)
     for name, module in MODULES.items():
@@ -33,4 +48,3 @@ def executables() -> Path:
         script = directory / f"{name}.python"
         script.write_text(PYTHON.format(python=sys.executable, root=str(ROOT), module=module))
         script.chmod(0o755)
-    return directory

@@ -16,9 +16,10 @@ from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreError, TryAgain
 from cni_calico.ipam.allocator import UNDO_TIMEOUT_S, Allocator
-from cni_calico.ipam.assign import AssignRequest
+from cni_calico.ipam.assign import AssignRequest, Companion
 from cni_calico.ipam.batch import Assigned, BatchPlan, Take, plan_batch
 from cni_calico.ipam.block import NOTHING, Release, count_free, holder_of, ordinal_of, reserved_ordinals
+from cni_calico.ipam.group.companion import AccompaniedStore
 from cni_calico.ipam.group.giving import Giving
 from cni_calico.ipam.group.items import ATTEMPTS, HANDLE_BLOCKS_MAX, SLOW, Ending, Item, Outcome
 from cni_calico.ipam.group.known import ClusterFacts, KnownRecords, KnownView, LearningLedger
@@ -61,8 +62,11 @@ class GroupAllocator(Allocator):
 
     # -- the allocator's interface ------------------------------------------------------------------------------------
 
-    def assign(self, request: AssignRequest, deadline: Deadline) -> tuple[Assigned, ...]:
-        item = Item(deadline, request.handle_id, request)
+    def assign(
+        self, request: AssignRequest, deadline: Deadline, companion: Companion | None = None
+    ) -> tuple[Assigned, ...]:
+        """``companion`` is created with the addresses where that is one commit anyway; it says whether it was."""
+        item = Item(deadline, request.handle_id, request, companion=companion)
         found: Outcome = SLOW
         if self.store.max_commit > 1 or self._make_handle(item):
             found = self._submit(item)
@@ -174,7 +178,7 @@ class GroupAllocator(Allocator):
             members = groups[scope]
             unique = _first_of_each(items, members)
             group = [items[i] for i in unique]
-            ledger = self._batch_ledger(Deadline(min(item.deadline.at for item in group)))
+            ledger = self._batch_ledger(Deadline(min(item.deadline.at for item in group)), group)
             try:
                 for i, outcome in zip(unique, self._serve(group, ledger), strict=True):
                     outcomes[i] = outcome
@@ -184,8 +188,10 @@ class GroupAllocator(Allocator):
                 self.known.learn(ledger.known())
         return outcomes
 
-    def _batch_ledger(self, deadline: Deadline) -> Ledger:
-        return Ledger(self.store, self._known_view, deadline, self._patience)
+    def _batch_ledger(self, deadline: Deadline, items: Sequence[Item] = ()) -> Ledger:
+        accompanied = self.store.max_commit > 1 and any(item.companion is not None for item in items)
+        store = AccompaniedStore(self.store, items) if accompanied else self.store
+        return Ledger(store, self._known_view, deadline, self._patience)
 
     def _serve(self, items: Sequence[Item], ledger: Ledger) -> list[Outcome]:
         if items[0].request is None:
@@ -240,7 +246,7 @@ class GroupAllocator(Allocator):
         given: dict[int, Outcome] = {}
         for i, wanted, out in zip(items, takes, plan.outcomes, strict=True):
             if isinstance(out, tuple):
-                given[i] = out
+                given[i] = items[i].given = out
                 items[i].planned |= dict.fromkeys(out, wanted.attributes)
         if given and not ledger.apply(plan.steps):
             return None

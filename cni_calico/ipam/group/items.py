@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cni_calico.deadline import Deadline
-from cni_calico.ipam.assign import AssignRequest
+from cni_calico.ipam.assign import AssignRequest, Companion
 from cni_calico.ipam.batch import Assigned, Step
 from cni_calico.ipam.view import Stored
 from cni_calico.model.resources import Address
@@ -26,7 +26,8 @@ class Item:
 
     ``handle``: the one that was made for it beforehand; ``begun``: that was tried. ``planned``: what a commit of this
     request may have stored, with the attributes that only it writes (they have its time). ``freed``: what it may have
-    given back, also by an attempt that a conflict ended half way.
+    given back, also by an attempt that a conflict ended half way. ``given``: the addresses of the attempt under way;
+    ``companion``: what is to be created with them.
     """
 
     deadline: Deadline
@@ -36,6 +37,8 @@ class Item:
     begun: bool = False
     planned: dict[Assigned, Mapping[str, str]] = field(default_factory=dict)
     freed: dict[Address, None] = field(default_factory=dict)
+    given: tuple[Assigned, ...] = ()
+    companion: Companion | None = None
 
 
 class Slow:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.connect import open_datastore
-from cni_calico.datastore.interface import Datastore, Document
+from cni_calico.datastore.interface import Datastore, Document, Versioned
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AttachmentBusy, KernelError
 from cni_calico.kernel.files import Files
@@ -66,6 +66,9 @@ class Services:
         if store is None:
             store = self._stores[config] = open_datastore(config)
         return store
+
+    def remember(self, config: DatastoreConfig, stored: Versioned) -> None:
+        """Told what was written past ``store``."""
 
     def fresh_store(self, config: DatastoreConfig) -> Datastore:
         """The datastore itself, past any memory of ours."""

@@ -22,6 +22,7 @@ from cni_calico.plugin.call.services import Services
 
 if TYPE_CHECKING:
     from cni_calico.ipam.allocator import Allocator, Assigned
+    from cni_calico.ipam.assign import Companion
 
 Address = IPv4Address | IPv6Address
 
@@ -77,8 +78,13 @@ def handle_ids(conf: NetConf, call: Call) -> tuple[str, ...]:
     return (names.handle_id(conf.name, call.container_id), old)
 
 
-def assign(allocator: Allocator, request: IpamRequest, deadline: Deadline) -> tuple[Assigned, ...]:
-    """The addresses of a request, all of them or an error with nothing taken. Raises IPAMError, DatastoreError."""
+def assign(
+    allocator: Allocator, request: IpamRequest, deadline: Deadline, companion: Companion | None = None
+) -> tuple[Assigned, ...]:
+    """The addresses of a request, all of them or an error with nothing taken. Raises IPAMError, DatastoreError.
+
+    ``companion`` may be created with them.
+    """
     from cni_calico.ipam.allocator import AssignRequest
 
     if request.addresses:
@@ -100,6 +106,7 @@ def assign(allocator: Allocator, request: IpamRequest, deadline: Deadline) -> tu
             namespace_labels=request.namespace_labels,
         ),
         deadline,
+        companion,
     )
 
 

@@ -83,7 +83,7 @@ def test_a_lock_that_is_never_let_go_is_told(plain_node: Node, monkeypatch: pyte
     monkeypatch.setattr("cni_calico.plugin.call.serve.CALL_TIMEOUT_S", 0.3)
     monkeypatch.setattr("cni_calico.plugin.call.serve.run_call.__kwdefaults__", {"timeout_s": 0.3})
     with lock_of(plain_node):
-        reply = ipam(plain_node, "ADD")
+        reply = ipam(plain_node, "ADD", by_python=True)
     assert not reply.ok and reply.document["code"] == 11, reply
     assert not plain_node.leftovers()
 
