@@ -29,6 +29,7 @@ from cni_calico.policy.records import (
     parse_policy,
     parse_profile,
     parse_tier,
+    require_interface,
 )
 from cni_calico.policy.sets import Sets
 from cni_calico.policy.sources import PortSource, SelectorSource, SetSource
@@ -94,7 +95,10 @@ class Graph:
             self._sets.set_item(key, None if record is None else labelled_network_set(key, record))
 
     def _set_workload(self, key: ResourceKey, record: WorkloadEndpoint | None) -> None:
-        self._endpoints.put(key, record if record is not None and self._is_local(record) else None)
+        is_local = record is not None and self._is_local(record)
+        if record is not None and is_local:
+            require_interface(record)
+        self._endpoints.put(key, record if is_local else None)
         self._sets.set_item(key, None if record is None else labelled_workload(record))
 
     def _set_policy(self, name: PolicyId, policy: PolicyRecord | None) -> None:

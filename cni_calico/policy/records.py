@@ -44,6 +44,7 @@ HINT_EVERYWHERE = "AssumeNeededOnEveryNode"
 POLICY_KINDS = tuple(kind for kind in get_args(PolicyKind) if kind != "Profile")
 _DIRECTIONS = ("Ingress", "Egress")
 _BURST = 5
+_INTERFACE_MAX = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +205,14 @@ def parse_profile(key: ResourceKey, resource: Resource) -> ProfileRecord:
 # -- what has labels --------------------------------------------------------------------------------------------------
 
 
+def require_interface(record: WorkloadEndpoint) -> None:
+    """Raises Wrong for the name of an interface that the kernel cannot have."""
+    name = record.interface_name
+    good = name.isascii() and name.isprintable() and len(name) <= _INTERFACE_MAX and not set(name) & set('/: "')
+    if name and (not good or name in (".", "..")):
+        raise Wrong("spec.interfaceName", f"the name of an interface: at most {_INTERFACE_MAX} characters", name)
+
+
 def labelled_workload(record: WorkloadEndpoint) -> Labelled | None:
     """None for an endpoint that does not exist: without addresses or without an interface."""
     if not record.ip_networks or not record.interface_name:
@@ -225,8 +234,8 @@ def labelled_workload(record: WorkloadEndpoint) -> Labelled | None:
 
 def named_port(name: str, protocol: str, port: int) -> NamedPort | None:
     """None for one that no rule can name."""
-    number = PROTOCOLS.get(protocol.lower()) or (int(protocol) if protocol.isdecimal() else None)
-    return NamedPort(name, number, port) if name and number is not None and 0 < port < 65536 else None
+    number = PROTOCOLS.get(protocol.lower()) or (int(protocol) if protocol.isdecimal() else 0)
+    return NamedPort(name, number, port) if name and 0 < number < 256 and 0 < port < 65536 else None
 
 
 def labelled_host(resource: Resource) -> Labelled:
@@ -285,4 +294,4 @@ def packet_limits(record: WorkloadEndpoint, direction: str) -> PacketLimits:
 
 
 def _positive(raw: object) -> int | None:
-    return raw if type(raw) is int and raw > 0 else None
+    return raw if type(raw) is int and 0 < raw < 1 << 32 else None

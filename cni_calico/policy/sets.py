@@ -7,7 +7,7 @@ a difference since the last flush. Nothing is computed for a set that no rule in
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, ip_network
 
 from cni_calico.model.keys import ResourceKey
@@ -156,10 +156,12 @@ class Sets:
             self._items.pop(key, None)
             self._index.remove_item(key)
             return
-        self._items[key] = item
         if before is None or (before.labels, before.profiles) != (item.labels, item.profiles):
             self._index.remove_item(key)
-        for set_id in self._index.set_item(key, item.labels, item.profiles).matches:
+        label_set = self._index.set_item(key, item.labels, item.profiles)
+        # one copy of the labels for all that share them
+        self._items[key] = replace(item, labels=label_set.own, profiles=label_set.profiles)
+        for set_id in label_set.matches:
             self._add(set_id, item)
 
     def set_profile(self, name: str, labels: Mapping[str, str] | None) -> None:

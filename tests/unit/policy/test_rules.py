@@ -1,6 +1,8 @@
 """Records of any content: understood, or refused by name; and what is made of them is safe to hand on."""
 
 import re
+from dataclasses import replace
+from ipaddress import ip_network
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.resources import Metadata, Resource
+from cni_calico.model.resources import Metadata, Resource, WorkloadEndpoint
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.records import parse_policy
 from cni_calico.policy.rules import parse_port
@@ -149,3 +151,20 @@ def test_a_version_that_cannot_be_understood_leaves_the_last_one_in_force(bad, s
     after.put(KEY, None)
     after.flush()
     assert after.wanted().policies == {}
+
+
+@pytest.mark.parametrize("name", ["x" * 16, "a b", "a/b", "a\0b", "..", 'a"b', "calié"])
+def test_an_interface_that_cannot_be_is_refused(name):
+    key = ResourceKey("WorkloadEndpoint", "w", "ns")
+    graph = Graph(lambda record: True)
+    record = WorkloadEndpoint(
+        Metadata("w", "ns"), "k8s", "n", "eth0", name, pod="w", ip_networks=(ip_network("10.0.0.1"),)
+    )
+    graph.put(key, record)
+    assert "spec.interfaceName" in graph.problems[key]
+    graph.flush()
+    assert graph.wanted().endpoints == {}
+    graph.put(key, replace(record, interface_name="cali1"))
+    graph.flush()
+    assert [endpoint.interface for endpoint in graph.wanted().endpoints.values()] == ["cali1"]
+    assert not graph.problems
