@@ -44,6 +44,11 @@ class PolicyMachine(RuleBasedStateMachine):
     def remove(self, key):
         self.store(key, None)
 
+    @rule()
+    def remove_policies(self):
+        for key in POLICY_KEYS:
+            self.store(key, None)
+
     @rule(key=st.sampled_from(KEYS), data=st.data())
     def flap(self, key, data):
         before = self.documents.get(key)
