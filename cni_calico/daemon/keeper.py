@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 
+from cni_calico.backoff import Backoff
+from cni_calico.daemon.said import Said
 from cni_calico.errors import CalicoError
 from cni_calico.log import Log
 
@@ -29,8 +31,11 @@ class Keeper:
     log: Log
     troubles: MutableMapping[str, str]
     _wake: threading.Event = field(default_factory=threading.Event)
-    _said: str = ""
-    _retry_s: float = RETRY_S
+    _said: Said = field(init=False)
+    _retry: Backoff = field(default_factory=lambda: Backoff(RETRY_S, LAST_RETRY_S))
+
+    def __post_init__(self) -> None:
+        self._said = Said(self.log)
 
     def wake(self) -> None:
         self._wake.set()
@@ -38,7 +43,7 @@ class Keeper:
     def run(self, stopping: threading.Event) -> None:
         while not stopping.is_set():
             self._wake.clear()
-            pause = self.interval_s if self._try() else self._next_retry()
+            pause = self.interval_s if self._try() else self._retry.next()
             self._wait(stopping, pause)
 
     def _try(self) -> bool:
@@ -46,17 +51,12 @@ class Keeper:
             self.do()
         except CalicoError as e:
             self.troubles[self.name] = str(e)
-            if str(e) != self._said:
-                self._said = str(e)
-                self.log.error(f"{self.name}: {e}" + (f" ({e.details})" if e.details else ""))
+            self._said.say("", [f"{self.name}: {e}" + (f" ({e.details})" if e.details else "")], "error")
             return False
         self.troubles.pop(self.name, None)
-        self._said, self._retry_s = "", RETRY_S
+        self._said.say("", [])
+        self._retry.reset()
         return True
-
-    def _next_retry(self) -> float:
-        now, self._retry_s = self._retry_s, min(2 * self._retry_s, LAST_RETRY_S)
-        return now
 
     def _wait(self, stopping: threading.Event, seconds: float) -> None:
         left = seconds

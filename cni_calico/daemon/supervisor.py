@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cni_calico.backoff import Backoff
 from cni_calico.daemon.orphans import VARIABLE
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.errors import KernelError
@@ -41,6 +42,7 @@ class ChildService:
     restarts: int = 0
     done: bool = False
     _pause_s: float = 0.0
+    _pauses: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S))
     _not_before: float = 0.0
     _started: float = field(default=0.0)
     since_boot: float = 0.0  # when it was started, for other processes
@@ -55,7 +57,9 @@ class ChildService:
     def ended(self, now: float) -> None:
         """Decide when it may start again."""
         steady = bool(self._started) and now - self._started >= STEADY_S
-        self._pause_s = FIRST_PAUSE_S if steady or not self._pause_s else min(2 * self._pause_s, LONGEST_PAUSE_S)
+        if steady:
+            self._pauses.reset()
+        self._pause_s = self._pauses.next()
         self._not_before = now + self._pause_s
         if self.child is not None:
             self.child.close()

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cni_calico.backoff import Backoff
+from cni_calico.daemon.said import Said
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.interface import Versioned
 from cni_calico.datastore.kubernetes.login import own_namespace
@@ -96,7 +98,7 @@ class BgpKeeper:
         self._wake = threading.Event()
         self._snapshot: Snapshot | None = None
         self._tunnel_made = False
-        self._said: tuple[str, ...] = ()
+        self._said = Said(context.log)
         self._kept: KeptCaches | None = None
         self._caches: list[Cache[Any]] = []
         self._rendered = False  # what is in force is ours, so no record that we never could read is part of it
@@ -121,7 +123,7 @@ class BgpKeeper:
             settings = self._context.settings
             ensure_links(settings.run_dir, settings.bird_config_dir, self._log)
         self._follow_records()
-        retry_s, next_look = RETRY_S, 0.0
+        retry, next_look = Backoff(RETRY_S, LAST_RETRY_S), 0.0
         try:
             while not stopping.is_set():
                 woken = self._wake.wait(0.5)
@@ -129,9 +131,10 @@ class BgpKeeper:
                     continue
                 self._wake.clear()
                 if self._apply():
-                    retry_s, next_look = RETRY_S, time.monotonic() + AGAIN_S
+                    retry.reset()
+                    next_look = time.monotonic() + AGAIN_S
                 else:
-                    next_look, retry_s = time.monotonic() + retry_s, min(2 * retry_s, LAST_RETRY_S)
+                    next_look = time.monotonic() + retry.next()
         finally:
             self._stop()
             self.controller.close()
@@ -182,15 +185,16 @@ class BgpKeeper:
                 self._reload_after_tunnel(deadline)
         except CalicoError as e:
             self._note_failure(str(e), snapshot, config)
-            self._tell([f"BGP: {e}" + (f" ({e.details})" if e.details else "")])
+            self._said.say("BGP", [f"BGP: {e}" + (f" ({e.details})" if e.details else "")])
             return False
         if applied.outcome == REFUSAL:
             culprit = blame(applied.detail, config.files)
             where = f" (fragment custom/{culprit})" if culprit else ""
             self._note_failure(f"BIRD refused the configuration{where}: {applied.detail}", snapshot, config)
-            self._tell([*self._said, f"BGP: {self.facts['bgp']}"])
+            self._said.say("BGP", [f"BGP: {self.facts['bgp']}"])
             return False
         self._rendered = True
+        self._said.say("BGP", [])
         self.facts["bgp"], self.facts["bgp_unmet"] = "", []
         return True
 
@@ -301,13 +305,7 @@ class BgpKeeper:
         assert self._kept is not None
         spoilt = self._kept.problems()
         self.facts["bgp_problems"] = [*spoilt, *map(str, problems)]
-        self._tell([*spoilt, *(str(problem) for problem in problems if problem.severity != NOTE)])
-
-    def _tell(self, texts: list[str]) -> None:
-        for text in texts:
-            if text not in self._said:
-                self._log.warning(text)
-        self._said = tuple(texts)
+        self._said.say("records", [*spoilt, *(str(problem) for problem in problems if problem.severity != NOTE)])
 
 
 def what_needs_bird(snapshot: Snapshot, config: BirdConfig | None) -> str:

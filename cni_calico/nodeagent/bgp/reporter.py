@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cni_calico.daemon.said import Said
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.ensure import ensure_record
 from cni_calico.datastore.interface import Versioned
@@ -44,14 +45,17 @@ class Reporter:
     clock: Callable[[], float] = time.monotonic
     stamp: Callable[[], str] = lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     _due: dict[Key, float] = field(default_factory=dict)
-    _said: str = ""
+    _said: Said = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._said = Said(self.context.log)
 
     def run(self, stopping: threading.Event) -> None:
         cache = Cache(self.context.store, ResourceList("CalicoNodeStatus"), decode=_decode, keep_documents=False)
         try:
             while not stopping.wait(_LOOK_S):
-                if cache.error is not None:
-                    self._tell(f"cannot look for CalicoNodeStatus resources: {cache.error}")
+                why = [f"cannot look for CalicoNodeStatus resources: {cache.error}"] if cache.error else []
+                self._said.say("", why, "error")
                 self._look(cache.records())
         finally:
             cache.stop()
@@ -78,14 +82,9 @@ class Reporter:
                 self.context.deadline(),
             )
         except CalicoError as e:
-            self._tell(f"cannot fill {key}: {e}")
+            self._said.say(str(key), [f"cannot fill {key}: {e}"], "error")
         else:
-            self._said = ""
-
-    def _tell(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
-            self.context.log.error(text)
+            self._said.say(str(key), [])
 
     def _ask(self, spec: Mapping[str, Any]) -> tuple[BirdStatus | None, tuple[BirdRoute, ...]]:
         """BIRD's account of itself; None when it does not answer."""

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cni_calico.backoff import Backoff
+from cni_calico.daemon.said import Said
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.kernel.host_routes import read_host_routes
@@ -62,9 +64,9 @@ class DataplaneLoop:
         self._environ = environ
         self._on_snapshot = on_snapshot
         self._log: Log = context.log
-        self._said: dict[str, object] = {}
+        self._said = Said(self._log)
         self._synced = False
-        self._retry_s = RETRY_FIRST_S
+        self._retry = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         self._next_full = 0.0
         self._next_retry = float("inf")
         self._last: Pass | None = None
@@ -139,15 +141,14 @@ class DataplaneLoop:
         if full:
             self._next_full = now + felix.resync_s if felix.resync_s else float("inf")
         if done.failed:
-            self._next_retry = now + self._retry_s
-            self._retry_s = min(RETRY_LAST_S, 2 * self._retry_s)
+            self._next_retry = now + self._retry.next()
         else:
-            self._retry_s = RETRY_FIRST_S
+            self._retry.reset()
             self._next_retry = now + PENDING_S if done.pending else float("inf")
 
     def _parameters(self, snapshot: Snapshot) -> FelixSettings:
         parsed: Parameters = parse_felix(self._environ, snapshot.felix_node, snapshot.felix_default)
-        self._say("parameters", parsed.warnings, "warning")
+        self._said.say("parameters", parsed.warnings, "warning")
         self._log.threshold = LEVELS.get(parsed.settings.log_severity, 20)
         return parsed.settings
 
@@ -157,9 +158,9 @@ class DataplaneLoop:
         self._last = done
         for text in done.changed:
             self._log.info(text)
-        self._say("failed", tuple(done.failed), "error")
-        self._say("unmet", tuple(f"this node is not ready: {text}" for text in self._unmet), "error")
-        self._say("problems", self._desired.problems, "warning")
+        self._said.say("failed", tuple(done.failed), "error")
+        self._said.say("unmet", tuple(f"this node is not ready: {text}" for text in self._unmet), "error")
+        self._said.say("problems", self._desired.problems, "warning")
         policies: tuple[str, ...] = ()
         count = snapshot.policies + self._kubernetes_policies
         if count:
@@ -167,7 +168,7 @@ class DataplaneLoop:
                 f"{count} network policies exist and NOBODY ENFORCES THEM on this node: every workload can "
                 "be reached by everybody",
             )
-        self._say("policies", policies, "warning")
+        self._said.say("policies", policies, "warning")
         self.facts["policies"] = count
         self.numbers.policies = count
 
@@ -177,18 +178,9 @@ class DataplaneLoop:
             self._kubernetes_policies = count
             self.wake()
 
-    def _say(self, topic: str, texts: tuple[str, ...], level: str) -> None:
-        """Log what is new about a topic, once."""
-        before = self._said.get(topic, ())
-        assert isinstance(before, tuple)
-        for text in texts:
-            if text not in before:
-                self._log.write(level, text)
-        self._said[topic] = texts
-
     def _tell(self, sources: Sources) -> None:
         error = sources.error
-        self._say("datastore", (f"the datastore is out of sync: {error}",) if error else (), "warning")
+        self._said.say("datastore", (f"the datastore is out of sync: {error}",) if error else (), "warning")
         self.numbers.datastore_in_sync = sources.healthy
         failed = [] if self._last is None else self._last.failed
         fields = {
@@ -198,7 +190,7 @@ class DataplaneLoop:
             "failed": failed,
             "unmet": list(self._unmet),
             "problems": list(self._desired.problems),
-            "warnings": [text for topic in ("parameters", "policies") for text in self._texts(topic)],
+            "warnings": [text for topic in ("parameters", "policies") for text in self._said.texts(topic)],
             "mtu": self._desired.mtu,
             "devices": {name: str(device.address or "") for name, device in self._desired.devices.items()},
             "routes": len(self._desired.routes),
@@ -209,12 +201,7 @@ class DataplaneLoop:
         try:
             status.write_status(self._context.settings.run_dir, fields)
         except OSError as e:
-            self._say("status", (f"cannot write the agent's status: {e.strerror}",), "error")
-
-    def _texts(self, topic: str) -> tuple[str, ...]:
-        texts = self._said.get(topic, ())
-        assert isinstance(texts, tuple)
-        return texts
+            self._said.say("status", (f"cannot write the agent's status: {e.strerror}",), "error")
 
 
 def pause_after(took_s: float) -> float:

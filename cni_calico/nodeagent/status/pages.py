@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cni_calico.daemon.said import Said
 from cni_calico.log import Log
 from cni_calico.nodeagent.status import file as status
 from cni_calico.nodeagent.status.http_server import TEXT, Page, PageServer
@@ -35,7 +36,7 @@ class Doors:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._open: dict[str, tuple[tuple[str, int], PageServer]] = {}
-        self._failed: dict[str, str] = {}
+        self._said = Said(log)
 
     def keep(self, name: str, wanted: tuple[str, int] | None, pages: Callable[[], dict[str, Page]]) -> None:
         """Have server ``name`` listen at ``wanted`` (None: not at all); a failure is logged once and tried again."""
@@ -51,12 +52,10 @@ class Doors:
             self._open[name] = (wanted, opened)
             without = f", not on {opened.missing}" if opened.missing else ""
             self._log.info(f"serving {name} on {wanted[0] or '*'}:{wanted[1]}{without}")
-            self._failed.pop(name, None)
+            self._said.say(name, [])
         except OSError as e:
             text = f"cannot serve {name} on {wanted[0] or '*'}:{wanted[1]}: {e.strerror or e}"
-            if self._failed.get(name) != text:
-                self._failed[name] = text
-                self._log.error(text)
+            self._said.say(name, [text], "error")
 
     def close(self) -> None:
         while self._open:

@@ -64,10 +64,10 @@ def test_a_failure_is_told_once_and_tried_again():
     keeper = Keeper("it", fail, 3600.0, Notes(), {})
     assert not keeper._try() and not keeper._try()
     assert [text for text in keeper.log.texts if "cannot reach it" in text] == keeper.log.texts[:1]
-    assert (keeper._next_retry(), keeper._next_retry()) == (RETRY_S, 2 * RETRY_S)
+    assert (keeper._retry.next(), keeper._retry.next()) == (RETRY_S, 2 * RETRY_S)
     assert keeper.troubles == {"it": "cannot reach it"}  # for calicoctl node status
     keeper.do = lambda: None
-    assert keeper._try() and keeper._next_retry() == RETRY_S
+    assert keeper._try() and keeper._retry.next() == RETRY_S
     assert keeper.troubles == {}
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
 
+from cni_calico.backoff import Backoff
 from cni_calico.deadline import Deadline
 from cni_calico.errors import BirdUnavailable, BirdUnsupported, CalicoError
 from cni_calico.kernel.child import Child
@@ -174,7 +175,7 @@ class BirdProcess:
 
     def _supervise(self) -> None:
         """Restart BIRD whenever it ends, until ``stop``."""
-        backoff = BACKOFF_FIRST_S
+        backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MAX_S)
         while not self._stopping.is_set():
             started = Deadline.after(STEADY_S)
             child = self.child
@@ -185,10 +186,10 @@ class BirdProcess:
             if child is not None:
                 self.last_failure = f"BIRD (process {child.pid}) ended with status {child.rc}"
                 self.log.warning(f"{self.last_failure}; it is started again")
-            backoff = BACKOFF_FIRST_S if started.expired() else backoff
-            if self._stopping.wait(backoff):
+            if started.expired():
+                backoff.reset()
+            if self._stopping.wait(backoff.next()):
                 return
-            backoff = min(backoff * 2, BACKOFF_MAX_S)
             self._restart()
 
     def _restart(self) -> None:
