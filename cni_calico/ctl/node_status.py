@@ -68,13 +68,18 @@ def render_agent(fields: Mapping[str, Any], now: float) -> str:
         ("Tunnels", _describe_tunnels(fields.get("devices") or {})),
         ("MTU", fields.get("mtu", "unknown")),
         ("Routes", fields.get("routes", "unknown")),
-        ("Policy", _describe_policy(fields.get("policies") or 0)),
+        ("Policy", _describe_policy(fields)),
         ("CNI", fields.get("cni", "unknown")),
     ]
     lines += [f"{name + ':':11}{value}" for name, value in pairs]
     for heading, topic in _TOPICS:
         texts = fields.get(topic) or ()
         lines += ["", f"{heading}:", *(f"  {text}" for text in texts)] if texts else []
+    left_out = [
+        *(fields.get("policing") or {}).get("problems", ()),
+        *(fields.get("policing") or {}).get("warnings", ()),
+    ]
+    lines += ["", "Policies that are not in force as written:", *(f"  {text}" for text in left_out)] if left_out else []
     troubles: Mapping[str, str] = fields.get("troubles") or {}
     lines += ["", "Failing parts:", *(f"  {part}: {why}" for part, why in troubles.items())] if troubles else []
     return "\n".join(lines) + "\n"
@@ -89,10 +94,14 @@ def _describe_tunnels(devices: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {address or '(no address yet)'}" for name, address in devices.items()) or "none"
 
 
-def _describe_policy(count: int) -> str:
+def _describe_policy(fields: Mapping[str, Any]) -> str:
+    policing, count = fields.get("policing") or {}, fields.get("policies") or 0
+    if policing.get("in_force"):
+        return str(policing.get("sentence"))
     if not count:
         return "none exists"
-    return f"NOT ENFORCED on this node, although {count} network policies exist"
+    why = f" ({policing['sentence']})" if policing.get("sentence") else ""
+    return f"NOT ENFORCED on this node, although {count} network policies exist{why}"
 
 
 def render_bird(bird: BirdStatus | str, fields: Mapping[str, Any], now: datetime) -> str:

@@ -193,9 +193,12 @@ def jump(chain: str) -> Immediate:
 # -- objects ----------------------------------------------------------------------------------------------------------
 
 
+COMMENT_CHARACTERS = 120  # of ASCII: what a rule can carry
+
+
 @dataclass(frozen=True, slots=True)
 class NftRule:
-    """``comment``: at most 120 bytes of UTF-8 reach the kernel."""
+    """``comment``: no more of it than COMMENT_CHARACTERS bytes of UTF-8 reaches the kernel."""
 
     expressions: tuple[Expression, ...]
     comment: str = ""

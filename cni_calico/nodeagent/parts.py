@@ -28,6 +28,7 @@ from cni_calico.nodeagent.keepers.node_addresses import address_keeper
 from cni_calico.nodeagent.keepers.owed import owed_keeper
 from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
 from cni_calico.nodeagent.keepers.tunnel_addresses import TunnelKeeper
+from cni_calico.nodeagent.policing.engine import PolicyEngine
 from cni_calico.nodeagent.startup.completion import announce_network
 from cni_calico.nodeagent.startup.doubts import Doubt
 from cni_calico.nodeagent.status.metrics import Metrics
@@ -54,7 +55,15 @@ class Parts:
         self._metrics = Metrics(self._numbers, settings.run_dir, settings.state_dir)
         self._doors = Doors(self._log)
         self._metrics.janitor = self._janitor = Tally()
-        self._agent = DataplaneLoop(self.context, self.node, opened.environ, self._numbers, on_snapshot=self._follow)
+        self._policy = PolicyEngine(self.context, self.node, lambda: self._agent.wake())
+        self._agent = DataplaneLoop(
+            self.context,
+            self.node,
+            opened.environ,
+            self._numbers,
+            on_snapshot=self._follow,
+            policing=lambda: self._policy.standing,
+        )
         self._agent.facts["environment"] = list(opened.wrong)
         self._host_status = make_host_status(self.context, self.node)
         self._tunnels = TunnelKeeper(self.context, self.node)
@@ -71,6 +80,7 @@ class Parts:
             self._log.warning("nothing to do: " + " ".join(f"-{flag}" for flag in sorted(self._chosen)))
         self.stopping.wait()
         self._agent.wake()
+        self._policy.wake()
         limit = time.monotonic() + END_S
         for thread in threads:
             thread.join(max(0.0, limit - time.monotonic()))
@@ -83,6 +93,7 @@ class Parts:
         stopping, works = self.stopping, {}
         if "felix" in self._chosen:
             works["felix"] = lambda: self._agent.run(stopping)
+            works["policy"] = lambda: self._policy.run(stopping)
             works["owed"] = lambda: owed_keeper(self.context).run(stopping)
             if self._host_status is not None:
                 host_status = self._host_status
@@ -125,8 +136,7 @@ class Parts:
         """The agent's newest view, in its thread."""
         settings = self.context.settings
         self._metrics.snapshot = snapshot
-        if self._host_status is not None:
-            self._host_status.follow(felix)
+        self._policy.follow(felix)
         self._tunnels.follow(snapshot)
         self._bgp.follow(snapshot)
         has_tunl0 = "tunl0" in self._agent.devices

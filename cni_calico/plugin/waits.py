@@ -77,9 +77,13 @@ def await_policy(call: Call, conf: NetConf, services: Services, deadline: Deadli
 
 
 def status_file(attachment: Attachment) -> str:
-    """The name of an endpoint's status file: orchestrator, namespace/workload and interface, escaped, with spaces."""
-    workload = f"{attachment.namespace}/{attachment.workload}"
-    return " ".join(map(_escaped, (attachment.orchestrator, workload, attachment.ifname)))
+    """The name of an endpoint's status file."""
+    return status_file_name(attachment.orchestrator, f"{attachment.namespace}/{attachment.workload}", attachment.ifname)
+
+
+def status_file_name(orchestrator: str, workload: str, endpoint: str) -> str:
+    """Orchestrator, namespace/workload and interface, escaped, with spaces between."""
+    return " ".join(map(_escaped, (orchestrator, workload, endpoint)))
 
 
 def _escaped(text: str) -> str:

@@ -6,7 +6,6 @@ on a copy and is kept only as a whole.
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,7 +57,7 @@ class FakePacketFilter:
         deadline.require("change the packet filter's rules")
         if not operations:
             return
-        tables = copy.deepcopy(self.tables)
+        tables = {table: _copied(content) for table, content in self.tables.items()}
         for i, operation in enumerate(operations):
             try:
                 errno = self.refuse(operation)
@@ -81,7 +80,8 @@ class FakePacketFilter:
 
     def read_table(self, table: TableId, deadline: Deadline) -> NftTable | None:
         deadline.require("read a table")
-        return copy.deepcopy(self.tables.get(table))
+        found = self.tables.get(table)
+        return None if found is None else _copied(found)
 
     def generation(self, deadline: Deadline) -> int:
         deadline.require("read the generation")
@@ -91,6 +91,18 @@ class FakePacketFilter:
         """As an administrator's ``nft flush ruleset``."""
         self.tables = {}
         self._generation += 1
+
+
+def _copied(table: NftTable) -> NftTable:
+    """Chains and sets are values; what holds them is not."""
+    return NftTable(
+        table.family,
+        table.name,
+        dict(table.chains),
+        dict(table.sets),
+        {name: set(elements) for name, elements in table.elements.items()},
+        {name: dict(verdicts) for name, verdicts in table.verdicts.items()},
+    )
 
 
 def _carry_out(tables: dict[TableId, NftTable], operation: Operation) -> None:

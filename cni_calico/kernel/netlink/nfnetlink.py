@@ -79,11 +79,18 @@ class Nfnetlink:
             except OSError:
                 pass  # an older kernel: no texts
         self._force(_SO_RCVBUFFORCE, _RECEIVE_BUFFER)
+        self._socket.bind((0, 0))
         self._socket.setblocking(False)
         self._poller = poll()
         self._poller.register(self._socket.fileno(), POLLIN)
         self._seq = 0
         self._sendable = 0
+
+    @property
+    def port(self) -> int:
+        """The number by which notifications name this socket as the cause of a change."""
+        bound: tuple[int, int] = self._socket.getsockname()
+        return bound[0]
 
     def close(self) -> None:
         self._socket.close()

@@ -17,29 +17,89 @@ from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.expressions import (
     be32,
-    decode_expression,
-    decode_verdict,
     encode_expression,
     encode_verdict,
     list_elements,
     number_of,
 )
-from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, NFTABLES, FilterMessage, Nfnetlink, general
+from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, FilterMessage, Nfnetlink, general
+from cni_calico.kernel.netlink.nft_objects import (
+    ARP_HOOKS,
+    CHAIN_HOOK,
+    CHAIN_NAME,
+    CHAIN_POLICY,
+    CHAIN_TABLE,
+    CHAIN_TYPE,
+    DATA,
+    DELCHAIN,
+    DELRULE,
+    DELSET,
+    DELSETELEM,
+    DELTABLE,
+    ELEM_LIST,
+    ELEM_SET,
+    ELEM_TABLE,
+    GENERATION,
+    GETCHAIN,
+    GETGEN,
+    GETRULE,
+    GETSET,
+    GETSETELEM,
+    GETTABLE,
+    HOOK_NUMBER,
+    HOOK_PRIORITY,
+    HOOKS,
+    HOST_ORDER,
+    INTERVAL,
+    INTERVAL_END,
+    KEY,
+    KEY_TYPES,
+    LIST_ELEMENT,
+    MAP,
+    NETWORK_ORDER,
+    NEWCHAIN,
+    NEWRULE,
+    NEWSET,
+    NEWSETELEM,
+    NEWTABLE,
+    NLM_F_APPEND,
+    RULE_CHAIN,
+    RULE_EXPRESSIONS,
+    RULE_TABLE,
+    RULE_USERDATA,
+    SET_DATA_BYTES,
+    SET_DATA_TYPE,
+    SET_FLAGS,
+    SET_ID,
+    SET_KEY_BYTES,
+    SET_KEY_TYPE,
+    SET_NAME,
+    SET_TABLE,
+    SET_USERDATA,
+    TABLE_NAME,
+    VALUE,
+    VERDICT_TYPE,
+    decode_hook,
+    decode_map_element,
+    decode_rule,
+    decode_set,
+    join_intervals,
+    key_of,
+)
 from cni_calico.kernel.netlink.wire import NLM_F_CREATE, attribute, nested, text
 from cni_calico.model.netfilter import (
+    COMMENT_CHARACTERS,
     AddChain,
     AddElements,
     AddRules,
     AddSet,
     AddTable,
     AddVerdicts,
-    BaseHook,
     DropChain,
     DropElements,
     DropSet,
     DropTable,
     FlushChain,
-    Immediate,
     NftChain,
     NftRule,
     NftSet,
@@ -48,49 +108,6 @@ from cni_calico.model.netfilter import (
     TableId,
 )
 
-(
-    _NEWTABLE,
-    _GETTABLE,
-    _DELTABLE,
-    _NEWCHAIN,
-    _GETCHAIN,
-    _DELCHAIN,
-    _NEWRULE,
-    _GETRULE,
-    _DELRULE,
-    _NEWSET,
-    _GETSET,
-    _DELSET,
-    _NEWSETELEM,
-    _GETSETELEM,
-    _DELSETELEM,
-    _NEWGEN,
-    _GETGEN,
-) = (NFTABLES << 8 | number for number in range(17))
-_NLM_F_APPEND = 0x800
-_TABLE_NAME = 1
-_CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY, _CHAIN_TYPE = 1, 3, 4, 5, 7
-_HOOK_NUMBER, _HOOK_PRIORITY = 1, 2
-_RULE_TABLE, _RULE_CHAIN, _RULE_EXPRESSIONS, _RULE_USERDATA = 1, 2, 4, 7
-_SET_TABLE, _SET_NAME, _SET_FLAGS, _SET_KEY_TYPE, _SET_KEY_BYTES, _SET_DATA_TYPE, _SET_DATA_BYTES = range(1, 8)
-_SET_ID, _SET_USERDATA = 10, 13
-_ELEM_TABLE, _ELEM_SET, _ELEM_LIST = 1, 2, 3
-_LIST_ELEMENT = 1
-_KEY, _DATA, _FLAGS = 1, 2, 3
-_VALUE = 1
-_INTERVAL, _MAP = 0x4, 0x8
-_INTERVAL_END = be32(_FLAGS, 1)
-_VERDICT_TYPE = 0xFFFFFF00
-_GENERATION = 1
-
-# an address's hook numbers are those of its family; arp has its own
-_HOOKS = {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4}
-_ARP_HOOKS = {"input": 0, "output": 1, "forward": 2}
-_KEY_TYPES = {"ipv4_addr": 7, "ipv6_addr": 8, "inet_proto": 12, "inet_service": 13, "ifname": 41}
-_KEY_NAMES = {number: name for name, number in _KEY_TYPES.items()}
-_HOST_ORDER, _NETWORK_ORDER = 1, 2
-
-COMMENT_BYTES = 120
 _ATTRIBUTE_ROOM = 60000  # below the 64 KiB that an attribute can hold
 
 
@@ -113,6 +130,11 @@ class NfTables:
     def __init__(self) -> None:
         self._netlink = Nfnetlink()
 
+    @property
+    def port(self) -> int:
+        """Of the socket, as notifications name the cause of a change."""
+        return self._netlink.port
+
     def close(self) -> None:
         self._netlink.close()
 
@@ -126,16 +148,16 @@ class NfTables:
         self._netlink.transact(encode_operations(operations), "change the packet filter's rules", deadline)
 
     def generation(self, deadline: Deadline) -> int:
-        replies = self._netlink.request(_GETGEN, 0, general(""), "read the packet filter's generation", deadline)
+        replies = self._netlink.request(GETGEN, 0, general(""), "read the packet filter's generation", deadline)
         for reply in replies:
-            return number_of(wire.attributes(reply, GENERAL_BYTES).get(_GENERATION))
+            return number_of(wire.attributes(reply, GENERAL_BYTES).get(GENERATION))
         raise KernelError("cannot read the packet filter's generation: the kernel did not say it")
 
     def read_table(self, table: TableId, deadline: Deadline) -> NftTable | None:
         doing = f"read the packet filter's table {table}"
-        mine = text(_TABLE_NAME, table.name)
+        mine = text(TABLE_NAME, table.name)
         try:
-            self._netlink.request(_GETTABLE, 0, general(table.family) + mine, doing, deadline)
+            self._netlink.request(GETTABLE, 0, general(table.family) + mine, doing, deadline)
         except KernelError as e:
             if e.errno == ENOENT:
                 return None
@@ -145,32 +167,32 @@ class NfTables:
         def listed(kind: int, body: bytes) -> Iterator[dict[int, bytes]]:
             for reply in self._netlink.dump(kind, general(table.family) + body, doing, deadline):
                 attributes = wire.attributes(reply, GENERAL_BYTES)
-                if wire.name(attributes.get(_TABLE_NAME)) == table.name:  # old kernels do not filter
+                if wire.name(attributes.get(TABLE_NAME)) == table.name:  # old kernels do not filter
                     yield attributes
 
-        for attributes in listed(_GETSET, mine):
-            spec = _decode_set(attributes)
+        for attributes in listed(GETSET, mine):
+            spec = decode_set(attributes)
             found.sets[spec.name] = spec
         for spec in found.sets.values():
-            self._read_elements(found, spec, listed(_GETSETELEM, mine + text(_ELEM_SET, spec.name)))
+            self._read_elements(found, spec, listed(GETSETELEM, mine + text(ELEM_SET, spec.name)))
         rules: dict[str, list[NftRule]] = {}
-        for attributes in listed(_GETRULE, mine):
-            rules.setdefault(wire.name(attributes.get(_RULE_CHAIN)), []).append(_decode_rule(attributes))
-        for attributes in listed(_GETCHAIN, b""):
-            name = wire.name(attributes.get(_CHAIN_NAME))
-            hook = _decode_hook(table.family, attributes)
+        for attributes in listed(GETRULE, mine):
+            rules.setdefault(wire.name(attributes.get(RULE_CHAIN)), []).append(decode_rule(attributes))
+        for attributes in listed(GETCHAIN, b""):
+            name = wire.name(attributes.get(CHAIN_NAME))
+            hook = decode_hook(table.family, attributes)
             found.chains[name] = NftChain(name, tuple(rules.get(name, ())), hook)
         return found
 
     @staticmethod
     def _read_elements(found: NftTable, spec: NftSet, listed: Iterable[dict[int, bytes]]) -> None:
-        raw = [element for message in listed for element in list_elements(message.get(_ELEM_LIST, b""))]
+        raw = [element for message in listed for element in list_elements(message.get(ELEM_LIST, b""))]
         if spec.verdicts:
-            found.verdicts[spec.name] = dict(map(_decode_map_element, raw))
+            found.verdicts[spec.name] = dict(map(decode_map_element, raw))
         elif spec.interval:
-            found.elements[spec.name] = set(_join_intervals(raw, spec.key_bytes))
+            found.elements[spec.name] = set(join_intervals(raw, spec.key_bytes))
         else:
-            found.elements[spec.name] = {_key_of(wire.attributes(element)) for element in raw}
+            found.elements[spec.name] = {key_of(wire.attributes(element)) for element in raw}
 
 
 # -- operations as messages -------------------------------------------------------------------------------------------
@@ -189,71 +211,71 @@ _Encoded = Iterator[tuple[int, int, bytes]]
 
 
 def _add_table(o: AddTable) -> _Encoded:
-    yield _NEWTABLE, NLM_F_CREATE, general(o.table.family) + text(_TABLE_NAME, o.table.name)
+    yield NEWTABLE, NLM_F_CREATE, general(o.table.family) + text(TABLE_NAME, o.table.name)
 
 
 def _drop_table(o: DropTable) -> _Encoded:
-    yield _DELTABLE, 0, general(o.table.family) + text(_TABLE_NAME, o.table.name)
+    yield DELTABLE, 0, general(o.table.family) + text(TABLE_NAME, o.table.name)
 
 
 def _chain(table: TableId, name: str) -> bytes:
-    return general(table.family) + text(_CHAIN_TABLE, table.name) + text(_CHAIN_NAME, name)
+    return general(table.family) + text(CHAIN_TABLE, table.name) + text(CHAIN_NAME, name)
 
 
 def _add_chain(o: AddChain) -> _Encoded:
     body = _chain(o.table, o.name)
     if o.hook is not None:
-        number = (_ARP_HOOKS if o.table.family == "arp" else _HOOKS)[o.hook.hook]
-        where = be32(_HOOK_NUMBER, number) + be32(_HOOK_PRIORITY, o.hook.priority & 0xFFFFFFFF)
-        body += text(_CHAIN_TYPE, o.hook.kind) + be32(_CHAIN_POLICY, 1) + nested(_CHAIN_HOOK, where)
-    yield _NEWCHAIN, NLM_F_CREATE, body
+        number = (ARP_HOOKS if o.table.family == "arp" else HOOKS)[o.hook.hook]
+        where = be32(HOOK_NUMBER, number) + be32(HOOK_PRIORITY, o.hook.priority & 0xFFFFFFFF)
+        body += text(CHAIN_TYPE, o.hook.kind) + be32(CHAIN_POLICY, 1) + nested(CHAIN_HOOK, where)
+    yield NEWCHAIN, NLM_F_CREATE, body
 
 
 def _drop_chain(o: DropChain) -> _Encoded:
-    yield _DELCHAIN, 0, _chain(o.table, o.name)
+    yield DELCHAIN, 0, _chain(o.table, o.name)
 
 
 def _rules_of(table: TableId, chain: str) -> bytes:
-    return general(table.family) + text(_RULE_TABLE, table.name) + text(_RULE_CHAIN, chain)
+    return general(table.family) + text(RULE_TABLE, table.name) + text(RULE_CHAIN, chain)
 
 
 def _flush_chain(o: FlushChain) -> _Encoded:
-    yield _DELRULE, 0, _rules_of(o.table, o.name)
+    yield DELRULE, 0, _rules_of(o.table, o.name)
 
 
 def _add_rules(o: AddRules) -> _Encoded:
     head = _rules_of(o.table, o.chain)
     for rule in o.rules:
-        body = head + nested(_RULE_EXPRESSIONS, *map(encode_expression, rule.expressions))
+        body = head + nested(RULE_EXPRESSIONS, *map(encode_expression, rule.expressions))
         if rule.comment:
-            body += attribute(_RULE_USERDATA, _tagged(0, cut_comment(rule.comment) + b"\0"))
-        yield _NEWRULE, NLM_F_CREATE | _NLM_F_APPEND, body
+            body += attribute(RULE_USERDATA, _tagged(0, cut_comment(rule.comment) + b"\0"))
+        yield NEWRULE, NLM_F_CREATE | NLM_F_APPEND, body
 
 
 def cut_comment(comment: str) -> bytes:
     """As much of it as a rule can carry, in whole characters."""
     data = comment.encode("utf-8", "replace")
-    return data if len(data) <= COMMENT_BYTES else data[:COMMENT_BYTES].decode(errors="ignore").encode()
+    return data if len(data) <= COMMENT_CHARACTERS else data[:COMMENT_CHARACTERS].decode(errors="ignore").encode()
 
 
 def _add_set(o: AddSet) -> _Encoded:
     spec, flags, kind, order = o.spec, 0, 0, b""
     for part in spec.key:
-        kind = kind << 6 | _KEY_TYPES[part]
+        kind = kind << 6 | KEY_TYPES[part]
     if spec.interval:
-        flags |= _INTERVAL
-    body = general(o.table.family) + text(_SET_TABLE, o.table.name) + text(_SET_NAME, spec.name)
+        flags |= INTERVAL
+    body = general(o.table.family) + text(SET_TABLE, o.table.name) + text(SET_NAME, spec.name)
     data = b""
     if spec.verdicts:
-        flags |= _MAP
-        data = be32(_SET_DATA_TYPE, _VERDICT_TYPE) + be32(_SET_DATA_BYTES, 0)
+        flags |= MAP
+        data = be32(SET_DATA_TYPE, VERDICT_TYPE) + be32(SET_DATA_BYTES, 0)
     if len(spec.key) == 1:  # without it nft refuses to list the set; a concatenation's it knows
-        order = _tagged(0, _order(_HOST_ORDER if spec.key == ("ifname",) else _NETWORK_ORDER))
-    body += be32(_SET_FLAGS, flags) + be32(_SET_KEY_TYPE, kind) + be32(_SET_KEY_BYTES, spec.key_bytes) + data
-    body += be32(_SET_ID, 1)
+        order = _tagged(0, _order(HOST_ORDER if spec.key == ("ifname",) else NETWORK_ORDER))
+    body += be32(SET_FLAGS, flags) + be32(SET_KEY_TYPE, kind) + be32(SET_KEY_BYTES, spec.key_bytes) + data
+    body += be32(SET_ID, 1)
     if order:
-        body += attribute(_SET_USERDATA, order)
-    yield _NEWSET, NLM_F_CREATE, body
+        body += attribute(SET_USERDATA, order)
+    yield NEWSET, NLM_F_CREATE, body
 
 
 def _order(value: int) -> bytes:
@@ -266,11 +288,11 @@ def _tagged(kind: int, data: bytes) -> bytes:
 
 
 def _drop_set(o: DropSet) -> _Encoded:
-    yield _DELSET, 0, general(o.table.family) + text(_SET_TABLE, o.table.name) + text(_SET_NAME, o.name)
+    yield DELSET, 0, general(o.table.family) + text(SET_TABLE, o.table.name) + text(SET_NAME, o.name)
 
 
 def _element(key: bytes, more: bytes = b"") -> bytes:
-    return nested(_LIST_ELEMENT, nested(_KEY, attribute(_VALUE, key)), more)
+    return nested(LIST_ELEMENT, nested(KEY, attribute(VALUE, key)), more)
 
 
 def _interval(element: bytes, size: int) -> bytes:
@@ -278,7 +300,7 @@ def _interval(element: bytes, size: int) -> bytes:
     first, behind = element[:size], int.from_bytes(element[size:], "big") + 1
     encoded = _element(first)
     if behind < 1 << 8 * size:
-        encoded += _element(behind.to_bytes(size, "big"), _INTERVAL_END)
+        encoded += _element(behind.to_bytes(size, "big"), INTERVAL_END)
     return encoded
 
 
@@ -289,31 +311,31 @@ def _encoded_elements(spec: NftSet, elements: Iterable[bytes]) -> Iterator[bytes
 
 
 def _in_pieces(kind: int, flags: int, table: TableId, name: str, encoded: Iterable[bytes]) -> _Encoded:
-    head = general(table.family) + text(_ELEM_TABLE, table.name) + text(_ELEM_SET, name)
+    head = general(table.family) + text(ELEM_TABLE, table.name) + text(ELEM_SET, name)
     piece: list[bytes] = []
     room = _ATTRIBUTE_ROOM
     for element in encoded:
         if room < len(element):
-            yield kind, flags, head + nested(_ELEM_LIST, *piece)
+            yield kind, flags, head + nested(ELEM_LIST, *piece)
             piece, room = [], _ATTRIBUTE_ROOM
         piece.append(element)
         room -= len(element)
     if piece:
-        yield kind, flags, head + nested(_ELEM_LIST, *piece)
+        yield kind, flags, head + nested(ELEM_LIST, *piece)
 
 
 def _add_elements(o: AddElements) -> _Encoded:
     encoded = _encoded_elements(o.spec, o.elements)
-    return _in_pieces(_NEWSETELEM, NLM_F_CREATE, o.table, o.spec.name, encoded)
+    return _in_pieces(NEWSETELEM, NLM_F_CREATE, o.table, o.spec.name, encoded)
 
 
 def _drop_elements(o: DropElements) -> _Encoded:
-    return _in_pieces(_DELSETELEM, 0, o.table, o.spec.name, _encoded_elements(o.spec, o.elements))
+    return _in_pieces(DELSETELEM, 0, o.table, o.spec.name, _encoded_elements(o.spec, o.elements))
 
 
 def _add_verdicts(o: AddVerdicts) -> _Encoded:
-    encoded = (_element(key, encode_verdict(_DATA, verdict)) for key, verdict in o.verdicts.items())
-    return _in_pieces(_NEWSETELEM, NLM_F_CREATE, o.table, o.spec.name, encoded)
+    encoded = (_element(key, encode_verdict(DATA, verdict)) for key, verdict in o.verdicts.items())
+    return _in_pieces(NEWSETELEM, NLM_F_CREATE, o.table, o.spec.name, encoded)
 
 
 _ENCODERS: dict[type, Callable[..., _Encoded]] = {
@@ -329,72 +351,3 @@ _ENCODERS: dict[type, Callable[..., _Encoded]] = {
     DropElements: _drop_elements,
     AddVerdicts: _add_verdicts,
 }
-
-
-# -- answers as values ------------------------------------------------------------------------------------------------
-
-
-def _decode_hook(family: str, attributes: dict[int, bytes]) -> BaseHook | None:
-    if _CHAIN_HOOK not in attributes:
-        return None
-    hook = wire.attributes(attributes[_CHAIN_HOOK])
-    numbers = {number: name for name, number in (_ARP_HOOKS if family == "arp" else _HOOKS).items()}
-    priority = number_of(hook.get(_HOOK_PRIORITY))
-    name = numbers.get(number_of(hook.get(_HOOK_NUMBER)), "?")
-    if number_of(attributes.get(_CHAIN_POLICY), 1) != 1:
-        name += " (policy drop)"  # equals nothing of ours
-    kind = wire.name(attributes.get(_CHAIN_TYPE))
-    return BaseHook(name, priority - (1 << 32) if priority >> 31 else priority, kind)
-
-
-def _decode_rule(attributes: dict[int, bytes]) -> NftRule:
-    listed = list_elements(attributes.get(_RULE_EXPRESSIONS, b""))
-    return NftRule(tuple(map(decode_expression, listed)), _decode_comment(attributes.get(_RULE_USERDATA, b"")))
-
-
-def _decode_comment(data: bytes) -> str:
-    at = 0
-    while at + 2 <= len(data):
-        kind, size = data[at], data[at + 1]
-        if kind == 0:
-            return wire.name(data[at + 2 : at + 2 + size])
-        at += 2 + size
-    return ""
-
-
-def _decode_set(attributes: dict[int, bytes]) -> NftSet:
-    kind, parts = number_of(attributes.get(_SET_KEY_TYPE)), []
-    while kind:
-        parts.append(_KEY_NAMES.get(kind & 0x3F, "?"))
-        kind >>= 6
-    flags = number_of(attributes.get(_SET_FLAGS))
-    name = wire.name(attributes.get(_SET_NAME))
-    if flags & ~(_INTERVAL | _MAP):
-        parts.append("?")  # equals nothing of ours
-    return NftSet(name, tuple(reversed(parts)), bool(flags & _INTERVAL), bool(flags & _MAP))
-
-
-def _key_of(attributes: dict[int, bytes]) -> bytes:
-    return wire.attributes(attributes.get(_KEY, b"")).get(_VALUE, b"")
-
-
-def _decode_map_element(element: bytes) -> tuple[bytes, Immediate]:
-    attributes = wire.attributes(element)
-    verdict = decode_verdict(attributes.get(_DATA))
-    return _key_of(attributes), Immediate("continue") if verdict is None else verdict
-
-
-def _join_intervals(raw: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """Pairs of first and last key, from the starts and ends that the kernel lists in an order of its own."""
-    ends = []
-    for element in raw:
-        attributes = wire.attributes(element)
-        ends.append((_key_of(attributes), number_of(attributes.get(_FLAGS)) & 1))
-    ends.sort(key=lambda end: (end[0], 1 - end[1]))  # where one ends and the next begins: the end first
-    start: bytes | None = None
-    for key, is_end in ends:
-        if start is not None:
-            yield start + (int.from_bytes(key, "big") - 1).to_bytes(size, "big")
-        start = None if is_end else key
-    if start is not None:
-        yield start + b"\xff" * size

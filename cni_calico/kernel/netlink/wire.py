@@ -81,14 +81,19 @@ def text(kind: int, value: str) -> bytes:
 
 def split_messages(data: bytes) -> Iterator[Message]:
     """The messages of one datagram. Raises KernelError when a length leads outside of it."""
+    return (message for message, _ in split_messages_of(data))
+
+
+def split_messages_of(data: bytes) -> Iterator[tuple[Message, int]]:
+    """The same, each with the port of the socket that caused it."""
     at, end = 0, len(data)
     while at < end:
         if end - at < HEADER.size:
             raise malformed("a netlink message", "shorter than its header")
-        size, kind, flags, seq, _port = HEADER.unpack_from(data, at)
+        size, kind, flags, seq, port = HEADER.unpack_from(data, at)
         if size < HEADER.size or size > end - at:
             raise malformed("a netlink message", f"length {size} with {end - at} bytes left")
-        yield Message(kind, flags, seq, data[at + HEADER.size : at + size])
+        yield Message(kind, flags, seq, data[at + HEADER.size : at + size]), port
         at += (size + 3) & ~3
 
 

@@ -38,7 +38,27 @@ SEVERITIES = choice(
     "none",
     spellings={"trace": "debug", "warn": "warning", "fatal": "error", "panic": "error"},
 )
+
+
+def parse_mark_mask(text: str) -> int:
+    """A number that is not zero, of 32 bits, decimal or after 0x. Raises ValueError."""
+    mask = int(text, 0)
+    if not 0 < mask <= 0xFFFFFFFF:
+        raise ValueError("expected bits of a 32-bit mark")
+    return mask
+
+
+def parse_log_rate(text: str) -> str:
+    """The text itself. Raises ValueError."""
+    count, _, unit = text.partition("/")
+    if unit not in ("second", "minute", "hour", "day") or not count.isdigit() or not 0 < int(count) <= 10000:
+        raise ValueError("expected a rate such as 10/second, 5/minute, 2/hour or 1/day")
+    return text
+
+
 _ENABLED = choice("Enabled", "Disabled")
+MARK_MASK = Kind(parse_mark_mask, "bits, such as 0xffff0000")
+LOG_RATE = Kind(parse_log_rate, "N/second, N/minute, N/hour or N/day")
 _V4 = Kind(IPv4Address, "IPv4 address")
 _V6 = Kind(IPv6Address, "IPv6 address")
 
@@ -109,7 +129,59 @@ class FelixSettings:
         "DefaultEndpointToHostAction",
         choice("DROP", "RETURN", "ACCEPT"),
         "DROP",
-        "Recorded for the policy engine; packets from workloads to the host are not filtered yet.",
+        "What happens to packets of workloads to the host itself that their policies let through; ACCEPT and RETURN "
+        "leave them to the host's own rules.",
+    )
+    policy_enforcement: str = setting(
+        "PolicyEnforcement",
+        _ENABLED,
+        "Enabled",
+        "Ours: Disabled enforces no network policy on this node, as before there was a policy engine.",
+        section="Policy",
+    )
+    allow_vxlan_from_workloads: bool = setting(
+        "AllowVXLANPacketsFromWorkloads", FLAG, False, "Let workloads send packets to the VXLAN port."
+    )
+    allow_ipip_from_workloads: bool = setting(
+        "AllowIPIPPacketsFromWorkloads", FLAG, False, "Let workloads send IPIP packets."
+    )
+    workload_source_spoofing: str = setting(
+        "WorkloadSourceSpoofing",
+        choice("Disabled", "Any"),
+        "Disabled",
+        "Any: workloads may send from what their annotation cni.projectcalico.org/allowedSourcePrefixes names.",
+    )
+    service_loop_prevention: str = setting(
+        "ServiceLoopPrevention",
+        choice("Drop", "Reject", "Disabled"),
+        "Drop",
+        "Forwarded packets to a service's address (BGPConfiguration) that nobody translated.",
+    )
+    filter_deny_action: str = setting("NftablesFilterDenyAction", choice("Drop", "Reject"), "Drop", "What Deny does.")
+    mark_mask: int = setting(
+        "NftablesMarkMask", MARK_MASK, 0xFFFF0000, "Bits of packets' marks that are ours.", shown_default="0xffff0000"
+    )
+    disable_invalid_check: bool = setting(
+        "DisableConntrackInvalidCheck", FLAG, False, "Do not drop packets that connection tracking calls invalid."
+    )
+    log_prefix: str = setting(
+        "LogPrefix",
+        TEXT,
+        "calico-packet",
+        "What lines of the action Log begin with; %t %k %n %p: tier, kind, name, path.",
+    )
+    log_rate: str = setting(
+        "LogActionRateLimit",
+        LOG_RATE,
+        "",
+        "At most so many lines of the action Log for each rule: 10/second, 5/minute.",
+    )
+    log_burst: int = setting("LogActionRateLimitBurst", number(0, 9999), 5, "So many more at once.")
+    endpoint_status_prefix: str = setting(
+        "EndpointStatusPathPrefix",
+        TEXT,
+        "/var/run/calico",
+        "Directory of endpoint-status/, whose files say whose policy is in force; none: no files.",
     )
     route_refresh_s: float = setting(
         "RouteRefreshInterval", SECONDS, 90.0, "How often routes are compared with what is wanted.", section="Resync"
@@ -148,17 +220,17 @@ _RESOURCE_NAMES = {"ipipmtu": "ipinipmtu", "ipipenabled": "ipinipenabled"}
 # What the names of upstream's further parameters begin with: policy, eBPF, WireGuard, flow logs, OpenStack, ...
 ELSEWHERE = tuple(  # a text, because a list would take a hundred lines
     """
-    allowipip allowvxlan awssrcdstcheck bpf cgroupv2path clusterguid clustertype calicoversion dataplane
-    datastoretype debug disableconntrackinvalid endpointreporting endpointstatuspathprefix etcd externalnodes
+    awssrcdstcheck bpf cgroupv2path clusterguid clustertype calicoversion dataplane
+    datastoretype debug endpointreporting etcd externalnodes
     failsafe featuredetect featuregates felixhostname floatingips flowlogs genericxdp gogcthreshold gomaxprocs
     gomemorylimit healthtimeout ignorelooserpf interfaceexclude ipsets iptablesfilter iptablesmangle
     iptablesmark iptablespostwrite ipv4elevated ipv4normal ipv6elevated ipv6normal ipv4vxlantunnel ipv6vxlantunnel
-    ipiniptunneladdr istio kubenodeport livemigration logaction logdebug logfilepath logprefix logseverityfile
-    logseveritysys maxipsetsize metadataaddr metadataport mtuifacepattern netlinktimeout nftablesfilter
-    nftablesmangle nftablesmark openstack policysync prometheusgo prometheusprocess prometheuswireguard
+    ipiniptunneladdr istio kubenodeport livemigration logdebug logfilepath logseverityfile
+    logseveritysys maxipsetsize metadataaddr metadataport mtuifacepattern netlinktimeout nftablesfilterallow
+    nftablesmangle openstack policysync prometheusgo prometheusprocess prometheuswireguard
     prometheusmetricsca prometheusmetricscert prometheusmetricskey prometheusmetricsclient prometheusreporter
-    requiremtufile routesource routetablerange serviceloop sidecar typha usageexport usagereporting
-    useinternaldataplane usenodelocal variant vxlantunnelmac windows wireguard workloadsource xdp
+    requiremtufile routesource routetablerange sidecar typha usageexport usagereporting
+    useinternaldataplane usenodelocal variant vxlantunnelmac windows wireguard xdp
     """.split()  # noqa: SIM905
 )
 

@@ -14,6 +14,7 @@ from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.desired import Desired
+from cni_calico.nodeagent.dataplane.parts.after_policies import AfterPolicies
 from cni_calico.nodeagent.dataplane.parts.forwarding import Forwarding
 from cni_calico.nodeagent.dataplane.parts.masquerade import Masquerade
 from cni_calico.nodeagent.dataplane.parts.mtu_file import MtuFile
@@ -24,15 +25,20 @@ from cni_calico.nodeagent.dataplane.parts.tunnels import TunnelDevices, TunnelNe
 from cni_calico.nodeagent.dataplane.passes import Part, Pass
 
 
-def data_plane(log: Log, files: Files, mtu_file: str, now: Callable[[], float]) -> list[Part]:
-    """The parts in the order in which they are applied: routes need devices, our own rules come after upstream's."""
+def data_plane(
+    log: Log, files: Files, mtu_file: str, now: Callable[[], float], upstream_goes: Callable[[], bool] = lambda: True
+) -> list[Part]:
+    """The parts in the order in which they are applied: routes need devices, our own rules come after upstream's.
+
+    ``upstream_goes``: whether what upstream's agent left may be taken away now.
+    """
     return [
         KernelSettings(),
         TunnelDevices(),
         TunnelNeighbours(),
         Routes(now),
-        Takeover(log),
-        Masquerade(log),
+        AfterPolicies(Takeover(log), upstream_goes),
+        AfterPolicies(Masquerade(log), upstream_goes),
         Forwarding(),
         MtuFile(files, mtu_file),
     ]

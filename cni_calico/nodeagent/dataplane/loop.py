@@ -31,6 +31,7 @@ from cni_calico.nodeagent.dataplane.passes import Pass
 from cni_calico.nodeagent.dataplane.policy_count import start_counting
 from cni_calico.nodeagent.status import file as status
 from cni_calico.nodeagent.status.numbers import Numbers
+from cni_calico.nodeagent.status.policing import Standing
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from cni_calico.nodeagent.view.sources import Sources
 
@@ -55,6 +56,7 @@ class DataplaneLoop:
         numbers: Numbers,
         *,
         on_snapshot: Callable[[Snapshot, FelixSettings], None] = lambda snapshot, felix: None,
+        policing: Callable[[], Standing] = lambda: Standing(upstream_goes=True),
     ) -> None:
         self.node = node
         self.numbers = numbers
@@ -63,6 +65,7 @@ class DataplaneLoop:
         self._context = context
         self._environ = environ
         self._on_snapshot = on_snapshot
+        self._policing = policing
         self._log: Log = context.log
         self._said = Said(self._log)
         self._synced = False
@@ -90,7 +93,13 @@ class DataplaneLoop:
         self._monitor = Monitor(TABLE, DEVICES)
         store, use_pod_cidr = self._context.store, settings.use_pod_cidr
         sources = Sources(store, self.node, self._monitor.wake, use_pod_cidr=use_pod_cidr)
-        parts = data_plane(self._log, self._context.files, f"{settings.state_dir}/mtu", time.monotonic)
+        parts = data_plane(
+            self._log,
+            self._context.files,
+            f"{settings.state_dir}/mtu",
+            time.monotonic,
+            lambda: self._policing().upstream_goes,
+        )
         applier = Applier(parts)
         start_counting(self._context, self._count_policies, stopping)
         try:
@@ -162,14 +171,16 @@ class DataplaneLoop:
         self._said.say("unmet", tuple(f"this node is not ready: {text}" for text in self._unmet), "error")
         self._said.say("problems", self._desired.problems, "warning")
         policies: tuple[str, ...] = ()
-        count = snapshot.policies + self._kubernetes_policies
+        standing = self._policing()
+        count = 0 if standing.in_force else snapshot.policies + self._kubernetes_policies
         if count:
             policies = (
                 f"{count} network policies exist and NOBODY ENFORCES THEM on this node: every workload can "
-                "be reached by everybody",
+                f"be reached by everybody ({standing.failing or standing.why_not})",
             )
         self._said.say("policies", policies, "warning")
         self.facts["policies"] = count
+        self.facts["policing"] = standing.fields()
         self.numbers.policies = count
 
     def _count_policies(self, count: int) -> None:

@@ -87,7 +87,7 @@ def test_every_felix_parameter_is_used():
     tree = trees()[SOURCES / "nodeagent" / "context" / "felix.py"]
     own = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     unused = [item.name for item in settings_of(FelixSettings) if item.attribute not in used | own]
-    assert unused == ["DefaultEndpointToHostAction"]  # "recorded for the policy engine", says the page
+    assert unused == []
 
 
 def test_what_has_no_effect_is_read_by_nobody():

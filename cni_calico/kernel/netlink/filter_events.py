@@ -1,0 +1,145 @@
+"""What the policy engine waits for: other programs' changes of our tables, interfaces up and down, a wake-up.
+
+Rule: a notification only says "look again"; our own transactions are known by the port of the socket that sent them.
+What does not fit into the socket's buffer is lost, and counts as a change of everything.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from errno import EAGAIN, ENOBUFS
+from select import POLLIN, poll
+
+from cni_calico.errors import KernelError
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.links import decode_link
+from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, NFTABLES
+
+_NETLINK_NETFILTER, _NFTABLES_GROUP = 12, 1 << 6
+_LINK_GROUP, _NEWLINK, _DELLINK = 1, 16, 17
+_NEWGEN = NFTABLES << 8 | 15
+_TABLE, _PROCESS_NAME = 1, 3  # a table's name is the first attribute of every message about something in it
+_SO_RCVBUFFORCE, _BUFFER = 33, 4 << 20
+_RECEIVE_BYTES = 65536
+
+
+@dataclass(slots=True)
+class Happened:
+    """``touched_by``: the names of programs that changed one of our tables, "?" for one that is not known.
+
+    ``links``: interfaces and whether they are up, as the kernel told; None: ask for all.
+    """
+
+    touched_by: set[str] = field(default_factory=set)
+    links: dict[str, bool] | None = field(default_factory=dict)
+
+
+class FilterMonitor:
+    """Of the network namespace the opening thread was in. ``wake`` may be called from any thread."""
+
+    def __init__(self, table: str, own_port: int) -> None:
+        self._table = wire.attribute(_TABLE, table.encode() + b"\0")
+        self._own_port = own_port
+        self._pending = False  # a transaction of somebody else's, of which the end has not come yet, touched our table
+        self._happened = Happened(links=None)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        try:
+            self._rules = _listen(_NETLINK_NETFILTER, _NFTABLES_GROUP)
+            self._links = _listen(socket.NETLINK_ROUTE, _LINK_GROUP)
+        except OSError as e:
+            raise KernelError(f"cannot listen for kernel notifications: {e.strerror}", errno=e.errno or 0) from e
+        self._poller = poll()
+        for fd in (self._wake, self._rules.fileno(), self._links.fileno()):
+            self._poller.register(fd, POLLIN)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether anything happened within that time: a notification, or ``wake``."""
+        events = self._poller.poll(max(0.0, timeout_s) * 1000)
+        for fd, _ in events:
+            if fd == self._wake:
+                os.eventfd_read(self._wake)
+        return bool(events)
+
+    def take(self) -> Happened:
+        """What has arrived since this was last asked. Raises KernelError."""
+        for data in self._read(self._rules):
+            if data is None:
+                self._happened.touched_by.add("?")
+                self._pending = False
+            else:
+                self._take_rules(data)
+        for data in self._read(self._links):
+            if data is None:
+                self._happened.links = None
+            else:
+                self._take_links(data)
+        happened, self._happened = self._happened, Happened()
+        return happened
+
+    def wake(self) -> None:
+        try:
+            os.eventfd_write(self._wake, 1)
+        except OSError:
+            pass  # closed: nobody waits any more
+
+    def close(self) -> None:
+        self._rules.close()
+        self._links.close()
+        os.close(self._wake)
+
+    def __enter__(self) -> FilterMonitor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @staticmethod
+    def _read(source: socket.socket) -> Iterator[bytes | None]:
+        """Datagrams; None where some were lost."""
+        while True:
+            try:
+                yield source.recv(_RECEIVE_BYTES)
+            except OSError as e:
+                if e.errno == EAGAIN:
+                    return
+                if e.errno != ENOBUFS:
+                    raise KernelError(f"cannot read kernel notifications: {e.strerror}", errno=e.errno or 0) from e
+                yield None
+
+    def _take_rules(self, data: bytes) -> None:
+        for message, port in wire.split_messages_of(data):
+            if message.kind >> 8 != NFTABLES or port == self._own_port:
+                continue
+            if message.kind != _NEWGEN:
+                self._pending = self._pending or message.payload.startswith(self._table, GENERAL_BYTES)
+            elif self._pending:
+                self._pending = False
+                name = wire.attributes(message.payload, GENERAL_BYTES).get(_PROCESS_NAME)
+                self._happened.touched_by.add(wire.name(name) or "?")
+
+    def _take_links(self, data: bytes) -> None:
+        links = self._happened.links
+        if links is None:
+            return
+        for message in wire.split_messages(data):
+            if message.kind in (_NEWLINK, _DELLINK):
+                link = decode_link(message.payload)
+                links[link.name] = link.up and message.kind == _NEWLINK
+
+
+def _listen(family: int, groups: int) -> socket.socket:
+    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
+    try:
+        try:
+            opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
+        except OSError:
+            pass  # what is lost costs a comparison
+        opened.bind((0, groups))
+        opened.setblocking(False)
+    except OSError:
+        opened.close()
+        raise
+    return opened

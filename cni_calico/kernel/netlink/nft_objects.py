@@ -1,0 +1,122 @@
+"""PURE: nf_tables' numbers, and what the kernel lists as values.
+
+Rule: what we did not write ourselves (a foreign flag, policy or key) becomes a value that equals nothing of ours.
+Numbers: linux/netfilter/nf_tables.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.expressions import be32, decode_expression, decode_verdict, list_elements, number_of
+from cni_calico.kernel.netlink.nfnetlink import NFTABLES
+from cni_calico.model.netfilter import BaseHook, Immediate, NftRule, NftSet
+
+(
+    NEWTABLE,
+    GETTABLE,
+    DELTABLE,
+    NEWCHAIN,
+    GETCHAIN,
+    DELCHAIN,
+    NEWRULE,
+    GETRULE,
+    DELRULE,
+    NEWSET,
+    GETSET,
+    DELSET,
+    NEWSETELEM,
+    GETSETELEM,
+    DELSETELEM,
+    NEWGEN,
+    GETGEN,
+) = (NFTABLES << 8 | number for number in range(17))
+NLM_F_APPEND = 0x800
+TABLE_NAME = 1
+CHAIN_TABLE, CHAIN_NAME, CHAIN_HOOK, CHAIN_POLICY, CHAIN_TYPE = 1, 3, 4, 5, 7
+HOOK_NUMBER, HOOK_PRIORITY = 1, 2
+RULE_TABLE, RULE_CHAIN, RULE_EXPRESSIONS, RULE_USERDATA = 1, 2, 4, 7
+SET_TABLE, SET_NAME, SET_FLAGS, SET_KEY_TYPE, SET_KEY_BYTES, SET_DATA_TYPE, SET_DATA_BYTES = range(1, 8)
+SET_ID, SET_USERDATA = 10, 13
+ELEM_TABLE, ELEM_SET, ELEM_LIST = 1, 2, 3
+LIST_ELEMENT = 1
+KEY, DATA, FLAGS = 1, 2, 3
+VALUE = 1
+INTERVAL, MAP = 0x4, 0x8
+INTERVAL_END = be32(FLAGS, 1)
+VERDICT_TYPE = 0xFFFFFF00
+GENERATION = 1
+
+# an address's hook numbers are those of its family; arp has its own
+HOOKS = {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4}
+ARP_HOOKS = {"input": 0, "output": 1, "forward": 2}
+KEY_TYPES = {"ipv4_addr": 7, "ipv6_addr": 8, "inet_proto": 12, "inet_service": 13, "ifname": 41}
+KEY_NAMES = {number: name for name, number in KEY_TYPES.items()}
+HOST_ORDER, NETWORK_ORDER = 1, 2
+
+
+def decode_hook(family: str, attributes: dict[int, bytes]) -> BaseHook | None:
+    if CHAIN_HOOK not in attributes:
+        return None
+    hook = wire.attributes(attributes[CHAIN_HOOK])
+    numbers = {number: name for name, number in (ARP_HOOKS if family == "arp" else HOOKS).items()}
+    priority = number_of(hook.get(HOOK_PRIORITY))
+    name = numbers.get(number_of(hook.get(HOOK_NUMBER)), "?")
+    if number_of(attributes.get(CHAIN_POLICY), 1) != 1:
+        name += " (policy drop)"  # equals nothing of ours
+    kind = wire.name(attributes.get(CHAIN_TYPE))
+    return BaseHook(name, priority - (1 << 32) if priority >> 31 else priority, kind)
+
+
+def decode_rule(attributes: dict[int, bytes]) -> NftRule:
+    listed = list_elements(attributes.get(RULE_EXPRESSIONS, b""))
+    return NftRule(tuple(map(decode_expression, listed)), _decode_comment(attributes.get(RULE_USERDATA, b"")))
+
+
+def _decode_comment(data: bytes) -> str:
+    at = 0
+    while at + 2 <= len(data):
+        kind, size = data[at], data[at + 1]
+        if kind == 0:
+            return wire.name(data[at + 2 : at + 2 + size])
+        at += 2 + size
+    return ""
+
+
+def decode_set(attributes: dict[int, bytes]) -> NftSet:
+    kind, parts = number_of(attributes.get(SET_KEY_TYPE)), []
+    while kind:
+        parts.append(KEY_NAMES.get(kind & 0x3F, "?"))
+        kind >>= 6
+    flags = number_of(attributes.get(SET_FLAGS))
+    name = wire.name(attributes.get(SET_NAME))
+    if flags & ~(INTERVAL | MAP):
+        parts.append("?")  # equals nothing of ours
+    return NftSet(name, tuple(reversed(parts)), bool(flags & INTERVAL), bool(flags & MAP))
+
+
+def key_of(attributes: dict[int, bytes]) -> bytes:
+    return wire.attributes(attributes.get(KEY, b"")).get(VALUE, b"")
+
+
+def decode_map_element(element: bytes) -> tuple[bytes, Immediate]:
+    attributes = wire.attributes(element)
+    verdict = decode_verdict(attributes.get(DATA))
+    return key_of(attributes), Immediate("continue") if verdict is None else verdict
+
+
+def join_intervals(raw: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Pairs of first and last key, from the starts and ends that the kernel lists in an order of its own."""
+    ends = []
+    for element in raw:
+        attributes = wire.attributes(element)
+        ends.append((key_of(attributes), number_of(attributes.get(FLAGS)) & 1))
+    ends.sort(key=lambda end: (end[0], 1 - end[1]))  # where one ends and the next begins: the end first
+    start: bytes | None = None
+    for key, is_end in ends:
+        if start is not None:
+            yield start + (int.from_bytes(key, "big") - 1).to_bytes(size, "big")
+        start = None if is_end else key
+    if start is not None:
+        yield start + b"\xff" * size

@@ -1,0 +1,183 @@
+"""PURE: policies and classes of endpoints as chains of one family's table.
+
+Rule: no verdict marks. Allow is ``accept``, which ends the base chain only, and the next stage is a base chain of its
+own (stages.py); Deny is ``drop``. The one mark bit says "passed on to the next tier"; it is set by a policy, and
+cleared where it is tested, in the same rule that goes on.
+
+    to-CLASS     invalid? drop. tier after tier: jump to each policy, end of tier. profiles. drop
+    from-CLASS   the same, but tunnels' packets are dropped before the tiers
+    CLASS/N      what stands behind tier N, where a policy of that tier can pass packets on
+    pi-, po-     one policy, ingress and egress
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from cni_calico.model.netfilter import (
+    ACCEPT,
+    COMMENT_CHARACTERS,
+    DROP,
+    RETURN,
+    Bitwise,
+    Compare,
+    CtLoad,
+    Expression,
+    Immediate,
+    LogPacket,
+    MetaLoad,
+    MetaStore,
+    NftChain,
+    NftRule,
+    PayloadLoad,
+    RateLimit,
+    RejectPacket,
+    host32,
+    jump,
+)
+from cni_calico.nodeagent.dataplane.policy.matches import (
+    HasNetworks,
+    ListSet,
+    protocol,
+    render_match,
+)
+from cni_calico.nodeagent.dataplane.policy.naming import class_chain, log_prefix, policy_chain, quoted
+from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
+from cni_calico.policy.wanted import PolicyId, WantedClass, WantedPolicy, WantedRule, WantedTier
+
+_UDP, _IPIP = 17, 4
+UNREACHABLE = {4: 3, 6: 4}
+_INVALID, TRACKED = 1, 6
+ZERO = host32(0)
+
+
+def ct_state(bits: int) -> tuple[Expression, ...]:
+    return (CtLoad("state"), Bitwise(host32(bits), ZERO), Compare("neq", ZERO))
+
+
+ESTABLISHED = NftRule((*ct_state(TRACKED), ACCEPT))
+INVALID = NftRule((*ct_state(_INVALID), DROP), "invalid")
+
+
+def interface_key(name: str) -> bytes:
+    """An interface's name as an element of a set."""
+    return name.encode("utf-8", "surrogateescape")[:15].ljust(16, b"\0")
+
+
+def begins_with(direction: str, prefix: str) -> tuple[Expression, ...]:
+    """``direction``: iifname, oifname."""
+    return (MetaLoad(direction), Compare("eq", prefix.encode("utf-8", "surrogateescape")[:15]))
+
+
+def deny(family: int, settings: FilterSettings) -> Expression:
+    return RejectPacket(UNREACHABLE[family]) if settings.reject else DROP
+
+
+# -- policies ---------------------------------------------------------------------------------------------------------
+
+
+def has_pass(policy: WantedPolicy, ingress: bool) -> bool:
+    """Whether a tier has to look for the mark behind this policy."""
+    rules = policy.ingress if ingress else policy.egress
+    return bool(policy.tier) and any(rule.action == "Pass" for rule in rules or ())
+
+
+def _set_mark(bit: int) -> tuple[Expression, ...]:
+    return (MetaLoad("mark"), Bitwise(host32(0xFFFFFFFF & ~bit), host32(bit)), MetaStore("mark"))
+
+
+def _clear_mark(bit: int) -> tuple[Expression, ...]:
+    return (MetaLoad("mark"), Bitwise(host32(0xFFFFFFFF & ~bit), ZERO), MetaStore("mark"))
+
+
+def _has_mark(bit: int) -> tuple[Expression, ...]:
+    return (MetaLoad("mark"), Bitwise(host32(bit), ZERO), Compare("neq", ZERO))
+
+
+def _action(rule: WantedRule, policy: WantedPolicy, family: int, settings: FilterSettings) -> tuple[Expression, ...]:
+    if rule.action == "Allow":
+        return (ACCEPT,)
+    if rule.action == "Deny":
+        return (deny(family, settings),)
+    if rule.action == "Pass":
+        return (*_set_mark(settings.pass_mark), RETURN) if policy.tier else (RETURN,)
+    rate = settings.log_rate
+    limit = () if rate is None else (RateLimit(rate.count, rate.per_s, rate.burst),)
+    return (*limit, LogPacket(log_prefix(settings.log_prefix, policy.tier, policy.id)))
+
+
+def render_policy(
+    policy: WantedPolicy, ingress: bool, family: int, settings: FilterSettings, has_networks: HasNetworks
+) -> tuple[NftChain, dict[str, ListSet]]:
+    """Its chain in one direction, and the lists that its rules look up. Raises CannotRender."""
+    rules: list[NftRule] = []
+    lists: dict[str, ListSet] = {}
+    for rule in (policy.ingress if ingress else policy.egress) or ():
+        rendered = render_match(rule, family, has_networks)
+        lists |= rendered.lists
+        action = _action(rule, policy, family, settings)
+        comment = quoted(" ".join(f"{key}={value}" for key, value in rule.annotations))[:COMMENT_CHARACTERS]
+        rules += [NftRule((*match, *action), comment) for match in rendered.matches]
+    return NftChain(policy_chain(policy.id, ingress), tuple(rules)), lists
+
+
+def render_denied(policy: PolicyId, ingress: bool, why: str) -> NftChain:
+    """In place of a policy that cannot be rendered: what gets there is dropped."""
+    return NftChain(policy_chain(policy, ingress), (NftRule((DROP,), quoted(why)[:COMMENT_CHARACTERS]),))
+
+
+# -- classes ----------------------------------------------------------------------------------------------------------
+
+
+def render_class(
+    wanted: WantedClass, ingress: bool, family: int, settings: FilterSettings, passes: Callable[[PolicyId], bool]
+) -> list[NftChain]:
+    """Its chains in one direction: one, and one more for each tier that packets are passed on to."""
+    name = class_chain(wanted.id, ingress)
+    tiers = wanted.ingress if ingress else wanted.egress
+    marked = [any(map(passes, tier.policies)) for tier in tiers]
+    chains: list[NftChain] = []
+    part, rules = name, list(_before_tiers(ingress, settings))
+    if any(marked):
+        rules.append(NftRule(_clear_mark(settings.pass_mark)))
+    for number, (tier, is_marked) in enumerate(zip(tiers, marked, strict=True), 1):
+        behind = f"{name}/{number}"
+        rules += _tier(tier, ingress, family, settings, passes, behind)
+        if is_marked:
+            if tier.end == "Pass":
+                rules.append(NftRule((Immediate("goto", behind),)))
+            chains.append(NftChain(part, tuple(rules)))
+            part, rules = behind, []
+    rules += [NftRule((jump(policy_chain(profile, ingress)),)) for profile in wanted.profiles]
+    rules.append(NftRule((deny(family, settings),), "no policy or profile allowed it"))
+    return [*chains, NftChain(part, tuple(rules))]
+
+
+def _before_tiers(ingress: bool, settings: FilterSettings) -> Iterator[NftRule]:
+    if settings.drop_invalid:
+        yield INVALID
+    if ingress:
+        return
+    if not settings.allow_vxlan:
+        port = settings.vxlan_port.to_bytes(2, "big")
+        match = (*protocol(_UDP), PayloadLoad("transport", 2, 2), Compare("eq", port))
+        yield NftRule((*match, DROP), "VXLAN from a workload")
+    if not settings.allow_ipip:
+        yield NftRule((*protocol(_IPIP), DROP), "IPIP from a workload")
+
+
+def _tier(
+    tier: WantedTier,
+    ingress: bool,
+    family: int,
+    settings: FilterSettings,
+    passes: Callable[[PolicyId], bool],
+    behind: str,
+) -> Iterator[NftRule]:
+    bit = settings.pass_mark
+    for policy in tier.policies:
+        yield NftRule((jump(policy_chain(policy, ingress)),))
+        if passes(policy):
+            yield NftRule((*_has_mark(bit), *_clear_mark(bit), Immediate("goto", behind)), "passed")
+    if tier.end == "Deny":
+        yield NftRule((deny(family, settings),), f"end of tier {quoted(tier.name)}"[:COMMENT_CHARACTERS])

@@ -1,0 +1,205 @@
+"""PURE: from what a table holds to what it should hold: operations in three phases.
+
+Rule: each phase is one transaction. (1) What is new and that nothing leads to yet: sets with their members, chains.
+(2) What switches: rules of chains in use, members of sets in use, maps, base chains. (3) What nothing leads to any
+more. Measured under load, this order neither lets a forbidden packet pass nor loses an allowed one; a new chain and the
+map element that leads to it in one transaction do, because a packet that has begun with the old rules finds the new
+element and an empty chain.
+
+Whatever a phase that failed left behind is seen by the next comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from cni_calico.model.netfilter import (
+    AddChain,
+    AddElements,
+    AddRules,
+    AddSet,
+    AddTable,
+    AddVerdicts,
+    DropChain,
+    DropElements,
+    DropSet,
+    DropTable,
+    FlushChain,
+    NftChain,
+    NftTable,
+    Operation,
+    TableId,
+)
+from cni_calico.nodeagent.dataplane.policy.tables import Touched
+
+Tables = dict[TableId, NftTable]
+
+
+@dataclass(slots=True)
+class Phases:
+    """Operations of all tables, phase by phase."""
+
+    new: list[Operation] = field(default_factory=list)
+    switch: list[Operation] = field(default_factory=list)
+    removals: list[Operation] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.new or self.switch or self.removals)
+
+    def in_order(self) -> Iterable[list[Operation]]:
+        return (phase for phase in (self.new, self.switch, self.removals) if phase)
+
+
+def plan_table(goal: NftTable, held: NftTable | None, touched: Touched | None, phases: Phases) -> None:
+    """Add to ``phases`` what makes ``held`` (None: there is no such table) equal to ``goal``.
+
+    ``touched`` None: look at everything.
+    """
+    table = TableId(goal.family, goal.name)
+    if held is None:
+        phases.new.append(AddTable(table))
+        held, touched = NftTable(goal.family, goal.name), None
+    elif cannot_become(goal, held):
+        phases.new += _remade(goal, table)
+        return
+    if touched is None:
+        touched = _everything(goal, held)
+    _plan_sets(table, goal, held, touched, phases)
+    _plan_chains(table, goal, held, touched, phases)
+    _plan_verdicts(table, goal, held, touched, phases)
+
+
+def cannot_become(goal: NftTable, held: NftTable) -> bool:
+    """Somebody has made a set or a base chain of one of our names into another thing: no change of it leads back."""
+    if any(held.sets.get(name, spec) != spec for name, spec in goal.sets.items()):
+        return True
+    return any(held.chains[name].hook != chain.hook for name, chain in goal.chains.items() if name in held.chains)
+
+
+def _remade(goal: NftTable, table: TableId) -> list[Operation]:
+    """The whole table in one transaction: loses a few packets, and lets none pass."""
+    phases = Phases()
+    plan_table(goal, None, None, phases)
+    return [AddTable(table), DropTable(table), *phases.new, *phases.switch]
+
+
+def _everything(goal: NftTable, held: NftTable) -> Touched:
+    touched = Touched(set(goal.chains) | set(held.chains), set(goal.sets) | set(held.sets))
+    touched.elements.update(dict.fromkeys(goal.elements))
+    for name, verdicts in goal.verdicts.items():
+        touched.verdicts[name] = set(verdicts) | set(held.verdicts.get(name, ()))
+    return touched
+
+
+def _plan_sets(table: TableId, goal: NftTable, held: NftTable, touched: Touched, phases: Phases) -> None:
+    for name in sorted(touched.sets):
+        spec = goal.sets.get(name)
+        if spec is None:
+            if name in held.sets:
+                phases.removals.append(DropSet(table, name))
+        elif name not in held.sets:
+            phases.new.append(AddSet(table, spec))
+    for name in sorted(touched.elements):
+        spec = goal.sets.get(name)
+        if spec is None:
+            continue
+        there = held.elements.get(name)
+        if there is None:
+            if goal.elements[name]:
+                phases.new.append(AddElements(table, spec, frozenset(goal.elements[name])))
+            continue
+        change = touched.elements[name]
+        if change is None:
+            added, removed = goal.elements[name] - there, there - goal.elements[name]
+        else:
+            added, removed = change[0] - there, change[1] & there
+        if removed:
+            phases.switch.append(DropElements(table, spec, frozenset(removed)))
+        if added:
+            phases.switch.append(AddElements(table, spec, frozenset(added)))
+
+
+def _plan_chains(table: TableId, goal: NftTable, held: NftTable, touched: Touched, phases: Phases) -> None:
+    rules: list[Operation] = []
+    gone: list[str] = []
+    for name in sorted(touched.chains):
+        chain, there = goal.chains.get(name), held.chains.get(name)
+        if chain is None:
+            if there is not None:
+                gone.append(name)
+        elif there is None:
+            phase = phases.new if chain.hook is None else phases.switch
+            phase.append(AddChain(table, name, chain.hook))
+            if chain.rules:
+                (rules if chain.hook is None else phases.switch).append(AddRules(table, name, chain.rules))
+        elif there.rules != chain.rules:
+            if there.rules:
+                phases.switch.append(FlushChain(table, name))
+            if chain.rules:
+                phases.switch.append(AddRules(table, name, chain.rules))
+    phases.new += rules  # behind all chains and sets that they name
+    # rules first, because one that goes may lead to another
+    phases.removals[:0] = [
+        *(FlushChain(table, name) for name in gone if held.chains[name].rules),
+        *(DropChain(table, name) for name in gone),
+    ]
+
+
+def _plan_verdicts(table: TableId, goal: NftTable, held: NftTable, touched: Touched, phases: Phases) -> None:
+    for name, keys in sorted(touched.verdicts.items()):
+        spec, wanted, there = goal.sets.get(name), goal.verdicts.get(name, {}), held.verdicts.get(name, {})
+        if spec is None:
+            continue
+        differ = [key for key in sorted(keys) if wanted.get(key) != there.get(key)]
+        removed = frozenset(key for key in differ if key in there)
+        added = {key: wanted[key] for key in differ if key in wanted}
+        if removed:
+            phases.switch.append(DropElements(table, spec, removed))
+        if added:
+            phases.switch.append(AddVerdicts(table, spec, added))
+
+
+def follow(tables: Tables, operations: Iterable[Operation]) -> None:
+    """What the kernel's tables hold after operations that it carried out."""
+    for operation in operations:
+        table = operation.table
+        if isinstance(operation, AddTable):
+            tables.setdefault(table, NftTable(table.family, table.name))
+        elif isinstance(operation, DropTable):
+            del tables[table]
+        else:
+            _follow_in(tables[table], operation)
+
+
+def _follow_in(table: NftTable, operation: Operation) -> None:
+    match operation:
+        case AddChain():
+            table.chains.setdefault(operation.name, NftChain(operation.name, (), operation.hook))
+        case FlushChain():
+            table.chains[operation.name] = replace(table.chains[operation.name], rules=())
+        case AddRules():
+            chain = table.chains[operation.chain]
+            table.chains[operation.chain] = replace(chain, rules=chain.rules + operation.rules)
+        case DropChain():
+            del table.chains[operation.name]
+        case AddSet(spec=spec):
+            table.sets[spec.name] = spec
+            if spec.verdicts:
+                table.verdicts.setdefault(spec.name, {})
+            else:
+                table.elements.setdefault(spec.name, set())
+        case DropSet(name=name):
+            del table.sets[name]
+            table.elements.pop(name, None)
+            table.verdicts.pop(name, None)
+        case AddElements(spec=spec):
+            table.elements[spec.name] |= operation.elements
+        case DropElements(spec=spec):
+            if spec.verdicts:
+                for key in operation.elements:
+                    del table.verdicts[spec.name][key]
+            else:
+                table.elements[spec.name] -= operation.elements
+        case AddVerdicts(spec=spec):
+            table.verdicts[spec.name].update(operation.verdicts)

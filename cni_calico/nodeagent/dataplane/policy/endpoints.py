@@ -1,0 +1,95 @@
+"""PURE: single endpoints in our tables: what leads packets to their class, limits, spoofing, their own addresses.
+
+Rule: an endpoint is a few elements of maps, and chains of its own only for limits and allowed sources. Of one change
+everything that goes is taken before anything is put, so an interface that passes from one endpoint to another keeps
+what the new one wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.netfilter import NftChain, NftSet, TableId
+from cni_calico.nodeagent.dataplane.policy import stages
+from cni_calico.nodeagent.dataplane.policy.naming import class_chain, interface_chain
+from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
+from cni_calico.nodeagent.dataplane.policy.tables import ARP, FILTER, GoalTables
+from cni_calico.policy.wanted import WantedEndpoint
+
+_SPOOF, _LIMIT_FROM, _LIMIT_TO = "spoof", "limit-from", "limit-to"
+_OWN_CHAINS = ((stages.LIMITED_FROM, _LIMIT_FROM), (stages.LIMITED_TO, _LIMIT_TO), (stages.MAY_SPOOF, _SPOOF))
+
+
+class EndpointRules:
+    """The endpoints in ``tables``."""
+
+    def __init__(self, tables: GoalTables, settings: FilterSettings) -> None:
+        self.all: dict[ResourceKey, WantedEndpoint] = {}
+        self._tables = tables
+        self._settings = settings
+
+    def update(self, changes: Mapping[ResourceKey, WantedEndpoint | None]) -> None:
+        for key, after in changes.items():
+            before = self.all.pop(key, None)
+            if before is not None:
+                self._own_addresses(before, present=False)
+                if after is None or after.interface != before.interface:
+                    self._clear(before.interface)
+        for key, after in changes.items():
+            if after is not None:
+                self.all[key] = after
+                self._put(after)
+
+    def configure(self, settings: FilterSettings) -> None:
+        self._settings = settings
+        for endpoint in self.all.values():
+            self._put(endpoint)
+
+    def needed(self, table: TableId) -> stages.Needed:
+        verdicts = self._tables.of[table].verdicts
+        limited = bool(verdicts[stages.LIMITED_FROM.name] or verdicts[stages.LIMITED_TO.name])
+        return stages.Needed(limits=limited, spoofing=bool(verdicts[stages.MAY_SPOOF.name]))
+
+    def _put(self, endpoint: WantedEndpoint) -> None:
+        name = endpoint.interface
+        for family, table in FILTER.items():
+            if family == 6 and not self._settings.ipv6:
+                self._clear_in(table, name)
+                continue
+            self._tables.lead(table, stages.FROM, name, class_chain(endpoint.class_id, False))
+            self._tables.lead(table, stages.TO, name, class_chain(endpoint.class_id, True))
+            chains = (
+                stages.render_limits(_LIMIT_FROM, name, endpoint.egress_limits),
+                stages.render_limits(_LIMIT_TO, name, endpoint.ingress_limits),
+                stages.render_may_spoof(name, endpoint.spoofing if self._settings.spoofing else (), family),
+            )
+            for (spec, beginning), chain in zip(_OWN_CHAINS, chains, strict=True):
+                self._lead(table, spec, name, interface_chain(beginning, name), chain)
+        self._own_addresses(endpoint, present=True)
+
+    def _lead(self, table: TableId, spec: NftSet, interface: str, name: str, chain: NftChain | None) -> None:
+        """``chain`` without rules is none."""
+        if chain is None or not chain.rules:
+            self._tables.take_chain(table, name)
+            self._tables.lead(table, spec, interface, "")
+        else:
+            self._tables.put_chain(table, chain)
+            self._tables.lead(table, spec, interface, name)
+
+    def _clear(self, interface: str) -> None:
+        for table in FILTER.values():
+            self._clear_in(table, interface)
+
+    def _clear_in(self, table: TableId, interface: str) -> None:
+        for spec in (stages.FROM, stages.TO):
+            self._tables.lead(table, spec, interface, "")
+        for spec, beginning in _OWN_CHAINS:
+            self._lead(table, spec, interface, interface_chain(beginning, interface), None)
+
+    def _own_addresses(self, endpoint: WantedEndpoint, *, present: bool) -> None:
+        key = stages.interface_key(endpoint.interface)
+        mine = {key + address for address in endpoint.addresses if len(address) == 4}
+        none: set[bytes] = set()
+        added, removed = (mine, none) if present else (none, mine)
+        self._tables.change_elements(ARP, stages.OWN_ADDRESSES.name, added, removed)

@@ -1,0 +1,257 @@
+"""PURE: what our tables should hold, kept up to date change by change.
+
+Rule: after any sequence of changes the tables equal those that the resulting ``Wanted`` gives in one step; the work of
+a change is that of what it touches.
+
+A policy that cannot be rendered, or that the kernel refused (``give_up``), is replaced by a chain that drops, named in
+``problems``, and tried again when its record changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cni_calico.model.netfilter import NftChain, NftSet
+from cni_calico.nodeagent.dataplane.policy import stages
+from cni_calico.nodeagent.dataplane.policy.chains import has_pass, render_class, render_denied, render_policy
+from cni_calico.nodeagent.dataplane.policy.endpoints import EndpointRules
+from cni_calico.nodeagent.dataplane.policy.matches import ADDRESS_TYPE, NETWORKS, CannotRender, ListSet
+from cni_calico.nodeagent.dataplane.policy.members import Elements, elements_of
+from cni_calico.nodeagent.dataplane.policy.naming import class_chain, policy_chain
+from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
+from cni_calico.nodeagent.dataplane.policy.tables import ARP, FILTER, GoalTables
+from cni_calico.policy.wanted import (
+    PORT_SET,
+    Members,
+    PolicyId,
+    SetChange,
+    Wanted,
+    WantedChanges,
+    WantedClass,
+    WantedPolicy,
+)
+
+_BOTH = tuple((family, ingress) for family in (4, 6) for ingress in (True, False))
+_STAGES = ""  # stands for the base chains where lists are counted by the chain that uses them
+
+
+class Goal:
+    """Everything that is wanted. ``tables.of`` is what should be in the kernel."""
+
+    def __init__(self, settings: FilterSettings) -> None:
+        self.settings = settings
+        self.tables = GoalTables()
+        self.endpoints = EndpointRules(self.tables, settings)
+        self.problems: dict[PolicyId, str] = {}
+        self.policies: dict[PolicyId, WantedPolicy] = {}
+        self.classes: dict[str, WantedClass] = {}
+        self._refused: dict[PolicyId, str] = {}
+        self._parts: dict[tuple[int, str], tuple[str, ...]] = {}  # a class's chains, by family and first name
+        self._stages: dict[int, tuple[stages.Needed, tuple[str, ...]]] = {}
+        for table in FILTER.values():
+            for spec in stages.MAPS:
+                self.tables.put_set(table, spec)
+        self.tables.put_set(ARP, stages.OWN_ADDRESSES)
+        self.tables.put_chain(ARP, stages.render_arp())
+        self._render_stages()
+
+    def _families(self) -> tuple[int, ...]:
+        return (4, 6) if self.settings.ipv6 else (4,)
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def update(self, changes: WantedChanges) -> None:
+        """Follow a change; what it touches is noted in ``tables``."""
+        for name, members in changes.sets_made.items():
+            self._make_set(name, members)
+        flipped = {name for name, change in changes.sets_changed.items() if self._change_set(name, change)}
+        again = set(changes.policies)
+        if flipped:
+            again |= {
+                policy.id
+                for policy in self.policies.values()
+                if any(not flipped.isdisjoint(rule.set_ids()) for rule in policy.rules())
+            }
+        passed = self._update_policies(changes.policies, again)
+        for class_id, wanted in changes.classes.items():
+            if wanted is None:
+                self._drop_class(self.classes.pop(class_id))
+            else:
+                self.classes[class_id] = wanted
+                self._render_class(wanted)
+        if passed:
+            for wanted_class in self.classes.values():
+                if not passed.isdisjoint(wanted_class.policy_ids()):
+                    self._render_class(wanted_class)
+        if changes.endpoints:
+            self.endpoints.update(changes.endpoints)
+            self._render_stages()
+        for name in changes.sets_removed:
+            self._remove_set(name)
+
+    def configure(self, settings: FilterSettings) -> None:
+        """Other parameters: everything is rendered again; sets and their members stay."""
+        if settings == self.settings:
+            return
+        self.settings = settings
+        for policy in self.policies.values():
+            self._render_policy(policy)
+        for wanted in self.classes.values():
+            self._render_class(wanted)
+        self.endpoints.configure(settings)
+        self._stages.clear()
+        self._render_stages()
+
+    def give_up(self, policy: PolicyId, why: str) -> None:
+        """The kernel refuses its rules: deny instead, until the record changes."""
+        self._refused[policy] = why
+        if policy in self.policies:
+            self._render_policy(self.policies[policy])
+
+    # -- sets ---------------------------------------------------------------------------------------------------------
+
+    def _make_set(self, name: str, members: Members) -> None:
+        for family, table in FILTER.items():
+            kind = ADDRESS_TYPE[family]
+            key = (kind, "inet_proto", "inet_service") if name.startswith(PORT_SET) else (kind,)
+            found = elements_of(members, family)
+            self.tables.put_set(table, NftSet(name, key), found.single)
+            if found.ranges:
+                self.tables.put_set(table, NftSet(name + NETWORKS, (kind,), interval=True), found.ranges)
+
+    def _remove_set(self, name: str) -> None:
+        for table in FILTER.values():
+            self.tables.take_set(table, name)
+            self.tables.take_set(table, name + NETWORKS)
+
+    def _change_set(self, name: str, change: SetChange) -> bool:
+        """Whether rules that use it have to be rendered again: it has networks now, or none any more."""
+        flipped = False
+        for family, table in FILTER.items():
+            added, removed = elements_of(change.added, family), elements_of(change.removed, family)
+            self.tables.change_elements(table, name, added.single, removed.single)
+            if added.ranges or removed.ranges:
+                flipped = self._change_networks(family, name, added, removed) or flipped
+        return flipped
+
+    def _change_networks(self, family: int, name: str, added: Elements, removed: Elements) -> bool:
+        table, networks = FILTER[family], name + NETWORKS
+        there = self.tables.of[table].elements.get(networks)
+        if there is None:
+            self.tables.put_set(table, NftSet(networks, (ADDRESS_TYPE[family],), interval=True), added.ranges)
+            return True
+        self.tables.change_elements(table, networks, added.ranges, removed.ranges)
+        if there:
+            return False
+        self.tables.take_set(table, networks)
+        return True
+
+    def _has_networks(self, family: int, name: str) -> bool:
+        return name + NETWORKS in self.tables.of[FILTER[family]].sets
+
+    # -- policies -----------------------------------------------------------------------------------------------------
+
+    def _update_policies(self, changed: Mapping[PolicyId, WantedPolicy | None], again: set[PolicyId]) -> set[PolicyId]:
+        """Render them; those after which tiers have to look for the mark, or no longer."""
+        passed = set()
+        for policy_id in again:
+            before = self.policies.get(policy_id)
+            after = changed.get(policy_id, before)
+            if policy_id in changed:
+                self._refused.pop(policy_id, None)
+            if after is None:
+                self.policies.pop(policy_id, None)
+                self._drop_policy(policy_id)
+                continue
+            self.policies[policy_id] = after
+            self._render_policy(after)
+            if any(_passes(before, ingress) != has_pass(after, ingress) for ingress in (True, False)):
+                passed.add(policy_id)
+        return passed
+
+    def _render_policy(self, policy: WantedPolicy) -> None:
+        self.problems.pop(policy.id, None)
+        for family, ingress in _BOTH:
+            name = policy_chain(policy.id, ingress)
+            governs = not policy.tier or (policy.ingress if ingress else policy.egress) is not None
+            if not governs or family not in self._families():
+                self.tables.take_chain(FILTER[family], name)
+                self.tables.use_lists(FILTER[family], name, {})
+                continue
+            chain, lists = self._rendered(policy, ingress, family)
+            self.tables.use_lists(FILTER[family], name, lists)
+            self.tables.put_chain(FILTER[family], chain)
+
+    def _rendered(self, policy: WantedPolicy, ingress: bool, family: int) -> tuple[NftChain, dict[str, ListSet]]:
+        def has_networks(name: str) -> bool:
+            return self._has_networks(family, name)
+
+        why = self._refused.get(policy.id, "")
+        if not why:
+            try:
+                return render_policy(policy, ingress, family, self.settings, has_networks)
+            except (CannotRender, ValueError, OverflowError) as e:
+                why = f"it cannot be rendered: {e}"
+        self.problems[policy.id] = why
+        return render_denied(policy.id, ingress, why), {}
+
+    def _drop_policy(self, policy_id: PolicyId) -> None:
+        self.problems.pop(policy_id, None)
+        for family, ingress in _BOTH:
+            name = policy_chain(policy_id, ingress)
+            self.tables.take_chain(FILTER[family], name)
+            self.tables.use_lists(FILTER[family], name, {})
+
+    # -- classes and stages -------------------------------------------------------------------------------------------
+
+    def _render_class(self, wanted: WantedClass) -> None:
+        for family, ingress in _BOTH:
+
+            def passes(policy: PolicyId, ingress: bool = ingress) -> bool:
+                return _passes(self.policies.get(policy), ingress)
+
+            chains = []
+            if family in self._families():
+                chains = render_class(wanted, ingress, family, self.settings, passes)
+            for chain in chains:
+                self.tables.put_chain(FILTER[family], chain)
+            names, first = tuple(chain.name for chain in chains), class_chain(wanted.id, ingress)
+            for gone in self._parts.get((family, first), ()):
+                if gone not in names:
+                    self.tables.take_chain(FILTER[family], gone)
+            self._parts[family, first] = names
+
+    def _drop_class(self, wanted: WantedClass) -> None:
+        for family, ingress in _BOTH:
+            for name in self._parts.pop((family, class_chain(wanted.id, ingress)), ()):
+                self.tables.take_chain(FILTER[family], name)
+
+    def _render_stages(self) -> None:
+        for family, table in FILTER.items():
+            needed = self.endpoints.needed(table)
+            before, old_names = self._stages.get(family, (None, ()))
+            if needed == before:
+                continue
+            chains, lists = stages.render_stages(family, self.settings, needed)
+            self.tables.use_lists(table, _STAGES, lists)
+            for chain in chains:
+                self.tables.put_chain(table, chain)
+            names = tuple(chain.name for chain in chains)
+            old_names = old_names or tuple(c.name for c in self.tables.of[table].chains.values() if c.hook)
+            for name in old_names:
+                if name not in names:
+                    self.tables.take_chain(table, name)
+            self._stages[family] = needed, names
+
+
+def goal_of(wanted: Wanted, settings: FilterSettings) -> Goal:
+    """Everything in one step."""
+    goal = Goal(settings)
+    goal.update(
+        WantedChanges(wanted.sets, policies=wanted.policies, classes=wanted.classes, endpoints=wanted.endpoints)
+    )
+    return goal
+
+
+def _passes(policy: WantedPolicy | None, ingress: bool) -> bool:
+    return policy is not None and has_pass(policy, ingress)

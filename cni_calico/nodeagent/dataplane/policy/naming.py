@@ -1,0 +1,73 @@
+"""PURE: names of our objects, comments and log prefixes, from texts that anybody may have written.
+
+Rule: whatever a record says, a name is one that nft reads as one word, two different things never share one, and a
+comment or log prefix cannot end its quotes. Stems are for people; where a stem was changed or cut, a digest follows
+behind "_", which no unchanged stem contains.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import lru_cache
+
+from cni_calico.policy.wanted import PolicyId
+
+_KINDS = {
+    "NetworkPolicy": "np",
+    "GlobalNetworkPolicy": "gnp",
+    "KubernetesNetworkPolicy": "knp",
+    "KubernetesClusterNetworkPolicy": "kcnp",
+    "Profile": "pro",
+}
+_UNSAFE = re.compile(r"[^A-Za-z0-9.\-]+")
+_UNQUOTABLE = re.compile(r"[^ !#-\[\]-~]")  # outside of printable ASCII; the quote; the backslash
+_STEM = 80
+_DIGEST_BYTES = 10
+_LOG_PREFIX_BYTES = 126  # the kernel's 128, less its end and one for safety
+
+
+def digest(*parts: object) -> str:
+    joined = "\0".join(map(str, parts)).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(joined, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def kind_of(policy: PolicyId) -> str:
+    """The kind as log prefixes and chains' names spell it."""
+    return _KINDS[policy.kind]
+
+
+def _stem(text: str) -> str:
+    safe = _UNSAFE.sub("-", text)
+    if safe == text and len(text) <= _STEM:
+        return text
+    return f"{safe[:_STEM]}_{digest(text)}"
+
+
+@lru_cache(maxsize=16384)
+def policy_chain(policy: PolicyId, ingress: bool) -> str:
+    """``pi-`` and ``po-`` for ingress and egress, as upstream's chains are called."""
+    namespace = f"{_stem(policy.namespace)}/" if policy.namespace else ""
+    return f"{'pi' if ingress else 'po'}-{kind_of(policy)}/{namespace}{_stem(policy.name)}"
+
+
+def class_chain(class_id: str, ingress: bool) -> str:
+    """``to-`` and ``from-`` the workloads of a class."""
+    return f"{'to' if ingress else 'from'}-{_stem(class_id)}"
+
+
+def interface_chain(beginning: str, interface: str) -> str:
+    return f"{beginning}-{_stem(interface)}"
+
+
+def quoted(text: str) -> str:
+    """A text that can stand in quotes in nft's listing and in a line of the kernel's log."""
+    return _UNQUOTABLE.sub("?", text)
+
+
+def log_prefix(pattern: str, tier: str, policy: PolicyId) -> str:
+    """``%t %k %n %p`` are tier, kind, name, namespace/name; ends with ": "."""
+    full = f"{policy.namespace}/{policy.name}" if policy.namespace else policy.name
+    words = {"%t": tier, "%k": kind_of(policy), "%n": policy.name, "%p": full}
+    text = re.sub("%[tknp]", lambda found: words[found.group()], pattern)
+    return quoted(text)[: _LOG_PREFIX_BYTES - 2] + ": "

@@ -1,0 +1,125 @@
+"""PURE: our tables as they should be, and which of their objects were touched.
+
+Rule: every change of an object goes through here, so that nothing that differs from the kernel is forgotten; what is
+put as it already is touches nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cni_calico.model.netfilter import Immediate, NftChain, NftSet, NftTable, TableId, jump
+from cni_calico.nodeagent.dataplane.policy.matches import ListSet
+from cni_calico.nodeagent.dataplane.policy.stages import interface_key
+
+NAME = "calico-policy"
+FILTER = {4: TableId("ip", NAME), 6: TableId("ip6", NAME)}
+ARP = TableId("arp", NAME)
+TABLES = (FILTER[4], FILTER[6], ARP)
+
+
+@dataclass(slots=True)
+class Touched:
+    """What of one table may differ now. ``elements``: (added, removed) of a set; None: look at all of it."""
+
+    chains: set[str] = field(default_factory=set)
+    sets: set[str] = field(default_factory=set)
+    elements: dict[str, tuple[set[bytes], set[bytes]] | None] = field(default_factory=dict)
+    verdicts: dict[str, set[bytes]] = field(default_factory=dict)
+
+    def element_change(self, name: str, added: Iterable[bytes], removed: Iterable[bytes]) -> None:
+        both = self.elements.setdefault(name, (set(), set()))
+        if both is not None:
+            plus, minus = both
+            for element in removed:
+                plus.discard(element)
+                minus.add(element)
+            for element in added:
+                minus.discard(element)
+                plus.add(element)
+
+
+class GoalTables:
+    """``of``: the tables by name; read them, change them only through the methods."""
+
+    def __init__(self) -> None:
+        self.of = {table: NftTable(table.family, table.name) for table in TABLES}
+        self._touched: dict[TableId, Touched] = {}
+        self._lists: dict[TableId, dict[str, dict[str, ListSet]]] = {table: {} for table in TABLES}  # by chain
+        self._uses: dict[TableId, Counter[str]] = {table: Counter() for table in TABLES}
+
+    def take_touched(self) -> dict[TableId, Touched]:
+        touched, self._touched = self._touched, {}
+        return touched
+
+    def _touch(self, table: TableId) -> Touched:
+        return self._touched.setdefault(table, Touched())
+
+    # -- sets ---------------------------------------------------------------------------------------------------------
+
+    def put_set(self, table: TableId, spec: NftSet, elements: Iterable[bytes] = ()) -> None:
+        goal = self.of[table]
+        goal.sets[spec.name] = spec
+        if spec.verdicts:
+            goal.verdicts.setdefault(spec.name, {})
+        else:
+            goal.elements[spec.name] = set(elements)
+            self._touch(table).elements[spec.name] = None
+        self._touch(table).sets.add(spec.name)
+
+    def take_set(self, table: TableId, name: str) -> None:
+        goal = self.of[table]
+        if goal.sets.pop(name, None) is not None:
+            goal.elements.pop(name, None)
+            self._touch(table).sets.add(name)
+
+    def change_elements(self, table: TableId, name: str, added: set[bytes], removed: set[bytes]) -> None:
+        if added or removed:
+            elements = self.of[table].elements[name]
+            elements -= removed
+            elements |= added
+            self._touch(table).element_change(name, added, removed)
+
+    def use_lists(self, table: TableId, chain: str, lists: Mapping[str, ListSet]) -> None:
+        """``chain`` looks up these lists and no others: those that nobody looks up any more go."""
+        uses, before = self._uses[table], self._lists[table].pop(chain, {})
+        if lists:
+            self._lists[table][chain] = dict(lists)
+        for name, listed in lists.items():
+            if name not in before:
+                uses[name] += 1
+                if uses[name] == 1:
+                    self.put_set(table, listed.spec, listed.elements)
+        for name in before:
+            if name not in lists:
+                uses[name] -= 1
+                if not uses[name]:
+                    del uses[name]
+                    self.take_set(table, name)
+
+    # -- chains -------------------------------------------------------------------------------------------------------
+
+    def put_chain(self, table: TableId, chain: NftChain) -> None:
+        if self.of[table].chains.get(chain.name) != chain:
+            self.of[table].chains[chain.name] = chain
+            self._touch(table).chains.add(chain.name)
+
+    def take_chain(self, table: TableId, name: str) -> None:
+        if self.of[table].chains.pop(name, None) is not None:
+            self._touch(table).chains.add(name)
+
+    # -- maps from interfaces to chains -------------------------------------------------------------------------------
+
+    def lead(self, table: TableId, spec: NftSet, interface: str, chain: str) -> None:
+        """Packets of this interface go to ``chain``, "" for none."""
+        held, key = self.of[table].verdicts[spec.name], interface_key(interface)
+        verdict: Immediate | None = jump(chain) if chain else None
+        if held.get(key) == verdict:
+            return
+        if verdict is None:
+            del held[key]
+        else:
+            held[key] = verdict
+        self._touch(table).verdicts.setdefault(spec.name, set()).add(key)

@@ -1,0 +1,156 @@
+"""The goal brought into force: transactions in three phases, and what happens when one fails.
+
+Rule: what is in force is the last goal that could be applied; nothing ever opens because a change failed. After a
+failure, or when somebody else changed our tables, they are read back and compared before anything else is done.
+
+A transaction that is refused is tried once more from what is really there. Refused again because of a policy's rules:
+that policy denies instead (Goal.give_up) and is named. Refused for another reason: RulesRefused goes to the caller, who
+tries again later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import RulesRefused, RulesUnknown
+from cni_calico.kernel.netlink.nftables import PacketFilter
+from cni_calico.log import Log
+from cni_calico.model.netfilter import AddChain, AddRules, DropTable, NftTable, Operation, TableId
+from cni_calico.nodeagent.dataplane.policy.delta import Phases, follow, plan_table
+from cni_calico.nodeagent.dataplane.policy.goal import Goal
+from cni_calico.nodeagent.dataplane.policy.naming import policy_chain
+from cni_calico.nodeagent.dataplane.policy.tables import TABLES
+from cni_calico.policy.wanted import PolicyId
+
+_ATTEMPTS = 50  # one for each policy that is found out to be impossible, and a few
+
+
+@dataclass(slots=True)
+class Figures:
+    """What metrics say. Times in seconds."""
+
+    transactions: int = 0
+    operations: int = 0
+    refused: int = 0
+    repairs: int = 0
+    compared: int = 0
+    apply_s: list[float] = field(default_factory=list)  # of the last ones, taken by whoever keeps a histogram
+
+
+class Enforcer:
+    """One thread, in whose network namespace ``kernel`` is. ``held``: what its tables hold, as far as known."""
+
+    def __init__(self, kernel: PacketFilter, goal: Goal, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+        self.goal = goal
+        self.figures = Figures()
+        self.held: dict[TableId, NftTable] = {}
+        self._kernel = kernel
+        self._log = log
+        self._clock = clock
+        self._read = False  # whether ``held`` was ever read
+        self._doubted = True  # whether it has to be read again
+        self._generation = -1
+
+    @property
+    def is_there(self) -> bool:
+        """Whether any of our tables is in the kernel, as far as is known."""
+        return bool(self.held)
+
+    def doubt(self) -> None:
+        """Somebody may have changed our tables: read them before the next change."""
+        self._doubted = True
+
+    def read(self, deadline: Deadline) -> None:
+        """Raises KernelError."""
+        held = {}
+        for table in TABLES:
+            found = self._kernel.read_table(table, deadline)
+            if found is not None:
+                held[table] = found
+        self.held, self._read, self._doubted = held, True, False
+
+    def bring_about(self, deadline: Deadline) -> int:
+        """Make the kernel hold the goal; the number of transactions it took.
+
+        Raises RulesRefused, RulesUnknown, KernelError, DeadlineExceeded: the goal is not in force, or not certainly.
+        """
+        begun = self._clock()
+        suspects: dict[PolicyId, int] = {}
+        for attempt in range(_ATTEMPTS):
+            phases = self._plan(deadline)
+            if not phases:
+                return 0 if attempt == 0 else 1
+            done = 0
+            try:
+                for operations in phases.in_order():
+                    self._apply(operations, deadline)
+                    done += 1
+            except RulesUnknown:
+                self._doubted = True
+                if attempt:
+                    raise
+                continue
+            except RulesRefused as e:
+                self._doubted = True
+                self.figures.refused += 1
+                if not self._find_fault(e, operations, suspects) and attempt:
+                    raise
+                continue
+            self.figures.apply_s.append(self._clock() - begun)
+            return done
+        raise RulesRefused(f"cannot bring the policies into force: {len(suspects)} of them were refused, one by one")
+
+    def _plan(self, deadline: Deadline) -> Phases:
+        touched, phases = self.goal.tables.take_touched(), Phases()
+        everything = self._doubted
+        if everything:
+            self.read(deadline)
+            self.figures.compared += 1
+        for table in TABLES:
+            goal = self.goal.tables.of[table]
+            if everything or table not in self.held:
+                plan_table(goal, self.held.get(table), None, phases)
+            elif table in touched:
+                plan_table(goal, self.held[table], touched[table], phases)
+        return phases
+
+    def _apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:
+        try:
+            self._kernel.apply(operations, deadline)
+        except BaseException:
+            self._doubted = True  # what was touched is not in any plan any more
+            raise
+        follow(self.held, operations)
+        self.figures.transactions += 1
+        self.figures.operations += len(operations)
+
+    def _find_fault(self, error: RulesRefused, operations: Sequence[Operation], suspects: dict[PolicyId, int]) -> bool:
+        """Give up the policy whose rules were refused, the second time; whether one is under suspicion."""
+        if not 0 <= error.index < len(operations):
+            return False
+        operation = operations[error.index]
+        name = operation.chain if isinstance(operation, AddRules) else ""
+        name = operation.name if isinstance(operation, AddChain) else name
+        policy = next(
+            (p for p in self.goal.policies for ingress in (True, False) if policy_chain(p, ingress) == name), None
+        )
+        if not name or policy is None:
+            return False
+        suspects[policy] = suspects.get(policy, 0) + 1
+        if suspects[policy] > 1:
+            self._log.error(f"{policy} is not enforced, and what it governs is denied: {error}")
+            self.goal.give_up(policy, str(error))
+        return True
+
+    def remove(self, deadline: Deadline) -> bool:
+        """Take everything of ours away; whether there was anything. Raises RulesRefused, RulesUnknown, KernelError."""
+        self.read(deadline)
+        tables = list(self.held)
+        if not tables:
+            return False
+        self._apply([DropTable(table) for table in tables], deadline)
+        self._doubted = True
+        return True

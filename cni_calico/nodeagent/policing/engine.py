@@ -1,0 +1,95 @@
+"""The policy engine's thread: waits for records and for the kernel, and does a round when something came.
+
+Rule: a loop of its own, which does nothing else: applied at once when idle, and what comes meanwhile gathers. Nothing
+is written before every listing was read once; a datastore that is lost, and stopping, leave everything in force. A
+kernel that cannot filter is said, and asked again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from cni_calico.errors import KernelError
+from cni_calico.kernel.netlink.filter_events import FilterMonitor
+from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
+from cni_calico.kernel.netlink.nftables import NfTables
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.dataplane.policy.tables import NAME
+from cni_calico.nodeagent.policing.feed import RecordFeed
+from cni_calico.nodeagent.policing.rounds import Rounds
+from cni_calico.nodeagent.status.policing import Standing
+
+KERNEL_AGAIN_S = 30.0
+LOOK_S = 1.0  # how often a thread that nothing happens to looks whether it should end
+UNREAD_S = 0.01  # a listing that is empty wakes nobody when it has been read
+
+
+class PolicyEngine:
+    """Polices the workloads of the network namespace of the thread that calls ``run``.
+
+    ``standing`` is the newest word on it; ``on_change`` is called whenever that changes, from the engine's thread.
+    """
+
+    def __init__(self, context: Context, node: str, on_change: Callable[[], None] = lambda: None) -> None:
+        self.standing = Standing()
+        self._context = context
+        self._node = node
+        self._on_change = on_change
+        self._felix: FelixSettings | None = None
+        self._configured = threading.Event()
+        self._monitor: FilterMonitor | None = None
+
+    def follow(self, felix: FelixSettings) -> None:
+        """The parameters, from any thread; nothing is done before they are known."""
+        if felix != self._felix:
+            self._felix = felix
+            self._configured.set()
+            self.wake()
+
+    def wake(self) -> None:
+        """From any thread."""
+        monitor = self._monitor
+        if monitor is not None:
+            monitor.wake()
+
+    def run(self, stopping: threading.Event) -> None:
+        """Until ``stopping``."""
+        while not stopping.is_set() and not self._configured.wait(0.1):
+            pass
+        while not stopping.is_set():
+            try:
+                with NfTables() as kernel, Nfnetlink() as conntrack, FilterMonitor(NAME, kernel.port) as monitor:
+                    self._monitor = monitor
+                    try:
+                        self._loop(kernel, conntrack, monitor, stopping)
+                    finally:
+                        self._monitor = None
+            except KernelError as e:
+                self._tell(Standing(failing=f"this kernel's packet filter cannot be used: {e}", upstream_goes=False))
+                self._context.log.error(self.standing.sentence)
+                stopping.wait(KERNEL_AGAIN_S)
+
+    def _loop(self, kernel: NfTables, conntrack: Nfnetlink, monitor: FilterMonitor, stopping: threading.Event) -> None:
+        felix = self._felix
+        assert felix is not None
+        rounds = Rounds(self._context, self._node, felix, kernel, conntrack, self._tell)
+        feed = RecordFeed(self._context.store, monitor.wake)
+        try:
+            while not stopping.is_set():
+                if self._felix is not felix and self._felix is not None:
+                    felix = self._felix
+                    rounds.configure(felix)
+                rounds.notice(monitor.take())
+                synced = feed.synced  # asked first: what was read until then is taken below
+                rounds.take(feed.take())
+                if synced:
+                    rounds.once()
+                monitor.wait(min(LOOK_S, rounds.patience_s()) if synced else UNREAD_S)
+        finally:
+            feed.stop()
+
+    def _tell(self, standing: Standing) -> None:
+        self.standing = standing
+        self._on_change()

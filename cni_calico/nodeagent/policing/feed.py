@@ -1,0 +1,147 @@
+"""What the policy graph is fed with: caches of the datastore, whose changes wait here for the engine's thread.
+
+Rule: a record is decoded once, in its cache's thread, handed over, and not kept here: the graph keeps what it needs. A
+record that cannot be read is handed over as refused, never as gone, so its last good version stays in force. Until
+every listing was read once, what there is to take is not everything (``synced``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cni_calico.datastore.cache import Cache, stop_caches
+from cni_calico.datastore.interface import Datastore, Versioned
+from cni_calico.datastore.unreadable import listen
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.model.documents.codec import decode_endpoint, decode_resource
+from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList
+from cni_calico.model.resources import Resource, WorkloadEndpoint
+
+KINDS = (
+    "Tier",
+    "GlobalNetworkPolicy",
+    "NetworkPolicy",
+    "Profile",
+    "GlobalNetworkSet",
+    "NetworkSet",
+    "HostEndpoint",
+    "BGPConfiguration",
+)
+ASK_AGAIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """There is a record that cannot be read."""
+
+    why: str
+
+
+FedRecord = Resource | WorkloadEndpoint | Refusal | None  # None: gone
+
+
+def _decode(item: Versioned) -> Resource | WorkloadEndpoint:
+    assert isinstance(item.key, ResourceKey)
+    if item.key.kind == "WorkloadEndpoint":
+        return decode_endpoint(item.key, item.value)
+    return decode_resource(item.key, item.value)
+
+
+class RecordFeed:
+    """``wake`` is called from the caches' threads whenever there is something to take."""
+
+    def __init__(self, store: Datastore, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._guard = threading.Lock()
+        self._pending: dict[ResourceKey, FedRecord] = {}
+        self._store = store
+        self._stopped = threading.Event()
+        self._absent: set[ResourceKey] = set()  # what a cache takes for absent, because it is no document at all
+        self._asking: threading.Thread | None = None
+        listen(store, self._note)
+        self._caches = [self._follow(store, ResourceList(kind)) for kind in (*KINDS, "WorkloadEndpoint")]
+
+    def _follow(self, store: Datastore, listing: ListKey) -> Cache[bool]:
+        def decode(item: Versioned) -> bool:
+            record = _decode(item)
+            self._put(item.key, record)
+            return True
+
+        def changed(keys: frozenset[Key]) -> None:
+            for key in keys:
+                if cache.get(key) is None and key not in self._absent:
+                    self._put(key, None)
+            self._wake()
+
+        ready = threading.Event()
+
+        def changed_when_ready(keys: frozenset[Key]) -> None:
+            ready.wait()  # the cache's thread may be faster than the assignment below
+            changed(keys)
+
+        cache = Cache(
+            store, listing, decode=decode, on_change=changed_when_ready, corrupt=self._refuse, keep_documents=False
+        )
+        ready.set()
+        return cache
+
+    def _put(self, key: Key, record: FedRecord) -> None:
+        assert isinstance(key, ResourceKey)
+        with self._guard:
+            self._pending[key] = record
+            if not isinstance(record, Refusal):
+                self._absent.discard(key)
+
+    def _refuse(self, key: Key, why: str) -> None:
+        if isinstance(key, ResourceKey):
+            self._put(key, Refusal(why))
+            self._wake()
+
+    def _note(self, key: Key, why: str) -> None:
+        """The store left a record out. Nothing tells us when it is removed, so it is asked for from time to time."""
+        if not isinstance(key, ResourceKey) or key.kind not in (*KINDS, "WorkloadEndpoint"):
+            return
+        with self._guard:
+            self._absent.add(key)
+            if self._asking is None:
+                self._asking = threading.Thread(target=self._ask_again, name="policy-unreadable", daemon=True)
+                self._asking.start()
+        self._refuse(key, why)
+
+    def _ask_again(self) -> None:
+        while not self._stopped.wait(ASK_AGAIN_S):
+            with self._guard:
+                keys = list(self._absent)
+                if not keys:
+                    self._asking = None
+                    return
+            for key in keys:
+                try:
+                    found = self._store.get(key, Deadline.after(ASK_AGAIN_S))
+                    self._put(key, None if found is None else _decode(found))
+                except CalicoError:
+                    continue  # still unreadable, or a store that does not answer
+                self._wake()
+
+    @property
+    def synced(self) -> bool:
+        """Whether every listing has been read once."""
+        return all(cache.synced for cache in self._caches)
+
+    @property
+    def error(self) -> str:
+        """Why what is known is not kept up to date; "" when it is."""
+        return next((str(cache.error) for cache in self._caches if cache.error is not None), "")
+
+    def take(self) -> dict[ResourceKey, FedRecord]:
+        """What changed since this was last asked."""
+        with self._guard:
+            taken, self._pending = self._pending, {}
+        return taken
+
+    def stop(self) -> None:
+        self._stopped.set()
+        stop_caches(self._caches)

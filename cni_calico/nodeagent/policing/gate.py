@@ -1,0 +1,69 @@
+"""PURE: whether this node polices its workloads now, and what is said about it.
+
+Rule: nobody is cut off by the update. Where what a policy needs is not there yet, nothing is policed, and that is said;
+a node that has policed goes on, whatever happens to what it was decided by.
+
+- PolicyEnforcement is Disabled: no, loudly.
+- Kubernetes with etcd: a profile that does not exist drops everything, and older clusters have none. Not before one of
+  namespaces' (``kns.``) has been seen; until then the node is not ready.
+- No Kubernetes: while there is a policy. Networks' profiles let in only their own members, so published ports would
+  close on the day of the update.
+- Otherwise: yes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NAMESPACE_PROFILE = "kns."
+
+
+@dataclass(frozen=True, slots=True)
+class GateFacts:
+    """``policies``: how many exist that are enforced anywhere. ``is_policing``: our tables are in the kernel.
+
+    ``has_kubernetes_policies``: policies of Kubernetes itself are among what is read.
+    """
+
+    enabled: bool
+    has_kubernetes: bool
+    is_kubernetes_datastore: bool
+    has_namespace_profile: bool
+    policies: int
+    is_policing: bool
+    has_kubernetes_policies: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """``why`` says why not, "" while policing. ``ready``: not policing is all right.
+
+    ``upstream_goes``: what upstream's agent left may be removed although nobody polices.
+    """
+
+    police: bool
+    ready: bool = True
+    why: str = ""
+    upstream_goes: bool = False
+
+
+POLICE = Gate(True)
+
+
+def decide(facts: GateFacts) -> Gate:
+    if not facts.enabled:
+        return Gate(False, why="FELIX_POLICYENFORCEMENT is Disabled", upstream_goes=True)
+    if facts.is_kubernetes_datastore and not facts.has_kubernetes_policies:
+        return Gate(False, why="this version does not enforce them with the Kubernetes datastore", upstream_goes=True)
+    if facts.has_kubernetes:
+        if facts.is_kubernetes_datastore or facts.has_namespace_profile or facts.is_policing:
+            return POLICE
+        return Gate(
+            False,
+            ready=False,
+            why="no profile of a namespace (kns.NAME) is in etcd, and without them everything would be dropped: "
+            "the controllers make them (calico-kube-controllers)",
+        )
+    if facts.policies:
+        return POLICE
+    return Gate(False, why="there is no policy", upstream_goes=True)

@@ -1,0 +1,44 @@
+"""PURE: who has which address, so that a workload's connections are removed only when nobody has its address any more.
+
+Rule: an address is let go when an endpoint of this node gives it up, and never while any endpoint of any node has it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import WorkloadEndpoint
+
+
+class Owners:
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._addresses: dict[ResourceKey, tuple[bytes, ...]] = {}
+        self._held: Counter[bytes] = Counter()
+        self._local: set[ResourceKey] = set()
+        self._let_go: set[bytes] = set()
+
+    def put(self, key: ResourceKey, endpoint: WorkloadEndpoint | None) -> None:
+        before = self._addresses.pop(key, ())
+        was_local = key in self._local
+        after = () if endpoint is None else tuple(net.network_address.packed for net in endpoint.ip_networks)
+        self._held.update(after)
+        self._held.subtract(before)
+        for address in before:
+            if not self._held[address]:
+                del self._held[address]
+        if was_local:
+            self._let_go.update(set(before) - set(after))
+        if endpoint is not None and endpoint.node == self._node:
+            self._local.add(key)
+        else:
+            self._local.discard(key)
+        if after:
+            self._addresses[key] = after
+
+    def take_let_go(self) -> set[bytes]:
+        """Addresses that endpoints of this node gave up and that nobody has now. Told once."""
+        gone = {address for address in self._let_go if address not in self._held}
+        self._let_go.clear()
+        return gone

@@ -1,0 +1,245 @@
+"""One round of the policy engine: what came in is followed, decided upon, brought into force and told.
+
+Rule: rounds of one thread, and nothing here waits for a datastore. A round that fails leaves in force what was, and is
+tried again, first soon and then less often.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.kernel.interfaces import read_interfaces
+from cni_calico.kernel.netlink.conntrack import remove_entries
+from cni_calico.kernel.netlink.filter_events import Happened
+from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
+from cni_calico.kernel.netlink.nftables import PacketFilter
+from cni_calico.log import Log
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Resource, WorkloadEndpoint
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.dataplane.policy.goal import Goal
+from cni_calico.nodeagent.policing.enforcer import Enforcer
+from cni_calico.nodeagent.policing.feed import FedRecord, Refusal
+from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE, Gate, GateFacts, decide
+from cni_calico.nodeagent.policing.owners import Owners
+from cni_calico.nodeagent.policing.parameters import filter_settings, parse_service_networks
+from cni_calico.nodeagent.policing.status_files import StatusFiles
+from cni_calico.nodeagent.status.policing import Standing
+from cni_calico.policy.graph import Graph
+
+APPLY_S = 60.0
+RETRY_FIRST_S, RETRY_LAST_S = 0.2, 30.0
+_CONNTRACK_S = 5.0
+_POLICY_KINDS = (
+    "NetworkPolicy",
+    "GlobalNetworkPolicy",
+    "KubernetesNetworkPolicy",
+    "KubernetesClusterNetworkPolicy",
+)
+_SERVICES = ResourceKey("BGPConfiguration", "default")
+
+
+class Rounds:
+    """``tell`` is given the newest Standing whenever it changes."""
+
+    def __init__(
+        self,
+        context: Context,
+        node: str,
+        felix: FelixSettings,
+        kernel: PacketFilter,
+        conntrack: Nfnetlink | None,
+        tell: Callable[[Standing], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._context = context
+        self._log: Log = context.log
+        self._felix = felix
+        self._conntrack = conntrack
+        self._tell = tell
+        self._now = now
+        self._graph = Graph(lambda endpoint: endpoint.node == node)
+        self._service_networks = parse_service_networks(None)
+        self._goal = Goal(filter_settings(felix, self._service_networks))
+        self._enforcer = Enforcer(kernel, self._goal, self._log)
+        self._files = StatusFiles(
+            context.files, self._log, felix.endpoint_status_prefix, lambda: self._goal.endpoints.all
+        )
+        self._owners = Owners(node)
+        self._policies: set[ResourceKey] = set()
+        self._has_namespace_profile = False
+        self._up: dict[str, bool] | None = None
+        self._retry_s = RETRY_FIRST_S
+        self._next_retry = float("inf")
+        self._next_full = 0.0
+        self._failing = ""
+        self._in_force = False
+        self._looked = False  # whether the kernel was asked for our tables once
+        self._warnings: tuple[str, ...] = ()
+        self._repaired_after = ""
+        self._standing = Standing()
+        self._said: frozenset[str] = frozenset()
+
+    # -- what came in -------------------------------------------------------------------------------------------------
+
+    def configure(self, felix: FelixSettings) -> None:
+        self._felix = felix
+        self._goal.configure(filter_settings(felix, self._service_networks))
+
+    def notice(self, happened: Happened) -> None:
+        """What the kernel told."""
+        if happened.touched_by and self._in_force:
+            self._enforcer.doubt()
+            self._repaired_after = ", ".join(sorted(happened.touched_by))
+        if happened.links is None:
+            self._up = None
+        elif self._up is not None:
+            self._up.update(happened.links)
+
+    def take(self, records: Mapping[ResourceKey, FedRecord]) -> None:
+        for key, record in records.items():
+            if isinstance(record, Refusal):
+                self._graph.refuse(key, record.why)
+                continue
+            if key.kind in _POLICY_KINDS:
+                (self._policies.discard if record is None else self._policies.add)(key)
+            elif key.kind == "Profile":
+                self._has_namespace_profile |= record is not None and key.name.startswith(NAMESPACE_PROFILE)
+            elif key.kind == "WorkloadEndpoint":
+                assert record is None or isinstance(record, WorkloadEndpoint)
+                self._owners.put(key, record)
+            elif key == _SERVICES:
+                assert record is None or isinstance(record, Resource)
+                self._service_networks = parse_service_networks(None if record is None else record.spec)
+                self.configure(self._felix)
+                continue
+            self._graph.put(key, record)
+
+    # -- a round ------------------------------------------------------------------------------------------------------
+
+    def once(self) -> None:
+        """Bring into force what is known, if it is to be. Only once everything was read."""
+        changes = self._graph.flush()
+        self._goal.update(changes)
+        if changes.policies:
+            warnings = self._graph.warnings().items()
+            self._warnings = tuple(sorted(f"{name}: {text}" for name, texts in warnings for text in texts))
+        gate = Gate(False)
+        try:
+            if not self._looked:
+                self._enforcer.read(Deadline.after(APPLY_S))
+                self._looked = True
+            gate = decide(self._facts())
+            if gate.police:
+                self._police()
+            else:
+                self._leave(gate)
+            self._failing, self._retry_s = "", RETRY_FIRST_S
+            self._next_retry = float("inf")
+        except CalicoError as e:
+            self._failing = str(e)
+            self._next_retry = self._now() + self._retry_s
+            self._retry_s = min(2 * self._retry_s, RETRY_LAST_S)
+        self._report(gate)
+
+    def patience_s(self) -> float:
+        """How long nothing has to be done unless something happens."""
+        return max(0.0, min(self._next_retry, self._next_full) - self._now())
+
+    def _facts(self) -> GateFacts:
+        return GateFacts(
+            enabled=self._felix.policy_enforcement == "Enabled",
+            has_kubernetes=self._context.kubernetes is not None,
+            is_kubernetes_datastore=self._context.is_kubernetes_datastore,
+            has_namespace_profile=self._has_namespace_profile,
+            policies=len(self._policies),
+            is_policing=self._enforcer.is_there,
+        )
+
+    def _police(self) -> None:
+        interval_s = self._felix.nftables_refresh_s
+        if self._now() >= self._next_full:
+            self._enforcer.doubt()
+            self._next_full = self._now() + interval_s if interval_s else float("inf")
+        was_in_force, repaired_after = self._in_force, self._repaired_after
+        count = self._enforcer.bring_about(Deadline.after(APPLY_S))
+        self._repaired_after = ""
+        if count and was_in_force and repaired_after:
+            self._enforcer.figures.repairs += 1
+            self._log.warning(f"repaired the policies' tables: {repaired_after} had changed them")
+        self._in_force = True
+        self._clean_connections()
+        self._write_files()
+
+    def _leave(self, gate: Gate) -> None:
+        """Nothing is policed: take away what an earlier run policed with, unless it is only not known yet."""
+        if gate.ready and self._enforcer.is_there:
+            self._enforcer.remove(Deadline.after(APPLY_S))
+            self._enforcer.held.clear()
+            self._log.warning(f"policies are not enforced any more: {gate.why}")
+        self._in_force = False
+        self._next_full = float("inf")
+        self._files.clear()
+        self._owners.take_let_go()
+
+    def _clean_connections(self) -> None:
+        """Of workloads that are gone: what is established would pass for ever."""
+        for address in self._owners.take_let_go() if self._conntrack is not None else ():
+            assert self._conntrack is not None
+            try:
+                remove_entries(self._conntrack, address, Deadline.after(_CONNTRACK_S))
+            except CalicoError as e:
+                self._log.warning(f"connections of a workload that is gone may still pass: {e}")
+
+    def _write_files(self) -> None:
+        if self._up is None:
+            self._up = {link.name: link.up for link in read_interfaces(Deadline.after(_CONNTRACK_S))}
+        if not self._files.update(lambda name: self._up is not None and self._up.get(name, False)):
+            self._next_full = min(self._next_full, self._now() + RETRY_LAST_S)
+
+    # -- told ---------------------------------------------------------------------------------------------------------
+
+    def _report(self, gate: Gate) -> None:
+        problems = [f"{key.kind} {_path(key)}: {why}" for key, why in self._graph.problems.items()]
+        problems += [f"{policy}: {why}" for policy, why in self._goal.problems.items()]
+        standing = Standing(
+            in_force=self._in_force,
+            ready=self._in_force or (gate.ready and not gate.police and not self._failing),
+            upstream_goes=self._in_force or (gate.upstream_goes and not self._failing),
+            why_not=gate.why,
+            failing=self._failing,
+            problems=tuple(sorted(problems)),
+            warnings=self._warnings,
+            counts={
+                "records": len(self._policies),
+                "policies": sum(1 for policy in self._goal.policies if policy.kind != "Profile"),
+                "profiles": sum(1 for policy in self._goal.policies if policy.kind == "Profile"),
+                "endpoints": len(self._goal.endpoints.all),
+                "classes": len(self._goal.classes),
+                "sets": self._graph_sets(),
+            },
+            repairs=self._enforcer.figures.repairs,
+        )
+        if standing != self._standing:
+            self._say(standing)
+            self._standing = standing
+            self._tell(standing)
+
+    def _graph_sets(self) -> int:
+        return sum(len(table.elements) for table in self._goal.tables.of.values() if table.family == "ip")
+
+    def _say(self, standing: Standing) -> None:
+        new = frozenset((*standing.problems, *standing.warnings, *((standing.failing,) if standing.failing else ())))
+        for text in sorted(new - self._said):
+            self._log.warning(text)
+        self._said = new
+        if (standing.in_force, standing.why_not) != (self._standing.in_force, self._standing.why_not):
+            self._log.write("info" if standing.in_force else "warning", standing.sentence)
+
+
+def _path(key: ResourceKey) -> str:
+    return f"{key.namespace}/{key.name}" if key.namespace else key.name

@@ -1,0 +1,100 @@
+"""Files that say whose policy is in force: one for each endpoint of this node, which the CNI plugin's ADD waits for.
+
+Rule: a file is there exactly while the endpoint's rules are in force and its interface is up. At the start those of
+unknown endpoints go, and others are rewritten, after the first apply and not before. Names and contents are upstream's.
+A disk that is full is said once and tried again; nothing else waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from ipaddress import ip_address
+
+from cni_calico.kernel.files import Files
+from cni_calico.log import Log
+from cni_calico.model.keys import ResourceKey
+from cni_calico.plugin.waits import status_file_name
+from cni_calico.policy.wanted import WantedEndpoint
+
+DIRECTORY = "endpoint-status"
+
+
+def render_status(endpoint: WantedEndpoint) -> bytes:
+    """Empty fields are left out."""
+    nets: dict[int, list[str]] = {4: [], 6: []}
+    for packed in endpoint.addresses:
+        address = ip_address(packed)
+        nets[address.version].append(f"{address}/{address.max_prefixlen}")
+    fields = {
+        "ifaceName": endpoint.interface,
+        "mac": endpoint.mac,
+        "ipv4Nets": nets[4],
+        "ipv6Nets": nets[6],
+    }
+    return json.dumps({name: value for name, value in fields.items() if value}, separators=(",", ":")).encode()
+
+
+class StatusFiles:
+    """In ``<prefix>/endpoint-status``; no prefix: none are written. One thread."""
+
+    def __init__(
+        self, files: Files, log: Log, prefix: str, endpoints: Callable[[], Mapping[ResourceKey, WantedEndpoint]]
+    ) -> None:
+        self._files = files
+        self._log = log
+        self._endpoints = endpoints
+        self._written: dict[str, bytes] = {}
+        self._begun = False
+        self._said = ""
+        self._directory = f"{prefix.rstrip('/')}/{DIRECTORY}" if prefix else ""
+
+    def update(self, up: Callable[[str], bool]) -> bool:
+        """Write and remove what has changed; whether everything could be. ``up``: of an interface's name."""
+        if not self._directory:
+            return True
+        wanted = {}
+        for endpoint in self._endpoints().values():
+            if up(endpoint.interface):
+                name = status_file_name(endpoint.orchestrator, endpoint.workload, endpoint.endpoint)
+                wanted[name] = render_status(endpoint)
+        failed = self._carry_out(wanted)
+        if failed and failed != self._said:
+            self._log.error(f"cannot write the status of endpoints: {failed}")
+        self._said = failed
+        return not failed
+
+    def _begin(self) -> None:
+        """Know what is there, so that what nobody wants goes and everything else is written anew."""
+        if self._begun:
+            return
+        self._files.make_directory(self._directory, 0o755)
+        self._written = dict.fromkeys(self._files.names(self._directory), b"")
+        self._begun = True
+
+    def _carry_out(self, wanted: Mapping[str, bytes]) -> str:
+        """What failed; one file that cannot be written does not keep the others from being."""
+        failed = ""
+        try:
+            self._begin()
+        except OSError as e:
+            return f"{self._directory}: {e.strerror}"
+        for name in [name for name in self._written if name not in wanted]:
+            try:
+                self._files.remove(f"{self._directory}/{name}")
+                del self._written[name]
+            except OSError as e:
+                failed = f"{self._directory}/{name}: {e.strerror}"
+        for name, content in wanted.items():
+            if self._written.get(name) != content:
+                try:
+                    self._files.write_atomic(f"{self._directory}/{name}", content, 0o644)
+                    self._written[name] = content
+                except OSError as e:
+                    failed = f"{self._directory}/{name}: {e.strerror}"
+        return failed
+
+    def clear(self) -> None:
+        """Nobody's policy is in force any more."""
+        if self._directory:
+            self._carry_out({})

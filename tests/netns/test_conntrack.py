@@ -1,0 +1,101 @@
+"""Connections of one address are removed, and nobody else's; both ways in which kernels can do it."""
+
+from __future__ import annotations
+
+import socket
+from ipaddress import ip_address
+
+import pytest
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.conntrack import remove_entries
+from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
+from tests.netns.namespaces import Namespace, namespace
+
+pytestmark = pytest.mark.netns
+
+RULES = """table inet t {
+  chain c { type filter hook output priority 0; ct state new counter; }
+  chain n { type nat hook output priority -100; ip daddr 10.9.9.9 dnat ip to 10.0.0.2; }
+}
+"""
+
+
+def _sources() -> list[str]:
+    """The original and the reply source of every entry, by the kernel's list."""
+    found = []
+    with Nfnetlink() as netlink:
+        for family, size, kind in (("ip", 4, 1), ("ip6", 16, 3)):
+            for payload in netlink.dump(1 << 8 | 1, general(family), "list", Deadline.after(5)):
+                attributes = wire.attributes(payload, GENERAL_BYTES)
+                sources = []
+                for side in (1, 2):
+                    ip = wire.attributes(wire.attributes(attributes[side])[1])
+                    assert len(ip[kind]) == size
+                    sources.append(str(ip_address(ip[kind])))
+                found.append(">".join(sources))
+    return sorted(found)
+
+
+def _talk() -> None:
+    """One UDP packet on each connection."""
+    pairs = [("10.0.0.1", "10.0.0.2"), ("10.0.0.3", "10.0.0.2"), ("10.0.0.1", "10.9.9.9"), ("10.0.0.3", "10.0.0.1")]
+    pairs += [("fd00::1", "fd00::2"), ("fd00::3", "fd00::2")]
+    for source, destination in pairs:
+        family = socket.AF_INET6 if ":" in source else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as s:
+            s.bind((source, 4000 + ip_address(destination).packed[-1]))
+            s.sendto(b"x", (destination, 53))
+
+
+def _prepare(ns: Namespace) -> None:
+    for address in ("10.0.0.1/24", "10.0.0.2/24", "10.0.0.3/24"):
+        ns.do("addr", "add", address, "dev", "lo")
+    ns.do("addr", "add", "10.9.9.9/32", "dev", "lo")
+    for address in ("fd00::1/64", "fd00::2/64", "fd00::3/64"):
+        ns.do("addr", "add", address, "dev", "lo", "nodad")
+    ns.run("sh", "-c", f"nft -f - <<'E'\n{RULES}\nE")
+    ns.call(_talk)
+
+
+def _remove(address: str, one_by_one: bool) -> None:
+    with Nfnetlink() as netlink:
+        remove_entries(netlink, ip_address(address).packed, Deadline.after(5), one_by_one=one_by_one)
+
+
+ALL = [
+    "10.0.0.1>10.0.0.2",
+    "10.0.0.1>10.0.0.2",  # translated
+    "10.0.0.3>10.0.0.1",
+    "10.0.0.3>10.0.0.2",
+    "fd00::1>fd00::2",
+    "fd00::3>fd00::2",
+]
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_exactly_one_address(one_by_one: bool) -> None:
+    with namespace("ct") as ns:
+        _prepare(ns)
+        assert ns.call(_sources) == ALL
+        ns.call(_remove, "10.0.0.77", one_by_one)
+        assert ns.call(_sources) == ALL
+        ns.call(_remove, "10.0.0.1", one_by_one)
+        assert ns.call(_sources) == [ALL[3], *ALL[4:]]
+        ns.call(_remove, "fd00::2", one_by_one)
+        assert ns.call(_sources) == [ALL[3]]
+
+
+def test_no_address() -> None:
+    with namespace("ct") as ns:
+        _prepare(ns)
+        with pytest.raises(KernelError, match="no address"):
+            ns.call(_remove_nothing)
+        assert ns.call(_sources) == ALL
+
+
+def _remove_nothing() -> None:
+    with Nfnetlink() as netlink:
+        remove_entries(netlink, b"", Deadline.after(5))

@@ -1,0 +1,156 @@
+"""Random policies, classes and endpoints for tests: values as policy/ gives them, always complete in themselves."""
+
+from __future__ import annotations
+
+import random
+from ipaddress import ip_network
+from typing import Any
+
+from cni_calico.model.keys import ResourceKey
+from cni_calico.policy.wanted import (
+    Members,
+    PacketLimits,
+    PolicyId,
+    SetChange,
+    Wanted,
+    WantedChanges,
+    WantedClass,
+    WantedEndpoint,
+    WantedPolicy,
+    WantedRule,
+    WantedSide,
+    WantedTier,
+)
+
+ADDRESS_SETS = [f"s-app-{i}" for i in range(4)]
+PORT_SETS = [f"p-web-{i}" for i in range(2)]
+POLICIES = [PolicyId("NetworkPolicy", f"np{i}", "default") for i in range(3)] + [
+    PolicyId("GlobalNetworkPolicy", f"gnp{i}") for i in range(3)
+]
+PROFILES = [PolicyId("Profile", f"kns.ns{i}") for i in range(2)]
+NETS = [
+    ip_network(text) for text in ("10.0.0.0/8", "10.65.0.0/26", "192.0.2.7/32", "0.0.0.0/0", "2001:db8::/64", "::/0")
+]
+PACKED_NETS = [(net.network_address.packed, net.prefixlen) for net in NETS if net.prefixlen not in (32, 128)]
+
+
+def v4(number: int) -> bytes:
+    return bytes((10, 65, number >> 8, number & 255))
+
+
+def v6(number: int) -> bytes:
+    return bytes.fromhex("fd00") + bytes(12) + number.to_bytes(2, "big")
+
+
+def random_members(rng: random.Random, name: str) -> Members:
+    count = rng.randrange(4)
+    if name in PORT_SETS:
+        return Members(ports=frozenset((v4(rng.randrange(9)), 6, 80 + i) for i in range(count)))
+    addresses = [rng.choice((v4, v6))(rng.randrange(9)) for _ in range(count)]
+    nets = rng.sample([PACKED_NETS[1], PACKED_NETS[3]], rng.randrange(3))
+    return Members(frozenset(addresses), frozenset(nets))
+
+
+def random_side(rng: random.Random, *, ports: bool) -> WantedSide:
+    def some(of: list[Any], most: int = 2) -> tuple[Any, ...]:
+        return tuple(rng.sample(of, rng.randrange(most + 1))) if rng.random() < 0.4 else ()
+
+    ranges = [(80, 80), (443, 443), (8000, 8010), (1, 60000)]
+    return WantedSide(
+        nets=some(NETS),
+        not_nets=some(NETS[:3]),
+        ports=some(ranges) if ports else (),
+        port_sets=some(PORT_SETS),
+        not_ports=some(ranges) if ports else (),
+        not_port_sets=some(PORT_SETS, 1),
+        sets=some(ADDRESS_SETS),
+        not_sets=some(ADDRESS_SETS),
+    )
+
+
+def random_rule(rng: random.Random) -> WantedRule:
+    protocol = rng.choice((None, 6, 17, 1))
+    ports = protocol in (6, 17)
+    icmp = (8, rng.choice((None, 0))) if protocol == 1 and rng.random() < 0.5 else None
+    return WantedRule(
+        rng.choice(("Allow", "Deny", "Pass", "Log")),
+        families=(4,) if protocol == 1 else rng.choice(((4, 6), (4,), (6,))),
+        protocol=protocol,
+        icmp=icmp,
+        not_icmp=(3, None) if protocol != 6 and rng.random() < 0.2 else None,
+        source=random_side(rng, ports=ports),
+        destination=random_side(rng, ports=ports),
+        annotations=(("why", 'b"ecause\n'),) if rng.random() < 0.2 else (),
+    )
+
+
+def random_policy(rng: random.Random, policy: PolicyId, needed: tuple[bool, bool]) -> WantedPolicy:
+    """Governs at least the directions that are needed: (ingress, egress)."""
+
+    def rules() -> tuple[WantedRule, ...]:
+        return tuple(random_rule(rng) for _ in range(rng.randrange(4)))
+
+    is_profile = policy.kind == "Profile"
+    ingress = rules() if needed[0] or is_profile or rng.random() < 0.5 else None
+    egress = rules() if needed[1] or is_profile or rng.random() < 0.5 else None
+    return WantedPolicy(policy, "" if is_profile else "default", ingress, egress)
+
+
+def random_wanted(rng: random.Random) -> Wanted:
+    """A complete value: classes of random tiers, their policies and the sets those use."""
+    classes: dict[str, WantedClass] = {}
+    for number in range(rng.randrange(1, 4)):
+        chosen = rng.sample(POLICIES, rng.randrange(len(POLICIES)))
+        halves = (chosen[: len(chosen) // 2], chosen[len(chosen) // 2 :])
+        tiers = tuple(
+            WantedTier(f"tier{i}", tuple(half), rng.choice(("Deny", "Pass"))) for i, half in enumerate(halves) if half
+        )
+        profiles = tuple(rng.sample(PROFILES, rng.randrange(3)))
+        ingress, egress = rng.choice(((tiers, ()), ((), tiers), (tiers, tiers)))
+        name = f"c{number}-{rng.randrange(1 << 30):x}"
+        classes[name] = WantedClass(name, ingress, egress, profiles)
+    used: dict[PolicyId, tuple[bool, bool]] = {}
+    for wanted in classes.values():
+        for tiers, flags in ((wanted.ingress, (True, False)), (wanted.egress, (False, True))):
+            for policy in (p for tier in tiers for p in tier.policies):
+                before = used.get(policy, (False, False))
+                used[policy] = (before[0] or flags[0], before[1] or flags[1])
+        for profile in wanted.profiles:
+            used[profile] = (True, True)
+    policies = {policy: random_policy(rng, policy, needed) for policy, needed in used.items()}
+    names = {name for policy in policies.values() for rule in policy.rules() for name in rule.set_ids()}
+    endpoints = {}
+    for i in range(rng.randrange(6)):
+        key = ResourceKey("WorkloadEndpoint", f"n1-k8s-pod{i}-eth0", "default")
+        endpoints[key] = WantedEndpoint(
+            key,
+            f"cali{i if rng.random() < 0.9 else i + 10}",
+            rng.choice(sorted(classes)),
+            (v4(i), v6(i)),
+            spoofing=tuple(rng.sample(NETS[:2], rng.randrange(2))),
+            ingress_limits=PacketLimits(100, 5, 3) if rng.random() < 0.3 else PacketLimits(),
+            egress_limits=PacketLimits(max_connections=7) if rng.random() < 0.3 else PacketLimits(),
+        )
+    return Wanted({name: random_members(rng, name) for name in names}, policies, classes, endpoints)
+
+
+def difference(before: Wanted, after: Wanted) -> WantedChanges:
+    def members(plus: Members, minus: Members) -> Members:
+        return Members(plus.addresses - minus.addresses, plus.nets - minus.nets, plus.ports - minus.ports)
+
+    def changed(old: Any, new: Any) -> Any:
+        return {key: new.get(key) for key in {**old, **new} if old.get(key) != new.get(key)}
+
+    both = before.sets.keys() & after.sets.keys()
+    return WantedChanges(
+        sets_made={name: after.sets[name] for name in after.sets.keys() - both},
+        sets_changed={
+            name: SetChange(members(after.sets[name], before.sets[name]), members(before.sets[name], after.sets[name]))
+            for name in both
+            if before.sets[name] != after.sets[name]
+        },
+        sets_removed=frozenset(before.sets.keys() - both),
+        policies=changed(before.policies, after.policies),
+        classes=changed(before.classes, after.classes),
+        endpoints=changed(before.endpoints, after.endpoints),
+    )
