@@ -56,6 +56,11 @@ class PolicyEngine:
 
     def run(self, stopping: threading.Event) -> None:
         """Until ``stopping``."""
+        if self._context.is_kubernetes_datastore:
+            why = "this version does not enforce them with the Kubernetes datastore"
+            self._tell(Standing(ready=True, upstream_goes=True, why_not=why))
+            stopping.wait()
+            return
         while not stopping.is_set() and not self._configured.wait(0.1):
             pass
         while not stopping.is_set():

@@ -20,10 +20,7 @@ NAMESPACE_PROFILE = "kns."
 
 @dataclass(frozen=True, slots=True)
 class GateFacts:
-    """``policies``: how many exist that are enforced anywhere. ``is_policing``: our tables are in the kernel.
-
-    ``has_kubernetes_policies``: policies of Kubernetes itself are among what is read.
-    """
+    """``policies``: how many exist that are enforced anywhere. ``is_policing``: our tables are in the kernel."""
 
     enabled: bool
     has_kubernetes: bool
@@ -31,7 +28,6 @@ class GateFacts:
     has_namespace_profile: bool
     policies: int
     is_policing: bool
-    has_kubernetes_policies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +49,6 @@ POLICE = Gate(True)
 def decide(facts: GateFacts) -> Gate:
     if not facts.enabled:
         return Gate(False, why="FELIX_POLICYENFORCEMENT is Disabled", upstream_goes=True)
-    if facts.is_kubernetes_datastore and not facts.has_kubernetes_policies:
-        return Gate(False, why="this version does not enforce them with the Kubernetes datastore", upstream_goes=True)
     if facts.has_kubernetes:
         if facts.is_kubernetes_datastore or facts.has_namespace_profile or facts.is_policing:
             return POLICE
