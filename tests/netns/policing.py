@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -77,6 +77,9 @@ class Lab:
         self._senders: dict[tuple[str, int], socket.socket] = {}
         self._count = 0
         self.pid = 0
+        self.open_context: Callable[[Log], Context] = lambda log: Context(
+            parse_settings({}), LocalStore(str(root / "store.db")), log, lambda _: True
+        )
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -99,8 +102,14 @@ class Lab:
 
     def add(self, name: str, *addresses: str, namespace_name: str = "default", **labels: str) -> Workload:
         """A workload with its interface, routes and record; its profile is ``kns.<namespace>``."""
+        workload = self.connect(name, f"cali{name}", *addresses)
+        self.put_endpoint(workload, namespace_name, **labels)
+        return workload
+
+    def connect(self, name: str, interface: str, *addresses: str) -> Workload:
+        """A workload with its interface and routes."""
         ns = self._stack.enter_context(namespace(f"w{name}"))
-        workload = Workload(name, ns, f"cali{name}", addresses)
+        workload = Workload(name, ns, interface, addresses)
         self.host.do("link", "add", workload.interface, "type", "veth", "peer", "name", "eth0", "netns", ns.name)
         self.host.do("link", "set", workload.interface, "addrgenmode", "none", "address", "ee:ee:ee:ee:ee:ee", "up")
         ns.do("link", "set", "eth0", "addrgenmode", "none", "up")
@@ -115,21 +124,20 @@ class Lab:
             assert mac is not None
             self.host.do("neigh", "add", plain, "lladdr", mac["address"], "dev", workload.interface)
             self.host.do(family, "route", "add", plain, "dev", workload.interface)
-        workload.document = {
-            "orchestrator": "k8s",
-            "node": NODE,
-            "pod": name,
-            "containerID": f"c{name}",
-            "endpoint": "eth0",
-            "ipNetworks": [f"{a}/{128 if ':' in a else 32}" for a in addresses],
-            "profiles": [f"kns.{namespace_name}"],
-            "interfaceName": workload.interface,
-        }
         self.workloads[name] = workload
-        self.put_endpoint(workload, namespace_name, **labels)
         return workload
 
     def put_endpoint(self, workload: Workload, namespace_name: str = "default", **labels: str) -> None:
+        workload.document = workload.document or {
+            "orchestrator": "k8s",
+            "node": NODE,
+            "pod": workload.name,
+            "containerID": f"c{workload.name}",
+            "endpoint": "eth0",
+            "ipNetworks": [f"{a}/{128 if ':' in a else 32}" for a in workload.addresses],
+            "profiles": [f"kns.{namespace_name}"],
+            "interfaceName": workload.interface,
+        }
         given = {"projectcalico__namespace": namespace_name, "projectcalico__orchestrator": "k8s"}
         named = {f"projectcalico.org__{key.split('__')[1]}": value for key, value in given.items()}
         key = f"{NODE}-k8s-{workload.name}-eth0"
@@ -144,7 +152,7 @@ class Lab:
     def start(self, **environ: str) -> None:
         self.pid = os.fork()
         if self.pid == 0:
-            _run(self.host, self.root, environ)
+            _run(self.host, self.root, environ, self.open_context)
 
     def stop(self, with_signal: int = signal.SIGTERM) -> int:
         if not self.pid:
@@ -231,7 +239,7 @@ class Lab:
             raise AssertionError(f"{e}: {self.standing()}\n{self.log()}\n{self.ruleset()}") from None
 
 
-def _run(host: Namespace, root: Path, environ: dict[str, str]) -> None:
+def _run(host: Namespace, root: Path, environ: dict[str, str], open_context: Callable[[Log], Context]) -> None:
     """Never returns."""
     code = 99
     log_file = str(root / "engine.log")
@@ -240,9 +248,7 @@ def _run(host: Namespace, root: Path, environ: dict[str, str]) -> None:
         signal.signal(signal.SIGTERM, lambda *_: stopping.set())
         signal.alarm(300)
         netns.enter(os.open(host.path, os.O_RDONLY))
-        context = Context(
-            parse_settings({}), LocalStore(str(root / "store.db")), Log("debug", log_file, stderr=False), lambda _: True
-        )
+        context = open_context(Log("debug", log_file, stderr=False))
 
         def tell() -> None:
             said = {**engine.standing.fields(), "pid": os.getpid(), "failing": engine.standing.failing}

@@ -52,9 +52,13 @@ CORE_ROOT = "/api/v1"
 NAMESPACE = "Namespace"
 # likewise; listed and watched only: BGP announces services' addresses
 SERVICE, ENDPOINT_SLICE = "Service", "EndpointSlice"
+# likewise: Kubernetes' own policies, of which clusters may lack the second kind
+KUBERNETES_POLICY, KUBERNETES_CLUSTER_POLICY = "KubernetesNetworkPolicy", "KubernetesClusterNetworkPolicy"
 _SERVICE_PATHS = {
     SERVICE: f"{CORE_ROOT}/services",
     ENDPOINT_SLICE: "/apis/discovery.k8s.io/v1/endpointslices",
+    KUBERNETES_POLICY: "/apis/networking.k8s.io/v1/networkpolicies",
+    KUBERNETES_CLUSTER_POLICY: "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies",
 }
 KUBERNETES_KINDS = (NAMESPACE, *_SERVICE_PATHS)
 _DERIVED = ("Node", "WorkloadEndpoint", "Profile", *KUBERNETES_KINDS)
@@ -210,7 +214,8 @@ def _resources(listing: ResourceList, prefix: str) -> tuple[Collection, ...]:
         return (Collection(f"{CORE_ROOT}/namespaces", _read_namespace),)
     if listing.kind in _SERVICE_PATHS:
         kind = listing.kind
-        return (Collection(_SERVICE_PATHS[kind], lambda obj: _read_as(kind, obj)),)
+        optional = kind == KUBERNETES_CLUSTER_POLICY
+        return (Collection(_SERVICE_PATHS[kind], lambda obj: _read_as(kind, obj), optional=optional),)
     if listing.kind == "Profile":
         return (
             Collection(f"{CORE_ROOT}/namespaces", crd_pods.read_namespace),
@@ -245,7 +250,7 @@ def _read_namespace(obj: JSON) -> Found:
 
 def _read_as(kind: str, obj: JSON) -> Found:
     metadata = obj.get("metadata") or {}
-    return ResourceKey(kind, str(metadata.get("name")), str(metadata.get("namespace"))), dict(obj)
+    return ResourceKey(kind, str(metadata.get("name")), str(metadata.get("namespace") or "")), dict(obj)
 
 
 def pod_of_prefix(listing: ResourceList) -> ResourceKey | None:

@@ -56,11 +56,6 @@ class PolicyEngine:
 
     def run(self, stopping: threading.Event) -> None:
         """Until ``stopping``."""
-        if self._context.is_kubernetes_datastore:
-            why = "this version does not enforce them with the Kubernetes datastore"
-            self._tell(Standing(ready=True, upstream_goes=True, why_not=why))
-            stopping.wait()
-            return
         while not stopping.is_set() and not self._configured.wait(0.1):
             pass
         while not stopping.is_set():
@@ -79,8 +74,9 @@ class PolicyEngine:
     def _loop(self, kernel: NfTables, conntrack: Nfnetlink, monitor: FilterMonitor, stopping: threading.Event) -> None:
         felix = self._felix
         assert felix is not None
-        rounds = Rounds(self._context, self._node, felix, kernel, conntrack, self._tell)
-        feed = RecordFeed(self._context.store, monitor.wake)
+        context = self._context
+        rounds = Rounds(context, self._node, felix, kernel, conntrack, self._tell)
+        feed = RecordFeed(context.store, self._node, monitor.wake, context.kubernetes_store)
         try:
             while not stopping.is_set():
                 if self._felix is not felix and self._felix is not None:
@@ -90,7 +86,12 @@ class PolicyEngine:
                 synced = feed.synced  # asked first: what was read until then is taken below
                 rounds.take(feed.take())
                 if synced:
-                    rounds.once()
+                    rounds.follow()
+                    synced = feed.need(endpoints=rounds.needs_endpoints, services=rounds.needs_services)
+                if synced:
+                    rounds.once(feed.left_out)
+                else:
+                    rounds.wait_for(feed.error)
                 monitor.wait(min(LOOK_S, rounds.patience_s()) if synced else UNREAD_S)
         finally:
             feed.stop()

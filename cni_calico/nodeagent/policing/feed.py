@@ -3,6 +3,9 @@
 Rule: a record is decoded once, in its cache's thread, handed over, and not kept here: the graph keeps what it needs. A
 record that cannot be read is handed over as refused, never as gone, so its last good version stays in force. Until
 every listing was read once, what there is to take is not everything (``synced``).
+
+With Kubernetes as the datastore the pods of other nodes are followed only once a rule asks for their addresses, and the
+parts of services once a rule names one (``need``): without them a node would be told of every pod of the cluster.
 """
 
 from __future__ import annotations
@@ -10,15 +13,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.interface import Datastore, Versioned
+from cni_calico.datastore.kubernetes.layout import ENDPOINT_SLICE, KUBERNETES_CLUSTER_POLICY, KUBERNETES_POLICY
 from cni_calico.datastore.unreadable import listen
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.model.documents.codec import decode_endpoint, decode_resource
-from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList
-from cni_calico.model.resources import Resource, WorkloadEndpoint
+from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList, endpoints_of_node
+from cni_calico.policy.graph import GraphRecord
+from cni_calico.policy.kubernetes import (
+    DEFAULT_ALLOW,
+    read_cluster_network_policy,
+    read_network_policy,
+    read_slice,
+    record_of,
+)
+
+if TYPE_CHECKING:
+    from cni_calico.datastore.kubernetes.store import KubernetesStore
 
 KINDS = (
     "Tier",
@@ -40,21 +55,24 @@ class Refusal:
     why: str
 
 
-FedRecord = Resource | WorkloadEndpoint | Refusal | None  # None: gone
-
-
-def _decode(item: Versioned) -> Resource | WorkloadEndpoint:
-    assert isinstance(item.key, ResourceKey)
-    if item.key.kind == "WorkloadEndpoint":
-        return decode_endpoint(item.key, item.value)
-    return decode_resource(item.key, item.value)
+FedRecord = GraphRecord | Refusal | None  # None: gone
+_ENDPOINTS, _SLICES = ResourceList("WorkloadEndpoint"), ResourceList(ENDPOINT_SLICE)
+_CONVERTED = (KUBERNETES_POLICY, KUBERNETES_CLUSTER_POLICY)
 
 
 class RecordFeed:
-    """``wake`` is called from the caches' threads whenever there is something to take."""
+    """``wake`` is called from the caches' threads whenever there is something to take.
 
-    def __init__(self, store: Datastore, wake: Callable[[], None]) -> None:
+    ``kubernetes`` is where Kubernetes' own objects are, None outside of Kubernetes; it may be ``store`` itself, which
+    then has Kubernetes' policies too.
+    """
+
+    def __init__(
+        self, store: Datastore, node: str, wake: Callable[[], None], kubernetes: KubernetesStore | None = None
+    ) -> None:
         self._wake = wake
+        self._kubernetes = kubernetes
+        self._left_out: dict[ResourceKey, tuple[str, ...]] = {}
         self._guard = threading.Lock()
         self._pending: dict[ResourceKey, FedRecord] = {}
         self._store = store
@@ -62,11 +80,34 @@ class RecordFeed:
         self._absent: set[ResourceKey] = set()  # what a cache takes for absent, because it is no document at all
         self._asking: threading.Thread | None = None
         listen(store, self._note)
-        self._caches = [self._follow(store, ResourceList(kind)) for kind in (*KINDS, "WorkloadEndpoint")]
+        own = kubernetes is not None and kubernetes is store
+        kinds = (*KINDS, *(_CONVERTED if own else ()))
+        self._caches = [self._follow(store, ResourceList(kind)) for kind in kinds]
+        self._has_all = not own
+        self._caches.append(self._follow(store, endpoints_of_node(node) if own else _ENDPOINTS))
+        self._has_slices = False
+        if own:
+            self._pending[ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)] = DEFAULT_ALLOW
+
+    def need(self, *, endpoints: bool, services: bool) -> bool:
+        """Follow other nodes' endpoints, and the parts of services, from now on; whether everything was read."""
+        if endpoints and not self._has_all:
+            self._has_all = True
+            self._caches.append(self._follow(self._store, _ENDPOINTS))
+        if services and not self._has_slices and self._kubernetes is not None:
+            self._has_slices = True
+            self._caches.append(self._follow(self._kubernetes, _SLICES))
+        return self.synced
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Rules of Kubernetes' policies that could not be converted."""
+        found = list(self._left_out.items())
+        return tuple(sorted(f"{key.kind} {key.namespace}/{key.name}: {text}" for key, texts in found for text in texts))
 
     def _follow(self, store: Datastore, listing: ListKey) -> Cache[bool]:
         def decode(item: Versioned) -> bool:
-            record = _decode(item)
+            record = self._decode(item)
             self._put(item.key, record)
             return True
 
@@ -88,12 +129,33 @@ class RecordFeed:
         ready.set()
         return cache
 
+    def _decode(self, item: Versioned) -> GraphRecord | None:
+        """Raises CorruptRecord."""
+        key = item.key
+        assert isinstance(key, ResourceKey)
+        if key.kind == "WorkloadEndpoint":
+            return decode_endpoint(key, item.value)
+        if key.kind == ENDPOINT_SLICE:
+            return read_slice(item.value)[1]
+        if key.kind not in _CONVERTED:
+            return decode_resource(key, item.value)
+        is_own = key.kind == KUBERNETES_POLICY
+        converted = read_network_policy(item.value) if is_own else read_cluster_network_policy(item.value)
+        self._left_out.pop(key, None)
+        if converted is None:
+            return None  # of a tier that is not known
+        if converted.left_out:
+            self._left_out[key] = converted.left_out
+        return record_of(converted.key, converted.document)
+
     def _put(self, key: Key, record: FedRecord) -> None:
         assert isinstance(key, ResourceKey)
         with self._guard:
             self._pending[key] = record
             if not isinstance(record, Refusal):
                 self._absent.discard(key)
+            if record is None:
+                self._left_out.pop(key, None)
 
     def _refuse(self, key: Key, why: str) -> None:
         if isinstance(key, ResourceKey):
@@ -102,7 +164,7 @@ class RecordFeed:
 
     def _note(self, key: Key, why: str) -> None:
         """The store left a record out. Nothing tells us when it is removed, so it is asked for from time to time."""
-        if not isinstance(key, ResourceKey) or key.kind not in (*KINDS, "WorkloadEndpoint"):
+        if not isinstance(key, ResourceKey) or key.kind not in (*KINDS, *_CONVERTED, "WorkloadEndpoint"):
             return
         with self._guard:
             self._absent.add(key)
@@ -121,7 +183,7 @@ class RecordFeed:
             for key in keys:
                 try:
                     found = self._store.get(key, Deadline.after(ASK_AGAIN_S))
-                    self._put(key, None if found is None else _decode(found))
+                    self._put(key, None if found is None else self._decode(found))
                 except CalicoError:
                     continue  # still unreadable, or a store that does not answer
                 self._wake()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
@@ -79,7 +80,10 @@ class Rounds:
         self._failing = ""
         self._in_force = False
         self._looked = False  # whether the kernel was asked for our tables once
+        self.needs_endpoints = False  # of other nodes
+        self.needs_services = False
         self._warnings: tuple[str, ...] = ()
+        self._left_out: tuple[str, ...] = ()
         self._repaired_after = ""
         self._standing = Standing()
         self._said: frozenset[str] = frozenset()
@@ -121,13 +125,26 @@ class Rounds:
 
     # -- a round ------------------------------------------------------------------------------------------------------
 
-    def once(self) -> None:
-        """Bring into force what is known, if it is to be. Only once everything was read."""
+    def wait_for(self, error: str) -> None:
+        """Not everything has been read yet, for this reason ("": it takes its time)."""
+        if error and error != self._standing.failing:
+            self._standing = replace(self._standing, failing=error)
+            self._log.error(self._standing.sentence)
+            self._tell(self._standing)
+
+    def follow(self) -> None:
+        """Calculate what changed; what is needed for it may have to be read before ``once``."""
         changes = self._graph.flush()
         self._goal.update(changes)
         if changes.policies:
+            self.needs_endpoints = bool(self._graph.selector_sources())
+            self.needs_services = bool(self._graph.services())
             warnings = self._graph.warnings().items()
             self._warnings = tuple(sorted(f"{name}: {text}" for name, texts in warnings for text in texts))
+
+    def once(self, left_out: tuple[str, ...] = ()) -> None:
+        """Bring into force what is known, if it is to be. Only once everything was read."""
+        self._left_out = left_out
         gate = Gate(False)
         try:
             if not self._looked:
@@ -213,7 +230,7 @@ class Rounds:
             why_not=gate.why,
             failing=self._failing,
             problems=tuple(sorted(problems)),
-            warnings=self._warnings,
+            warnings=self._warnings + self._left_out,
             counts={
                 "records": len(self._policies),
                 "policies": sum(1 for policy in self._goal.policies if policy.kind != "Profile"),

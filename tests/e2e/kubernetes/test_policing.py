@@ -1,0 +1,163 @@
+"""Policies of a real API server, read with the manifests' own role, enforced on packets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cni_calico.datastore.kubernetes.store import KubernetesStore
+from cni_calico.log import Log
+from cni_calico.model.names import kubernetes_veth
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.kubernetes import ApiNode
+from cni_calico.nodeagent.context.settings import parse_settings
+from tests.conftest import ROOT
+from tests.e2e.kube import NODE_USER, Cluster
+from tests.e2e.kube_node import Relay
+from tests.netns.namespaces import until
+from tests.netns.policing import NODE, Lab, lab
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
+
+SPACE, OTHER = "policed", "elsewhere"
+POLICIES = f"/apis/networking.k8s.io/v1/namespaces/{SPACE}/networkpolicies"
+GLOBAL = "/apis/crd.projectcalico.org/v1/globalnetworkpolicies"
+
+
+def roles() -> list[dict[str, Any]]:
+    documents = yaml.safe_load_all((ROOT / "manifests" / "calico.yaml").read_text())
+    return [d for d in documents if d and "rbac" in d["apiVersion"] and d["metadata"]["name"] == "calico-node"]
+
+
+class KubernetesLab:
+    def __init__(self, kube: Cluster, node: Lab) -> None:
+        self.kube, self.node = kube, node
+        self._made: list[str] = []
+
+    def pod(self, namespace: str, name: str, address: str, node: str = NODE, **labels: str) -> None:
+        self.kube.create_pod(
+            namespace, name, node, labels=labels, annotations={"cni.projectcalico.org/podIP": f"{address}/32"}
+        )
+        self._made.append(f"/api/v1/namespaces/{namespace}/pods/{name}")
+        if node == NODE:
+            self.node.connect(name, kubernetes_veth(namespace, name), address)
+
+    def policy(self, name: str, spec: dict[str, Any]) -> None:
+        body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}, "spec": spec}
+        self.create(POLICIES, body)
+
+    def create(self, path: str, body: dict[str, Any]) -> None:
+        self.kube.request("POST", path, body)
+        self._made.append(f"{path}/{body['metadata']['name']}")
+
+    def remove(self, path: str) -> None:
+        self._made.remove(path)
+        self.kube.request("DELETE", path, {"gracePeriodSeconds": 0})
+
+    def clean(self) -> None:
+        for path in reversed(list(self._made)):
+            self.remove(path)
+
+
+@pytest.fixture
+def cluster(kube: Cluster, tmp_path: Path) -> Iterator[KubernetesLab]:
+    items = json.dumps({"apiVersion": "v1", "kind": "List", "items": roles()})
+    kube.kubectl("apply", "-f", "-", stdin=items)
+    kube.ensure_namespace(SPACE, labels={"team": "blue"})
+    kube.ensure_namespace(OTHER, labels={"team": "red"})
+    kube.create_node(NODE)
+    with lab(tmp_path) as node:
+        relay = Relay(node.host, kube.port)
+
+        def open_context(log: Log) -> Context:
+            store = KubernetesStore(kube.access("node-token"))
+            return Context(
+                parse_settings({}),
+                store,
+                log,
+                lambda _: True,
+                kubernetes=ApiNode(store.api, NODE),
+                kubernetes_store=store,
+                is_kubernetes_datastore=True,
+            )
+
+        node.open_context = open_context
+        made = KubernetesLab(kube, node)
+        try:
+            yield made
+        finally:
+            node.stop(9)
+            relay.cut()
+            made.clean()
+            kube.kubectl("delete", "-f", "-", stdin=items)
+
+
+def test_kubernetes_policies(cluster: KubernetesLab) -> None:
+    node, since = cluster.node, len(cluster.kube.audited())
+    cluster.pod(SPACE, "a", "10.65.0.1", app="a")
+    cluster.pod(SPACE, "b", "10.65.0.2", app="b")
+    cluster.pod(OTHER, "c", "10.65.0.3", app="a")
+    cluster.pod(OTHER, "far", "10.65.1.1", node="n2", app="far")
+    node.start()
+    node.until_in_force(endpoints=3)
+    assert node.passes("a", "b", 80) and node.passes("c", "b", 80)  # no policy: open
+    cluster.policy("default-deny", {"podSelector": {}, "policyTypes": ["Ingress"]})
+    node.until_passes("a", "b", 80, False)
+    assert node.passes("a", "c", 80)
+    ports = [{"protocol": "UDP", "port": 80}]
+    peer = {"podSelector": {"matchLabels": {"app": "a"}}}
+    cluster.policy(
+        "from-a", {"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [{"from": [peer], "ports": ports}]}
+    )
+    node.until_passes("a", "b", 80)
+    assert not node.passes("a", "b", 81) and not node.passes("c", "b", 80)  # c is in another namespace
+    assert "10.65.1.1" not in node.ruleset()
+    space = {"namespaceSelector": {"matchLabels": {"team": "red"}}}
+    cluster.policy("from-red", {"podSelector": {}, "ingress": [{"from": [space], "ports": ports}]})
+    node.until_passes("c", "b", 80)
+    assert "10.65.1.1" in node.ruleset()  # a pod of another node, which is known now
+    cluster.kube.kubectl("label", "--overwrite", "namespace", OTHER, "team=green")
+    node.until_passes("c", "b", 80, False)
+    cluster.kube.kubectl("label", "--overwrite", "namespace", OTHER, "team=red")
+    node.until_passes("c", "b", 80)
+    spec = {
+        "order": 1,
+        "selector": "app == 'b'",
+        "types": ["Ingress"],
+        "ingress": [{"action": "Deny", "source": {"namespaceSelector": "team == 'red'"}}],
+    }
+    head = {
+        "apiVersion": "crd.projectcalico.org/v1",
+        "kind": "GlobalNetworkPolicy",
+        "metadata": {"name": "default.red"},
+    }
+    cluster.create(GLOBAL, {**head, "spec": spec})
+    node.until_passes("c", "b", 80, False)
+    cluster.remove(f"{GLOBAL}/default.red")
+    node.until_passes("c", "b", 80)
+    cluster.remove(f"{POLICIES}/from-red")
+    cluster.remove(f"{POLICIES}/from-a")
+    cluster.remove(f"{POLICIES}/default-deny")
+    node.until_passes("b", "a", 81)
+    assert node.standing()["problems"] == [] and node.standing()["warnings"] == []
+    refused = [
+        event["requestURI"]
+        for event in cluster.kube.audited(since)
+        if event["user"]["username"] == NODE_USER and event.get("responseStatus", {}).get("code") == 403
+    ]
+    assert refused == []
+
+
+def test_rights_that_are_missing_are_said(cluster: KubernetesLab) -> None:
+    cluster.kube.kubectl("delete", "clusterrolebinding", "calico-node")
+    cluster.node.start()
+    until(lambda: "networkpolicies" in str(cluster.node.standing().get("failing")), "the refusal is told")
+    assert not cluster.node.standing()["in_force"]
+    items = json.dumps({"apiVersion": "v1", "kind": "List", "items": roles()})
+    cluster.kube.kubectl("apply", "-f", "-", stdin=items)
+    cluster.node.until_in_force()

@@ -1,0 +1,129 @@
+"""What the enforcer does when the kernel refuses, loses answers, or holds something else than was left there."""
+
+from __future__ import annotations
+
+import random
+from errno import ENOMEM, EOPNOTSUPP
+
+import pytest
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import RulesRefused, RulesUnknown
+from cni_calico.log import Log
+from cni_calico.model.netfilter import AddRules, FlushChain, Operation
+from cni_calico.nodeagent.dataplane.policy.goal import Goal
+from cni_calico.nodeagent.dataplane.policy.naming import policy_chain
+from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
+from cni_calico.nodeagent.policing.enforcer import Enforcer
+from cni_calico.policy.wanted import Wanted, WantedChanges
+from tests.fakes.nftables import FakePacketFilter
+from tests.unit.nodeagent.dataplane.policy.worlds import POLICIES, difference, random_wanted
+
+NP0 = POLICIES[0]
+
+
+def soon() -> Deadline:
+    return Deadline.after(10)
+
+
+def world_with(policy: object, seed: int = 1) -> Wanted:
+    rng = random.Random(seed)
+    while True:
+        wanted = random_wanted(rng)
+        if policy in wanted.policies:
+            return wanted
+
+
+@pytest.fixture
+def kernel() -> FakePacketFilter:
+    return FakePacketFilter()
+
+
+@pytest.fixture
+def enforcer(kernel: FakePacketFilter) -> Enforcer:
+    return Enforcer(kernel, Goal(FilterSettings()), Log("none"))
+
+
+def enforce(enforcer: Enforcer, before: Wanted, after: Wanted) -> int:
+    enforcer.goal.update(difference(before, after))
+    return enforcer.bring_about(soon())
+
+
+def test_nothing_changes_nothing(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+    wanted = world_with(NP0)
+    assert enforce(enforcer, Wanted(), wanted) == 2  # nothing is removed on a fresh node
+    count = len(kernel.transactions)
+    assert enforcer.bring_about(soon()) == 0
+    again = Enforcer(kernel, Goal(FilterSettings()), Log("none"))
+    assert enforce(again, Wanted(), wanted) == 0  # a restart
+    assert len(kernel.transactions) == count
+
+
+def test_a_lost_answer(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+    """In force or not: it is read back, and what is left is done."""
+    kernel.lose = 1
+    enforce(enforcer, Wanted(), world_with(NP0))
+    assert kernel.tables == enforcer.goal.tables.of == enforcer.held
+    kernel.lose = 100
+    enforcer.goal.update(difference(world_with(NP0), Wanted()))
+    with pytest.raises(RulesUnknown):
+        enforcer.bring_about(soon())
+    kernel.lose = 0
+    enforcer.bring_about(soon())
+    assert kernel.tables == enforcer.goal.tables.of
+
+
+def test_a_policy_that_the_kernel_refuses(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+    """It denies in its place and is named; everything else is in force."""
+    names = {policy_chain(NP0, ingress) for ingress in (True, False)}
+
+    def refuse(operation: Operation) -> int:
+        if not isinstance(operation, AddRules) or operation.chain not in names:
+            return 0
+        return EOPNOTSUPP if any(len(rule.expressions) > 1 for rule in operation.rules) else 0
+
+    rng = random.Random(4)
+    wanted = next(
+        w
+        for w in iter(lambda: random_wanted(rng), None)
+        if NP0 in w.policies and any(rule.protocol and 4 in rule.families for rule in w.policies[NP0].rules())
+    )
+    kernel.refuse = refuse
+    enforce(enforcer, Wanted(), wanted)
+    assert set(enforcer.goal.problems) == {NP0}
+    assert kernel.tables == enforcer.goal.tables.of
+    kernel.refuse = lambda operation: 0
+    policy = wanted.policies[NP0]
+    enforcer.goal.update(WantedChanges(policies={NP0: policy}))  # the record changed: tried again
+    enforcer.bring_about(soon())
+    assert enforcer.goal.problems == {} and kernel.tables == enforcer.goal.tables.of
+
+
+def test_refused_for_another_reason(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+    """What was in force stays, the caller is told, and the next attempt finds everything."""
+    before, after = world_with(NP0, 1), world_with(NP0, 2)
+    enforce(enforcer, Wanted(), before)
+    kernel.refuse = lambda operation: ENOMEM if isinstance(operation, FlushChain) else 0
+    enforcer.goal.update(difference(before, after))
+    with pytest.raises(RulesRefused):
+        enforcer.bring_about(soon())
+    kernel.refuse = lambda operation: 0
+    enforcer.bring_about(soon())
+    assert kernel.tables == enforcer.goal.tables.of
+
+
+def test_somebody_else_changed_our_tables(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+    wanted = world_with(NP0)
+    enforce(enforcer, Wanted(), wanted)
+    kernel.flush_ruleset()
+    enforcer.doubt()
+    assert enforcer.bring_about(soon()) == 2
+    assert kernel.tables == enforcer.goal.tables.of
+    enforcer.doubt()
+    assert enforcer.bring_about(soon()) == 0
+
+
+def test_removed(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+    enforce(enforcer, Wanted(), world_with(NP0))
+    assert enforcer.remove(soon()) and kernel.tables == {}
+    assert not enforcer.remove(soon())
