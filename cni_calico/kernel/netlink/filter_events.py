@@ -46,14 +46,23 @@ class FilterMonitor:
         self._pending = False  # a transaction of somebody else's, of which the end has not come yet, touched our table
         self._happened = Happened(links=None)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poller = poll()
+        self._poller.register(self._wake, POLLIN)
+        self._rules: socket.socket | None = None
+        self._links = self._join(socket.NETLINK_ROUTE, _LINK_GROUP)
+
+    def _join(self, family: int, groups: int) -> socket.socket:
         try:
-            self._rules = _listen(_NETLINK_NETFILTER, _NFTABLES_GROUP)
-            self._links = _listen(socket.NETLINK_ROUTE, _LINK_GROUP)
+            joined = _listen(family, groups)
         except OSError as e:
             raise KernelError(f"cannot listen for kernel notifications: {e.strerror}", errno=e.errno or 0) from e
-        self._poller = poll()
-        for fd in (self._wake, self._rules.fileno(), self._links.fileno()):
-            self._poller.register(fd, POLLIN)
+        self._poller.register(joined.fileno(), POLLIN)
+        return joined
+
+    def watch_rules(self) -> None:
+        """Be told of changed tables from now on; before the first of our own, they would be told to us one by one."""
+        if self._rules is None:
+            self._rules = self._join(_NETLINK_NETFILTER, _NFTABLES_GROUP)
 
     def wait(self, timeout_s: float) -> bool:
         """Whether anything happened within that time: a notification, or ``wake``."""
@@ -65,7 +74,7 @@ class FilterMonitor:
 
     def take(self) -> Happened:
         """What has arrived since this was last asked. Raises KernelError."""
-        for data in self._read(self._rules):
+        for data in self._read(self._rules) if self._rules is not None else ():
             if data is None:
                 self._happened.touched_by.add("?")
                 self._pending = False
@@ -86,7 +95,8 @@ class FilterMonitor:
             pass  # closed: nobody waits any more
 
     def close(self) -> None:
-        self._rules.close()
+        if self._rules is not None:
+            self._rules.close()
         self._links.close()
         os.close(self._wake)
 

@@ -35,8 +35,9 @@ class Figures:
     transactions: int = 0
     operations: int = 0
     refused: int = 0
-    repairs: int = 0
     compared: int = 0
+    found_changed: int = 0  # comparisons that found something else than was left there
+    repairs: int = 0  # of those, the ones that somebody else was seen to cause
     apply_s: list[float] = field(default_factory=list)  # of the last ones, taken by whoever keeps a histogram
 
 
@@ -107,8 +108,11 @@ class Enforcer:
         touched, phases = self.goal.tables.take_touched(), Phases()
         everything = self._doubted
         if everything:
+            before = self.held if self._read else None
             self.read(deadline)
             self.figures.compared += 1
+            if before is not None and before != self.held:
+                self.figures.found_changed += 1
         for table in TABLES:
             goal = self.goal.tables.of[table]
             if everything or table not in self.held:

@@ -75,7 +75,7 @@ class PolicyEngine:
         felix = self._felix
         assert felix is not None
         context = self._context
-        rounds = Rounds(context, self._node, felix, kernel, conntrack, self._tell)
+        rounds = Rounds(context, self._node, felix, kernel, conntrack, self._tell, monitor.watch_rules)
         feed = RecordFeed(context.store, self._node, monitor.wake, context.kubernetes_store)
         try:
             while not stopping.is_set():

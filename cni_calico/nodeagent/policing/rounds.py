@@ -13,7 +13,9 @@ from dataclasses import replace
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.kernel.interfaces import read_interfaces
+from cni_calico.kernel.memory import give_back_memory
 from cni_calico.kernel.netlink.conntrack import remove_entries
+from cni_calico.kernel.netlink.expressions import forget_cached
 from cni_calico.kernel.netlink.filter_events import Happened
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
 from cni_calico.kernel.netlink.nftables import PacketFilter
@@ -55,6 +57,7 @@ class Rounds:
         kernel: PacketFilter,
         conntrack: Nfnetlink | None,
         tell: Callable[[Standing], None],
+        watch_rules: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
@@ -62,6 +65,7 @@ class Rounds:
         self._felix = felix
         self._conntrack = conntrack
         self._tell = tell
+        self._watch_rules = watch_rules
         self._now = now
         self._graph = Graph(lambda endpoint: endpoint.node == node)
         self._service_networks = parse_service_networks(None)
@@ -84,6 +88,8 @@ class Rounds:
         self.needs_services = False
         self._warnings: tuple[str, ...] = ()
         self._left_out: tuple[str, ...] = ()
+        self._count = 0  # of policies in the goal
+        self._files_due = True
         self._repaired_after = ""
         self._standing = Standing()
         self._said: frozenset[str] = frozenset()
@@ -99,6 +105,7 @@ class Rounds:
         if happened.touched_by and self._in_force:
             self._enforcer.doubt()
             self._repaired_after = ", ".join(sorted(happened.touched_by))
+        self._files_due = self._files_due or happened.links is None or bool(happened.links)
         if happened.links is None:
             self._up = None
         elif self._up is not None:
@@ -136,7 +143,9 @@ class Rounds:
         """Calculate what changed; what is needed for it may have to be read before ``once``."""
         changes = self._graph.flush()
         self._goal.update(changes)
+        self._files_due = self._files_due or bool(changes.endpoints)
         if changes.policies:
+            self._count = sum(1 for policy in self._goal.policies if policy.kind != "Profile")
             self.needs_endpoints = bool(self._graph.selector_sources())
             self.needs_services = bool(self._graph.services())
             warnings = self._graph.warnings().items()
@@ -182,15 +191,24 @@ class Rounds:
         if self._now() >= self._next_full:
             self._enforcer.doubt()
             self._next_full = self._now() + interval_s if interval_s else float("inf")
-        was_in_force, repaired_after = self._in_force, self._repaired_after
-        count = self._enforcer.bring_about(Deadline.after(APPLY_S))
+        figures, repaired_after = self._enforcer.figures, self._repaired_after
+        found_changed = figures.found_changed
+        self._enforcer.bring_about(Deadline.after(APPLY_S))
         self._repaired_after = ""
-        if count and was_in_force and repaired_after:
-            self._enforcer.figures.repairs += 1
+        if figures.found_changed > found_changed and repaired_after:
+            figures.repairs += 1
             self._log.warning(f"repaired the policies' tables: {repaired_after} had changed them")
-        self._in_force = True
+        if not self._in_force:
+            self._in_force = True
+            self._first()
         self._clean_connections()
         self._write_files()
+
+    def _first(self) -> None:
+        """Everything is in force: from now on others' changes matter, and what the start needed is given back."""
+        self._watch_rules()
+        forget_cached()
+        give_back_memory()
 
     def _leave(self, gate: Gate) -> None:
         """Nothing is policed: take away what an earlier run policed with, unless it is only not known yet."""
@@ -213,9 +231,12 @@ class Rounds:
                 self._log.warning(f"connections of a workload that is gone may still pass: {e}")
 
     def _write_files(self) -> None:
+        if not self._files_due:
+            return
         if self._up is None:
             self._up = {link.name: link.up for link in read_interfaces(Deadline.after(_CONNTRACK_S))}
-        if not self._files.update(lambda name: self._up is not None and self._up.get(name, False)):
+        self._files_due = not self._files.update(lambda name: self._up is not None and self._up.get(name, False))
+        if self._files_due:
             self._next_full = min(self._next_full, self._now() + RETRY_LAST_S)
 
     # -- told ---------------------------------------------------------------------------------------------------------
@@ -233,8 +254,8 @@ class Rounds:
             warnings=self._warnings + self._left_out,
             counts={
                 "records": len(self._policies),
-                "policies": sum(1 for policy in self._goal.policies if policy.kind != "Profile"),
-                "profiles": sum(1 for policy in self._goal.policies if policy.kind == "Profile"),
+                "policies": self._count,
+                "profiles": len(self._goal.policies) - self._count,
                 "endpoints": len(self._goal.endpoints.all),
                 "classes": len(self._goal.classes),
                 "sets": self._graph_sets(),

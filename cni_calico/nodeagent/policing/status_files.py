@@ -45,6 +45,7 @@ class StatusFiles:
         self._log = log
         self._endpoints = endpoints
         self._written: dict[str, bytes] = {}
+        self._rendered: dict[ResourceKey, tuple[WantedEndpoint, str, bytes]] = {}
         self._begun = False
         self._said = ""
         self._directory = f"{prefix.rstrip('/')}/{DIRECTORY}" if prefix else ""
@@ -53,11 +54,17 @@ class StatusFiles:
         """Write and remove what has changed; whether everything could be. ``up``: of an interface's name."""
         if not self._directory:
             return True
+        endpoints = self._endpoints()
+        if len(self._rendered) > len(endpoints):
+            self._rendered = {key: known for key, known in self._rendered.items() if key in endpoints}
         wanted = {}
-        for endpoint in self._endpoints().values():
+        for key, endpoint in endpoints.items():
             if up(endpoint.interface):
-                name = status_file_name(endpoint.orchestrator, endpoint.workload, endpoint.endpoint)
-                wanted[name] = render_status(endpoint)
+                known = self._rendered.get(key)
+                if known is None or known[0] is not endpoint:
+                    name = status_file_name(endpoint.orchestrator, endpoint.workload, endpoint.endpoint)
+                    known = self._rendered[key] = endpoint, name, render_status(endpoint)
+                wanted[known[1]] = known[2]
         failed = self._carry_out(wanted)
         if failed and failed != self._said:
             self._log.error(f"cannot write the status of endpoints: {failed}")

@@ -1,0 +1,319 @@
+#!/usr/bin/env python3
+"""Policy: how long until a change is in force, what it costs, and what the engine holds; on one machine, in namespaces.
+
+    bench_policy.py [--sizes 10,100,1000] [--repeat 10] [--other COMMAND]
+
+A cluster in an etcd on loopback without fsync, one node of it here: endpoint e has labels app=a{e mod A} and
+role=r{(e div A) mod 10} and profile kns.default; policy p (global, tier default, order 100+p, Ingress) selects app
+a{(p div K) mod A}, K = policies/A, with ten Allow TCP rules r: source app == a{(a+r+p) mod A} && role == r{r}, ports
+8000+r and a range of six. A UDP probe between two pods says when a change is in force. ``--other`` starts another agent
+on the same node and datastore instead of ours, with ETCD and NODE in its environment.
+
+Needs root and an etcd (tests/setup/tests.sh). Prints one line for each figure: median ms, and CPU ms of the agent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+
+from cni_calico.datastore.connect import open_datastore  # noqa: E402
+from cni_calico.datastore.interface import Write  # noqa: E402
+from cni_calico.deadline import Deadline  # noqa: E402
+from cni_calico.kernel import netns  # noqa: E402
+from cni_calico.model.access import DatastoreConfig  # noqa: E402
+from cni_calico.model.keys import ResourceKey  # noqa: E402
+from tests.conftest import LAB_CACHE  # noqa: E402
+from tests.netns.namespaces import host_namespace  # noqa: E402
+from tests.netns.policing import NODE, Lab  # noqa: E402
+
+ETCD = "http://127.0.0.1:2379"
+SIZES = {10: (5, 5, 20), 100: (10, 25, 1000), 1000: (50, 250, 10000)}  # policies -> apps, local, remote endpoints
+PROBED, JOINING = "10.65.0.1", "10.99.0.1"
+
+
+def document(kind: str, name: str, spec: dict[str, Any], namespace: str = "", **labels: str) -> Write:
+    metadata: dict[str, Any] = {"name": name, "uid": f"{kind}-{name}", "labels": labels}
+    if namespace:
+        metadata["namespace"] = namespace
+    body = {"kind": kind, "apiVersion": "projectcalico.org/v3", "metadata": metadata, "spec": spec}
+    return Write.put(ResourceKey(kind, name, namespace), body)
+
+
+def endpoint(number: int, apps: int, node: str, interface: str, *addresses: str) -> Write:
+    spec = {
+        "orchestrator": "k8s",
+        "node": node,
+        "pod": f"p{number}",
+        "containerID": "c",
+        "endpoint": "eth0",
+        "ipNetworks": [f"{address}/32" for address in addresses],
+        "profiles": ["kns.default"],
+        "interfaceName": interface,
+    }
+    labels = {
+        "projectcalico.org/namespace": "default",
+        "projectcalico.org/orchestrator": "k8s",
+        "app": f"a{number % apps}",
+        "role": f"r{number // apps % 10}",
+    }
+    return document("WorkloadEndpoint", f"{node}-k8s-p{number}-eth0", spec, "default", **labels)
+
+
+def policy(number: int, policies: int, apps: int) -> Write:
+    app = number // max(1, policies // apps) % apps
+    rules = [
+        {
+            "action": "Allow",
+            "protocol": "TCP",
+            "source": {"selector": f"app == 'a{(app + r + number) % apps}' && role == 'r{r}'"},
+            "destination": {"ports": [8000 + r, f"{9000 + 10 * r}:{9005 + 10 * r}"]},
+        }
+        for r in range(10)
+    ]
+    # the probe's own protocol passes, so that a change of one policy can be seen
+    rules.append({"action": "Allow", "protocol": "UDP", "destination": {"ports": ["1:999"]}})
+    spec = {"tier": "default", "order": 100 + number, "selector": f"app == 'a{app}'", "types": ["Ingress"]}
+    return document("GlobalNetworkPolicy", f"p{number}", {**spec, "ingress": rules})
+
+
+def changed_policy(app: str) -> Write:
+    """Ten rules, of which the first denies the probe."""
+    rules: list[dict[str, Any]] = [{"action": "Deny", "protocol": "UDP", "destination": {"ports": [80]}}]
+    rules += [
+        {
+            "action": "Allow",
+            "protocol": "TCP",
+            "source": {"selector": f"new == 'n{r}'"},
+            "destination": {"ports": [r + 1]},
+        }
+        for r in range(9)
+    ]
+    spec = {"tier": "default", "order": 1, "selector": f"app == '{app}'", "types": ["Ingress"], "ingress": rules}
+    return document("GlobalNetworkPolicy", "changed", spec)
+
+
+class Agent:
+    """The process under test."""
+
+    def __init__(self, command: list[str], environ: dict[str, str]) -> None:
+        self.process = subprocess.Popen(command, env={**os.environ, **environ}, cwd=ROOT)
+
+    def cpu_ms(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_mb(self) -> float:
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(text.partition("VmRSS:")[2].split()[0]) / 1024
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+
+class Bench:
+    def __init__(self, lab: Lab, policies: int, other: str) -> None:
+        self.lab, self.policies, self.other = lab, policies, other
+        self.apps, self.local, self.remote = SIZES[policies]
+        self.store = open_datastore(DatastoreConfig("etcdv3", etcd_endpoints=(ETCD,)))
+        self.agent: Agent | None = None
+
+    def write(self, *writes: Write) -> None:
+        for at in range(0, len(writes), 50):
+            self.store.commit(writes[at : at + 50], Deadline.after(30))
+
+    def fill(self) -> None:
+        rules = [{"action": "Allow"}]
+        self.write(
+            document("Tier", "default", {"order": 1000000, "defaultAction": "Deny"}),
+            document("Profile", "kns.default", {"ingress": rules, "egress": rules, "labelsToApply": {}}),
+        )
+        writes = [policy(p, self.policies, self.apps) for p in range(self.policies)]
+        # the probing pod is endpoint 0 and the probed one endpoint 1
+        writes += [
+            endpoint(0, self.apps, NODE, "caliprobing", "10.65.0.2"),
+            endpoint(1, self.apps, NODE, "caliprobed", PROBED),
+        ]
+        writes += [endpoint(e, self.apps, NODE, f"cali{e}", f"10.66.{e >> 8}.{e & 255}") for e in range(2, self.local)]
+        writes += [
+            endpoint(
+                self.local + e, self.apps, f"n{2 + e % 40}", "eth0x", f"10.{70 + (e >> 16)}.{e >> 8 & 255}.{e & 255}"
+            )
+            for e in range(self.remote)
+        ]
+        self.write(*writes)
+
+    def start(self) -> float:
+        """ms until the probe is denied by a policy that is there already."""
+        assert self.lab.passes("probing", "probed", 80)
+        self.write(changed_policy("a1"))
+        begun = time.perf_counter()
+        environ = {"ETCD": ETCD, "NODE": NODE, "STATUS": str(self.lab.root)}
+        command = shlex.split(self.other) or [sys.executable, "-m", "tests.bench.policy_engine"]
+        self.agent = Agent(command, environ)
+        self.until(False)
+        took = 1000 * (time.perf_counter() - begun)
+        self.write(Write.remove(ResourceKey("GlobalNetworkPolicy", "changed")))
+        self.until(True)
+        return took
+
+    def until(self, wanted: bool, source: str = "probing", timeout_s: float = 300.0) -> None:
+        end = time.monotonic() + timeout_s
+        while self.lab.passes(source, "probed", 80) != wanted:
+            if time.monotonic() > end:
+                raise SystemExit(f"never in force: {source} {'reaches' if wanted else 'does not reach'} the probed pod")
+
+    def timed(self, *steps: tuple[Write, bool, str]) -> tuple[list[float], float]:
+        """(ms of each step, CPU ms of the agent for all)."""
+        assert self.agent is not None
+        before, times = self.agent.cpu_ms(), []
+        for write, wanted, source in steps:
+            begun = time.perf_counter()
+            self.write(write)
+            self.until(wanted, source)
+            times.append(1000 * (time.perf_counter() - begun))
+        settle = threading.Event()
+        settle.wait(0.05)
+        return times, self.agent.cpu_ms() - before
+
+    def run(self, repeat: int) -> dict[str, Any]:
+        found: dict[str, Any] = {"start ms": self.start()}
+        assert self.agent is not None
+        found["start CPU ms"] = self.agent.cpu_ms()
+        key = ResourceKey("GlobalNetworkPolicy", "changed")
+        steps = [
+            step
+            for _ in range(repeat)
+            for step in ((changed_policy("a1"), False, "probing"), (Write.remove(key), True, "probing"))
+        ]
+        times, cpu = self.timed(*steps)
+        found["policy put ms"], found["policy deleted ms"] = (
+            statistics.median(times[::2]),
+            statistics.median(times[1::2]),
+        )
+        found["policy CPU ms"] = cpu / len(steps)
+        self._joins(found, repeat)
+        self._local(found, repeat)
+        found["resident MB"] = self.agent.resident_mb()
+        self.agent.stop()
+        return found
+
+    def _joins(self, found: dict[str, Any], repeat: int) -> None:
+        """A record of another node's endpoint that carries a second address of the probing pod."""
+        only = {"action": "Allow", "protocol": "UDP", "source": {"selector": "joins == 'yes'"}}
+        rules = [only, {"action": "Deny", "protocol": "UDP"}]
+        spec = {"tier": "default", "order": 1, "selector": "app == 'a1'", "types": ["Ingress"], "ingress": rules}
+        self.write(document("GlobalNetworkPolicy", "joining", spec))
+        self.until(False, "second")
+        write = endpoint(1, 10**9, "n9", "eth0x", JOINING)
+        write.value["metadata"]["labels"]["joins"] = "yes"  # type: ignore[index]
+        steps = [
+            step
+            for _ in range(repeat)
+            for step in ((write, True, "second"), (Write.remove(write.key), False, "second"))
+        ]
+        times, cpu = self.timed(*steps)
+        found["remote joins ms"], found["remote leaves ms"] = (
+            statistics.median(times[::2]),
+            statistics.median(times[1::2]),
+        )
+        found["remote CPU ms"] = cpu / len(steps)
+        self.write(Write.remove(ResourceKey("GlobalNetworkPolicy", "joining")))
+        self.until(True)
+
+    def _local(self, found: dict[str, Any], repeat: int) -> None:
+        """A local endpoint whose interface stands ready."""
+        write = endpoint(1, self.apps, NODE, "caliprobed", PROBED)
+        steps = [
+            step
+            for _ in range(repeat)
+            for step in ((Write.remove(write.key), False, "probing"), (write, True, "probing"))
+        ]
+        times, cpu = self.timed(*steps)
+        found["local put ms"], found["local deleted ms"] = statistics.median(times[1::2]), statistics.median(times[::2])
+        found["local CPU ms"] = cpu / len(steps)
+
+
+def start_etcd(directory: Path, stack: ExitStack) -> None:
+    arguments = [
+        "--data-dir",
+        str(directory),
+        "--unsafe-no-fsync",
+        "--log-level",
+        "error",
+        "--listen-client-urls",
+        ETCD,
+    ]
+    arguments += [
+        "--advertise-client-urls",
+        ETCD,
+        "--listen-peer-urls",
+        "http://127.0.0.1:2380",
+        "--max-txn-ops",
+        "1024",
+    ]
+    process = subprocess.Popen([str(LAB_CACHE / "bin" / "etcd"), *arguments], stderr=subprocess.DEVNULL)
+    stack.callback(process.wait)
+    stack.callback(process.terminate)
+
+
+def measure(policies: int, repeat: int, other: str) -> dict[str, Any]:
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-policy")))
+        host = stack.enter_context(host_namespace())
+        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        netns.enter(os.open(host.path, os.O_RDONLY | os.O_CLOEXEC))
+        stack.callback(netns.enter, here)
+        start_etcd(root / "etcd", stack)
+        lab = Lab(host, root, stack)
+        probing = lab.connect("probing", "caliprobing", "10.65.0.2")
+        lab.connect("probed", "caliprobed", PROBED)
+        probing.ns.do("addr", "add", f"{JOINING}/32", "dev", "eth0")
+        host.do("route", "add", JOINING, "dev", "caliprobing")
+        lab.workloads["second"] = type(probing)("second", probing.ns, probing.interface, (JOINING,))
+        bench = Bench(lab, policies, other)
+        stack.callback(bench.store.close)
+        bench.fill()
+        try:
+            return bench.run(repeat)
+        finally:
+            if bench.agent is not None and bench.agent.process.poll() is None:
+                bench.agent.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="10,100,1000")
+    parser.add_argument("--repeat", type=int, default=10)
+    parser.add_argument("--other", default="", help="the command of another agent")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    for size in map(int, chosen.sizes.split(",")):
+        found = measure(size, chosen.repeat, chosen.other)
+        if chosen.json:
+            print(json.dumps({"policies": size, **found}))
+            continue
+        apps, local, remote = SIZES[size]
+        print(f"{size} policies, {apps} apps, {local} local and {remote} remote endpoints")
+        for name, value in found.items():
+            print(f"  {name:20} {value:10.1f}")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
