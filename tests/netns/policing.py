@@ -276,3 +276,49 @@ def lab(root: Path) -> Iterator[Lab]:
         made = Lab(stack.enter_context(host_namespace()), root, stack)
         stack.callback(made.stop, signal.SIGKILL)
         yield made
+
+
+@dataclass
+class Counts:
+    """``sent`` of each of the two kinds."""
+
+    sent: int = 0
+    allowed_arrived: int = 0
+    forbidden_arrived: int = 0
+
+
+@contextmanager
+def traffic(lab: Lab, source: str, destination: str, *, allowed: int, forbidden: int) -> Iterator[Counts]:
+    """New connections to both ports, as fast as they go, in a thread; counted when the block has ended."""
+    sender, receiver = lab.workloads[source], lab.workloads[destination]
+    counts, ending = Counts(), threading.Event()
+    arrived = socket_in(receiver.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+    arrived.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE: nothing is lost here
+    out = socket_in(sender.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+    own = socket_in(lab.host, socket.AF_INET, socket.SOCK_DGRAM)
+
+    def send() -> None:
+        while not ending.is_set():
+            sport = 1024 + counts.sent % 60000
+            for port in (allowed, forbidden):
+                data = sport.to_bytes(2, "big") + port.to_bytes(2, "big") + (12).to_bytes(2, "big") + bytes(2) + b"flow"
+                out.sendto(data, (receiver.address(), 0))
+            counts.sent += 1
+            ending.wait(0.0005)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield counts
+    finally:
+        ending.set()
+        thread.join()
+        own.sendto(b"last", (receiver.address(), 9))
+        arrived.settimeout(10)
+        while not (data := arrived.recv(2048)).endswith(b"last"):
+            port = int.from_bytes(data[22:24], "big")
+            if data.endswith(b"flow"):
+                counts.allowed_arrived += port == allowed
+                counts.forbidden_arrived += port == forbidden
+        for opened in (arrived, out, own):
+            opened.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.netns.namespaces import until
-from tests.netns.policing import Lab, lab
+from tests.netns.policing import Counts, Lab, lab, traffic
 
 pytestmark = pytest.mark.netns
 
@@ -167,3 +168,31 @@ def test_an_interface_without_an_endpoint(node: Lab) -> None:
     node.remove("WorkloadEndpoint", "n1-k8s-a-eth0", "default")
     node.until_in_force(endpoints=1)
     assert not node.passes("a", "b", 80) and not node.passes("b", "a", 80)
+
+
+def _has_sent(counts: Counts, number: int) -> bool:
+    return counts.sent > number
+
+
+def test_a_restart_under_traffic(node: Lab) -> None:
+    """Killed and started again, policies put and removed, while packets flow: none forbidden passes, none is lost."""
+    node.put("GlobalNetworkPolicy", "allow", ALLOW_80)
+    node.start()
+    node.until_in_force(endpoints=2)
+    node.until_passes("a", "b", 81, False)
+    with traffic(node, "a", "b", allowed=80, forbidden=81) as counts:
+        for _ in range(3):
+            node.stop(9)
+            enough = counts.sent + 200
+            until(partial(_has_sent, counts, enough), "packets without an engine")
+            node.start()
+            node.until_in_force(endpoints=2)
+            for number in range(10):
+                other = {**ALLOW_80, "order": 20 + number, "selector": f"has(app) && app != 'x{number}'"}
+                node.put("GlobalNetworkPolicy", f"more{number}", other)
+            node.until_in_force(policies=11)
+            for number in range(10):
+                node.remove("GlobalNetworkPolicy", f"more{number}")
+            node.until_in_force(policies=1)
+    assert counts.sent > 1000
+    assert (counts.forbidden_arrived, counts.allowed_arrived) == (0, counts.sent)
