@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.expressions import be32, decode_expression, decode_verdict, list_elements, number_of
-from cni_calico.kernel.netlink.nfnetlink import NFTABLES
 from cni_calico.model.netfilter import BaseHook, Immediate, NftRule, NftSet
 
+_SUBSYSTEM = 10  # nf_tables among nfnetlink's
 (
     NEWTABLE,
     GETTABLE,
@@ -31,7 +31,7 @@ from cni_calico.model.netfilter import BaseHook, Immediate, NftRule, NftSet
     DELSETELEM,
     NEWGEN,
     GETGEN,
-) = (NFTABLES << 8 | number for number in range(17))
+) = (_SUBSYSTEM << 8 | number for number in range(17))
 NLM_F_APPEND = 0x800
 TABLE_NAME = 1
 CHAIN_TABLE, CHAIN_NAME, CHAIN_HOOK, CHAIN_POLICY, CHAIN_TYPE = 1, 3, 4, 5, 7
