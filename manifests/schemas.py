@@ -246,6 +246,14 @@ POLICY = fields(
     ingress=RULES,
     egress=RULES,
 )
+STAGED_POLICY = fields(stagedAction=choice("Set", "Delete", "Learn", "Ignore"), **POLICY["properties"])
+STAGED_KUBERNETES_POLICY = fields(
+    stagedAction=choice("Set", "Delete", "Learn", "Ignore"),
+    podSelector=ANY_OBJECT,
+    ingress=items(ANY_OBJECT),
+    egress=items(ANY_OBJECT),
+    policyTypes=items({"type": "string", "enum": ["Ingress", "Egress"]}),
+)
 NETWORK_SET = fields(nets=items(network()))
 HOST_ENDPOINT = fields(
     node=text(),
@@ -309,6 +317,14 @@ KINDS = (
     Kind("KubeControllersConfiguration", "kubecontrollersconfigurations", KUBE_CONTROLLERS),
     Kind("NetworkPolicy", "networkpolicies", POLICY, namespaced=True),
     Kind("NetworkSet", "networksets", NETWORK_SET, namespaced=True),
+    Kind("StagedGlobalNetworkPolicy", "stagedglobalnetworkpolicies", STAGED_POLICY),
+    Kind(
+        "StagedKubernetesNetworkPolicy",
+        "stagedkubernetesnetworkpolicies",
+        STAGED_KUBERNETES_POLICY,
+        namespaced=True,
+    ),
+    Kind("StagedNetworkPolicy", "stagednetworkpolicies", STAGED_POLICY, namespaced=True),
     Kind("Tier", "tiers", TIER),
 )
 

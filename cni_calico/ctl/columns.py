@@ -24,6 +24,7 @@ def _field(document: Document, path: str) -> Any:
 
 
 def _text(value: Any) -> str:
+    """As Go's templates print it, which upstream's tables are made with."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -44,6 +45,16 @@ def _default(path: str, value: Any) -> Column:
     return lambda document: value if _field(document, path) in (None, "") else _field(document, path)
 
 
+def _pointer(path: str) -> Column:
+    """A value that need not be there: "<nil>" then."""
+    return lambda document: "<nil>" if _field(document, path) is None else _field(document, path)
+
+
+def _number(path: str) -> Column:
+    """A number that is 0 where it is not given."""
+    return lambda document: _field(document, path) or 0
+
+
 def _workload(document: Document) -> str:
     spec = document.get("spec") or {}
     return spec.get("pod") or spec.get("workload") or spec.get("containerID") or ""
@@ -60,6 +71,12 @@ def _communities(document: Document) -> list[str]:
 
 
 _NAME: Mapping[str, Column] = {"NAME": "metadata.name"}
+_POLICY: Mapping[str, Column] = {
+    "NAME": "metadata.name",
+    "TIER": "spec.tier",
+    "ORDER": _pointer("spec.order"),
+    "SELECTOR": "spec.selector",
+}
 COLUMNS: Mapping[str, Mapping[str, Column]] = {
     "Node": {
         "NAME": "metadata.name",
@@ -80,13 +97,13 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "BLOCKSIZE": "spec.blockSize",
         "ALLOWEDUSES": "spec.allowedUses",
     },
-    "IPReservation": {"NAME": "metadata.name", "RESERVEDCIDRS": "spec.reservedCIDRs"},
-    "BGPPeer": {"NAME": "metadata.name", "PEERIP": "spec.peerIP", "NODE": _peer_node, "ASN": "spec.asNumber"},
+    "IPReservation": {"NAME": "metadata.name", "CIDRS": _default("spec.reservedCIDRs", "")},
+    "BGPPeer": {"NAME": "metadata.name", "PEERIP": "spec.peerIP", "NODE": _peer_node, "ASN": _number("spec.asNumber")},
     "BGPConfiguration": {
         "NAME": "metadata.name",
         "LOGSEVERITY": "spec.logSeverityScreen",
-        "MESHENABLED": "spec.nodeToNodeMeshEnabled",
-        "ASNUMBER": "spec.asNumber",
+        "MESHENABLED": _pointer("spec.nodeToNodeMeshEnabled"),
+        "ASNUMBER": _pointer("spec.asNumber"),
         "PREFIXES": _communities,
     },
     "BGPFilter": _NAME,
@@ -96,9 +113,9 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "CLUSTERGUID": "spec.clusterGUID",
         "CLUSTERTYPE": "spec.clusterType",
         "CALICOVERSION": "spec.calicoVersion",
-        "DATASTOREREADY": "spec.datastoreReady",
+        "DATASTOREREADY": _pointer("spec.datastoreReady"),
     },
-    "GlobalNetworkPolicy": {"NAME": "metadata.name", "ORDER": "spec.order", "SELECTOR": "spec.selector"},
+    "GlobalNetworkPolicy": _POLICY,
     "GlobalNetworkSet": {"NAME": "metadata.name", "NETS": "spec.nets"},
     "HostEndpoint": {
         "NAME": "metadata.name",
@@ -108,7 +125,7 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "PROFILES": "spec.profiles",
     },
     "Profile": {"NAME": "metadata.name", "LABELS": "spec.labelsToApply"},
-    "Tier": {"NAME": "metadata.name", "ORDER": "spec.order", "DEFAULTACTION": "spec.defaultAction"},
+    "Tier": {"NAME": "metadata.name", "ORDER": _pointer("spec.order"), "DEFAULTACTION": "spec.defaultAction"},
     "KubeControllersConfiguration": _NAME,
     "CalicoNodeStatus": {"NAME": "metadata.name", "NODE": "spec.node", "CLASSES": "spec.classes"},
     "WorkloadEndpoint": {
@@ -120,11 +137,11 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "PROFILES": "spec.profiles",
         "NATS": _nats,
     },
-    "NetworkPolicy": {"NAME": "metadata.name", "ORDER": "spec.order", "SELECTOR": "spec.selector"},
+    "NetworkPolicy": _POLICY,
+    "StagedGlobalNetworkPolicy": _POLICY,
+    "StagedKubernetesNetworkPolicy": {"NAME": "metadata.name", "PODSELECTOR": "spec.podSelector"},
+    "StagedNetworkPolicy": _POLICY,
     "NetworkSet": {"NAME": "metadata.name", "NETS": "spec.nets"},
-    "StagedGlobalNetworkPolicy": {"NAME": "metadata.name", "ORDER": "spec.order", "SELECTOR": "spec.selector"},
-    "StagedNetworkPolicy": {"NAME": "metadata.name", "ORDER": "spec.order", "SELECTOR": "spec.selector"},
-    "StagedKubernetesNetworkPolicy": {"NAME": "metadata.name"},
 }
 # the columns of the short table, where they are not all
 _SHORT: Mapping[str, Sequence[str]] = {
@@ -132,18 +149,23 @@ _SHORT: Mapping[str, Sequence[str]] = {
     "IPPool": ("NAME", "CIDR", "SELECTOR"),
     "BGPConfiguration": ("NAME", "LOGSEVERITY", "MESHENABLED", "ASNUMBER"),
     "FelixConfiguration": ("NAME",),
-    "GlobalNetworkPolicy": ("NAME",),
+    "GlobalNetworkPolicy": ("NAME", "TIER"),
     "GlobalNetworkSet": ("NAME",),
     "HostEndpoint": ("NAME", "NODE"),
     "Profile": ("NAME",),
     "Tier": ("NAME", "ORDER"),
     "WorkloadEndpoint": ("WORKLOAD", "NODE", "NETWORKS", "INTERFACE"),
-    "NetworkPolicy": ("NAME",),
-    "StagedGlobalNetworkPolicy": ("NAME",),
-    "StagedNetworkPolicy": ("NAME",),
+    "NetworkPolicy": ("NAME", "TIER"),
     "NetworkSet": ("NAME",),
+    "IPReservation": ("NAME",),
+    "StagedGlobalNetworkPolicy": ("NAME", "TIER"),
+    "StagedKubernetesNetworkPolicy": ("NAME",),
+    "StagedNetworkPolicy": ("NAME", "TIER"),
 }
-_WIDE: Mapping[str, Sequence[str]] = {"IPPool": tuple(COLUMNS["IPPool"])[:8]}
+_WIDE: Mapping[str, Sequence[str]] = {
+    "IPPool": tuple(COLUMNS["IPPool"])[:9],
+    "BGPConfiguration": ("NAME", "LOGSEVERITY", "MESHENABLED", "ASNUMBER"),
+}
 
 
 def headings_of(kind: str, *, wide: bool, namespaced: bool) -> list[str]:

@@ -8,14 +8,14 @@ from cni_calico.model.keys import CLUSTER_KINDS, NAMESPACED_KINDS
 _SHORT = {
     "Node": "no",
     "IPPool": "pool ipp",
-    "IPReservation": "",
+    "IPReservation": "reservation",
     "BGPConfiguration": "bgpconfig",
     "BGPPeer": "bgpp",
-    "BGPFilter": "",
+    "BGPFilter": "bf bgpf",
     "FelixConfiguration": "felixconfig",
     "ClusterInformation": "clusterinfo",
     "GlobalNetworkPolicy": "gnp",
-    "GlobalNetworkSet": "globalnetset",
+    "GlobalNetworkSet": "globalnetset gnetset",
     "HostEndpoint": "hep",
     "Profile": "pro",
     "Tier": "",
@@ -25,8 +25,8 @@ _SHORT = {
     "NetworkPolicy": "policy np pol",
     "NetworkSet": "netset",
     "StagedGlobalNetworkPolicy": "sgnp",
-    "StagedNetworkPolicy": "spolicy snp spol",
-    "StagedKubernetesNetworkPolicy": "skpolicy sknp skpol",
+    "StagedKubernetesNetworkPolicy": "stagedkubernetespolicy sknp skpol",
+    "StagedNetworkPolicy": "stagedpolicy snp spol",
 }
 
 

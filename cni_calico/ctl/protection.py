@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 
 from cni_calico.ctl.session import CommandFailed, OperationNotSupported, Session, shown_key
-from cni_calico.errors import CorruptRecord
+from cni_calico.errors import CorruptRecord, DatastoreUnsupported
 from cni_calico.ipam.lost.leaks import TUNNELS
 from cni_calico.model.documents import codec
 from cni_calico.model.documents.tiers import TIERS
-from cni_calico.model.keys import PLURALS, BlockKey, BlockList, ResourceKey, ResourceList
+from cni_calico.model.keys import BlockKey, BlockList, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool, Network
 
 WINDOWS_RESERVED = "windows-reserved-ipam-handle"  # the first addresses of a block of a Windows node
@@ -25,9 +25,11 @@ def require_deletable_tier(session: Session, key: ResourceKey) -> None:
     if key.name in TIERS:
         raise OperationNotSupported("Delete", key.name, f"Cannot delete {key.name} tier")
     for kind in _TIERED:
-        if kind not in PLURALS:
-            continue
-        for item in session.store.list(ResourceList(kind), session.deadline).items:
+        try:
+            found = session.store.list(ResourceList(kind), session.deadline).items
+        except DatastoreUnsupported:
+            continue  # an older cluster has no such type, and so none of them
+        for item in found:
             spec = item.value.get("spec")
             if isinstance(spec, dict) and spec.get("tier") == key.name:
                 raise OperationNotSupported("delete", key.name, "Cannot delete a non-empty tier")

@@ -37,6 +37,9 @@ WRONG = {
     "Tier": ("defaultAction", "x", 'Tier.spec.defaultAction = "x"'),
     "KubeControllersConfiguration": ("healthChecks", "x", 'KubeControllersConfiguration.spec.healthChecks = "x"'),
     "CalicoNodeStatus": ("classes", ["x"], 'CalicoNodeStatus.spec.classes[0] = "x"'),
+    "StagedGlobalNetworkPolicy": ("stagedAction", "x", 'StagedGlobalNetworkPolicy.spec.stagedAction = "x"'),
+    "StagedKubernetesNetworkPolicy": ("policyTypes", ["x"], "StagedKubernetesNetworkPolicy.spec.policyTypes[0] ="),
+    "StagedNetworkPolicy": ("types", ["x"], 'StagedNetworkPolicy.spec.types[0] = "x"'),
     "WorkloadEndpoint": ("ports", [{"port": 0}], "WorkloadEndpoint.spec.ports[0].port = 0"),
 }
 

@@ -51,8 +51,9 @@ class TestGet:
             "DISABLED",
             "DISABLEBGPEXPORT",
             "SELECTOR",
+            "ASSIGNMENTMODE",
         ]
-        assert wide[1].split() == ["b", "10.2.0.0/16", "true", "Never", "Never", "false", "false", "all()"]
+        assert wide[1].split()[1:] == ["10.2.0.0/16", "true", "Never", "Never", "false", "false", "all()", "Automatic"]
         assert calicoctl.ok("get", "pool", "-o", "custom-columns=CIDR,name").splitlines()[1].split() == [
             "10.1.0.0/16",
             "a",
