@@ -94,7 +94,7 @@ def parse_json(text: str | bytes, source: str, make: Callable[[list[tuple[str, A
 def require_depth(value: Any, source: str) -> None:
     """Raises OutOfBounds for lists and objects in one another deeper than MAX_DEPTH."""
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         level = [inner for outer in level for inner in _inside(outer)]
         if not level:
             return

@@ -31,10 +31,12 @@ from cni_calico.model.keys import (
     HandleList,
     IPAMConfigList,
     ListKey,
+    ResourceKey,
     ResourceList,
     etcd_path,
 )
 
+CLUSTER = ResourceKey("ClusterInformation", "default")
 LOG_BYTES = 10 << 20  # of one container's log, its end
 NAMES = ("calico-node", "calico-kube-controllers", "calico-typha")
 _IPAM: Mapping[str, ListKey] = {
@@ -59,6 +61,7 @@ def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:
     target = arguments.archive or f"{name}-{os.getpid()}.tar.gz"
     secrets = secrets_in("".join(f"{key}={value}\n" for key, value in environ.items()))
     with open_session(arguments, environ) as session:
+        session.store.get(CLUSTER, session.deadline)  # an archive of failures would help nobody
         count = write_archive(target, name, _items(session, arguments), secrets)
         session.take_damaged()  # they are in the archive
     return (

@@ -1,7 +1,8 @@
 """``calicoctl datastore migrate``: lock, export, unlock (importing is in restore.py).
 
 Rule: an export is a JSON document with every record in etcd's form under its etcd key, so that nothing is lost between
-backends. A record that cannot be read stops it: what an export lacks would be given out twice after the import.
+backends; upstream's form is made where it is asked for (upstream_export.py). A record that cannot be read stops it:
+what an export lacks would be given out twice after the import.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from cni_calico.ctl.files import write_file
 from cni_calico.ctl.ipam.records import read_cluster
 from cni_calico.ctl.render import render_json
 from cni_calico.ctl.session import CommandFailed, Session
+from cni_calico.ctl.upstream_export import render_upstream
 from cni_calico.datastore.interface import Document, Versioned
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import decode
@@ -65,8 +67,12 @@ def export(session: Session, arguments: Namespace) -> str:
     for item in listing.items:
         if not is_unused(item):
             decode(item.key, item.value)
-            records[etcd_path(item.key)] = item.value
-    text = render_json({"format": FORMAT, "version": __version__, "records": records})
+            records[item.key] = item.value
+    if arguments.format == "upstream":
+        text = render_upstream(records)
+    else:
+        body = {etcd_path(key): value for key, value in records.items()}
+        text = render_json({"format": FORMAT, "version": __version__, "records": body})
     if not arguments.file:
         return text
     write_file(arguments.file, text)

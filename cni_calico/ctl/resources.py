@@ -209,6 +209,8 @@ class _Writer:
         return wanted
 
     def write(self, change: Callable[[Versioned | None], Document | None]) -> Versioned | None:
+        if not is_storable(self.key):
+            raise ResourceMissing(self.key)
         return update(self.session.store, self.key, change, self.session.deadline)
 
 
@@ -255,6 +257,8 @@ def _write(
 ) -> None:
     writer = _Writer(session, key, checks)
     new = plan_new(session, key, document)
+    if not is_storable(key):
+        writer.checked(new, None)  # says what is wrong with the name
     done: list[Mapping[str, Any]] = []
 
     def change(current: Versioned | None) -> Document:

@@ -7,14 +7,14 @@ for a record (Node, Pod) that object gets Calico's part of it; what has no place
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from cni_calico.bounded import EXPORT_BYTES, parse_json, read_text
 from cni_calico.ctl.migrate import CLUSTER, FORMAT, IMPORTING, importing
 from cni_calico.ctl.session import CommandFailed, Session
+from cni_calico.ctl.upstream_export import is_upstreams, parse_upstream
 from cni_calico.datastore.interface import CommitConflict, Document, Versioned, Write
 from cni_calico.errors import CalicoError, InvalidConfig, OutcomeUnknown, RecordRefused
 from cni_calico.model.documents.codec import decode, describe
@@ -28,10 +28,15 @@ _CHUNK = 50
 
 
 def parse_export(text: str, source: str) -> Records:
-    """The records of an export, each of which can be read. Raises InvalidConfig, CorruptRecord."""
+    """The records of an export, ours or upstream's, each of which can be read. Raises InvalidConfig, CorruptRecord."""
+    if is_upstreams(text):
+        found = parse_upstream(text, source)
+        for named, value in found.items():
+            decode(named, value)
+        return dict(found)
     try:
-        body = json.loads(text)
-    except (ValueError, RecursionError) as e:
+        body = parse_json(text, source)
+    except ValueError as e:
         raise InvalidConfig(f"cannot import {source}: {e}") from e
     if not isinstance(body, dict) or body.get("format") != FORMAT or not isinstance(body.get("records"), dict):
         raise InvalidConfig(f"cannot import {source}: it was not written by 'calicoctl datastore migrate export'")
@@ -49,7 +54,7 @@ def load(session: Session, arguments: Namespace) -> str:
     """Raises CommandFailed for a datastore that holds pools or blocks already, unless they are this import's own."""
     name = arguments.filename
     text = arguments.stdin if name == "-" else _read_text(name)
-    records = parse_export(text, name)
+    records = _with_identity(session, parse_export(text, name))
     digest = sha1_hex(text)
     _require_empty(session, digest)
     skipped = _write_all(session, records, digest)
@@ -58,11 +63,24 @@ def load(session: Session, arguments: Namespace) -> str:
     return "\n".join([*lines, "Run the `calicoctl datastore migrate unlock` command to use it."]) + "\n"
 
 
+def _with_identity(session: Session, records: Records) -> Records:
+    """Upstream's export says neither UIDs nor creation times: those resources are new."""
+    now = session.now()
+    out: Records = {}
+    for key, document in records.items():
+        metadata = document.get("metadata")
+        if isinstance(key, ResourceKey) and isinstance(metadata, Mapping) and not metadata.get("uid"):
+            document = {**document, "metadata": {"creationTimestamp": now, **metadata, "uid": session.uid()}}
+        out[key] = document
+    return out
+
+
 def _read_text(name: str) -> str:
     try:
-        return Path(name).read_text()
-    except (OSError, UnicodeDecodeError) as e:
-        raise InvalidConfig(f"cannot read {name}: {getattr(e, 'strerror', None) or e}") from e
+        return read_text(name, limit=EXPORT_BYTES)
+    except (OSError, ValueError) as e:
+        cause = e.strerror if isinstance(e, OSError) and e.strerror else e
+        raise InvalidConfig(f"cannot read {name}: {cause}") from e
 
 
 def _require_empty(session: Session, digest: str) -> None:

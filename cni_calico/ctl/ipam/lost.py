@@ -1,7 +1,8 @@
 """What the janitor would release, and why: the same questions, and nothing is written.
 
-Rule: everything is read now, and asked again as the janitor asks before it releases; how long something has been lost
-is not known here, the janitor waits for that. Where Kubernetes is not the datastore its pods are not known, and what
+Rule: everything is listed now and judged by that; only the first hundred are asked about again one by one, as the
+janitor asks before it releases, for that takes a request each. How long something has been lost is not known here, the
+janitor waits for that. Where Kubernetes is not the datastore its pods are not known, and what
 they have is not judged.
 """
 
@@ -12,7 +13,18 @@ from typing import Any
 from cni_calico.ctl.session import Session
 from cni_calico.datastore.interface import Versioned
 from cni_calico.errors import CorruptRecord
-from cni_calico.ipam.lost.leaks import KINDS, Subject
+from cni_calico.ipam.lost.leaks import (
+    KINDS,
+    Holding,
+    LostBlock,
+    LostEndpoint,
+    LostNode,
+    Subject,
+    judge_block,
+    judge_endpoint,
+    judge_holding,
+    judge_node,
+)
 from cni_calico.ipam.lost.reclaim import Kubernetes, Reclaimer
 from cni_calico.ipam.lost.sight import ShelfSight, Shelves, decode
 from cni_calico.ipam.lost.suspects import Suspects
@@ -23,6 +35,7 @@ if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.api import KubernetesAPI
 
 Lost = tuple[Subject, str]
+ASKED_AGAIN = 100
 _ENDPOINTS = ResourceList("WorkloadEndpoint")
 
 
@@ -53,11 +66,27 @@ def find_lost(session: Session) -> list[Lost]:
     blocks, affinities, handles, nodes, endpoints = listed = [_Listed(session, listing) for listing in listings]
     session.take_damaged()  # the check itself has told them
     own, pods = (None, endpoints) if kubernetes is not None else (endpoints, None)
-    suspects = Suspects(ShelfSight(Shelves(blocks, affinities, handles, nodes, own, pods)))
+    sight = ShelfSight(Shelves(blocks, affinities, handles, nodes, own, pods))
+    suspects = Suspects(sight)
     suspects.refresh([key for shelf in listed for key in shelf.entries], 0.0)
+    due = suspects.due(0.0, 0.0)
     asker = Reclaimer(session.store, kubernetes, is_kubernetes=kubernetes is not None)
-    found = ((subject, asker.confirm(subject, session.deadline)) for subject in suspects.due(0.0, 0.0))
+    found = [(subject, asker.confirm(subject, session.deadline)) for subject in due[:ASKED_AGAIN]]
+    found += [(subject, _judge(subject, sight)) for subject in due[ASKED_AGAIN:]]
     return [(subject, reason) for subject, reason in found if reason]
+
+
+def _judge(subject: Subject, sight: ShelfSight) -> str:
+    """Why it is lost by what was listed; "" when it is not."""
+    if isinstance(subject, Holding):
+        return judge_holding(subject, sight)
+    if isinstance(subject, LostNode):
+        return judge_node(subject, sight)
+    if isinstance(subject, LostEndpoint):
+        return judge_endpoint(subject, sight)
+    if isinstance(subject, LostBlock):
+        return judge_block(subject, sight.block(subject.cidr), sight)
+    return "it holds no address"
 
 
 def is_kubernetes(session: Session) -> bool:
