@@ -179,8 +179,8 @@ def main() -> int:
     from cni_calico import faults
 
     faults.install_from_environment(os.environ)
-    plugin = os.path.basename(sys.argv[0]) == KUBECTL_PLUGIN
-    return run(sys.argv[1:], os.environ, "kubectl calico" if plugin else "calicoctl")
+    is_plugin = os.path.basename(sys.argv[0]) == KUBECTL_PLUGIN
+    return run(sys.argv[1:], os.environ, "kubectl calico" if is_plugin else "calicoctl")
 
 
 if __name__ == "__main__":

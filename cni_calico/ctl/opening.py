@@ -5,6 +5,7 @@ Rule: the only place where calicoctl opens a datastore; whoever enters ``open_se
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from argparse import Namespace
@@ -13,11 +14,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from cni_calico.ctl.session import Session
-from cni_calico.ctl.settings import read_config, require_present
+from cni_calico.ctl.settings import is_configured, read_config, require_present
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.deadline import Deadline
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.names import DEFAULT_PREFIX
+
+KUBECTL = "kubectl calico"  # what this program is called as kubectl's plugin
 
 
 def now() -> str:
@@ -28,6 +31,9 @@ def now() -> str:
 def configured(arguments: Namespace, environ: Mapping[str, str]) -> DatastoreConfig:
     """The datastore that the options, the configuration file or the environment name. Raises InvalidConfig."""
     config = read_config(arguments.config, environ)
+    if arguments.prog == KUBECTL and not is_configured(arguments.config, environ):
+        default = os.path.join(environ.get("HOME", "/root"), ".kube", "config")
+        config = replace(config, type="kubernetes", kubernetes=replace(config.kubernetes, kubeconfig=default))
     if arguments.kubeconfig:
         access = replace(config.kubernetes, kubeconfig=arguments.kubeconfig)
         config = replace(config, type="kubernetes", kubernetes=access)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from cni_calico import UPSTREAM_VERSION, __version__
 from cni_calico.ctl.ipam.records import read_cluster
-from cni_calico.ctl.opening import open_session
+from cni_calico.ctl.opening import KUBECTL, open_session
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.ctl.settings import is_configured
 from cni_calico.errors import CalicoError
@@ -47,7 +47,7 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
 
 
 def _is_asked_for(arguments: Namespace) -> bool:
-    return bool(arguments.kubeconfig or arguments.context)
+    return bool(arguments.kubeconfig or arguments.context or arguments.prog == KUBECTL)
 
 
 def _cluster(arguments: Namespace, environ: Mapping[str, str]) -> str:

@@ -16,10 +16,13 @@ from cni_calico.errors import InvalidConfig
 from cni_calico.ipam.block import holder_of
 from cni_calico.ipam.consistency import Allocation, describe_owner, list_allocations
 from cni_calico.model.documents import codec
+from cni_calico.model.documents.fields import Unknown, source_of
 from cni_calico.model.keys import IPAMConfigKey
 from cni_calico.model.resources import Address, Block, IPAMConfig, IPPool, Network
 
-NEW_CONFIG = IPAMConfig(auto_allocate_blocks=True, extra={"kubeVirtVMAddressPersistence": "Enabled"})
+KUBEVIRT = "kubeVirtVMAddressPersistence"
+PERSISTENCE = ("Enabled", "Disabled")
+NEW_CONFIG = IPAMConfig(auto_allocate_blocks=True, extra={KUBEVIRT: "Enabled"})
 
 
 def parse_address(text: str) -> Address:
@@ -137,6 +140,7 @@ def _show_configuration(session: Session) -> str:
         ["StrictAffinity", str(config.strict_affinity).lower()],
         ["AutoAllocateBlocks", str(config.auto_allocate_blocks).lower()],
         ["MaxBlocksPerHost", str(config.max_blocks_per_host)],
+        ["KubeVirtVMAddressPersistence", str(config.extra.get(KUBEVIRT, "Enabled"))],
     ]
     return render_box(("PROPERTY", "VALUE"), rows)
 
@@ -144,14 +148,19 @@ def _show_configuration(session: Session) -> str:
 def configure(session: Session, arguments: Namespace) -> str:
     """Raises InvalidConfig, CommandFailed when strict affinity is asked for while addresses are borrowed."""
     changes: dict[str, bool | int] = {}
+    kubevirt = arguments.kubevirt_ip_persistence
+    if kubevirt not in (None, *PERSISTENCE):
+        raise InvalidConfig("cannot configure IPAM: --kubevirt-ip-persistence must be Enabled or Disabled")
     if arguments.strict_affinity is not None:
         changes["strict_affinity"] = arguments.strict_affinity
     if arguments.max_blocks_per_host is not None:
         if arguments.max_blocks_per_host < 0:
             raise InvalidConfig("cannot configure IPAM: --max-blocks-per-host must not be negative")
         changes["max_blocks_per_host"] = arguments.max_blocks_per_host
-    if not changes:
-        raise InvalidConfig("cannot configure IPAM: give --strict-affinity or --max-blocks-per-host")
+    if not changes and kubevirt is None:
+        raise InvalidConfig(
+            "cannot configure IPAM: give --strict-affinity, --max-blocks-per-host or --kubevirt-ip-persistence"
+        )
     if changes.get("strict_affinity") and not arguments.force:
         _require_nothing_borrowed(session)
 
@@ -160,11 +169,16 @@ def configure(session: Session, arguments: Namespace) -> str:
             config = NEW_CONFIG
         else:
             config = codec.decode_ipam_config(IPAMConfigKey(), current.value)
-        return codec.encode_ipam_config(replace(config, **changes))  # type: ignore[arg-type]
+        extra = config.extra
+        if kubevirt is not None:
+            extra = Unknown({**extra, KUBEVIRT: kubevirt}, source_of(extra))
+        return codec.encode_ipam_config(replace(config, extra=extra, **changes))  # type: ignore[arg-type]
 
     update(session.store, IPAMConfigKey(), change, session.deadline)
     shown = {"strict_affinity": "StrictAffinity", "max_blocks_per_host": "MaxBlocksPerHost"}
-    return "".join(f"Successfully set {shown[name]} to: {str(value).lower()}\n" for name, value in changes.items())
+    lines = [f"Successfully set {shown[name]} to: {str(value).lower()}\n" for name, value in changes.items()]
+    lines += [] if kubevirt is None else [f"Successfully set KubeVirtVMAddressPersistence to: {kubevirt}\n"]
+    return "".join(lines)
 
 
 def _require_nothing_borrowed(session: Session) -> None:

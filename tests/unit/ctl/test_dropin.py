@@ -20,8 +20,7 @@ PROGRAM = "import sys; from cni_calico.ctl.main import main; sys.exit(main())"
 class TestVersion:
     def test_without_any_datastore(self, capsys, monkeypatch):
         monkeypatch.setattr("cni_calico.ctl.settings.LOCAL_PATH", "/does/not/exist")
-        monkeypatch.setattr("cni_calico.ctl.settings.DEFAULT_PATH", "/does/not/exist.cfg")
-        assert run(["version", "-c", "/does/not/exist.cfg"], {}) == 0
+        assert run(["version"], {}) == 0
         out, err = capsys.readouterr()
         assert (out.splitlines()[0], err) == ("Client Version:    v3.32.1", "")
         assert out.splitlines()[0].split()[2] == "v3.32.1"  # as Kubespray reads it
@@ -263,6 +262,33 @@ class TestHostile:
         cluster.write({path: {**cluster.stored(path), "spec": spec}})
         for argv in (["version"], ["ipam", "check"], ["datastore", "migrate", "export"]):
             assert "ClusterInformation" in cluster.fails(*argv)
+
+
+def test_kubectls_plugin(tmp_path, capsys):
+    """As kubectl has it: Kubernetes, by the kubeconfig in the home directory."""
+    assert run(["get", "node"], {"HOME": str(tmp_path)}, "kubectl calico") == 1
+    assert f"{tmp_path}/.kube/config" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run(["get", "--help"], {}, "kubectl calico")
+    assert capsys.readouterr().out.startswith("usage: kubectl calico get")
+
+
+def test_a_context_that_is_not_there(tmp_path, capsys):
+    path = tmp_path / "config"
+    path.write_text(json.dumps({"contexts": [{"name": "a", "context": {}}], "current-context": "a"}))
+    assert run(["get", "node", "--kubeconfig", str(path), "--context", "b"], {}) == 1
+    assert "contexts has no 'b'" in capsys.readouterr().err
+
+
+def test_what_becomes_of_virtual_machines_addresses(calicoctl):
+    out = calicoctl.ok("ipam", "configure", "--kubevirt-ip-persistence=Disabled")
+    assert out == "Successfully set KubeVirtVMAddressPersistence to: Disabled\n"
+    stored = calicoctl.stored("/calico/ipam/v2/config")
+    assert stored["kubeVirtVMAddressPersistence"] == "Disabled"
+    calicoctl.ok("ipam", "configure", "--max-blocks-per-host=3")
+    assert calicoctl.stored("/calico/ipam/v2/config") == stored | {"maxBlocksPerHost": 3}
+    assert "| KubeVirtVMAddressPersistence | Disabled |" in calicoctl.ok("ipam", "show", "--show-configuration")
+    assert "must be Enabled or Disabled" in calicoctl.fails("ipam", "configure", "--kubevirt-ip-persistence=x")
 
 
 class TestHostCommands:

@@ -65,6 +65,7 @@ class TestConfigure:
             ["StrictAffinity", "false"],
             ["AutoAllocateBlocks", "true"],
             ["MaxBlocksPerHost", "0"],
+            ["KubeVirtVMAddressPersistence", "Enabled"],
         ]
         out = cluster.ok("ipam", "configure", "--max-blocks-per-host=3")
         assert out == "Successfully set MaxBlocksPerHost to: 3\n"

@@ -7,7 +7,7 @@ import pytest
 from cni_calico.datastore.interface import Write
 from cni_calico.errors import DatastoreUnavailable
 from cni_calico.ipam.lost.leaks import KINDS
-from cni_calico.model.keys import AffinityKey, BlockKey, BlockList, HandleKey
+from cni_calico.model.keys import AffinityKey, BlockKey, BlockList, HandleKey, ResourceKey
 from cni_calico.model.resources import Affinity, Handle
 from tests.unit.ipam.cluster import GRACE_S, Cluster, Janitor
 from tests.unit.ipam.world import SECOND, ip_network, request, soon
@@ -271,9 +271,25 @@ def test_the_record_of_a_node_that_kubernetes_has_no_more():
     pass_by(cluster)
     cluster.refer("n1", "kube-2")  # it has been said otherwise since
     assert janitor.run().released == [] and cluster.has_node("n1")
+    own = [
+        (ResourceKey("BGPPeer", "own"), {"spec": {"node": "n1", "peerIP": "10.0.0.1"}}),
+        (ResourceKey("HostEndpoint", "own"), {"spec": {"node": "n1", "interfaceName": "eth0"}}),
+        (ResourceKey("FelixConfiguration", "node.n1"), {"spec": {}}),
+        (ResourceKey("BGPConfiguration", "node.n1"), {"spec": {}}),
+    ]
+    others = [
+        (ResourceKey("BGPPeer", "other"), {"spec": {"node": "n2", "peerIP": "10.0.0.1"}}),
+        (ResourceKey("BGPPeer", "all"), {"spec": {"nodeSelector": "all()", "peerIP": "10.0.0.1"}}),
+        (ResourceKey("FelixConfiguration", "node.n2"), {"spec": {}}),
+        (ResourceKey("FelixConfiguration", "default"), {"spec": {}}),
+    ]
+    for key, document in (*own, *others):
+        cluster.store.elsewhere(Write.put(key, document))
     cluster.refer("n1", "kube-1")
     cluster.tunnels.pop("n1")
     janitor.settle(4)
+    assert not any(cluster.store.get(key, soon()) for key, _ in own)
+    assert all(cluster.store.get(key, soon()) for key, _ in others)
     assert not cluster.has_node("n1") and cluster.has_node("n2") and cluster.has_node("n3")
     assert set(cluster.world.held()) == {"vxlan-tunnel-addr-n2"} and not cluster.world.blocks_of("n1", 4)
 
