@@ -1,6 +1,6 @@
 """PURE: the command line of calicoctl.
 
-Rule: says what can be given, does nothing. The option names are upstream's, some with a second, more readable one.
+Rule: only describes what can be given. The option names are upstream's, some with a second, more readable one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NODE_RUN_FLAGS_MORE = ("use-docker-networking-container-labels",)
 
 
 class _ArgumentParser(ArgumentParser):
-    """Errors are raised, so that main decides how a program ends."""
+    """Raises its errors, so that main decides how the program ends."""
 
     def error(self, message: str) -> NoReturn:
         raise InvalidConfig(f"{self.prog}: {message}", details=self.format_usage().strip())
@@ -49,7 +49,7 @@ def _common() -> _ArgumentParser:
     common.add_argument("--kubeconfig", default=SUPPRESS, metavar="FILE", help="use this cluster's datastore")
     common.add_argument("--context", default=SUPPRESS, metavar="CONTEXT", help="the kubeconfig's context to use")
     common.add_argument("--timeout", type=float, default=SUPPRESS, metavar="SECONDS", help="default 60")
-    common.add_argument("-l", "--log-level", default=SUPPRESS, metavar="LEVEL", help="accepted, without effect")
+    common.add_argument("-l", "--log-level", default=SUPPRESS, metavar="LEVEL", help="accepted, has no effect")
     common.add_argument("--allow-version-mismatch", action="store_true", default=SUPPRESS, help=SUPPRESS)
     return common
 
@@ -71,8 +71,8 @@ def _writing() -> _ArgumentParser:
 def _manifest(*, required: bool) -> _ArgumentParser:
     options = _ArgumentParser(add_help=False)
     options.add_argument("-f", "--filename", required=required, default="", metavar="FILE", help="file, directory or -")
-    options.add_argument("-R", "--recursive", action="store_true", help="with a directory: its directories too")
-    options.add_argument("-e", "--skip-empty", action="store_true", help="no resources is not an error")
+    options.add_argument("-R", "--recursive", action="store_true", help="also the directories below a directory")
+    options.add_argument("-e", "--skip-empty", action="store_true", help="do not fail when there are no resources")
     return options
 
 
@@ -88,7 +88,7 @@ def build_parser(prog: str = "calicoctl") -> _ArgumentParser:
     outputs = "ps|wide|yaml|json|name|custom-columns=...|go-template=...|go-template-file=..."
     get.add_argument("-o", "--output", default="ps", metavar="FORMAT", help=outputs)
     get.add_argument("-a", "-A", "--all-namespaces", action="store_true")
-    get.add_argument("--export", action="store_true", help="without what is particular to this cluster")
+    get.add_argument("--export", action="store_true", help="without metadata of this cluster (uid, ...)")
     writing = [*resource, _writing(), _manifest(required=True)]
     create = commands.add_parser("create", parents=writing, help="create resources")
     create.add_argument("--skip-exists", action="store_true", help="leave resources that exist as they are")
@@ -98,8 +98,10 @@ def build_parser(prog: str = "calicoctl") -> _ArgumentParser:
     delete = commands.add_parser("delete", parents=[*resource, _manifest(required=False)], help="delete resources")
     delete.add_argument("kind", nargs="?", metavar="KIND")
     delete.add_argument("names", nargs="*", metavar="NAME")
-    delete.add_argument("-s", "--skip-not-exists", action="store_true", help="absent resources are not an error")
-    delete.add_argument("--force", action="store_true", help="also a pool whose addresses workloads use")
+    delete.add_argument(
+        "-s", "--skip-not-exists", action="store_true", help="do not fail for resources that do not exist"
+    )
+    delete.add_argument("--force", action="store_true", help="delete a pool even if workloads use its addresses")
     patch = commands.add_parser("patch", parents=[*resource, _writing()], help="change parts of a resource")
     patch.add_argument("kind", metavar="KIND")
     patch.add_argument("name", metavar="NAME")
@@ -131,7 +133,7 @@ def _add_ipam(parser: _ArgumentParser, common: _ArgumentParser) -> None:
     show.add_argument("--show-blocks", action="store_true")
     show.add_argument("--show-borrowed", action="store_true")
     show.add_argument("--show-configuration", action="store_true")
-    check = commands.add_parser("check", parents=[common], help="find what does not fit together; exit 1 if anything")
+    check = commands.add_parser("check", parents=[common], help="find inconsistencies; exits with 1 if there are any")
     check.add_argument("-o", "--output", dest="report", default="", metavar="FILE", help="write a report")
     check.add_argument("--show-all-ips", action="store_true")
     check.add_argument("--show-problem-ips", action="store_true")
@@ -143,9 +145,11 @@ def _add_ipam(parser: _ArgumentParser, common: _ArgumentParser) -> None:
     configure.add_argument("--strict-affinity", "--strictaffinity", type=_flag, default=None, metavar="true|false")
     configure.add_argument("--max-blocks-per-host", type=int, default=None, metavar="N")
     configure.add_argument("--kubevirt-ip-persistence", default=None, metavar="Enabled|Disabled")
-    configure.add_argument("--force", action="store_true", help="although addresses are borrowed")
-    split = commands.add_parser("split", parents=[common], help="make several pools of one, while ADD and DEL wait")
-    split.add_argument("number", type=int, metavar="NUMBER", help="of new pools, a power of two")
+    configure.add_argument("--force", action="store_true", help="even if addresses are borrowed")
+    split = commands.add_parser(
+        "split", parents=[common], help="split a pool into several (the datastore must be locked)"
+    )
+    split.add_argument("number", type=int, metavar="NUMBER", help="number of new pools, a power of two")
     split.add_argument("--name", default="", metavar="POOL")
     split.add_argument("--cidr", default="", metavar="CIDR", help="of the pool to split")
 

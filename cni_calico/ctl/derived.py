@@ -1,7 +1,7 @@
 """PURE: changes of what Kubernetes holds itself: a Pod's WorkloadEndpoint, a Node.
 
-Rule: of those only a few fields are Calico's to store. A change of anything else is refused, with the command that
-makes it, for the datastore would take it and keep nothing. Profiles are refused by the datastore itself.
+Rule: Calico can store only a few fields of those. Any other change is refused, naming the command that makes it: the
+datastore would accept it and keep nothing. The datastore itself refuses changes of profiles.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _STORED: Mapping[str, tuple[Path, ...]] = {
 
 
 def plan_stored(key: ResourceKey, wanted: Document, current: Document, *, complete: bool) -> Document:
-    """``wanted`` as it can be stored over ``current``, which the Kubernetes object says.
+    """``wanted`` as it can be stored over ``current``, which was read from the Kubernetes object.
 
-    ``complete``: what ``wanted`` lacks was taken out of it; else it is not spoken of. Raises InvalidConfig.
+    ``complete``: fields that ``wanted`` lacks are to be removed; otherwise they are left alone. Raises InvalidConfig.
     """
     stored = _STORED.get(key.kind)
     if stored is None:
@@ -54,7 +54,7 @@ def _leaves(document: Document) -> Iterator[tuple[Path, Any]]:
 
 
 def _walk(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
-    """Lists are one value; an empty field is like none."""
+    """Yields the leaves. A list counts as one value, an empty field as absent."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _walk((*path, name), inner)
@@ -63,7 +63,7 @@ def _walk(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def _with_inherited(wanted: Document, current: Document) -> Document:
-    """A Node's document says which labels are the Kubernetes node's; that is not the user's to say, or to leave out."""
+    """Keep the annotation that lists the Kubernetes node's own labels: users can neither change nor remove it."""
     metadata = wanted.get("metadata") or {}
     own = (current.get("metadata") or {}).get("annotations") or {}
     annotations = {**(metadata.get("annotations") or {})}
@@ -85,4 +85,4 @@ def _refusal(key: ResourceKey, path: Path, current: Document) -> InvalidConfig:
         what, remedy = f"annotation {path[2]}", f"use kubectl annotate {target}"
     else:
         what, remedy = ".".join(path), "in the Kubernetes datastore it cannot be set"
-    return InvalidConfig(f"cannot change {what} of {shown_key(key)}: it is that of {owner}", details=remedy)
+    return InvalidConfig(f"cannot change {what} of {shown_key(key)}: it belongs to {owner}", details=remedy)

@@ -1,6 +1,6 @@
-"""Files that a user asked calicoctl to write.
+"""Writes the files that a user asked calicoctl for.
 
-Rule: the whole file or none, and only for its owner: reports and exports name everything in a cluster.
+Rule: a file is written completely or not at all, and only its owner can read it: exports name everything in a cluster.
 """
 
 from __future__ import annotations
@@ -29,5 +29,5 @@ def write_file(path: str, text: str) -> None:
         try:
             os.unlink(temporary)
         except OSError:
-            pass  # it is the first error that matters
+            pass  # the first error is the one to report
         raise CalicoError(f"cannot write {path}: {e.strerror or e}") from e

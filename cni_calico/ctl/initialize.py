@@ -1,6 +1,6 @@
-"""What a datastore is given before the first resource is written: a cluster's identity and its tiers.
+"""Creates what a datastore needs before the first resource is written: the cluster's identity and its tiers.
 
-Rule: only created where missing, never changed. Upstream's client library does the same; values as in the vectors.
+Rule: creates what is missing and changes nothing. Upstream's client library does the same; values as in the vectors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def initialize(session: Session) -> None:
             try:
                 session.store.commit([Write.create(key, wanted[key])], session.deadline)
             except CommitConflict:
-                continue  # somebody else was faster
+                continue  # another client created it first
 
 
 def _cluster(session: Session) -> Mapping[str, Any]:

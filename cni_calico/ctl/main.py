@@ -112,7 +112,7 @@ def _read_stdin(is_export: bool) -> str:
 
 
 def _print(text: str, file: TextIO) -> None:
-    """What the terminal's encoding cannot say is escaped."""
+    """Characters that the terminal's encoding lacks are escaped."""
     encoding = file.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding), end="", file=file, flush=True)
 
@@ -141,7 +141,7 @@ def _complain(error: CalicoError) -> None:
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl") -> int:
-    """Do what the command line says; the exit status."""
+    """Run a command line and return its exit status."""
     from cni_calico.ctl.arguments import parse_arguments
 
     try:
@@ -157,7 +157,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl"
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        sys.stderr.close()  # the reader is gone: nothing more to say, also not at exit
+        sys.stderr.close()  # the reader is gone: write nothing more, not even at exit
         return 1
 
 

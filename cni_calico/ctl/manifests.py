@@ -1,7 +1,7 @@
 """Resource documents from files, directories and stdin.
 
-Rule: what leaves here is JSON-shaped (texts as keys, no dates) and names its apiVersion, kind and metadata; lists are
-taken apart. YAML's dates stay texts, a key given twice is an error.
+Rule: the results are JSON-shaped (texts as keys, no dates) and name their apiVersion, kind and metadata; lists are
+split into their items. YAML's dates stay texts, a key given twice is an error.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def parse_documents(text: str, source: str) -> list[dict[str, Any]]:
 
 
 def _parse(text: str, source: str) -> list[Any]:
-    """What looks like JSON is read as that: it is faster, and YAML knows no surrogate pairs."""
+    """Texts that look like JSON are read as JSON: that is faster, and YAML knows no surrogate pairs."""
     if text.lstrip()[:1] in ("{", "["):
         try:
             return [parse_json(text, source, _object)]

@@ -80,7 +80,7 @@ def export(session: Session, arguments: Namespace) -> str:
 
 
 def is_unused(item: Versioned) -> bool:
-    """Whether an endpoint is only a pod of the Kubernetes datastore that has no network, or has none any more."""
+    """Whether an endpoint is only a Kubernetes pod without a network (not yet, or no longer)."""
     spec = item.value.get("spec") or {}
     is_pod = isinstance(item.key, ResourceKey) and item.key.kind == "WorkloadEndpoint" and hasattr(item.value, "pod")
     return is_pod and not spec.get("containerID") and not spec.get("ipNetworks")

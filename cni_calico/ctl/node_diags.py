@@ -1,7 +1,7 @@
 """``calicoctl node diags``: one archive of what is needed to find out what is wrong with this host.
 
-Rule: looks, changes nothing; what cannot be had is a text in the archive that says why. Everything passes through
-redaction, which knows the passwords and tokens in use here; the archive is its owner's alone all the same.
+Rule: changes nothing; where something cannot be collected, the archive says why. Everything passes through redaction,
+which knows the passwords and tokens in use here; still, only its owner can read the archive.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _COMMANDS = {
     "network/ipsets": "ipset list",
 }
 _BIRD_COMMANDS = ("show status", "show protocols all", "show route all")
-# Variables that mean something to us begin so; the rest of the environment concerns nobody.
+# The variables we read begin with these; the rest of the environment is left out.
 _VARIABLES = tuple(
     """
     AS= AUTODETECT_ BGP_ CALICO_ CLUSTER_TYPE DATASTORE_ DISABLE_NODE_IP_CHECK ETCD_ FELIX_ HOSTNAME IP= IP6= IP_ IP6_
@@ -127,7 +127,7 @@ def _bird(run_dir: str) -> Iterator[Item]:
 
 
 def _files(name: str, directory: str, *endings: str, below: bool = True) -> Iterator[Item]:
-    """The files in (and below) a directory, those with one of the endings if any is given."""
+    """The files in (and below) a directory; if endings are given, only those with one of them."""
     if not os.path.isdir(directory):
         yield f"{name}/MISSING", f"there is no directory {directory}\n"
         return
@@ -151,7 +151,7 @@ def _read(path: str) -> str:
 
 
 def _environment(run_dir: str) -> str:
-    """The agent's variables, those that mean something to it."""
+    """Those of the agent's environment variables that it reads."""
     pid = agent_status.read_status(run_dir).get("pid")
     if not isinstance(pid, int):
         return "the agent has written no status\n"
@@ -160,7 +160,7 @@ def _environment(run_dir: str) -> str:
 
 
 def _secrets(environ: Mapping[str, str], run_dir: str, bird_dir: str) -> set[str]:
-    """What is a secret on this host: in the agent's environment and ours, BIRD's, CNI's and Kubernetes' files."""
+    """The secrets in use on this host: from the environment (the agent's and ours) and all configuration files."""
     ours = "".join(f"{name}={value}\n" for name, value in environ.items() if f"{name}=".startswith(_VARIABLES))
     texts = [ours, _environment(run_dir)]
     for directory in (bird_dir, CNI_DIR, CALICO_DIR):

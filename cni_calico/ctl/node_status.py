@@ -1,7 +1,7 @@
 """``calicoctl node status``: what calico-node and BIRD on this host say about themselves.
 
-Rule: reads the agent's status file and BIRD's control socket, never the datastore: it is for the day when nothing
-works. BIRD is asked itself, so that it is seen also while the agent is down.
+Rule: reads the agent's status file and BIRD's control socket, never the datastore: it must help when nothing works.
+BIRD is asked directly, so that its state is shown even while the agent is down.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _describe_policy(fields: Mapping[str, Any]) -> str:
 
 
 def render_bird(bird: BirdStatus | str, fields: Mapping[str, Any], now: datetime) -> str:
-    """``bird`` is why it cannot be asked, or what it says; the agent's own word on BGP comes first."""
+    """``bird`` is BIRD's status, or why it could not be read; what the agent says about BGP comes first."""
     word = fields.get("bgp")
     head = f"BGP: {word}\n\n" if word else ""
     if isinstance(bird, str):

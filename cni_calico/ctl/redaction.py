@@ -1,8 +1,8 @@
 """PURE: texts without their secrets, for what people send to others.
 
-Rule: what looks like a secret by its name or its form is replaced, in any kind of text; rather too much than too
-little: the paths of key files go too. What is a secret for certain (``secrets_in`` a configuration) is replaced
-wherever it stands, whatever is around it.
+Rule: whatever looks like a secret by its name or form is replaced, in any kind of text; too much is better than too
+little, so the paths of key files are hidden as well. Known secrets (``secrets_in`` a configuration) are replaced
+wherever they occur.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def secrets_in(configuration: str) -> set[str]:
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """``text`` with its secrets hidden; ``secrets`` also where nothing tells what they are, and in base64."""
+    """``text`` with its secrets hidden; ``secrets`` are hidden wherever they occur, also in base64."""
     for secret in sorted(secrets, key=len, reverse=True):
         encoded = b2a_base64(secret.encode("utf-8", "surrogateescape"), newline=False).decode()
         for form in (secret, encoded, encoded.rstrip("=")):

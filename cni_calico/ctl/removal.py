@@ -42,7 +42,7 @@ def delete_resource(session: Session, key: ResourceKey, *, force: bool = False) 
 
 
 def _require_recorded(session: Session, key: ResourceKey) -> None:
-    """On Kubernetes what is deleted is the record on the pod, and there may be none while the pod is there."""
+    """On Kubernetes the record on the pod is deleted; a pod may exist without one."""
     found = resources.read_resource(session, key)
     pod = getattr(found.value, "pod", None)
     if pod is not None and not crd_pods.is_recorded(pod):
@@ -72,13 +72,13 @@ def _node_of(key: ResourceKey) -> str:
 
 
 def _holdings_of(session: Session, node: str) -> Iterator[tuple[BlockKey, list[Release]]]:
-    """The node's blocks and those with addresses that say they are the node's: leaked ones, other plugins', ..."""
+    """The node's blocks, and others with addresses whose attributes name the node (leaked, of other plugins, ...)."""
     for item in session.store.list(BlockList(), session.deadline).items:
         assert isinstance(item.key, BlockKey)
         try:
             block = codec.decode_block(item.key, item.value)
         except CorruptRecord as e:
-            session.note_damaged(item.key, e.message)  # told, and left as it is
+            session.note_damaged(item.key, e.message)  # reported, and left as it is
             continue
         mine = [
             Release(block.cidr[ordinal], block.attributes[index].handle_id, block.sequence_for.get(ordinal))
@@ -117,7 +117,7 @@ def _leave_pool(session: Session, key: ResourceKey, *, force: bool) -> None:
     try:
         pool = codec.decode_pool(key, found.value)
     except CorruptRecord:
-        return  # it gave no blocks since it became unreadable; those it gave before stay
+        return  # no blocks were claimed from it since; those claimed before stay
     if not force:
         require_unused_pool(session, key, pool)
     if not pool.disabled:

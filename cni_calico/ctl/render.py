@@ -1,6 +1,6 @@
 """Resources in the output format that a user asked for.
 
-Rule: documents in, text out; what upstream's machine-readable formats look like is kept (List documents, sorted keys).
+Rule: documents in, text out; the machine-readable formats are upstream's (List documents, sorted keys in YAML).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CLUSTER_SPECIFIC = ("uid", "resourceVersion", "creationTimestamp", "deletionTim
 
 
 def require_format(output: str) -> None:
-    """Raises UnsupportedField or InvalidConfig for a format that there is none of."""
+    """Raises InvalidConfig for an unknown output format."""
     for prefix, what in ((CUSTOM, "at least one column"), (TEMPLATE, "a template"), (TEMPLATE_FILE, "a template file")):
         if output.removesuffix("=") == prefix.removesuffix("="):
             raise InvalidConfig(f"need to specify {what}")
@@ -39,13 +39,13 @@ def require_format(output: str) -> None:
 
 
 def exported(document: Document) -> dict[str, Any]:
-    """The document without what is particular to this cluster."""
+    """The document without the metadata of this cluster."""
     metadata = {k: v for k, v in (document.get("metadata") or {}).items() if k not in _CLUSTER_SPECIFIC}
     return {**document, "metadata": metadata}
 
 
 class _Plain(yaml.CSafeDumper):
-    """Values that occur twice are written twice: not everything that reads manifests knows anchors."""
+    """Writes repeated values out instead of using anchors, which not every reader of manifests knows."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -71,7 +71,7 @@ def listed(kind: str, documents: Sequence[Document], revision: str) -> dict[str,
 
 
 def _ordered(document: Document) -> dict[str, Any]:
-    """The document with its keys in upstream's order; what JSON's readers see first is its kind."""
+    """The document with its keys in upstream's order: kind first."""
     out = {name: document[name] for name in _ORDER if name in document}
     out.update(document)
     metadata = out.get("metadata")

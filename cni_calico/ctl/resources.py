@@ -1,7 +1,7 @@
 """Resources in the datastore: create, replace, apply, delete, patch, label; each a compare-and-swap.
 
-Rule: ``resourceVersion`` is never stored; a document that carries one is only written over exactly that version. The
-UID and creation time of what is stored stay; what cannot be valid is refused before anything is written.
+Rule: ``resourceVersion`` is never stored; a document that carries one only replaces exactly that version. The stored
+UID and creation time are kept; invalid resources are refused before anything is written.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _UNCHANGEABLE = {
 
 
 def _ignore(problem: Problem) -> None:
-    """For callers that do not pass warnings on."""
+    """For callers that drop warnings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What becomes of warnings, and whether fields that are not known may be stored."""
+    """Where warnings go, and whether unknown fields may be stored."""
 
     warn: Callable[[Problem], None] = _ignore
     allow_unknown: bool = False
@@ -107,7 +107,7 @@ def read_resource(session: Session, key: ResourceKey) -> Versioned:
 
 
 def read_pools(session: Session) -> list[IPPool]:
-    """The stored pools; one that cannot be read overlaps with nothing."""
+    """The stored pools, without those that cannot be read."""
     pools = []
     for item in session.store.list(ResourceList("IPPool"), session.deadline).items:
         assert isinstance(item.key, ResourceKey)
@@ -136,7 +136,7 @@ def require_filters(session: Session, key: ResourceKey, document: Mapping[str, A
 
 
 def placed(key: ResourceKey, document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with the namespace that its key says, and the resourceVersion it asks for taken out."""
+    """The document with the namespace of its key and without its resourceVersion."""
     metadata = dict(document.get("metadata") or {})
     metadata.pop("resourceVersion", None)
     if key.namespace:
@@ -151,7 +151,7 @@ def plan_new(session: Session, key: ResourceKey, document: Mapping[str, Any]) ->
 
 
 def plan_replacement(key: ResourceKey, document: Mapping[str, Any], old: Document) -> dict[str, Any]:
-    """The document over a stored one: identity and status of the stored one stay."""
+    """The document as it replaces a stored one, whose identity and status are kept."""
     new = with_defaults(placed(key, document))
     stored = old.get("metadata") or {}
     for field in ("uid", "creationTimestamp"):

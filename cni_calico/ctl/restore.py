@@ -1,8 +1,8 @@
 """``calicoctl datastore migrate import``: an export into a datastore that holds no pools and addresses yet.
 
-Rule: the datastore is locked first and marked with the export's digest, and the mark goes last: an import that was
-interrupted can be repeated, and until then the datastore cannot be unlocked. Where Kubernetes has an object of its own
-for a record (Node, Pod) that object gets Calico's part of it; what has no place is named.
+Rule: the datastore is first locked and marked with the export's digest, and the mark is removed last: an interrupted
+import can be repeated, and until then the datastore cannot be unlocked. Where Kubernetes has its own object for a
+record (Node, Pod), Calico's part is written to that object; records without a place are reported.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _require_empty(session: Session, digest: str) -> None:
 
 
 def _write_all(session: Session, records: Records, digest: str) -> Skipped:
-    """The mark and the lock first, the mark's end last. What a backend has no place for is returned."""
+    """Lock and mark first, remove the mark last. Returns what the backend has no place for."""
     cluster = records.get(CLUSTER) or {"metadata": {"name": CLUSTER.name}, "spec": {}}
     _put(session, [(CLUSTER, _locked(cluster, digest))])
     kubernetes = session.store.identity.startswith("kubernetes:")
@@ -116,7 +116,7 @@ def _write_all(session: Session, records: Records, digest: str) -> Skipped:
 
 
 def _locked(document: Document, digest: str) -> dict[str, Any]:
-    """ClusterInformation of a locked datastore; with a digest, of one that is being imported into."""
+    """ClusterInformation of a locked datastore; with a digest, also marked as being imported into."""
     metadata = dict(document.get("metadata") or {})
     annotations = {
         name: value for name, value in (metadata.pop("annotations", None) or {}).items() if name != IMPORTING
@@ -129,7 +129,7 @@ def _locked(document: Document, digest: str) -> dict[str, Any]:
 
 
 def _put(session: Session, documents: Sequence[tuple[Key, Document]]) -> None:
-    """Several in a transaction where there are any, else several at a time."""
+    """Write in transactions where the backend has them, otherwise several at a time."""
     store, deadline = session.store, session.deadline
     create_each = getattr(store, "commit_each", None)
     for chunk in _chunks(documents, _CHUNK if create_each else max(1, min(_CHUNK, store.max_commit))):
@@ -145,7 +145,7 @@ def _put(session: Session, documents: Sequence[tuple[Key, Document]]) -> None:
 
 
 def _raise_other_than_taken(outcomes: Sequence[object]) -> None:
-    """What is there already, or may be, is written over; anything else ends the import."""
+    """Existing records are overwritten afterwards; any other error ends the import."""
     for outcome in outcomes:
         if isinstance(outcome, CalicoError) and not isinstance(outcome, CommitConflict | OutcomeUnknown):
             raise outcome
@@ -164,7 +164,7 @@ def _is_derived(key: Key) -> bool:
 
 
 def _apply_derived(session: Session, key: Key, document: Document) -> str:
-    """Why a record was skipped; "" when its object has it now."""
+    """Why a record was skipped; "" if its object was updated."""
     assert isinstance(key, ResourceKey)
     if key.kind == "Profile":
         return "Kubernetes derives its profiles"
@@ -198,7 +198,7 @@ def _plan_node(current: Versioned, document: Document) -> Document:
 
 
 def _plan_endpoint(current: Versioned, document: Document) -> Document | None:
-    """The pod's endpoint as it was recorded; None when a container has it that the export does not know."""
+    """The pod's endpoint as it was recorded; None if another container owns it by now."""
     ours = (document.get("spec") or {}).get("containerID")
     there = current.value["spec"].get("containerID")
     if there not in (None, "", ours):

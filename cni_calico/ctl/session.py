@@ -29,14 +29,14 @@ class Session:
     damaged: list[tuple[str, str]] = field(default_factory=list)
 
     def note_damaged(self, key: Key, why: str) -> None:
-        """``why`` may name the record itself, by its key or in words."""
+        """``why`` may repeat the record's key or description; that part is dropped."""
         name = describe(key)
         for known in (etcd_path(key), name):
             why = why.removeprefix(f"cannot read {known}: ")
         self.damaged.append((name, f"cannot read {name}: {why}"))
 
     def take_damaged(self) -> list[tuple[str, str]]:
-        """(record in words, why) of what was left out since the last call; who takes it tells the user."""
+        """(record in words, why) of what was left out since the last call; the caller tells the user."""
         taken = list(self.damaged)
         self.damaged.clear()
         return taken
@@ -79,7 +79,7 @@ class UpdateConflict(CalicoError):
 
 
 class CommandFailed(CalicoError):
-    """A command that did something, or nothing, and then failed; ``output`` is what it has to say about that."""
+    """A command that failed after it may have done something; ``output`` is what to print about that."""
 
     blame = "user"
 

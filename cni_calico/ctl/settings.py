@@ -1,6 +1,6 @@
 """Which datastore calicoctl talks to: its configuration file, else the environment, else the embedded store.
 
-Rule: a configuration file that exists decides alone, as upstream's does; the environment counts when there is none.
+Rule: if the configuration file exists, only it counts, as for upstream; otherwise the environment does.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _with_proxy(config: DatastoreConfig, environ: Mapping[str, str]) -> Datastor
 
 
 def require_present(config: DatastoreConfig) -> None:
-    """Raises InvalidConfig when the embedded store's file does not exist: looking must not create one."""
+    """Raises InvalidConfig if the embedded store's file does not exist: reading must not create it."""
     if config.type == "local" and not Path(config.path).exists():
         raise InvalidConfig(
             f"cannot open the datastore: {config.path} does not exist yet",

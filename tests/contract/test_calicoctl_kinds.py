@@ -214,7 +214,7 @@ def test_an_endpoint_is_its_pods(calicoctl):  # noqa: F811
     wanted["spec"] = {**wanted["spec"], "orchestrator": "k8s", "pod": "c"}
 
     as_files(calicoctl, wanted, ["create"], said="resource already exists")
-    as_files(calicoctl, wanted, ["apply", "replace"], said="it is that of pod space/c")
+    as_files(calicoctl, wanted, ["apply", "replace"], said="it belongs to pod space/c")
     for field in ("interfaceName", "ipNATs", "ports"):
         del wanted["spec"][field]
     as_files(calicoctl, wanted, ["create --skip-exists", "apply", "replace"])

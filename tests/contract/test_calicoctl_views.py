@@ -47,7 +47,7 @@ def as_file(ctl, command, document, *, code):
 
 def test_the_labels_of_an_endpoint_are_the_pods(ctl, pod):
     before = pod()
-    said = "of WorkloadEndpoint(space/n-k8s-c-eth0): it is that of pod space/c"
+    said = "of WorkloadEndpoint(space/n-k8s-c-eth0): it belongs to pod space/c"
     for argv in (
         ["label", *POD, "by=label"],
         ["label", *POD, "app=db", "--overwrite"],
@@ -111,7 +111,7 @@ def test_what_is_recorded_of_an_endpoint_can_be_changed_and_deleted(ctl, pod):
 
 
 def test_a_nodes_inherited_labels_are_the_kubernetes_nodes(ctl, node):
-    before, said = node(), "cannot change label rack of Node(x): it is that of Kubernetes node x"
+    before, said = node(), "cannot change label rack of Node(x): it belongs to Kubernetes node x"
     for argv in (
         ["label", *NODE, "rack=r2", "--overwrite"],
         ["label", *NODE, "rack", "--remove"],

@@ -1,7 +1,7 @@
-"""``calicoctl ipam check``: what does not fit together, as text and as a report that ``ipam release`` takes.
+"""``calicoctl ipam check``: inconsistencies, as text and as a report that ``ipam release`` accepts.
 
-Rule: ipam/consistency.py finds, this module words. The text follows upstream's order of sections; what the janitor
-would release comes last and is no problem of its own: it goes by itself.
+Rule: ipam/consistency.py finds the problems, this module puts them into words. The sections are in upstream's order.
+What the janitor would release comes last and does not count as a problem, because it is released without any help.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _render_findings(report: ConsistencyReport, *, show_problems: bool) -> list[
 
 
 def build_report(report: ConsistencyReport, cluster: dict[str, Any], revision: str) -> dict[str, Any]:
-    """What ``ipam release --from-report`` takes. ``datastoreLocked``: nothing could change while it was made."""
+    """The report for ``ipam release --from-report``. ``datastoreLocked``: nothing could change while it was made."""
     leaked = {finding.address for finding in report.of(Inconsistency.LEAKED)}
     return {
         "version": __version__,

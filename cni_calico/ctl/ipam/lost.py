@@ -1,4 +1,4 @@
-"""What the janitor would release, and why: the same questions, and nothing is written.
+"""What the janitor would release, and why; nothing is written.
 
 Rule: everything is listed now and judged by that; only the first hundred are asked about again one by one, as the
 janitor asks before it releases, for that takes a request each. How long something has been lost is not known here, the

@@ -1,6 +1,6 @@
-"""Everything about addresses, read from the datastore and decoded.
+"""Reads and decodes everything that is stored about addresses.
 
-Rule: a record that cannot be read is reported, not fatal: the others are what a user needs to repair it.
+Rule: a record that cannot be read is reported and the rest is used: that is what a user needs to repair it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cni_calico.model.keys import (
 from cni_calico.model.resources import Block, IPPool, Network
 
 _KINDS = ("WorkloadEndpoint", "Node", "IPPool")
-# where there is no snapshot of everything: blocks before endpoints, or each ADD during the scan would look like a leak
+# without a snapshot, blocks are read before endpoints: else each ADD during the scan would look like a leak
 _IN_TURN: tuple[ListKey, ...] = (
     BlockList(),
     HandleList(),
@@ -74,7 +74,7 @@ def _sorted(blocks: dict[Network, Block]) -> dict[Network, Block]:
 
 
 def _read(session: Session, listing: ListKey, corrupt: list[tuple[str, str]]) -> list[tuple[Key, Any]]:
-    """The records that matter here; what is marked as deleted is gone."""
+    """The records needed here; those marked as deleted count as absent."""
     found = []
     for item in session.store.list(listing, session.deadline).items:
         if isinstance(item.key, ResourceKey) and item.key.kind not in _KINDS:

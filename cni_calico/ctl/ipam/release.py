@@ -1,7 +1,7 @@
 """``calicoctl ipam release``: single addresses, and the leaked ones of reports.
 
-Rule: an address of a report is released only if it is still held under the handle and since the sequence number that
-the report saw; of several reports only what all of them call leaked. Because a new pod's address is taken before its
+Rule: an address is released only if its handle and sequence number are still those in the report; given several
+reports, only what all of them call leaked. Because a new pod's address is taken before its
 endpoint is written, reports made while the cluster runs need --force.
 """
 
@@ -87,7 +87,7 @@ def _release_all(session: Session, leaked: set[Release]) -> str:
 
 
 def _remove_handles(session: Session, reports: Iterable[dict[str, Any]]) -> str:
-    """Handles that all reports call empty, and that still name no block with addresses of theirs."""
+    """Release the handles that all reports call empty, if they still hold no address."""
     removed = 0
     allocator = Allocator(session.store)
     for handle_id in sorted(set.intersection(*map(_empty_handles, reports))):

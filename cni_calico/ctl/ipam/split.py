@@ -1,7 +1,7 @@
 """``calicoctl ipam split``: one pool becomes several of the same kind that cover the same addresses.
 
-Rule: blocks and addresses stay as they are, only the pools around them change; so the datastore must be locked, and a
-block must not reach over the border of two new pools. Interrupted (on Kubernetes, which has no transactions) it is
+Rule: blocks and addresses stay as they are, only the pools around them change; so the datastore must be locked, and no
+block may span two of the new pools. After an interruption (on Kubernetes, which has no transactions) the command can be
 repeated.
 """
 
@@ -58,7 +58,7 @@ def _find_pool(session: Session, name: str, cidr: str) -> Versioned:
 
 
 def _network(cidr: str) -> Network | None:
-    """However it is spelled; None when it is none."""
+    """The network in any spelling; None if the text is not one."""
     try:
         return ip_network(cidr, strict=False) if "/" in cidr else None
     except ValueError:
@@ -90,7 +90,7 @@ def _write(session: Session, old: Versioned, name: str, cidr: Network) -> Write:
 
 
 def _create(session: Session, write: Write) -> None:
-    """One that is there already, from an attempt before, must be the same pool."""
+    """Create a pool, unless an earlier attempt already created the same one."""
     try:
         session.store.commit([write], session.deadline)
     except CommitConflict as e:
