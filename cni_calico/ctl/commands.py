@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cni_calico.bounded import parse_json
-from cni_calico.ctl import batch, removal, resources
+from cni_calico.ctl import batch, resources
 from cni_calico.ctl.kinds import parse_kind
 from cni_calico.ctl.manifests import (
     DEFAULT_NAMESPACE,
@@ -25,7 +25,6 @@ from cni_calico.ctl.render import exported, listed, render_empty_table, render_m
 from cni_calico.ctl.session import CommandFailed, ResourceExists, ResourceMissing, Session
 from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig
 from cni_calico.model.keys import NAMESPACED_KINDS, ResourceKey, ResourceList
-from cni_calico.model.validation.check import require_valid
 from cni_calico.model.validation.defaults import with_defaults
 
 Document = Mapping[str, Any]
@@ -156,6 +155,8 @@ def _checks(arguments: Namespace) -> resources.Checks:
 
 def validate(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Whether each resource could be stored, as far as that can be told without a datastore."""
+    from cni_calico.model.validation.check import require_valid
+
     found = _manifest(arguments)
 
     def act(i: int) -> None:
@@ -169,6 +170,8 @@ def validate(arguments: Namespace, environ: Mapping[str, str]) -> str:
 
 
 def delete(session: Session, arguments: Namespace) -> str:
+    from cni_calico.ctl import removal  # it brings the allocator along, which nothing else here needs
+
     documents: dict[int, Document] = {}
     if arguments.filename:
         found = _manifest(arguments)

@@ -165,12 +165,13 @@ def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) ->
     standalone = _standalone(name)
     if standalone is not None:
         return standalone(arguments, environ)
-    from cni_calico.ctl.initialize import initialize
     from cni_calico.ctl.opening import open_session
 
     command = _find(name)
     with open_session(arguments, environ, creating=name in _CREATING) as session:
         if name in _WRITING:
+            from cni_calico.ctl.initialize import initialize
+
             initialize(session)
         return command(session, arguments)
 

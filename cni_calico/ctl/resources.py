@@ -28,8 +28,11 @@ from cni_calico.model.documents.default_allow import DEFAULT_ALLOW, default_allo
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool
-from cni_calico.model.validation.check import Problem, require_valid
 from cni_calico.model.validation.defaults import as_shown, with_defaults
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cni_calico.model.validation.report import Problem
 
 _UNCHANGEABLE = {
     "apply": "apply",
@@ -188,6 +191,8 @@ class _Writer:
         self.warned = False
 
     def checked(self, document: Mapping[str, Any], old: Document | None) -> Mapping[str, Any]:
+        from cni_calico.model.validation.check import require_valid  # what only reads does not need it
+
         if old is not None:
             decode_resource(self.key, old)  # what cannot be read is never overwritten
         if self.key.kind == "IPPool" and self.pools is None:
