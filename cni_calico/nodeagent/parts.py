@@ -64,6 +64,7 @@ class Parts:
             on_snapshot=self._follow,
             policing=lambda: self._policy.standing,
         )
+        self._metrics.policing = lambda: self._policy.standing
         self._agent.facts["environment"] = list(opened.wrong)
         self._host_status = make_host_status(self.context, self.node)
         self._tunnels = TunnelKeeper(self.context, self.node)
