@@ -83,10 +83,9 @@ def desired_state(
         problems.append(f"there is no Node {snapshot.node}: run calico-node -startup")
     elif own is not None and backend != "none":
         devices, lacking = encapsulation.desired_devices(own, snapshot.pools, interfaces, felix, backend)
-        problems += encapsulation.pool_problems(snapshot.pools)
         problems += [f"cannot make {name}: {why}" for name, why in lacking.items()]
         for family in _families(felix):
-            fabric = _fabric(snapshot, family, interfaces, frozenset(devices), felix, backend)
+            fabric = desired_routes.Fabric(family, snapshot, interfaces, frozenset(devices), felix, backend)
             routes |= desired_routes.desired_remote_routes(fabric, snapshot.blocks)
             routes |= desired_routes.desired_blackholes(fabric, snapshot.blocks)
             hops, vteps = desired_routes.desired_vteps(fabric)
@@ -120,25 +119,6 @@ def with_routes_in_doubt(
 
 def _families(felix: FelixSettings) -> tuple[int, ...]:
     return (4, 6) if felix.ipv6_support else (4,)
-
-
-def _fabric(
-    snapshot: Snapshot,
-    family: int,
-    interfaces: Sequence[HostInterface],
-    devices: frozenset[str],
-    felix: FelixSettings,
-    backend: str,
-) -> desired_routes.Fabric:
-    return desired_routes.Fabric(
-        family=family,
-        node=snapshot.node,
-        nodes=snapshot.nodes,
-        pools=snapshot.pools,
-        interfaces=interfaces,
-        devices=devices,
-        others_program=felix.program_cluster_routes != "Enabled" and backend == "bird",
-    )
 
 
 def desired_nat(snapshot: Snapshot, family: int, felix: FelixSettings) -> Nat:

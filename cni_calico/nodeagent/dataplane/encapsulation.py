@@ -10,12 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 
-from cni_calico.model.documents.codec import encode_pool
 from cni_calico.model.host import Address, HostInterface, Network, TunnelDevice
 from cni_calico.model.names import sha1_hex
 from cni_calico.model.resources import IPPool, Node
-from cni_calico.model.validation.ipam import check_pool
-from cni_calico.model.validation.report import Report
 from cni_calico.nodeagent.context.felix import FelixSettings
 
 VXLAN = {4: "vxlan.calico", 6: "vxlan-v6.calico"}
@@ -67,16 +64,6 @@ def encapsulation_of(pool: IPPool) -> tuple[str, str]:
     if pool.ipip_mode != "Never" and pool.cidr.version == 4:
         return "ipip", pool.ipip_mode
     return "none", "Never"
-
-
-def pool_problems(pools: Iterable[IPPool]) -> list[str]:
-    """What is wrong with pools that can be read: somebody may have stored them without calicoctl's checks."""
-    found = []
-    for pool in pools:
-        report = Report("IPPool")
-        check_pool(report, encode_pool(pool)["spec"])
-        found += [f"IPPool {pool.metadata.name}: {str(wrong).removeprefix('IPPool.')}" for wrong in report.problems]
-    return found
 
 
 def wants_vxlan(family: int, pools: Iterable[IPPool], felix: FelixSettings) -> bool:

@@ -22,6 +22,7 @@ from cni_calico.model.host import (
     Network,
 )
 from cni_calico.model.resources import IPPool, Node
+from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.encapsulation import (
     IPIP,
     VXLAN,
@@ -30,28 +31,36 @@ from cni_calico.nodeagent.dataplane.encapsulation import (
     endpoint_of,
     holder_of,
 )
-from cni_calico.nodeagent.view.snapshot import BlockRoute
+from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot
 
 
 @dataclass(frozen=True)
 class Fabric:
-    """The node, the others and the devices between them, for one family.
-
-    ``devices`` are the tunnel devices that exist or will; ``others_program`` tells that BIRD makes the routes of pools
-    without VXLAN.
-    """
+    """The node, the others and the devices between them, for one family; ``devices`` exist or will."""
 
     family: int
-    node: str
-    nodes: Mapping[str, Node]
-    pools: Sequence[IPPool]
+    snapshot: Snapshot
     interfaces: Sequence[HostInterface]
     devices: frozenset[str]
-    others_program: bool
+    felix: FelixSettings
+    backend: str
+
+    @property
+    def node(self) -> str:
+        return self.snapshot.node
+
+    @property
+    def pools(self) -> Sequence[IPPool]:
+        return self.snapshot.pools
+
+    @cached_property
+    def others_program(self) -> bool:
+        """Whether BIRD makes the routes of pools without VXLAN."""
+        return self.felix.program_cluster_routes != "Enabled" and self.backend == "bird"
 
     @cached_property
     def ends(self) -> dict[str, TunnelEnd]:
-        found = {name: endpoint_of(node, self.family) for name, node in self.nodes.items()}
+        found = {name: endpoint_of(node, self.family) for name, node in self.snapshot.nodes.items()}
         return {name: end for name, end in found.items() if end is not None}
 
     @cached_property

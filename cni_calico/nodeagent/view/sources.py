@@ -8,6 +8,7 @@ what it said before; one that was never readable is left out, and ``unread`` nam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cni_calico.datastore.cache import Cache
@@ -15,10 +16,19 @@ from cni_calico.datastore.interface import Datastore, Versioned
 from cni_calico.datastore.kubernetes.layout import PodDocument
 from cni_calico.datastore.last_good import KeptCaches
 from cni_calico.deadline import Deadline
-from cni_calico.model.documents.codec import decode_block, decode_endpoint, decode_node, decode_pool, decode_resource
+from cni_calico.model.documents.codec import (
+    decode_block,
+    decode_endpoint,
+    decode_node,
+    decode_pool,
+    decode_resource,
+    encode_pool,
+)
 from cni_calico.model.host import Network
 from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.resources import IPPool, Node, Resource
+from cni_calico.model.validation.ipam import check_pool
+from cni_calico.model.validation.report import Report
 from cni_calico.nodeagent.view.claims import LocalEndpoint, is_claimed, judge_claims
 from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot, pod_cidr_blocks, reduce_block, select_pod_cidrs
 
@@ -28,9 +38,21 @@ def _node(item: Versioned) -> Node:
     return decode_node(item.key, item.value)
 
 
-def _pool(item: Versioned) -> IPPool:
+@dataclass(frozen=True, slots=True)
+class CheckedPool:
+    """A pool that can be read, and what is wrong with it: somebody may have stored it without calicoctl's checks."""
+
+    record: IPPool
+    problems: tuple[str, ...]
+
+
+def _pool(item: Versioned) -> CheckedPool:
     assert isinstance(item.key, ResourceKey)
-    return decode_pool(item.key, item.value)
+    pool = decode_pool(item.key, item.value)
+    report = Report("IPPool")
+    check_pool(report, encode_pool(pool)["spec"])
+    about = f"IPPool {pool.metadata.name}: "
+    return CheckedPool(pool, tuple(about + str(wrong).removeprefix("IPPool.") for wrong in report.problems))
 
 
 def _resource(item: Versioned) -> Resource:
@@ -91,7 +113,8 @@ class Sources:
         """What is known now; only meaningful once ``synced``."""
         felix = {record.metadata.name: record.spec for record in self._kept.records(self._felix).values()}
         nodes = {node.metadata.name: node for node in self._kept.records(self._nodes).values()}
-        pools, blocks = self._kept.records(self._pools).values(), self._kept.records(self._blocks).values()
+        pools = sorted(self._kept.records(self._pools).values(), key=lambda pool: pool.record.metadata.name)
+        blocks = self._kept.records(self._blocks).values()
         endpoints = self._kept.records(self._endpoints).values()
         routed = tuple(block for block in blocks if block is not None)
         judged = judge_claims(
@@ -102,13 +125,13 @@ class Sources:
         return Snapshot(
             node=self.node,
             nodes=nodes,
-            pools=tuple(sorted(pools, key=lambda pool: pool.metadata.name)),
+            pools=tuple(pool.record for pool in pools),
             blocks=routed + (pod_cidr_blocks(nodes.values()) if self._use_pod_cidr else ()),
             endpoints=judged.endpoints,
             felix_node=felix.get(f"node.{self.node}"),
             felix_default=felix.get("default"),
             policies=sum(len(cache.records()) for cache in self._policies),
-            problems=(*self._kept.problems(), *judged.problems),
+            problems=(*self._kept.problems(), *(text for pool in pools for text in pool.problems), *judged.problems),
             unread=self._unread(),
             unproven=judged.unproven,
         )

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,16 @@ def test_endpoints_of_other_nodes_are_not_told(store):
         }
     finally:
         sources.stop()
+
+
+def test_pools_that_make_no_sense_are_told(store, watch):
+    """Readable, but stored without calicoctl's checks."""
+    wrong = replace(pool("fd65::/48", ipip="Always"), block_size=26)
+    store.elsewhere(Write.put(key_of(wrong), encode_pool(wrong)))
+    assert watch().snapshot().problems == (
+        "IPPool fd65---48: spec.blockSize = 26 (must be from 116 to 128 for an IPv6 pool)",
+        'IPPool fd65---48: spec.ipipMode = "Always" (IPIP is not supported on an IPv6 pool; use vxlanMode)',
+    )
 
 
 def test_what_becomes_unreadable_keeps_what_it_said(store, watch):
