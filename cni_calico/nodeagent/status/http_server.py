@@ -22,6 +22,7 @@ TEXT = "text/plain; charset=utf-8"
 PLACES = 64  # connections whose request has not come yet; as many again may wait for their answer
 WORKERS = 4
 REQUEST_S, ANSWER_S = 5.0, 5.0
+CLOSE_S = 0.5
 REQUEST_BYTES = 8192
 _PAUSE_S = 0.1  # out of descriptors: the listener stays readable
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error"}
@@ -66,8 +67,9 @@ class PageServer:
         """Stop listening, and give up what has not been answered."""
         self._stopping.set()
         self._stop_writer.close()
-        for thread in self._threads:
-            thread.join(ANSWER_S)
+        limit = time.monotonic() + CLOSE_S
+        for thread in self._threads:  # one may still be sending; it ends with the process
+            thread.join(max(0.0, limit - time.monotonic()))
 
     def _listen(self, host: str, port: int) -> list[socket.socket]:
         pair = _PAIRS.get(host)
