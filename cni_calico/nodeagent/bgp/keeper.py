@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,10 +30,9 @@ from cni_calico.model.resources import Affinity, Node, Resource
 from cni_calico.nodeagent.bgp.bird.controller import REFUSAL, BirdController
 from cni_calico.nodeagent.bgp.bird.links import ensure_links
 from cni_calico.nodeagent.bgp.bird.process import BirdPaths
-from cni_calico.nodeagent.bgp.config.configuration import parse_configuration
 from cni_calico.nodeagent.bgp.config.findings import NOTE, BgpProblem
 from cni_calico.nodeagent.bgp.config.fragments import blame
-from cni_calico.nodeagent.bgp.config.peerspec import parse_peer_spec
+from cni_calico.nodeagent.bgp.config.records import BgpRecords, parse_records
 from cni_calico.nodeagent.bgp.config.render import BirdConfig, render_bird_config
 from cni_calico.nodeagent.bgp.config.services import Service
 from cni_calico.nodeagent.bgp.config.snapshot import (
@@ -41,10 +40,9 @@ from cni_calico.nodeagent.bgp.config.snapshot import (
     BgpInterface,
     BgpSnapshot,
     LocalBlock,
-    build_snapshot,
     select_blocks,
+    snapshot_of,
 )
-from cni_calico.nodeagent.bgp.config.values import SecretRef
 from cni_calico.nodeagent.bgp.custom import read_custom
 from cni_calico.nodeagent.bgp.kubernetes import AnnouncedServices, Secrets
 from cni_calico.nodeagent.context.context import Context
@@ -229,22 +227,26 @@ class BgpKeeper:
         self._require_readable_configuration()
         if snapshot.own is None and snapshot.incomplete:
             raise CorruptRecord(f"cannot read Node {self._node}: what was in force before stays")
-        secrets, no_secrets = self._read_secrets(configurations.values(), peers.values(), deadline)
-        services, no_services = self._read_services(configurations.values(), deadline)
+        records = parse_records(
+            self._node,
+            configurations.values(),
+            peers.values(),
+            filters.values(),
+            [key.name for key in self._unread("BGPFilter")],
+        )
+        secrets, no_secrets = self._secrets.read(records.secrets, deadline)
+        services, no_services = self._read_services(records, deadline)
         interfaces = [
             BgpInterface(interface.name, address)
             for interface in read_interfaces(deadline)
             for address in interface.addresses
         ]
-        built = build_snapshot(
+        built = snapshot_of(
+            records,
             self._node,
             nodes=snapshot.nodes.values(),
             pools=snapshot.pools,
             blocks=self._own_blocks(affinities, snapshot.own),
-            configurations=configurations.values(),
-            peers=peers.values(),
-            filters=filters.values(),
-            unreadable_filters=[key.name for key in self._unread("BGPFilter")],
             services=services,
             secrets=secrets,
             environment=self._environment,
@@ -279,26 +281,11 @@ class BgpKeeper:
         for key in self._unread("BGPConfiguration"):
             raise CorruptRecord(f"cannot read BGPConfiguration {key.name}: what was in force before stays")
 
-    def _read_secrets(
-        self, configurations: Iterable[Resource], peers: Iterable[Resource], deadline: Deadline
-    ) -> tuple[dict[SecretRef, str], list[BgpProblem]]:
-        wanted = [parse_configuration(item)[0].mesh_password for item in configurations if self._is_ours(item)]
-        wanted += [spec.password for spec, _ in map(parse_peer_spec, peers) if spec is not None]
-        return self._secrets.read((ref for ref in wanted if ref is not None), deadline)
-
-    def _read_services(
-        self, configurations: Iterable[Resource], deadline: Deadline
-    ) -> tuple[tuple[Service, ...], list[BgpProblem]]:
-        parsed = [parse_configuration(item)[0] for item in configurations if self._is_ours(item)]
-        if not self._environment.advertise_cluster_ips and not any(
-            c.service_cluster_cidrs or c.service_external_cidrs or c.service_load_balancer_cidrs for c in parsed
-        ):
+    def _read_services(self, records: BgpRecords, deadline: Deadline) -> tuple[tuple[Service, ...], list[BgpProblem]]:
+        if not self._environment.advertise_cluster_ips and not records.announces_services:
             self._services.stop()
             return (), []
         return self._services.read(deadline)
-
-    def _is_ours(self, configuration: Resource) -> bool:
-        return configuration.metadata.name in ("default", f"node.{self._node}")
 
     def _tell_problems(self, problems: Sequence[BgpProblem]) -> None:
         """In the status, and those that are worth it in the log, each once."""

@@ -6,10 +6,9 @@ the listen port, the log severity and the prefix advertisements, nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cni_calico.model.documents.fields import Wrong, parse_bool, parse_network, parse_object, parse_text
+from cni_calico.model.documents.fields import JSON, Wrong, parse_bool, parse_network, parse_object, parse_text
 from cni_calico.model.resources import Network, Resource
 from cni_calico.nodeagent.bgp.config.findings import BgpProblem, SpecReader
 from cni_calico.nodeagent.bgp.config.values import (
@@ -119,27 +118,13 @@ def parse_configuration(resource: Resource) -> tuple[BgpConfiguration, tuple[Bgp
     return configuration, tuple(reader.problems)
 
 
-def merge_configuration(default: BgpConfiguration, own: Resource | None) -> BgpConfiguration:
-    """What holds on a node that may have a resource of its own."""
-    if own is None:
-        return default
-    values, _ = parse_configuration(own)
+def merge_configuration(default: BgpConfiguration, own: BgpConfiguration, own_spec: JSON) -> BgpConfiguration:
+    """What holds on a node that has a resource of its own, of which ``own_spec`` says what is set."""
     return replace(
         default,
-        listen_port=values.listen_port or default.listen_port,
-        log_severity=values.log_severity if own.spec.get("logSeverityScreen") else default.log_severity,
+        listen_port=own.listen_port or default.listen_port,
+        log_severity=own.log_severity if own_spec.get("logSeverityScreen") else default.log_severity,
         prefix_advertisements=(
-            default.prefix_advertisements
-            if own.spec.get("prefixAdvertisements") is None
-            else values.prefix_advertisements
+            default.prefix_advertisements if own_spec.get("prefixAdvertisements") is None else own.prefix_advertisements
         ),
     )
-
-
-def configured_nodes(configurations: Sequence[Resource]) -> Mapping[str, Resource]:
-    """The resources that are one node's, by its name."""
-    return {
-        resource.metadata.name[len(NODE_PREFIX) :]: resource
-        for resource in configurations
-        if resource.metadata.name.startswith(NODE_PREFIX)
-    }

@@ -12,17 +12,13 @@ from ipaddress import IPv4Address
 
 from cni_calico.model.documents.fields import Wrong, parse_network
 from cni_calico.model.keys import AffinityKey
-from cni_calico.model.resources import Affinity, Interface, IPPool, Network, Node, Resource
-from cni_calico.nodeagent.bgp.config.configuration import (
-    BgpConfiguration,
-    configured_nodes,
-    merge_configuration,
-    parse_configuration,
-)
-from cni_calico.nodeagent.bgp.config.filters import BgpFilter, parse_filter
+from cni_calico.model.resources import Affinity, Interface, IPPool, Network, Node
+from cni_calico.nodeagent.bgp.config.configuration import BgpConfiguration
+from cni_calico.nodeagent.bgp.config.filters import BgpFilter
 from cni_calico.nodeagent.bgp.config.findings import BgpProblem
 from cni_calico.nodeagent.bgp.config.fragments import Fragments
-from cni_calico.nodeagent.bgp.config.peerspec import PeerSpec, parse_peer_spec
+from cni_calico.nodeagent.bgp.config.peerspec import PeerSpec
+from cni_calico.nodeagent.bgp.config.records import BgpRecords
 from cni_calico.nodeagent.bgp.config.services import Service
 from cni_calico.nodeagent.bgp.config.values import SecretRef, parse_interface_pattern
 
@@ -156,59 +152,33 @@ def select_blocks(affinities: Iterable[tuple[AffinityKey, Affinity]], node_name:
     return tuple(sorted(blocks, key=lambda b: (b.cidr.version, b.cidr.network_address, b.cidr.prefixlen)))
 
 
-def build_snapshot(
+def snapshot_of(
+    records: BgpRecords,
     node_name: str,
     *,
     nodes: Iterable[Node],
     pools: Iterable[IPPool] = (),
     blocks: Iterable[LocalBlock] = (),
-    configurations: Iterable[Resource] = (),
-    peers: Iterable[Resource] = (),
-    filters: Iterable[Resource] = (),
-    unreadable_filters: Iterable[str] = (),
     services: Iterable[Service] = (),
     secrets: Mapping[SecretRef, str] | None = None,
     environment: BgpEnvironment | None = None,
     interfaces: Iterable[BgpInterface] = (),
 ) -> BgpSnapshot:
-    """The snapshot of the records of kinds BGPConfiguration, BGPPeer and BGPFilter and of what other parts know."""
+    """The records with what other parts know of the world."""
     environment = environment or BgpEnvironment(node_name=node_name)
-    problems = list(environment.problems)
-    configurations = tuple(configurations)
-    default = BgpConfiguration()
-    ports: dict[str, int] = {}
-    for resource in configurations:
-        values, found = parse_configuration(resource)
-        name = resource.metadata.name
-        if name == "default":
-            default = values
-        elif name.startswith("node."):
-            ports[name[5:]] = values.listen_port
-        if name in ("default", f"node.{node_name}"):
-            problems += found
-    specs = []
-    for resource in sorted(peers, key=lambda r: r.metadata.name):
-        spec, found = parse_peer_spec(resource)
-        problems += found
-        specs += [spec] if spec is not None else []
-    parsed: dict[str, BgpFilter | None] = dict.fromkeys(unreadable_filters)
-    problems += [BgpProblem(f"BGPFilter {name}", "cannot be read") for name in parsed]
-    for resource in filters:
-        parsed[resource.metadata.name], found = parse_filter(resource)
-        problems += found
     return BgpSnapshot(
         node_name=node_name,
         nodes={node.metadata.name: node for node in sorted(nodes, key=lambda n: n.metadata.name)},
         pools=tuple(sorted(pools, key=lambda p: (p.cidr.version, p.cidr.network_address))),
         blocks=tuple(blocks),
-        configuration=merge_configuration(default, configured_nodes(configurations).get(node_name)),
-        global_listen_port=default.listen_port,
-        listen_ports={name: port for name, port in ports.items() if port},
-        peers=tuple(specs),
-        filters=parsed,
+        configuration=records.configuration,
+        global_listen_port=records.global_listen_port,
+        listen_ports=records.listen_ports,
+        peers=records.peers,
+        filters=records.filters,
         services=tuple(sorted(services, key=lambda s: (s.namespace, s.name))),
         secrets=secrets or {},
         environment=environment,
         interfaces=tuple(interfaces),
-        problems=tuple(problems),
+        problems=(*environment.problems, *records.problems),
     )

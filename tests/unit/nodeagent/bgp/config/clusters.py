@@ -17,14 +17,15 @@ import yaml
 
 from cni_calico.model.documents.codec import decode_node, decode_pool, decode_resource
 from cni_calico.model.keys import AffinityKey, ResourceKey
-from cni_calico.model.resources import Affinity
+from cni_calico.model.resources import Affinity, Resource
+from cni_calico.nodeagent.bgp.config.records import parse_records
 from cni_calico.nodeagent.bgp.config.services import parse_service
 from cni_calico.nodeagent.bgp.config.snapshot import (
     BgpInterface,
     BgpSnapshot,
-    build_snapshot,
     parse_bgp_environment,
     select_blocks,
+    snapshot_of,
 )
 from cni_calico.nodeagent.bgp.config.values import SecretRef
 
@@ -95,14 +96,16 @@ def make_snapshot(documents: Iterable[Document]) -> BgpSnapshot:
     documents = list(documents)
     (at_hand,) = _of(documents, "This")
     name = at_hand["node"]
-    return build_snapshot(
+
+    def read(kind: str) -> list[Resource]:
+        return [decode_resource(_key(d), d) for d in _of(documents, kind)]
+
+    return snapshot_of(
+        parse_records(name, read("BGPConfiguration"), read("BGPPeer"), read("BGPFilter")),
         name,
         nodes=[decode_node(_key(d), d) for d in _of(documents, "Node")],
         pools=[decode_pool(_key(d), d) for d in _of(documents, "IPPool")],
         blocks=select_blocks(_blocks(at_hand), name),
-        configurations=[decode_resource(_key(d), d) for d in _of(documents, "BGPConfiguration")],
-        peers=[decode_resource(_key(d), d) for d in _of(documents, "BGPPeer")],
-        filters=[decode_resource(_key(d), d) for d in _of(documents, "BGPFilter")],
         services=_services(documents),
         secrets=_secrets(documents),
         environment=parse_bgp_environment(at_hand.get("env") or {}, node_name=name),
