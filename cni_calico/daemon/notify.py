@@ -1,4 +1,4 @@
-"""What systemd is told of a service of Type=notify: datagrams to the socket it names (sd_notify(3)).
+"""What a service of Type=notify tells systemd: datagrams to the socket it names (sd_notify(3)).
 
 Rule: whoever is not started by systemd has no NOTIFY_SOCKET and tells nobody; that it cannot be told is no failure.
 """

@@ -5,8 +5,8 @@ its own ``wait``: then the process never ends. Here a descriptor becomes readabl
 The kernel may give a signal to any thread, but its handler runs in the main one, and only between two steps of it: so
 that one never waits for long at a time.
 
-Who is asked to stop a second time goes on stopping: from the first signal on the others are ignored. With a handler
-the interpreter would put the default action back while it ends, and the process would end as killed.
+A second signal is ignored: we are already stopping. With a handler the interpreter would put the default action back
+while it ends, and the process would end as killed.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class ChildService:
 class Supervisor:
     """Runs services; ``command`` is this executable's own start, to which a service's arguments are added.
 
-    ``publish`` is told the services after each start and end of one.
+    ``publish`` gets the services after each start and end of one.
     """
 
     def __init__(

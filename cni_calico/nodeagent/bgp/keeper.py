@@ -1,9 +1,9 @@
 """The "confd" part: BIRD's configuration out of the datastore, put in force whenever it changes.
 
 Rule: nodes and pools come from the agent's snapshot, the BGP records from caches of our own; one thread renders and
-applies, on what it last saw. What BIRD refuses is told and the old configuration stays; a BIRD that cannot be had now
-is tried again. A record that cannot be read never counts as one that is not there: what it said last counts, and while
-nobody who runs now has ever read it, the configuration of before stays.
+applies, on what it last saw. A configuration that BIRD refuses is reported and the old one stays; a BIRD that cannot be
+had now is tried again. A record that cannot be read never counts as one that is not there: what it said last counts,
+and if this process has never read it, the configuration of before stays.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def _parse_pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as e:
-        raise ValueError(f"expected a regular expression, {text!r} is none: {e}") from e
+        raise ValueError(f"expected a regular expression, not {text!r}: {e}") from e
 
 
 def _parse_network(text: str) -> Network:

@@ -163,7 +163,7 @@ class NodeSettings:
         "CALICO_IPV4POOL_CIDR",
         pool_cidr(4),
         None,
-        "IPv4 pool that is made when there is none; none makes none.",
+        'IPv4 pool to make where there is no IPv4 pool; "none": make none.',
         shown_default="kubeadm's podSubnet, else the first of 192.168.0.0/16, 172.16.0.0/16 ... 172.31.0.0/16 that "
         "holds no address of the host",
     )
@@ -181,7 +181,7 @@ class NodeSettings:
         "CALICO_IPV6POOL_CIDR",
         pool_cidr(6),
         None,
-        "IPv6 pool that is made when there is none; none makes none.",
+        'IPv6 pool to make where there is no IPv6 pool; "none": make none.',
         shown_default="kubeadm's podSubnet, else a random unique local /48",
     )
     v6_block_size: int = setting("CALICO_IPV6POOL_BLOCK_SIZE", number(116, 128), 122, "Its block size.")

@@ -45,7 +45,7 @@ PENDING_S = 1.0
 class DataplaneLoop:
     """One data plane, in the network namespace of the thread that calls ``run``.
 
-    ``on_snapshot`` is told every snapshot (BIRD and the tunnel addresses follow it); it must not block.
+    ``on_snapshot`` gets every snapshot (BIRD and the tunnel addresses follow it); it must not block.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ def _verdicts(nat: Nat) -> list[str]:
 
 
 def render_iptables(nat: Nat, jump_is_there: bool, insert: bool) -> str:
-    """The script for ``iptables-restore --noflush``; our chains are made anew, the jump to them is added if missing."""
+    """The script for ``iptables-restore --noflush``; it replaces our chains and adds a missing jump to them."""
     lines = ["*nat", f":{CHAIN} - [0:0]", f":{OUT_CHAIN} - [0:0]"]
     lines += [f"-A {CHAIN} -s {source} -j {OUT_CHAIN}" for source in nat.sources]
     lines += [f"-A {OUT_CHAIN} -d {network} -j RETURN" for network in nat.exclusions]

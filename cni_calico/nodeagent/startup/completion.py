@@ -1,4 +1,4 @@
-"""``-complete-startup`` and ``-shutdown``: Kubernetes is told when this node's network is there, and when it goes.
+"""``-complete-startup`` and ``-shutdown``: tell Kubernetes when this node's network is there, and when it goes.
 
 Rule: the condition NetworkUnavailable keeps ordinary pods off the node; it becomes False once the node is ready. After
 five minutes it does in any other case too, because a node that is never told is lost for good, but not while pods of

@@ -37,7 +37,7 @@ def write_status(run_dir: str, fields: Mapping[str, Any]) -> None:
 
 
 def write_startup_error(run_dir: str, text: str) -> None:
-    """Say why start-up fails; "": it does not. Raises OSError."""
+    """Record why start-up fails; "" clears it. Raises OSError."""
     target = f"{run_dir}/{STARTUP_NAME}"
     if text:
         os.makedirs(run_dir, mode=0o755, exist_ok=True)

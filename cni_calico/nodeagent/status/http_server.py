@@ -168,7 +168,7 @@ class PageServer:
             return _render(404, TEXT, b"not found\n", method)
         try:
             return _render(*page(), method)
-        except Exception as e:  # the agent goes on; who asked is told
+        except Exception as e:  # the agent goes on, and the caller sees why
             return _render(500, TEXT, f"{type(e).__name__}: {e}\n".encode(), method)
 
 

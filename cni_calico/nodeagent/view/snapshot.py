@@ -68,7 +68,7 @@ class Snapshot:
 
 
 def select_pod_cidrs(node: Node) -> tuple[Network, ...]:
-    """The networks that Kubernetes gave to a node for its pods; what is none is passed over."""
+    """The networks that Kubernetes gave to a node for its pods; a text that is not a network is skipped."""
     listed = (node.status or {}).get("podCIDRs")
     found = []
     for text in listed if isinstance(listed, (list, tuple)) else ():

@@ -100,7 +100,7 @@ class BirdController:
         return read_status(self.paths.socket, deadline)
 
     def reload_kernel(self, deadline: Deadline) -> None:
-        """Have BIRD write its routes to the kernel anew: it gives up on those whose device (tunl0) was missing."""
+        """Have BIRD write its routes to the kernel again: it gives up on those whose device (tunl0) was missing."""
         with BirdControl(self.paths.socket, deadline) as control:
             control.tell('reload out "kernel_v*"', deadline)
 

@@ -25,7 +25,7 @@ BINARIES = ("/usr/sbin/bird", "/usr/local/sbin/bird", "/sbin/bird", "/usr/bin/bi
 CONFIG_DIRECTORY = "/etc/calico/confd/config"
 OLDEST = (2, 0, 12)
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 30.0
-STEADY_S = 60.0  # who has run so long starts anew with a short back-off
+STEADY_S = 60.0  # a BIRD that ran for so long is restarted after a short pause
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 _START_S, _STOP_S = 10.0, 3.0
 _POLL_S = 0.02
@@ -132,7 +132,7 @@ class BirdProcess:
     def start(self, deadline: Deadline, *, graceful: bool) -> None:
         """Start BIRD and wait until it answers; nothing when it runs.
 
-        ``graceful``: keep the routes that the kernel has from an earlier BIRD until the peers have told theirs anew.
+        ``graceful``: keep the kernel's routes of an earlier BIRD until the peers have announced theirs again.
         Raises BirdUnsupported, BirdUnavailable, KernelError, DeadlineExceeded.
         """
         if self.adopt():

@@ -285,7 +285,7 @@ class _Desk:
         return tuple(out)
 
     def is_client(self, peer: Peer, local_as: int) -> bool:
-        """On a route reflector every internal peer is a client, but for reflectors of the same cluster."""
+        """On a route reflector every internal peer is a client, except reflectors of the same cluster."""
         cluster = self.own.route_reflector_cluster_id
         if not cluster or peer.as_number != local_as:
             return False
