@@ -158,3 +158,22 @@ def test_probes_of_a_node_on_which_nothing_runs(node: Node, flag: str) -> None:
 def test_no_flag_is_left_out() -> None:
     named = {word.lstrip("-").partition("=")[0] for flags in COMMANDS_DO for word in flags.split()}
     assert {*RUNS, *named, *PROBES, "threshold-time"} == {*SERVICES, *COMMANDS, *PROBES, *MODIFIERS, *VALUES}
+
+
+def test_a_bare_felix_in_the_run_scripts_words(node: Node) -> None:
+    """Upstream's run script exports FELIX_ forms only; today's variables are empty there."""
+    node.more = {
+        "NODENAME": "",
+        "DATASTORE_TYPE": "",
+        "FELIX_FELIXHOSTNAME": "n1",
+        "FELIX_DATASTORETYPE": "local",
+    }
+    node.run("-felix")
+    until(lambda: node.status().get("synced") and node.status()["node"] == "n1", "the agent works", 30)
+
+
+def test_an_external_data_plane_is_refused_by_name(node: Node) -> None:
+    node.more = {"FELIX_USEINTERNALDATAPLANEDRIVER": "false"}
+    for flag in ("-felix", "-startup"):
+        done = node.calico_node(flag, check=False)
+        assert done.returncode == 1 and "FELIX_USEINTERNALDATAPLANEDRIVER='false'" in done.stderr

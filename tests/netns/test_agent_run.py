@@ -47,6 +47,7 @@ def test_it_comes_up_and_ends(node: Node) -> None:
     node.run().until_ready()
     assert node.calico_node("-felix-live", "-felix-ready").returncode == 0
     assert get(node, 9099, "/readiness") == get(node, 9099, "/liveness") == "ok\n"
+    assert node.ns.call(_get, "http://[::1]:9099/liveness") == "ok\n"
     metrics = get(node, 9091, "/metrics")
     assert "calico_agent_passes_total" in metrics and "calico_cni_refused_total" in metrics
     assert (node.root / "lib" / "nodename").read_text() == "n1"
@@ -54,6 +55,10 @@ def test_it_comes_up_and_ends(node: Node) -> None:
     shown = node.calico_node("-show-status").stdout
     assert "agent:      ready" in shown and "vxlan.calico 10.65." in shown
     assert (node.root / "lib" / "mtu").read_text() == "1450"
+    services = node.calico_node("sv", "status", "/etc/service/enabled/felix", "cni").stdout.splitlines()
+    assert all(line.startswith("run: ") for line in services) and len(services) == 2
+    assert node.calico_node("sv", "restart", "/etc/service/enabled/felix").stdout.startswith("ok: run: ")
+    until(lambda: node.calico_node("-felix-ready", check=False).returncode == 0, "it is ready again", 60)
     before = node.ns.routes(4)
     code, seconds = node.stop()
     assert code == 0 and seconds < 5
