@@ -14,7 +14,7 @@ cd "$(dirname "$0")"
 options=(--no-unexpected-skips)
 while [ $# -gt 0 ]; do
   case $1 in
-    --all) options+=(--slow); all=1 ;;
+    --all) options+=(--slow --timeout=900); all=1 ;; # beside others, long tests take longer
     --)
       shift
       break
@@ -31,6 +31,7 @@ tests/setup/python.sh
 if [ "$(id -u)" = 0 ]; then tests/setup/tests.sh; fi
 if [ -n "${all:-}" ]; then tests/setup/lab.sh; fi
 build/build.sh
-# tests wait more than they compute: two at a time for each processor, the files of one kind in one process
+# tests wait more than they compute: two at a time for each processor; a worker may start an API server of its own
 workers=$(($(nproc) * 2))
+if [ "$workers" -gt 12 ]; then workers=12; fi
 exec .venv/bin/python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder --again "${options[@]}" "$@"

@@ -118,6 +118,18 @@ def estimated_seconds(item: pytest.Item) -> float:
     return next((seconds for marker, seconds in SECONDS.items() if marker in found), 0.03)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests run in one process, and all labs in one: they borrow the same settings of the machine."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/lab" if nodeid.startswith("tests/lab/") else super()._split_scope(nodeid)
+
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 def unexpected(reason: str) -> bool:
     """True for a skip that hides something: not a good reason anywhere, and not one on this machine."""
     if reason.startswith(MAY_BE_SKIPPED):
