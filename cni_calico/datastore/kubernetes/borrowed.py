@@ -14,6 +14,7 @@ from cni_calico.datastore.kubernetes.custom import conflict
 from cni_calico.datastore.kubernetes.layout import (
     namespace_path,
     node_path,
+    object_path_of_kind,
     pod_of,
     pod_path,
     read_pod,
@@ -245,6 +246,11 @@ class ProfileRecords:
     def read_namespace(self, key: ResourceKey, deadline: Deadline) -> Versioned | None:
         """The Namespace itself as a document."""
         obj = self._api.get(namespace_path(key.name), deadline, f"read namespace {key.name}")
+        return None if obj is None else Versioned(key, obj, render_revision(obj, ""), _uid(obj))
+
+    def read_own(self, key: ResourceKey, deadline: Deadline) -> Versioned | None:
+        """An object of Kubernetes' own in a namespace, as a document."""
+        obj = self._api.get(object_path_of_kind(key), deadline, f"read {key.kind} {key.namespace}/{key.name}")
         return None if obj is None else Versioned(key, obj, render_revision(obj, ""), _uid(obj))
 
     def refuse(self, key: ResourceKey) -> DatastoreUnsupported:

@@ -141,6 +141,12 @@ def secret_path(namespace: str, name: str) -> str:
     return f"{CORE_ROOT}/namespaces/{quote(namespace)}/secrets/{quote(name)}"
 
 
+def object_path_of_kind(key: ResourceKey) -> str:
+    """The path of one of KUBERNETES_KINDS that lie in namespaces."""
+    root, _, plural = _SERVICE_PATHS[key.kind].rpartition("/")
+    return f"{root}/namespaces/{quote(key.namespace)}/{plural}/{quote(key.name)}"
+
+
 def service_account_path(namespace: str, name: str) -> str:
     return f"{CORE_ROOT}/namespaces/{quote(namespace)}/serviceaccounts/{quote(name)}"
 
@@ -217,10 +223,12 @@ def _resources(listing: ResourceList, prefix: str) -> tuple[Collection, ...]:
         optional = kind == KUBERNETES_CLUSTER_POLICY
         return (Collection(_SERVICE_PATHS[kind], lambda obj: _read_as(kind, obj), optional=optional),)
     if listing.kind == "Profile":
-        return (
-            Collection(f"{CORE_ROOT}/namespaces", crd_pods.read_namespace),
-            Collection(f"{CORE_ROOT}/serviceaccounts", crd_pods.read_service_account),
-        )
+        both = {
+            "kns.": Collection(f"{CORE_ROOT}/namespaces", crd_pods.read_namespace),
+            "ksa.": Collection(f"{CORE_ROOT}/serviceaccounts", crd_pods.read_service_account),
+        }
+        one = both.get(listing.name_prefix[:4])
+        return tuple(both.values()) if one is None else (one,)
     return (_custom(PLURALS[listing.kind], listing.namespace),)
 
 

@@ -100,6 +100,8 @@ class KubernetesStore:
             return self._nodes.read(key, deadline)
         if key.kind == NAMESPACE:
             return self._profiles.read_namespace(key, deadline)
+        if key.kind in KUBERNETES_KINDS:
+            return self._profiles.read_own(key, deadline)
         return self._profiles.read(key, deadline)
 
     def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:

@@ -1,0 +1,60 @@
+"""PURE: which tasks are to be tried, and when again after they failed.
+
+Rule: nothing is given up: what fails is tried again ever more seldom, at once when something about it changes. The
+caller says what time it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+FIRST_PAUSE_S = 0.25
+LONGEST_PAUSE_S = 60.0
+
+T = TypeVar("T", bound=Hashable)
+
+
+@dataclass(slots=True)
+class DueTasks(Generic[T]):
+    """Tasks in the order in which they were noted."""
+
+    _due: dict[T, float] = field(default_factory=dict)
+    _failures: dict[T, int] = field(default_factory=dict)
+
+    def note(self, tasks: Iterable[T], now: float) -> None:
+        """Something has changed: due now, whatever happened before."""
+        for task in tasks:
+            self._due[task] = now
+
+    def due(self, now: float, limit: int) -> list[T]:
+        found = []
+        for task, at in self._due.items():
+            if at <= now:
+                found.append(task)
+                if len(found) == limit:
+                    break
+        return found
+
+    def next_at(self) -> float | None:
+        """When the next one is due; None: there is none."""
+        return min(self._due.values(), default=None)
+
+    def done(self, task: T) -> None:
+        self._due.pop(task, None)
+        self._failures.pop(task, None)
+
+    def failed(self, task: T, now: float) -> float:
+        """Try it again later; after how many seconds."""
+        count = self._failures[task] = self._failures.get(task, 0) + 1
+        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(count - 1, 16))
+        self._due[task] = now + pause_s
+        return pause_s
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    @property
+    def failing(self) -> int:
+        return len(self._failures)

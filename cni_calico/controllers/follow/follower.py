@@ -1,0 +1,147 @@
+"""One controller's records made to say what Kubernetes' objects say, key by key.
+
+Rule: what the caches show decides what is looked at, the datastore what is written: every write compares with the
+record as it was just read, and before a record is removed Kubernetes is asked whether its object is really gone. What
+cannot be read is left alone, and so is what is not ours by its name.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from cni_calico.controllers.follow.rules import NOTHING, Content, Following, is_same
+from cni_calico.daemon.fresh import Fresh
+from cni_calico.datastore.cas import update
+from cni_calico.datastore.interface import CommitConflict, Datastore, Document, Versioned, Write
+from cni_calico.deadline import Deadline
+from cni_calico.errors import TryAgain
+from cni_calico.model.keys import Key, ResourceKey
+
+
+class Shelf(Protocol):
+    """What a Cache knows."""
+
+    def get(self, key: Key) -> Versioned | None: ...
+
+    def record(self, key: Key) -> Any | None: ...
+
+    def items(self) -> Mapping[Key, Versioned]: ...
+
+
+class Follower:
+    """``store`` is fenced, ``objects`` and ``records`` are the caches. One thread."""
+
+    def __init__(
+        self,
+        following: Following,
+        objects: Shelf,
+        records: Shelf,
+        kubernetes: Datastore,
+        store: Datastore,
+        *,
+        fresh: Fresh | None = None,
+        say: Callable[[ResourceKey, tuple[str, ...]], None] = lambda key, texts: None,
+    ) -> None:
+        self.following = following
+        self._objects, self._records = objects, records
+        self._kubernetes, self._store = kubernetes, store
+        self._fresh = fresh or Fresh()
+        self._say = say
+        self._records_of: defaultdict[ResourceKey, set[ResourceKey]] = defaultdict(set)
+
+    # -- which records a change concerns ------------------------------------------------------------------------------
+
+    def concerned_by_objects(self, changed: Iterable[Key]) -> set[ResourceKey]:
+        found = set()
+        for key in changed:
+            assert isinstance(key, ResourceKey)
+            found |= self._records_of.get(key, set())
+            record = self.following.record_of(key)
+            if record is not None:
+                found.add(record)
+        return found
+
+    def concerned_by_records(self, changed: Iterable[Key]) -> set[ResourceKey]:
+        """Those of them that are ours; remembers whose they are."""
+        found = set()
+        for key in changed:
+            assert isinstance(key, ResourceKey)
+            owner = self.following.object_of(key)
+            if owner is None:
+                continue
+            found.add(key)
+            if self._records.get(key) is not None:
+                self._records_of[owner].add(key)
+            elif owner in self._records_of:
+                self._records_of[owner].discard(key)
+                if not self._records_of[owner]:
+                    del self._records_of[owner]
+        return found
+
+    def everything(self) -> set[ResourceKey]:
+        return self.concerned_by_records(self._records.items()) | self.concerned_by_objects(self._objects.items())
+
+    # -- one record ---------------------------------------------------------------------------------------------------
+
+    def reconcile(self, key: ResourceKey, deadline: Deadline) -> bool:
+        """Whether it was written. Raises CalicoError."""
+        owner = self.following.object_of(key)
+        if owner is None:
+            return False
+        if self._objects.get(owner) is None:
+            if self._records.get(key) is None or self.following.record_of(owner) != key:
+                return False
+            return self._remove(key, owner, deadline)
+        content = self._objects.record(owner)
+        if content is None or content is NOTHING:
+            return False
+        if self._records.get(key) is None:
+            if self.following.record_of(owner) != key:
+                return False
+        elif self._is_up_to_date(content, self._records.record(key)):
+            return False
+        return self._ensure(key, owner, content, deadline)
+
+    def _is_up_to_date(self, content: Content, found: Any) -> bool:
+        return found is not None and is_same(content.value, found)
+
+    def _ensure(self, key: ResourceKey, owner: ResourceKey, content: Content, deadline: Deadline) -> bool:
+        makes = self.following.record_of(owner) == key
+        wrote = False
+
+        def change(current: Versioned | None) -> Document | None:
+            nonlocal wrote
+            old = None if current is None else current.value
+            if old is None and not makes:
+                return None
+            if old is not None and is_same(content.value, self.following.read_record(old)):
+                return old
+            wrote = True
+            return self._with_identity(self.following.render(key, content.value, old), old)
+
+        update(self._store, key, change, deadline)
+        self._say(key, content.left_out)
+        return wrote
+
+    def _with_identity(self, document: dict[str, Any], old: Document | None) -> Document:
+        if old is not None:
+            return document
+        identity = {"uid": self._fresh.uid(), "creationTimestamp": self._fresh.timestamp()}
+        return {**document, "metadata": {**document["metadata"], **identity}}
+
+    def _remove(self, key: ResourceKey, owner: ResourceKey, deadline: Deadline) -> bool:
+        current = self._store.get(key, deadline)
+        if current is None:
+            return False
+        if self._kubernetes.get(owner, deadline) is not None:
+            raise TryAgain(f"cannot remove {key.kind} {key.name}: what it follows from is there again, or still there")
+        try:
+            self._store.commit([Write.delete(current)], deadline)
+        except CommitConflict as e:
+            if e.failed[0].current is None:
+                return False
+            raise TryAgain(f"cannot remove {key.kind} {key.name}: it has just been changed") from e
+        self._say(key, ())
+        return True

@@ -1,0 +1,192 @@
+"""PURE: which records in etcd follow from objects of Kubernetes, and what they say.
+
+Rule: a record is compared by its *content*, the part that follows from the object; the rest of it (identity, time of
+creation, what others wrote) is kept. A name that does not say it is ours belongs to somebody else. Source: SPEC
+"Controllers: what is stored", upstream's kube-controllers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cni_calico.errors import CorruptRecord
+from cni_calico.model.documents.resources import API_VERSION
+from cni_calico.model.keys import Key, ResourceKey, ResourceList
+from cni_calico.model.kubernetes.pods import endpoint_key
+from cni_calico.model.kubernetes.policies import NETWORK_POLICY, STORED_PREFIX, read_stored_network_policy
+from cni_calico.model.names import parse_endpoint_name
+from cni_calico.model.validation.defaults import with_defaults
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What of a record follows from its object. ``left_out``: what could not be converted, in words."""
+
+    value: Any
+    left_out: tuple[str, ...] = ()
+
+
+NOTHING = Content(None)  # the object is there, but says nothing (yet) about its records
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """One controller's records: ``records`` in the datastore follow from ``objects`` in Kubernetes.
+
+    ``object_of`` names the object of a record by the record's name, None for one that is not ours; ``record_of`` the
+    record to make of an object, None where records are made by others. ``read_object`` raises CorruptRecord.
+    """
+
+    name: str
+    objects: ResourceList
+    records: ResourceList
+    object_of: Callable[[ResourceKey], ResourceKey | None]
+    record_of: Callable[[ResourceKey], ResourceKey | None]
+    read_object: Callable[[Document], Content]
+    read_record: Callable[[Document], Any]
+    render: Callable[[ResourceKey, Any, Document | None], dict[str, Any]]
+
+
+def without_empty(value: Any) -> Any:
+    """The value without fields that say nothing: who leaves them out and who writes them mean the same."""
+    if isinstance(value, Mapping):
+        inner = {name: without_empty(item) for name, item in value.items()}
+        return {name: item for name, item in inner.items() if item not in (None, {}, [])}
+    if isinstance(value, (list, tuple)):
+        return [without_empty(item) for item in value]
+    return value
+
+
+def is_same(wanted: Any, found: Any) -> bool:
+    return bool(without_empty(wanted) == without_empty(found))
+
+
+def _spec(document: Document) -> Any:
+    return document.get("spec") or {}
+
+
+def new_document(key: ResourceKey, old: Document | None) -> dict[str, Any]:
+    """The record without its spec: what was there, or the beginning of a new one."""
+    if old is not None:
+        return dict(old)
+    place = {"namespace": key.namespace} if key.namespace else {}
+    return {"apiVersion": API_VERSION, "kind": key.kind, "metadata": {"name": key.name, **place}}
+
+
+# -- profiles ---------------------------------------------------------------------------------------------------------
+
+
+def _profiles(name: str, prefix: str) -> Following:
+    def own(key: ResourceKey) -> ResourceKey | None:
+        return key if key.name.startswith(prefix) else None
+
+    def render(key: ResourceKey, content: Any, old: Document | None) -> dict[str, Any]:
+        return {**new_document(key, old), "spec": content}
+
+    listing = ResourceList("Profile", "", prefix)
+    return Following(name, listing, listing, own, own, lambda document: Content(_spec(document)), _spec, render)
+
+
+NAMESPACES = _profiles("namespace", "kns.")
+SERVICE_ACCOUNTS = _profiles("serviceaccount", "ksa.")
+
+
+# -- policies ---------------------------------------------------------------------------------------------------------
+
+
+def _policy_object(key: ResourceKey) -> ResourceKey | None:
+    if not key.name.startswith(STORED_PREFIX):
+        return None
+    return ResourceKey(NETWORK_POLICY, key.name.removeprefix(STORED_PREFIX), key.namespace)
+
+
+def _stored_policy(key: ResourceKey) -> ResourceKey:
+    return ResourceKey("NetworkPolicy", STORED_PREFIX + key.name, key.namespace)
+
+
+def _read_policy(document: Document) -> Content:
+    converted = read_stored_network_policy(document)
+    return Content(_spec(with_defaults(converted.document)), converted.left_out)
+
+
+def _render_policy(key: ResourceKey, content: Any, old: Document | None) -> dict[str, Any]:
+    return with_defaults({**new_document(key, old), "spec": content})
+
+
+POLICIES = Following(
+    "policy",
+    ResourceList(NETWORK_POLICY),
+    ResourceList("NetworkPolicy"),
+    _policy_object,
+    _stored_policy,
+    _read_policy,
+    _spec,
+    _render_policy,
+)
+
+
+# -- endpoints --------------------------------------------------------------------------------------------------------
+
+
+def _pod_of(key: ResourceKey) -> ResourceKey | None:
+    """The endpoint that Kubernetes' pod stands for, of any of the pod's endpoints in the datastore."""
+    try:
+        node, orchestrator, pod, _ = parse_endpoint_name(key.name)
+        return endpoint_key(key.namespace, pod, node) if orchestrator == "k8s" else None
+    except ValueError:
+        return None
+
+
+def _read_pod(document: Document) -> Content:
+    spec = document["spec"]
+    if not spec.get("ipNetworks"):
+        return NOTHING
+    return Content((document["metadata"]["labels"], spec.get("serviceAccountName", "")))
+
+
+def _read_endpoint(document: Document) -> Any:
+    metadata, spec = document.get("metadata"), document.get("spec")
+    if not isinstance(metadata, Mapping) or not isinstance(spec, Mapping):
+        raise CorruptRecord("cannot read a WorkloadEndpoint: metadata and spec must be objects")
+    return metadata.get("labels") or {}, spec.get("serviceAccountName") or ""
+
+
+def _render_endpoint(key: ResourceKey, content: Any, old: Document | None) -> dict[str, Any]:
+    assert old is not None  # endpoints are made by the CNI plugin alone
+    labels, account = content
+    spec = {name: value for name, value in old["spec"].items() if name != "serviceAccountName"}
+    if account:
+        spec["serviceAccountName"] = account
+    return {**old, "metadata": {**old["metadata"], "labels": labels}, "spec": spec}
+
+
+ENDPOINTS = Following(
+    "workloadendpoint",
+    ResourceList("WorkloadEndpoint"),
+    ResourceList("WorkloadEndpoint"),
+    _pod_of,
+    lambda key: None,
+    _read_pod,
+    _read_endpoint,
+    _render_endpoint,
+)
+
+FOLLOWINGS: Mapping[str, Following] = {one.name: one for one in (NAMESPACES, SERVICE_ACCOUNTS, POLICIES, ENDPOINTS)}
+
+
+# -- what is to be done -----------------------------------------------------------------------------------------------
+
+
+def desired(following: Following, objects: Mapping[Key, Content]) -> dict[ResourceKey, Any]:
+    """The content of every record that is to exist because of ``objects``; the loop says the same key by key."""
+    found = {}
+    for key, content in objects.items():
+        assert isinstance(key, ResourceKey)
+        record = following.record_of(key)
+        if record is not None and content is not NOTHING:
+            found[record] = content.value
+    return found

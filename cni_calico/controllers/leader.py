@@ -1,0 +1,81 @@
+"""One lease for everything that a cluster needs done once: the janitor and the controllers beside it.
+
+Rule: one thread campaigns and renews; the others only ask how long the lease is certainly ours, and write through the
+fence, which asks again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from cni_calico.datastore.election import Election, Terms
+from cni_calico.datastore.interface import Datastore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.log import Log
+
+CALL_S = 10.0
+
+
+class Leader:
+    """``elected`` is told whether we lead, when that changes."""
+
+    def __init__(
+        self, election: Election, terms: Terms, log: Log, elected: Callable[[bool], None] = lambda leads: None
+    ) -> None:
+        self._election, self._terms, self._log, self._elected = election, terms, log, elected
+        self._led = False
+        self.error = ""
+
+    def leads(self) -> bool:
+        return self._election.remaining_s() > 0
+
+    def remaining_s(self) -> float:
+        return self._election.remaining_s()
+
+    def fenced(self, store: Datastore) -> Datastore:
+        return self._election.fenced(store)
+
+    def run(self, stopping: threading.Event) -> None:
+        """Until ``stopping``; then the lease is given up, for another to go on at once."""
+        while not stopping.is_set():
+            self._campaign()
+            stopping.wait(self._terms.renew_s if self.leads() else self._terms.look_s)
+        try:
+            self._election.resign(Deadline.after(2.0))
+        except CalicoError as e:
+            self._log.warning(f"cannot give up the lease: {e}")
+
+    def _campaign(self) -> None:
+        try:
+            self._election.campaign(Deadline.after(CALL_S))
+        except CalicoError as e:
+            if str(e) != self.error:
+                self._log.warning(f"cannot campaign: {e}" + (f" ({e.details})" if e.details else ""))
+            self.error = str(e)
+        else:
+            self.error = ""
+        if self.leads() != self._led:
+            self._led = not self._led
+            self._log.info("these controllers lead" if self._led else "these controllers do not lead any more")
+            self._elected(self._led)
+
+
+class SharedElection:
+    """The leader's lease for somebody who expects to be elected himself: whoever asks is what the leader is."""
+
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
+
+    def campaign(self, deadline: Deadline) -> bool:
+        return self._leader.leads()
+
+    def remaining_s(self) -> float:
+        return self._leader.remaining_s()
+
+    def resign(self, deadline: Deadline) -> None:
+        """The leader does."""
+
+    def fenced(self, store: Datastore) -> Datastore:
+        return self._leader.fenced(store)

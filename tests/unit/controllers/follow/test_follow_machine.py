@@ -1,0 +1,261 @@
+"""Namespaces, accounts and pods come and go while leaders with stale caches, failing writes and crashes follow one
+another: what is not theirs is never touched, nothing that lives is removed, and when all has been seen the datastore
+says what a naive copy of Kubernetes says.
+
+CALICO_MACHINE_EXAMPLES=N runs N examples instead of the few that every test run can afford.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from cni_calico.controllers.due import LONGEST_PAUSE_S, DueTasks
+from cni_calico.controllers.follow.follower import Follower
+from cni_calico.controllers.follow.rules import ENDPOINTS, NAMESPACES, SERVICE_ACCOUNTS
+from cni_calico.datastore.interface import Versioned, Write
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, CorruptRecord
+from cni_calico.model.keys import ResourceKey, covers, parse_path
+from cni_calico.model.names import endpoint_name
+from tests.fakes.memory_store import MemoryStore
+
+EXAMPLES = int(os.environ.get("CALICO_MACHINE_EXAMPLES", "40"))
+NAMES = st.sampled_from(["a", "b"])
+LABELS = st.dictionaries(st.sampled_from(["x", "y"]), st.sampled_from(["", "1", "2"]))
+FOLLOWINGS = (NAMESPACES, SERVICE_ACCOUNTS, ENDPOINTS)
+FOREIGN = [
+    ResourceKey("Profile", "kns"),
+    ResourceKey("Profile", "net1"),
+    ResourceKey("WorkloadEndpoint", endpoint_name("n1", "cni", "a", "eth0"), "a"),
+]
+
+
+def soon():
+    return Deadline.after(30)
+
+
+class StaleShelf:
+    """What a cache knew when it was looked at last."""
+
+    def __init__(self, store, listing, decode):
+        self.store, self.listing, self.decode = store, listing, decode
+        self.known: dict[ResourceKey, Versioned] = {}
+        self.decoded: dict[ResourceKey, object] = {}
+        self.changed: set[ResourceKey] = set()
+
+    def refresh(self):
+        found = {item.key: item for item in self.store.list(self.listing, soon()).items}
+        self.changed |= {key for key in found.keys() | self.known.keys() if found.get(key) != self.known.get(key)}
+        self.known, self.decoded = found, {}
+        for key, item in found.items():
+            try:
+                self.decoded[key] = self.decode(item.value)
+            except CorruptRecord:
+                pass
+
+    def take(self):
+        changed, self.changed = self.changed, set()
+        return changed
+
+    def get(self, key):
+        return self.known.get(key)
+
+    def record(self, key):
+        return self.decoded.get(key)
+
+    def items(self):
+        return self.known
+
+
+class Worker:
+    """One leader's loop for one following, driven by hand; the clock is the machine's."""
+
+    def __init__(self, following, kubernetes, store):
+        self.objects = StaleShelf(kubernetes, following.objects, following.read_object)
+        self.records = StaleShelf(store, following.records, following.read_record)
+        self.objects.refresh()
+        self.records.refresh()
+        self.follower = Follower(following, self.objects, self.records, kubernetes, store)
+        self.tasks = DueTasks()
+
+    def step(self, now):
+        self.tasks.note(self.follower.concerned_by_records(self.records.take()), now)
+        self.tasks.note(self.follower.concerned_by_objects(self.objects.take()), now)
+        for key in self.tasks.due(now, 3):
+            try:
+                self.follower.reconcile(key, soon())
+                self.tasks.done(key)
+            except CalicoError:
+                self.tasks.failed(key, now)
+
+
+def profile(name, labels):
+    spec = {"ingress": [{"action": "Allow"}], "egress": [{"action": "Allow"}]} if name.startswith("kns.") else {}
+    spec["labelsToApply"] = labels
+    return ResourceKey("Profile", name), {"kind": "Profile", "metadata": {"name": name}, "spec": spec}
+
+
+class FollowMachine(RuleBasedStateMachine):
+    @initialize()
+    def begin(self):
+        self.kubernetes, self.store = MemoryStore(), MemoryStore()
+        self.now = 0.0
+        for key in FOREIGN:
+            self.store.elsewhere(
+                Write.put(key, {"kind": key.kind, "metadata": {"name": key.name}, "spec": {"mine": 1}})
+            )
+        self.made: set[ResourceKey] = set()
+        self.workers = [self.lead(), self.lead()]
+
+    def lead(self):
+        return [Worker(following, self.kubernetes, self.store) for following in FOLLOWINGS]
+
+    # -- what happens in the cluster ----------------------------------------------------------------------------------
+
+    @rule(kind=st.sampled_from(["kns.{}", "ksa.a.{}"]), name=NAMES, labels=LABELS)
+    def object_is_written(self, kind, name, labels):
+        self.kubernetes.elsewhere(Write.put(*profile(kind.format(name), labels)))
+
+    @rule(kind=st.sampled_from(["kns.{}", "ksa.a.{}"]), name=NAMES)
+    def object_goes(self, kind, name):
+        self.kubernetes.elsewhere(Write.remove(ResourceKey("Profile", kind.format(name))))
+
+    @rule(pod=NAMES, labels=LABELS, account=st.sampled_from(["", "s1"]), has_address=st.booleans())
+    def pod_is_written(self, pod, labels, account, has_address):
+        spec = {"pod": pod, "node": "n1", **({"ipNetworks": ["10.0.0.1/32"]} if has_address else {})}
+        if account:
+            spec["serviceAccountName"] = account
+        key = ResourceKey("WorkloadEndpoint", endpoint_name("n1", "k8s", pod, "eth0"), "a")
+        document = {"kind": key.kind, "metadata": {"name": key.name, "namespace": "a", "labels": labels}, "spec": spec}
+        self.kubernetes.elsewhere(Write.put(key, document))
+
+    @rule(pod=NAMES)
+    def pod_goes(self, pod):
+        self.kubernetes.elsewhere(Write.remove(ResourceKey("WorkloadEndpoint", f"n1-k8s-{pod}-eth0", "a")))
+
+    @rule(pod=NAMES, ifname=st.sampled_from(["eth0", "eth1"]), labels=LABELS)
+    def endpoint_is_added(self, pod, ifname, labels):
+        key = ResourceKey("WorkloadEndpoint", endpoint_name("n1", "k8s", pod, ifname), "a")
+        document = {
+            "kind": key.kind,
+            "metadata": {"name": key.name, "namespace": "a", "labels": labels},
+            "spec": {"interfaceName": f"cali{pod}"},
+        }
+        self.store.elsewhere(Write.put(key, document))
+        self.made.add(key)
+
+    @rule(pod=NAMES, ifname=st.sampled_from(["eth0", "eth1"]))
+    def endpoint_goes(self, pod, ifname):
+        key = ResourceKey("WorkloadEndpoint", endpoint_name("n1", "k8s", pod, ifname), "a")
+        self.store.elsewhere(Write.remove(key))
+        self.made.discard(key)
+
+    @rule(name=NAMES, labels=LABELS)
+    def somebody_edits_a_profile(self, name, labels):
+        self.store.elsewhere(Write.put(*profile(f"kns.{name}", {**labels, "edited": "yes"})))
+
+    @rule(name=NAMES)
+    def somebody_spoils_a_profile(self, name):
+        self.store.elsewhere(Write.put(ResourceKey("Profile", f"ksa.a.{name}"), {"metadata": {"name": 1}, "spec": [3]}))
+
+    # -- what the leaders do ------------------------------------------------------------------------------------------
+
+    @rule(who=st.integers(0, 1), which=st.integers(0, 2), objects=st.booleans(), records=st.booleans())
+    def caches_catch_up(self, who, which, objects, records):
+        worker = self.workers[who][which]
+        if objects:
+            worker.objects.refresh()
+        if records:
+            worker.records.refresh()
+
+    @rule(
+        who=st.integers(0, 1),
+        fates=st.lists(st.sampled_from([None, "fail", "lost", "vanish", "race"]), max_size=2),
+    )
+    def works(self, who, fates):
+        self.store.script.extend(self._race if fate == "race" else fate for fate in fates)
+        for worker in self.workers[who]:
+            self._step(worker)
+        self.store.script.clear()
+
+    def _race(self, store):
+        """Somebody writes to a profile just before the leader does."""
+        for path, document in store.documents().items():
+            key = parse_path(path)
+            if key.kind == "Profile" and key not in FOREIGN:
+                store.elsewhere(Write.put(key, {**document, "raced": store.revision}))
+
+    def _step(self, worker):
+        before = len(self.store.commits)
+        worker.step(self.now)
+        alive = {parse_path(path) for path in self.kubernetes.documents()}
+        for writes in self.store.commits[before:]:
+            for write in writes:
+                assert write.key not in FOREIGN
+                if write.op == "delete":
+                    assert write.key.kind == "Profile"
+                    assert write.key not in alive, f"{write.key} was removed though its object lives"
+
+    @rule(who=st.integers(0, 1))
+    def dies_and_another_leads(self, who):
+        self.workers[who] = self.lead()
+
+    @rule(seconds=st.sampled_from([0.1, 1, 100]))
+    def time_passes(self, seconds):
+        self.now += seconds
+
+    # -- what must be so ----------------------------------------------------------------------------------------------
+
+    @invariant()
+    def foreign_records_are_as_they_were(self):
+        if not hasattr(self, "store"):
+            return
+        for key in FOREIGN:
+            assert self.store.get(key, soon()).value["spec"] == {"mine": 1}
+
+    @invariant()
+    def endpoints_are_made_and_removed_by_the_plugin_alone(self):
+        if not hasattr(self, "store"):
+            return
+        there = {key for key in map(parse_path, self.store.documents()) if covers(ENDPOINTS.records, key)}
+        assert there - set(FOREIGN) == self.made
+
+    def teardown(self):
+        if not hasattr(self, "store"):
+            return
+        for _ in range(12):  # as many as there are keys, a few at a time
+            for worker in [*self.workers[0], *self.workers[1]]:
+                self.now += 2 * LONGEST_PAUSE_S
+                worker.objects.refresh()
+                worker.records.refresh()
+                self._step(worker)
+        self.foreign_records_are_as_they_were()
+        self.endpoints_are_made_and_removed_by_the_plugin_alone()
+        copied = {parse_path(path): document for path, document in self.kubernetes.documents().items()}
+        stored = {parse_path(path): document for path, document in self.store.documents().items()}
+        profiles = {key for key in stored if key.kind == "Profile"} - set(FOREIGN)
+        assert profiles == {key for key in copied if key.kind == "Profile"}
+        for key in profiles:
+            assert stored[key]["spec"] == copied[key]["spec"]
+        for key in self.made:
+            pod = copied.get(ResourceKey(key.kind, key.name.replace("eth1", "eth0"), "a"))
+            if pod is None or "ipNetworks" not in pod["spec"]:
+                continue
+            assert stored[key]["metadata"]["labels"] == pod["metadata"]["labels"]
+            assert stored[key]["spec"].get("serviceAccountName") == pod["spec"].get("serviceAccountName")
+            assert stored[key]["spec"]["interfaceName"].startswith("cali")
+        before = self.store.revision
+        for worker in [*self.workers[0], *self.workers[1]]:
+            worker.tasks.note(worker.follower.everything(), self.now)
+            self._step(worker)
+        assert self.store.revision == before, "what is as it should be is not written"
+
+
+TestFollowMachine = FollowMachine.TestCase
+TestFollowMachine.settings = settings(
+    max_examples=EXAMPLES, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
