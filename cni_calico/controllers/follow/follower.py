@@ -20,7 +20,7 @@ from cni_calico.errors import TryAgain
 from cni_calico.model.keys import Key, ResourceKey
 
 
-class Shelf(Protocol):
+class CacheView(Protocol):
     """What a Cache knows."""
 
     def get(self, key: Key) -> Versioned | None: ...
@@ -36,8 +36,8 @@ class Follower:
     def __init__(
         self,
         following: Following,
-        objects: Shelf,
-        records: Shelf,
+        objects: CacheView,
+        records: CacheView,
         kubernetes: Datastore,
         store: Datastore,
         *,
