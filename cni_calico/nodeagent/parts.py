@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.controllers.janitor.run import Habits, Janitor, Tally, make_election
+from cni_calico.daemon.http_doors import Doors
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.login import own_namespace
 from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
@@ -33,7 +34,7 @@ from cni_calico.nodeagent.startup.completion import announce_network
 from cni_calico.nodeagent.startup.doubts import Doubt
 from cni_calico.nodeagent.status.metrics import Metrics
 from cni_calico.nodeagent.status.numbers import Numbers
-from cni_calico.nodeagent.status.pages import Doors, health_pages
+from cni_calico.nodeagent.status.pages import health_pages
 from cni_calico.nodeagent.view.follow import follow
 from cni_calico.nodeagent.view.snapshot import Snapshot
 

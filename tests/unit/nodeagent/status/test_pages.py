@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.daemon.http_doors import Doors
+from cni_calico.daemon.http_server import PageServer
 from cni_calico.log import SILENT
 from cni_calico.nodeagent.status import file as status
-from cni_calico.nodeagent.status.http_server import PageServer
 from cni_calico.nodeagent.status.metrics import Metrics
 from cni_calico.nodeagent.status.numbers import Numbers
-from cni_calico.nodeagent.status.pages import Doors, health_pages
+from cni_calico.nodeagent.status.pages import health_pages
 from cni_calico.plugin.call import protocol
 from tests.unit.nodeagent.fabric import block, pool, snapshot
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cni_calico.nodeagent.status import http_server
-from cni_calico.nodeagent.status.http_server import PLACES, REQUEST_BYTES, TEXT, PageServer
+from cni_calico.daemon import http_server
+from cni_calico.daemon.http_server import PLACES, REQUEST_BYTES, TEXT, PageServer
 from tests.netns.namespaces import until
 
 PAGES = {"/ok": lambda: (200, TEXT, b"fine\n"), "/bad": lambda: (_ for _ in ()).throw(ValueError("no"))}
