@@ -1,0 +1,123 @@
+"""Entry point of ``calico-kube-controllers``, also named ``kube-controllers``, ``check-status`` and ``wrapper``.
+
+Rule: the only module here that prints and decides the exit status. The name that it is called by says what it does, as
+in upstream's image.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+USAGE = 2
+RESTART = 129
+STATUS_FILE = "/status/status.json"
+_CONTROLLERS = "usage: calico-kube-controllers [-version] [-status-file FILE]\n"
+_CHECK = "usage: check-status [-r] [-l] [-f FILE] [-v]\n"
+_WRAPPER = "usage: wrapper PROGRAM [ARGUMENT...]\n"
+
+
+class WrongFlag(Exception):
+    """The command line says something that is not known."""
+
+
+def parse_flags(arguments: Sequence[str], switches: set[str], texts: set[str]) -> dict[str, str]:
+    """Go's notation: one dash or two, "-name value" or "-name=value". Raises WrongFlag."""
+    found: dict[str, str] = {}
+    left = list(arguments)
+    while left:
+        word = left.pop(0)
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("-") or name not in switches | texts:
+            raise WrongFlag(f"there is no flag {word!r}")
+        if name in switches:
+            if value not in ("", "true", "false"):
+                raise WrongFlag(f"-{name} is true or false")
+            if value != "false":
+                found[name] = "true"
+        elif equals:
+            found[name] = value
+        elif left:
+            found[name] = left.pop(0)
+        else:
+            raise WrongFlag(f"-{name} needs a value")
+    return found
+
+
+def main() -> int:
+    """Run what the program's name selects; the exit status."""
+    return run(Path(sys.argv[0]).name, sys.argv[1:], os.environ)
+
+
+def run(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    usage = {"check-status": _CHECK, "wrapper": _WRAPPER}.get(program, _CONTROLLERS)
+    if arguments and arguments[0] in ("-h", "-help", "--help"):
+        sys.stdout.write(usage)
+        return 0
+    try:
+        if program == "check-status":
+            return _check_status(arguments)
+        if program == "wrapper":
+            return _wrap(arguments, environ)
+        return _run_controllers(arguments, environ)
+    except WrongFlag as e:
+        sys.stderr.write(f"{program}: {e}\n{usage}")
+        return USAGE
+
+
+def _version() -> int:
+    from cni_calico import __version__
+
+    sys.stdout.write(f"v{__version__}\n")
+    return 0
+
+
+def _run_controllers(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    flags = parse_flags(arguments, {"version"}, {"status-file"})
+    if "version" in flags:
+        return _version()
+    from cni_calico.controllers.run import run_controllers
+    from cni_calico.errors import CalicoError
+    from cni_calico.faults import install_from_environment
+
+    install_from_environment(environ)
+    try:
+        return run_controllers(flags.get("status-file", STATUS_FILE), environ)
+    except CalicoError as e:
+        lines = [str(e), *([e.details] if e.details else [])]
+        sys.stderr.write("".join(f"calico-kube-controllers: {line}\n" for line in lines))
+        return 1
+
+
+def _check_status(arguments: Sequence[str]) -> int:
+    """-r and -l ask the same: upstream's liveness probe reads the same file."""
+    flags = parse_flags(arguments, {"r", "l", "v", "readiness", "liveness"}, {"f"})
+    if "v" in flags:
+        return _version()
+    from cni_calico.controllers.health import why_not_ready
+
+    why = why_not_ready(Path(flags.get("f", STATUS_FILE)))
+    sys.stdout.write(f"{why or 'Ready'}\n")
+    return 1 if why else 0
+
+
+def _wrap(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    if not arguments or arguments[0].startswith("-"):
+        raise WrongFlag("the program to run is missing")
+    from cni_calico.controllers.wrapper import run_wrapped
+    from cni_calico.errors import CalicoError
+
+    try:
+        return run_wrapped(arguments, environ, RESTART)
+    except CalicoError as e:
+        sys.stderr.write(f"wrapper: {e}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,286 @@
+"""The controllers of one process: threads that are started and ended as the configuration asks for them.
+
+Rule: the configuration is followed while running; nobody restarts for it. A thread that fails for a reason nobody
+foresaw ends the process, because half a set of controllers looks like a whole one; the Deployment starts it again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cni_calico.cni.fields import JsonFields
+from cni_calico.cni.netconf import parse_datastore
+from cni_calico.controllers.cluster import Cluster
+from cni_calico.controllers.follow.rules import FOLLOWINGS
+from cni_calico.controllers.health import ROUND_S, Health, write_status
+from cni_calico.controllers.janitor.run import SETTINGS, Habits, Janitor, Tally, make_election
+from cni_calico.controllers.leader import Leader, SharedElection
+from cni_calico.controllers.loop import CopyLoop, LoopNumbers
+from cni_calico.controllers.metrics import render_metrics
+from cni_calico.controllers.settings import (
+    COMPACTION_S,
+    DEFAULT_SPEC,
+    ControllersSettings,
+    Running,
+    merge,
+    parse_environment,
+    render_status,
+)
+from cni_calico.daemon.http_doors import Doors
+from cni_calico.daemon.http_server import TEXT, Page
+from cni_calico.daemon.stopping import Stopping
+from cni_calico.datastore.cache import Cache
+from cni_calico.datastore.connect import open_datastore
+from cni_calico.datastore.election import Terms
+from cni_calico.datastore.ensure import ensure_present, ensure_record
+from cni_calico.datastore.etcd.compaction import EtcdCompaction
+from cni_calico.datastore.etcd.store import EtcdStore
+from cni_calico.datastore.interface import Document
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, InvalidConfig
+from cni_calico.log import LEVELS, Log
+from cni_calico.model.documents.resources import API_VERSION
+from cni_calico.model.keys import ResourceList
+
+CALL_S = 10.0
+LOOK_S = 1.0
+END_S = 4.0
+NOT_ON_KUBERNETES = ("with the Kubernetes datastore nothing is copied: nodes read namespaces, accounts, policies and "
+                     "pods themselves")  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Part:
+    """A thread with an end of its own."""
+
+    thread: threading.Thread
+    stopping: Stopping = field(default_factory=Stopping)
+
+
+class Controllers:
+    """``status_file`` is where the health file goes."""
+
+    def __init__(self, environ: Mapping[str, str], status_file: str) -> None:
+        """Raises InvalidConfig, DatastoreError."""
+        self._environ = environ
+        self._settings: ControllersSettings = parse_environment(environ)
+        self._log = Log(self._settings.log_level or "info")
+        self._status_file = Path(status_file)
+        self.stopping = Stopping()
+        self.failed = False
+        self._cluster = open_cluster(environ, self._log)
+        terms = Terms(look_s=5.0)
+        holder = environ.get("HOSTNAME", "").strip() or socket.gethostname()
+        self._leader = Leader(make_election(self._cluster, holder, terms), terms, self._log)
+        self._doors = Doors(self._log)
+        self._parts: dict[str, _Part] = {}
+        self._running: Running | None = None
+        self.numbers: dict[str, LoopNumbers] = {}
+        self.tally = Tally()
+        self._said: set[str] = set()
+
+    def run(self) -> int:
+        """Until a signal or a failure; the exit status."""
+        self.stopping.on_signals(signal.SIGTERM, signal.SIGINT)
+        settings: Cache[Document] = Cache(
+            self._cluster.store,
+            ResourceList("KubeControllersConfiguration", "", "default"),
+            decode=lambda item: item.value,
+        )
+        try:
+            while not self.stopping.wait(LOOK_S):
+                if settings.synced:
+                    self._follow(settings.record(SETTINGS), is_there=settings.get(SETTINGS) is not None)
+                elif settings.error is not None:
+                    self._say_once(f"waiting for the datastore: {settings.error}")
+                    self._not_started(str(settings.error))
+        finally:
+            self._end(list(self._parts))
+            self._doors.close()
+            settings.stop()
+            self._cluster.store.close()
+        return 1 if self.failed else 0
+
+    # -- the configuration --------------------------------------------------------------------------------------------
+
+    def _follow(self, found: Document | None, *, is_there: bool) -> None:
+        running = merge(self._settings, None if found is None else found.get("spec"))
+        if running != self._running:
+            self._running = running
+            self._log.threshold = LEVELS.get(running.log_level, 20)
+            self._log.info("running: " + (", ".join(running.periods_s) or "no controller"))
+            for text in running.wrong:
+                self._log.warning(f"KubeControllersConfiguration default: {text}; it counts as not given")
+        self._apply(running)
+        self._doors.keep("metrics", ("", running.metrics_port) if running.metrics_port else None, self._pages)
+        status = render_status(self._settings, running, self._environ)
+        if not is_there or (found is not None and found.get("status") != status):
+            self._write_configuration(status)
+
+    def _write_configuration(self, status: Mapping[str, Any]) -> None:
+        """Made when it is absent; its status is the leader's to write, who is one."""
+        if not self._leader.leads():
+            return
+        store = self._leader.fenced(self._cluster.store)
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": SETTINGS.kind,
+            "metadata": {"name": SETTINGS.name},
+            "spec": DEFAULT_SPEC,
+        }
+
+        def plan(old: Document | None) -> Document | None:
+            return None if old is None else {**old, "status": status}
+
+        try:
+            ensure_present(store, SETTINGS, document, Deadline.after(CALL_S))
+            ensure_record(store, SETTINGS, plan, Deadline.after(CALL_S))
+        except CalicoError as e:
+            self._say_once(f"cannot write KubeControllersConfiguration default: {e}")
+
+    # -- the threads --------------------------------------------------------------------------------------------------
+
+    def _apply(self, running: Running) -> None:
+        wanted = self._works(running)
+        self._end([name for name in self._parts if name not in wanted])
+        for name, work in wanted.items():
+            if name not in self._parts:
+                self._start(name, work)
+
+    def _works(self, running: Running) -> dict[str, Callable[[Stopping], object]]:
+        cluster = self._cluster
+        works: dict[str, Callable[[Stopping], object]] = {"leader": self._leader.run}
+        if running.health:
+            works["health"] = self._keep_health
+        for name in running.periods_s:
+            if name == "node":
+                works["node"] = self._keep_clean
+            elif name in FOLLOWINGS and not cluster.is_kubernetes_datastore:
+                works[name] = self._copy_loop(name).run
+            elif name in FOLLOWINGS:
+                self._say_once(f"{name}: {NOT_ON_KUBERNETES}")
+            else:
+                self._say_once(f"{name}: this controller is not built; nothing is done for it")
+        if isinstance(cluster.store, EtcdStore) and running.compaction_s > 0:
+            works["compaction"] = self._compact
+        return works
+
+    def _copy_loop(self, name: str) -> CopyLoop:
+        kubernetes = self._cluster.kubernetes
+        assert kubernetes is not None
+        return CopyLoop(
+            FOLLOWINGS[name],
+            kubernetes,
+            self._leader.fenced(self._cluster.store),
+            self._leader.leads,
+            lambda: self._period_s(name),
+            self._log,
+            numbers=self.numbers.setdefault(name, LoopNumbers()),
+        )
+
+    def _period_s(self, name: str) -> float:
+        period_s = (self._running.periods_s if self._running is not None else {}).get(name, 0.0)
+        return period_s or float("inf")
+
+    def _keep_clean(self, stopping: Stopping) -> None:
+        habits = Habits(terms=Terms(look_s=LOOK_S))
+        Janitor(self._cluster, SharedElection(self._leader), self.tally, habits).run(stopping)
+
+    def _compact(self, stopping: Stopping) -> None:
+        """Every process takes part: the key in etcd decides whose turn it is."""
+        assert isinstance(self._cluster.store, EtcdStore)
+        compaction = EtcdCompaction(self._cluster.store)
+        while not stopping.is_set():
+            try:
+                revision = compaction.step(Deadline.after(CALL_S))
+                if revision:
+                    self._log.debug(f"compacted etcd to revision {revision}")
+            except CalicoError as e:
+                self._say_once(f"cannot compact etcd: {e}")
+            stopping.wait((self._running.compaction_s if self._running is not None else 0) or COMPACTION_S)
+
+    def _keep_health(self, stopping: Stopping) -> None:
+        kubernetes = self._cluster.kubernetes
+        assert kubernetes is not None
+        health = Health(
+            self._status_file, self._cluster.store, lambda deadline: kubernetes.api.text("/healthz", deadline, "ask")
+        )
+        while not stopping.is_set():
+            try:
+                health.look()
+            except OSError as e:
+                self._say_once(f"cannot write the status file {self._status_file}: {e.strerror or e}")
+            stopping.wait(ROUND_S)
+
+    def _not_started(self, why: str) -> None:
+        try:
+            write_status(self._status_file, {"Startup": {"Ready": False, "Reason": why}})
+        except OSError as e:
+            self._say_once(f"cannot write the status file {self._status_file}: {e.strerror or e}")
+
+    def _start(self, name: str, work: Callable[[Stopping], object]) -> None:
+        own = Stopping()
+
+        def guarded() -> None:
+            try:
+                work(own)
+            except Exception as e:
+                import traceback
+
+                self.failed = True
+                self._log.error(f"{name} failed: {e}\n" + "".join(traceback.format_exception(e)))
+                self.stopping.set()
+
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        self._parts[name] = _Part(thread, own)
+        thread.start()
+
+    def _end(self, names: list[str]) -> None:
+        """The leader last: the others may still need its lease to finish what they began."""
+        deadline = Deadline.after(END_S)
+        for name in sorted(names, key=lambda name: name == "leader"):
+            part = self._parts.pop(name)
+            part.stopping.set()
+            part.thread.join(deadline.remaining_s())
+            self.numbers.pop(name, None)
+
+    # -- what is told -------------------------------------------------------------------------------------------------
+
+    def _pages(self) -> dict[str, Page]:
+        def page() -> tuple[int, str, bytes]:
+            text = render_metrics(self._leader.leads(), dict(self.numbers), self.tally)
+            return 200, "text/plain; version=0.0.4; charset=utf-8", text.encode()
+
+        return {"/metrics": page, "/": lambda: (200, TEXT, b"metrics are at /metrics\n")}
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._log.warning(text)
+
+
+def open_cluster(environ: Mapping[str, str], log: Log) -> Cluster:
+    """Raises InvalidConfig, DatastoreError."""
+    config = parse_datastore(JsonFields({}), {**environ, "DATASTORE_TYPE": environ.get("DATASTORE_TYPE") or "etcdv3"})
+    if config.type == "local":
+        raise InvalidConfig(
+            "cannot run controllers: DATASTORE_TYPE=local is one host by itself",
+            details="they copy from Kubernetes into etcd; set DATASTORE_TYPE to etcdv3 or kubernetes",
+        )
+    from cni_calico.datastore.kubernetes.store import KubernetesStore
+
+    store = open_datastore(config)
+    kubernetes = store if isinstance(store, KubernetesStore) else KubernetesStore(config.kubernetes)
+    return Cluster(store, log, kubernetes, isinstance(store, KubernetesStore))
+
+
+def run_controllers(status_file: str, environ: Mapping[str, str] = os.environ) -> int:
+    """Raises InvalidConfig, DatastoreError."""
+    return Controllers(environ, status_file).run()

@@ -1,0 +1,147 @@
+"""The environment and the resource of calico-kube-controllers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cni_calico.controllers.settings import DEFAULT_SPEC, merge, parse_environment, render_duration, render_status
+from cni_calico.daemon.settings_table import parse_duration_s
+from cni_calico.errors import InvalidConfig
+
+
+def test_upstreams_v30_environment():
+    settings = parse_environment(
+        {"ENABLED_CONTROLLERS": "policy,profile,workloadendpoint,node", "PROFILE_WORKERS": "2"}
+    )
+    assert settings.enabled == ("policy", "namespace", "workloadendpoint", "node")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("ENABLED_CONTROLLERS", "node,nodes", "there is no controller 'nodes'"),
+        ("ENABLED_CONTROLLERS", "flannelmigration", "is not part of these controllers"),
+        ("RECONCILER_PERIOD", "soon", "expected a duration"),
+        ("COMPACTION_PERIOD", "-1m", "expected a duration"),
+        ("HEALTH_ENABLED", "perhaps", "expected true or false"),
+        ("SYNC_NODE_LABELS", "2", "expected true or false"),
+        ("AUTO_HOST_ENDPOINTS", "true", "expected one of Enabled, Disabled"),
+        ("LOG_LEVEL", "loud", "expected one of"),
+        ("POLICY_WORKERS", "none", "expected a whole number"),
+    ],
+)
+def test_a_wrong_value_ends_it_and_is_named(name, value, says):
+    with pytest.raises(InvalidConfig, match=re.escape(f"{name}={value!r}")) as caught:
+        parse_environment({name: value})
+    assert says in str(caught.value)
+
+
+def test_all_that_is_wrong_is_named_at_once():
+    with pytest.raises(InvalidConfig) as caught:
+        parse_environment({"LOG_LEVEL": "loud", "HEALTH_ENABLED": "perhaps"})
+    assert "LOG_LEVEL" in str(caught.value) and "HEALTH_ENABLED" in str(caught.value)
+
+
+def test_without_anything_the_defaults_of_the_resource_count():
+    running = merge(parse_environment({}), None)
+    assert set(running.periods_s) == {
+        "node",
+        "policy",
+        "namespace",
+        "workloadendpoint",
+        "serviceaccount",
+        "loadbalancer",
+    }
+    assert set(running.periods_s.values()) == {300.0}
+    assert (running.compaction_s, running.metrics_port, running.log_level, running.health) == (
+        600.0,
+        9094,
+        "info",
+        True,
+    )
+    assert running.wrong == ()
+    assert running == merge(parse_environment({}), DEFAULT_SPEC)
+
+
+def test_a_section_that_is_absent_is_a_controller_that_is_off():
+    running = merge(parse_environment({}), {"controllers": {"node": {"reconcilerPeriod": "1m"}, "policy": None}})
+    assert dict(running.periods_s) == {"node": 60.0}
+
+
+def test_the_environment_wins():
+    settings = parse_environment(
+        {
+            "ENABLED_CONTROLLERS": "policy",
+            "RECONCILER_PERIOD": "30s",
+            "COMPACTION_PERIOD": "0",
+            "LOG_LEVEL": "warn",
+            "HEALTH_ENABLED": "false",
+            "SYNC_NODE_LABELS": "false",
+        }
+    )
+    spec = {
+        "controllers": {"node": {"syncLabels": "Enabled"}, "policy": {"reconcilerPeriod": "1h"}},
+        "logSeverityScreen": "Debug",
+        "healthChecks": "Enabled",
+        "etcdV3CompactionPeriod": "1m",
+    }
+    running = merge(settings, spec)
+    assert dict(running.periods_s) == {"policy": 30.0}
+    assert (running.compaction_s, running.log_level, running.health, running.sync_labels) == (
+        0,
+        "warning",
+        False,
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"controllers": {"node": {"reconcilerPeriod": 5}}},
+        {"controllers": {"node": {"reconcilerPeriod": "often"}}},
+        {"controllers": {"node": {"syncLabels": True}}},
+        {"controllers": {"node": []}, "prometheusMetricsPort": 70000},
+        {"healthChecks": "yes", "controllers": {"node": {}}},
+        {"logSeverityScreen": "Loud", "controllers": {"node": {}}},
+        {"etcdV3CompactionPeriod": {}, "controllers": {"node": {}}},
+    ],
+)
+def test_what_the_resource_says_wrongly_is_told_and_counts_as_not_given(spec):
+    running = merge(parse_environment({}), spec)
+    assert running.wrong
+    assert running == merge(parse_environment({}), {"controllers": {"node": {}}})
+
+
+@pytest.mark.parametrize("spec", ["text", 3, {"controllers": 7}])
+def test_a_resource_that_is_no_resource_runs_nothing(spec):
+    running = merge(parse_environment({}), spec)
+    assert running.wrong
+    assert not running.periods_s
+
+
+def test_the_status_says_what_is_in_force_and_which_variables_decided():
+    environ = {"ENABLED_CONTROLLERS": "node, policy", "KUBECONFIG": "/k", "NODE_WORKERS": "1", "PATH": "/bin"}
+    settings = parse_environment(environ)
+    status = render_status(settings, merge(settings, None), environ)
+    assert status["environmentVars"] == {"ENABLED_CONTROLLERS": "node, policy"}
+    assert status["runningConfig"] == {
+        "controllers": {
+            "node": {"reconcilerPeriod": "5m0s", "syncLabels": "Enabled"},
+            "policy": {"reconcilerPeriod": "5m0s"},
+        },
+        "etcdV3CompactionPeriod": "10m0s",
+        "healthChecks": "Enabled",
+        "logSeverityScreen": "Info",
+        "prometheusMetricsPort": 9094,
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (1.5, "1.5s"), (59, "59s"), (60, "1m0s"), (3600, "1h0m0s"), (5430, "1h30m30s")]
+)
+def test_durations_are_written_as_go_does_it(seconds, text):
+    assert render_duration(seconds) == text
+    assert parse_duration_s(text) == seconds
