@@ -9,6 +9,8 @@
 # Settings: IMAGE        its name (default: the one in manifests/calico.yaml)
 #           CNI_PLUGINS  a directory of other plugins (portmap, bandwidth, loopback, host-local, ...) to install on
 #                        nodes beside ours; without it the nodes need portmap and bandwidth from somewhere else
+#           KUBE_CONTROLLERS  a file for a second image of the same contents that runs the controllers by itself, as
+#                        upstream's Deployment expects it
 set -euo pipefail
 case ${1:-} in "" | /*) out=${1:-} ;; *) out=$PWD/$1 ;; esac
 cd "$(dirname "$0")/../.."
@@ -27,6 +29,11 @@ ln -s /opt/cni/bin/install-cni.sh "$root/install-cni.sh"
 # where manifests of upstream's images look for them
 mkdir -p "$root/usr/bin"
 for program in calico-node calicoctl; do ln -s "/opt/cni/bin/$program" "$root/usr/bin/$program"; done
+for name in kube-controllers check-status wrapper; do
+  ln -s /opt/cni/bin/calico-kube-controllers "$root/usr/bin/$name"
+done
+# for the controllers' health file, whoever they run as
+mkdir -m 1777 "$root/status"
 # runit's names, which runbooks and manifests of upstream's image use
 mkdir -p "$root/usr/sbin" "$root/usr/local/bin" # /sbin is a link
 script() { printf '#!/bin/sh\nexec /opt/cni/bin/calico-node %s\n' "$2" >"$root/$1" && chmod 755 "$root/$1"; }
@@ -45,3 +52,11 @@ mkdir -p "${out%/*}"
 .venv/bin/python build/image/archive.py "$out" --name "$image" --layer "$(build/image/base.sh --print)" --tree "$root" \
   --env PATH=/opt/cni/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin --command /opt/cni/bin/calico-node run
 echo "made $image: $out"
+if [ -n "${KUBE_CONTROLLERS:-}" ]; then
+  controllers=${image/node:/kube-controllers:}
+  .venv/bin/python build/image/archive.py "$KUBE_CONTROLLERS" --name "$controllers" \
+    --layer "$(build/image/base.sh --print)" --tree "$root" \
+    --env PATH=/opt/cni/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    --command /usr/bin/wrapper /usr/bin/kube-controllers
+  echo "made $controllers: $KUBE_CONTROLLERS"
+fi

@@ -36,11 +36,13 @@ BIN = LAB_CACHE / "bin"
 ADMIN = "admin"
 CNI_USER = "system:serviceaccount:kube-system:calico-cni-plugin"
 NODE_USER = "system:serviceaccount:kube-system:calico-node"
+CONTROLLERS_USER = "system:serviceaccount:kube-system:calico-kube-controllers"
 # token -> (user, groups)
 USERS = {
     "admin-token": (ADMIN, "system:masters"),
     "cni-token": (CNI_USER, "system:serviceaccounts"),
     "node-token": (NODE_USER, "system:serviceaccounts"),
+    "controllers-token": (CONTROLLERS_USER, "system:serviceaccounts"),
     "nobody-token": ("nobody", "nobodies"),
 }
 _AUDIT = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n"

@@ -1,0 +1,310 @@
+"""calico-kube-controllers as a process, on a real API server, its etcd and the rights of the manifests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cni_calico.datastore.etcd.compaction import KEY, EtcdCompaction
+from cni_calico.datastore.etcd.config import EtcdConfig
+from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.store import EtcdStore
+from cni_calico.datastore.interface import Write
+from cni_calico.deadline import Deadline
+from cni_calico.errors import Compacted, DatastoreError
+from cni_calico.model.keys import ResourceKey, ResourceList
+from tests.conftest import ROOT
+from tests.e2e.kube import CONTROLLERS_USER, Cluster, free_port
+from tests.netns.namespaces import until
+
+pytestmark = pytest.mark.kubernetes
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+SETTINGS = ResourceKey("KubeControllersConfiguration", "default")
+POLICY = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "web"},
+    "spec": {
+        "podSelector": {"matchLabels": {"app": "web"}},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "client"}}}], "ports": [{"port": 80}]}],
+    },
+}
+
+
+def soon() -> Deadline:
+    return Deadline.after(30)
+
+
+@pytest.fixture
+def etcd(kube: Cluster) -> Iterator[EtcdStore]:
+    """The API server's own etcd, as many clusters have it, without Calico's records."""
+    store = EtcdStore(EtcdConfig(endpoints=(f"http://127.0.0.1:{kube.etcd_port}",)))
+    wipe(store)
+    yield store
+    wipe(store)
+    store.close()
+
+
+def wipe(store: EtcdStore) -> None:
+    for prefix in (b"/calico/", KEY):
+        end = prefix[:-1] + bytes([prefix[-1] + 1])
+        request = pb.TxnRequest()
+        operation = pb.DeleteRangeRequest(key=prefix, range_end=end)
+        request.success.append(pb.RequestOp(request_delete_range=operation))
+        store.cluster.write("Txn", request, "empty etcd", soon())
+
+
+@contextmanager
+def rights(kube: Cluster, manifest: str) -> Iterator[None]:
+    made = []
+    for document in yaml.safe_load_all((ROOT / "manifests" / manifest).read_text()):
+        if document["kind"] not in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
+            continue
+        metadata, kind = document["metadata"], document["kind"].lower() + "s"
+        if metadata["name"] == "calico-kube-controllers":
+            path = f"{RBAC}/namespaces/{metadata['namespace']}/{kind}" if "namespace" in metadata else f"{RBAC}/{kind}"
+            kube.ensure(path, document)
+            made.append(f"{path}/{metadata['name']}")
+    try:
+        yield
+    finally:
+        for path in reversed(made):
+            kube.request("DELETE", path)
+
+
+class Process:
+    """The executable from its sources; ``port`` is where its metrics are."""
+
+    def __init__(self, kube: Cluster, directory: Path, **environ: str) -> None:
+        self.status = directory / "status.json"
+        self.log = directory / "log"
+        self.environ = {
+            "PATH": os.environ["PATH"],
+            "KUBECONFIG": kube.kubeconfig("controllers-token"),
+            "LOG_LEVEL": "debug",
+            **environ,
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "cni_calico.controllers.main", "-status-file", str(self.status)],
+                env=self.environ,
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+            )
+
+    def check_status(self) -> tuple[int, str]:
+        code = (
+            "import sys; sys.argv[0] = 'check-status'; from cni_calico.controllers.main import main; sys.exit(main())"
+        )
+        command = [sys.executable, "-c", code, "-r", "-f", str(self.status)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout.strip()
+
+    def end(self) -> int:
+        self.process.terminate()
+        return self.process.wait(15)
+
+
+@contextmanager
+def controllers(kube: Cluster, directory: Path, **environ: str) -> Iterator[Process]:
+    directory.mkdir(exist_ok=True)
+    process = Process(kube, directory, **environ)
+    try:
+        yield process
+    except BaseException:
+        sys.stderr.write(process.log.read_text())
+        raise
+    finally:
+        if process.process.poll() is None:
+            process.process.kill()
+            process.process.wait()
+
+
+def on_etcd(kube: Cluster, **environ: str) -> dict[str, str]:
+    return {
+        "ETCD_ENDPOINTS": f"http://127.0.0.1:{kube.etcd_port}",
+        "ENABLED_CONTROLLERS": "policy,profile,serviceaccount,workloadendpoint,node",
+        **environ,
+    }
+
+
+def prepare(store: EtcdStore, port: int) -> None:
+    document = {"kind": SETTINGS.kind, "metadata": {"name": "default"}, "spec": {"prometheusMetricsPort": port}}
+    store.commit([Write.create(SETTINGS, document)], soon())
+
+
+def profile(store: EtcdStore, name: str) -> Any:
+    found = store.get(ResourceKey("Profile", name), soon())
+    return None if found is None else found.value
+
+
+def test_etcd_follows_kubernetes(kube: Cluster, etcd: EtcdStore, tmp_path: Path) -> None:
+    port = free_port()
+    prepare(etcd, port)
+    foreign = ResourceKey("NetworkPolicy", "default.mine", "space")
+    etcd.commit([Write.create(foreign, {"metadata": {"name": foreign.name, "namespace": "space"}, "spec": {}})], soon())
+    stale = ResourceKey("Profile", "kns.long-gone")
+    etcd.commit([Write.create(stale, {"metadata": {"name": stale.name}, "spec": {}})], soon())
+    kube.create_node("n1")
+    kube.create_pod("space", "web-0", "n1", labels={"app": "web"})
+    kube.request(
+        "PATCH",
+        "/api/v1/namespaces/space/pods/web-0/status",
+        {"status": {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}},
+        content_type="application/merge-patch+json",
+    )
+    endpoint = ResourceKey("WorkloadEndpoint", "n1-k8s-web--0-eth0", "space")
+    document = {
+        "kind": endpoint.kind,
+        "metadata": {"name": endpoint.name, "namespace": "space", "labels": {"old": "1"}},
+        "spec": {"interfaceName": "cali1", "node": "n1", "orchestrator": "k8s", "pod": "web-0", "endpoint": "eth0"},
+    }
+    etcd.commit([Write.create(endpoint, document)], soon())
+    with rights(kube, "calico-etcd.yaml"), controllers(kube, tmp_path, **on_etcd(kube)) as process:
+        until(lambda: profile(etcd, "kns.space"), "the namespace's profile", 60)
+        made = profile(etcd, "kns.space")
+        assert made["spec"]["labelsToApply"]["pcns.projectcalico.org/name"] == "space"
+        assert made["metadata"]["uid"] and made["metadata"]["creationTimestamp"]
+        until(lambda: etcd.get(stale, soon()) is None, "a profile without namespace goes", 30)
+
+        def labels() -> Any:
+            found = etcd.get(endpoint, soon())
+            return None if found is None else found.value["metadata"]["labels"]
+
+        until(lambda: labels().get("app") == "web", "the pod's labels", 30)
+        assert labels()["projectcalico.org/namespace"] == "space" and "old" not in labels()
+
+        # what changes while it runs
+        kube.kubectl("label", "--overwrite", "namespace", "space", "team=red")
+        until(lambda: profile(etcd, "kns.space")["spec"]["labelsToApply"].get("pcns.team") == "red", "its label", 30)
+        kube.kubectl("label", "-n", "space", "pod", "web-0", "late=yes")
+        until(lambda: labels().get("late") == "yes", "a label that the pod got later", 30)
+        kube.kubectl("create", "serviceaccount", "-n", "space", "bot")
+        until(lambda: profile(etcd, "ksa.space.bot"), "the account's profile", 30)
+        kube.kubectl("apply", "-n", "space", "-f", "-", stdin=json.dumps(POLICY))
+        key = ResourceKey("NetworkPolicy", "knp.default.web", "space")
+        until(lambda: etcd.get(key, soon()), "the policy", 30)
+        stored = etcd.get(key, soon())
+        assert stored is not None
+        assert stored.value["spec"]["selector"] == "projectcalico.org/orchestrator == 'k8s' && app == 'web'"
+        # somebody else's changes are put right, and what nobody needs is not written
+        etcd.commit([Write.update(stored, {**stored.value, "spec": {"order": 1}})], soon())
+        until(lambda: etcd.get(key, soon()).value["spec"].get("order") == 1000, "it is put right", 30)  # type: ignore[union-attr]
+        kube.kubectl("delete", "-n", "space", "networkpolicy", "web")
+        kube.kubectl("delete", "-n", "space", "serviceaccount", "bot")
+        until(lambda: etcd.get(key, soon()) is None, "the policy goes", 30)
+        until(lambda: profile(etcd, "ksa.space.bot") is None, "the account's profile goes", 30)
+        assert etcd.get(foreign, soon()) is not None
+
+        # what it says of itself
+        until(lambda: process.check_status() == (0, "Ready"), "ready", 60)
+        page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+        assert "calico_controllers_leader 1" in page
+        found = etcd.get(SETTINGS, soon())
+        assert found is not None
+        assert found.value["status"]["runningConfig"]["prometheusMetricsPort"] == port
+        assert found.value["status"]["environmentVars"]["ENABLED_CONTROLLERS"] == on_etcd(kube)["ENABLED_CONTROLLERS"]
+        # a live change
+        other = free_port()
+        etcd.commit([Write.update(found, {**found.value, "spec": {"prometheusMetricsPort": other}})], soon())
+        until(lambda: answers(other) and not answers(port), "metrics move", 30)
+        assert process.process.poll() is None
+        assert process.end() == 0
+    assert "Traceback" not in process.log.read_text()
+    assert "forbidden" not in process.log.read_text()
+    kube.kubectl("label", "namespace", "space", "team-")
+
+
+def answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            return bool(page.status == 200)
+    except OSError:
+        return False
+
+
+def test_another_takes_over_when_one_ends(kube: Cluster, etcd: EtcdStore, tmp_path: Path) -> None:
+    prepare(etcd, 0)
+    only = on_etcd(kube, ENABLED_CONTROLLERS="namespace")
+    with (
+        rights(kube, "calico-etcd.yaml"),
+        controllers(kube, tmp_path / "a", **only) as first,
+        controllers(kube, tmp_path / "b", **only) as second,
+    ):
+        until(lambda: profile(etcd, "kns.space"), "the namespace's profile", 60)
+        leads = [one for one in (first, second) if "these controllers lead" in one.log.read_text()]
+        assert len(leads) == 1
+        assert leads[0].end() == 0
+        etcd.commit([Write.remove(ResourceKey("Profile", "kns.space"))], soon())
+        until(lambda: profile(etcd, "kns.space"), "the other one makes it again", 60)
+
+
+def test_on_kubernetes_its_configuration_is_made_and_the_role_suffices(kube: Cluster, tmp_path: Path) -> None:
+    store = kube.store()
+    environ = {"DATASTORE_TYPE": "kubernetes", "ENABLED_CONTROLLERS": "node"}
+    since = len(kube.audited())
+    with rights(kube, "calico.yaml"), controllers(kube, tmp_path, **environ) as process:
+        until(lambda: process.check_status() == (0, "Ready"), "ready", 60)
+
+        def status() -> Any:
+            found = store.get(SETTINGS, soon())
+            return None if found is None else found.value.get("status")
+
+        until(status, "the configuration and its status", 60)
+        assert status()["runningConfig"]["controllers"] == {
+            "node": {"reconcilerPeriod": "5m0s", "syncLabels": "Enabled"}
+        }
+        assert store.get(SETTINGS, soon()).value["spec"]["controllers"]["node"]["leakGracePeriod"] == "15m0s"  # type: ignore[union-attr]
+        assert process.end() == 0
+    store.close()
+    refused = [
+        event["requestURI"]
+        for event in kube.audited(since)
+        if event["user"]["username"] == CONTROLLERS_USER and event.get("responseStatus", {}).get("code") == 403
+    ]
+    assert not refused
+    assert "Traceback" not in process.log.read_text()
+
+
+def test_compaction_takes_turns_as_the_api_server_does(etcd: EtcdStore) -> None:
+    one, other = EtcdCompaction(etcd), EtcdCompaction(etcd)
+    assert one.step(soon()) == 0  # the first look: nothing is old enough
+    assert other.step(soon()) == 0
+    key = ResourceKey("Profile", "kns.x")
+    before = etcd.commit([Write.create(key, {"metadata": {"name": "kns.x"}})], soon()).revision
+    etcd.commit([Write.put(key, {"metadata": {"name": "kns.x"}, "spec": {}})], soon())
+    first = one.step(soon())  # its second: to where etcd was at its first
+    assert 0 < first < int(before)
+    assert other.step(soon()) == 0  # somebody was faster
+    second = other.step(soon())
+    assert second > int(before)
+    with pytest.raises(Compacted):
+        etcd.list(ResourceList("Profile"), soon(), revision=before)
+    stored = etcd.cluster.read("Range", pb.RangeRequest(key=KEY), "read the key", soon()).kvs[0]
+    assert int(stored.value) == second and stored.version == 3
+
+
+def test_everything_else_is_refused(kube: Cluster, tmp_path: Path) -> None:
+    for manifest, refused in (
+        ("calico.yaml", [("get", "secrets"), ("list", "namespaces"), ("create", "ipamblocks.crd.projectcalico.org")]),
+        ("calico-etcd.yaml", [("get", "secrets"), ("patch", "nodes"), ("delete", "pods"), ("list", "ippools")]),
+    ):
+        with rights(kube, manifest):
+            for verb, resource in refused:
+                answer = kube.kubectl("auth", "can-i", verb, resource, "-A", token="controllers-token", check=False)
+                assert answer.splitlines()[-1].startswith("no"), (manifest, verb, resource, answer)
+    with pytest.raises(DatastoreError):
+        kube.store("controllers-token").list(ResourceList("Node"), soon())
