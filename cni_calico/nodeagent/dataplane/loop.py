@@ -56,7 +56,9 @@ class DataplaneLoop:
         numbers: Numbers,
         *,
         on_snapshot: Callable[[Snapshot, FelixSettings], None] = lambda snapshot, felix: None,
-        policing: Callable[[], Standing] = lambda: Standing(upstream_goes=True),
+        policing: Callable[[], Standing] = lambda: Standing(
+            decided=True, ready=True, upstream_goes=True, why_not="no engine runs"
+        ),
     ) -> None:
         self.node = node
         self.numbers = numbers
@@ -172,7 +174,8 @@ class DataplaneLoop:
         self._said.say("problems", self._desired.problems, "warning")
         policies: tuple[str, ...] = ()
         standing = self._policing()
-        count = 0 if standing.in_force else snapshot.policies + self._kubernetes_policies
+        silent = standing.in_force or not standing.decided
+        count = 0 if silent else snapshot.policies + self._kubernetes_policies
         if count:
             policies = (
                 f"{count} network policies exist and NOBODY ENFORCES THEM on this node: every workload can "

@@ -67,7 +67,11 @@ class PolicyEngine:
                     finally:
                         self._monitor = None
             except KernelError as e:
-                self._tell(Standing(failing=f"this kernel's packet filter cannot be used: {e}", upstream_goes=False))
+                self._tell(
+                    Standing(
+                        decided=True, failing=f"this kernel's packet filter cannot be used: {e}", upstream_goes=False
+                    )
+                )
                 self._context.log.error(self.standing.sentence)
                 stopping.wait(KERNEL_AGAIN_S)
 

@@ -135,7 +135,7 @@ class Rounds:
     def wait_for(self, error: str) -> None:
         """Not everything has been read yet, for this reason ("": it takes its time)."""
         if error and error != self._standing.failing:
-            self._standing = replace(self._standing, failing=error)
+            self._standing = replace(self._standing, decided=True, failing=error)
             self._log.error(self._standing.sentence)
             self._tell(self._standing)
 
@@ -245,6 +245,7 @@ class Rounds:
         problems = [f"{key.kind} {_path(key)}: {why}" for key, why in self._graph.problems.items()]
         problems += [f"{policy}: {why}" for policy, why in self._goal.problems.items()]
         standing = Standing(
+            decided=True,
             in_force=self._in_force,
             ready=self._in_force or (gate.ready and not gate.police and not self._failing),
             upstream_goes=self._in_force or (gate.upstream_goes and not self._failing),

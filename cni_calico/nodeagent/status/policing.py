@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """``in_force``: the newest state is, or the last one that could be applied (then ``failing`` says why not newer).
+    """``decided``: everything was read, or what keeps it from being read is known.
 
+    ``in_force``: the newest state is, or the last one that could be applied (then ``failing`` says why not newer).
     ``why_not`` says why nothing is policed; ``upstream_goes`` whether upstream's rules may be removed.
     ``problems``: records and policies that are not in force as written; ``warnings``: parts of policies that nobody
     looks at.
     """
 
+    decided: bool = False
     in_force: bool = False
     ready: bool = False
     upstream_goes: bool = False

@@ -1,0 +1,109 @@
+"""A node is taken over from upstream's agent, whose rules are in force: ours come first, then upstream's go; no gap.
+
+The rules are those that upstream's agent programmed for the records of tests/golden/policy/02 (nftables mode).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import traceback
+from pathlib import Path
+
+import pytest
+
+from cni_calico.kernel import netns
+from cni_calico.model.keys import ResourceKey
+from cni_calico.nodeagent.parts import Parts
+from tests.netns.namespaces import Namespace, until
+from tests.netns.policing import Lab, lab, traffic
+
+pytestmark = pytest.mark.netns
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "policy"
+NAME = "02-kubernetes-style"
+
+
+def upstream_rules() -> str:
+    """The dump leaves chains without rules out, which others jump to."""
+    text = (GOLDEN / f"{NAME}.upstream").read_text()
+    made = []
+    for table in re.findall(r"(?ms)^table (\S+ \S+) \{$(.*?)^\}$", text):
+        defined = set(re.findall(r"(?m)^\tchain (\S+) \{$", table[1]))
+        missing = sorted(set(re.findall(r"(?:jump|goto) ([^\s,;]+)", table[1])) - defined)
+        made += [f"add table {table[0]}", *(f"add chain {table[0]} {name}" for name in missing)]
+    return "\n".join(made) + "\n" + text
+
+
+def run_agent(host: Namespace, root: Path) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        netns.enter(os.open(host.path, os.O_RDONLY))
+        for name in ("run", "lib", "log"):
+            (root / name).mkdir(exist_ok=True)
+        environ = {
+            "NODENAME": "n1",
+            "DATASTORE_TYPE": "local",
+            "DATASTORE_PATH": str(root / "store.db"),
+            "CALICO_RUN_DIR": str(root / "run"),
+            "CALICO_STATE_DIR": str(root / "lib"),
+            "CALICO_LOG_DIR": str(root / "log"),
+            "CALICO_NETWORKING_BACKEND": "none",
+            "FELIX_ENDPOINTSTATUSPATHPREFIX": str(root),
+            "CALICO_DISABLE_FILE_LOGGING": "false",
+        }
+        os._exit(Parts({"felix"}, environ).run())
+    except BaseException:
+        (root / "agent-died").write_text(traceback.format_exc())
+    finally:
+        os._exit(99)
+
+
+def prepare(node: Lab) -> None:
+    for document in json.loads((GOLDEN / f"{NAME}.input.json").read_text())["resources"]:
+        metadata = document["metadata"]
+        key = ResourceKey(document["kind"], metadata["name"], metadata.get("namespace", ""))
+        node.put_document(key, document)
+    command = ["nsenter", f"--net={node.host.path}", "nft", "-f", "-"]
+    done = subprocess.run(command, input=upstream_rules(), text=True, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    node.connect("a", "calia", "10.65.0.1")
+    node.connect("b", "calib", "10.65.0.2")
+
+
+def listed(node: Lab) -> str:
+    return node.ruleset()
+
+
+def test_from_upstream_without_a_gap(tmp_path: Path) -> None:
+    with lab(tmp_path) as node:
+        prepare(node)
+        verdicts = {port: node.passes("a", "b", port) for port in (53, 80, 5353, 8080, 9999)}
+        forbidden = next(port for port, passes in verdicts.items() if not passes)
+        pid = 0
+        try:
+            with traffic(node, "a", "b", allowed=forbidden, forbidden=forbidden) as counts:
+                pid = run_agent(node.host, tmp_path)
+
+                def taken_over() -> bool:
+                    text = listed(node)
+                    return "filter-cali-FORWARD" not in text and "table ip calico-policy" in text
+
+                try:
+                    until(taken_over, "upstream's rules are gone", 30)
+                except AssertionError as e:
+                    died = tmp_path / "agent-died"
+                    log = tmp_path / "log" / "calico-node.log"
+                    said = "".join(path.read_text() for path in (died, log) if path.exists())
+                    raise AssertionError(f"{e}\n{said}\n{listed(node)}") from None
+            assert counts.sent > 100
+            assert (counts.allowed_arrived, counts.forbidden_arrived) == (0, 0)
+            assert {port: node.passes("a", "b", port) for port in verdicts} == verdicts
+        finally:
+            if pid:
+                os.kill(pid, 15)
+                os.waitpid(pid, 0)
