@@ -35,6 +35,8 @@ BASE = {
     "ipam release": "ipam release --ip=10.9.0.1",
     "ipam configure": "ipam configure --strict-affinity=false",
     "ipam split": "ipam split 2 --name=p",
+    "policy explain": "policy explain --from 10.1.2.3 --to 10.1.2.4 --port 80",
+    "policy show": "policy show --all",
     "datastore migrate lock": "datastore migrate lock",
     "datastore migrate unlock": "datastore migrate unlock",
     "datastore migrate export": "datastore migrate export",
@@ -71,6 +73,13 @@ VALUES = {
     "--max-logs": ["1"],
     "--max-parallelism": ["2"],
     "--focus-nodes": ["n"],
+    "--with": ["{set}"],
+    "--from": ["10.1.2.3"],
+    "--to": ["10.1.2.4"],
+    "--protocol": ["tcp", "17"],
+    "--port": ["80"],
+    "--source-port": ["1024"],
+    "--node": ["n"],
 }
 OWN_VALUES = {
     **{(name, "--output"): ["{unused}"] for name in ("ipam check", "datastore migrate export", "node diags")},
