@@ -16,6 +16,7 @@ from cni_calico.backoff import Backoff
 from cni_calico.daemon.said import Said
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
+from cni_calico.kernel import memory
 from cni_calico.kernel.host_routes import read_host_routes
 from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.kernel.monitor import Monitor
@@ -40,6 +41,7 @@ MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 1.0  # what comes in a burst is done in on
 REST = 9  # times as long as a pass took: while pods come and go by the dozen, the processors are theirs
 RETRY_FIRST_S, RETRY_LAST_S = 1.0, 30.0
 PENDING_S = 1.0
+GROWN_BYTES = 32 << 20
 
 
 class DataplaneLoop:
@@ -76,6 +78,7 @@ class DataplaneLoop:
         self._next_retry = float("inf")
         self._last: Pass | None = None
         self._unmet: tuple[str, ...] = ()
+        self._resident = 0
         self._desired = Desired()
         self._monitor: Monitor | None = None
 
@@ -147,6 +150,14 @@ class DataplaneLoop:
         self.numbers.resynced(ended - begun, full=full, changed=len(done.changed), failed=len(done.failed))
         self._synced = True
         self._on_snapshot(snapshot, felix)
+        if full:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        """What a storm of changes needed is free again, but the C library would keep it for good."""
+        if memory.resident_bytes() > self._resident + GROWN_BYTES:
+            memory.trim_memory()
+            self._resident = memory.resident_bytes()
 
     def _schedule(self, done: Pass, felix: FelixSettings, full: bool, now: float) -> None:
         if full:
