@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, ip_network
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.labels import LabelIndex, LabelSet
@@ -86,18 +85,30 @@ def _split(members: Iterable[Member]) -> Members:
 
 
 def minimal_cover(nets: Iterable[PackedNet]) -> frozenset[PackedNet]:
-    """Disjoint networks that hold the same addresses, as few as possible."""
-    by_family: tuple[list[IPv4Network], list[IPv6Network]] = ([], [])
+    """Disjoint networks that hold the same addresses, as few as possible.
+
+    Whole numbers, not ``ipaddress``: a set of 100,000 networks is covered anew whenever one of them changes.
+    """
+    found: list[PackedNet] = []
+    by_size: dict[int, list[tuple[int, int]]] = {}
     for address, length in nets:
-        net = ip_network((address, length))
-        if isinstance(net, IPv4Network):
-            by_family[0].append(net)
-        else:
-            by_family[1].append(net)
-    return frozenset(
-        [(net.network_address.packed, net.prefixlen) for net in collapse_addresses(by_family[0])]
-        + [(net.network_address.packed, net.prefixlen) for net in collapse_addresses(by_family[1])]
-    )
+        by_size.setdefault(len(address), []).append((int.from_bytes(address, "big"), length))
+    for size, listed in by_size.items():
+        found += [(start.to_bytes(size, "big"), length) for start, length in _covered(sorted(listed), size * 8)]
+    return frozenset(found)
+
+
+def _covered(nets: list[tuple[int, int]], bits: int) -> list[tuple[int, int]]:
+    """``nets`` are (first address, prefix length), sorted: whoever contains another comes before it."""
+    kept: list[tuple[int, int]] = []
+    for start, length in nets:
+        if kept and (start ^ kept[-1][0]) >> (bits - kept[-1][1]) == 0:
+            continue
+        kept.append((start, length))
+        while len(kept) > 1 and kept[-1][1] == kept[-2][1] and kept[-1][0] ^ kept[-2][0] == 1 << (bits - kept[-1][1]):
+            kept.pop()  # two halves
+            kept[-1] = kept[-1][0], kept[-1][1] - 1
+    return kept
 
 
 class Sets:
@@ -273,12 +284,3 @@ def _service_members(source: SetSource, members: ServiceMembers) -> Iterable[Mem
     if isinstance(source, ServiceSource) and source.with_ports:
         return members.ports
     return members.addresses
-
-
-def shown_member(member: Member) -> str:
-    """For messages: "10.0.0.1", "10.0.0.0/8", "10.0.0.1 tcp/80" with the protocol's number."""
-    if isinstance(member, bytes):
-        return str(ip_address(member))
-    if len(member) == 2:
-        return str(ip_network(member))
-    return f"{ip_address(member[0])} {member[1]}/{member[2]}"
