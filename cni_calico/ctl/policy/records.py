@@ -19,8 +19,9 @@ from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY, NETWORK
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.model.validation.check import require_valid
 from cni_calico.model.validation.defaults import with_defaults
-from cni_calico.policy.decode import KINDS, decode_record
+from cni_calico.policy.decode import KINDS, KUBERNETES_KINDS, decode_record
 from cni_calico.policy.graph import Graph, GraphRecord
+from cni_calico.policy.kubernetes import DEFAULT_ALLOW
 
 Document = Mapping[str, Any]
 _KUBERNETES = {
@@ -54,7 +55,11 @@ class PolicyRecords:
 def load(session: Session, arguments: Namespace) -> PolicyRecords:
     """Raises InvalidConfig for a file that cannot be used; warns of records that cannot be read."""
     found = PolicyRecords()
-    for kind in KINDS:
+    kinds: tuple[str, ...] = KINDS
+    if session.store.identity.startswith("kubernetes:"):
+        kinds = (*KINDS, *KUBERNETES_KINDS)
+        found.records[ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)] = DEFAULT_ALLOW
+    for kind in kinds:
         for item in session.store.list(ResourceList(kind), session.deadline).items:
             if isinstance(item.key, ResourceKey):
                 _add(found, item.key, item.value, arguments.warn)

@@ -1,0 +1,102 @@
+"""``calicoctl policy`` where Kubernetes is the datastore: its own policies, services and namespaces take part."""
+
+from argparse import Namespace
+
+from cni_calico.ctl.policy.explain import explain
+from cni_calico.ctl.policy.show import show
+from cni_calico.ctl.session import Session
+from cni_calico.datastore.interface import Listing, Versioned
+from cni_calico.deadline import Deadline
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.kubernetes.pods import read_namespace, read_pod
+
+
+def pod(name, address, **labels):
+    found = read_pod(
+        {
+            "metadata": {"name": name, "namespace": "a", "labels": labels},
+            "spec": {"nodeName": "n"},
+            "status": {"podIP": address},
+        }
+    )
+    assert found is not None
+    return found
+
+
+def policy(name, **spec):
+    key = ResourceKey("KubernetesNetworkPolicy", name, "a")
+    return key, {"kind": "NetworkPolicy", "metadata": {"name": name, "namespace": "a"}, "spec": spec}
+
+
+class Cluster:
+    """A store with the listings of a Kubernetes datastore."""
+
+    identity = "kubernetes:test"
+
+    def __init__(self, *found):
+        self.found = found
+
+    def list(self, listing, deadline, *, revision=None):
+        return Listing(tuple(Versioned(key, value, "1") for key, value in self.found if key.kind == listing.kind), "1")
+
+
+SLICE = {
+    "metadata": {"name": "svc-1", "namespace": "a", "labels": {"kubernetes.io/service-name": "svc"}},
+    "endpoints": [{"addresses": ["10.0.0.2"]}],
+    "ports": [{"port": 8080}],
+}
+TO_SERVICE = {
+    "apiVersion": "projectcalico.org/v3",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "to-svc", "namespace": "a"},
+    "spec": {
+        "types": ["Egress"],
+        "selector": "app == 'client'",
+        "egress": [{"action": "Allow", "destination": {"services": {"name": "svc"}}}],
+    },
+}
+
+
+def ask(*more, port=8080):
+    told = []
+    store = Cluster(
+        read_namespace({"metadata": {"name": "a", "labels": {}}}),
+        pod("client", "10.0.0.1", app="client"),
+        pod("server", "10.0.0.2", app="server"),
+        (ResourceKey("EndpointSlice", "svc-1", "a"), SLICE),
+        *more,
+    )
+    session = Session(store, Deadline.after(10), lambda: "", lambda: "")
+    arguments = {"source": "a/client", "destination": "a/server", "namespace": "", "overlay": [], "stdin": ""}
+    more_arguments = {
+        "protocol": "tcp",
+        "port": port,
+        "source_port": 0,
+        "endpoint": "a/server",
+        "all": False,
+        "node": "",
+    }
+    given = Namespace(**arguments, **more_arguments, warn=told.append)
+    return explain(session, given), show(session, given), [str(one) for one in told]
+
+
+def test_its_policies_take_part():
+    explained, shown, _ = ask(policy("deny", podSelector={}))
+    assert "ingress of a/server: DENIED at the end of tier default" in explained
+    assert "1. KubernetesNetworkPolicy a/deny (0 rules)" in shown
+    rule = {"from": [{"podSelector": {"matchLabels": {"app": "client"}}}]}
+    explained, _, _ = ask(policy("deny", podSelector={}), policy("some", podSelector={}, ingress=[rule]))
+    assert "allowed by rule 1 of KubernetesNetworkPolicy a/some in tier default" in explained
+
+
+def test_its_services_take_part():
+    stored = ResourceKey("NetworkPolicy", "to-svc", "a"), TO_SERVICE
+    assert "egress of a/client: allowed by rule 1 of NetworkPolicy a/to-svc" in ask(stored)[0]
+    assert "egress of a/client: DENIED" in ask(stored, port=81)[0]
+
+
+def test_what_cannot_be_converted_is_said():
+    bad = {"from": [{"ipBlock": {"cidr": "ten"}}]}
+    explained, _, told = ask(policy("p", podSelector={}, ingress=[bad]))
+    assert "DENIED" in explained
+    assert any("spec.ingress[0] allows nothing" in one for one in told)
