@@ -194,8 +194,9 @@ class Lab:
 
     # -- packets ------------------------------------------------------------------------------------------------------
 
-    def _receiver(self, workload: Workload, version: int) -> socket.socket:
-        key = (workload.name, version)
+    def receiver(self, name: str, version: int) -> socket.socket:
+        """Sees every UDP packet that a workload gets."""
+        workload, key = self.workloads[name], (name, version)
         if key not in self._listening:
             family = socket.AF_INET if version == 4 else socket.AF_INET6
             opened = socket_in(workload.ns, family, socket.SOCK_RAW, socket.IPPROTO_UDP)
@@ -216,7 +217,7 @@ class Lab:
     def passes(self, source: str, destination: str, port: int, *, version: int = 4, sport: int = 0) -> bool:
         """Whether a UDP packet of one workload reaches another, as the first of its connection."""
         sender, receiver = self.workloads[source], self.workloads[destination]
-        arrived = self._receiver(receiver, version)
+        arrived = self.receiver(destination, version)
         self._count += 1
         word, marker = f"probe{self._count}".encode(), f"mark{self._count}".encode()
         family = socket.AF_INET if version == 4 else socket.AF_INET6
