@@ -175,14 +175,17 @@ def plan_endpoint(
 
 
 def plan_profile(attachment: Attachment, *, now: str, uid: str) -> Resource:
-    """The Profile of a network outside Kubernetes policy mode: members may talk to one another and out."""
+    """The Profile of a network outside Kubernetes policy mode: lets everybody in, and its members out.
+
+    Upstream's lets in the members only, outside of Kubernetes; published ports would be closed by it as soon as
+    policies are enforced. Who wants that writes a policy.
+    """
     network = attachment.network
-    source: Mapping[str, str] = {} if attachment.orchestrator == KUBERNETES else {"selector": f"has({network})"}
     return Resource(
         kind="Profile",
         metadata=Metadata(name=network, uid=uid, creation_timestamp=now),
         spec={
-            "ingress": [{"action": "Allow", "source": dict(source), "destination": {}}],
+            "ingress": [{"action": "Allow", "source": {}, "destination": {}}],
             "egress": [{"action": "Allow", "source": {}, "destination": {}}],
             "labelsToApply": {network: ""},
         },

@@ -244,7 +244,7 @@ def profile(node: Node, name: str = "calnet") -> Any:
 def test_the_profile_of_a_network(node: Node, pod_ns: Namespace) -> None:
     added(node, "c1", pod_ns)
     assert profile(node)["spec"] == {
-        "ingress": [{"action": "Allow", "source": {"selector": "has(calnet)"}, "destination": {}}],
+        "ingress": [{"action": "Allow", "source": {}, "destination": {}}],
         "egress": [{"action": "Allow", "source": {}, "destination": {}}],
         "labelsToApply": {"calnet": ""},
     }
