@@ -1,0 +1,67 @@
+"""``calicoctl policy`` on a real API server: policies of Kubernetes and of Calico decide together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cni_calico.ctl.main import run
+from tests.e2e.kube import Cluster
+
+pytestmark = pytest.mark.kubernetes
+
+SPACE = "explained"
+POLICIES = f"/apis/networking.k8s.io/v1/namespaces/{SPACE}/networkpolicies"
+Calicoctl = Callable[..., str]
+
+
+@pytest.fixture
+def calicoctl(kube: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Calicoctl]:
+    config = tmp_path / "calicoctl.cfg"
+    config.write_text(
+        "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata:\n"
+        f"spec:\n  datastoreType: kubernetes\n  kubeconfig: {kube.kubeconfig()}\n"
+    )
+
+    def call(*argv: str) -> str:
+        assert run(["-c", str(config), *argv], {}) == 0, capsys.readouterr()
+        return capsys.readouterr().out
+
+    kube.ensure_namespace(SPACE, labels={"team": "x"})
+    kube.create_node("n1")
+    for name, address, app in (("client", "10.65.0.10", "client"), ("server", "10.65.0.11", "server")):
+        pod = kube.create_pod(SPACE, name, "n1", labels={"app": app})
+        pod["status"] = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
+        kube.request("PUT", f"/api/v1/namespaces/{SPACE}/pods/{name}/status", pod)
+    yield call
+    kube.request("DELETE", POLICIES)
+    kube.empty()
+
+
+def ask(calicoctl: Calicoctl) -> str:
+    return calicoctl("policy", "explain", "--from", f"{SPACE}/client", "--to", f"{SPACE}/server", "--port", "80")
+
+
+def test_policies_of_both_kinds_decide(calicoctl: Calicoctl, kube: Cluster, tmp_path: Path) -> None:
+    assert f"ingress of {SPACE}/server: allowed by rule 1 of Profile kns.{SPACE}" in ask(calicoctl)
+    peer = {"namespaceSelector": {"matchLabels": {"team": "x"}}, "podSelector": {"matchLabels": {"app": "client"}}}
+    for name, ingress in (("close", []), ("open", [{"from": [peer], "ports": [{"port": 80}]}])):
+        spec = {"podSelector": {"matchLabels": {"app": "server"}}, "policyTypes": ["Ingress"], "ingress": ingress}
+        body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}, "spec": spec}
+        kube.request("POST", POLICIES, body)
+        denied = "DENIED at the end of tier default"
+        allowed = f"allowed by rule 1 of KubernetesNetworkPolicy {SPACE}/open in tier default"
+        assert f"ingress of {SPACE}/server: {allowed if ingress else denied}" in ask(calicoctl)
+    deny = tmp_path / "deny.yaml"
+    deny.write_text(
+        "apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata: {name: deny}\n"
+        "spec: {order: 1, selector: app == 'server', types: [Ingress], ingress: [{action: Deny}]}\n"
+    )
+    calicoctl("apply", "-f", str(deny))
+    assert f"ingress of {SPACE}/server: DENIED by rule 1 of GlobalNetworkPolicy deny in tier default" in ask(calicoctl)
+    shown = calicoctl("policy", "show", f"{SPACE}/server")
+    order = ["GlobalNetworkPolicy deny", f"{SPACE}/close", f"{SPACE}/open"]
+    places = [shown.index(word) for word in order]
+    assert places == sorted(places)
