@@ -1,8 +1,8 @@
 """The embedded store's file: opening it, what may lie in it, and what SQLite's errors mean.
 
 Rule: a file that is not ours, is damaged, is of a newer version or lies on a network file system is refused with its
-name and left as it is. Connections are never used by two threads at once nor over a fork, and never outlive the file
-they were opened for.
+name and left as it is, mode included. Only a write creates a store, and never where one has been lost. Connections are
+never used by two threads at once nor over a fork, and never outlive the file they were opened for.
 
 Never open the file by other means while a connection is open: closing that descriptor would drop SQLite's locks
 (POSIX locks belong to the process, not to the descriptor).
@@ -10,8 +10,10 @@ Never open the file by other means while a connection is open: closing that desc
 
 from __future__ import annotations
 
+import _thread
 import os
 import sqlite3
+import stat
 import time
 
 from cni_calico import faults
@@ -54,6 +56,15 @@ _DAMAGED = (1, 11, 26)  # SQLITE_ERROR (a table is missing), SQLITE_CORRUPT, SQL
 _DENIED = (3, 8, 23)  # SQLITE_PERM, SQLITE_READONLY, SQLITE_AUTH
 # SQLite's locks and shared memory do not work, or not reliably, between the hosts that share such a file.
 _REMOTE = ("nfs", "cifs", "smb", "9p", "fuse", "ceph", "afs", "lustre", "gfs2", "ocfs2", "virtiofs", "gpfs", "coda")
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+_proven: set[tuple[int, int]] = set()  # (device, inode) of files whose header this process has read
+_proving = _thread.allocate_lock()
 
 
 def _code(error: sqlite3.Error) -> int:
@@ -124,24 +135,118 @@ def _refuse_remote(path: str, device: int) -> None:
         )
 
 
+def marker_path(path: str) -> str:
+    """The file beside a store that says that one was made there."""
+    return f"{path}.was-made"
+
+
+def lost(path: str, how: str) -> DatastoreDamaged:
+    """A store was here and is not any more: a new one would hand out the addresses of running containers again."""
+    return DatastoreDamaged(
+        f"cannot open datastore {path}: {how}, and {marker_path(path)} says that a datastore was made here",
+        details="put the file back from a backup; or run 'calicoctl datastore rebuild', which makes a new one in which"
+        " the addresses of this host's containers are taken; or, when no container of this host is left, remove"
+        f" {marker_path(path)}",
+    )
+
+
 def _create_file(path: str) -> None:
-    """An empty file, mode 0600 from its first moment, in a directory of mode 0700 when that is missing too."""
+    """A complete, empty store, mode 0600 from its first moment; its directory, when missing too, has mode 0700."""
     directory = os.path.dirname(path)
     os.makedirs(directory, mode=0o700, exist_ok=True)
     _refuse_remote(directory, os.stat(directory).st_dev)
     temporary = f"{path}.new-{os.getpid()}-{time.monotonic_ns()}"
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     try:
+        _write_schema(temporary)
         os.link(temporary, path)  # unlike rename it never replaces what another process created meanwhile
     except FileExistsError:
         pass
     finally:
-        os.unlink(temporary)
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            try:
+                os.unlink(temporary + suffix)
+            except FileNotFoundError:
+                pass
+    _sync_directory(directory)
+
+
+def _sync_directory(directory: str) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _write_schema(path: str) -> None:
+    connection = sqlite3.connect(_uri(path), uri=True, isolation_level=None)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        create_tables(connection)
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA journal_mode = WAL")
+    finally:
+        connection.close()
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    for statement in SCHEMA:
+        connection.execute(statement)
+
+
+def ensure_marker(path: str) -> None:
+    """Stores of earlier releases get theirs at their next write. Raises OSError."""
+    marker = marker_path(path)
+    if os.path.exists(marker):
+        return
+    temporary = f"{marker}.{os.getpid()}-{time.monotonic_ns()}"
+    try:
+        with open(temporary, "x") as f:
+            f.write("A datastore of cni-calico was made beside this file. Should it be lost, see docs/runbook.md.\n")
+            f.flush()
+            os.fsync(f.fileno())
+        os.rename(temporary, marker)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+    _sync_directory(os.path.dirname(path))
+
+
+def _require_ours(path: str, status: os.stat_result) -> None:
+    """Raises DatastoreUnsupported, DatastoreDamaged before anything is opened for writing or changed."""
+    if not stat.S_ISREG(status.st_mode):
+        kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "something else")
+        raise DatastoreUnsupported(
+            f"cannot open datastore {path}: it is {kind}, not a file",
+            details="datastore_path (DATASTORE_PATH) names a file that cni-calico made, or one that is not there yet",
+        )
+    if not status.st_size:
+        if os.path.exists(marker_path(path)):
+            raise lost(path, "it is empty")
+        raise DatastoreDamaged(
+            f"cannot open datastore {path}: it is empty, which no datastore is",
+            details="remove it when no container of this host has an address from it; else put it back from a backup",
+        )
+    identity = (status.st_dev, status.st_ino)
+    with _proving:
+        if identity not in _proven:
+            _require_header(path)
+            _proven.add(identity)
+
+
+def _require_header(path: str) -> None:
+    # Only while this process has no connection to the file: see the module's docstring.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        header = os.pread(fd, 100, 0)
+    finally:
+        os.close(fd)
+    if not header.startswith(b"SQLite format 3\0"):
+        raise DatastoreDamaged(f"cannot open datastore {path}: it is not a database")
+    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        raise DatastoreUnsupported(f"cannot open datastore {path}: it is a database of another program")
 
 
 def _uri(path: str) -> str:
@@ -154,33 +259,16 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int | bytes:
     return value
 
 
-def _create_schema(connection: sqlite3.Connection, path: str) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        if _pragma(connection, "user_version") == 0:
-            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                raise DatastoreUnsupported(f"cannot open datastore {path}: it is a database of another program")
-            for statement in SCHEMA:
-                connection.execute(statement)
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-
-
 def _prepare(connection: sqlite3.Connection, path: str) -> None:
+    if _pragma(connection, "application_id") != APPLICATION_ID:
+        raise DatastoreUnsupported(f"cannot open datastore {path}: it is a database of another program")
     version = _pragma(connection, "user_version")
-    if version == 0:
-        _create_schema(connection, path)
-        version = _pragma(connection, "user_version")
     if version != SCHEMA_VERSION:
         raise DatastoreUnsupported(
             f"cannot open datastore {path}: it has schema version {version!r},"
             f" this program knows version {SCHEMA_VERSION}",
             details="use a release of cni-calico at least as new as the one that wrote it",
         )
-    if _pragma(connection, "application_id") != APPLICATION_ID:
-        raise DatastoreUnsupported(f"cannot open datastore {path}: it is a database of another program")
     if _pragma(connection, "journal_mode") != b"wal" and _pragma(connection, "journal_mode = WAL") != b"wal":
         raise DatastoreUnsupported(f"cannot open datastore {path}: its file system does not allow shared memory files")
     # An address handed out must not be handed out again after a power loss: every commit reaches the disk.
@@ -189,30 +277,57 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
     connection.execute("PRAGMA cache_size = -256")  # kB, for each connection; the system caches the file anyway
 
 
-def open_connection(path: str, deadline: Deadline) -> sqlite3.Connection:
-    """A connection to the store, created when missing. Raises DatastoreError, DeadlineExceeded."""
+def open_connection(path: str, deadline: Deadline, *, create: bool) -> sqlite3.Connection | None:
+    """A connection to the store; None when there is none yet and ``create`` is not asked for.
+
+    Raises DatastoreError, DeadlineExceeded.
+    """
     doing = f"open datastore {path}"
     deadline.require(doing)
     connection = None
     try:
         faults.before(OPEN)
-        try:
-            status = os.stat(path)
-        except FileNotFoundError:
-            _create_file(path)
-            status = os.stat(path)
+        status = _status(path, create=create)
+        if status is None:
+            return None
         _refuse_remote(path, status.st_dev)
-        if status.st_mode & 0o077:
-            os.chmod(path, 0o600)
+        _require_ours(path, status)
         opened = sqlite3.connect(_uri(path), uri=True, timeout=0, isolation_level=None, check_same_thread=False)
         connection = opened
         opened.text_factory = bytes  # text that is not UTF-8 must not fail a whole listing
         patiently(lambda: _prepare(opened, path), deadline, doing)
+        if status.st_mode & 0o077:
+            os.chmod(path, 0o600)
+        if create:
+            ensure_marker(path)
         faults.after(OPEN)
     except BaseException as e:
         if connection is not None:
             connection.close()
         if isinstance(e, (sqlite3.Error, OSError)):
             raise translated(e, doing) from e
+        if isinstance(e, ValueError):  # a zero byte, half a surrogate pair
+            raise DatastoreUnsupported(f"cannot open datastore {path!r}: no file can have this name") from e
         raise
+    return connection
+
+
+def _status(path: str, *, create: bool) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        pass
+    if os.path.exists(marker_path(path)):
+        raise lost(path, "it is gone")
+    if not create:
+        return None
+    _create_file(path)
+    return os.stat(path)
+
+
+def empty_connection() -> sqlite3.Connection:
+    """What reads see of a store that is not there yet."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.text_factory = bytes
+    create_tables(connection)
     return connection

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import sqlite3
 
-from cni_calico.datastore.local.file import open_connection
+from cni_calico.datastore.local.file import empty_connection, open_connection
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable
 
 # Connections of the parent process: kept so that nobody closes them here, which would touch the parent's database.
 _inherited: list[sqlite3.Connection] = []
+NO_FILE = (0, 0)
 
 
 class SqlitePool:
@@ -24,15 +25,15 @@ class SqlitePool:
         self.path = path
         self.closed = False
         self._pid = os.getpid()
-        self._file = (0, 0)
+        self._file = NO_FILE
         self._idle: list[sqlite3.Connection] = []
 
     def generation(self) -> tuple[int, int, int]:
         """(process, device, inode): connections of another generation are not to be used. Zeros: no file yet."""
         try:
             status = os.stat(self.path)
-        except OSError:
-            return os.getpid(), 0, 0
+        except (OSError, ValueError):  # opening it says what is wrong
+            return os.getpid(), *NO_FILE
         return os.getpid(), status.st_dev, status.st_ino
 
     def _settle(self) -> None:
@@ -46,19 +47,25 @@ class SqlitePool:
             for connection in stale:
                 connection.close()
 
-    def take(self, deadline: Deadline) -> tuple[sqlite3.Connection, tuple[int, int]]:
-        """A connection, and the file it belongs to (for ``give``). Raises DatastoreError, DeadlineExceeded."""
+    def take(self, deadline: Deadline, *, create: bool = False) -> tuple[sqlite3.Connection, tuple[int, int]]:
+        """A connection, and the file it belongs to (for ``give``); where there is no file yet, one that shows an empty
+        store, or with ``create`` one to a new file. Raises DatastoreError, DeadlineExceeded.
+        """
         if self.closed:
             raise DatastoreUnavailable(f"cannot use datastore {self.path}: it has been closed")
         while True:
             self._settle()
-            try:
-                return self._idle.pop(), self._file
-            except IndexError:
-                before = self._file
-            connection = open_connection(self.path, deadline)
+            before = self._file
+            if self._idle and not (create and before == NO_FILE):
+                try:
+                    return self._idle.pop(), self._file
+                except IndexError:  # another thread was faster
+                    pass
+            connection = open_connection(self.path, deadline, create=create)
+            if connection is None:
+                return empty_connection(), NO_FILE
             self._settle()
-            if before in ((0, 0), self._file):
+            if before in (NO_FILE, self._file):
                 return connection, self._file
             connection.close()  # the file was replaced while it was opened: whose connection is this?
 

@@ -48,7 +48,7 @@ def _named(paths: Sequence[str]) -> str:
 
 
 class LocalStore:
-    """A Datastore (see client.py) in the SQLite file ``path``, created when missing at the first use.
+    """A Datastore (see interface.py) in the SQLite file ``path``, created at the first write when it is missing.
 
     ``poll_s`` bounds how late a watch sees what another process wrote; ``corrupt(key, why)`` is told of records left
     out of lists. Revisions are integers. Safe with threads; a forked child opens connections of its own, but must not
@@ -132,7 +132,7 @@ class LocalStore:
         if not self._writing.acquire(timeout=deadline.require(doing)):
             raise DeadlineExceeded(f"cannot {doing}: other writers of this process did not finish")
         try:
-            with self._connection(doing, deadline) as connection:
+            with self._connection(doing, deadline, create=True) as connection:
                 patiently(lambda: connection.execute("BEGIN IMMEDIATE"), deadline, doing)
                 committed = apply_commit(connection, writes, paths, texts, keep=self._keep, doing=doing)
         finally:
@@ -174,10 +174,10 @@ class LocalStore:
         return result
 
     @contextmanager
-    def _connection(self, doing: str, deadline: Deadline) -> Iterator[sqlite3.Connection]:
+    def _connection(self, doing: str, deadline: Deadline, *, create: bool = False) -> Iterator[sqlite3.Connection]:
         """A connection for one operation: what it left open is rolled back, its errors are translated."""
         broken = False
-        connection, file = self._pool.take(deadline)
+        connection, file = self._pool.take(deadline, create=create)
         try:
             yield connection
         except OutcomeUnknown:

@@ -14,7 +14,7 @@ from os import getpid, register_at_fork
 
 from cni_calico.datastore.interface import Event
 from cni_calico.datastore.local.file import translated
-from cni_calico.datastore.local.pool import SqlitePool
+from cni_calico.datastore.local.pool import NO_FILE, SqlitePool
 from cni_calico.datastore.local.sql import newest_revision
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreUnavailable
@@ -95,17 +95,26 @@ class Feed:
             return None
 
     def _run(self, connection: sqlite3.Connection, file: tuple[int, int]) -> None:
-        try:
-            self._poll(connection, file)
-        except (sqlite3.Error, OSError) as e:
-            self._fail(translated(e, f"watch datastore {self._pool.path}"))
-        except CalicoError as e:
-            self._fail(e)
-        finally:
+        while True:
+            try:
+                self._poll(connection, file)
+            except (sqlite3.Error, OSError) as e:
+                self._fail(translated(e, f"watch datastore {self._pool.path}"))
+            except CalicoError as e:
+                self._fail(e)
+            finally:
+                with _in_sqlite:
+                    self._pool.give(connection, file)
+            if self._stop.is_set() or self.error is not None:
+                return
             with _in_sqlite:
-                self._pool.give(connection, file)
+                opened = self._open()
+            if opened is None:
+                return
+            connection, file = opened
 
     def _poll(self, connection: sqlite3.Connection, file: tuple[int, int]) -> None:
+        """Follow one file until ``stop``, or until there is one where there was none."""
         seen = None
         while not self._stop.is_set():
             with _in_sqlite:
@@ -114,6 +123,8 @@ class Feed:
             seen = version
             self.announce(newest)
             if self._pool.generation() != (self.pid, *file):
+                if file == NO_FILE:
+                    return
                 raise DatastoreUnavailable(f"cannot watch datastore {self._pool.path}: the file was replaced")
             self._stop.wait(self._poll_s)
 

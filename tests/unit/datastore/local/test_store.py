@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sqlite3
 import stat
 import threading
@@ -15,7 +16,7 @@ import pytest
 
 from cni_calico import faults
 from cni_calico.datastore.interface import CommitConflict, Write
-from cni_calico.datastore.local.file import filesystem_of
+from cni_calico.datastore.local.file import filesystem_of, marker_path
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
@@ -80,11 +81,16 @@ def test_file_and_directory_are_private(store: LocalStore, path: str, soon: Dead
     assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
     modes = {name: stat.S_IMODE(os.stat(f"{path}{name}").st_mode) for name in ("", "-wal", "-shm")}
     assert modes == {"": 0o600, "-wal": 0o600, "-shm": 0o600}
-    assert sorted(os.listdir(os.path.dirname(path))) == ["datastore.db", "datastore.db-shm", "datastore.db-wal"]
+    assert sorted(os.listdir(os.path.dirname(path))) == [
+        "datastore.db",
+        "datastore.db-shm",
+        "datastore.db-wal",
+        "datastore.db.was-made",
+    ]
 
 
 def test_a_readable_file_is_made_private(store: LocalStore, path: str, soon: Deadline) -> None:
-    store.get(ONE, soon)
+    store.commit([Write.put(ONE, {})], soon)
     store.close()
     os.chmod(path, 0o644)
     LocalStore(path).get(ONE, soon)
@@ -152,7 +158,7 @@ def test_a_damaged_database_is_an_error_and_left_alone(store: LocalStore, path: 
 
 
 def test_a_newer_schema_is_refused_by_name(store: LocalStore, path: str, soon: Deadline) -> None:
-    store.get(ONE, soon)
+    store.commit([Write.put(ONE, {})], soon)
     store.close()
     sql(path, "PRAGMA user_version = 7")
     with pytest.raises(DatastoreUnsupported, match="schema version 7"):
@@ -188,7 +194,7 @@ def test_network_file_systems_are_refused(path: str, soon: Deadline, monkeypatch
     monkeypatch.setattr("cni_calico.datastore.local.file.filesystem_of", lambda *_: kind)
     monkeypatch.setattr("cni_calico.datastore.local.file.os.major", lambda _: 0)
     with pytest.raises(DatastoreUnsupported, match=f"file system \\({kind}\\)"):
-        LocalStore(path).get(ONE, soon)
+        LocalStore(path).commit([Write.put(ONE, {})], soon)
     assert not os.path.exists(path)
 
 
@@ -197,13 +203,138 @@ def test_a_replaced_file_is_noticed(store: LocalStore, path: str, soon: Deadline
     store.commit([Write.put(ONE, {"n": 1})], soon)
     watch = store.watch(HandleList(), 0)
     assert watch.next(5)
-    for name in ("", "-wal", "-shm"):
+    other = LocalStore(f"{path}.other")
+    other.commit([Write.put(HandleKey("net.other"), {})], soon)
+    other.close()
+    for name in ("-wal", "-shm"):
         os.unlink(path + name)
+    os.rename(other.path, path)
     with pytest.raises(DatastoreUnavailable, match="replaced"):
         while not soon.expired():
             watch.next(1)
     store.commit([Write.create(TWO, {"n": 2})], soon)
-    assert [v.key for v in LocalStore(path).list(HandleList(), soon).items] == [TWO]
+    found = LocalStore(path).list(HandleList(), soon).items
+    assert [v.key for v in found] == [HandleKey("net.other"), TWO]
+
+
+# -- what is not ours, not there, or not there any more ---------------------------------------------------------------
+
+
+def ways(soon: Deadline) -> list:
+    return [
+        lambda s: s.get(ONE, soon),
+        lambda s: s.list(HandleList(), soon),
+        lambda s: s.commit([Write.put(ONE, {})], soon),
+    ]
+
+
+def state_of(path: str) -> tuple[int, int, int, int]:
+    found = os.lstat(path)
+    return stat.S_IFMT(found.st_mode), stat.S_IMODE(found.st_mode), found.st_size, found.st_mtime_ns
+
+
+def make_directory(path: str) -> None:
+    os.mkdir(path, 0o755)
+
+
+def make_text(path: str) -> None:
+    Path(path).write_text("# somebody's configuration\n" * 300)
+
+
+def make_socket(path: str) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.close()
+
+
+def make_device(path: str) -> None:
+    os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))  # /dev/zero
+
+
+def make_database(path: str) -> None:
+    sql(path, "CREATE TABLE theirs (a)")
+
+
+@pytest.mark.parametrize("make", [make_directory, make_text, os.mkfifo, make_socket, make_device, make_database])
+def test_what_a_wrong_path_names_is_left_as_it_is(tmp_path: Path, soon: Deadline, make) -> None:
+    path = str(tmp_path / "named")
+    old = os.umask(0o022)
+    try:
+        make(path)
+    finally:
+        os.umask(old)
+    before = state_of(path)
+    for way in ways(soon):
+        with pytest.raises((DatastoreUnsupported, DatastoreDamaged)) as caught:
+            way(LocalStore(path))
+        assert path in str(caught.value)
+    assert state_of(path) == before
+    assert os.listdir(tmp_path) == ["named"]
+
+
+@pytest.mark.parametrize("path", ["/nowhere\0/x", "/nowhere/\ud800"])
+def test_a_path_that_no_file_can_have_is_refused(path: str, soon: Deadline) -> None:
+    for way in ways(soon):
+        with pytest.raises(DatastoreUnsupported):
+            way(LocalStore(path))
+
+
+def test_reading_creates_nothing(tmp_path: Path, soon: Deadline) -> None:
+    store = LocalStore(str(tmp_path / "state" / "datastore.db"))
+    assert store.get(ONE, soon) is None
+    assert store.list(HandleList(), soon).items == []
+    assert os.listdir(tmp_path) == []
+    store.close()
+
+
+def test_a_watch_from_before_the_first_write_sees_it(path: str, soon: Deadline) -> None:
+    store, other = LocalStore(path, poll_s=0.005), LocalStore(path)
+    with store.watch(HandleList(), store.list(HandleList(), soon).revision) as watch:
+        other.commit([Write.put(ONE, {"n": 1})], soon)
+        assert [e.key for e in watch.next(20)] == [ONE]
+        store.commit([Write.put(TWO, {"n": 2})], soon)
+        assert [e.key for e in watch.next(20)] == [TWO]
+    store.close()
+    other.close()
+
+
+def remove(path: str) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        Path(path + suffix).unlink(missing_ok=True)
+
+
+def empty(path: str) -> None:
+    os.truncate(path, 0)
+
+
+@pytest.mark.parametrize("lose", [remove, empty])
+@pytest.mark.parametrize("still_open", [True, False])
+def test_a_lost_store_never_becomes_a_new_one(path: str, soon: Deadline, lose, still_open: bool) -> None:
+    store = LocalStore(path)
+    store.commit([Write.put(ONE, {"n": 1})], soon)
+    if not still_open:
+        store.close()
+    lose(path)
+    for way in ways(soon):
+        with pytest.raises(DatastoreDamaged) as caught:
+            way(LocalStore(path))
+        assert path in str(caught.value) and "calicoctl datastore rebuild" in caught.value.details
+        if still_open and lose is remove:
+            with pytest.raises(DatastoreDamaged):
+                way(store)
+    assert not os.path.exists(path) or os.path.getsize(path) == 0
+    store.close()
+
+
+def test_a_store_of_an_earlier_release_gets_its_marker_at_the_next_write(path: str, soon: Deadline) -> None:
+    first = LocalStore(path)
+    first.commit([Write.put(ONE, {"n": 1})], soon)
+    first.close()
+    os.unlink(marker_path(path))
+    LocalStore(path).get(ONE, soon)
+    assert not os.path.exists(marker_path(path))
+    LocalStore(path).commit([Write.put(ONE, {"n": 2})], soon)
+    assert os.path.exists(marker_path(path))
 
 
 # -- corrupt records ---------------------------------------------------------------------------------------------------
@@ -271,6 +402,9 @@ def test_a_lost_answer_is_an_unknown_outcome(store: LocalStore, soon: Deadline, 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("point", ["local.open", "local.read"])
 def test_faults_of_reading(store: LocalStore, soon: Deadline, plan, point: str, when: str) -> None:
+    made = LocalStore(store.path)
+    made.commit([Write.put(ResourceKey("Node", "n"), {})], soon)
+    made.close()
     plan(f"{point}:{when}:1:fail")
     with pytest.raises(DatastoreUnavailable, match="injected"):
         store.list(HandleList(), soon)
