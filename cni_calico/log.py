@@ -75,12 +75,13 @@ class Log:
         if self.file_path:
             try:
                 self._append(line)
-            except OSError:
+            except (OSError, ValueError):  # ValueError: no file can have that name
                 pass
 
     def _append(self, line: bytes) -> None:
         directory = os.path.dirname(self.file_path)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        # what is there instead of a file must not hold us up: a FIFO nobody reads, a terminal
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         try:
             fd = os.open(self.file_path, flags, 0o644)
         except FileNotFoundError:
@@ -88,10 +89,10 @@ class Log:
             fd = os.open(self.file_path, flags, 0o644)
         try:
             os.write(fd, line)
-            size = os.fstat(fd).st_size
+            found = os.fstat(fd)
         finally:
             os.close(fd)
-        if size > self.max_bytes:
+        if found.st_size > self.max_bytes and found.st_mode & 0o170000 == 0o100000:  # a regular file
             self._rotate()
 
     def _rotate(self) -> None:

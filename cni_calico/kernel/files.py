@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 
 from cni_calico import faults
+from cni_calico.regular import read_regular, write_all
 
 WRITE = faults.declare("file.write")
 RENAME = faults.declare("file.rename")
 REMOVE = faults.declare("file.remove")
-
-READ_LIMIT = 4 * 1024 * 1024
+_SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class Files:
@@ -33,17 +33,8 @@ class Files:
         return below(self.root_fd, path)
 
     def read_bytes(self, path: str) -> bytes:
-        """The content, at most READ_LIMIT bytes. Raises OSError."""
-        fd = os.open(self.path(path), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            chunks = []
-            while chunk := os.read(fd, 65536):
-                chunks.append(chunk)
-                if sum(map(len, chunks)) > READ_LIMIT:
-                    raise OSError(27, "file too large", path)
-            return b"".join(chunks)
-        finally:
-            os.close(fd)
+        """The content of a regular file, at most regular.READ_LIMIT bytes. Raises OSError."""
+        return read_regular(self.path(path))
 
     def read_text(self, path: str) -> str:
         """The content as UTF-8. Raises OSError, UnicodeDecodeError."""
@@ -72,25 +63,29 @@ class Files:
         directory, name = os.path.split(target)
         temporary = os.path.join(directory, f".{name[:200]}.{os.getpid()}.new")
         faults.before(WRITE)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:
-            os.fchmod(fd, mode)
-            os.write(fd, data)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        faults.after(WRITE)
-        faults.before(RENAME)
-        os.rename(temporary, target)
+            try:
+                os.fchmod(fd, mode)
+                write_all(fd, data)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            faults.after(WRITE)
+            faults.before(RENAME)
+            os.rename(temporary, target)
+        except BaseException:
+            _remove_leftover(temporary)
+            raise
         _sync_directory(directory)
         faults.after(RENAME)
 
     def append(self, path: str, data: bytes, mode: int = 0o600) -> int:
-        """Add to the end of a file, in one write; its size then. Raises OSError."""
+        """Add to the end of a file; its size then. Raises OSError."""
         faults.before(WRITE)
-        fd = os.open(self.path(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        fd = os.open(self.path(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | _SAFELY, mode)
         try:
-            os.write(fd, data)
+            write_all(fd, data)
             size = os.lseek(fd, 0, os.SEEK_CUR)
         finally:
             os.close(fd)
@@ -105,6 +100,13 @@ class Files:
         except FileNotFoundError:
             return
         faults.after(REMOVE)
+
+
+def _remove_leftover(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # the error that is on its way says more
 
 
 def _sync_directory(directory: str) -> None:

@@ -92,7 +92,7 @@ def _acquire(path: str, what: str, deadline: Deadline) -> int:
 
 def _try(path: str) -> int | None:
     """The descriptor that holds the lock; None when somebody else does or the file was removed under us."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
     try:
         flock(fd, LOCK_EX | LOCK_NB)
         ours, there = os.fstat(fd), os.stat(path)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from cni_calico.datastore.etcd.errors import ELSEWHERE, LOST, meaning_of, short_reason
 from cni_calico.datastore.etcd.slim_grpc import load_grpc, pb
 from cni_calico.errors import DatastoreUnavailable
+from cni_calico.regular import read_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,8 +111,7 @@ def read_credentials(config: EtcdConfig, reach: Reach = as_it_is) -> Credentials
 
 
 def _content(path: str) -> bytes:
-    with open(path, "rb") as f:
-        return f.read()
+    return read_regular(path)
 
 
 def _system_cas(reach: Reach) -> bytes | None:

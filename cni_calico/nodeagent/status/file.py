@@ -12,6 +12,8 @@ import json
 import os
 import time
 
+from cni_calico.regular import read_regular, write_all
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +52,7 @@ def _replace(target: str, data: bytes) -> None:
     temporary = f"{target}.{os.getpid()}.new"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        os.write(fd, data)
+        write_all(fd, data)
     finally:
         os.close(fd)
     os.rename(temporary, target)
@@ -69,8 +71,7 @@ def read_status(run_dir: str) -> dict[str, Any]:
 def _read(path: str) -> bytes:
     """Nothing when it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return read_regular(path)
     except OSError:
         return b""
 

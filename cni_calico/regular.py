@@ -1,0 +1,49 @@
+"""Files that a configuration names: opened so that whatever is there in their place neither blocks nor floods us.
+
+Rule: only a regular file is read (a FIFO would hold the call up, a terminal or a disk would have effects), and only up
+to a limit. What is written is written as a whole, or an error.
+"""
+
+from __future__ import annotations
+
+import os
+from errno import EFBIG, EINVAL, EISDIR
+
+READ_LIMIT = 4 * 1024 * 1024
+_TYPE, _REGULAR, _DIRECTORY = 0o170000, 0o100000, 0o040000  # as in the module stat, which costs an import
+
+
+def open_regular(path: str) -> int:
+    """A descriptor for reading. Raises OSError."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except ValueError as e:  # a zero byte, half a surrogate pair
+        raise OSError(EINVAL, "no file can have this name", repr(path)) from e
+    kind = os.fstat(fd).st_mode & _TYPE
+    if kind == _REGULAR:
+        return fd
+    os.close(fd)
+    if kind == _DIRECTORY:
+        raise IsADirectoryError(EISDIR, os.strerror(EISDIR), path)
+    raise OSError(EINVAL, "it is not a regular file", path)
+
+
+def read_regular(path: str, limit: int = READ_LIMIT) -> bytes:
+    """The content, at most ``limit`` bytes. Raises OSError."""
+    fd = open_regular(path)
+    try:
+        data = b""
+        while chunk := os.read(fd, 65536):
+            data += chunk
+            if len(data) > limit:
+                raise OSError(EFBIG, f"it has more than {limit} bytes", path)
+        return data
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """A disk that fills up takes a part and says so only at the next attempt. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,94 @@
+"""Reading what a configuration names, whatever is there; writing all or failing."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from cni_calico.kernel.files import Files
+from cni_calico.regular import read_regular, write_all
+
+
+def make_socket(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+
+
+def make_zero(path: str) -> None:
+    os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, make_socket, make_zero])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, make) -> None:
+    path = str(tmp_path / "named")
+    make(path)
+    with pytest.raises(OSError, match=r"."):
+        read_regular(path)
+    with pytest.raises(OSError, match=r"."):
+        Files().read_bytes(path)
+
+
+@pytest.mark.parametrize("path", ["/a\0b", "/a\ud800"])
+def test_a_name_that_no_file_can_have_is_an_error_of_the_file_system(path: str) -> None:
+    with pytest.raises(OSError, match="no file can have this name"):
+        Files().read_bytes(path)
+
+
+def test_a_link_to_a_file_is_read_and_size_is_bounded(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 100_000)
+    (tmp_path / "link").symlink_to("file")
+    assert read_regular(str(tmp_path / "link")) == b"x" * 100_000
+    with pytest.raises(OSError, match="more than 99999 bytes"):
+        read_regular(str(tmp_path / "file"), 99_999)
+
+
+# A limit on the size of files makes the kernel take a part of a write and refuse the next, as a full disk does.
+
+
+def limited(act) -> str:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    try:
+        act()
+    except OSError as e:
+        return f"failed: {e.strerror}"
+    return "done"
+
+
+def in_child(function, *arguments) -> str:
+    """What the function answers in a forked child."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(writing, function(*arguments).encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as f:
+        said = f.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+def test_a_disk_that_fills_up_is_noticed_and_nothing_is_left(tmp_path: Path) -> None:
+    target = tmp_path / "intent"
+    said = in_child(limited, lambda: Files().write_atomic(str(target), b"x" * 1500))
+    assert said == "failed: File too large"
+    assert list(tmp_path.iterdir()) == []
+    target.write_bytes(b"old")
+    assert in_child(limited, lambda: Files().write_atomic(str(target), b"x" * 1500)).startswith("failed")
+    assert target.read_bytes() == b"old" and list(tmp_path.iterdir()) == [target]
+    assert in_child(limited, lambda: Files().write_atomic(str(target), b"x" * 900)) == "done"
+    assert target.read_bytes() == b"x" * 900
+
+
+def test_a_part_that_was_taken_is_followed_by_the_rest() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    write_all(writing, b"a" * 5000)
+    assert len(os.read(reading, 10_000)) == 5000
+    os.close(reading)
+    os.close(writing)
