@@ -18,6 +18,8 @@ from cni_calico.daemon.unattended import Unattended
 from cni_calico.datastore.connect import open_datastore, reader
 from cni_calico.datastore.grouped import GroupedStore
 from cni_calico.datastore.interface import Datastore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import DeadlineExceeded
 from cni_calico.ipam.group.allocator import GroupAllocator
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
@@ -127,27 +129,43 @@ class Backends:
         self._clock = clock
         self._opened = 0
         self._backends: dict[BackendKey, Backend] = {}
-        self._opening = threading.Lock()
+        self._openings: dict[BackendKey, threading.Lock] = {}
         self._guard = threading.Lock()
 
-    def use(self, key: BackendKey, files: Files) -> Backend:
+    def use(self, key: BackendKey, files: Files, deadline: Deadline) -> Backend:
         """The backend of a configuration, opened when it is asked for first, until ``leave``.
 
-        Raises InvalidConfig, DatastoreError.
+        One that takes its time to open holds up nobody but those who ask for it, each until its own deadline.
+        Raises InvalidConfig, DatastoreError, DeadlineExceeded.
         """
         found = self._take(key)
         if found is not None:
             return found
-        with self._opening:
-            found = self._take(key)
-            if found is not None:
-                return found
-            self._log.info(f"opening datastore {key.config.type} for node {key.node}")
-            made = Backend(key.config, key.node, files, self._log)
+        doing = f"open the {key.config.type} datastore"
+        with self._guard:
+            opening = self._openings.setdefault(key, threading.Lock())
+        if not opening.acquire(timeout=deadline.require(doing)):
+            raise DeadlineExceeded(f"cannot {doing}: another call is still at it")
+        try:
+            return self._take(key) or self._open(key, files)
+        finally:
+            opening.release()
             with self._guard:
-                made.number, self._opened = self._opened, self._opened + 1
-                made.users = 1
-                self._backends[key] = made
+                self._openings.pop(key, None)
+
+    def _open(self, key: BackendKey, files: Files) -> Backend:
+        self._log.info(f"opening datastore {key.config.type} for node {key.node}")
+        made = Backend(key.config, key.node, files, self._log)
+        with self._guard:
+            made.number, self._opened = self._opened, self._opened + 1
+            made.users = 1
+            if key in self._backends:  # two were opened, for a lock was forgotten between them: the first one counts
+                made, extra = self._backends[key], made
+                made.users += 1
+            else:
+                self._backends[key], extra = made, None
+        if extra is not None:
+            extra.close()
         return made
 
     def _take(self, key: BackendKey) -> Backend | None:

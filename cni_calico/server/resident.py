@@ -30,7 +30,7 @@ from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import Key
 from cni_calico.plugin.call import protocol
 from cni_calico.plugin.call.node_name import read_nodename
-from cni_calico.plugin.call.serve import Declined
+from cni_calico.plugin.call.serve import CALL_TIMEOUT_S, Declined
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.network.host import Host
 from cni_calico.plugin.network.teardown import remove_links_together
@@ -160,13 +160,14 @@ class ResidentServices(Services):
         self.optimistic = True
         self.remove_link = self._remove_link
         self._node = ""
+        self._deadline = Deadline.after(CALL_TIMEOUT_S)
         self._used: dict[BackendKey, Backend] = {}
 
     def _backend(self, config: DatastoreConfig) -> Backend:
         key = BackendKey(config, self._node, self._resident.root_of(self._request))
         found = self._used.get(key)
         if found is None:
-            found = self._used[key] = self._resident.backends.use(key, self.files)
+            found = self._used[key] = self._resident.backends.use(key, self.files, self._deadline)
         return found
 
     def leave(self) -> None:
@@ -176,6 +177,7 @@ class ResidentServices(Services):
 
     def begin(self, conf: NetConf, deadline: Deadline) -> None:
         """Raises Declined."""
+        self._deadline = deadline
         require_reach(conf, self.files)
         try:
             self._node = read_nodename(conf, self.files, deadline)

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from cni_calico import __version__, faults
 from cni_calico.datastore.interface import RoundTrips
 from cni_calico.datastore.kubernetes.http import Connection, ConnectionPool, HttpAnswer, Lost, render_head
-from cni_calico.datastore.kubernetes.login import Login, is_outdated, read_file, read_login, server_of
+from cni_calico.datastore.kubernetes.login import Login, is_outdated, read_file, read_login
+from cni_calico.datastore.kubernetes.throttle import Throttle
+from cni_calico.datastore.kubernetes.trust import server_of
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
     CalicoError,
@@ -29,6 +31,7 @@ from cni_calico.errors import (
     OutcomeUnknown,
     RecordRefused,
 )
+from cni_calico.log import without_secrets
 from cni_calico.model.access import KubernetesAccess
 
 TYPE_CHECKING = False
@@ -83,28 +86,6 @@ class _Session:
             self.headers["Authorization"] = login.authorization
 
 
-class Throttle:
-    """At most ``qps`` requests a second after ``burst`` at once; 0: no limit."""
-
-    def __init__(self, qps: float, burst: int) -> None:
-        self._qps = qps
-        self._burst = max(burst, 1)
-        self._tokens = float(self._burst)
-        self._at = time.monotonic()
-        self._lock = threading.Lock()
-
-    def wait(self, deadline: Deadline, doing: str) -> None:
-        if self._qps <= 0:
-            return
-        with self._lock:
-            now = time.monotonic()
-            self._tokens = min(self._burst, self._tokens + (now - self._at) * self._qps)
-            self._at = now
-            self._tokens -= 1
-            pause_s = max(0.0, -self._tokens / self._qps)
-        _pause(pause_s, deadline, doing)
-
-
 class KubernetesAPI:
     """An API server as reached through ``access``. Thread-safe. ``read`` opens credential files."""
 
@@ -114,14 +95,14 @@ class KubernetesAPI:
         self.read = read
         self._throttle = Throttle(access.qps, access.burst)
         self._lock = threading.Lock()
+        self._opening = threading.Lock()
         self._session: _Session | None = None
         self._pid = os.getpid()
 
     @property
     def identity(self) -> str:
-        """The server's address, for logs."""
-        server = self.session().pool.server
-        return f"{server.authority}{server.base}"
+        """What names the server, for logs: known without asking anybody."""
+        return without_secrets(self.access.kubeconfig or self.access.api_root or "in the cluster")
 
     # -- whole answers ------------------------------------------------------------------------------------------------
 
@@ -174,13 +155,32 @@ class KubernetesAPI:
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
-    def session(self) -> _Session:
+    def session(self, deadline: Deadline) -> _Session:
+        """Credentials read once for all threads; each waits for them no longer than its own deadline.
+
+        Raises DatastoreDenied, DeadlineExceeded.
+        """
+        if (found := self._known()) is not None:
+            return found
+        doing = "log in to the Kubernetes API server"
+        if not self._opening.acquire(timeout=deadline.require(doing)):
+            raise DeadlineExceeded(f"cannot {doing}: the credentials did not come in time")
+        try:
+            found = self._known()
+            if found is None:
+                found = _Session(read_login(self.access, deadline, read=self.read))
+                with self._lock:
+                    self._session = found
+            return found
+        finally:
+            self._opening.release()
+
+    def _known(self) -> _Session | None:
         with self._lock:
             if self._pid != os.getpid():  # a fork's connections are its parent's: forgotten, not closed
                 _INHERITED.append(self._session)
                 self._pid, self._session = os.getpid(), None
-            if self._session is None:
-                self._session = _Session(read_login(self.access, read=self.read))
+                self._opening = threading.Lock()
             return self._session
 
     def renew(self, used: _Session) -> None:
@@ -260,7 +260,7 @@ class _Attempt:
     def _begin(self, *, write: bool) -> _Session:
         self.deadline.require(self.doing)
         self.api.throttle(self.deadline, self.doing)
-        self._session = self.api.session()
+        self._session = self.api.session(self.deadline)
         self.api.round_trips.count(self.method.lower(), write=write)
         return self._session
 
@@ -284,7 +284,7 @@ class _Attempt:
         session, api = self._session, self.api
         if self._renewed or session is None or not isinstance(error.__cause__, SSLError):
             return False
-        if not is_outdated(session.login, api.access, api.read):
+        if not is_outdated(session.login, api.access, api.read, self.deadline):
             return False
         self._renewed = True
         self.api.renew(session)
@@ -388,11 +388,3 @@ def backoff_s(attempt: int, *, random: Callable[[int], bytes] = os.urandom) -> f
     """Doubling from 0.1 s to 5 s, less up to half of it at random, so that many clients do not come back at once."""
     full = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempt, 16))
     return full * (1 - random(1)[0] / 512)
-
-
-def _pause(pause_s: float, deadline: Deadline, doing: str) -> None:
-    if pause_s <= 0:
-        return
-    if pause_s >= deadline.remaining_s():
-        raise DeadlineExceeded(f"cannot {doing}: the client-side limit (qps) leaves no time for it")
-    time.sleep(pause_s)

@@ -1,8 +1,8 @@
 """Which Kubernetes API server to talk to, and as whom: kubeconfig files, inline values, a pod's service account.
 
 Rule: files are read when asked and never remembered, so that asking again after a 401 finds renewed credentials. What
-only the official client can do (exec and auth-provider plugins) is left to it; everything else is read here, because
-that library costs 190 ms of import. Source: Kubernetes' kubeconfig (v1) reference.
+only the official client can do (auth-provider plugins) is left to it; everything else is read here, because that
+library costs 190 ms of import. Source: Kubernetes' kubeconfig (v1) reference.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ import os
 from dataclasses import dataclass, field
 
 from cni_calico.bounded import CONFIG_BYTES, OutOfBounds, parse_json, parse_yaml, require_size
-from cni_calico.datastore.kubernetes.http import Server
-from cni_calico.errors import DatastoreDenied
+from cni_calico.errors import DatastoreDenied, DeadlineExceeded
 from cni_calico.model.access import KubernetesAccess
+from cni_calico.regular import read_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from ssl import SSLContext
     from typing import Any
+
+    from cni_calico.deadline import Deadline
 
     Read = Callable[[str], bytes]
     Environ = Mapping[str, str]
 
 NAMESPACE = "kube-system"  # upstream's usual one
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-_HINT = "the file named by kubernetes.kubeconfig in the network configuration is written by the installer"
+HINT = "the file named by kubernetes.kubeconfig in the network configuration is written by the installer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +46,31 @@ class Login:
 
 def read_file(path: str) -> bytes:
     """The content of a file of this process's own root. Raises OSError."""
-    with open(path, "rb") as f:
-        return f.read()
+    return read_regular(path)
 
 
-def read_login(access: KubernetesAccess, *, read: Read = read_file, environ: Environ = os.environ) -> Login:
-    """The server and credentials that ``access`` names. Raises DatastoreDenied, which names the file or field."""
+def read_login(
+    access: KubernetesAccess, deadline: Deadline, *, read: Read = read_file, environ: Environ = os.environ
+) -> Login:
+    """The server and credentials that ``access`` names, by the deadline where a program gives them.
+
+    Raises DatastoreDenied, which names the file or field; DeadlineExceeded.
+    """
     if access.kubeconfig:
-        return _with_inline(_read_kubeconfig(access.kubeconfig, read, access.context), access, read)
+        merged = _read_merged(access.kubeconfig, read)
+        if access.context:
+            merged["current-context"] = access.context
+        return _with_inline(_login_of(merged, access.kubeconfig, read, environ, deadline), access, read)
     if access.api_root:
         return _with_inline(Login(access.api_root), access, read)
     return _with_inline(_read_in_cluster(read, environ), access, read)
 
 
-def is_outdated(login: Login, access: KubernetesAccess, read: Read) -> bool:
+def is_outdated(login: Login, access: KubernetesAccess, read: Read, deadline: Deadline) -> bool:
     """Whether ``access`` names others than ``login`` by now; not while that cannot be told."""
     try:
-        return read_login(access, read=read) != login
-    except DatastoreDenied:
+        return read_login(access, deadline, read=read) != login
+    except (DatastoreDenied, DeadlineExceeded):
         return False  # in the middle of being replaced
 
 
@@ -99,7 +107,7 @@ def _read(path: str, what: str, read: Read) -> bytes:
     try:
         return read(path)
     except OSError as e:
-        raise DatastoreDenied(f"cannot read {what} {path}: {(e.strerror or str(e)).lower()}", details=_HINT) from e
+        raise DatastoreDenied(f"cannot read {what} {path}: {(e.strerror or str(e)).lower()}", details=HINT) from e
 
 
 # -- in a pod ---------------------------------------------------------------------------------------------------------
@@ -122,13 +130,6 @@ def _read_in_cluster(read: Read, environ: Environ) -> Login:
 
 
 # -- kubeconfig -------------------------------------------------------------------------------------------------------
-
-
-def _read_kubeconfig(paths: str, read: Read, context: str) -> Login:
-    merged = _read_merged(paths, read)
-    if context:
-        merged["current-context"] = context
-    return _login_of(merged, paths, read)
 
 
 def _read_merged(paths: str, read: Read) -> dict[str, Any]:
@@ -163,9 +164,9 @@ def parse_kubeconfig(raw: bytes, path: str) -> dict[str, Any]:
         except ValueError:
             document = _parse_yaml(raw, path)
     except OutOfBounds as e:
-        raise DatastoreDenied(f"cannot use kubeconfig: {e}", details=_HINT) from e
+        raise DatastoreDenied(f"cannot use kubeconfig: {e}", details=HINT) from e
     if not isinstance(document, dict):
-        raise DatastoreDenied(f"cannot use kubeconfig {path}: it is not a mapping", details=_HINT)
+        raise DatastoreDenied(f"cannot use kubeconfig {path}: it is not a mapping", details=HINT)
     return document
 
 
@@ -178,25 +179,25 @@ def _parse_yaml(raw: bytes, path: str) -> Any:
         # the error's own text quotes the file: it may hold a token
         line = getattr(getattr(e, "problem_mark", None), "line", None)
         where = "" if line is None else f" (line {line + 1})"
-        raise DatastoreDenied(f"cannot use kubeconfig {path}: it is not YAML{where}", details=_HINT) from None
+        raise DatastoreDenied(f"cannot use kubeconfig {path}: it is not YAML{where}", details=HINT) from None
     if len(documents) > 1:
-        raise DatastoreDenied(f"cannot use kubeconfig {path}: it has more than one YAML document", details=_HINT)
+        raise DatastoreDenied(f"cannot use kubeconfig {path}: it has more than one YAML document", details=HINT)
     return documents[0] if documents else None
 
 
 def _named(document: dict[str, Any], section: str, item: str, path: str) -> dict[str, Any]:
     entries = document.get(section) or []
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise DatastoreDenied(f"cannot use kubeconfig {path}: {section} is not a list of mappings", details=_HINT)
+        raise DatastoreDenied(f"cannot use kubeconfig {path}: {section} is not a list of mappings", details=HINT)
     return {str(entry.get("name", "")): entry.get(item) or {} for entry in entries}
 
 
 def _pick(merged: dict[str, Any], section: str, name: object, paths: str) -> tuple[dict[str, Any], str]:
     if name not in merged[section]:
-        raise DatastoreDenied(f"cannot use kubeconfig {paths}: {section} has no {str(name)!r}", details=_HINT)
+        raise DatastoreDenied(f"cannot use kubeconfig {paths}: {section} has no {str(name)!r}", details=HINT)
     value, path = merged[section][name]
     if not isinstance(value, dict):
-        raise DatastoreDenied(f"cannot use kubeconfig {path}: {section} {name!r} is not a mapping", details=_HINT)
+        raise DatastoreDenied(f"cannot use kubeconfig {path}: {section} {name!r} is not a mapping", details=HINT)
     return value, path
 
 
@@ -205,7 +206,7 @@ def _user_of(merged: dict[str, Any], paths: str) -> tuple[dict[str, Any], str]:
     return _pick(merged, "users", context.get("user"), paths) if context.get("user") else ({}, paths)
 
 
-def _login_of(merged: dict[str, Any], paths: str, read: Read) -> Login:
+def _login_of(merged: dict[str, Any], paths: str, read: Read, environ: Environ, deadline: Deadline) -> Login:
     context, _ = _pick(merged, "contexts", merged["current-context"], paths)
     cluster, cluster_path = _pick(merged, "clusters", context.get("cluster"), paths)
     user, user_path = _user_of(merged, paths)
@@ -215,11 +216,11 @@ def _login_of(merged: dict[str, Any], paths: str, read: Read) -> Login:
                 f"cannot use kubeconfig {paths}: a program gives the credentials, and it must run where the caller is",
                 details="let the CNI server run in the host's mount namespace, or use a token or a certificate",
             )
-        return _login_by_library(
-            paths, merged["current-context"], _Fields(cluster, cluster_path, read).text("proxy-url")
-        )
+    if user.get("auth-provider"):
+        proxy_url = _Fields(cluster, cluster_path, read).text("proxy-url")
+        return _login_by_library(paths, merged["current-context"], proxy_url, deadline)
     cluster_files, user_files = _Fields(cluster, cluster_path, read), _Fields(user, user_path, read)
-    return Login(
+    login = Login(
         url=cluster_files.text("server"),
         ca=cluster_files.pem("certificate-authority") or None,
         insecure=cluster.get("insecure-skip-tls-verify") is True,
@@ -228,6 +229,30 @@ def _login_of(merged: dict[str, Any], paths: str, read: Read) -> Login:
         certificate=user_files.pem("client-certificate"),
         key=user_files.pem("client-key"),
         authorization=_authorization(user_files),
+    )
+    return _with_program(login, user, cluster, user_path, environ, deadline) if user.get("exec") else login
+
+
+def _with_program(
+    login: Login,
+    user: Mapping[str, Any],
+    cluster: Mapping[str, Any],
+    path: str,
+    environ: Environ,
+    deadline: Deadline,
+) -> Login:
+    from dataclasses import replace
+
+    from cni_calico.datastore.kubernetes.programs import ask_program
+
+    if not isinstance(user["exec"], dict):
+        raise DatastoreDenied(f"cannot use kubeconfig {path}: exec is not a mapping", details=HINT)
+    found = ask_program(user["exec"], cluster, path, environ, deadline)
+    return replace(
+        login,
+        certificate=found.certificate or login.certificate,
+        key=found.key or login.key,
+        authorization=f"Bearer {found.token}" if found.token else login.authorization,
     )
 
 
@@ -244,7 +269,7 @@ class _Fields:
         if value is None:
             return ""
         if not isinstance(value, str):
-            raise DatastoreDenied(f"cannot use kubeconfig {self._path}: {name} is not a text", details=_HINT)
+            raise DatastoreDenied(f"cannot use kubeconfig {self._path}: {name} is not a text", details=HINT)
         return value
 
     def file(self, name: str) -> bytes:
@@ -262,7 +287,7 @@ class _Fields:
             return a2b_base64("".join(data.split()), strict_mode=True)
         except (Error, ValueError):
             raise DatastoreDenied(
-                f"cannot use kubeconfig {self._path}: {name}-data is not base64", details=_HINT
+                f"cannot use kubeconfig {self._path}: {name}-data is not base64", details=HINT
             ) from None
 
 
@@ -271,25 +296,41 @@ def _authorization(user: _Fields) -> str:
     if token:
         return f"Bearer {token}"
     if user.text("username"):
-        return _basic(f"{user.text('username')}:{user.text('password')}")
+        return basic(f"{user.text('username')}:{user.text('password')}")
     return ""
 
 
-def _basic(pair: str) -> str:
+def basic(pair: str) -> str:
     from binascii import b2a_base64
 
     return "Basic " + b2a_base64(pair.encode(), newline=False).decode()
 
 
-def _login_by_library(paths: str, context: str, proxy_url: str) -> Login:
-    """Credentials of exec and auth-provider plugins, which the official client runs; it knows no NO_PROXY."""
+def _login_by_library(paths: str, context: str, proxy_url: str, deadline: Deadline) -> Login:
+    """Credentials of auth-provider plugins, which the official client asks for; it knows no NO_PROXY and no deadline:
+    where it hangs its thread is left alone with it.
+    """
+    from threading import Thread
+
     from kubernetes import client, config
 
     found = client.Configuration()
-    try:
-        config.load_kube_config(config_file=paths, context=context, client_configuration=found)
-    except Exception as e:  # the plugin's own failures come as whatever they are
-        raise DatastoreDenied(f"cannot get credentials for kubeconfig {paths}: {type(e).__name__}: {e}") from e
+    failures: list[BaseException] = []
+
+    def load() -> None:
+        try:
+            config.load_kube_config(config_file=paths, context=context, client_configuration=found)
+        except BaseException as e:  # the plugin's own failures come as whatever they are
+            failures.append(e)
+
+    doing = f"get credentials for kubeconfig {paths}"
+    thread = Thread(target=load, name="auth-provider", daemon=True)
+    thread.start()
+    thread.join(deadline.require(doing))
+    if thread.is_alive():
+        raise DeadlineExceeded(f"cannot {doing}: its auth-provider did not answer in time")
+    if failures:
+        raise DatastoreDenied(f"cannot {doing}: its auth-provider failed: {type(failures[0]).__name__}")
     return Login(
         url=found.host,
         ca=read_file(found.ssl_ca_cert) if found.ssl_ca_cert else None,
@@ -304,7 +345,7 @@ def _login_by_library(paths: str, context: str, proxy_url: str) -> Login:
     )
 
 
-# -- from a login to a server -----------------------------------------------------------------------------------------
+# -- addresses --------------------------------------------------------------------------------------------------------
 
 
 def parse_url(url: str) -> tuple[str, str, int, str]:
@@ -319,61 +360,13 @@ def parse_url(url: str) -> tuple[str, str, int, str]:
     port = port.removeprefix(":")
     number = int(port) if port.isascii() and port.isdecimal() else -1 if port else {"http": 80}.get(scheme, 443)
     if scheme not in ("http", "https") or not host or not 0 < number < 65536:
-        raise DatastoreDenied(f"cannot use the Kubernetes API server's address {url!r}", details=_HINT)
+        raise DatastoreDenied(f"cannot use the Kubernetes API server's address {url!r}", details=HINT)
     return scheme, host, number, (slash + path).rstrip("/")
-
-
-def server_of(login: Login) -> Server:
-    """The server to open connections to. Raises DatastoreDenied."""
-    scheme, host, port, base = parse_url(login.url)
-    proxy, proxy_login = None, ""
-    if login.proxy_url:
-        from cni_calico.datastore.kubernetes.proxy import parse_proxy
-
-        proxy_host, proxy_port, credentials = parse_proxy(login.proxy_url)
-        proxy = (proxy_host, proxy_port)
-        proxy_login = _basic(credentials) if credentials else ""
-    tls = _tls_of(login) if scheme == "https" else None
-    return Server(
-        host, port, base=base, tls=tls, server_name=login.server_name, proxy=proxy, proxy_authorization=proxy_login
-    )
-
-
-def _tls_of(login: Login) -> SSLContext:
-    import ssl
-
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        if login.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        elif login.ca is None:
-            context.load_default_certs()
-        else:
-            context.load_verify_locations(cadata=login.ca.decode("ascii", "replace"))
-        if login.certificate:
-            _load_certificate(context, login)
-    except (ssl.SSLError, OSError, ValueError) as e:
-        raise DatastoreDenied(f"cannot use the certificates for {login.url}: {e}", details=_HINT) from e
-    return context
-
-
-def _load_certificate(context: SSLContext, login: Login) -> None:
-    """OpenSSL's interface wants a file: one in memory, which nobody else can open."""
-    fd = os.memfd_create("certificate")
-    try:
-        data = login.certificate.rstrip() + b"\n" + login.key
-        while data:
-            data = data[os.write(fd, data) :]
-        context.load_cert_chain(f"/proc/self/fd/{fd}")
-    finally:
-        os.close(fd)
 
 
 def own_namespace() -> str:
     """The namespace of the pod this runs in, upstream's usual one outside of a pod."""
     try:
-        with open(f"{SERVICE_ACCOUNT}/namespace", encoding="ascii") as file:
-            return file.read().strip() or NAMESPACE
+        return read_regular(f"{SERVICE_ACCOUNT}/namespace").decode("ascii").strip() or NAMESPACE
     except (OSError, ValueError):
         return NAMESPACE

@@ -45,7 +45,7 @@ def ensure_token(api: KubernetesAPI, target: TokenTarget, files: Files, deadline
     Raises DatastoreError, DeadlineExceeded, InstallFailed.
     """
     token = request_token(api, target.namespace, target.account, deadline, lifetime_s=target.lifetime_s)
-    login = read_login(api.access)
+    login = read_login(api.access, deadline)
     ca = None if login.insecure or login.ca is None else login.ca
     try:
         files.write_atomic(target.path, render_kubeconfig(login.url, token.text, ca), 0o600)

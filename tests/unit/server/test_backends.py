@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
-from cni_calico.errors import InvalidConfig
+from cni_calico.errors import DeadlineExceeded, InvalidConfig
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT
 from cni_calico.model.access import DatastoreConfig
-from cni_calico.model.keys import ResourceList
+from cni_calico.model.keys import HandleKey, ResourceList
 from cni_calico.server import backends as module
 from cni_calico.server.backends import BackendKey, Backends
 from tests.contract import etcd_process
 from tests.netns.namespaces import until
+
+SOON = Deadline.after(86400)
 
 
 class Clock:
@@ -46,7 +49,7 @@ def local(tmp_path: Path, name: str) -> BackendKey:
 
 
 def use_once(backends: Backends, key: BackendKey) -> object:
-    backend = backends.use(key, Files())
+    backend = backends.use(key, Files(), SOON)
     backends.leave(backend)
     return backend
 
@@ -75,14 +78,14 @@ def test_what_is_not_used_is_closed_but_for_the_last(backends: Backends, clock: 
     clock.now += 10 * module.IDLE_S
     backends.close_idle()
     assert open_names(backends) == ["c"] and backends.closed == 2
-    again = backends.use(local(tmp_path, "a"), Files())
+    again = backends.use(local(tmp_path, "a"), Files(), SOON)
     assert again.number == 3, "the numbers in the metrics are not given twice"
     assert again.store.list(ResourceList("IPPool"), Deadline.after(10)).items == []
     backends.leave(again)
 
 
 def test_what_a_call_uses_stays(backends: Backends, clock: Clock, tmp_path: Path):
-    backend = backends.use(local(tmp_path, "a"), Files())
+    backend = backends.use(local(tmp_path, "a"), Files(), SOON)
     use_once(backends, local(tmp_path, "b"))
     clock.now += 10 * module.IDLE_S
     backends.close_idle()
@@ -97,7 +100,7 @@ def test_what_a_call_uses_stays(backends: Backends, clock: Clock, tmp_path: Path
 
 def test_their_number_is_bounded(backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "KEPT_MAX", 3)
-    held = backends.use(local(tmp_path, "held"), Files())
+    held = backends.use(local(tmp_path, "held"), Files(), SOON)
     for i in range(6):
         use_once(backends, local(tmp_path, f"n{i}"))
         backends.close_idle()
@@ -108,7 +111,7 @@ def test_their_number_is_bounded(backends: Backends, tmp_path: Path, monkeypatch
 def test_a_configuration_that_cannot_be_opened_leaves_nothing(backends: Backends):
     for _ in range(3):
         with pytest.raises(InvalidConfig):
-            backends.use(BackendKey(DatastoreConfig("mysql"), "node1", (0, 0, 0)), Files())
+            backends.use(BackendKey(DatastoreConfig("mysql"), "node1", (0, 0, 0)), Files(), SOON)
     assert backends.open_now() == []
 
 
@@ -122,7 +125,7 @@ def test_users_and_the_closer_do_not_meet(backends: Backends, clock: Clock, tmp_
             for _ in range(5000):
                 if backends.closed > 3:
                     return
-                backend = backends.use(local(tmp_path, name), Files())
+                backend = backends.use(local(tmp_path, name), Files(), SOON)
                 backend.store.list(ResourceList("IPPool"), Deadline.after(10))
                 backends.leave(backend)
         except BaseException as e:
@@ -169,6 +172,9 @@ def opened(beginning: str) -> int:
 def test_closing_frees_threads_and_descriptors(backends: Backends, clock: Clock, tmp_path: Path):
     use_and_watch(backends, local(tmp_path, "a"))
     before = threads("cache-", "local-")
+    backend = backends.use(local(tmp_path, "b"), Files(), SOON)
+    backend.store.commit([Write.put(HandleKey("h"), {})], SOON)
+    backends.leave(backend)
     use_and_watch(backends, local(tmp_path, "b"))
     assert len(threads("cache-", "local-") - before) == 7, "one for each cache, one that looks at the file"
     assert opened(str(tmp_path / "b")) >= 2
@@ -195,3 +201,29 @@ def test_closing_frees_etcds_watches(backends: Backends, clock: Clock, tmp_path:
         assert [backend.config.type for backend in backends.open_now()] == ["local"]
         until(lambda: threads("cache-", "etcd-") == before, "its threads have ended")
         until(lambda: opened("socket:") <= sockets, "its connection is closed")
+
+
+def test_one_that_takes_its_time_holds_up_nobody_else(backends: Backends, tmp_path: Path, monkeypatch) -> None:
+    """And those who ask for the same one wait for it, each until its own deadline."""
+    at_it, go_on = threading.Event(), threading.Event()
+    opened: list[str] = []
+
+    def open_datastore(config: DatastoreConfig, **more):
+        opened.append(Path(config.path).name)
+        if config.path.endswith("slow"):
+            at_it.set()
+            assert go_on.wait(60)
+        return original(config, **more)
+
+    original = module.open_datastore
+    monkeypatch.setattr(module, "open_datastore", open_datastore)
+    slow = threading.Thread(target=use_once, args=(backends, local(tmp_path, "slow")))
+    slow.start()
+    assert at_it.wait(60)
+    use_once(backends, local(tmp_path, "quick"))
+    with pytest.raises(DeadlineExceeded, match="another call is still at it"):
+        backends.use(local(tmp_path, "slow"), Files(), Deadline.after(0.05))
+    go_on.set()
+    slow.join()
+    use_once(backends, local(tmp_path, "slow"))
+    assert opened == ["slow", "quick"]

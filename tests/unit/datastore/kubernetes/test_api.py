@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from cni_calico import faults
-from cni_calico.datastore.kubernetes.api import KubernetesAPI, Throttle, backoff_s
+from cni_calico.datastore.kubernetes.api import KubernetesAPI, backoff_s
 from cni_calico.datastore.kubernetes.store import KubernetesStore
+from cni_calico.datastore.kubernetes.throttle import Throttle
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
     Compacted,
@@ -220,7 +221,7 @@ def test_credentials_are_read_again_once_after_401(tmp_path: Path) -> None:
     with scripted((401, {"message": "Unauthorized"}), (200, {"a": 1}), *[(401, {"message": "Unauthorized"})] * 2) as s:
         file = tmp_path / "kubeconfig"
         api = KubernetesAPI(KubernetesAccess(kubeconfig=kubeconfig(file, s.url, "old")))
-        api.session()
+        api.session(Deadline.after(SOON))
         kubeconfig(file, s.url, "new")
         assert api.get("/x", Deadline.after(SOON), "read x") == {"a": 1}
         with pytest.raises(DatastoreDenied, match="Unauthorized"):

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
+import threading
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.login import (
     SERVICE_ACCOUNT,
     Login,
     parse_url,
     read_login,
     runs_program,
-    server_of,
 )
-from cni_calico.errors import DatastoreDenied
+from cni_calico.datastore.kubernetes.trust import server_of
+from cni_calico.deadline import Deadline
+from cni_calico.errors import DatastoreDenied, DeadlineExceeded
 from cni_calico.model.access import KubernetesAccess
+from tests.netns.namespaces import until
 
 SECRET = "s3cret-value"
+
+SOON = Deadline.after(86400)
 
 
 def config(user: dict[str, Any] | None = None, **cluster: Any) -> dict[str, Any]:
@@ -38,7 +44,7 @@ def config(user: dict[str, Any] | None = None, **cluster: Any) -> dict[str, Any]
 def login(tmp_path: Path, document: Any, **access: str) -> Login:
     file = tmp_path / "kubeconfig"
     file.write_text(document if isinstance(document, str) else json.dumps(document))
-    return read_login(KubernetesAccess(kubeconfig=str(file), **access))
+    return read_login(KubernetesAccess(kubeconfig=str(file), **access), SOON)
 
 
 def test_token_and_authority(tmp_path: Path) -> None:
@@ -103,33 +109,118 @@ def test_first_of_several_files_wins_and_the_others_add(tmp_path: Path) -> None:
     del first["clusters"], first["current-context"]
     for name, document in (("a", first), ("b", second)):
         (tmp_path / name).write_text(json.dumps(document))
-    found = read_login(KubernetesAccess(kubeconfig=f"{tmp_path}/a:{tmp_path}/b"))
+    found = read_login(KubernetesAccess(kubeconfig=f"{tmp_path}/a:{tmp_path}/b"), SOON)
     assert (found.url, found.authorization) == ("https://10.96.0.1:443", "Bearer one")
 
 
 def test_in_a_pod() -> None:
     files = {f"{SERVICE_ACCOUNT}/token": b" abc\n", f"{SERVICE_ACCOUNT}/ca.crt": b"PEM"}
     environ = {"KUBERNETES_SERVICE_HOST": "fd96::1", "KUBERNETES_SERVICE_PORT": "443"}
-    found = read_login(KubernetesAccess(), read=files.__getitem__, environ=environ)
+    found = read_login(KubernetesAccess(), SOON, read=files.__getitem__, environ=environ)
     assert (found.url, found.ca, found.authorization) == ("https://[fd96::1]:443", b"PEM", "Bearer abc")
     with pytest.raises(DatastoreDenied, match="no kubeconfig, no API root, and not in a pod"):
-        read_login(KubernetesAccess(), environ={})
+        read_login(KubernetesAccess(), SOON, environ={})
 
 
-def test_plugins_are_run_by_the_official_client(tmp_path: Path) -> None:
-    answer = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "kind": "ExecCredential",
-        "status": {"token": "from-plugin"},
-    }
-    call = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "command": sys.executable,
-        "args": ["-c", f"print('''{json.dumps(answer)}''')"],
-        "interactiveMode": "Never",
-    }
-    found = login(tmp_path, config({"exec": call}))
+VERSION = "client.authentication.k8s.io/v1"
+
+
+def program(script: str, **more: object) -> dict:
+    """An exec section that runs a shell script."""
+    call = {"apiVersion": VERSION, "command": "/bin/sh", "args": ["-c", script], "interactiveMode": "Never"}
+    return {"exec": {**call, **more}}
+
+
+def answered(**status: str) -> str:
+    document = {"apiVersion": VERSION, "kind": "ExecCredential", "status": status}
+    return f"cat <<'END'\n{json.dumps(document)}\nEND"
+
+
+def test_a_programs_token(tmp_path: Path) -> None:
+    found = login(tmp_path, config(program(answered(token="from-plugin"))))
     assert (found.url, found.authorization) == ("https://10.96.0.1:443", "Bearer from-plugin")
+
+
+def test_a_program_is_given_its_environment_and_the_cluster(tmp_path: Path) -> None:
+    script = 'printf "%s\\n%s" "$MINE" "$KUBERNETES_EXEC_INFO" > given; ' + answered(token="t")
+    own = {"env": [{"name": "MINE", "value": "yes"}], "provideClusterInfo": True}
+    (tmp_path / "helper").write_text(f"#!/bin/sh\ncd {tmp_path}\n{script}\n")
+    (tmp_path / "helper").chmod(0o755)
+    login(tmp_path, config(program("", command="./helper", **own)))
+    mine, info = (tmp_path / "given").read_text().split("\n", 1)
+    assert mine == "yes"
+    assert json.loads(info)["apiVersion"] == VERSION
+    assert json.loads(info)["spec"]["cluster"]["server"] == "https://10.96.0.1:443"
+
+
+@pytest.mark.parametrize(
+    ("section", "cause"),
+    [
+        (program("echo " + SECRET + " >&2; exit 3"), "ended with status 3"),
+        (program("echo " + SECRET), "gave none"),
+        (program(answered()), "gave none"),
+        (program("echo '" + "[" * 100_000 + "'"), "gave none"),
+        (program("kill -9 $$"), "killed by signal 9"),
+        (program("", command="no-such-helper"), "there is no program no-such-helper"),
+        (program("", apiVersion="v7"), "exec.apiVersion is not one of"),
+        (program("", env=[SECRET]), "exec.env is not a list"),
+        ({"exec": [SECRET]}, "exec is not a mapping"),
+        (program("yes"), "wrote more than"),
+    ],
+)
+def test_what_is_wrong_with_a_program_is_named_without_what_it_wrote(tmp_path: Path, section: dict, cause: str) -> None:
+    with pytest.raises(DatastoreDenied, match=cause) as caught:
+        login(tmp_path, config(section))
+    assert SECRET not in str(caught.value) + caught.value.details
+
+
+def test_a_program_that_hangs_ends_with_the_deadline_and_its_children(tmp_path: Path) -> None:
+    script = f"sleep 1000 & echo $! > {tmp_path}/child; wait"
+    (tmp_path / "kubeconfig").write_text(json.dumps(config(program(script))))
+    with pytest.raises(DeadlineExceeded):
+        read_login(KubernetesAccess(kubeconfig=str(tmp_path / "kubeconfig")), Deadline.after(0.5))
+    child = int((tmp_path / "child").read_text())
+    until(lambda: not is_running(child), "the child ends")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_threads_wait_for_one_opening_each_until_its_own_deadline(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    (tmp_path / "kubeconfig").write_text(json.dumps(config(program(f"cat {gate} >&2; " + answered(token="late")))))
+    api = KubernetesAPI(KubernetesAccess(kubeconfig=str(tmp_path / "kubeconfig")))
+    opened: list[str] = []
+    first = threading.Thread(target=lambda: opened.append(api.session(SOON).login.authorization))
+    first.start()
+    writing = os.open(gate, os.O_WRONLY)  # waits until the program reads
+    with pytest.raises(DeadlineExceeded, match="did not come in time"):
+        api.session(Deadline.after(0.05))
+    os.close(writing)
+    first.join()
+    assert opened == ["Bearer late"]
+    assert api.session(Deadline.after(0.05)).login.authorization == "Bearer late"
+    api.close()
+
+
+@pytest.mark.parametrize("text", ["[" * 50_000, "a: " + "{b: " * 50_000, "- " * 50_000])
+def test_a_deeply_nested_kubeconfig_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "kubeconfig").write_text(text)
+    with pytest.raises(DatastoreDenied, match="deep"):
+        read_login(KubernetesAccess(kubeconfig=str(tmp_path / "kubeconfig")), SOON)
+
+
+@pytest.mark.parametrize("field", ["kubeconfig", "certificate_authority", "client_key"])
+def test_a_fifo_in_the_place_of_a_file_is_refused(tmp_path: Path, field: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    access = {"api_root": "https://10.96.0.1", field: str(tmp_path / "fifo")}
+    with pytest.raises(DatastoreDenied, match="not a regular file"):
+        read_login(KubernetesAccess(**access), SOON)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +248,7 @@ def test_what_is_wrong_with_a_kubeconfig_is_named_without_its_secrets(
 
 def test_a_missing_kubeconfig_is_named() -> None:
     with pytest.raises(DatastoreDenied, match="cannot read kubeconfig /nowhere/calico-kubeconfig: no such file"):
-        read_login(KubernetesAccess(kubeconfig="/nowhere/calico-kubeconfig"))
+        read_login(KubernetesAccess(kubeconfig="/nowhere/calico-kubeconfig"), SOON)
 
 
 def test_secrets_are_in_no_representation(tmp_path: Path) -> None:

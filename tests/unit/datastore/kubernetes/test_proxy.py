@@ -3,13 +3,16 @@
 import pytest
 
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
-from cni_calico.datastore.kubernetes.login import read_login, server_of
+from cni_calico.datastore.kubernetes.login import read_login
 from cni_calico.datastore.kubernetes.proxy import is_direct, parse_proxy
+from cni_calico.datastore.kubernetes.trust import server_of
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.model.access import KubernetesAccess, parse_proxy_variables
 from tests.fakes.connect_proxy import connect_proxy
 from tests.fakes.scripted_http import scripted
+
+SOON = Deadline.after(86400)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +88,7 @@ def test_names_in_capitals_win():
 
 def proxy_of(url, no_proxy=""):
     access = KubernetesAccess(api_root=url, token="t", https_proxy="http://proxy:3128", no_proxy=no_proxy)
-    return server_of(read_login(access)).proxy
+    return server_of(read_login(access, SOON)).proxy
 
 
 def test_the_environments_proxy_counts_for_https_alone():
@@ -105,7 +108,7 @@ def test_a_kubeconfigs_proxy_wins_also_over_no_proxy(tmp_path):
     path = tmp_path / "kubeconfig"
     path.write_text(KUBECONFIG)
     access = KubernetesAccess(kubeconfig=str(path), https_proxy="http://proxy:3128", no_proxy="*")
-    assert server_of(read_login(access)).proxy == ("of-the-file", 1)
+    assert server_of(read_login(access, SOON)).proxy == ("of-the-file", 1)
 
 
 def kubeconfig_before(path, server, proxy_url):
