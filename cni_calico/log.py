@@ -12,17 +12,9 @@ import os
 import re
 import time
 
+from cni_calico.redaction import without_secrets
+
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "fatal": 50, "panic": 50, "none": 99}
-_SECRET = re.compile(
-    r"(?i)((?:token|password|passwd|secret|authorization|client-key-data|private[ _-]?key)\"?\s*[:=]\s*\"?)"
-    r"(?:bearer\s+)?[^\s\",}]+|eyJ[\w-]+\.[\w-]+\.[\w-]+|-----BEGIN [^-]*PRIVATE KEY-----.*?(?:-----END|$)",
-    re.DOTALL,
-)
-
-
-def without_secrets(text: str) -> str:
-    """The text with tokens, passwords and keys blotted out."""
-    return _SECRET.sub(lambda match: (match.group(1) or "") + "[hidden]", text)
 
 
 class Log:

@@ -13,12 +13,20 @@ READ_LIMIT = 4 * 1024 * 1024
 _TYPE, _REGULAR, _DIRECTORY = 0o170000, 0o100000, 0o040000  # as in the module stat, which costs an import
 
 
+def require_name(path: str) -> None:
+    """Raises OSError for what JSON can spell and no file can be called: a zero byte, half a surrogate pair."""
+    try:
+        if b"\0" not in os.fsencode(path):
+            return
+    except UnicodeEncodeError:
+        pass
+    raise OSError(EINVAL, "no file can have this name", repr(path))
+
+
 def open_regular(path: str) -> int:
     """A descriptor for reading. Raises OSError."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except ValueError as e:  # a zero byte, half a surrogate pair
-        raise OSError(EINVAL, "no file can have this name", repr(path)) from e
+    require_name(path)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     kind = os.fstat(fd).st_mode & _TYPE
     if kind == _REGULAR:
         return fd

@@ -9,6 +9,7 @@ from typing import Any
 
 from cni_calico.cni.versions import CURRENT, SUPPORTED
 from cni_calico.errors import CalicoError
+from cni_calico.redaction import without_secrets
 
 MESSAGE_MAX = 4096
 
@@ -23,7 +24,7 @@ NOTHING = Answer()
 
 
 def answer_document(document: Mapping[str, Any]) -> Answer:
-    return Answer(0, json.dumps(document, separators=(",", ":")) + "\n")
+    return Answer(0, json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n")
 
 
 def answer_error(error: CalicoError, version: str) -> Answer:
@@ -31,8 +32,8 @@ def answer_error(error: CalicoError, version: str) -> Answer:
     document = {
         "cniVersion": version if version in SUPPORTED else CURRENT,
         "code": error.code,
-        "msg": error.message[:MESSAGE_MAX],
+        "msg": without_secrets(error.message)[:MESSAGE_MAX],
     }
     if error.details:
-        document["details"] = error.details[:MESSAGE_MAX]
+        document["details"] = without_secrets(error.details)[:MESSAGE_MAX]
     return Answer(1, json.dumps(document, separators=(",", ":")) + "\n")

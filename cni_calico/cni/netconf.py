@@ -96,10 +96,21 @@ class NetConf:
     valid_attachments: tuple[ValidAttachment, ...] | None = None
 
 
+def _refuse_number(text: str) -> float:
+    raise ValueError(f"{text} is no number in JSON")
+
+
+def _parse_float(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):  # written out again it would be no JSON
+        raise ValueError(f"{text} is too large for a number")
+    return value
+
+
 def parse_json(stdin: bytes) -> Mapping[str, Any]:
     """The JSON object on stdin. Raises DecodeFailure."""
     try:
-        document = json.loads(stdin)
+        document = json.loads(stdin, parse_constant=_refuse_number, parse_float=_parse_float)
     except (ValueError, RecursionError) as e:
         raise DecodeFailure(
             f"cannot decode the network configuration: {e if isinstance(e, ValueError) else 'nested too deeply'}",

@@ -30,13 +30,24 @@ class SideThreads:
         """Its outcome; what it raises is raised there."""
         outcome: Future[T] = Future()
         with self._guard:
-            self._acts.put((outcome, act))
             if self._idle:
                 self._idle -= 1
             elif self._made < self._limit:
-                self._made += 1
-                threading.Thread(target=self._run, name=f"{self._name}-{self._made}", daemon=True).start()
+                self._add_thread()
+            threaded = self._made > 0
+            if threaded:
+                self._acts.put((outcome, act))
+        if not threaded:  # the host is short of them: it takes longer, and that is all
+            _carry_out(outcome, act)
         return outcome
+
+    def _add_thread(self) -> None:
+        thread = threading.Thread(target=self._run, name=f"{self._name}-{self._made + 1}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return
+        self._made += 1
 
     def close(self) -> None:
         """The threads end, each when it has nothing to do. Nothing may be submitted any more."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from cni_calico import faults
-from cni_calico.regular import read_regular, write_all
+from cni_calico.regular import read_regular, require_name, write_all
 
 WRITE = faults.declare("file.write")
 RENAME = faults.declare("file.rename")
@@ -25,7 +25,8 @@ class Files:
         self.root_fd = root_fd
 
     def path(self, path: str) -> str:
-        """A path under which this process reaches the caller's ``path``."""
+        """A path under which this process reaches the caller's ``path``. Raises OSError."""
+        require_name(path)
         if self.root_fd is None:
             return path
         from cni_calico.kernel.openat2 import below
@@ -41,7 +42,10 @@ class Files:
         return self.read_bytes(path).decode()
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(self.path(path))
+        try:
+            return os.path.exists(self.path(path))
+        except OSError:
+            return False
 
     def is_executable(self, path: str) -> bool:
         real = self.path(path)

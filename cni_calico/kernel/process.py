@@ -6,6 +6,7 @@ deadline, and cannot fill our memory. Nothing of the frozen bundle (its librarie
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 START = faults.declare("process.start")
 OUTPUT_LIMIT_BYTES = 1024 * 1024
+_running: set[int] = set()  # of this process: a fork's copy is emptied
+os.register_at_fork(after_in_child=_running.clear)
 _TICK_S = 0.01  # where the kernel (before 5.3) cannot tell us that a process has ended
 
 
@@ -45,10 +48,22 @@ def run(argv: Sequence[str], *, stdin: bytes = b"", env: Mapping[str, str], dead
     child = _Child(argv, stdin)
     try:
         child.start(env)
+        _running.add(child.pid)
         child.converse(deadline)
         return Completed(child.rc or 0, bytes(child.output[0]), bytes(child.output[1]))
     finally:
         child.close()
+        _running.discard(child.pid)
+
+
+@atexit.register
+def _end_all() -> None:
+    """What a thread that does not keep the process from ending still waits for."""
+    for pid in list(_running):
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except OSError:
+            pass
 
 
 def clean_environment(env: Mapping[str, str]) -> dict[str, str]:

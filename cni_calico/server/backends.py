@@ -66,7 +66,12 @@ class Backend:
         if hasattr(store, "finish_by"):
             store.finish_by(self._unattended.submit)
         self.grouped = GroupedStore(store)
-        self.caches = ClusterCaches(store, node, self._corrupt)
+        try:
+            self.caches = ClusterCaches(store, node, self._corrupt)
+        except BaseException:
+            store.close()
+            self._close_root()
+            raise
         self.allocator = GroupAllocator(store, self.caches)
         self.endpoints = NodeEndpoints(self.grouped, node)
         self.number = 0
@@ -184,9 +189,9 @@ class Backends:
         with self._guard:
             return list(self._backends.values())
 
-    def close_idle(self) -> None:
-        """Close what has not been used for IDLE_S, and the oldest of more than KEPT_MAX."""
-        for backend in self._remove_idle():
+    def close_idle(self, *, all_of_them: bool = False) -> None:
+        """Close what has not been used for IDLE_S and the oldest of more than KEPT_MAX, or all that nobody uses now."""
+        for backend in self._remove_idle(all_of_them):
             self._log.info(f"closing datastore {backend.config.type}: no call has used it for a while")
             try:
                 backend.close()
@@ -194,14 +199,14 @@ class Backends:
                 self._log.warning(f"cannot close datastore {backend.config.type}: {type(e).__name__}: {e}")
             self.closed += 1
 
-    def _remove_idle(self) -> list[Backend]:
+    def _remove_idle(self, all_of_them: bool) -> list[Backend]:
         with self._guard:
             kept = sorted(self._backends.items(), key=lambda entry: (entry[1].users > 0, entry[1].used_at))
             late = self._clock() - IDLE_S
             idle = [
                 key
-                for i, (key, backend) in enumerate(kept[:-1])  # not the last one used
-                if not backend.users and (backend.used_at <= late or len(kept) - i > KEPT_MAX)
+                for i, (key, backend) in enumerate(kept if all_of_them else kept[:-1])  # not the last one used
+                if not backend.users and (all_of_them or backend.used_at <= late or len(kept) - i > KEPT_MAX)
             ]
             return [self._backends.pop(key) for key in idle]
 

@@ -49,15 +49,25 @@ class ClusterCaches:
         if hasattr(store, "corrupt"):
             store.corrupt = self._unreadable.note
 
-        def follow(listing: ListKey) -> Cache[Any]:
-            return Cache(store, listing, decode=_decode, on_change=self._changed, corrupt=self._unreadable.note)
+        made: list[Cache[Any]] = []
 
-        self.pools = follow(ResourceList("IPPool"))
-        self.reservations = follow(ResourceList("IPReservation"))
-        self.config = follow(IPAMConfigList())
-        self.nodes = follow(ResourceList("Node", "", node))
-        self.affinities_of_node = follow(AffinityList(node))
-        self.cluster = follow(ResourceList("ClusterInformation"))
+        def follow(listing: ListKey) -> Cache[Any]:
+            cache: Cache[Any] = Cache(
+                store, listing, decode=_decode, on_change=self._changed, corrupt=self._unreadable.note
+            )
+            made.append(cache)
+            return cache
+
+        try:
+            self.pools = follow(ResourceList("IPPool"))
+            self.reservations = follow(ResourceList("IPReservation"))
+            self.config = follow(IPAMConfigList())
+            self.nodes = follow(ResourceList("Node", "", node))
+            self.affinities_of_node = follow(AffinityList(node))
+            self.cluster = follow(ResourceList("ClusterInformation"))
+        except BaseException:  # short of threads
+            stop_caches(made)
+            raise
 
     @property
     def all(self) -> tuple[Cache[Any], ...]:

@@ -38,8 +38,11 @@ from cni_calico.server.backends import Backend, BackendKey, Backends
 from cni_calico.server.cluster_cache import CLUSTER
 from cni_calico.server.connections import CallRequest
 from cni_calico.server.metrics import CniMetrics, render_sizes
+from cni_calico.shortage import shortage_of
 
 LINKS_AT_ONCE = 64
+DESCRIPTORS_WANTED = 16384
+DESCRIPTORS_LEFT = 24  # what a call needs on its way, and some others that are on theirs
 PLACES_KEPT = 64  # roots and run directories of callers: a host has a few, but mount namespaces come and go
 Outcome = TypeVar("Outcome")
 
@@ -56,6 +59,7 @@ class Resident:
         self._worker = threading.local()
         self._own_root = _identity("/", "/proc/self/ns/mnt")
         self.links: Batcher[str, None] = Batcher(self._remove_links, limit=LINKS_AT_ONCE)
+        self._descriptors_max = raise_descriptor_limit()
         self.meanwhile = SideThreads(calls_at_once, "cni-meanwhile")
 
     @contextmanager
@@ -72,6 +76,19 @@ class Resident:
         if host is None:
             host = self._worker.host = Host()
         return host
+
+    def require_descriptors(self) -> None:
+        """Raises Declined when few are left: a call in the middle of its work could not do without."""
+        for _ in range(2):
+            try:
+                lowest = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # descriptors are given out from below
+                os.close(lowest)
+            except OSError:
+                lowest = self._descriptors_max
+            if lowest < self._descriptors_max - DESCRIPTORS_LEFT:
+                return
+            self.backends.close_idle(all_of_them=True)
+        raise Declined("the server is short of file descriptors")
 
     def end_worker(self) -> None:
         """Called by a worker at its end."""
@@ -176,13 +193,21 @@ class ResidentServices(Services):
             self._resident.backends.leave(self._used.popitem()[1])
 
     def begin(self, conf: NetConf, deadline: Deadline) -> None:
-        """Raises Declined."""
+        """Raises Declined, also where this process is short of what a call needs: nothing has been done yet."""
         self._deadline = deadline
         require_reach(conf, self.files)
+        self._resident.require_descriptors()
         try:
             self._node = read_nodename(conf, self.files, deadline)
         except NodeNotSetUp:
             self._node = ""  # the command says so, where it matters
+        try:
+            self._backend(conf.datastore)
+        except Exception as e:
+            if lacking := shortage_of(e):
+                self._resident.backends.close_idle(all_of_them=True)
+                raise Declined(f"the server is short of {lacking}") from e
+            # the command says so, if it needs the datastore at all
 
     def store(self, config: DatastoreConfig) -> Datastore:
         """For an ADD without reads: what it creates tells by a conflict that it was there."""
@@ -259,6 +284,18 @@ class ResidentServices(Services):
 
     def _remove_link(self, name: str, deadline: Deadline) -> None:
         self._resident.links.submit(name, deadline, f"delete interface {name}")
+
+
+def raise_descriptor_limit() -> int:
+    """More descriptors than the usual soft limit, which is for programs that use select(); how many there may be."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft if soft != resource.RLIM_INFINITY else 1 << 30
 
 
 def require_reach(conf: NetConf, files: Files) -> None:

@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from cni_calico.cni.answer import Answer, answer_error
 from cni_calico.cni.environment import parse_call
@@ -35,6 +36,7 @@ from cni_calico.server.connections import CallRequest, Refused, read_request, se
 from cni_calico.server.listener import listen
 from cni_calico.server.metrics import CniMetrics
 from cni_calico.server.resident import Resident
+from cni_calico.shortage import shortage_of
 
 WORKERS = 32
 QUEUE = 512
@@ -55,16 +57,35 @@ class CniServer:
         self.resident = Resident(log, self.metrics, workers)
         self._waiting: queue.SimpleQueue[tuple[socket.socket, float] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, name=f"cni-{i}", daemon=True) for i in range(workers)]
-        self._acceptor = threading.Thread(target=self._accept, name="cni-accept", daemon=True)
         self._closer = threading.Thread(target=self._close_idle, name="cni-close-idle", daemon=True)
         self._listener: socket.socket | None = None
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Raises OSError when the socket cannot be made."""
-        self._listener = listen(self.path)
-        for thread in (*self._threads, self._acceptor, self._closer):
-            thread.start()
+        """Raises OSError when the socket cannot be made, RuntimeError when there cannot be threads.
+
+        Whoever finds the socket waits for an answer, so the threads come first; with some of them it does too.
+        """
+        self._closer.start()
+        started: list[threading.Thread] = []
+        for thread in self._threads:
+            try:
+                thread.start()
+            except RuntimeError:
+                if not started:
+                    raise
+                self.log.warning(f"serving with {len(started)} workers: there cannot be more threads")
+                break
+            started.append(thread)
+        self._threads = started
+        listener = listen(self.path)
+        try:
+            self._acceptor = threading.Thread(target=self._accept, args=(listener,), name="cni-accept", daemon=True)
+            self._acceptor.start()
+        except BaseException:
+            listener.close()
+            raise
+        self._listener = listener
         self.log.info(f"serving CNI calls on {self.path}")
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
@@ -87,16 +108,20 @@ class CniServer:
             closing.start()
             closing.join(max(CLOSE_MIN_S, limit - time.monotonic()))
 
-    def _accept(self) -> None:
-        assert self._listener is not None
+    def _accept(self, listener: socket.socket) -> None:
+        spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         while not self._stopping.is_set():
             try:
-                connection, _ = self._listener.accept()
+                connection, _ = listener.accept()
             except OSError as e:
                 if self._stopping.is_set():
                     return
                 self.log.error(f"cannot accept: {e.strerror}")
-                time.sleep(0.1)  # out of descriptors: let some calls end
+                if shortage_of(e):
+                    self.resident.backends.close_idle(all_of_them=True)
+                    spare = _turn_away(listener, spare)
+                else:
+                    time.sleep(0.1)
                 continue
             waiting = self._waiting.qsize()
             self.metrics.queued(waiting)
@@ -120,18 +145,31 @@ class CniServer:
                 self._serve_connection(*entry)
             except SystemExit:  # the thread is in a network namespace that it cannot leave
                 self.log.error("a worker was lost and is replaced")
-                replacement = threading.Thread(target=self._work, name=threading.current_thread().name, daemon=True)
-                self._threads.append(replacement)
-                replacement.start()
+                self._replace_worker()
                 break
             except Exception as e:
                 self.log.error(f"unexpected failure of a connection: {type(e).__name__}: {e}")
         self.resident.end_worker()
 
+    def _replace_worker(self) -> None:
+        replacement = threading.Thread(target=self._work, name=threading.current_thread().name, daemon=True)
+        try:
+            replacement.start()
+        except RuntimeError as e:
+            self.log.error(f"a worker cannot be replaced: {e}")
+            others = [thread for thread in self._threads if thread is not threading.current_thread()]
+            if self._listener is not None and not any(thread.is_alive() for thread in others):
+                self._listener.close()  # nobody would answer: callers serve themselves
+            return
+        self._threads.append(replacement)
+
     def _serve_connection(self, connection: socket.socket, since: float) -> None:
         with connection:
             try:
                 request = read_request(connection)
+            except MemoryError:
+                self.metrics.declined()
+                return  # nothing has been done: the caller serves itself
             except (Refused, OSError) as e:
                 self.metrics.refused()
                 self.log.warning(f"refused a connection: {e}")
@@ -180,8 +218,28 @@ class CniServer:
         if serve is None:
             raise ProtocolMismatch(f"cannot serve: unknown executable {request.executable!r}")
         call = parse_call(request.environ, request.stdin)
-        with self.resident.services(request) as services:
+        with ExitStack() as held:
+            try:
+                services = held.enter_context(self.resident.services(request))
+            except Exception as e:
+                if lacking := shortage_of(e):
+                    raise Declined(f"the server is short of {lacking}") from e
+                raise
             return serve(call, services)
+
+
+def _turn_away(listener: socket.socket, spare: int) -> int:
+    """Close the next connection, with the descriptor that is kept for it: its caller does its work itself."""
+    try:
+        if spare >= 0:
+            os.close(spare)
+        listener.settimeout(0.1)
+        listener.accept()[0].close()
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    finally:
+        listener.settimeout(None)
 
 
 def _warm_up() -> None:
@@ -204,8 +262,8 @@ def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
     ended.on_signals(signal.SIGTERM, signal.SIGINT)
     try:
         server.start()
-    except OSError as e:
-        log.error(f"cannot listen on {server.path}: {e.strerror}")
+    except (OSError, RuntimeError, MemoryError) as e:
+        log.error(f"cannot serve on {server.path}: {getattr(e, 'strerror', None) or e or type(e).__name__}")
         return 1
     _warm_up()
     tell_systemd(READY, environ)

@@ -31,8 +31,8 @@ from cni_calico.errors import (
     OutcomeUnknown,
     RecordRefused,
 )
-from cni_calico.log import without_secrets
 from cni_calico.model.access import KubernetesAccess
+from cni_calico.redaction import without_secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

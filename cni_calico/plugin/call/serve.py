@@ -13,8 +13,9 @@ from cni_calico.cni.answer import NOTHING, Answer, answer_document, answer_error
 from cni_calico.cni.netconf import NetConf, parse_json, parse_netconf, parse_version
 from cni_calico.cni.versions import CURRENT, SUPPORTED, VERSION_ANSWER
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, DecodeFailure, InternalError
+from cni_calico.errors import CalicoError, DecodeFailure, InternalError, TryAgain
 from cni_calico.log import Log
+from cni_calico.shortage import shortage_of
 
 if TYPE_CHECKING:
     from cni_calico.cni.environment import Call
@@ -53,6 +54,10 @@ def run_call(
         _log_failure(call, services, e)
         return answer_error(e, version)
     except Exception as e:
+        if lacking := shortage_of(e):
+            short = TryAgain(f"cannot finish {call.command}: this host is short of {lacking}")
+            _log_failure(call, services, short)
+            return answer_error(short, version)
         return _answer_bug(call, services, e, version)
 
 
@@ -66,9 +71,13 @@ def _answer_version(stdin: bytes) -> Answer:
 
 def _log_of(conf: NetConf, call: Call, services: Services) -> Log:
     section = conf.log
+    try:
+        path = services.files.path(section.file_path) if section.file_path else ""
+    except OSError:  # a log that cannot be written never fails a call
+        path = ""
     return Log(
         section.level,
-        services.files.path(section.file_path) if section.file_path else "",
+        path,
         max_size_mb=section.file_max_size_mb,
         max_age_days=section.file_max_age_days,
         max_count=section.file_max_count,

@@ -63,6 +63,23 @@ def run(executable: str, arguments: list[str], load: Load, flags: Flags | None =
 
     ``load`` imports and returns the executable's ``serve``; ``flags`` maps further flags to what runs for them.
     """
+    _require_standard_descriptors()
+    try:
+        return _run(executable, arguments, load, flags)
+    except KeyboardInterrupt:
+        return 130  # what was begun has been undone
+
+
+def _require_standard_descriptors() -> None:
+    """A caller may have closed some: the next file opened, a lock perhaps, would take the log's lines."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # becomes the lowest number that is free: this one
+
+
+def _run(executable: str, arguments: list[str], load: Load, flags: Flags | None) -> int:
     if arguments in ([SERVE_HERE], [SERVE_HERE_STUCK]):
         exit_code, stdout = serve_here(load, os.environ, read_stdin(), stuck=arguments == [SERVE_HERE_STUCK])
     elif arguments:

@@ -1,11 +1,15 @@
 """STATUS: could an ADD succeed now?
 
-Rule: 0 unless the cause is local or initial (no nodename file, never synced since boot, datastoreReady false, no usable
-pool): code 50. A datastore that is merely unreachable after a first sync is logged and answered with success, or every
-node would turn NotReady at once. Code 51, existing containers may suffer too, is only passed on.
+Rule: 0 unless the cause is local or initial (no nodename file, nothing can be written here, never synced since boot,
+datastoreReady false, no usable pool): code 50. A datastore that is merely unreachable after a first sync is logged and
+answered with success, or every node would turn NotReady at once. Code 51, existing containers may suffer too, is only
+passed on.
 """
 
 from __future__ import annotations
+
+import os
+from _thread import get_ident
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.deadline import Deadline
@@ -16,6 +20,7 @@ from cni_calico.errors import (
     DatastoreDenied,
     DatastoreUnavailable,
     DeadlineExceeded,
+    KernelError,
     NotReady,
 )
 from cni_calico.ipam.pools import select_pools
@@ -24,16 +29,38 @@ from cni_calico.plugin.call.ready import note_synced, require_ready
 from cni_calico.plugin.call.services import Services
 
 DATASTORE_PATIENCE_S = 3.0
+STORE_ROOM = 128 * 1024  # bytes; a commit writes some pages of 4 KiB, and the log of them before that
 
 
 def require_available(conf: NetConf, services: Services, deadline: Deadline) -> None:
     """Raises CalicoError with code 50 (or 51) and what is missing."""
     try:
         node = read_nodename(conf, services.files, deadline)
+        _require_room(conf, services, deadline)
         _require_datastore(conf, services, node, deadline.sooner(DATASTORE_PATIENCE_S))
     except CalicoError as e:
         e.code = NOT_AVAILABLE_LIMITED if e.code == NOT_AVAILABLE_LIMITED else NOT_AVAILABLE
         raise
+
+
+def _require_room(conf: NetConf, services: Services, deadline: Deadline) -> None:
+    """What an ADD writes on this host can be written. Raises NotReady."""
+    try:
+        with services.attachment_lock(f"status/{os.getpid()}/{get_ident()}", deadline.sooner(DATASTORE_PATIENCE_S)):
+            pass
+    except KernelError as e:
+        raise NotReady(f"cannot add a container: {e.message}", details=f"make {services.run_dir} writable") from e
+    if conf.datastore.type == "local":
+        path = conf.datastore.path
+        directory = os.path.dirname(path)
+        while directory != "/" and not os.path.isdir(directory):
+            directory = os.path.dirname(directory)  # the first ADD makes what is missing
+        for each in (directory, path):
+            if os.path.exists(each) and not os.access(each, os.W_OK):
+                raise NotReady(f"cannot add a container: {each} cannot be written")
+        found = os.statvfs(directory)
+        if found.f_bavail * found.f_frsize < STORE_ROOM:
+            raise NotReady(f"cannot add a container: the file system of {path} is full", details="make room on it")
 
 
 def _require_datastore(conf: NetConf, services: Services, node: str, deadline: Deadline) -> None:

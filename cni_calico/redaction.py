@@ -1,0 +1,25 @@
+"""PURE: Texts without their secrets: for answers, logs and whatever else leaves the process.
+
+Rule: one place. What looks like a secret by its name or its form goes: values named token, password or key, credentials
+in headers and in addresses, private keys, JSON web tokens. calicoctl's archive (ctl/redaction.py) hides more.
+"""
+
+from __future__ import annotations
+
+import re
+
+HIDDEN = "[hidden]"
+_SECRET = re.compile(
+    r"(?i)((?:token|password|passwd|passphrase|secret|authorization|client-key-data|private[ _-]?key)\"?\s*[:=]\s*\"?)"
+    r"(?:(?:bearer|basic)\s+)?[^\s\",}]+"
+    r"|\b((?:bearer|basic)\s+)(?=(?-i:\S*[A-Z0-9+/=]))[\w.~+/=-]{8,}"
+    r"|(://)[^\s/\"']+(?=@)"
+    r"|eyJ[\w-]+\.[\w-]+\.[\w-]+"
+    r"|-----BEGIN [^-]*PRIVATE KEY-----.*?(?:-----END|$)",
+    re.DOTALL,
+)
+
+
+def without_secrets(text: str) -> str:
+    """The text with tokens, passwords and keys blotted out."""
+    return _SECRET.sub(lambda found: (found.group(1) or found.group(2) or found.group(3) or "") + HIDDEN, text)

@@ -1,0 +1,26 @@
+"""PURE: Which errors mean that this process, or this host, is short of something.
+
+Rule: a shortage is nobody's mistake and passes: whoever has done nothing yet leaves the work to somebody else, whoever
+has begun it says "try again".
+"""
+
+from __future__ import annotations
+
+from errno import EMFILE, ENFILE, ENOMEM
+
+_BY_ERRNO = {EMFILE: "file descriptors", ENFILE: "file descriptors", ENOMEM: "memory"}
+
+
+def shortage_of(error: BaseException | None) -> str:
+    """What there was too little of: "memory", "threads", "file descriptors"; "" when the error is another one."""
+    for _ in range(8):  # a chain of causes as long as that is none of ours
+        if isinstance(error, MemoryError):
+            return "memory"
+        if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+            return "threads"
+        if isinstance(error, OSError) and error.errno in _BY_ERRNO:
+            return _BY_ERRNO[error.errno]
+        if error is None:
+            break
+        error = error.__cause__
+    return ""

@@ -1,0 +1,277 @@
+"""What a configuration may name by mistake or malice, callers that close what they should not, and hosts with no room.
+
+Through the executables' own start, without a server and with one; what is left is read with the system's own tools.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.host import Node
+from tests.netns.namespaces import Namespace, until
+
+CANARY = "c4n4ry-D0-n0t-pr1nt"
+SERVERS: dict[Path, subprocess.Popen[bytes]] = {}
+VERBS = ("ADD", "CHECK", "DEL", "STATUS")
+
+
+@pytest.fixture(params=["one-shot", "served"])
+def host(request: pytest.FixtureRequest, plain_node: Node) -> Any:
+    """A node without a server or with one, which is a process of its own."""
+    with ExitStack() as held:
+        plain_node.environ.clear()
+        if request.param == "served":
+            SERVERS[plain_node.root] = held.enter_context(plain_node.server())
+            held.callback(SERVERS.pop, plain_node.root)
+        yield plain_node
+
+
+def execute(
+    node: Node, command: str, netns: str = "", *, wrap: tuple[str, ...] = (), container: str = "c1", **changes: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """One call through the executable's module; what it wrote to both outputs is kept apart."""
+    environ = {k: v for k, v in node.env(command, container, netns, "eth0", "").items() if v}
+    return subprocess.run(
+        ["nsenter", f"--net={node.host.path}", *wrap, sys.executable, "-m", "cni_calico.plugin.main"],
+        input=json.dumps(node.conf(**changes)).encode(),
+        env={**environ, "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        timeout=120,
+    )
+
+
+def answer(done: subprocess.CompletedProcess[bytes]) -> dict[str, Any]:
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    document: dict[str, Any] = json.loads(done.stdout) if done.stdout.strip() else {}
+    return document
+
+
+def a_program_that_hangs(tmp_path: Path) -> tuple[str, Path]:
+    """(a kubeconfig whose credentials it gives, the file with the number of its process)."""
+    pid = tmp_path / "program.pid"
+    call = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "/bin/sh",
+        "args": ["-c", f"echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 3600"],
+    }
+    document = {
+        "current-context": "x",
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"exec": call}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(document))
+    return str(path), pid
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.parametrize("verb", ["DEL", "STATUS"])
+def test_a_program_for_credentials_that_hangs_holds_up_neither_the_call_nor_others(
+    host: Node, pod_ns: Namespace, tmp_path: Path, verb: str
+) -> None:
+    server = SERVERS.get(host.root)
+    kubeconfig, pid = a_program_that_hangs(tmp_path)
+    kubernetes = {"datastore_type": "kubernetes", "kubernetes": {"kubeconfig": kubeconfig}}
+    environ = {k: v for k, v in host.env(verb, "c9", "", "eth0", "").items() if v}
+    hanging = subprocess.Popen(
+        ["nsenter", f"--net={host.host.path}", sys.executable, "-m", "cni_calico.plugin.main"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**environ, "PYTHONPATH": os.getcwd()},
+    )
+    assert hanging.stdin is not None
+    hanging.stdin.write(json.dumps(host.conf(name="other", **kubernetes)).encode())
+    hanging.stdin.close()
+    until(pid.exists, "the program runs", 60)
+    added = answer(execute(host, "ADD", pod_ns.path))
+    assert added["ips"] and hanging.poll() is None, "the call that hangs was not waited for"
+    assert hanging.wait(60) == 0, "after an ADD of another network STATUS knows that this node was set up once"
+    assert execute(host, "DEL", pod_ns.path).returncode == 0
+    if server is not None:  # its watches try again and again; what they run ends with it
+        server.terminate()
+        assert server.wait(60) == 0
+    until(lambda: has_ended(int(pid.read_text())), "the program ends with whoever runs it")
+
+
+@pytest.mark.parametrize("what", ["nodename_file", "kubeconfig", "etcd_ca_cert_file"])
+def test_a_fifo_in_the_place_of_a_file_is_an_error_at_once(host: Node, tmp_path: Path, what: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    changes: dict[str, Any] = {
+        "nodename_file": {"nodename_file": str(tmp_path / "fifo"), "nodename": None},
+        "kubeconfig": {"datastore_type": "kubernetes", "kubernetes": {"kubeconfig": str(tmp_path / "fifo")}},
+        "etcd_ca_cert_file": {
+            "datastore_type": "etcdv3",
+            "etcd_endpoints": "https://127.0.0.1:1",
+            "etcd_ca_cert_file": str(tmp_path / "fifo"),
+        },
+    }[what]
+    for verb in ("DEL", "STATUS"):
+        document = answer(execute(host, verb, **changes))
+        assert verb == "DEL" or "not a regular file" in document["msg"]
+
+
+@pytest.mark.parametrize("what", ["directory", "fifo", "text"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_datastore_path_names_by_mistake_stays_as_it_is(
+    host: Node, pod_ns: Namespace, tmp_path: Path, what: str, verb: str
+) -> None:
+    named = tmp_path / "named"
+    if what == "directory":
+        named.mkdir()
+    elif what == "fifo":
+        os.mkfifo(named)
+    else:
+        named.write_text("somebody's notes\n")
+    named.chmod(0o754)
+    before = os.lstat(named)
+    prev = {"prevResult": {"cniVersion": "1.1.0", "interfaces": [], "ips": []}} if verb == "CHECK" else {}
+    done = execute(host, verb, "" if verb == "STATUS" else pod_ns.path, datastore_path=str(named), **prev)
+    document = answer(done)
+    assert verb == "DEL" or str(named) in document["msg"]
+    after = os.lstat(named)
+    assert (stat.S_IMODE(after.st_mode), after.st_size, after.st_mtime_ns) == (
+        0o754,
+        before.st_size,
+        before.st_mtime_ns,
+    )
+    assert not list(tmp_path.glob("named?*"))
+
+
+def test_a_lost_store_gives_no_address_and_a_del_still_succeeds(host: Node, pod_ns: Namespace, tmp_path: Path) -> None:
+    assert answer(execute(host, "ADD", pod_ns.path))["ips"]
+    for path in tmp_path.glob("datastore.db*"):
+        if not path.name.endswith(".was-made"):
+            path.unlink()
+    for verb, container in (("ADD", "c2"), ("STATUS", "")):
+        document = answer(execute(host, verb, "" if verb == "STATUS" else pod_ns.path, container=container))
+        assert document["code"] == (105 if verb == "ADD" else 50)
+        assert "calicoctl datastore rebuild" in document["details"]
+    assert execute(host, "DEL", pod_ns.path).returncode == 0
+    assert not pod_ns.link("eth0")
+    assert not (tmp_path / "datastore.db").exists()
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+def test_numbers_that_are_none_in_json_are_refused(host: Node, pod_ns: Namespace, number: str) -> None:
+    text = json.dumps(host.conf(dns={"nameservers": "@"})).replace('"@"', number).encode()
+    reply = host.call("ADD", "c1", pod_ns.path, stdin=text)
+    assert not reply.ok and reply.document["code"] == 6
+
+
+@pytest.mark.parametrize("path", ["/a\0b", "/a\ud800/b"])
+@pytest.mark.parametrize("field", ["datastore_path", "nodename_file", "log_file_path", "ipam_lock_file"])
+def test_names_that_no_file_can_have_are_no_defect(host: Node, pod_ns: Namespace, field: str, path: str) -> None:
+    document = answer(execute(host, "ADD", pod_ns.path, **{field: path, "log_level": "debug"}))
+    assert document.get("code") != 199, document
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (1, 2), (0, 1, 2)])
+def test_closed_outputs_cost_nothing_but_the_output(
+    plain_node: Node, pod_ns: Namespace, closed: tuple[int, ...]
+) -> None:
+    """What is opened next must not take the number: the log's lines went into a lock file."""
+    shell = " ".join(f"{fd}{'<' if fd == 0 else '>'}&-" for fd in closed)
+    execute(plain_node, "ADD", pod_ns.path, wrap=("sh", "-c", f'exec "$@" {shell}', "sh"))
+    for path in plain_node.root.rglob("*"):
+        if path.is_file() and "lock" in path.name:
+            assert path.read_bytes() == b""
+    assert bool(pod_ns.link("eth0")) is (0 not in closed)
+
+
+def test_an_interrupted_add_is_undone_without_a_trace(plain_node: Node, pod_ns: Namespace) -> None:
+    gate = {"readiness_gates": ["http://127.0.0.1:1/ready"]}
+    environ = {k: v for k, v in plain_node.env("ADD", "c1", pod_ns.path, "eth0", "").items() if v}
+    with subprocess.Popen(
+        ["nsenter", f"--net={plain_node.host.path}", sys.executable, "-m", "cni_calico.plugin.main"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**environ, "PYTHONPATH": os.getcwd()},
+    ) as adding:
+        assert adding.stdin is not None
+        adding.stdin.write(json.dumps(plain_node.conf(**gate)).encode())
+        adding.stdin.close()
+        until(lambda: is_pausing(adding.pid), "it waits for the gate", 60)
+        adding.send_signal(signal.SIGINT)
+        assert adding.wait(60) == 130
+        assert adding.stderr is not None and b"Traceback" not in adding.stderr.read()
+
+
+def is_pausing(pid: int) -> bool:
+    """Whether it sleeps between two attempts at the gate: clock_nanosleep."""
+    return Path(f"/proc/{pid}/syscall").read_text().split()[0] == "230"
+
+
+@pytest.mark.parametrize("how", ["read-only", "no inodes"])
+def test_status_says_that_nothing_can_be_added_where_nothing_can_be_written(plain_node: Node, how: str) -> None:
+    run = plain_node.root / "run"
+    mount = {
+        "read-only": f"mount -t tmpfs -o ro none {run}",
+        "no inodes": f"mount -t tmpfs -o nr_inodes=1 none {run}",
+    }[how]
+    wrap = ("unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh")
+    document = answer(execute(plain_node, "STATUS", wrap=wrap))
+    assert document["code"] == 50 and str(run) in document["msg"] + document["details"]
+    assert execute(plain_node, "STATUS").returncode == 0
+
+
+def test_status_says_that_the_stores_disk_is_full(plain_node: Node) -> None:
+    directory = plain_node.root / "disk"
+    directory.mkdir()
+    script = f'mount -t tmpfs -o size=64k none {directory} && exec "$@"'
+    wrap = ("unshare", "-m", "sh", "-c", script, "sh")
+    document = answer(execute(plain_node, "STATUS", wrap=wrap, datastore_path=f"{directory}/datastore.db"))
+    assert document["code"] == 50 and "full" in document["msg"]
+
+
+def test_secrets_reach_no_output_log_or_argument(host: Node, pod_ns: Namespace, tmp_path: Path) -> None:
+    host.environ["HTTPS_PROXY"] = f"http://user:{CANARY}@127.0.0.1:1"
+    ways: list[dict[str, Any]] = [
+        {"readiness_gates": [f"http://user:{CANARY}@127.0.0.1:1/ready?token={CANARY}"]},
+        {
+            "datastore_type": "etcdv3",
+            "etcd_endpoints": f"http://user:{CANARY}@127.0.0.1:1",
+            "etcd_username": "user",
+            "etcd_password": CANARY,
+        },
+        {
+            "datastore_type": "kubernetes",
+            "kubernetes": {"k8s_api_root": f"https://user:{CANARY}@127.0.0.1:1"},
+            "policy": {"type": "k8s", "k8s_auth_token": CANARY, "k8s_api_root": f"https://user:{CANARY}@127.0.0.1:1"},
+        },
+        {
+            "datastore_type": "kubernetes",
+            "kubernetes": {"k8s_api_root": f"ftp://user:{CANARY}@127.0.0.1:1"},
+            "policy": {"type": "k8s", "k8s_auth_token": CANARY},
+        },
+    ]
+    said = b""
+    for changes in ways:
+        for verb in ("STATUS", "DEL", *(("ADD",) if "readiness_gates" not in changes else ())):
+            done = execute(host, verb, "" if verb == "STATUS" else pod_ns.path, log_level="debug", **changes)
+            answer(done)
+            said += done.stdout + done.stderr
+    assert CANARY.encode() not in said, re.findall(rb".{90}" + CANARY.encode(), said)
+    for path in host.root.rglob("*"):
+        if path.is_file() and not path.is_symlink() and "pending-del" not in str(path):
+            assert CANARY.encode() not in path.read_bytes(), path
+    for owed in host.root.rglob("pending-del/*.json"):
+        assert stat.S_IMODE(owed.stat().st_mode) == 0o600, "what is owed names the datastore as the caller reached it"
