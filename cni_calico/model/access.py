@@ -45,6 +45,27 @@ class DatastoreConfig:
     kubernetes: KubernetesAccess = KubernetesAccess()
 
 
+def is_same_datastore(one: DatastoreConfig, other: DatastoreConfig) -> bool:
+    """Whether both mean one datastore, however each reaches it: by another endpoint of the same etcd, with a renewed
+    token, through a proxy. A node is of one Kubernetes cluster only.
+    """
+    if one.type != other.type:
+        return False
+    if one.type == "local":
+        return one.path == other.path
+    if one.type == "etcdv3":
+        same_name = bool(one.etcd_discovery_srv) and one.etcd_discovery_srv == other.etcd_discovery_srv
+        return same_name or bool(_authorities(one) & _authorities(other))
+    return True
+
+
+def _authorities(config: DatastoreConfig) -> set[str]:
+    """Host and port of each etcd endpoint, in one spelling."""
+    return {
+        endpoint.lower().partition("://")[2].partition("/")[0].rpartition("@")[2] for endpoint in config.etcd_endpoints
+    }
+
+
 def parse_proxy_variables(environ: Mapping[str, str]) -> tuple[str, str]:
     """``https_proxy`` and ``no_proxy`` of a KubernetesAccess; of a variable's two spellings that in capitals wins."""
     https = environ.get("HTTPS_PROXY") or environ.get("https_proxy") or ""

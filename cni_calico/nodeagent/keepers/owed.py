@@ -54,18 +54,6 @@ class _OwnServices(Services):
         return self._own
 
 
-def is_same_datastore(own: DatastoreConfig, other: DatastoreConfig) -> bool:
-    """Whether both mean one datastore, however each reaches it. A node is of one Kubernetes cluster only."""
-    if own.type != other.type:
-        return False
-    if own.type == "local":
-        return own.path == other.path
-    if own.type == "etcdv3":
-        same_name = bool(own.etcd_discovery_srv) and own.etcd_discovery_srv == other.etcd_discovery_srv
-        return same_name or bool(set(own.etcd_endpoints) & set(other.etcd_endpoints))
-    return True
-
-
 @dataclass(slots=True)
 class Owed:
     """``look`` carries out some of what is recorded now; the next one goes on behind it."""
@@ -87,9 +75,7 @@ class Owed:
         try:
             with file_lock(files.path(f"{settings.run_dir}/{LOCK_NAME}"), Deadline.after(0)):
                 services, deadline = _OwnServices(self.context, self._log), Deadline.after(REPLAY_S)
-                done = replay_intents(
-                    services, deadline, wanted=lambda other: is_same_datastore(own, other), after=self._last
-                )
+                done = replay_intents(services, own, deadline, after=self._last)
         except AttachmentBusy:
             return  # a call is at it
         self._last = done.last

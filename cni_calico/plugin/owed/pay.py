@@ -8,12 +8,14 @@ waiting: rounds are short, but they do not all begin with the same intent.
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
+from itertools import islice
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord, DatastoreError, NotReady, RecordRefused
 from cni_calico.model import names
-from cni_calico.model.access import DatastoreConfig
+from cni_calico.model.access import DatastoreConfig, is_same_datastore
 from cni_calico.model.keys import ResourceKey
 from cni_calico.plugin.attachment import Attachment
 from cni_calico.plugin.call.ready import require_ready
@@ -23,15 +25,17 @@ from cni_calico.plugin.owed import record as pending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from ipaddress import IPv4Address, IPv6Address
 
     Addresses = set[IPv4Address | IPv6Address]
 
 LOCK_NAME = "cni-replay.lock"  # in the run directory; one payer at a time
+IDLE_NAME = "cni-replay.idle"  # its time: when a round last found nothing that it could pay
 LOCK_PATIENCE_S = 0.05
 BATCH = 16
-AFTER_CALL_S = 2.0
+LOOKED_AT = 64  # files read in one round, whoever they are owed to
+IDLE_S = 5.0
+AFTER_CALL_S = 1.0
 
 
 @dataclass(slots=True)
@@ -46,45 +50,53 @@ class Replayed:
 
 def replay_after(services: Services, config: DatastoreConfig) -> None:
     """Called when a call has just succeeded with this datastore: pay what is owed to it, one payer at a time."""
-    if not services.files.names(pending.directory(services.state_dir)):
+    lock = services.files.path(f"{services.run_dir}/{LOCK_NAME}")
+    if _was_idle(services) or not services.files.names(pending.directory(services.state_dir)):
         return
     from cni_calico.kernel.lock import file_lock
 
-    lock = services.files.path(f"{services.run_dir}/{LOCK_NAME}")
     try:
         with file_lock(lock, Deadline.after(0)):
             deadline = Deadline.after(AFTER_CALL_S)
             # nothing is kept between calls that could say where the last round ended; names are hexadecimal digests
-            replay_intents(services, deadline, wanted=lambda other: other == config, after=os.urandom(20).hex())
-    except CalicoError:
+            report = replay_intents(services, config, deadline, after=os.urandom(20).hex())
+            if not report.done + report.kept:
+                services.files.append(f"{services.run_dir}/{IDLE_NAME}", b"")
+                os.utime(services.files.path(f"{services.run_dir}/{IDLE_NAME}"))
+    except (CalicoError, OSError):
         return  # somebody else is at it
 
 
-def replay_intents(
-    services: Services,
-    deadline: Deadline,
-    *,
-    wanted: Callable[[DatastoreConfig], bool],
-    limit: int = BATCH,
-    after: str = "",
-) -> Replayed:
-    """Try at most ``limit`` intents of the datastores that are ``wanted``, those behind the name ``after`` first.
+def _was_idle(services: Services) -> bool:
+    """Whether a round a moment ago met nothing but what is owed to others, or cannot be read."""
+    try:
+        return 0 <= time.time() - os.stat(services.files.path(f"{services.run_dir}/{IDLE_NAME}")).st_mtime < IDLE_S
+    except OSError:
+        return False
 
-    Never raises CalicoError.
+
+def replay_intents(
+    services: Services, config: DatastoreConfig, deadline: Deadline, *, limit: int = BATCH, after: str = ""
+) -> Replayed:
+    """Try at most ``limit`` intents of the datastore that ``config`` reaches, those behind the name ``after`` first.
+
+    It is reached as ``config`` says: the credentials of a record may be old. Never raises CalicoError.
     """
     report = Replayed(last=after)
-    for name, intent in pending.read_intents(services.files, services.state_dir, after=after):
+    found = pending.read_intents(services.files, services.state_dir, after=after)
+    for name, intent in islice(found, LOOKED_AT):
         if report.done + report.kept >= limit or deadline.expired():
             break
+        report.last = name
         if isinstance(intent, str):
             report.unreadable += 1
-            services.log.error(f"cannot read the DEL intent {name}: {intent}; it is left in place")
+            if pending.is_first_report(services.files, services.state_dir, name):
+                services.log.error(f"cannot read the DEL intent {name}: {intent}; it is left in place")
             continue
-        if not wanted(intent.datastore):
+        if not is_same_datastore(config, intent.datastore):
             continue
-        report.last = name
         try:
-            _replay(services, name, deadline)
+            _replay(services, name, config, deadline)
             report.done += 1
         except (CalicoError, OSError) as e:
             report.kept += 1
@@ -94,7 +106,7 @@ def replay_intents(
     return report
 
 
-def _replay(services: Services, name: str, deadline: Deadline) -> None:
+def _replay(services: Services, name: str, config: DatastoreConfig, deadline: Deadline) -> None:
     intent = pending.read_intent(services.files, services.state_dir, name)
     if intent is None:
         return
@@ -102,13 +114,13 @@ def _replay(services: Services, name: str, deadline: Deadline) -> None:
     with services.attachment_lock(label, deadline.sooner(LOCK_PATIENCE_S)):
         if pending.read_intent(services.files, services.state_dir, name) is None:
             return  # an ADD has taken it back, or somebody else was faster
-        require_ready(services, intent.datastore, deadline)
-        mine, others = _recorded_addresses(services, intent, deadline)
+        require_ready(services, config, deadline)
+        mine, others = _recorded_addresses(services, config, intent, deadline)
         namespace, endpoint = intent.endpoint
         if endpoint:
             key = ResourceKey("WorkloadEndpoint", endpoint, namespace)
-            remove_endpoint(services.store(intent.datastore), key, intent.container_id, deadline)
-        allocator = services.allocator(intent.datastore)
+            remove_endpoint(services.store(config), key, intent.container_id, deadline)
+        allocator = services.allocator(config)
         for handle_id in dict.fromkeys(intent.handle_ids):
             if others and (held := {item.address for item in allocator.addresses_of(handle_id, deadline)}) & others:
                 if mine & held:
@@ -119,7 +131,9 @@ def _replay(services: Services, name: str, deadline: Deadline) -> None:
         services.log.info(f"released what {label} held, as recorded by an earlier DEL")
 
 
-def _recorded_addresses(services: Services, intent: pending.Intent, deadline: Deadline) -> tuple[Addresses, Addresses]:
+def _recorded_addresses(
+    services: Services, config: DatastoreConfig, intent: pending.Intent, deadline: Deadline
+) -> tuple[Addresses, Addresses]:
     """What is recorded of the attachment, and of the container's other interfaces, which may hold theirs under the same
     handle. Raises DatastoreError.
     """
@@ -129,7 +143,7 @@ def _recorded_addresses(services: Services, intent: pending.Intent, deadline: De
     except ValueError:
         return set(), set()  # none was known
     attachment = Attachment(intent.network, node, orchestrator, namespace, workload, intent.container_id, ifname)
-    recorded = read_recorded(services.fresh_store(intent.datastore), attachment, deadline)
+    recorded = read_recorded(services.fresh_store(config), attachment, deadline)
     own = recorded.own.ip_networks if recorded.own is not None and recorded.is_ours(attachment) else ()
     others = {n.network_address for other in recorded.same_container(attachment) for n in other.ip_networks}
     return {network.network_address for network in own} - others, others

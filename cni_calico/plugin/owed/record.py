@@ -77,8 +77,20 @@ def remove_intent(files: Files, state_dir: str, intent_file: str) -> None:
     The caller holds the attachment's lock, so nobody is writing it now.
     """
     for name in files.names(directory(state_dir)):
-        if name == intent_file or (name.startswith(f".{intent_file}.") and name.endswith(".new")):
+        if name == intent_file or (name.startswith(f".{intent_file}.") and name.endswith((".new", ".reported"))):
             files.remove(f"{directory(state_dir)}/{name}")
+
+
+def is_first_report(files: Files, state_dir: str, name: str) -> bool:
+    """Whether nobody has said yet that this file cannot be read; from now on somebody has."""
+    mark = f"{directory(state_dir)}/.{name}.reported"
+    if files.exists(mark):
+        return False
+    try:
+        files.append(mark, b"")
+    except OSError:
+        pass  # then it is said again
+    return True
 
 
 def read_intents(files: Files, state_dir: str, *, after: str = "") -> Iterator[tuple[str, Intent | str]]:
@@ -105,7 +117,7 @@ def read_intent(files: Files, state_dir: str, name: str) -> Intent | None:
         return _parse(json.loads(files.read_bytes(f"{directory(state_dir)}/{name}")))
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError) as e:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         raise DecodeFailure(f"cannot read {directory(state_dir)}/{name}: {type(e).__name__}: {e}") from e
 
 

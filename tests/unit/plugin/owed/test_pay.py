@@ -1,5 +1,6 @@
 """Recorded DELs are carried out one by one: what keeps one of them does not keep those behind it."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.keepers.owed import Owed
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.owed import record as pending
-from cni_calico.plugin.owed.pay import BATCH, replay_after, replay_intents
+from cni_calico.plugin.owed.pay import BATCH, LOOKED_AT, replay_after, replay_intents
 from tests.fakes.memory_store import MemoryStore
 
 LOCAL = DatastoreConfig("local", path="/somewhere")
@@ -43,7 +44,7 @@ def owed(tmp_path):
 
 
 def replay(services):
-    return replay_intents(services, Deadline.after(5), wanted=lambda config: config == LOCAL)
+    return replay_intents(services, LOCAL, Deadline.after(5))
 
 
 def test_a_record_that_cannot_be_read_keeps_only_its_own(owed):
@@ -106,7 +107,7 @@ def test_rounds_go_on_where_the_last_one_stopped(crowd):
     services.files.write_atomic(f"{pending.directory(services.state_dir)}/{'f' * 40}.json", b"{")
     tried, last = 0, ""
     while is_owed(services, good):
-        report = replay_intents(services, Deadline.after(5), wanted=lambda config: config == LOCAL, after=last)
+        report = replay_intents(services, LOCAL, Deadline.after(5), after=last)
         tried, last = tried + report.done + report.kept, report.last
         assert report.done + report.kept == BATCH and tried <= 41 + BATCH
 
@@ -119,3 +120,57 @@ def test_calls_begin_anywhere(crowd):
         if not is_owed(services, good):
             return
     pytest.fail("it never had its turn")
+
+
+def test_what_is_owed_is_paid_however_the_datastore_is_reached_now(tmp_path):
+    """Not as the record says: that token may have ended, that endpoint be gone."""
+    asked = []
+
+    class Asked(OneStore):
+        def store(self, config):
+            asked.append(config)
+            return self.only
+
+    services = Asked(tmp_path, MemoryStore())
+    then = DatastoreConfig("etcdv3", etcd_endpoints=("https://a:2379", "https://b:2379"), etcd_password="old")
+    now = DatastoreConfig("etcdv3", etcd_endpoints=("https://B:2379/",), etcd_password="new")
+    intent = pending.Intent("net", "c", "eth0", ("net.c",), ("default", "n1-cni-c-eth0"), then)
+    pending.record_intent(services.files, services.state_dir, intent)
+    services.files.make_directory(services.run_dir)
+    replay_after(services, now)
+    assert not is_owed(services, intent.file_name)
+    assert set(asked) == {now}
+
+
+def test_five_thousand_that_are_owed_to_others_or_unreadable_cost_a_call_next_to_nothing(tmp_path):
+    """Counted in files read and in lines logged: the first call reads a few, those right behind it none."""
+    read, said = [], []
+
+    class Counted(Files):
+        def read_bytes(self, path):
+            read.append(path)
+            return super().read_bytes(path)
+
+    class Kept(Log):
+        def write(self, level, text):
+            said.append(text)
+
+    services = OneStore(tmp_path, MemoryStore())
+    services.files, services.log = Counted(), Kept()
+    services.files.make_directory(services.run_dir)
+    directory = pending.directory(services.state_dir)
+    services.files.make_directory(directory)
+    other = DatastoreConfig("local", path="/elsewhere")
+    pending.record_intent(services.files, services.state_dir, pending.Intent("n", "c", "e", (), ("", ""), other))
+    (name,) = services.files.names(directory)
+    original = Path(directory, name).read_bytes()
+    for i in range(5000):
+        Path(directory, f"{i:040x}.json").write_bytes(original if i % 2 else b"{")
+    for _ in range(20):
+        replay_after(services, LOCAL)
+    assert len(read) <= LOOKED_AT and len(said) <= LOOKED_AT
+    del read[:], said[:]
+    for _ in range(3):
+        replay_intents(services, LOCAL, Deadline.after(5))
+    assert len(said) == len(set(said)) <= LOOKED_AT, "each that cannot be read is named once"
+    assert len(read) == 3 * LOOKED_AT

@@ -1,9 +1,8 @@
-"""Which recorded DELs the agent may carry out: those of its own datastore, however it is reached."""
+"""Whether two configurations mean one datastore, however each reaches it."""
 
 import pytest
 
-from cni_calico.model.access import DatastoreConfig, KubernetesAccess
-from cni_calico.nodeagent.keepers.owed import is_same_datastore
+from cni_calico.model.access import DatastoreConfig, KubernetesAccess, is_same_datastore
 
 ETCD = DatastoreConfig("etcdv3", etcd_endpoints=("https://a:2379", "https://b:2379"), etcd_key_file="/etc/a.key")
 
@@ -15,6 +14,7 @@ ETCD = DatastoreConfig("etcdv3", etcd_endpoints=("https://a:2379", "https://b:23
         (ETCD, DatastoreConfig("etcdv3", etcd_endpoints=("https://b:2379",), etcd_key_file="/host/b.key"), True),
         (ETCD, DatastoreConfig("etcdv3", etcd_endpoints=("https://c:2379",)), False),
         (DatastoreConfig("etcdv3", etcd_discovery_srv="x"), DatastoreConfig("etcdv3", etcd_discovery_srv="x"), True),
+        (ETCD, DatastoreConfig("etcdv3", etcd_endpoints=("http://A:2379/",)), True),
         (DatastoreConfig("etcdv3"), DatastoreConfig("etcdv3"), False),
         (DatastoreConfig("local", path="/a"), DatastoreConfig("local", path="/a"), True),
         (DatastoreConfig("local", path="/a"), DatastoreConfig("local", path="/b"), False),
