@@ -35,7 +35,9 @@ OPEN_S = 5.0
 LOGIN_S = 2.0
 FAILURES = 2  # in a row, without an opened stream
 LOGINS = 3  # refused in a row, as for calls
-BACKLOG = 1000  # commits not taken yet; then the member has to wait
+# What is not taken yet; then the member has to wait. A decoded document takes about ten times its bytes.
+BACKLOG = 1000  # commits
+BACKLOG_BYTES = 2 * 1024 * 1024
 
 
 class EtcdWatch:
@@ -50,7 +52,8 @@ class EtcdWatch:
         self._corrupt = corrupt
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._batches: deque[list[Event]] = deque()
+        self._batches: deque[tuple[int, list[Event]]] = deque()  # with their size as they came
+        self._bytes = 0
         self._error: CalicoError | None = None
         self._cancelled = False
         self._opened = False
@@ -80,8 +83,10 @@ class EtcdWatch:
             if self._cancelled:
                 return ()
             if self._batches:
+                size, events = self._batches.popleft()
+                self._bytes -= size
                 self._changed.notify_all()  # there is room again
-                return self._batches.popleft()
+                return events
             if self._error is not None:
                 raise self._error
             return ()
@@ -172,18 +177,25 @@ class EtcdWatch:
                     f"cannot watch {etcd_prefix(self._listing)}: revision {self._revision} is not there yet"
                 )
             return
-        self._hand_on(_batches(response.events, self._event))
+        for revision, raw in _commits(response.events):
+            self._hand_on(revision, raw)
         if not response.events:
             self._revision = max(self._revision, response.header.revision)
 
-    def _hand_on(self, batches: list[tuple[int, list[Event]]]) -> None:
+    def _hand_on(self, revision: int, commit: Sequence[Any]) -> None:
+        size = sum(len(raw.kv.value) for raw in commit)
         with self._changed:
-            for revision, events in batches:
-                self._changed.wait_for(lambda: self._cancelled or len(self._batches) < BACKLOG)
-                if events:
-                    self._batches.append(events)
-                    self._changed.notify_all()
-                self._revision = revision
+            self._changed.wait_for(lambda: self._cancelled or not self._batches or self._has_room(size))
+        events = [event for raw in commit if (event := self._event(raw)) is not None]
+        with self._changed:
+            if events:
+                self._batches.append((size, events))
+                self._bytes += size
+                self._changed.notify_all()
+            self._revision = revision
+
+    def _has_room(self, size: int) -> bool:
+        return len(self._batches) < BACKLOG and self._bytes + size <= BACKLOG_BYTES
 
     def _event(self, raw: Any) -> Event | None:
         key = parse_path(raw.kv.key.decode(errors="replace"))
@@ -198,15 +210,18 @@ class EtcdWatch:
         return Event(key, value, raw.kv.mod_revision)
 
 
-def _batches(events: Any, read: Callable[[Any], Event | None]) -> list[tuple[int, list[Event]]]:
-    batches: list[tuple[int, list[Event]]] = []
+def _commits(events: Any) -> Iterator[tuple[int, list[Any]]]:
+    """(revision, its members) of what one answer brings."""
+    revision = 0
+    members: list[Any] = []
     for raw in events:
-        if not batches or batches[-1][0] != raw.kv.mod_revision:
-            batches.append((raw.kv.mod_revision, []))
-        event = read(raw)
-        if event is not None:
-            batches[-1][1].append(event)
-    return batches
+        if members and raw.kv.mod_revision != revision:
+            yield revision, members
+            members = []
+        revision = raw.kv.mod_revision
+        members.append(raw)
+    if members:
+        yield revision, members
 
 
 def _meaning_of_cancel(reason: str) -> str:

@@ -1,7 +1,7 @@
 """What the embedded store does inside one SQLite transaction: read a snapshot, compare and write, compact.
 
 Rule: every function runs on a connection inside a transaction that its caller opened; all but ``apply_commit`` leave
-ending it to the caller too. Tables: see local_file.SCHEMA.
+ending it to the caller too. Tables: see local/file.SCHEMA.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 COMMIT = faults.declare("local.commit")
 
+CHANGES_BYTES = 1024 * 1024  # as stored; decoded they take about ten times as much
 COMPACT_EVERY = 64  # revisions; so that the work of compaction is shared out evenly and stays small
 _CURRENT = "SELECT h.key, h.id, c.value, c.created FROM head h LEFT JOIN change c ON c.id = h.id WHERE h.key "
 _AT_REVISION = (
@@ -67,12 +68,21 @@ def listed_rows(connection: sqlite3.Connection, prefix: str, revision: Revision 
 
 
 def changed_rows(connection: sqlite3.Connection, prefix: str, after: int) -> tuple[int, list[Row]]:
-    """(newest revision, rows of every change under a prefix since ``after``). Raises Compacted."""
+    """(a revision, rows of every change under a prefix after ``after`` and up to it). It is the newest one, unless that
+    would be more than CHANGES_BYTES; commits are given whole. Raises Compacted.
+    """
     newest = newest_revision(connection)
     if not compacted_revision(connection) <= after <= newest:
         raise Compacted(f"cannot watch {prefix}: changes since revision {after} are not kept")
     bounds = (first_id(after + 1), first_id(newest + 1), prefix, prefix_end(prefix))
-    return newest, connection.execute(_CHANGES, bounds).fetchall()
+    rows: list[Row] = []
+    size = 0
+    for row in connection.execute(_CHANGES, bounds):
+        if size > CHANGES_BYTES and row[1] >> SUB_BITS != rows[-1][1] >> SUB_BITS:
+            return int(rows[-1][1]) >> SUB_BITS, rows
+        rows.append(row)
+        size += len(row[2] or b"") if isinstance(row[2], bytes) else 0
+    return newest, rows
 
 
 def versioned(key: Key, row: Row) -> Versioned:

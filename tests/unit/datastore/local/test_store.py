@@ -17,6 +17,7 @@ import pytest
 from cni_calico import faults
 from cni_calico.datastore.interface import CommitConflict, Write
 from cni_calico.datastore.local.file import filesystem_of, marker_path
+from cni_calico.datastore.local.sql import CHANGES_BYTES
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
@@ -582,3 +583,22 @@ def test_watches_beside_two_writers_see_everything_once(path: str, soon: Deadlin
         assert [revision for _, revision in events] == sorted(revision for _, revision in events)
     ours.close()
     theirs.close()
+
+
+# -- much at once ------------------------------------------------------------------------------------------------------
+
+
+def test_a_watch_far_behind_holds_a_bounded_number_of_bytes(store: LocalStore, soon: Deadline) -> None:
+    store.commit([Write.put(ONE, {})], soon)
+    start = store.list(HandleList(), soon).revision
+    for n in range(40):
+        store.commit([Write.put(ONE, {"n": n, "x": "y" * 100_000}), Write.put(TWO, {"n": n})], soon)
+    held, seen = 0, []
+    with store.watch(HandleList(), start) as watch:
+        while len(seen) < 40:
+            events = watch.next(20)
+            assert [event.key for event in events] == [ONE, TWO], "a commit is never taken apart"
+            seen.append(events[0].value["n"])
+            held = max(held, len(watch._pending))
+    assert seen == list(range(40))
+    assert held <= CHANGES_BYTES // 100_000 + 1
