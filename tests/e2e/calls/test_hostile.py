@@ -275,3 +275,52 @@ def test_secrets_reach_no_output_log_or_argument(host: Node, pod_ns: Namespace, 
             assert CANARY.encode() not in path.read_bytes(), path
     for owed in host.root.rglob("pending-del/*.json"):
         assert stat.S_IMODE(owed.stat().st_mode) == 0o600, "what is owed names the datastore as the caller reached it"
+
+
+def test_a_lost_store_is_rebuilt_from_what_the_host_shows(
+    host: Node, pod_ns: Namespace, make_pod_ns: Any, tmp_path: Path
+) -> None:
+    """The next container gets another address than the living one's, and that goes back once it is gone."""
+    held = {ip["address"] for ip in answer(execute(host, "ADD", pod_ns.path))["ips"]}
+    for path in tmp_path.glob("datastore.db*"):
+        if not path.name.endswith(".was-made"):
+            path.unlink()
+    pools = tmp_path / "pools.yaml"
+    pools.write_text(
+        "\n---\n".join(
+            json.dumps({"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": name}, "spec": s})
+            for name, s in {
+                "pool4": {"cidr": "10.65.0.0/16", "blockSize": 26},
+                "pool6": {"cidr": "fd00:65::/112", "blockSize": 122},
+            }.items()
+        )
+    )
+
+    def calicoctl(*argv: str) -> subprocess.CompletedProcess[str]:
+        environ = {
+            "DATASTORE_TYPE": "local",
+            "DATASTORE_PATH": str(tmp_path / "datastore.db"),
+            "PYTHONPATH": os.getcwd(),
+        }
+        return subprocess.run(
+            ["nsenter", f"--net={host.host.path}", sys.executable, "-m", "cni_calico.ctl.main", *argv],
+            env={"PATH": os.environ["PATH"], "CALICO_STATE_DIR": str(tmp_path / "state"), **environ},
+            capture_output=True,
+            text=True,
+        )
+
+    refused = calicoctl("get", "ippool")
+    assert refused.returncode == 1 and "calicoctl datastore rebuild" in refused.stderr
+    asked = calicoctl("datastore", "rebuild", "-f", str(pools), "--node", host.nodename)
+    assert asked.returncode == 1 and all(address.split("/")[0] in asked.stderr for address in held)
+    assert not (tmp_path / "datastore.db").exists()
+    rebuilt = calicoctl("datastore", "rebuild", "-f", str(pools), "--node", host.nodename, "--yes")
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    again = calicoctl("datastore", "rebuild", "--node", host.nodename, "--yes")
+    assert again.returncode == 0 and "Took" not in again.stdout
+    other = answer(execute(host, "ADD", make_pod_ns().path, container="c2"))
+    assert other["ips"] and not {ip["address"] for ip in other["ips"]} & held
+    assert execute(host, "DEL", pod_ns.path).returncode == 0
+    released = calicoctl("datastore", "rebuild", "--node", host.nodename, "--yes")
+    assert "Released what" in released.stdout
+    assert calicoctl("datastore", "check").stdout.endswith("is in order.\n")
