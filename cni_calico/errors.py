@@ -174,10 +174,10 @@ class Compacted(DatastoreError):
 
 
 class DatastoreDamaged(DatastoreError):
-    """The store as a whole cannot be read (not one record of it); it is left as it is."""
+    """The store cannot be read as a whole (not one record of it), or was here and is gone; none is made instead."""
 
     code = 105
-    hint = "the file has been left as it is: restore it from a backup, or move it away and import an export again"
+    hint = "'calicoctl datastore check' says what is wrong, 'salvage' saves what can be read; docs/runbook.md goes on"
 
 
 class DatastoreUnsupported(DatastoreError):

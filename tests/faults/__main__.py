@@ -30,6 +30,7 @@ from tests.faults.worker import Worker
 from tests.netns.namespaces import Namespace, host_namespace, namespace, until
 
 SLOTS = 3
+LONGEST_S = 6 * 3600
 STORE_SIZE = 48 * 1024 * 1024
 
 
@@ -180,7 +181,7 @@ def _work(node: Node, number: int, seed: int, pods: list[Namespace], output: str
         worker = Worker(node, number, seed, pods, output)
         worker.run(operations)
         Path(f"{output}.ready-{number}").touch()
-        until(Path(f"{output}.drain").exists, "all faults have ended", 600, pause_s=0.05)
+        until(Path(f"{output}.drain").exists, "all faults have ended", LONGEST_S, pause_s=0.05)
         worker.drain()
         Path(f"{output}.{number}").write_text(json.dumps({"faults": worker.faults, "problems": worker.problems}))
         os._exit(0)
@@ -228,8 +229,12 @@ def run(store: str, mode: str, operations: int, workers: int, seed: int) -> tupl
             held.callback(server.stop)
         with Faults(node, server, seed, disk) as faults:
             ready = [Path(f"{output}.ready-{w}") for w in range(workers)]
-            while not all(path.exists() or Path(f"{output}.{w}").exists() for w, path in enumerate(ready)):
-                time.sleep(0.1)
+            until(
+                lambda: all(path.exists() or Path(f"{output}.{w}").exists() for w, path in enumerate(ready)),
+                "the workers have made their calls",
+                LONGEST_S,
+                pause_s=0.1,
+            )
         if server is not None and server.process is not None:
             node.await_server(server.process)
         Path(f"{output}.drain").touch()
