@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cni_calico.datastore.interface import Committed, Datastore, Listing, Revision, RoundTrips, Versioned, Watch, Write
+from cni_calico.datastore.forwarding import ForwardingStore
+from cni_calico.datastore.interface import Committed, Datastore, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import LeaseLost
-from cni_calico.model.keys import Key, ListKey
 
 Clock = Callable[[], float]
 
@@ -86,39 +86,15 @@ class SoleElection:
         return store
 
 
-class FencedStore:
+class FencedStore(ForwardingStore):
     """A Datastore that does not write, nor wait for a write, longer than the lease is ours."""
 
     def __init__(self, store: Datastore, election: Election) -> None:
-        self._store = store
+        super().__init__(store)
         self._election = election
-        self.max_commit = store.max_commit
-
-    @property
-    def identity(self) -> str:
-        return self._store.identity
-
-    @property
-    def round_trips(self) -> RoundTrips:
-        return self._store.round_trips
-
-    def get(self, key: Key, deadline: Deadline) -> Versioned | None:
-        return self._store.get(key, deadline)
-
-    def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
-        return self._store.get_many(keys, deadline)
-
-    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
-        return self._store.list(listing, deadline, revision=revision)
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
         left_s = self._election.remaining_s()
         if left_s <= 0:
             raise LeaseLost(f"cannot write {writes[0].key}: the lease that allows it is not ours any more")
-        return self._store.commit(writes, deadline.sooner(left_s))
-
-    def watch(self, listing: ListKey, revision: Revision) -> Watch:
-        return self._store.watch(listing, revision)
-
-    def close(self) -> None:
-        """The store belongs to somebody else."""
+        return self.store.commit(writes, deadline.sooner(left_s))

@@ -10,20 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cni_calico.batching import Batcher, own_error
+from cni_calico.datastore.forwarding import ForwardingStore
 from cni_calico.datastore.interface import (
     CommitConflict,
     Committed,
     Datastore,
-    Listing,
-    Revision,
-    RoundTrips,
     Versioned,
-    Watch,
     Write,
 )
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreUnavailable, DeadlineExceeded, OutcomeUnknown
-from cni_calico.model.keys import Key, ListKey
+from cni_calico.model.keys import Key
 
 BATCH_MAX = 48
 
@@ -31,31 +28,13 @@ Entry = tuple[Write, Deadline]
 AGAIN = DatastoreUnavailable("not written yet")
 
 
-class GroupedStore:
+class GroupedStore(ForwardingStore):
     """A Datastore over another one."""
 
     def __init__(self, store: Datastore) -> None:
-        self.store = store
-        self.max_commit = store.max_commit
-        self.identity = store.identity
+        super().__init__(store)
         self._batcher: Batcher[Entry, Committed] = Batcher(self._run, limit=max(1, min(BATCH_MAX, store.max_commit)))
         self.sizes = self._batcher.sizes
-
-    @property
-    def round_trips(self) -> RoundTrips:
-        return self.store.round_trips
-
-    def get(self, key: Key, deadline: Deadline) -> Versioned | None:
-        return self.store.get(key, deadline)
-
-    def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
-        return self.store.get_many(keys, deadline)
-
-    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
-        return self.store.list(listing, deadline, revision=revision)
-
-    def watch(self, listing: ListKey, revision: Revision) -> Watch:
-        return self.store.watch(listing, revision)
 
     def close(self) -> None:
         self.store.close()

@@ -13,15 +13,14 @@ import time
 from collections.abc import Mapping, Sequence
 
 from cni_calico.datastore.cache import order_of
+from cni_calico.datastore.forwarding import ForwardingStore
 from cni_calico.datastore.interface import (
     CommitConflict,
     Committed,
     Datastore,
     Listing,
     Revision,
-    RoundTrips,
     Versioned,
-    Watch,
     Write,
 )
 from cni_calico.deadline import Deadline
@@ -153,45 +152,36 @@ def _node_of(item: Versioned) -> object:
     return spec.get("node") if isinstance(spec, Mapping) else None
 
 
-class _EndpointDoor:
+class _EndpointDoor(ForwardingStore):
     """The datastore, with this node's endpoints answered from memory."""
 
     def __init__(self, endpoints: NodeEndpoints, may_miss: bool) -> None:
+        super().__init__(endpoints.store)
         self._endpoints = endpoints
         self._may_miss = may_miss
-        self._store = endpoints.store
-        self.max_commit = self._store.max_commit
-        self.identity = self._store.identity
-
-    @property
-    def round_trips(self) -> RoundTrips:
-        return self._store.round_trips
 
     def get(self, key: Key, deadline: Deadline) -> Versioned | None:
         is_profile = isinstance(key, ResourceKey) and key.kind == "Profile"
         if is_profile and (known := self._endpoints.profile(key)) is not None:
             return known
-        found = self._store.get(key, deadline)
+        found = self.store.get(key, deadline)
         if is_profile and found is not None:
             self._endpoints.learn_profile(found)
         return found
-
-    def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
-        return self._store.get_many(keys, deadline)
 
     def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
         if revision is None and isinstance(listing, ResourceList) and self._endpoints.serves(listing):
             found = self._endpoints.select(listing, deadline)
             if found or self._may_miss:
                 return Listing(found, 0)
-            listed = self._store.list(listing, deadline)
+            listed = self.store.list(listing, deadline)
             self._endpoints.learn(listed.items)
             return listed
-        return self._store.list(listing, deadline, revision=revision)
+        return self.store.list(listing, deadline, revision=revision)
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
         try:
-            committed = self._store.commit(writes, deadline)
+            committed = self.store.commit(writes, deadline)
         except CommitConflict as e:
             current = [failed.current for failed in e.failed if failed.current is not None]
             self._endpoints.learn(current, [failed.key for failed in e.failed if failed.current is None])
@@ -202,9 +192,3 @@ class _EndpointDoor:
             if isinstance(versioned.key, ResourceKey) and versioned.key.kind == "Profile":
                 self._endpoints.learn_profile(versioned)
         return committed
-
-    def watch(self, listing: ListKey, revision: Revision) -> Watch:
-        return self._store.watch(listing, revision)
-
-    def close(self) -> None:
-        """The resident server closes it."""

@@ -10,15 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cni_calico.datastore.cache import Cache
+from cni_calico.datastore.forwarding import ForwardingStore
 from cni_calico.datastore.interface import (
     CommitConflict,
     Committed,
     Datastore,
     Listing,
     Revision,
-    RoundTrips,
     Versioned,
-    Watch,
     Write,
 )
 from cni_calico.datastore.kubernetes.layout import NAMESPACE, pod_of_prefix
@@ -65,39 +64,24 @@ class KubernetesCaches(KubernetesObjects):
         self.namespaces.stop()
 
 
-class _PodDoor:
+class _PodDoor(ForwardingStore):
     def __init__(self, caches: KubernetesCaches, store: Datastore, may_miss: bool) -> None:
+        super().__init__(store)
         self._pods = caches.pods
-        self._store = store
         self._may_miss = may_miss
-        self.max_commit = store.max_commit
-
-    @property
-    def identity(self) -> str:
-        return self._store.identity
-
-    @property
-    def round_trips(self) -> RoundTrips:
-        return self._store.round_trips
-
-    def get(self, key: Key, deadline: Deadline) -> Versioned | None:
-        return self._store.get(key, deadline)
-
-    def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
-        return self._store.get_many(keys, deadline)
 
     def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
         key = pod_of_prefix(listing) if isinstance(listing, ResourceList) and revision is None else None
         if key is None or not self._pods.healthy:
-            return self._store.list(listing, deadline, revision=revision)
+            return self.store.list(listing, deadline, revision=revision)
         found = self._pods.get(key)
         if found is not None:
             return Listing([found], found.revision)
-        return Listing([], "") if self._may_miss else self._store.list(listing, deadline)
+        return Listing([], "") if self._may_miss else self.store.list(listing, deadline)
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
         try:
-            committed = self._store.commit(writes, deadline)
+            committed = self.store.commit(writes, deadline)
         except CommitConflict as e:
             for failed in e.failed:
                 if failed.current is not None:
@@ -105,9 +89,3 @@ class _PodDoor:
             raise
         self._pods.apply(committed)
         return committed
-
-    def watch(self, listing: ListKey, revision: Revision) -> Watch:
-        return self._store.watch(listing, revision)
-
-    def close(self) -> None:
-        """The resident server closes it."""

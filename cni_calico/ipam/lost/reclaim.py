@@ -13,15 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cni_calico.datastore.belongings import remove_belongings
+from cni_calico.datastore.forwarding import ForwardingStore
 from cni_calico.datastore.interface import (
     CommitConflict,
     Committed,
     Datastore,
-    Listing,
-    Revision,
-    RoundTrips,
     Versioned,
-    Watch,
     Write,
 )
 from cni_calico.deadline import Deadline
@@ -33,7 +30,7 @@ from cni_calico.ipam.lost.leaks import KINDS, Holding, IdleHandle, LostBlock, Lo
 from cni_calico.ipam.release import drop_idle_handle, leave_emptied, release_in_block
 from cni_calico.ipam.view import stored
 from cni_calico.model.documents import codec
-from cni_calico.model.keys import BlockKey, HandleKey, Key, ListKey, ResourceKey, ResourceList
+from cni_calico.model.keys import BlockKey, HandleKey, ResourceKey, ResourceList
 from cni_calico.model.names import endpoint_name
 from cni_calico.model.resources import Block, WorkloadEndpoint
 
@@ -279,41 +276,21 @@ class _Gone:
         return Pod()
 
 
-class _While:
+class _While(ForwardingStore):
     """A store that writes only while ``condition`` holds."""
 
     def __init__(self, store: Datastore, condition: Write) -> None:
-        self._store = store
+        super().__init__(store)
         self._condition = condition
         self.max_commit = store.max_commit - 1
-        self.identity = store.identity
-
-    @property
-    def round_trips(self) -> RoundTrips:
-        return self._store.round_trips
-
-    def get(self, key: Key, deadline: Deadline) -> Versioned | None:
-        return self._store.get(key, deadline)
-
-    def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
-        return self._store.get_many(keys, deadline)
-
-    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
-        return self._store.list(listing, deadline, revision=revision)
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
         try:
-            return self._store.commit([*writes, self._condition], deadline)
+            return self.store.commit([*writes, self._condition], deadline)
         except CommitConflict as e:
             if any(failed.index == len(writes) for failed in e.failed):
                 raise Overtaken(f"cannot release: {codec.describe(self._condition.key)} is back") from e
             raise
-
-    def watch(self, listing: ListKey, revision: Revision) -> Watch:
-        return self._store.watch(listing, revision)
-
-    def close(self) -> None:
-        """The store belongs to somebody else."""
 
 
 def kind_of(subject: Subject) -> str:

@@ -1,0 +1,55 @@
+"""A Datastore over another one, for those that change a part of what it does.
+
+Rule: everything is the other store's, ``close`` is not: whoever opened it closes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cni_calico.datastore.interface import (
+    Committed,
+    Datastore,
+    Listing,
+    Revision,
+    RoundTrips,
+    Versioned,
+    Watch,
+    Write,
+)
+from cni_calico.deadline import Deadline
+from cni_calico.model.keys import Key, ListKey
+
+
+class ForwardingStore:
+    """A Datastore whose methods are those of ``store``."""
+
+    def __init__(self, store: Datastore) -> None:
+        self.store = store
+        self.max_commit = store.max_commit
+
+    @property
+    def identity(self) -> str:
+        return self.store.identity
+
+    @property
+    def round_trips(self) -> RoundTrips:
+        return self.store.round_trips
+
+    def get(self, key: Key, deadline: Deadline) -> Versioned | None:
+        return self.store.get(key, deadline)
+
+    def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
+        return self.store.get_many(keys, deadline)
+
+    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+        return self.store.list(listing, deadline, revision=revision)
+
+    def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
+        return self.store.commit(writes, deadline)
+
+    def watch(self, listing: ListKey, revision: Revision) -> Watch:
+        return self.store.watch(listing, revision)
+
+    def close(self) -> None:
+        """The store belongs to somebody else."""
