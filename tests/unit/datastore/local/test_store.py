@@ -527,7 +527,7 @@ def test_forking_beside_watches_does_not_lock_the_child(path: str, soon: Deadlin
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(20)
             for store in stores:
-                store.commit([Write.put(ONE, {})], soon)
+                store.commit([Write.put(ONE, {})], Deadline.after(20))
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
     for store in stores:
