@@ -12,8 +12,6 @@ import json
 import os
 import time
 
-from cni_calico.regular import read_regular, write_all
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +50,8 @@ def _replace(target: str, data: bytes) -> None:
     temporary = f"{target}.{os.getpid()}.new"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        write_all(fd, data)
+        while data:  # a full disk takes a part and says so at the next attempt
+            data = data[os.write(fd, data) :]
     finally:
         os.close(fd)
     os.rename(temporary, target)
@@ -71,7 +70,8 @@ def read_status(run_dir: str) -> dict[str, Any]:
 def _read(path: str) -> bytes:
     """Nothing when it cannot be read."""
     try:
-        return read_regular(path)
+        with open(path, "rb") as file:
+            return file.read()
     except OSError:
         return b""
 
