@@ -18,7 +18,7 @@ from typing import Any
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
 from cni_calico.controllers.cluster import Cluster
-from cni_calico.controllers.follow.rules import FOLLOWINGS
+from cni_calico.controllers.follow.rules import FOLLOWINGS, NODES, Following
 from cni_calico.controllers.health import ROUND_S, Health, write_status
 from cni_calico.controllers.janitor.run import SETTINGS, Habits, Janitor, Tally, make_election
 from cni_calico.controllers.leader import Leader, SharedElection
@@ -52,8 +52,7 @@ from cni_calico.model.keys import ResourceList
 CALL_S = 10.0
 LOOK_S = 1.0
 END_S = 4.0
-NOT_ON_KUBERNETES = ("with the Kubernetes datastore nothing is copied: nodes read namespaces, accounts, policies and "
-                     "pods themselves")  # fmt: skip
+NOT_ON_KUBERNETES = "with the Kubernetes datastore nothing is copied: nodes read Kubernetes' objects themselves"
 
 
 @dataclass(slots=True)
@@ -162,27 +161,31 @@ class Controllers:
         for name in running.periods_s:
             if name == "node":
                 works["node"] = self._keep_clean
+                if running.sync_labels and not cluster.is_kubernetes_datastore:
+                    works[NODES.name] = self._copy_loop(NODES).run
             elif name in FOLLOWINGS and not cluster.is_kubernetes_datastore:
-                works[name] = self._copy_loop(name).run
+                works[name] = self._copy_loop(FOLLOWINGS[name]).run
             elif name in FOLLOWINGS:
                 self._say_once(f"{name}: {NOT_ON_KUBERNETES}")
             else:
                 self._say_once(f"{name}: this controller is not built; nothing is done for it")
+        if self._settings.auto_host_endpoints:
+            self._say_once("AUTO_HOST_ENDPOINTS is set and has no effect: automatic host endpoints are not built")
         if isinstance(cluster.store, EtcdStore) and running.compaction_s > 0:
             works["compaction"] = self._compact
         return works
 
-    def _copy_loop(self, name: str) -> CopyLoop:
+    def _copy_loop(self, following: Following) -> CopyLoop:
         kubernetes = self._cluster.kubernetes
         assert kubernetes is not None
         return CopyLoop(
-            FOLLOWINGS[name],
+            following,
             kubernetes,
             self._leader.fenced(self._cluster.store),
             self._leader.leads,
-            lambda: self._period_s(name),
+            lambda: self._period_s("node" if following is NODES else following.name),
             self._log,
-            numbers=self.numbers.setdefault(name, LoopNumbers()),
+            numbers=self.numbers.setdefault(following.name, LoopNumbers()),
         )
 
     def _period_s(self, name: str) -> float:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from cni_calico.controllers.follow.rules import NOTHING, Content, Following, is_same
+from cni_calico.controllers.follow.rules import NOTHING, Content, Following
 from cni_calico.daemon.fresh import Fresh
 from cni_calico.datastore.cas import update
 from cni_calico.datastore.interface import CommitConflict, Datastore, Document, Versioned, Write
@@ -50,6 +50,7 @@ class Follower:
         self._fresh = fresh or Fresh()
         self._say = say
         self._records_of: defaultdict[ResourceKey, set[ResourceKey]] = defaultdict(set)
+        self._object_of: dict[ResourceKey, ResourceKey] = {}  # the same the other way round
 
     # -- which records a change concerns ------------------------------------------------------------------------------
 
@@ -68,17 +69,24 @@ class Follower:
         found = set()
         for key in changed:
             assert isinstance(key, ResourceKey)
-            owner = self.following.object_of(key)
-            if owner is None:
-                continue
-            found.add(key)
-            if self._records.get(key) is not None:
-                self._records_of[owner].add(key)
-            elif owner in self._records_of:
-                self._records_of[owner].discard(key)
-                if not self._records_of[owner]:
-                    del self._records_of[owner]
+            owner = self._owner(key)
+            if owner is not None:
+                found.add(key)
+            self._remember(key, owner if self._records.get(key) is not None else None)
         return found
+
+    def _owner(self, key: ResourceKey) -> ResourceKey | None:
+        return self.following.object_of(key, self._records.record(key))
+
+    def _remember(self, key: ResourceKey, owner: ResourceKey | None) -> None:
+        before = self._object_of.pop(key, None)
+        if before is not None:
+            self._records_of[before].discard(key)
+            if not self._records_of[before]:
+                del self._records_of[before]
+        if owner is not None:
+            self._object_of[key] = owner
+            self._records_of[owner].add(key)
 
     def everything(self) -> set[ResourceKey]:
         return self.concerned_by_records(self._records.items()) | self.concerned_by_objects(self._objects.items())
@@ -87,7 +95,7 @@ class Follower:
 
     def reconcile(self, key: ResourceKey, deadline: Deadline) -> bool:
         """Whether it was written. Raises CalicoError."""
-        owner = self.following.object_of(key)
+        owner = self._owner(key)
         if owner is None:
             return False
         if self._objects.get(owner) is None:
@@ -105,7 +113,7 @@ class Follower:
         return self._ensure(key, owner, content, deadline)
 
     def _is_up_to_date(self, content: Content, found: Any) -> bool:
-        return found is not None and is_same(content.value, found)
+        return found is not None and self.following.is_current(content.value, found)
 
     def _ensure(self, key: ResourceKey, owner: ResourceKey, content: Content, deadline: Deadline) -> bool:
         makes = self.following.record_of(owner) == key
@@ -116,8 +124,10 @@ class Follower:
             old = None if current is None else current.value
             if old is None and not makes:
                 return None
-            if old is not None and is_same(content.value, self.following.read_record(old)):
-                return old
+            if old is not None:
+                found = self.following.read_record(old)
+                if self.following.object_of(key, found) != owner or self.following.is_current(content.value, found):
+                    return old
             wrote = True
             return self._with_identity(self.following.render(key, content.value, old), old)
 

@@ -7,6 +7,7 @@ creation, what others wrote) is kept. A name that does not say it is ours belong
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
+from cni_calico.model.kubernetes.nodes import KUBE_LABELS
 from cni_calico.model.kubernetes.pods import endpoint_key
 from cni_calico.model.kubernetes.policies import NETWORK_POLICY, STORED_PREFIX, read_stored_network_policy
 from cni_calico.model.names import parse_endpoint_name
@@ -37,18 +39,20 @@ NOTHING = Content(None)  # the object is there, but says nothing (yet) about its
 class Following:
     """One controller's records: ``records`` in the datastore follow from ``objects`` in Kubernetes.
 
-    ``object_of`` names the object of a record by the record's name, None for one that is not ours; ``record_of`` the
-    record to make of an object, None where records are made by others. ``read_object`` raises CorruptRecord.
+    ``object_of`` names the object of a record by the record's name and what was read of it (None: nothing), None for
+    one that is not ours; ``record_of`` the record to make of an object, None where records are made by others.
+    ``is_current`` compares what is wanted with what was read. ``read_object`` raises CorruptRecord.
     """
 
     name: str
     objects: ResourceList
     records: ResourceList
-    object_of: Callable[[ResourceKey], ResourceKey | None]
+    object_of: Callable[[ResourceKey, Any], ResourceKey | None]
     record_of: Callable[[ResourceKey], ResourceKey | None]
     read_object: Callable[[Document], Content]
     read_record: Callable[[Document], Any]
     render: Callable[[ResourceKey, Any, Document | None], dict[str, Any]]
+    is_current: Callable[[Any, Any], bool]
 
 
 def without_empty(value: Any) -> Any:
@@ -81,14 +85,16 @@ def new_document(key: ResourceKey, old: Document | None) -> dict[str, Any]:
 
 
 def _profiles(name: str, prefix: str) -> Following:
-    def own(key: ResourceKey) -> ResourceKey | None:
+    def own(key: ResourceKey, found: Any = None) -> ResourceKey | None:
         return key if key.name.startswith(prefix) else None
 
     def render(key: ResourceKey, content: Any, old: Document | None) -> dict[str, Any]:
         return {**new_document(key, old), "spec": content}
 
     listing = ResourceList("Profile", "", prefix)
-    return Following(name, listing, listing, own, own, lambda document: Content(_spec(document)), _spec, render)
+    return Following(
+        name, listing, listing, own, own, lambda document: Content(_spec(document)), _spec, render, is_same
+    )
 
 
 NAMESPACES = _profiles("namespace", "kns.")
@@ -98,7 +104,7 @@ SERVICE_ACCOUNTS = _profiles("serviceaccount", "ksa.")
 # -- policies ---------------------------------------------------------------------------------------------------------
 
 
-def _policy_object(key: ResourceKey) -> ResourceKey | None:
+def _policy_object(key: ResourceKey, found: Any = None) -> ResourceKey | None:
     if not key.name.startswith(STORED_PREFIX):
         return None
     return ResourceKey(NETWORK_POLICY, key.name.removeprefix(STORED_PREFIX), key.namespace)
@@ -126,13 +132,14 @@ POLICIES = Following(
     _read_policy,
     _spec,
     _render_policy,
+    is_same,
 )
 
 
 # -- endpoints --------------------------------------------------------------------------------------------------------
 
 
-def _pod_of(key: ResourceKey) -> ResourceKey | None:
+def _pod_of(key: ResourceKey, found: Any = None) -> ResourceKey | None:
     """The endpoint that Kubernetes' pod stands for, of any of the pod's endpoints in the datastore."""
     try:
         node, orchestrator, pod, _ = parse_endpoint_name(key.name)
@@ -173,6 +180,71 @@ ENDPOINTS = Following(
     _read_pod,
     _read_endpoint,
     _render_endpoint,
+    is_same,
+)
+
+
+# -- nodes ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLabels:
+    """``copied`` is what was copied last, as the node's annotation remembers it; None: nothing that can be read."""
+
+    node: str
+    labels: Mapping[str, str]
+    copied: Mapping[str, str] | None
+
+
+def _read_node(document: Document) -> NodeLabels:
+    metadata, spec = document.get("metadata"), document.get("spec")
+    if not isinstance(metadata, Mapping) or not isinstance(spec or {}, Mapping):
+        raise CorruptRecord("cannot read a Node: metadata and spec must be objects")
+    refs = [ref for ref in (spec or {}).get("orchRefs") or () if isinstance(ref, Mapping)]
+    named = [str(ref.get("nodeName") or "") for ref in refs if ref.get("orchestrator") == "k8s"]
+    annotations = metadata.get("annotations") or {}
+    return NodeLabels(named[0] if named else "", metadata.get("labels") or {}, _copied(annotations.get(KUBE_LABELS)))
+
+
+def _copied(text: Any) -> Mapping[str, str] | None:
+    try:
+        found = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, Mapping) else None
+
+
+def desired_labels(wanted: Mapping[str, str], found: NodeLabels) -> dict[str, str]:
+    """Others' labels stay; those that were copied and are gone, go."""
+    gone = (found.copied or {}).keys() - wanted.keys()
+    return {**{name: value for name, value in found.labels.items() if name not in gone}, **wanted}
+
+
+def _has_labels(wanted: Any, found: NodeLabels) -> bool:
+    return found.copied == wanted and desired_labels(wanted, found) == found.labels
+
+
+def _render_node(key: ResourceKey, content: Any, old: Document | None) -> dict[str, Any]:
+    assert old is not None  # start-up makes Nodes
+    labels = desired_labels(content, _read_node(old))
+    annotations = {**(old["metadata"].get("annotations") or {}), KUBE_LABELS: json.dumps(content, sort_keys=True)}
+    return {**old, "metadata": {**old["metadata"], "labels": labels, "annotations": annotations}}
+
+
+def _node_object(key: ResourceKey, found: NodeLabels | None) -> ResourceKey | None:
+    return ResourceKey("Node", found.node) if found is not None and found.node else None
+
+
+NODES = Following(
+    "node labels",
+    ResourceList("Node"),
+    ResourceList("Node"),
+    _node_object,
+    lambda key: None,
+    lambda document: Content(dict(document["metadata"].get("labels") or {})),
+    _read_node,
+    _render_node,
+    _has_labels,
 )
 
 FOLLOWINGS: Mapping[str, Following] = {one.name: one for one in (NAMESPACES, SERVICE_ACCOUNTS, POLICIES, ENDPOINTS)}

@@ -158,7 +158,11 @@ def test_etcd_follows_kubernetes(kube: Cluster, etcd: EtcdStore, tmp_path: Path)
     etcd.commit([Write.create(foreign, {"metadata": {"name": foreign.name, "namespace": "space"}, "spec": {}})], soon())
     stale = ResourceKey("Profile", "kns.long-gone")
     etcd.commit([Write.create(stale, {"metadata": {"name": stale.name}, "spec": {}})], soon())
-    kube.create_node("n1")
+    kube.create_node("n1", metadata={"labels": {"zone": "a"}})
+    node = ResourceKey("Node", "own-name")
+    refs = {"orchRefs": [{"orchestrator": "k8s", "nodeName": "n1"}]}
+    metadata = {"name": node.name, "labels": {"mine": "1"}}
+    etcd.commit([Write.create(node, {"kind": "Node", "metadata": metadata, "spec": refs})], soon())
     kube.create_pod("space", "web-0", "n1", labels={"app": "web"})
     kube.request(
         "PATCH",
@@ -187,7 +191,15 @@ def test_etcd_follows_kubernetes(kube: Cluster, etcd: EtcdStore, tmp_path: Path)
         until(lambda: labels().get("app") == "web", "the pod's labels", 30)
         assert labels()["projectcalico.org/namespace"] == "space" and "old" not in labels()
 
+        def of_node() -> Any:
+            found = etcd.get(node, soon())
+            return None if found is None else found.value["metadata"]["labels"]
+
+        until(lambda: of_node() == {"mine": "1", "zone": "a"}, "the node's labels", 30)
+
         # what changes while it runs
+        kube.kubectl("label", "node", "n1", "zone-", "rack=7")
+        until(lambda: of_node() == {"mine": "1", "rack": "7"}, "the node's labels change", 30)
         kube.kubectl("label", "--overwrite", "namespace", "space", "team=red")
         until(lambda: profile(etcd, "kns.space")["spec"]["labelsToApply"].get("pcns.team") == "red", "its label", 30)
         kube.kubectl("label", "-n", "space", "pod", "web-0", "late=yes")

@@ -74,13 +74,43 @@ def test_the_service_of_the_cni_server_alone():
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
-@pytest.mark.parametrize("name", ["calico-node", "calico-cni"])
+def test_the_controllers_service():
+    from cni_calico.controllers.main import parse_flags as parse_controllers_flags
+
+    service = unit("calico-kube-controllers")["Service"]
+    executable, *arguments = service["ExecStart"].split()
+    assert executable == "/opt/cni/bin/calico-kube-controllers"
+    flags = parse_controllers_flags(arguments, {"version"}, {"status-file"})
+    # the directory is systemd's to make, for a system that may not be written otherwise
+    assert flags == {"status-file": f"/run/{service['RuntimeDirectory']}/status.json"}
+    assert service["ProtectSystem"] == "strict"
+    assert service["EnvironmentFile"] == "/etc/calico/calico-kube-controllers.env"
+
+
+def test_the_controllers_environment_is_one_they_read():
+    from cni_calico.controllers.settings import parse_environment as parse_controllers
+
+    lines = (UNITS / "calico-kube-controllers.env").read_text().splitlines()
+    environ = dict(line.lstrip("#").split("=", 1) for line in lines if re.match(r"#?[A-Z_]+=", line))
+    assert parse_controllers(environ).enabled == (
+        "policy",
+        "namespace",
+        "serviceaccount",
+        "workloadendpoint",
+        "node",
+    )
+    own = {"ENABLED_CONTROLLERS", "KUBECONFIG"}
+    assert environ.keys() - own <= {row[0] for row in DATASTORE_VARIABLES}
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+@pytest.mark.parametrize("name", ["calico-node", "calico-cni", "calico-kube-controllers"])
 def test_systemd_understands_them(name, tmp_path):
-    executable = tmp_path / "calico-node"
+    executable = tmp_path / "program"
     executable.write_text("#!/bin/sh\n")
     executable.chmod(0o755)
-    text = (UNITS / f"{name}.service").read_text().replace("/opt/cni/bin/calico-node", str(executable))
-    for each in ("calico-node", "calico-cni"):  # each names the other
+    text = re.sub("/opt/cni/bin/[a-z-]+", str(executable), (UNITS / f"{name}.service").read_text())
+    for each in ("calico-node", "calico-cni", "calico-kube-controllers"):  # the first two name each other
         (tmp_path / f"{each}.service").write_text(text)
     argv = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(tmp_path / f"{name}.service")]
     done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cni_calico.controllers.follow.rules import (
     ENDPOINTS,
     NAMESPACES,
+    NODES,
     NOTHING,
     POLICIES,
     SERVICE_ACCOUNTS,
@@ -61,7 +62,7 @@ def test_a_policy_is_kept_under_upstreams_name_with_upstreams_label():
     assert len(content.left_out) == 1 and "nonsense" in content.left_out[0]
     record = POLICIES.record_of(key)
     assert record == ResourceKey("NetworkPolicy", "knp.default.web", "red")
-    assert POLICIES.object_of(record) == key
+    assert POLICIES.object_of(record, None) == key
     stored = POLICIES.render(record, content.value, None)
     assert stored["metadata"] == {
         "name": "knp.default.web",
@@ -77,10 +78,10 @@ def test_a_policy_is_kept_under_upstreams_name_with_upstreams_label():
 
 
 def test_policies_of_people_are_not_ours():
-    assert POLICIES.object_of(ResourceKey("NetworkPolicy", "default.web", "red")) is None
-    assert NAMESPACES.object_of(ResourceKey("Profile", "kns")) is None
-    assert NAMESPACES.object_of(ResourceKey("Profile", "ksa.red.bot")) is None
-    assert SERVICE_ACCOUNTS.object_of(ResourceKey("Profile", "kns.red")) is None
+    assert POLICIES.object_of(ResourceKey("NetworkPolicy", "default.web", "red"), None) is None
+    assert NAMESPACES.object_of(ResourceKey("Profile", "kns"), None) is None
+    assert NAMESPACES.object_of(ResourceKey("Profile", "ksa.red.bot"), None) is None
+    assert SERVICE_ACCOUNTS.object_of(ResourceKey("Profile", "kns.red"), None) is None
 
 
 def _pod(**status):
@@ -95,7 +96,7 @@ def _pod(**status):
 def test_every_endpoint_of_a_pod_gets_its_labels_and_account_and_keeps_the_rest():
     key, document = _pod(podIP="10.0.0.1")
     second = ResourceKey("WorkloadEndpoint", "n--1-k8s-p--1-net1", "red")
-    assert ENDPOINTS.object_of(second) == ENDPOINTS.object_of(key) == key
+    assert ENDPOINTS.object_of(second, None) == ENDPOINTS.object_of(key, None) == key
     old = {
         "kind": "WorkloadEndpoint",
         "metadata": {"name": second.name, "namespace": "red", "labels": {"old": "1"}, "uid": "u"},
@@ -122,5 +123,38 @@ def test_a_pod_without_address_says_nothing():
 
 
 def test_endpoints_that_are_no_pods_are_not_ours():
-    assert ENDPOINTS.object_of(ResourceKey("WorkloadEndpoint", "n1-cni-abc-eth0", "red")) is None
-    assert ENDPOINTS.object_of(ResourceKey("WorkloadEndpoint", "odd", "red")) is None
+    assert ENDPOINTS.object_of(ResourceKey("WorkloadEndpoint", "n1-cni-abc-eth0", "red"), None) is None
+    assert ENDPOINTS.object_of(ResourceKey("WorkloadEndpoint", "odd", "red"), None) is None
+
+
+def _node(labels, *, kube="kube-1", **annotations):
+    return {
+        "kind": "Node",
+        "metadata": {"name": "n1", "labels": labels, "annotations": annotations},
+        "spec": {"orchRefs": [{"orchestrator": "k8s", "nodeName": kube}], "bgp": {"asNumber": 1}},
+    }
+
+
+def test_a_node_gets_kubernetes_labels_and_keeps_others():
+    key = ResourceKey("Node", "n1")
+    old = _node({"mine": "1", "gone": "x", "zone": "a"}, **{"projectcalico.org/kube-labels": '{"gone":"x","zone":"a"}'})
+    found = NODES.read_record(old)
+    assert NODES.object_of(key, found) == ResourceKey("Node", "kube-1")
+    wanted = NODES.read_object({"metadata": {"labels": {"zone": "b", "new": ""}}}).value
+    assert not NODES.is_current(wanted, found)
+    new = NODES.render(key, wanted, old)
+    assert new["metadata"]["labels"] == {"mine": "1", "zone": "b", "new": ""}
+    assert new["spec"] == old["spec"]
+    assert NODES.is_current(wanted, NODES.read_record(new))
+    assert not NODES.is_current({}, NODES.read_record(new))
+
+
+def test_a_label_of_others_that_kubernetes_never_had_is_never_taken_away():
+    old = _node({"mine": "1"}, **{"projectcalico.org/kube-labels": "nonsense"})
+    new = NODES.render(ResourceKey("Node", "n1"), {}, old)
+    assert new["metadata"]["labels"] == {"mine": "1"}
+
+
+def test_a_node_without_kubernetes_node_is_nobodys():
+    bare = {"metadata": {"name": "n1"}, "spec": {}}
+    assert NODES.object_of(ResourceKey("Node", "n1"), NODES.read_record(bare)) is None
