@@ -75,7 +75,7 @@ class Controllers:
         self.stopping = Stopping()
         self.failed = False
         self._cluster = open_cluster(environ, self._log)
-        terms = Terms(look_s=5.0)
+        terms = Terms(look_s=5.0, priority=True)
         holder = environ.get("HOSTNAME", "").strip() or socket.gethostname()
         self._leader = Leader(make_election(self._cluster, holder, terms), terms, self._log)
         self._doors = Doors(self._log)

@@ -23,12 +23,14 @@ Clock = Callable[[], float]
 class Terms:
     """How long a lease lasts without renewal, how often it is renewed, how often others look whether it is free.
 
-    Every agent of a cluster looks: often enough for work that has minutes, seldom enough for a thousand nodes.
+    Every agent of a cluster looks: often enough for work that has minutes, seldom enough for a thousand nodes. A
+    candidate with ``priority`` is given the lease by a holder without.
     """
 
     lasts_s: float = 60.0
     renew_s: float = 15.0
     look_s: float = 60.0
+    priority: bool = False
 
     @property
     def margin_s(self) -> float:

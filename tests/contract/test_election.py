@@ -153,6 +153,39 @@ def test_who_renews_is_not_followed(field):
         pause.wait(0.3)
 
 
+PRIORITY = Terms(lasts_s=600, priority=True)
+
+
+def test_a_holder_without_priority_hands_it_over_to_one_with(field):
+    agent, controllers = field.election("agent", LONG), field.election("controllers", PRIORITY)
+    assert agent.campaign(soon())
+    assert not controllers.campaign(soon())  # it asks
+    assert agent.remaining_s() > 0
+    until(lambda: not agent.campaign(soon()))  # its next renewal
+    assert agent.remaining_s() == 0
+    until(lambda: controllers.campaign(soon()))
+    assert not agent.campaign(soon())
+    assert controllers.campaign(soon())
+
+
+def test_those_with_priority_do_not_take_it_from_one_another(field):
+    one, other = field.election("one", PRIORITY), field.election("other", PRIORITY)
+    assert one.campaign(soon())
+    for _ in range(3):
+        assert not other.campaign(soon())
+        assert one.campaign(soon())
+    one.resign(soon())
+    assert other.campaign(soon())
+
+
+def test_who_asked_and_died_keeps_nobody_out(field):
+    agent, other = field.election("agent", SHORT), field.election("other", SHORT)
+    assert agent.campaign(soon())
+    field.election("controllers", Terms(lasts_s=2, priority=True)).campaign(soon())
+    until(lambda: not agent.campaign(soon()))
+    until(lambda: other.campaign(soon()) or agent.campaign(soon()))
+
+
 def test_many_at_once(field):
     elections = [field.election(f"c{i}", LONG) for i in range(6)]
     won, barrier = [], threading.Barrier(6)

@@ -20,6 +20,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError, DatastoreUnavailable, LeaseLost, OutcomeUnknown
 
 KEYS = "/calico/cni-calico/v1/"
+_PRIORITY = "priority"
 TAKE = faults.declare("etcd.take-lease")
 
 
@@ -31,7 +32,8 @@ class EtcdElection:
     ) -> None:
         self._cluster = store.cluster
         self._key = f"{KEYS}{name}".encode()
-        self._value = json.dumps({"holder": holder}).encode()
+        self._asked = f"{KEYS}{name}-asked".encode()
+        self._value = json.dumps({"holder": holder, **({_PRIORITY: True} if terms.priority else {})}).encode()
         self._name, self._terms = name, terms
         self._held = Held(clock)
         self._lease = 0
@@ -55,7 +57,12 @@ class EtcdElection:
         if found and not found[0].lease:
             self._remove(found[0], deadline)
             found = ()
+        if not self._terms.priority and self._is_asked_for(deadline):
+            self._give_up(deadline)
+            return False
         if found and found[0].lease != self._lease:
+            if self._terms.priority and not _has_priority(found[0].value):
+                self._ask(deadline)
             self._give_up(deadline)
             return False
         if not self._renew(deadline):
@@ -68,6 +75,22 @@ class EtcdElection:
         self._created = created
         self._held.extend(asked_at, self._terms.lasts_s - self._terms.margin_s)
         return True
+
+    def _is_asked_for(self, deadline: Deadline) -> bool:
+        doing = f"see who asks for lease {self._name}"
+        return bool(self._cluster.read("Range", pb.RangeRequest(key=self._asked), doing, deadline).kvs)
+
+    def _ask(self, deadline: Deadline) -> None:
+        """A key that lasts as long as a lease without renewal: one who asked and died keeps nobody out for longer."""
+        doing = f"ask for lease {self._name}"
+        if self._is_asked_for(deadline):
+            return
+        grant = pb.LeaseGrantRequest(TTL=max(1, round(self._terms.lasts_s)))
+        lease = self._cluster.read("LeaseGrant", grant, doing, deadline).ID
+        request = pb.TxnRequest()
+        put = pb.PutRequest(key=self._asked, value=self._value, lease=lease)
+        request.success.append(pb.RequestOp(request_put=put))
+        self._write(request, doing, deadline)
 
     def resign(self, deadline: Deadline) -> None:
         """The key goes with its lease."""
@@ -130,3 +153,11 @@ class EtcdElection:
             self._cluster.read("LeaseRevoke", request, f"give up lease {self._name}", deadline)
         except DatastoreError:
             return  # it ends by itself, a little later
+
+
+def _has_priority(value: bytes) -> bool:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and found.get(_PRIORITY) is True

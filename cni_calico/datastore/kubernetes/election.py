@@ -18,6 +18,8 @@ from cni_calico.datastore.kubernetes.layout import quote
 from cni_calico.deadline import Deadline
 
 _ROOT = "/apis/coordination.k8s.io/v1"
+# annotations of the Lease: who asks a holder without priority for it; that the holder has priority
+ASKED, PRIORITY = "cni-calico.io/asked-by", "cni-calico.io/priority"
 
 
 class KubernetesElection:
@@ -41,6 +43,7 @@ class KubernetesElection:
         self._held = Held(clock)
         self._seen: tuple[object, ...] = ()
         self._seen_at = 0.0
+        self._left_to = ""
 
     def remaining_s(self) -> float:
         return self._held.remaining_s()
@@ -53,10 +56,38 @@ class KubernetesElection:
         lease = self._api.get(self._path, deadline, f"read lease {self._name}")
         if lease is None:
             return self._write("POST", self._collection, self._plan({}), asked_at, deadline)
+        annotations = (lease.get("metadata") or {}).get("annotations") or {}
+        if not self._terms.priority and self._leaves(lease, str(annotations.get(ASKED) or ""), deadline):
+            return False
         if not self._may_take(lease.get("spec") or {}, asked_at):
             self._held.give_up()
+            if self._terms.priority and not annotations.get(PRIORITY) and not annotations.get(ASKED):
+                self._ask(lease, deadline)
             return False
         return self._write("PUT", self._path, self._plan(lease), asked_at, deadline)
+
+    def _leaves(self, lease: Mapping[str, Any], asked_by: str, deadline: Deadline) -> bool:
+        """Whether the lease is left to one with priority who asks for it: given up, or not taken at the first look.
+
+        Who asked and died keeps nobody out for longer.
+        """
+        if not asked_by:
+            self._left_to = ""
+            return False
+        first, self._left_to = asked_by != self._left_to, asked_by
+        holder = (lease.get("spec") or {}).get("holderIdentity")
+        if holder == self._holder:
+            self.resign(deadline)
+            return True
+        if first:
+            self._held.give_up()
+        return first
+
+    def _ask(self, lease: Mapping[str, Any], deadline: Deadline) -> None:
+        metadata = lease.get("metadata") or {}
+        annotations = {**(metadata.get("annotations") or {}), ASKED: self._holder}
+        body = {**lease, "metadata": {**metadata, "annotations": annotations}}
+        self._api.request("PUT", self._path, deadline, f"ask for lease {self._name}", body=body, expect=(404, 409))
 
     def resign(self, deadline: Deadline) -> None:
         """Empties the lease, if it is still ours."""
@@ -91,7 +122,9 @@ class KubernetesElection:
             "acquireTime": old.get("acquireTime") if ours and old.get("acquireTime") else now,
             "leaseTransitions": int(old.get("leaseTransitions") or 0) + (0 if ours or not lease else 1),
         }
-        metadata = lease.get("metadata") or {"name": self._name}
+        metadata = dict(lease.get("metadata") or {"name": self._name})
+        annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if k not in (ASKED, PRIORITY)}
+        metadata["annotations"] = {**annotations, **({PRIORITY: "true"} if self._terms.priority else {})}
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
     def _write(self, method: str, path: str, lease: Mapping[str, Any], asked_at: float, deadline: Deadline) -> bool:
