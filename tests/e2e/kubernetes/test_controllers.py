@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
+from cni_calico.controllers.cluster import Cluster as Controlled
+from cni_calico.controllers.janitor.run import make_election
+from cni_calico.datastore.election import Terms
 from cni_calico.datastore.etcd.compaction import KEY, EtcdCompaction
 from cni_calico.datastore.etcd.config import EtcdConfig
 from cni_calico.datastore.etcd.slim_grpc import pb
@@ -22,6 +25,7 @@ from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import Compacted, DatastoreError
+from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey, ResourceList
 from tests.conftest import ROOT
 from tests.e2e.kube import CONTROLLERS_USER, Cluster, free_port
@@ -262,6 +266,19 @@ def test_another_takes_over_when_one_ends(kube: Cluster, etcd: EtcdStore, tmp_pa
         assert leads[0].end() == 0
         etcd.commit([Write.remove(ResourceKey("Profile", "kns.space"))], soon())
         until(lambda: profile(etcd, "kns.space"), "the other one makes it again", 60)
+
+
+def test_an_agent_that_leads_hands_over(kube: Cluster, etcd: EtcdStore, tmp_path: Path) -> None:
+    """The agents came first: their janitor holds the lease, and renews it."""
+    prepare(etcd, 0)
+    agent = make_election(Controlled(etcd, Log("none")), "n1", Terms())
+    assert agent.campaign(soon())
+    environ = on_etcd(kube, ENABLED_CONTROLLERS="namespace")
+    with rights(kube, "calico-etcd.yaml"), controllers(kube, tmp_path, **environ) as process:
+        until(lambda: not agent.campaign(soon()), "the agent gives it up", 60, pause_s=0.5)
+        until(lambda: profile(etcd, "kns.space"), "the namespace's profile", 60)
+        assert not agent.campaign(soon())
+        assert process.end() == 0
 
 
 def test_on_kubernetes_its_configuration_is_made_and_the_role_suffices(kube: Cluster, tmp_path: Path) -> None:
