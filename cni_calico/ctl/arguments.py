@@ -192,7 +192,9 @@ def _add_datastore(parser: _ArgumentParser, common: _ArgumentParser) -> None:
     rebuild = commands.add_parser(
         "rebuild", parents=[common], help="a new one for a lost one: addresses of running containers are taken in it"
     )
-    rebuild.set_defaults(subcommand="rebuild", recursive=False, skip_empty=False, namespace="")
+    rebuild.set_defaults(
+        subcommand="rebuild", recursive=False, skip_empty=False, namespace="", allow_unknown_fields=False
+    )
     rebuild.add_argument("-f", "--filename", default="", metavar="FILE", help="pools and other resources: file or -")
     rebuild.add_argument("--node", default="", metavar="NAME", help="default: as calico-node wrote it")
     rebuild.add_argument("--yes", action="store_true", help="do it; without, only say what would be done")
