@@ -44,6 +44,7 @@ def read_interfaces(deadline: Deadline) -> tuple[HostInterface, ...]:
             addresses=_sorted(held.get(link.ifindex, ())),
             mac=link.mac.hex(":"),
             kind=link.kind,
+            alias=link.alias,
         )
         for link in sorted(links, key=lambda link: link.ifindex)
     )

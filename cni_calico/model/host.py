@@ -28,6 +28,7 @@ class HostInterface:
     addresses: tuple[Interface, ...] = ()
     mac: str = ""
     kind: str = ""
+    alias: str = ""
 
 
 @dataclass(frozen=True, slots=True)

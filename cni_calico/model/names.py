@@ -12,6 +12,7 @@ HOST_MAC_BYTES = b"\xee" * 6
 HOST_LINK_LOCAL = "fe80::ecee:eeff:feee:eeee"
 GATEWAY_V4 = "169.254.1.1"
 DEFAULT_PREFIX = "cali"
+ALIAS_PREFIX = "cni-calico:"
 IFNAME_MAX = 15  # IFNAMSIZ less the terminating zero
 NETWORK_NAME_MAX = 250
 
@@ -35,6 +36,11 @@ def container_veth(container_id: str) -> str:
 def hashed_veth(container_id: str, ifname: str) -> str:
     """Host interface when container_veth() is taken by another endpoint (ours, not upstream's)."""
     return DEFAULT_PREFIX + sha1_hex(f"{container_id}.{ifname}")[:11]
+
+
+def veth_alias(network: str, container_id: str, ifname: str) -> str:
+    """The alias of an attachment's host interface, which proves whose it is; ``network`` "": of any network."""
+    return ALIAS_PREFIX + sha1_hex(f"{network}/{container_id}/{ifname}")
 
 
 def handle_id(network: str, container_id: str) -> str:

@@ -19,9 +19,16 @@ from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultInterface, ResultIP, ResultRoute, render_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig, KernelError, LinkConflict
-from cni_calico.model.names import sha1_hex
+from cni_calico.model.names import sha1_hex, veth_alias
 from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.plugin.attachment import Attachment, plan_attachment, plan_endpoint, plan_profile, select_veth
+from cni_calico.plugin.attachment import (
+    KUBERNETES,
+    Attachment,
+    plan_attachment,
+    plan_endpoint,
+    plan_profile,
+    select_veth,
+)
 from cni_calico.plugin.call.node_name import BOOT_WAIT_S, read_nodename
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.endpoints import (
@@ -265,6 +272,7 @@ class _Addition:
             include_default_routes=self.conf.include_default_routes,
             extra_routes=given.extra_routes,
             allow_ip_forwarding=self.conf.allow_ip_forwarding,
+            alias=veth_alias(self.attachment.network, self.attachment.container_id, self.attachment.ifname),
         )
 
     def _mac(self) -> bytes | None:
@@ -291,7 +299,15 @@ class _Addition:
         known = sure or self.recorded.is_ours(self.attachment)
         try:
             links = create_links(
-                plan, self.netns, undo, self.deadline, may_replace=sure, may_keep=known, log=log, host=host
+                plan,
+                self.netns,
+                undo,
+                self.deadline,
+                may_replace=sure,
+                may_keep=known,
+                named_after_pod=self.attachment.orchestrator == KUBERNETES,
+                log=log,
+                host=host,
             )
         except LinkConflict as e:
             if sure:

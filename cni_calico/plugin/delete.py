@@ -32,6 +32,7 @@ from cni_calico.errors import (
     TryAgain,
 )
 from cni_calico.model.keys import HandleKey
+from cni_calico.model.names import valid_ifname
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.call.node_name import os_host_name, read_nodename
@@ -162,16 +163,18 @@ class Removal:
     # -- kernel -------------------------------------------------------------------------------------------------------
 
     def _remove_network(self, netns: int | None, call: Call, recorded: Recorded, *, sure: bool) -> None:
-        from cni_calico.plugin.network.teardown import remove_pod_network
+        from cni_calico.plugin.network.ownership import RECORDED, UNKNOWN, UNREADABLE, plan_claim
+        from cni_calico.plugin.network.teardown import LinkRemoval, remove_pod_network
 
         services = self.services
-        # whose the host's interface of that name is can only be known from the records; the pod's end takes it along
-        by_pod = not sure and bool(call.netns) and not self._prev_host_ifname()
-        for name in ("",) if by_pod else self._host_ifnames(recorded):
+        attachment = self.attachment
+        record = UNREADABLE if not sure else RECORDED if recorded.is_ours(attachment) else UNKNOWN
+        claim = plan_claim(attachment.network, attachment.container_id, attachment.ifname, record)
+        for name in self._host_ifnames(recorded):
             if name and services.remove_link is not None:
-                services.remove_link(name, self.deadline)
+                services.remove_link(LinkRemoval(name, claim), self.deadline)
                 name = ""  # the host's end is gone; what is left of the pod's end goes below
-            remove_pod_network(name, netns, call.ifname, self.deadline, host=services.host)
+            remove_pod_network(name, netns, call.ifname, self.deadline, claim, host=services.host)
 
     def _host_ifnames(self, recorded: Recorded) -> tuple[str, ...]:
         """The recorded name; without a record every name it could have that no other endpoint has.
@@ -183,19 +186,17 @@ class Removal:
             return (recorded.own.interface_name,)
         if recorded.own is not None:
             return ("",)
-        named = self._prev_host_ifname()
         taken = {other.interface_name for other in recorded.others}
-        candidates = (attachment.veth, attachment.veth_when_taken)
-        if named in candidates and recorded.stored is None and named not in taken:
-            return (named,)
-        return tuple(name for name in candidates if name not in taken) or ("",)
+        candidates = dict.fromkeys((attachment.veth, attachment.veth_when_taken, self._prev_host_ifname()))
+        return tuple(name for name in candidates if name and name not in taken) or ("",)
 
     def _prev_host_ifname(self) -> str:
         try:
             previous = parse_result(self.conf.prev_result or {})
         except InvalidConfig:
             return ""
-        return previous.interfaces[0].name if previous.interfaces else ""
+        name = previous.interfaces[0].name if previous.interfaces else ""
+        return name if valid_ifname(name) else ""
 
     def _addresses(self, recorded: Recorded) -> tuple[Address, ...]:
         if recorded.is_ours(self.attachment) and recorded.own is not None:

@@ -33,7 +33,7 @@ from cni_calico.plugin.call.node_name import read_nodename
 from cni_calico.plugin.call.serve import CALL_TIMEOUT_S, Declined
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.network.host import Host
-from cni_calico.plugin.network.teardown import remove_links_together
+from cni_calico.plugin.network.teardown import LinkRemoval, remove_links_together
 from cni_calico.server.backends import Backend, BackendKey, Backends
 from cni_calico.server.cluster_cache import CLUSTER
 from cni_calico.server.connections import CallRequest
@@ -58,7 +58,7 @@ class Resident:
         self._meeting = threading.Lock()
         self._worker = threading.local()
         self._own_root = _identity("/", "/proc/self/ns/mnt")
-        self.links: Batcher[str, None] = Batcher(self._remove_links, limit=LINKS_AT_ONCE)
+        self.links: Batcher[LinkRemoval, None] = Batcher(self._remove_links, limit=LINKS_AT_ONCE)
         self._descriptors_max = raise_descriptor_limit()
         self.meanwhile = SideThreads(calls_at_once, "cni-meanwhile")
 
@@ -129,14 +129,14 @@ class Resident:
                 backend.endpoints.forget()
                 backend.deleted.clear()
 
-    def _remove_links(self, names: Sequence[str]) -> Sequence[BaseException | None]:
+    def _remove_links(self, removals: Sequence[LinkRemoval]) -> Sequence[BaseException | None]:
         try:
-            remove_links_together(self._host(), list(dict.fromkeys(names)), Deadline.after(30))
+            remove_links_together(self._host(), list(dict.fromkeys(removals)), Deadline.after(30))
         except CalicoError as e:
-            if len(names) == 1:
+            if len(removals) == 1:
                 return [e]
-            return [_alone(self._host(), name) for name in names]
-        return [None] * len(names)
+            return [_alone(self._host(), removal) for removal in removals]
+        return [None] * len(removals)
 
     def metrics_lines(self) -> list[str]:
         backends = self.backends.open_now()
@@ -282,8 +282,8 @@ class ResidentServices(Services):
         require_netns(given, path)
         return os.dup(given)
 
-    def _remove_link(self, name: str, deadline: Deadline) -> None:
-        self._resident.links.submit(name, deadline, f"delete interface {name}")
+    def _remove_link(self, removal: LinkRemoval, deadline: Deadline) -> None:
+        self._resident.links.submit(removal, deadline, f"delete interface {removal.name}")
 
 
 def raise_descriptor_limit() -> int:
@@ -329,9 +329,9 @@ def _is_same_file(path: str, files: Files) -> bool:
     return True
 
 
-def _alone(host: Host, name: str) -> BaseException | None:
+def _alone(host: Host, removal: LinkRemoval) -> BaseException | None:
     try:
-        remove_links_together(host, [name], Deadline.after(30))
+        remove_links_together(host, [removal], Deadline.after(30))
     except CalicoError as e:
         return e
     return None

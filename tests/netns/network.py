@@ -15,6 +15,7 @@ from cni_calico.kernel import netns
 from cni_calico.log import Log
 from cni_calico.plugin.network.differences import Difference
 from cni_calico.plugin.network.observe import find_differences
+from cni_calico.plugin.network.ownership import Claim
 from cni_calico.plugin.network.plan import Address, PodPlan
 from cni_calico.plugin.network.setup import apply_addresses, create_links
 from cni_calico.plugin.network.teardown import remove_pod_network
@@ -70,10 +71,10 @@ def links_only(plan: PodPlan, pod_path: str) -> None:
     os.close(fd)
 
 
-def remove(plan: PodPlan, pod_path: str | None) -> None:
+def remove(plan: PodPlan, pod_path: str | None, claim: Claim | None = None) -> None:
     fd = netns.open_netns(pod_path) if pod_path is not None else None
     try:
-        remove_pod_network(plan.host_ifname, fd, plan.pod_ifname, Deadline.after(20))
+        remove_pod_network(plan.host_ifname, fd, plan.pod_ifname, Deadline.after(20), claim or Claim())
     finally:
         if fd is not None:
             os.close(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,3 +114,27 @@ def test_upstreams_network_is_adopted_without_a_gap(host: Namespace, tmp_path: P
     assert len(gone) == 1 and gone[0].startswith("10.65.1.5 dev calia")
     assert host.link("vxlan.calico") == before
     assert routes(host) == {dst: route for dst, route in MADE.items() if dst.startswith("10.")}
+
+
+def test_interfaces_of_pods_are_signed(host: Namespace, tmp_path: Path) -> None:
+    """Once, at the start: those of recorded endpoints that carry their addresses, and no others."""
+    store, container = Store(tmp_path / "store.db"), "c1" * 32
+    store.put(NODES["n1"], POOLS[0])
+    cases = {  # interface: (address it has, address recorded, alias before)
+        "calione": ("10.65.1.1", "10.65.1.1", ""),
+        "calisandbox": ("10.65.1.2", "10.65.1.3", ""),
+        "caliadmin": ("10.65.1.4", "10.65.1.4", "an administrator's"),
+        "calinobody": ("10.65.1.5", "", ""),
+    }
+    for i, (name, (address, recorded, alias)) in enumerate(cases.items()):
+        host.do("link", "add", name, "type", "veth", "peer", "name", f"peer{i}")
+        host.do("link", "set", name, "up", "alias", alias)
+        host.do("route", "add", address, "dev", name, "scope", "link")
+        if recorded:
+            store.put(replace(workload(f"w{i}", name, f"{recorded}/32"), container_id=container))
+    with running(host, store, "n1", tmp_path / "n1"):
+        until(lambda: "ifalias" in (host.link("calione") or {}), "it is signed", 20)
+        aliases = {name: (host.link(name) or {}).get("ifalias", "") for name in cases}
+    digest = hashlib.sha1(f"/{container}/eth0".encode()).hexdigest()
+    expected = {"calione": f"cni-calico:{digest}", "caliadmin": "an administrator's"}
+    assert {name: alias for name, alias in aliases.items() if alias} == expected

@@ -293,8 +293,8 @@ def test_the_pods_interface_of_another_plugin_is_left_alone(host_ns: Namespace, 
 
 
 def test_a_stale_route_is_repaired(host_ns: Namespace, pod_ns: Namespace) -> None:
-    host_ns.do("route", "add", str(V4), "dev", "uplink")
-    host_ns.do("-6", "route", "add", str(V6), "via", "2001:db8::1", "metric", "32")  # better than ours
+    host_ns.do("route", "add", str(V4), "dev", "uplink", "proto", "80")
+    host_ns.do("-6", "route", "add", str(V6), "via", "2001:db8::1", "metric", "32", "proto", "80")  # better than ours
     _, _, notes = host_ns.call(add, PLAN, pod_ns.path)
     assert notes == [
         f"warning: removing the route {address}/{address.max_prefixlen} through uplink: the address was given to {NAME}"
@@ -305,25 +305,46 @@ def test_a_stale_route_is_repaired(host_ns: Namespace, pod_ns: Namespace) -> Non
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_route_of_others_stays(host_ns: Namespace, pod_ns: Namespace, version: int) -> None:
+@pytest.mark.parametrize(("protocol", "owned"), [("80", False), ("boot", True), ("bird", True)])
+def test_a_route_of_others_stays(
+    host_ns: Namespace, pod_ns: Namespace, version: int, protocol: str, owned: bool
+) -> None:
+    """Also when IPAM says that the address is ours: an administrator's route, or BIRD's."""
     address = V4 if version == 4 else V6
-    host_ns.do(f"-{version}", "route", "add", str(address), "dev", "uplink")
+    host_ns.do(f"-{version}", "route", "add", str(address), "dev", "uplink", "proto", protocol)
     before = host_ns.routes(version)
 
-    def add_without_ipam(plan: PodPlan, path: str) -> None:
-        add(plan, path, owned=())
+    def add_as(plan: PodPlan, path: str) -> None:
+        add(plan, path, owned=None if owned else ())
 
     with pytest.raises(RouteConflict, match=f"{address}/.* through {NAME}: it exists through uplink"):
-        host_ns.call(add_without_ipam, PLAN, pod_ns.path)
+        host_ns.call(add_as, PLAN, pod_ns.path)
     assert host_ns.routes(version) == before
     assert host_ns.link(NAME) is None
+
+
+@pytest.mark.parametrize("prefix", ["cali", "tap"])
+def test_a_living_pods_route_stays(
+    host_ns: Namespace, pod_ns: Namespace, make_pod_ns: MakeNamespace, prefix: str
+) -> None:
+    """A datastore that was lost gives out the addresses of living pods again, whatever their interfaces are called."""
+    living = replace(PLAN, host_ifname=f"{prefix}living", mac=None)
+    living_pod = make_pod_ns("living")
+    host_ns.call(add, living, living_pod.path)
+    with pytest.raises(RouteConflict, match=f"through {NAME}: it exists through {prefix}living"):
+        host_ns.call(add, PLAN, pod_ns.path)
+    assert is_whole(host_ns, living_pod, living) and host_ns.link(NAME) is None
+    host_ns.do("link", "set", f"{prefix}living", "down")
+    host_ns.do("route", "add", str(V4), "dev", "lo", "proto", "80")
+    host_ns.call(add, PLAN, pod_ns.path)
+    assert is_whole(host_ns, pod_ns, PLAN)
 
 
 @pytest.mark.parametrize("kind", ["blackhole", "unreachable"])
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_route_without_interface_is_repaired(host_ns: Namespace, pod_ns: Namespace, kind: str, version: int) -> None:
     address = V4 if version == 4 else V6
-    host_ns.do(f"-{version}", "route", "add", kind, str(address))
+    host_ns.do(f"-{version}", "route", "add", kind, str(address), "proto", "80")
     host_ns.call(add, PLAN, pod_ns.path)
     assert host_routes(host_ns) == {str(V4): NAME, str(V6): NAME}
     assert is_whole(host_ns, pod_ns, PLAN)
@@ -331,7 +352,7 @@ def test_a_route_without_interface_is_repaired(host_ns: Namespace, pod_ns: Names
 
 def test_a_route_with_a_next_hop_object_is_repaired(host_ns: Namespace, pod_ns: Namespace) -> None:
     host_ns.do("nexthop", "add", "id", "7", "via", "192.0.2.1", "dev", "uplink")
-    host_ns.do("route", "add", str(V4), "nhid", "7")
+    host_ns.do("route", "add", str(V4), "nhid", "7", "proto", "80")
     host_ns.call(add, ONLY_V4, pod_ns.path)
     assert host_routes(host_ns) == {str(V4): NAME}
 

@@ -13,8 +13,9 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import TeardownIncomplete
 from cni_calico.kernel import netns
 from cni_calico.plugin.network.host import Host
+from cni_calico.plugin.network.ownership import Claim
 from cni_calico.plugin.network.plan import PodPlan
-from cni_calico.plugin.network.teardown import remove_links_together, remove_pod_network
+from cni_calico.plugin.network.teardown import LinkRemoval, remove_links_together, remove_pod_network
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace
 from tests.netns.network import PLAN, add, differences, remove
@@ -64,7 +65,7 @@ def test_both_when_they_are_not_one_cable(host_ns: Namespace, pod_ns: Namespace,
 
 def _remove_pod_side(path: str) -> None:
     fd = netns.open_netns(path)
-    remove_pod_network("", fd, "eth0", Deadline.after(20))
+    remove_pod_network("", fd, "eth0", Deadline.after(20), Claim())
     os.close(fd)
 
 
@@ -87,7 +88,7 @@ def test_interfaces_of_other_kinds_stay(host_ns: Namespace, pod_ns: Namespace) -
 
 def _remove_with_everything_failing(plan: PodPlan, path: str) -> None:
     fd = netns.open_netns(path)
-    remove_pod_network(plan.host_ifname, fd, plan.pod_ifname, Deadline.after(-1))
+    remove_pod_network(plan.host_ifname, fd, plan.pod_ifname, Deadline.after(-1), Claim())
 
 
 def test_every_failure_is_told(host_ns: Namespace, pod_ns: Namespace) -> None:
@@ -104,7 +105,7 @@ def test_every_failure_is_told(host_ns: Namespace, pod_ns: Namespace) -> None:
 
 def remove_together(names: Sequence[str]) -> None:
     with Host() as host:
-        remove_links_together(host, names, Deadline.after(20))
+        remove_links_together(host, [LinkRemoval(name, Claim()) for name in names], Deadline.after(20))
 
 
 def add_many(host: Namespace, make_pod_ns: MakeNamespace, count: int) -> list[tuple[PodPlan, Namespace]]:

@@ -27,7 +27,7 @@ RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK, RTM_SETLINK = 16, 17, 18, 19
 RTM_NEWNSID, RTM_GETNSID = 88, 90
 
 IFF_UP = 0x1
-IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_TXQLEN, IFLA_LINKINFO = 1, 3, 4, 5, 13, 18
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_TXQLEN, IFLA_LINKINFO, IFLA_IFALIAS = 1, 3, 4, 5, 13, 18, 20
 IFLA_AF_SPEC, IFLA_GROUP, IFLA_NET_NS_FD, IFLA_EXT_MASK = 26, 27, 28, 29
 IFLA_NUM_TX_QUEUES, IFLA_NUM_RX_QUEUES, IFLA_LINK_NETNSID = 31, 32, 37
 IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 1, 2, 1
@@ -91,8 +91,11 @@ def set_link(
     mtu: int | None = None,
     name: str | None = None,
     group: int | None = None,
+    alias: str = "",
 ) -> Request:
-    """``label`` is the interface's name as error texts give it."""
+    """``label`` is the interface's name as error texts give it. The kernel sets an alias ("": leaves it) before it
+    brings the interface up, in one step.
+    """
     flags, change = (IFF_UP if up else 0), (0 if up is None else IFF_UP)
     body = _link(index, flags, change)
     if mac is not None:
@@ -103,6 +106,8 @@ def set_link(
         body += text(IFLA_IFNAME, name)
     if group is not None:
         body += u32(IFLA_GROUP, group)
+    if alias:
+        body += text(IFLA_IFALIAS, alias)
     return Request(RTM_SETLINK, 0, body, f"set interface {label}", LINK_SET)
 
 
@@ -135,6 +140,7 @@ class Link(NamedTuple):
     inet: bytes
     inet6: bytes
     addr_gen_mode: int
+    alias: str = ""
 
 
 def decode_link(payload: bytes) -> Link:
@@ -161,6 +167,7 @@ def decode_link(payload: bytes) -> Link:
         inet=inet.get(IFLA_INET_CONF, b""),
         inet6=inet6.get(IFLA_INET6_CONF, b""),
         addr_gen_mode=mode[0] if mode else 0,
+        alias=wire.name(found.get(IFLA_IFALIAS)),
     )
 
 

@@ -20,6 +20,7 @@ from cni_calico.nodeagent.dataplane.parts.masquerade import Masquerade
 from cni_calico.nodeagent.dataplane.parts.mtu_file import MtuFile
 from cni_calico.nodeagent.dataplane.parts.routes import Routes
 from cni_calico.nodeagent.dataplane.parts.settings import KernelSettings
+from cni_calico.nodeagent.dataplane.parts.signatures import Signatures
 from cni_calico.nodeagent.dataplane.parts.takeover import Takeover
 from cni_calico.nodeagent.dataplane.parts.tunnels import TunnelDevices, TunnelNeighbours
 from cni_calico.nodeagent.dataplane.passes import Part, Pass
@@ -34,6 +35,7 @@ def data_plane(
     """
     return [
         KernelSettings(),
+        Signatures(),
         TunnelDevices(),
         TunnelNeighbours(),
         Routes(now),

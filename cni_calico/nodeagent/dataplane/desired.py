@@ -56,6 +56,7 @@ class Desired:
     neighbours: frozenset[NeighbourEntry] = frozenset()
     forwarding: frozenset[ForwardingEntry] = frozenset()
     settings: tuple[desired_endpoints.Setting, ...] = ()
+    unsigned: tuple[desired_endpoints.Unsigned, ...] = ()
     nat: tuple[Nat, ...] = ()
     forward_prefixes: tuple[str, ...] = ()
     mtu: int = 0
@@ -97,6 +98,7 @@ def desired_state(
         neighbours=frozenset(neighbours),
         forwarding=frozenset(entries),
         settings=tuple(settings),
+        unsigned=desired_endpoints.select_unsigned(present, interfaces),
         nat=tuple(desired_nat(snapshot, family, felix) for family in _families(felix)),
         forward_prefixes=felix.interface_prefixes,
         mtu=0 if unknown else encapsulation.workload_mtu(own, snapshot.pools, interfaces, felix, backend),

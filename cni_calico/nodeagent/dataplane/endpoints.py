@@ -8,8 +8,10 @@ being made or gone.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
-from cni_calico.model.host import HostRoute, Network
+from cni_calico.model.host import HostInterface, HostRoute, Network
+from cni_calico.model.names import veth_alias
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.context.felix import FelixSettings
 
@@ -68,6 +70,37 @@ def select_unclaimed_routes(
 def select_routed_claims(actual: Iterable[HostRoute], unproven: Mapping[str, Collection[Network]]) -> set[HostRoute]:
     """Routes that are there for addresses that only a pod's annotation names: they stay, none is made."""
     return {r for r in actual if r.dst in unproven.get(r.device, ()) and r.dst.num_addresses == 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Unsigned:
+    """A workload's interface without an alias, and the alias that it should have; ``networks`` are its endpoint's."""
+
+    index: int
+    device: str
+    alias: str
+    networks: frozenset[Network]
+
+
+def select_unsigned(
+    present: Mapping[str, WorkloadEndpoint], interfaces: Iterable[HostInterface]
+) -> tuple[Unsigned, ...]:
+    """Those of recorded endpoints. One that is down is perhaps just being made."""
+    found = []
+    for interface in interfaces:
+        endpoint = present.get(interface.name)
+        if endpoint is None or not interface.up or interface.kind != "veth" or interface.alias:
+            continue
+        if endpoint.container_id and endpoint.ip_networks:
+            alias = veth_alias("", endpoint.container_id, endpoint.endpoint)
+            found.append(Unsigned(interface.index, interface.name, alias, frozenset(endpoint.ip_networks)))
+    return tuple(found)
+
+
+def select_proven(unsigned: Iterable[Unsigned], actual: Iterable[HostRoute]) -> tuple[Unsigned, ...]:
+    """Those to which the host routes every address of their endpoint."""
+    routed = {(route.device, route.dst) for route in actual}
+    return tuple(item for item in unsigned if all((item.device, network) in routed for network in item.networks))
 
 
 def desired_endpoint_settings(present: Mapping[str, WorkloadEndpoint]) -> list[Setting]:

@@ -50,7 +50,7 @@ class Services:
         self.stderr = True
         self.optimistic = False  # whether ``store`` may not know yet what another process has just written
         self.host: Any = None  # a worker's plugin.network.host.Host; None: each step opens its own
-        self.remove_link: Callable[[str, Deadline], None] | None = None  # deletes a host interface together with others
+        self.remove_link: Callable[[Any, Deadline], None] | None = None  # a LinkRemoval, together with those of others
         self.run_dir = environ.get("CALICO_RUN_DIR") or RUN_DIR
         self.state_dir = environ.get("CALICO_STATE_DIR") or STATE_DIR
         self.timeout_s = inf  # of a whole call, where it must be shorter than usual

@@ -38,6 +38,7 @@ def _add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> M
     request = plan_request(conf, call, node)
     with handle_lock(request.handle_id, services, deadline):
         require_ready(services, conf, deadline)
+        services.note_added(conf.datastore, f"{conf.name}/{call.container_id}/{call.ifname}")
         request = replace(request, namespace_labels=read_namespace_labels(call, conf, services, deadline))
         with services.ipam_lock(conf, deadline):
             assigned = assign(services.allocator(conf.datastore), request, deadline)

@@ -1,7 +1,8 @@
 """Host routes to pods: one per address, and what to do when somebody else has one to the same address.
 
-Rule: a route of others is removed only when IPAM says that the address belongs to this attachment now, and the log
-says who held it; otherwise the call fails and names both interfaces.
+Rule: a route through a living pod's interface is never taken, whatever IPAM says: its store may have been lost. What is
+removed, when IPAM says that the address belongs to this attachment now, is a route that our agent made or that a dead
+workload's interface has, and the log says who held it. Otherwise the call fails and names both interfaces.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from errno import EEXIST, ESRCH
 
 from cni_calico.errors import KernelError, RouteConflict
 from cni_calico.kernel.netlink import routes
+from cni_calico.model import names
 from cni_calico.plugin.network.host import read_link, read_routes
 from cni_calico.plugin.network.plan import host_network
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cni_calico.deadline import Deadline
+    from cni_calico.kernel.netlink.links import Link
     from cni_calico.kernel.netlink.routes import Route
     from cni_calico.kernel.netlink.socket import Rtnl
     from cni_calico.kernel.netlink.wire import Request
@@ -73,12 +76,14 @@ def ensure_route(
     for route in main:
         if route.oif == index:
             continue
-        holder = _holder(rtnl, route, deadline)
-        if not owned(address):
+        link = _link_of(rtnl, route, deadline)
+        holder = _named(link)
+        if not owned(address) or not _is_stale(route, link):
             raise RouteConflict(
                 f"cannot add route {route.dst} through {label}: it exists through {holder}",
                 errno=EEXIST,
-                details=f"find out whose interface {holder} is; delete the route if nobody needs it",
+                details=f"find out whose interface {holder} is; delete the route if nobody needs it; if it is a living "
+                "pod's, the datastore has lost its address: run 'calicoctl ipam check'",
             )
         log.warning(f"removing the route {route.dst} through {holder}: the address was given to {label}")
         _remove(rtnl, route, holder, deadline)
@@ -98,6 +103,28 @@ def _remove(rtnl: Rtnl, route: Route, holder: str, deadline: Deadline) -> None:
             raise found.error from e
 
 
+def _is_stale(route: Route, link: Link | None) -> bool:
+    """Whether a route is one of Calico's that nobody lives behind."""
+    if link is not None and is_workload(link):
+        return not link.up
+    from cni_calico.model.host import PROTO_CALICO  # hardly ever needed
+
+    return route.protocol == PROTO_CALICO
+
+
+def is_workload(link: Link) -> bool:
+    """Whether an interface of the host is a pod's, whatever prefix its name has."""
+    named = link.name.startswith(names.DEFAULT_PREFIX) or link.alias.startswith(names.ALIAS_PREFIX)
+    return named or (link.kind == "veth" and link.mac == names.HOST_MAC_BYTES)
+
+
 def _holder(rtnl: Rtnl, route: Route, deadline: Deadline) -> str:
-    link = read_link(rtnl, route.oif, deadline) if route.oif else None
+    return _named(_link_of(rtnl, route, deadline))
+
+
+def _named(link: Link | None) -> str:
     return link.name if link is not None else "no interface"
+
+
+def _link_of(rtnl: Rtnl, route: Route, deadline: Deadline) -> Link | None:
+    return read_link(rtnl, route.oif, deadline) if route.oif else None

@@ -26,7 +26,8 @@ class PodPlan:
     """The network of one attachment.
 
     ``mac`` None lets the kernel choose; ``extra_routes`` (of a delegated IPAM) take the place of the default routes
-    unless ``include_default_routes``. All routes of the pod lead to the host, whatever gateway an IPAM names.
+    unless ``include_default_routes``. All routes of the pod lead to the host, whatever gateway an IPAM names. ``alias``
+    is the host interface's: the proof of whose it is (ownership.py).
     """
 
     host_ifname: str
@@ -38,6 +39,7 @@ class PodPlan:
     include_default_routes: bool = False
     extra_routes: tuple[Network, ...] = ()
     allow_ip_forwarding: bool = False
+    alias: str = ""
 
     @property
     def has_v4(self) -> bool:

@@ -20,6 +20,7 @@ from cni_calico.model import names
 from cni_calico.plugin.network import host_routes as hostroutes
 from cni_calico.plugin.network.host import Borrowed, Host, Pair, is_joined, read_link, read_pair
 from cni_calico.plugin.network.inside import apply_pod
+from cni_calico.plugin.network.ownership import belongs_to_another
 from cni_calico.plugin.network.plan import desired_host_sysctls, desired_pod_sysctls, format_mac, optional_sysctl
 
 TYPE_CHECKING = False
@@ -61,14 +62,16 @@ def create_links(
     *,
     may_replace: bool = True,
     may_keep: bool = True,
+    named_after_pod: bool = True,
     log: Log = SILENT,
     host: Host | None = None,
 ) -> Links:
     """The veth and the sysctls of both sides; nothing is up and no address exists yet.
 
     ``may_replace`` says that an existing host interface of that name is this attachment's or nobody's, ``may_keep``
-    that a pair which joins host and pod already is what the plan describes. ``netns_fd`` stays open until ``undo`` has
-    run. Raises LinkConflict, KernelError, DeadlineExceeded.
+    that a pair which joins host and pod already is what the plan describes, ``named_after_pod`` that the interface of
+    an earlier sandbox has the same name. ``netns_fd`` stays open until ``undo`` has run.
+    Raises LinkConflict, KernelError, DeadlineExceeded.
     """
     with Borrowed(host) as host:
         creation = _Creation(plan, netns_fd)
@@ -78,7 +81,7 @@ def create_links(
             raise LinkConflict(
                 f"cannot create interface {plan.host_ifname}: it or {plan.pod_ifname} exists", errno=EEXIST
             )
-        link = link or _settle_links(creation, host, deadline, may_replace, log)
+        link = link or _settle_links(creation, host, deadline, may_replace, named_after_pod, log)
         created = creation.outcome == "created"
         mac = plan.mac
         with netns.inside(netns_fd, host.home):
@@ -137,12 +140,16 @@ class _Creation:
                 host.rtnl.run((links.delete_link(pair.host.ifindex, pair.host.name),), deadline)
 
 
-def _settle_links(creation: _Creation, host: Host, deadline: Deadline, may_replace: bool, log: Log) -> Link:
+def _settle_links(
+    creation: _Creation, host: Host, deadline: Deadline, may_replace: bool, named_after_pod: bool, log: Log
+) -> Link:
     """One of the two names exists: keep the pair if it is whole, replace what may be replaced, refuse the rest."""
     plan = creation.plan
     pair = read_pair(host, plan, creation.netns_fd, deadline)
     if pair.joined and pair.host is not None:
         return pair.host
+    if pair.host is not None and not named_after_pod:
+        may_replace = may_replace and not belongs_to_another(pair.host, plan.alias)
     for link in _select_stale(host, creation, pair, deadline, may_replace):
         log.warning(f"replacing interface {link.name}, left over from an earlier attachment")
         try:
@@ -232,7 +239,7 @@ def _apply_host(
     host: Host, plan: PodPlan, made: Links, deadline: Deadline, owned: Callable[[Address], bool], log: Log
 ) -> None:
     index, name = made.host_index, plan.host_ifname
-    batch: list[Request] = [links.set_link(index, name, up=True)]
+    batch: list[Request] = [links.set_link(index, name, up=True, alias=plan.alias)]
     batch += [hostroutes.add_request(address, index, name) for address in plan.addresses]
     batch += [routes.match_route(address) for address in plan.addresses]
     batch.append(links.get_link(index))

@@ -1,7 +1,8 @@
 """Takes a pod's network down: what is gone already is success, a failure does not stop the rest, all are reported.
 
 Rule: deleting the veth is all there is to do, the kernel removes every address, neighbour and route of both ends with
-it. It waits about 18 ms each time, so a resident server deletes many together.
+it. It waits about 18 ms each time, so a resident server deletes many together. An interface that is not the claim's
+(ownership.py) stays, and that is success too.
 """
 
 from __future__ import annotations
@@ -12,20 +13,37 @@ from cni_calico.errors import CalicoError, KernelError, LinkGone, TeardownIncomp
 from cni_calico.kernel import netns
 from cni_calico.kernel.netlink import links
 from cni_calico.kernel.netlink.socket import Rtnl
-from cni_calico.plugin.network.host import Borrowed, Host, read_link
+from cni_calico.plugin.network.host import Borrowed, Host, is_joined, read_link
+from cni_calico.plugin.network.ownership import RECORDED, Claim, may_remove, may_remove_pod_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import NamedTuple
 
     from cni_calico.deadline import Deadline
     from cni_calico.kernel.netlink.links import Link
+else:
+    from cni_calico.tuples import NamedTuple
 
 _FIRST_GROUP = 65537  # below live the groups that people name in /etc/iproute2/group
 
 
+class LinkRemoval(NamedTuple):
+    """An interface of the host, by name, and who wants it removed."""
+
+    name: str
+    claim: Claim
+
+
 def remove_pod_network(
-    host_ifname: str, netns_fd: int | None, pod_ifname: str, deadline: Deadline, *, host: Host | None = None
+    host_ifname: str,
+    netns_fd: int | None,
+    pod_ifname: str,
+    deadline: Deadline,
+    claim: Claim,
+    *,
+    host: Host | None = None,
 ) -> None:
     """Afterwards neither interface nor host route of the attachment is left. Raises TeardownIncomplete.
 
@@ -35,7 +53,7 @@ def remove_pod_network(
     with Borrowed(host) as host:
         if host_ifname:
             try:
-                _remove_veth(host.rtnl, host_ifname, deadline)
+                _remove_veth(host.rtnl, host_ifname, deadline, claim)
             except CalicoError as e:
                 failures.append(e)
         if netns_fd is not None:
@@ -46,17 +64,31 @@ def remove_pod_network(
                     # usually gone with the host's end; an interface of another kind is another plugin's
                     link = read_link(pod, pod_ifname, deadline)
                     if link is not None and link.kind == "veth":
-                        _delete(pod, link, deadline)
+                        end = _host_end(host, link, netns_fd, deadline)
+                        if may_remove_pod_end(end, claim):
+                            _delete(pod, link, deadline)
             except CalicoError as e:
                 failures.append(e)
     _report(failures)
 
 
-def _remove_veth(rtnl: Rtnl, name: str, deadline: Deadline) -> None:
+def _host_end(host: Host, link: Link, netns_fd: int, deadline: Deadline) -> Link | None:
+    """The other end of a pod's veth; None when it is not an interface of the host."""
+    end = read_link(host.rtnl, link.peer, deadline) if link.peer else None
+    return end if is_joined(host, end, link, netns_fd, deadline) else None
+
+
+def _remove_veth(rtnl: Rtnl, name: str, deadline: Deadline, claim: Claim) -> None:
     link = read_link(rtnl, name, deadline)
-    if link is not None:
-        _require_veth(link)
+    if link is not None and _is_claimed(link, claim):
         _delete(rtnl, link, deadline)
+
+
+def _is_claimed(link: Link, claim: Claim) -> bool:
+    """Raises KernelError when a record names an interface that cannot be a pod's."""
+    if claim.record == RECORDED:
+        _require_veth(link)
+    return link.kind == "veth" and may_remove(link, claim)
 
 
 def _require_veth(link: Link) -> None:
@@ -78,22 +110,22 @@ def _report(failures: Sequence[CalicoError]) -> None:
         raise TeardownIncomplete("; ".join(error.message for error in failures)) from cause
 
 
-def remove_links_together(host: Host, names: Sequence[str], deadline: Deadline) -> None:
-    """Delete the veths of these names in one kernel wait; absent ones are fine. Raises TeardownIncomplete.
+def remove_links_together(host: Host, removals: Sequence[LinkRemoval], deadline: Deadline) -> None:
+    """Delete these veths in one kernel wait; absent ones are fine. Raises TeardownIncomplete.
 
     The kernel deletes a whole link group at once. Ours gets a random number that nobody else has, and its members are
     counted before it is deleted.
     """
     failures: list[CalicoError] = []
     found: list[Link] = []
-    outcomes = host.rtnl.submit([links.get_link(name) for name in names], deadline) if names else []
-    for outcome in outcomes:
+    outcomes = host.rtnl.submit([links.get_link(each.name) for each in removals], deadline) if removals else []
+    for each, outcome in zip(removals, outcomes, strict=False):
         try:
             if outcome.error is not None:
                 raise outcome.error
             link = links.decode_link(outcome.replies[0])
-            _require_veth(link)
-            found.append(link)
+            if _is_claimed(link, each.claim) and link not in found:
+                found.append(link)
         except LinkGone:
             pass
         except CalicoError as e:

@@ -1,0 +1,64 @@
+"""PURE: whose a host interface is: the proof that lies on the interface itself, and what may be removed without it.
+
+Rule: an interface whose alias names another attachment is never removed, whatever a name or a record says: under
+Kubernetes both are the pod's, and the pod may have a new sandbox. One without a proof is removed only when a record
+says that it is this attachment's, or when it was never up: then the process that made it died before it could sign it.
+"""
+
+from __future__ import annotations
+
+from cni_calico.model import names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NamedTuple
+
+    from cni_calico.kernel.netlink.links import Link
+else:
+    from cni_calico.tuples import NamedTuple
+
+RECORDED, UNKNOWN, UNREADABLE = "recorded", "unknown", "unreadable"
+
+
+class Claim(NamedTuple):
+    """An attachment that wants its interfaces removed.
+
+    ``aliases``: each of them proves that an interface is its. ``record``: RECORDED when a record says that the
+    interface is its, UNKNOWN when there is none, UNREADABLE when nobody can say.
+    """
+
+    aliases: tuple[str, ...] = ()
+    record: str = RECORDED
+
+
+def plan_claim(network: str, container_id: str, ifname: str, record: str) -> Claim:
+    """The agent signs the interfaces of older versions, and does not know their network."""
+    return Claim(tuple(names.veth_alias(known, container_id, ifname) for known in (network, "")), record)
+
+
+def belongs_to_another(host_end: Link, *aliases: str) -> bool:
+    """Whether the interface is signed, and not with one of ``aliases``."""
+    return host_end.alias.startswith(names.ALIAS_PREFIX) and host_end.alias not in aliases
+
+
+def may_remove(host_end: Link, claim: Claim) -> bool:
+    """Whether an interface of the host, a veth, is the claim's to remove."""
+    if host_end.alias in claim.aliases:
+        return True
+    if belongs_to_another(host_end):
+        return False
+    return claim.record == RECORDED or (not host_end.up and host_end.mac == names.HOST_MAC_BYTES)
+
+
+def may_remove_pod_end(host_end: Link | None, claim: Claim) -> bool:
+    """Whether the interface in the namespace that a call names is the claim's; ``host_end`` is the other end, None when
+    that is not in the host's namespace.
+
+    When the records cannot be read, an unsigned interface of ours goes with the namespace that the runtime names.
+    """
+    if host_end is None:
+        return claim.record == RECORDED
+    if may_remove(host_end, claim):
+        return True
+    is_calicos = host_end.mac == names.HOST_MAC_BYTES and not belongs_to_another(host_end)
+    return claim.record == UNREADABLE and is_calicos

@@ -1,0 +1,180 @@
+"""An interface is removed only by whom it belongs to: a repeated DEL of an old sandbox, a GC, a reused namespace path
+take nothing from a living pod, whatever has become of its record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from cni_calico.model.keys import ResourceList
+from tests.e2e.host import EtcdNode, Node, added, addresses
+from tests.netns.conftest import MakeNamespace
+from tests.netns.namespaces import Killed, Namespace
+
+pytestmark = pytest.mark.netns
+
+S1, S2, S3 = "51" * 32, "52" * 32, "53" * 32
+POD = "IgnoreUnknown=1;K8S_POD_NAMESPACE=space;K8S_POD_NAME=web-0"
+SIGNED = "cni-calico:"
+
+
+@pytest.fixture
+def node(any_node: Node) -> Node:
+    return any_node
+
+
+def two_sandboxes(node: Node, make_pod_ns: MakeNamespace) -> tuple[Any, Namespace]:
+    """A pod whose first sandbox is gone and whose second lives: the first one's result, the second one's namespace."""
+    old, living = make_pod_ns(), make_pod_ns()
+    first = added(node, S1, old, args=POD).document
+    assert node.call("DEL", S1, old.path, args=POD).ok
+    added(node, S2, living, args=POD)
+    return first, living
+
+
+def host_end(node: Node) -> str:
+    (link,) = [link for link in node.host.ip("link", "show") if link["ifname"].startswith("cali")]
+    assert link["ifalias"].startswith(SIGNED) and len(link["ifalias"]) == len(SIGNED) + 40
+    return str(link["ifname"])
+
+
+def require_alive(node: Node, pod: Namespace) -> None:
+    assert pod.link("eth0") is not None and "UP" in pod.link("eth0")["flags"]  # type: ignore[index]
+    address = next(iter(pod.addresses("eth0"))).partition("/")[0]
+    assert [route["dev"] for route in node.host.routes(4) if route["dst"] == address] == [host_end(node)]
+
+
+def endpoint_path(node: Node) -> str:
+    (path,) = node.records(ResourceList("WorkloadEndpoint"))
+    return path
+
+
+REPEATED = {"without a namespace": {}, "with prevResult": {"prevResult": True}}
+
+
+@pytest.mark.parametrize("how", REPEATED)
+@pytest.mark.parametrize("record", ["there", "deleted", "unreadable"])
+def test_a_repeated_del_of_an_old_sandbox(node: Node, make_pod_ns: MakeNamespace, how: str, record: str) -> None:
+    first, living = two_sandboxes(node, make_pod_ns)
+    if record == "deleted":
+        node.put({endpoint_path(node): None})
+    elif record == "unreadable":
+        node.spoil(endpoint_path(node), b"no document")
+    changes = {"prevResult": first} if REPEATED[how] else {}
+    node.call("DEL", S1, args=POD, **changes)
+    require_alive(node, living)
+
+
+@pytest.mark.etcd
+@pytest.mark.parametrize("how", REPEATED)
+def test_a_repeated_del_without_the_datastore(on_etcd: EtcdNode, make_pod_ns: MakeNamespace, how: str) -> None:
+    first, living = two_sandboxes(on_etcd, make_pod_ns)
+    on_etcd.stop_etcd()
+    assert on_etcd.call("DEL", S1, args=POD, **({"prevResult": first} if REPEATED[how] else {})).ok
+    require_alive(on_etcd, living)
+    assert len(on_etcd.intents()) == 1
+    assert on_etcd.call("DEL", S2, living.path, args=POD).ok
+    assert living.link("eth0") is None and on_etcd.host.link("cali") is None
+    on_etcd.start_etcd()
+
+
+@pytest.mark.parametrize("record", ["there", "deleted"])
+def test_gc_leaves_the_new_sandbox(node: Node, make_pod_ns: MakeNamespace, record: str) -> None:
+    _, living = two_sandboxes(node, make_pod_ns)
+    # what an ADD of the first sandbox that died would have left
+    handle = added(node, S1, make_pod_ns(), plugin="calico-ipam", args=POD)
+    if record == "deleted":
+        node.put({endpoint_path(node): None})
+    valid = [{"containerID": S2, "ifname": "eth0"}]
+    assert node.call("GC", "", "", **{"cni.dev/valid-attachments": valid}).ok
+    require_alive(node, living)
+    assert addresses(handle)[0].partition("/")[0] not in node.taken()
+
+
+def test_an_unknown_container_in_the_namespace_of_another(node: Node, make_pod_ns: MakeNamespace) -> None:
+    """The path of a namespace means another one when its process's number was given out again."""
+    _, living = two_sandboxes(node, make_pod_ns)
+    assert node.call("DEL", S3, living.path, args=POD.replace("web-0", "other")).ok
+    require_alive(node, living)
+    foreign = make_pod_ns()
+    node.host.do("link", "add", "vethforeign", "type", "veth", "peer", "name", "eth0", "netns", foreign.name)
+    for state in ("down", "up"):
+        node.host.do("link", "set", "vethforeign", state)
+        assert node.call("DEL", S3, foreign.path).ok
+        assert foreign.link("eth0") is not None
+
+
+def test_an_interface_that_was_renamed(node: Node, make_pod_ns: MakeNamespace) -> None:
+    pod = make_pod_ns()
+    added(node, S1, pod, args=POD)
+    name = host_end(node)
+    node.put({endpoint_path(node): None})
+    node.host.do("link", "set", name, "down")
+    node.host.do("link", "set", name, "name", "renamed")
+    node.host.do("link", "set", "renamed", "up")
+    assert node.call("DEL", S2, pod.path, args=POD).ok
+    assert pod.link("eth0") is not None
+    assert node.call("DEL", S1, pod.path, args=POD).ok
+    assert pod.link("eth0") is None and not node.leftovers()
+
+
+def test_an_add_that_died_before_it_could_sign(plain_node: Node, pod_ns: Namespace) -> None:
+    """The kernel ignores an alias in the message that makes an interface."""
+    with pytest.raises(Killed):
+        plain_node.call("ADD", S1, pod_ns.path, args=POD, fault="netlink.link-set:before:1:kill")
+    (link,) = [link for link in plain_node.host.ip("link", "show") if link["ifname"].startswith("cali")]
+    assert "ifalias" not in link
+    assert plain_node.call("DEL", S1, args=POD).ok
+    assert not plain_node.leftovers()
+
+
+@pytest.mark.etcd
+def test_unsigned_interfaces_of_older_versions(on_etcd: EtcdNode, make_pod_ns: MakeNamespace) -> None:
+    """Without records and without a proof only the namespace that the call names is touched."""
+    node, pod = on_etcd, make_pod_ns()
+    added(node, S1, pod, args=POD)
+    name = host_end(node)
+    node.host.do("link", "set", name, "alias", "")
+    node.stop_etcd()
+    assert node.call("DEL", S1, args=POD).ok
+    assert pod.link("eth0") is not None and len(node.intents()) == 1
+    assert node.call("DEL", S1, pod.path, args=POD).ok
+    assert pod.link("eth0") is None and node.host.link(name) is None
+    node.start_etcd()
+
+
+def test_a_repeated_add_signs(node: Node, pod_ns: Namespace) -> None:
+    added(node, S1, pod_ns, args=POD)
+    name = host_end(node)
+    signed = node.host.link(name)
+    node.host.do("link", "set", name, "alias", "")
+    added(node, S1, pod_ns, args=POD)
+    assert node.host.link(name) == signed
+
+
+def test_a_name_that_a_living_container_has(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
+    """Outside Kubernetes 11 characters of the ID name the interface; the record that would tell them apart is lost."""
+    node = plain_node
+    living, other = make_pod_ns(), make_pod_ns()
+    added(node, "cnitool-abc111", living)
+    node.put({endpoint_path(node): None})
+    refused = node.call("ADD", "cnitool-abc222", other.path)
+    assert not refused.ok and "belongs to another attachment" in refused.document["msg"], refused
+    require_alive(node, living)
+
+
+def test_what_the_agent_has_signed(node: Node, make_pod_ns: MakeNamespace) -> None:
+    """It does not know the network; the container's DEL recognises it, another's does not."""
+    pod = make_pod_ns()
+    added(node, S1, pod, args=POD)
+    name = host_end(node)
+    digest = hashlib.sha1(f"/{S1}/eth0".encode()).hexdigest()
+    node.host.do("link", "set", name, "alias", SIGNED + digest)
+    node.put({endpoint_path(node): None})
+    assert node.call("DEL", S2, args=POD).ok
+    require_alive(node, pod)
+    assert node.call("DEL", S1, args=POD).ok
+    assert pod.link("eth0") is None and not node.leftovers()
