@@ -126,7 +126,7 @@ class LeaseLost(TryAgain):
 
 
 class NotReady(TryAgain):
-    """ClusterInformation says datastoreReady is false, or STATUS finds that no ADD could succeed."""
+    """ClusterInformation says datastoreReady is false, or is missing, or STATUS finds that no ADD could succeed."""
 
     code = NOT_AVAILABLE
     blame = "cluster"

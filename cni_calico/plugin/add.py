@@ -18,7 +18,7 @@ from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultInterface, ResultIP, ResultRoute, render_result
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, InvalidConfig, KernelError, LinkConflict
+from cni_calico.errors import CalicoError, InvalidConfig, KernelError, LinkConflict, OutcomeUnknown
 from cni_calico.model.names import sha1_hex, veth_alias
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.plugin.attachment import (
@@ -30,6 +30,7 @@ from cni_calico.plugin.attachment import (
     select_veth,
 )
 from cni_calico.plugin.call.node_name import BOOT_WAIT_S, read_nodename
+from cni_calico.plugin.call.ready import require_ready
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.endpoints import (
     Recorded,
@@ -45,7 +46,6 @@ from cni_calico.plugin.ipam.addresses import (
     IpamRequest,
     assign,
     plan_request,
-    require_ready,
     result_of,
 )
 from cni_calico.plugin.mtu import read_mtu
@@ -87,7 +87,7 @@ def add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Ma
         held.callback(os.close, netns)
         held.enter_context(services.attachment_lock(attachment.label, deadline))
         held.enter_context(services.attachment_lock(attachment.veth_label, deadline))
-        require_ready(services, conf, deadline)
+        require_ready(services, conf.datastore, deadline)
         services.note_added(conf.datastore, attachment.label)
         store = services.store(conf.datastore)
         recorded = read_recorded(store, attachment, deadline)
@@ -134,6 +134,7 @@ class _Addition:
     sure: bool  # whether ``recorded`` is what is stored, not only what is remembered
     mtu: int = 0
     facts: PodFacts = NOTHING
+    endpoint_may_come: bool = False  # whether the outcome of the endpoint's write is unknown
     alone: bool = False  # whether the kernel has shown that nothing of this attachment lives
     mac: bytes | None = None
     companion: Companion | None = None  # the endpoint, created with its addresses
@@ -371,17 +372,23 @@ class _Addition:
         self._ensure_profile()
         if not self.recorded.is_ours(self.attachment):
             undo.callback(self._remove_endpoint)
-        apply_endpoint(
-            self.services.store(self.conf.datastore),
-            self.attachment.endpoint_key,
-            stored,
-            lambda own: self._record(own, plan.host_ifname, mac, plan.addresses),
-            self.deadline,
-        )
+        try:
+            apply_endpoint(
+                self.services.store(self.conf.datastore),
+                self.attachment.endpoint_key,
+                stored,
+                lambda own: self._record(own, plan.host_ifname, mac, plan.addresses),
+                self.deadline,
+            )
+        except OutcomeUnknown:
+            self.endpoint_may_come = True
+            raise
 
     def _remove_endpoint(self, only: Callable[[Versioned], bool] | None = None) -> None:
         attachment = self.attachment
         store, deadline = self.services.store(self.conf.datastore), Deadline.after(UNDO_TIMEOUT_S)
+        if self.endpoint_may_come:  # also when it is not there now: the write may still be under way
+            self._owe()
         try:
             found = None if only is None else store.get(attachment.endpoint_key, deadline)
             if only is None or (found is not None and only(found)):

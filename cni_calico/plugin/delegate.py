@@ -51,6 +51,7 @@ def run_delegate(
         document = _render_document(conf, services, deadline, command)
     environment = {name: value for name, value in call.environ.items() if name == "PATH" or name.startswith("CNI_")}
     environment["CNI_COMMAND"] = command
+    environment["CNI_ARGS"] = plan_args(environment.get("CNI_ARGS", ""))
     stdin = json.dumps(document).encode()
     done = run((executable,), stdin=stdin, env=environment, deadline=deadline)
     if done.rc != 0:
@@ -59,6 +60,16 @@ def run_delegate(
             return b""
         raise _failure(conf.ipam.type, command, done.rc, done.stdout, done.stderr)
     return done.stdout
+
+
+def plan_args(text: str) -> str:
+    """The caller's CNI_ARGS for a delegate: plugins built on the reference libraries refuse arguments that they do not
+    know, unless they are told to ignore them.
+    """
+    pairs = list(filter(None, text.split(";")))
+    if any(pair.partition("=")[0].strip() == "IgnoreUnknown" for pair in pairs):
+        return text
+    return ";".join(("IgnoreUnknown=1", *pairs))
 
 
 def _render_document(conf: NetConf, services: Services, deadline: Deadline, command: str) -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import parse_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
+    TRY_AGAIN,
     AttachmentBusy,
     CalicoError,
     CorruptRecord,
@@ -28,6 +29,7 @@ from cni_calico.errors import (
     InvalidConfig,
     NetnsGone,
     NodeNotSetUp,
+    NotReady,
     TeardownIncomplete,
     TryAgain,
 )
@@ -134,6 +136,9 @@ class Removal:
             if self._may_be_old(recorded):
                 recorded = read_recorded(self.services.fresh_store(config), self.attachment, deadline)
             return recorded, None
+        except NotReady as e:
+            e.code = TRY_AGAIN  # 50 is for STATUS and ADD: a DEL is repeated
+            raise
         except (DatastoreError, DeadlineExceeded) as e:
             return Recorded(None, None, ()), e
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cni_calico.datastore.interface import CommitConflict, Datastore, Versioned, Write
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CorruptRecord, DatastoreUnavailable, OutcomeUnknown, TryAgain
+from cni_calico.errors import CalicoError, CorruptRecord, DatastoreUnavailable, OutcomeUnknown, TryAgain
 from cni_calico.model.documents.codec import decode_endpoint, encode
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Resource, WorkloadEndpoint
@@ -108,24 +108,29 @@ def apply_endpoint(
     build: Callable[[WorkloadEndpoint | None], WorkloadEndpoint],
     deadline: Deadline,
 ) -> None:
-    """Store ``build(what is there)`` over ``old``. Raises TryAgain when somebody else keeps changing it."""
+    """Store ``build(what is there)`` over ``old``. Raises TryAgain when somebody else keeps changing it; once the
+    outcome of an attempt is unknown, whatever comes after it, OutcomeUnknown: that attempt may be carried out later.
+    """
     written: dict[str, Any] | None = None
     unknown: OutcomeUnknown | None = None
-    for _ in range(_ATTEMPTS):
-        document = encode(build(None if old is None else decode_endpoint(key, old.value)))
-        try:
-            store.commit([Write.create(key, document) if old is None else Write.update(old, document)], deadline)
-            return
-        except CommitConflict as e:
-            old, unknown = e.failed[0].current, None
-        except OutcomeUnknown as e:
-            written, unknown = document, e
-            old = _read_again(store, key, deadline, e)
-        if old is not None and old.value == written:
-            return
-    if unknown is not None:
-        raise unknown  # nobody else changes it: it cannot be written
-    raise TryAgain(f"cannot write WorkloadEndpoint {key.namespace}/{key.name}: it keeps changing")
+    try:
+        for _ in range(_ATTEMPTS):
+            document = encode(build(None if old is None else decode_endpoint(key, old.value)))
+            try:
+                store.commit([Write.create(key, document) if old is None else Write.update(old, document)], deadline)
+                return
+            except CommitConflict as e:
+                old = e.failed[0].current
+            except OutcomeUnknown as e:
+                written, unknown = document, e
+                old = _read_again(store, key, deadline, e)
+            if old is not None and old.value == written:
+                return
+    except CalicoError as e:
+        if unknown is None or unknown is e:
+            raise
+        raise unknown from e
+    raise unknown or TryAgain(f"cannot write WorkloadEndpoint {key.namespace}/{key.name}: it keeps changing")
 
 
 def _read_again(store: Datastore, key: ResourceKey, deadline: Deadline, error: OutcomeUnknown) -> Versioned | None:

@@ -177,9 +177,12 @@ def plan_pod_record(record: WorkloadEndpoint, facts: PodFacts) -> WorkloadEndpoi
         return record
     pod, request = facts.endpoint, facts.request
     addresses = [network.network_address for network in record.ip_networks]
+    extra = {**record.metadata.extra}
+    if facts.generate_name:
+        extra["generateName"] = facts.generate_name
     return replace(
         record,
-        metadata=replace(record.metadata, labels=pod.metadata.labels),
+        metadata=replace(record.metadata, labels=pod.metadata.labels, extra=extra),
         service_account=pod.service_account,
         profiles=pod.profiles,
         ports=pod.ports,

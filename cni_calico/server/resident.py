@@ -198,7 +198,7 @@ class ResidentServices(Services):
         require_reach(conf, self.files)
         self._resident.require_descriptors()
         try:
-            self._node = read_nodename(conf, self.files, deadline)
+            self._node = read_nodename(conf, self.files, deadline, for_ipam=self._request.executable == "calico-ipam")
         except NodeNotSetUp:
             self._node = ""  # the command says so, where it matters
         try:
@@ -238,7 +238,7 @@ class ResidentServices(Services):
         backend = self._backend(config)
         if key == CLUSTER:
             known, document = backend.caches.cluster_information()
-            if known and (document is None or document.get("spec", {}).get("datastoreReady")):
+            if known and document is not None and document.get("spec", {}).get("datastoreReady"):
                 return document  # a call is not refused for what may have changed a moment ago
         return super().read(config, key, deadline)
 

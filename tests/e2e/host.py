@@ -223,7 +223,12 @@ class Node:
         document = {"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": metadata, "spec": dict(spec)}
         self.put({etcd_path(ResourceKey(kind, name, namespace)): document})
 
+    def apply_cluster(self) -> None:
+        """What says that the cluster takes requests."""
+        self.apply("ClusterInformation", "default", {"clusterGUID": "0" * 32, "datastoreReady": True})
+
     def apply_pools(self) -> None:
+        self.apply_cluster()
         for name, (cidr, size) in POOLS.items():
             self.apply("IPPool", name, {"cidr": cidr, "blockSize": size, "nodeSelector": "all()"})
 

@@ -1,8 +1,9 @@
 """The name under which this node is known to Calico.
 
 Rule: nodename > contents of nodename_file > hostname > the OS host name; trimmed; only the OS host name is lower-cased.
-The file must exist unless nodename_file_optional; at node boot ADD waits a little for it. A configuration that has a
-nodename and names no file needs none: such a host may have no agent that would write it.
+For calico the file must exist unless nodename_file_optional; at node boot ADD waits a little for it. A configuration
+that has a nodename and names no file needs none: such a host may have no agent that would write it. calico-ipam by
+itself, as the IPAM plugin of macvlan or bridge, needs no node that is set up: it never waits for the file.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ BOOT_WAIT_S = 5.0
 _POLL_S = 0.05
 
 
-def read_nodename(conf: NetConf, files: Files, deadline: Deadline, *, wait_s: float = 0.0) -> str:
-    """The node name. Raises NodeNotSetUp when it cannot be known (the text is the one users look for), InvalidConfig
-    for a name that no node can have.
+def read_nodename(
+    conf: NetConf, files: Files, deadline: Deadline, *, wait_s: float = 0.0, for_ipam: bool = False
+) -> str:
+    """The node name; ``for_ipam``: as calico-ipam by itself knows it. Raises NodeNotSetUp when it cannot be known (the
+    text is the one users look for), InvalidConfig for a name that no node can have.
     """
-    if conf.nodename and not conf.raw.get("nodename_file"):
+    if conf.nodename and (for_ipam or not conf.raw.get("nodename_file")):
         return conf.nodename
-    written = _read_file(conf, files, deadline.sooner(wait_s))
+    optional = for_ipam or conf.nodename_file_optional
+    written = _read_file(conf.nodename_file, files, deadline.sooner(wait_s), optional=optional)
     if conf.nodename:
         return conf.nodename
     if written:
@@ -39,18 +43,18 @@ def os_host_name() -> str:
     return os.uname().nodename.strip().lower()
 
 
-def _read_file(conf: NetConf, files: Files, limit: Deadline) -> str:
+def _read_file(path: str, files: Files, limit: Deadline, *, optional: bool) -> str:
     """What is in the file; "" when it is optional and not there."""
     while True:
         try:
-            return files.read_text(conf.nodename_file).strip()
+            return files.read_text(path).strip()
         except OSError as e:
-            if conf.nodename_file_optional:
+            if optional:
                 return ""
             if limit.expired():
-                raise _missing(conf.nodename_file, (e.strerror or str(e)).lower()) from e
+                raise _missing(path, (e.strerror or str(e)).lower()) from e
         except UnicodeDecodeError as e:
-            raise _missing(conf.nodename_file, "it is not text") from e
+            raise _missing(path, "it is not text") from e
         time.sleep(_POLL_S)
 
 

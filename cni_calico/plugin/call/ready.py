@@ -1,7 +1,9 @@
 """Whether the cluster takes requests at the moment, and whether it ever did since this node started.
 
 Rule: ClusterInformation says ``datastoreReady: false`` while the datastore is migrated or upgraded; then nothing is
-written. A ClusterInformation that cannot be read is refused by name, never taken for a yes.
+written. For calico a cluster without the record is not ready either, as upstream has it: the datastore is empty, or is
+another one than the configuration means. calico-ipam by itself does not ask for the record, and the embedded store is a
+cluster by itself. A ClusterInformation that cannot be read is refused by name, never taken for a yes.
 """
 
 from __future__ import annotations
@@ -18,12 +20,23 @@ CLUSTER = ResourceKey("ClusterInformation", "default")
 
 def require_ready(services: Services, config: DatastoreConfig, deadline: Deadline) -> None:
     """Raises NotReady, CorruptRecord, DatastoreError."""
+    if not require_not_locked(services, config, deadline) and config.type != "local":
+        raise NotReady(
+            "Calico is currently not ready to process requests: ClusterInformation 'default' does not exist",
+            details="calico-node makes it when it starts; if the datastore was wiped on purpose, start calico-node or "
+            "run 'calicoctl apply' with a ClusterInformation 'default' that has datastoreReady: true",
+        )
+
+
+def require_not_locked(services: Services, config: DatastoreConfig, deadline: Deadline) -> bool:
+    """Whether there is a ClusterInformation. Raises NotReady when it says so, CorruptRecord, DatastoreError."""
     document = services.read(config, CLUSTER, deadline)
     if document is not None and decode_cluster_information(CLUSTER, document).datastore_ready is False:
         raise NotReady(
             "Calico is currently not ready to process requests",
             details="ClusterInformation 'default' has datastoreReady: false; a migration or upgrade sets and clears it",
         )
+    return document is not None
 
 
 def note_synced(services: Services) -> None:

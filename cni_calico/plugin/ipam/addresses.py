@@ -17,7 +17,6 @@ from cni_calico.cni.result import Result, ResultIP, ResultRoute
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig
 from cni_calico.model import names
-from cni_calico.plugin.call import ready
 from cni_calico.plugin.call.services import Services
 
 if TYPE_CHECKING:
@@ -144,11 +143,6 @@ def result_of(assigned: tuple[Assigned, ...], *, explicit: bool) -> Result:
         ips=tuple(ResultIP(address) for address in prefixed),
         routes=tuple(ResultRoute(str(address)) for address in prefixed),
     )
-
-
-def require_ready(services: Services, conf: NetConf, deadline: Deadline) -> None:
-    """Raises NotReady while the datastore is being migrated or upgraded."""
-    ready.require_ready(services, conf.datastore, deadline)
 
 
 def handle_lock(handle_id: str, services: Services, deadline: Deadline) -> AbstractContextManager[None]:

@@ -18,7 +18,7 @@ from cni_calico.cni.result import render_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CheckFailed
 from cni_calico.plugin.call import ready
-from cni_calico.plugin.call.node_name import BOOT_WAIT_S, read_nodename
+from cni_calico.plugin.call.node_name import read_nodename
 from cni_calico.plugin.call.serve import Handler, run_call
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.ipam.addresses import (
@@ -28,16 +28,15 @@ from cni_calico.plugin.ipam.addresses import (
     plan_request,
     read_namespace_labels,
     release,
-    require_ready,
     result_of,
 )
 
 
 def _add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Mapping[str, Any]:
-    node = read_nodename(conf, services.files, deadline, wait_s=BOOT_WAIT_S)
+    node = read_nodename(conf, services.files, deadline, for_ipam=True)
     request = plan_request(conf, call, node)
     with handle_lock(request.handle_id, services, deadline):
-        require_ready(services, conf, deadline)
+        ready.require_not_locked(services, conf.datastore, deadline)
         services.note_added(conf.datastore, f"{conf.name}/{call.container_id}/{call.ifname}")
         request = replace(request, namespace_labels=read_namespace_labels(call, conf, services, deadline))
         with services.ipam_lock(conf, deadline):
@@ -49,7 +48,7 @@ def _add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> M
 def _delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
     handles = handle_ids(conf, call)
     with handle_lock(handles[0], services, deadline):
-        require_ready(services, conf, deadline)
+        ready.require_not_locked(services, conf.datastore, deadline)
         with services.ipam_lock(conf, deadline):
             release(services.allocator(conf.datastore), handles, deadline)
 
@@ -69,7 +68,8 @@ def _check(call: Call, conf: NetConf, services: Services, deadline: Deadline) ->
 def _status(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
     from cni_calico.plugin.ipam.status import require_available
 
-    require_available(replace(conf, ipam=replace(conf.ipam, type="calico-ipam")), services, deadline)
+    conf = replace(conf, ipam=replace(conf.ipam, type="calico-ipam"))
+    require_available(conf, services, deadline, for_ipam=True)
 
 
 def _collect(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:

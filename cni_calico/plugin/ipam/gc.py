@@ -19,7 +19,7 @@ from cni_calico.model.documents.codec import decode_block, decode_endpoint
 from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, endpoints_of_node
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.plugin.call.node_name import read_nodename
-from cni_calico.plugin.call.ready import require_ready
+from cni_calico.plugin.call.ready import require_not_locked
 from cni_calico.plugin.call.services import Services
 
 
@@ -113,8 +113,8 @@ def collect_addresses(call: Call, conf: NetConf, services: Services, deadline: D
     Raises TeardownIncomplete naming everything that could not be released.
     """
     valid = require_valid_list(conf)
-    node = read_nodename(conf, services.files, deadline)
-    require_ready(services, conf.datastore, deadline)
+    node = read_nodename(conf, services.files, deadline, for_ipam=True)
+    require_not_locked(services, conf.datastore, deadline)
     store = services.store(conf.datastore)
     endpoints = read_endpoints(store, node, deadline)
     known = {container for container, _ in valid} | {e.container_id for e in endpoints.endpoints}

@@ -22,7 +22,7 @@ from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import ResourceKey, endpoints_of_node
-from cni_calico.plugin.call.ready import require_ready
+from cni_calico.plugin.call.ready import require_not_locked
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.ipam.hostlocal import (
     LOCK,
@@ -73,7 +73,7 @@ class Upgrade:
         if not os.path.isdir(self.directory):
             self.log.info(f"{self.directory} does not exist: nothing to migrate")
             return
-        require_ready(self.services, self.config, self.deadline)
+        require_not_locked(self.services, self.config, self.deadline)
         if any(not is_bookkeeping(name) for name in os.listdir(self.directory)):
             self._take_plugin_away()
         with file_lock(f"{self.directory}/{LOCK}", self.deadline.sooner(LOCK_S)):

@@ -61,7 +61,8 @@ def _settle_route(pod: Rtnl, plan: PodPlan, wanted: PodRoute, index: int, deadli
             raise RouteConflict(
                 f"cannot add route {wanted.dst} through {plan.pod_ifname} in the pod: it exists through {holder}",
                 errno=EEXIST,
-                details="two networks of one pod cannot both have this route; let one of them give other routes",
+                details="two networks of one pod cannot both have this route, and calico gives a pod one interface: "
+                "let a second one be macvlan, ipvlan or bridge (with ipam.type calico-ipam for addresses of Calico)",
             )
         pod.run((routes.delete_route(found, plan.pod_ifname),), deadline)
     pod.run((routes.add_route(_kernel_route(wanted, index), plan.pod_ifname),), deadline)

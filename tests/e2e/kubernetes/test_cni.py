@@ -78,6 +78,7 @@ def test_a_pods_life(node: KubeNode, pod_ns: Namespace) -> None:
     pod(
         node,
         labels={"app": "web"},
+        generateName="web-",
         spec={
             "serviceAccountName": "web-sa",
             "containers": [
@@ -96,6 +97,7 @@ def test_a_pods_life(node: KubeNode, pod_ns: Namespace) -> None:
         "projectcalico.org/orchestrator": "k8s",
         "projectcalico.org/serviceaccount": "web-sa",
     }
+    assert found["metadata"]["generateName"] == "web-"
     spec = found["spec"]
     assert spec["profiles"] == ["kns.space", "ksa.space.web-sa"] and spec["serviceAccountName"] == "web-sa"
     assert spec["ports"] == [{"name": "http", "protocol": "TCP", "port": 80, "hostPort": 8080}]

@@ -47,6 +47,7 @@ def networks(host_ns: Namespace, tmp_path: Path) -> Iterator[dict[str, Node]]:
         }
         for i, (name, node) in enumerate(made.items()):
             node.overrides["name"] = name
+            node.apply_cluster()
             node.apply("IPPool", "pool", {"cidr": f"10.{70 + i}.0.0/16", "blockSize": 26, "nodeSelector": "all()"})
         yield made
 

@@ -1,0 +1,127 @@
+"""What callers of upstream's plugins rely on: arguments for other IPAM plugins, calico-ipam by itself, not ready."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.model.keys import ResourceKey, etcd_path
+from tests.conftest import LAB_CACHE
+from tests.e2e.host import EtcdNode, Node, added, addresses
+from tests.netns.conftest import MakeNamespace
+from tests.netns.namespaces import Namespace
+
+pytestmark = pytest.mark.netns
+
+POD = "K8S_POD_NAMESPACE=space;K8S_POD_NAME=web-0"
+CLUSTER = etcd_path(ResourceKey("ClusterInformation", "default"))
+
+
+@pytest.mark.cnitool
+@pytest.mark.parametrize("arguments", ["", POD, f"IgnoreUnknown=1;{POD}"])
+def test_host_local_takes_what_it_does_not_know(node: Node, pod_ns: Namespace, tmp_path: Path, arguments: str) -> None:
+    """Plugins of the reference libraries refuse unknown CNI_ARGS unless they are told to ignore them."""
+    node.environ["CNI_PATH"] = str(LAB_CACHE / "cni" / "bin")
+    section = {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/24"}]], "dataDir": str(tmp_path / "leases")}
+    reply = added(node, "c1", pod_ns, args=arguments, ipam=section)
+    options: dict[str, Any] = {"args": arguments, "ipam": section}
+    assert node.call("CHECK", "c1", pod_ns.path, prevResult=reply.document, **options).ok
+    assert node.call("DEL", "c1", pod_ns.path, **options).ok
+    assert not node.leftovers()
+
+
+def test_a_delegate_keeps_the_callers_word(node: Node, pod_ns: Namespace, tmp_path: Path) -> None:
+    program = tmp_path / "scripted-ipam"
+    program.write_text(
+        f'#!/bin/sh\necho "$CNI_COMMAND $CNI_ARGS" >>{tmp_path}/asked\n'
+        '[ $CNI_COMMAND = ADD ] && echo \'{"cniVersion":"1.0.0","ips":[{"address":"10.88.0.5/24"}]}\'\nexit 0\n'
+    )
+    program.chmod(0o755)
+    node.environ["CNI_PATH"] = str(tmp_path)
+    node.overrides["ipam"] = {"type": "scripted-ipam"}
+    added(node, "c1", pod_ns, args="IgnoreUnknown=0;A=b")
+    assert node.call("DEL", "c1", pod_ns.path, args="A=b").ok
+    for command in ("STATUS", "GC"):
+        assert node.call(command, "", "", **{"cni.dev/valid-attachments": []}).ok
+    expected = ["ADD IgnoreUnknown=0;A=b", "DEL IgnoreUnknown=1;A=b", "STATUS IgnoreUnknown=1", "GC IgnoreUnknown=1"]
+    assert (tmp_path / "asked").read_text().split("\n")[:-1] == expected
+
+
+def test_calico_ipam_by_itself_needs_no_node_that_is_set_up(any_node: Node, pod_ns: Namespace) -> None:
+    """nodename > the file if it is there > hostname > the host's own name; calico waits for the file."""
+    node, file = any_node, any_node.root / "nodename"
+    alone: dict[str, Any] = {"plugin": "calico-ipam", "nodename": None, "nodename_file": str(file)}
+    os_name = socket.gethostname().strip().lower()
+    for container, expected, changes in (
+        ("c1", os_name, alone),
+        ("c2", "deprecated", {**alone, "hostname": "deprecated"}),
+        ("c3", "given", {**alone, "nodename": "given"}),
+    ):
+        added(node, container, pod_ns, **changes)
+        assert expected in {path.split("/")[5] for path in node.affinities()}
+        assert node.call("DEL", container, pod_ns.path, **changes).ok
+    file.write_text("written\n")
+    added(node, "c4", pod_ns, **alone)
+    assert "written" in {path.split("/")[5] for path in node.affinities()}
+    file.unlink()
+    assert node.call("CHECK", "c4", pod_ns.path, prevResult={"ips": []}, **alone).ok
+    assert node.call("STATUS", "", "", **alone).ok
+    valid = {"cni.dev/valid-attachments": [{"containerID": "c4", "ifname": "eth0"}]}
+    assert node.call("GC", "", "", **alone, **valid).ok and len(node.taken()) == 1
+    assert node.call("DEL", "c4", "", **alone).ok and not node.taken()
+    refused = node.call("STATUS", "", "", nodename=None, nodename_file=str(file))
+    assert refused.document["code"] == 50 and f"stat {file}" in refused.document["msg"]
+
+
+@pytest.mark.etcd
+def test_a_cluster_without_cluster_information(on_etcd: EtcdNode, pod_ns: Namespace) -> None:
+    """For calico it is not ready; calico-ipam by itself does not ask for the record."""
+    node, nothing = on_etcd, {"cni.dev/valid-attachments": []}
+    added(node, "c1", pod_ns)
+    node.put({CLUSTER: None})
+    for command, code in (("ADD", None), ("DEL", 11), ("GC", None), ("STATUS", 50)):
+        refused = node.call(command, "c1", pod_ns.path, **nothing)
+        assert not refused.ok and code in (None, refused.document["code"]), (command, refused)
+        assert "Calico is currently not ready to process requests" in refused.document["msg"], (command, refused)
+        assert "ClusterInformation 'default' does not exist" in refused.document["msg"]
+        assert "wiped on purpose" in refused.document["details"]
+    assert len(node.taken()) == 1 and pod_ns.link("eth0") is not None
+    reply = added(node, "c2", pod_ns, plugin="calico-ipam")
+    assert len(addresses(reply)) == 1 and node.call("STATUS", "", "", plugin="calico-ipam").ok
+    assert node.call("DEL", "c2", "", plugin="calico-ipam").ok
+    node.apply("ClusterInformation", "default", {"datastoreReady": False})
+    for command in ("ADD", "DEL"):
+        assert not node.call(command, "c2", pod_ns.path, plugin="calico-ipam").ok
+    node.apply_cluster()
+    assert node.call("DEL", "c1", pod_ns.path).ok and not node.leftovers()
+
+
+def test_the_embedded_store_is_a_cluster_by_itself(node: Node, pod_ns: Namespace) -> None:
+    node.put({CLUSTER: None})
+    added(node, "c1", pod_ns)
+    assert node.call("STATUS", "", "").ok
+    assert node.call("DEL", "c1", "").ok and not node.leftovers()
+
+
+@pytest.mark.etcd
+def test_an_endpoint_whose_write_may_still_come_is_owed(etcd_node: EtcdNode, make_pod_ns: MakeNamespace) -> None:
+    """Its answer is lost and it cannot be read: whatever the undo finds, the write may be carried out later."""
+    node, pod, trace = etcd_node, make_pod_ns(), etcd_node.root / "trace"
+    added(node, "c0", make_pod_ns())  # the records of the network are there
+    trace.touch()
+    node.environ["CALICO_FAULT_TRACE"] = str(trace)
+    added(node, "c1", pod)
+    del node.environ["CALICO_FAULT_TRACE"]
+    node.call("DEL", "c1", pod.path)
+    steps = trace.read_text().split()
+    last = len(steps) - 1 - steps[::-1].index("etcd.commit:after")
+    commits, reads = steps[: last + 1].count("etcd.commit:after"), steps[:last].count("etcd.read:before")
+    fault = f"etcd.commit:after:{commits}:fail,etcd.read:before:{reads + 1}:fail"
+    failed = node.call("ADD", "c1", make_pod_ns().path, fault=fault)
+    assert not failed.ok, failed
+    assert len(node.intents()) == 1 and len(node.endpoints()) == 1
+    assert node.call("DEL", "c0").ok
+    assert not node.leftovers()
