@@ -19,11 +19,12 @@ from cni_calico.ipam.batch import Assigned
 from cni_calico.ipam.block import Release
 from cni_calico.ipam.claims import release_block
 from cni_calico.ipam.ledger import Ledger, Patience
+from cni_calico.ipam.share import Share
 from cni_calico.ipam.view import DirectView, Facts, View
 from cni_calico.model.keys import HandleKey
 from cni_calico.model.resources import Address, Network
 
-__all__ = ["AssignRequest", "Assigned", "Allocator", "Release"]
+__all__ = ["AssignRequest", "Assigned", "Allocator", "Release", "Share"]
 
 UNDO_TIMEOUT_S = 5.0
 
@@ -60,7 +61,8 @@ class Allocator:
     def assign(
         self, request: AssignRequest, deadline: Deadline, companion: Companion | None = None
     ) -> tuple[Assigned, ...]:
-        """The addresses of a request, IPv4 first; those its handle holds already count. ``companion`` is left alone.
+        """The addresses of a request, IPv4 first; those its handle, or its share of it, holds already count.
+        ``companion`` is left alone.
 
         Raises NoPool, PoolExhausted, BlockLimit, Contention, DatastoreError, DeadlineExceeded.
         """
@@ -69,19 +71,25 @@ class Allocator:
         try:
             return Assignment(ledger, request, facts, self.clock()).run()
         except CalicoError as e:
-            self._undo(ledger, request.handle_id, held, e)
+            self._undo(ledger, request.handle_id, held, e, request.share)
             raise
 
     def assign_address(
-        self, address: Address, handle_id: str, attributes: Mapping[str, str], node: str, deadline: Deadline
+        self,
+        address: Address,
+        handle_id: str,
+        attributes: Mapping[str, str],
+        node: str,
+        deadline: Deadline,
+        share: Share | None = None,
     ) -> Assigned:
         """Exactly this address. Raises AddressInUse, AddressOutsidePools and what ``assign`` raises."""
         ledger, facts = self._begin(node, handle_id, deadline)
         held = self._held_before(ledger, handle_id)
         try:
-            return explicit.assign_address(ledger, address, handle_id, attributes, facts, self.clock())
+            return explicit.assign_address(ledger, address, handle_id, attributes, facts, self.clock(), share)
         except CalicoError as e:
-            self._undo(ledger, handle_id, held, e)
+            self._undo(ledger, handle_id, held, e, share)
             raise
 
     def _begin(self, node: str, handle_id: str, deadline: Deadline) -> tuple[Ledger, Facts]:
@@ -93,28 +101,30 @@ class Allocator:
     def _held_before(self, ledger: Ledger, handle_id: str) -> frozenset[Address]:
         return frozenset(item.address for item in held_addresses(ledger, handle_id))
 
-    def _undo(self, ledger: Ledger, handle_id: str, held: Collection[Address], error: CalicoError) -> None:
+    def _undo(
+        self, ledger: Ledger, handle_id: str, held: Collection[Address], error: CalicoError, share: Share | None
+    ) -> None:
         """Give back what a failed request may have taken; ``error`` tells when that fails too."""
         if not ledger.wrote:
             return
         again = self.ledger(Deadline.after(UNDO_TIMEOUT_S), DirectView(self.store))
         try:
-            release.release_handle(again, handle_id, self.clock(), frozenset(held))
+            release.release_handle(again, handle_id, self.clock(), frozenset(held), share)
         except CalicoError as e:
             text = f"what was taken under handle {handle_id} may still be there: {e.message}"
             error.details = f"{error.details}; {text}" if error.details else text
 
     # -- what is held -------------------------------------------------------------------------------------------------
 
-    def addresses_of(self, handle_id: str, deadline: Deadline) -> tuple[Assigned, ...]:
-        """What a handle holds, IPv4 first."""
-        return held_addresses(self.ledger(deadline), handle_id)
+    def addresses_of(self, handle_id: str, deadline: Deadline, share: Share | None = None) -> tuple[Assigned, ...]:
+        """What a handle holds, or one interface of it, IPv4 first."""
+        return held_addresses(self.ledger(deadline), handle_id, share)
 
     # -- giving back --------------------------------------------------------------------------------------------------
 
-    def release_handle(self, handle_id: str, deadline: Deadline) -> tuple[Address, ...]:
-        """Release all that a handle holds; what was released. Absent is success."""
-        return release.release_handle(self.ledger(deadline), handle_id, self.clock())
+    def release_handle(self, handle_id: str, deadline: Deadline, share: Share | None = None) -> tuple[Address, ...]:
+        """Release all that a handle holds, or one interface of it; what was released. Absent is success."""
+        return release.release_handle(self.ledger(deadline), handle_id, self.clock(), share=share)
 
     def release_addresses(
         self, addresses: Iterable[Address | Release], deadline: Deadline, *, handle_id: str | None = None

@@ -17,8 +17,9 @@ from cni_calico.ipam.block import addresses_of, count_free, reserved_ordinals
 from cni_calico.ipam.candidates import is_borrowable
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.pools import WORKLOAD, reserved_networks, select_pools
-from cni_calico.ipam.release import leave_unselected_blocks
+from cni_calico.ipam.release import leave_unselected_blocks, others_in
 from cni_calico.ipam.search import BlockSearch, Scope, Source
+from cni_calico.ipam.share import Share
 from cni_calico.ipam.timestamps import stamped
 from cni_calico.ipam.view import Facts
 from cni_calico.model.keys import IPAMConfigKey
@@ -34,7 +35,7 @@ DEFAULT_CONFIG = IPAMConfig(auto_allocate_blocks=True, extra={"kubeVirtVMAddress
 @dataclass(frozen=True, slots=True)
 class AssignRequest:
     """``attributes`` without the timestamp; ``pools4``/``pools6`` are names or CIDRs, none of them: automatic ones;
-    ``namespace_labels`` None: nobody knows them.
+    ``namespace_labels`` None: nobody knows them. ``share`` None: all that the handle holds counts.
     """
 
     node: str
@@ -46,6 +47,7 @@ class AssignRequest:
     pools6: tuple[str, ...] = ()
     use: str = WORKLOAD
     namespace_labels: Mapping[str, str] | None = None
+    share: Share | None = None
 
 
 @dataclass(slots=True)
@@ -61,19 +63,23 @@ class Companion:
     unknown: bool = False
 
 
-def held_addresses(ledger: Ledger, handle_id: str) -> tuple[Assigned, ...]:
-    """What a handle holds, IPv4 first. Raises DatastoreError."""
+def held_addresses(ledger: Ledger, handle_id: str, share: Share | None = None) -> tuple[Assigned, ...]:
+    """What a handle holds, or one interface of it, IPv4 first. Raises DatastoreError."""
     handle = ledger.handle(handle_id)
-    return () if handle is None else _held_in(ledger, handle_id, handle.blocks)
+    return () if handle is None else _held_in(ledger, handle_id, handle.blocks, share)
 
 
-def _held_in(ledger: Ledger, handle_id: str, cidrs: Mapping[Network, object]) -> tuple[Assigned, ...]:
+def _held_in(
+    ledger: Ledger, handle_id: str, cidrs: Mapping[Network, object], share: Share | None
+) -> tuple[Assigned, ...]:
     ledger.load_blocks(cidrs)
+    others = others_in(ledger, handle_id, cidrs, share)
     found = []
     for cidr in sorted(cidrs, key=lambda c: (c.version, c.network_address)):
         block = ledger.block(cidr)
         if block is not None:
-            found += [Assigned(address, cidr, held=True) for address in addresses_of(block, handle_id)]
+            mine = (address for address in addresses_of(block, handle_id) if address not in others)
+            found += [Assigned(address, cidr, held=True) for address in mine]
     return tuple(found)
 
 
@@ -121,7 +127,7 @@ class Assignment:
     def _held(self) -> dict[int, list[Assigned]]:
         handle = self._ledger.handle(self._request.handle_id)
         cidrs = {**dict.fromkeys(handle.blocks if handle else ()), **dict.fromkeys(self._sources)}
-        found = _held_in(self._ledger, self._request.handle_id, cidrs)
+        found = _held_in(self._ledger, self._request.handle_id, cidrs, self._request.share)
         return {family: [item for item in found if item.block.version == family] for family in FAMILIES}
 
     def _take(self, missing: Mapping[int, int]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from cni_calico.errors import AddressInUse, AddressMismatch
+from cni_calico.ipam.share import INTERFACE
 from cni_calico.model.resources import Address, Attribute, Block, Network
 
 NOTHING: frozenset[int] = frozenset()
@@ -80,6 +81,14 @@ def count_free(block: Block, reserved: AbstractSet[int] = NOTHING) -> int:
 def addresses_of(block: Block, handle_id: str) -> tuple[Address, ...]:
     """What a handle holds in this block, in order of the addresses."""
     return tuple(block.cidr[ordinal] for ordinal in _ordinals_of(block, handle_id))
+
+
+def interfaces_of(block: Block, handle_id: str) -> dict[Address, str]:
+    """The interface that each address of a handle in this block is for, "" where that is not recorded."""
+    named = {i: a.secondary.get(INTERFACE, "") for i, a in enumerate(block.attributes) if a.handle_id == handle_id}
+    if not named:
+        return {}
+    return {block.cidr[o]: named[index] for o, index in enumerate(block.allocations) if index in named}
 
 
 def holdings(block: Block) -> dict[str, int]:

@@ -17,10 +17,11 @@ from cni_calico.ipam.claims import secure_block
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.pools import is_usable, pool_of
 from cni_calico.ipam.search import Scope
+from cni_calico.ipam.share import INTERFACE, Share
 from cni_calico.ipam.timestamps import stamped
 from cni_calico.ipam.view import Facts
 from cni_calico.model.keys import AffinityKey
-from cni_calico.model.resources import Address, Block, IPPool, Network
+from cni_calico.model.resources import Address, Attribute, Block, IPPool, Network
 
 
 def assign_address(
@@ -30,8 +31,9 @@ def assign_address(
     attributes: Mapping[str, str],
     facts: Facts,
     now_ns: int,
+    share: Share | None = None,
 ) -> Assigned:
-    """Take this address for a handle; what the handle holds already is its own.
+    """Take this address for a handle; what the handle holds already, or one interface of it, is its own.
 
     Raises AddressOutsidePools, AddressInUse, BlockLimit, IPAMError, DatastoreError.
     """
@@ -49,7 +51,7 @@ def assign_address(
                 continue
             block = _ownerless_block(scope, cidr)
         holder = holder_of(block, address)
-        if holder is not None and holder.handle_id == handle_id:
+        if holder is not None and holder.handle_id == handle_id and not _is_others(address, holder, share):
             return Assigned(address, cidr, held)
         _require_allowed(block, scope, address)
         plan = plan_batch({cidr: block}, {handle_id: ledger.handle(handle_id)}, (take,))
@@ -58,6 +60,10 @@ def assign_address(
             raise outcome
         ledger.apply(plan.steps)
         held = False
+
+
+def _is_others(address: Address, holder: Attribute, share: Share | None) -> bool:
+    return share is not None and bool(share.others({address: holder.secondary.get(INTERFACE, "")}))
 
 
 def _pool_with(facts: Facts, address: Address) -> IPPool:

@@ -11,20 +11,39 @@ from collections.abc import Set as AbstractSet
 
 from cni_calico.errors import AddressMismatch, CalicoError
 from cni_calico.ipam.batch import Assigned, Give, GiveAddresses, plan_batch
-from cni_calico.ipam.block import Release, addresses_of, holder_of
+from cni_calico.ipam.block import Release, addresses_of, holder_of, interfaces_of
 from cni_calico.ipam.candidates import block_of, count_blocks
 from cni_calico.ipam.claims import release_block
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.pools import NodeFacts, pool_of, selects_node
+from cni_calico.ipam.share import Share
 from cni_calico.model.resources import Address, IPPool, Network
 
 BLOCKS_AT_ONCE = 20
 
 
+def others_in(ledger: Ledger, handle_id: str, cidrs: Iterable[Network], share: Share | None) -> frozenset[Address]:
+    """What a handle holds in these blocks that is not the share's. Raises DatastoreError."""
+    if share is None:
+        return frozenset()
+    held: dict[Address, str] = {}
+    for cidr in cidrs:
+        block = ledger.block(cidr)
+        held |= interfaces_of(block, handle_id) if block is not None else {}
+    return share.others(held)
+
+
 def release_handle(
-    ledger: Ledger, handle_id: str, now_ns: int, keep: AbstractSet[Address] = frozenset()
+    ledger: Ledger,
+    handle_id: str,
+    now_ns: int,
+    keep: AbstractSet[Address] = frozenset(),
+    share: Share | None = None,
 ) -> tuple[Address, ...]:
-    """Release all that a handle holds but ``keep``; the addresses that were released. Raises DatastoreError."""
+    """Release all that a handle holds, or one interface of it, except ``keep``; what was released.
+
+    Raises DatastoreError.
+    """
     freed: dict[Address, None] = {}
     done: dict[Network, None] = {}
     while (handle := ledger.handle(handle_id)) is not None:
@@ -32,7 +51,8 @@ def release_handle(
         if handle.blocks and not todo:
             break
         ledger.load_blocks(todo)
-        plan = plan_batch({cidr: ledger.block(cidr) for cidr in todo}, {handle_id: handle}, (Give(handle_id, keep),))
+        give = Give(handle_id, keep | others_in(ledger, handle_id, todo, share))
+        plan = plan_batch({cidr: ledger.block(cidr) for cidr in todo}, {handle_id: handle}, (give,))
         freed |= dict.fromkeys(_addresses(plan.outcomes[0]))
         if ledger.apply(plan.steps):
             done |= dict.fromkeys(todo)

@@ -56,7 +56,7 @@ from cni_calico.plugin.second_network import is_second_network, join_network
 
 if TYPE_CHECKING:
     from cni_calico.datastore.interface import Versioned
-    from cni_calico.ipam.allocator import Allocator
+    from cni_calico.ipam.allocator import Allocator, Share
     from cni_calico.ipam.assign import Companion
 
 Address = IPv4Address | IPv6Address
@@ -173,7 +173,7 @@ class _Addition:
     def _calico_addresses(self, request: IpamRequest, undo: ExitStack) -> Addresses:
         allocator = self.services.allocator(self.conf.datastore)
         handle_id = self._handle(allocator)
-        request = replace(request, handle_id=handle_id)
+        request = replace(request, handle_id=handle_id, share=self._share_of(handle_id))
         self._plan_companion()
         try:
             with self.services.ipam_lock(self.conf, self.deadline):
@@ -195,28 +195,28 @@ class _Addition:
         return Addresses(addresses=tuple(item.address for item in assigned), result_routes=routes, dns=self._dns({}))
 
     def _handle(self, allocator: Allocator) -> str:
-        """The attachment's usual handle, unless another interface of the container holds its addresses under it."""
-        main = self.attachment.handle_id
-        others = {n.network_address for e in self.recorded.same_container(self.attachment) for n in e.ip_networks}
-        if not others:
-            return main
-        held = {item.address for item in allocator.addresses_of(main, self.deadline)}
-        own = self.recorded.own
-        mine = {n.network_address for n in own.ip_networks} if own and self.recorded.is_ours(self.attachment) else set()
-        return self.attachment.own_handle_id if held & others and not held & mine else main
+        """The container's; that of this interface alone when an older version gave its addresses under it."""
+        own_handle_id, mine = self.attachment.own_handle_id, self.recorded.addresses(self.attachment)
+        if mine and self.recorded.has_other_interfaces(self.attachment):
+            if any(item.address in mine for item in allocator.addresses_of(own_handle_id, self.deadline)):
+                return own_handle_id
+        return self.attachment.handle_id
 
     def _give_back(self, handle_id: str, addresses: tuple[Address, ...]) -> None:
         allocator = self.services.allocator(self.conf.datastore)
         deadline = Deadline.after(UNDO_TIMEOUT_S)
         try:
             if self.sure:
-                allocator.release_handle(handle_id, deadline)
+                allocator.release_handle(handle_id, deadline, self._share_of(handle_id))
             else:  # the container's other interfaces may hold more under it
                 allocator.release_addresses(addresses, deadline, handle_id=handle_id)
         except CalicoError as e:
             self.services.log.error(f"cannot give back {', '.join(map(str, addresses))}: {e.message}")
             if self.sure or self.alone:  # else a replay could release what lives; the runtime's DEL does it
                 self._owe()
+
+    def _share_of(self, handle_id: str) -> Share | None:
+        return None if handle_id == self.attachment.own_handle_id else self.recorded.share(self.attachment)
 
     def _owe(self) -> None:
         """What cannot be undone now is recorded, and released when the datastore is back."""

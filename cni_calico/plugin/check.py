@@ -174,7 +174,11 @@ def _ipam_differences(
     if recorded.own is not None and attachment.network in recorded.own.profiles[1:]:
         return  # the addresses are those of the network whose endpoint this one has joined
     allocator = services.allocator(conf.datastore)
-    held = {item.address for handle in attachment.handle_ids for item in allocator.addresses_of(handle, deadline)}
+    share, held = recorded.share(attachment), set()
+    for handle in attachment.handle_ids:
+        only_ours = handle == attachment.own_handle_id
+        found = allocator.addresses_of(handle, deadline, None if only_ours else share)
+        held |= {item.address for item in found}
     missing = [address for address in plan.addresses if address not in held]
     past_ipam = read_addresses_past_ipam(call, conf, services, attachment, recorded.stored, deadline) if missing else ()
     for address in missing:

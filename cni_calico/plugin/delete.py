@@ -41,6 +41,7 @@ from cni_calico.plugin.call.node_name import os_host_name, read_nodename
 from cni_calico.plugin.call.ready import require_ready
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.endpoints import Recorded, apply_endpoint, read_recorded, remove_endpoint
+from cni_calico.plugin.ipam.addresses import release
 from cni_calico.plugin.owed import record as pending
 
 if TYPE_CHECKING:
@@ -203,11 +204,6 @@ class Removal:
         name = previous.interfaces[0].name if previous.interfaces else ""
         return name if valid_ifname(name) else ""
 
-    def _addresses(self, recorded: Recorded) -> tuple[Address, ...]:
-        if recorded.is_ours(self.attachment) and recorded.own is not None:
-            return tuple(network.network_address for network in recorded.own.ip_networks)
-        return ()
-
     # -- records ------------------------------------------------------------------------------------------------------
 
     def _remove_endpoint(self, recorded: Recorded, deadline: Deadline) -> CalicoError | None:
@@ -246,17 +242,11 @@ class Removal:
         return failure
 
     def _release_addresses(self, allocator: Allocator, recorded: Recorded, deadline: Deadline) -> None:
-        others = {n.network_address for e in recorded.same_container(self.attachment) for n in e.ip_networks}
-        mine = set(self._addresses(recorded))
-        usual = self.attachment.handle_ids[0]
-        if not others and mine and mine <= set(allocator.release_handle(usual, deadline)):
+        share, mine = recorded.share(self.attachment), recorded.addresses(self.attachment)
+        if mine and mine <= set(allocator.release_handle(self.attachment.handle_id, deadline, share)):
             return
-        for handle_id in self._handles(allocator, deadline):
-            if others and (held := {item.address for item in allocator.addresses_of(handle_id, deadline)}) & others:
-                if mine & held:
-                    allocator.release_addresses(list(mine & held), deadline, handle_id=handle_id)
-                continue
-            allocator.release_handle(handle_id, deadline)
+        own_handle_id = self.attachment.own_handle_id
+        release(allocator, self._handles(allocator, deadline), share, deadline, own_handle_id=own_handle_id)
 
     def _handles(self, allocator: Allocator, deadline: Deadline) -> tuple[str, ...]:
         """Those of this container's handles that exist: one read instead of a release each."""

@@ -15,8 +15,12 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord, DatastoreUnavailable, OutcomeUnknown, TryAgain
 from cni_calico.model.documents.codec import decode_endpoint, encode
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.resources import Resource, WorkloadEndpoint
+from cni_calico.model.resources import Address, Resource, WorkloadEndpoint
 from cni_calico.plugin.attachment import Attachment
+from cni_calico.plugin.ipam.addresses import plan_share
+
+if TYPE_CHECKING:
+    from cni_calico.ipam.share import Share
 
 if TYPE_CHECKING:
     from cni_calico.ipam.assign import Companion
@@ -38,9 +42,22 @@ class Recorded:
     def is_ours(self, attachment: Attachment) -> bool:
         return self.own is not None and self.own.container_id == attachment.container_id
 
-    def same_container(self, attachment: Attachment) -> tuple[WorkloadEndpoint, ...]:
-        """Endpoints of the container's other interfaces."""
-        return tuple(other for other in self.others if other.container_id == attachment.container_id)
+    def addresses(self, attachment: Attachment) -> frozenset[Address]:
+        """Those of the attachment's own endpoint, when it is the attachment's."""
+        own = self.own.ip_networks if self.own is not None and self.is_ours(attachment) else ()
+        return frozenset(network.network_address for network in own)
+
+    def share(self, attachment: Attachment) -> Share:
+        """What the attachment has of its container's addresses."""
+        others = {n.network_address for other in self._same_container(attachment) for n in other.ip_networks}
+        return plan_share(attachment.ifname, self.addresses(attachment) - others, others)
+
+    def has_other_interfaces(self, attachment: Attachment) -> bool:
+        """Whether endpoints of the container's other interfaces are known."""
+        return bool(self._same_container(attachment))
+
+    def _same_container(self, attachment: Attachment) -> list[WorkloadEndpoint]:
+        return [other for other in self.others if other.container_id == attachment.container_id]
 
 
 def read_recorded(store: Datastore, attachment: Attachment, deadline: Deadline) -> Recorded:

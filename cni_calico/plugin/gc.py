@@ -20,9 +20,8 @@ from cni_calico.plugin.call.node_name import read_nodename
 from cni_calico.plugin.call.ready import require_ready
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.delete import Removal
+from cni_calico.plugin.ipam.addresses import FIRST_IFNAME
 from cni_calico.plugin.ipam.gc import Orphan, find_orphans, read_endpoints, require_none, require_valid_list
-
-USUAL_IFNAME = "eth0"  # of an attachment that died before its endpoint was recorded
 
 
 def collect_garbage(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
@@ -37,8 +36,8 @@ def collect_garbage(call: Call, conf: NetConf, services: Services, deadline: Dea
         if (endpoint.container_id, endpoint.endpoint) not in valid:
             collection.attempt(endpoint.metadata.name, collection.collect_endpoint, endpoint)
     if conf.ipam.is_calico:
-        recorded = {endpoint.container_id for endpoint in found.endpoints}
-        collection.collect_orphans(node, {container for container, _ in valid}, recorded)
+        recorded = {(endpoint.container_id, endpoint.endpoint) for endpoint in found.endpoints}
+        collection.collect_orphans(node, valid, recorded)
     elif conf.ipam.type:
         collection.attempt(f"IPAM plugin {conf.ipam.type}", collection.forward)
     require_none(collection.failures)
@@ -87,12 +86,15 @@ class _Collection:
                 return True
         return endpoint.profiles == (self.conf.name,)
 
-    def collect_orphans(self, node: str, valid: Collection[str], recorded: Collection[str]) -> None:
+    def collect_orphans(
+        self, node: str, valid: Collection[tuple[str, str]], recorded: Collection[tuple[str, str]]
+    ) -> None:
         """What ADDs that died half way left: addresses, and perhaps an interface, but no endpoint."""
         store, known = self.services.fresh_store(self.conf.datastore), {*valid, *recorded}
         orphans, unreadable = find_orphans(store, self.conf.name, node, known, self.deadline)
         self.failures += unreadable
-        unrecorded = {container[:SAME_VETH] for container in valid if container not in recorded}
+        containers = {container for container, _ in recorded}
+        unrecorded = {container[:SAME_VETH] for container, _ in valid if container not in containers}
         for orphan in orphans:
             if not orphan.pod and orphan.container_id[:SAME_VETH] in unrecorded:
                 self.services.log.warning(f"kept {orphan.handle_id}: its interface may be a valid attachment's")
@@ -117,6 +119,6 @@ def plan_orphan(orphan: Orphan, network: str, node: str, veth_prefix: str) -> At
         namespace=orphan.namespace if orphan.pod else "default",
         workload=orphan.pod or orphan.container_id,
         container_id=orphan.container_id,
-        ifname=USUAL_IFNAME,
+        ifname=orphan.interface or FIRST_IFNAME,
         veth_prefix=veth_prefix,
     )

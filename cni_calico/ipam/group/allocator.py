@@ -26,6 +26,7 @@ from cni_calico.ipam.group.known import ClusterFacts, KnownRecords, KnownView, L
 from cni_calico.ipam.group.spare import SpareBlocks, is_short
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.pools import pool_of, reserved_networks, select_pools
+from cni_calico.ipam.share import Share
 from cni_calico.ipam.timestamps import stamped
 from cni_calico.ipam.view import Facts, View
 from cni_calico.model.keys import BlockKey, HandleKey
@@ -111,8 +112,8 @@ class GroupAllocator(Allocator):
         found = [self._snapshot.affinities(request.node, family) for family in families]
         return all(cidr in self.known.blocks for own in found for cidr, item in own.items() if item.confirmed)
 
-    def release_handle(self, handle_id: str, deadline: Deadline) -> tuple[Address, ...]:
-        item = Item(deadline, handle_id)
+    def release_handle(self, handle_id: str, deadline: Deadline, share: Share | None = None) -> tuple[Address, ...]:
+        item = Item(deadline, handle_id, share=share)
         self._settle(item, self._batcher.submit(item, deadline, "release addresses"))
         return tuple(item.freed)
 
@@ -132,7 +133,7 @@ class GroupAllocator(Allocator):
             return False  # what is wrong shows when it is tried alone
 
     def _release_alone(self, item: Item) -> None:
-        item.freed.update(dict.fromkeys(super().release_handle(item.handle_id, item.deadline)))
+        item.freed.update(dict.fromkeys(super().release_handle(item.handle_id, item.deadline, item.share)))
 
     def _assign_alone(self, item: Item, deadline: Deadline) -> tuple[Assigned, ...]:
         assert item.request is not None

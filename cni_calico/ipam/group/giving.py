@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from cni_calico.datastore.interface import Datastore
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.batch import Assigned, Give, Step, plan_batch
+from cni_calico.ipam.block import interfaces_of
 from cni_calico.ipam.group.items import ATTEMPTS, HANDLE_BLOCKS_MAX, SLOW, Ending, Item, Outcome
 from cni_calico.ipam.group.known import KnownRecords
 from cni_calico.ipam.ledger import Ledger
@@ -66,6 +67,7 @@ class Giving:
                     held[i] = handle
         cidrs = list(dict.fromkeys(cidr for handle in held.values() for cidr in handle.blocks))
         ledger.load_blocks(cidrs)
+        held = {i: handle for i, handle in held.items() if self._is_whole(items[i], handle)}
         while held:
             gives = [Give(items[i].handle_id) for i in held]
             blocks = {cidr: ledger.block(cidr) for cidr in cidrs}
@@ -88,6 +90,13 @@ class Giving:
             for i in doubtful:
                 del held[i]
         return outcomes
+
+    def _is_whole(self, item: Item, handle: Handle) -> bool:
+        """Whether all that a handle holds is to be given back; to look for whose the rest is takes reading."""
+        if item.share is None:
+            return True
+        blocks = filter(None, map(self._ledger.block, handle.blocks))
+        return all(set(interfaces_of(b, item.handle_id).values()) <= {item.share.interface} for b in blocks)
 
     def _endings(self, steps: Sequence[Step]) -> list[Step]:
         """Those steps that each caller takes itself when the others are done."""

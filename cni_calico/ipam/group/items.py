@@ -13,6 +13,7 @@ from typing import Any
 from cni_calico.deadline import Deadline
 from cni_calico.ipam.assign import AssignRequest, Companion
 from cni_calico.ipam.batch import Assigned, Step
+from cni_calico.ipam.share import Share
 from cni_calico.ipam.view import Stored
 from cni_calico.model.resources import Address
 
@@ -22,7 +23,7 @@ ATTEMPTS = 4
 
 @dataclass(slots=True)
 class Item:
-    """One request in a batch: ``request`` to take, or else to give back what ``handle_id`` holds.
+    """One request in a batch: ``request`` to take, or else to give back what ``handle_id`` holds, or the ``share``.
 
     ``handle``: the one that was made for it beforehand; ``begun``: that was tried. ``planned``: what a commit of this
     request may have stored, with the attributes that only it writes (they have its time). ``freed``: what it may have
@@ -33,6 +34,7 @@ class Item:
     deadline: Deadline
     handle_id: str
     request: AssignRequest | None = None
+    share: Share | None = None
     handle: Stored | None = None
     begun: bool = False
     planned: dict[Assigned, Mapping[str, str]] = field(default_factory=dict)

@@ -1,11 +1,12 @@
 """An attachment's addresses: what it asks for, taken from the allocator, given back.
 
-Rule: calico and calico-ipam both take addresses through here, so both give the same ones.
+Rule: calico and calico-ipam both take addresses through here, so both give the same ones. A container has one handle in
+a network, as upstream has it; each of its interfaces has addresses of its own under it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_interface
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING
 
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
-from cni_calico.cni.result import Result, ResultIP, ResultRoute
+from cni_calico.cni.result import Result, ResultIP, ResultRoute, parse_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig
+from cni_calico.ipam.share import INTERFACE, Share
 from cni_calico.model import names
+from cni_calico.plugin.call.node_name import read_nodename
 from cni_calico.plugin.call.services import Services
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 Address = IPv4Address | IPv6Address
 
+FIRST_IFNAME = "eth0"  # of an address whose interface nobody recorded
 UNDO_TIMEOUT_S = 5.0  # what undoing may take after the call's own deadline
 
 
@@ -41,11 +45,12 @@ class IpamRequest:
     pools6: tuple[str, ...] = ()
     addresses: tuple[Address, ...] = ()
     namespace_labels: Mapping[str, str] | None = field(default=None)
+    share: Share | None = None
 
 
 def plan_request(conf: NetConf, call: Call, node: str) -> IpamRequest:
     """The request of a call that says everything itself (annotations come on top, from whoever read the pod)."""
-    attributes = {"node": node}
+    attributes = {"node": node, INTERFACE: call.ifname}
     if call.args.is_kubernetes:
         attributes |= {"namespace": call.args.pod_namespace, "pod": call.args.pod_name}
     explicit = (call.args.ip,) if call.args.ip is not None else ()
@@ -103,6 +108,7 @@ def assign(
             pools4=request.pools4,
             pools6=request.pools6,
             namespace_labels=request.namespace_labels,
+            share=request.share,
         ),
         deadline,
         companion,
@@ -110,27 +116,70 @@ def assign(
 
 
 def _assign_explicit(allocator: Allocator, request: IpamRequest, deadline: Deadline) -> tuple[Assigned, ...]:
-    held = {item.address for item in allocator.addresses_of(request.handle_id, deadline)}
+    handle_id, attributes, share = request.handle_id, request.attributes, request.share
+    held = {item.address for item in allocator.addresses_of(handle_id, deadline, share)}
     taken: list[Assigned] = []
     try:
         for address in request.addresses:
-            taken.append(
-                allocator.assign_address(address, request.handle_id, request.attributes, request.node, deadline)
-            )
+            taken.append(allocator.assign_address(address, handle_id, attributes, request.node, deadline, share))
     except CalicoError:
         fresh = [item.address for item in taken if item.address not in held]
         if fresh:
-            allocator.release_addresses(fresh, Deadline.after(UNDO_TIMEOUT_S), handle_id=request.handle_id)
+            allocator.release_addresses(fresh, Deadline.after(UNDO_TIMEOUT_S), handle_id=handle_id)
         raise
     return tuple(taken)
 
 
-def release(allocator: Allocator, handles: tuple[str, ...], deadline: Deadline) -> tuple[Address, ...]:
-    """Release everything held under these handles; nothing held is success."""
+def release(
+    allocator: Allocator, handles: Iterable[str], share: Share, deadline: Deadline, *, own_handle_id: str = ""
+) -> tuple[Address, ...]:
+    """Release what one interface holds under its container's handles; nothing held is success.
+
+    ``own_handle_id`` is the interface's alone: under it older versions gave addresses to a further interface.
+    """
     released: list[Address] = []
-    for handle_id in handles:
-        released.extend(allocator.release_handle(handle_id, deadline))
+    for handle_id in dict.fromkeys(handles):
+        only_ours = handle_id == own_handle_id
+        released.extend(allocator.release_handle(handle_id, deadline, None if only_ours else share))
     return tuple(released)
+
+
+def plan_share(ifname: str, own: Collection[Address], others: Collection[Address]) -> Share:
+    """What of a container's handle is an interface's, when its endpoint records these addresses and those of the
+    container's other interfaces record ``others``. An address that names no interface, and that no record names, is the
+    first interface's.
+    """
+
+    def claim(unnamed: frozenset[Address]) -> frozenset[Address]:
+        return frozenset(a for a in unnamed if a in own or (ifname == FIRST_IFNAME and a not in others))
+
+    return Share(ifname, claim)
+
+
+def find_share(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Share:
+    """The same for calico-ipam by itself, which reads the endpoints only when an address names no interface."""
+
+    def claim(unnamed: frozenset[Address]) -> Collection[Address]:
+        from cni_calico.plugin.ipam.gc import read_endpoints
+
+        node = read_nodename(conf, services.files, deadline, for_ipam=True)
+        found = read_endpoints(services.fresh_store(conf.datastore), node, deadline).endpoints
+        own, others = _previous_addresses(conf), set[Address]()
+        for endpoint in found:
+            if endpoint.container_id == call.container_id:
+                recorded = own if endpoint.endpoint == call.ifname else others
+                recorded.update(network.network_address for network in endpoint.ip_networks)
+        return plan_share(call.ifname, own, others - own).claim(unnamed)
+
+    return Share(call.ifname, claim)
+
+
+def _previous_addresses(conf: NetConf) -> set[Address]:
+    """What the runtime says that this interface has: the result of the ADD."""
+    try:
+        return {ip.address.ip for ip in parse_result(conf.prev_result or {}).ips}
+    except InvalidConfig:
+        return set()
 
 
 def result_of(assigned: tuple[Assigned, ...], *, explicit: bool) -> Result:

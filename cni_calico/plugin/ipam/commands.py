@@ -23,6 +23,7 @@ from cni_calico.plugin.call.serve import Handler, run_call
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.ipam.addresses import (
     assign,
+    find_share,
     handle_ids,
     handle_lock,
     plan_request,
@@ -38,7 +39,9 @@ def _add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> M
     with handle_lock(request.handle_id, services, deadline):
         ready.require_not_locked(services, conf.datastore, deadline)
         services.note_added(conf.datastore, f"{conf.name}/{call.container_id}/{call.ifname}")
-        request = replace(request, namespace_labels=read_namespace_labels(call, conf, services, deadline))
+        labels = read_namespace_labels(call, conf, services, deadline)
+        share = find_share(call, conf, services, deadline)
+        request = replace(request, namespace_labels=labels, share=share)
         with services.ipam_lock(conf, deadline):
             assigned = assign(services.allocator(conf.datastore), request, deadline)
     ready.note_synced(services)
@@ -50,18 +53,20 @@ def _delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) -
     with handle_lock(handles[0], services, deadline):
         ready.require_not_locked(services, conf.datastore, deadline)
         with services.ipam_lock(conf, deadline):
-            release(services.allocator(conf.datastore), handles, deadline)
+            share = find_share(call, conf, services, deadline)
+            release(services.allocator(conf.datastore), handles, share, deadline)
 
 
 def _check(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
     handles = handle_ids(conf, call)
     with handle_lock(handles[0], services, deadline):
         allocator = services.allocator(conf.datastore)
-        found = any(allocator.addresses_of(handle, deadline) for handle in handles)
+        share = find_share(call, conf, services, deadline)
+        found = any(allocator.addresses_of(handle, deadline, share) for handle in handles)
     if not found:
         raise CheckFailed(
             f"cannot find an allocation for container {call.container_id} in network {conf.name}",
-            details=f"no address is held under handle {handles[0]}",
+            details=f"no address of interface {call.ifname} is held under handle {handles[0]}",
         )
 
 

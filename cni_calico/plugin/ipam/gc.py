@@ -14,6 +14,7 @@ from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig, TeardownIncomplete
+from cni_calico.ipam.share import INTERFACE, Share
 from cni_calico.model import names
 from cni_calico.model.documents.codec import decode_block, decode_endpoint
 from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, endpoints_of_node
@@ -25,10 +26,13 @@ from cni_calico.plugin.call.services import Services
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A handle whose container is unknown; ``namespace`` and ``pod`` are "" outside Kubernetes."""
+    """What nobody knows has under a handle. ``interface`` is "" for addresses that name none, ``namespace`` and ``pod``
+    outside Kubernetes.
+    """
 
     handle_id: str
     container_id: str
+    interface: str = ""
     namespace: str = ""
     pod: str = ""
 
@@ -78,10 +82,13 @@ def _may_be_of(key: Key, node: str) -> bool:
 
 
 def find_orphans(
-    store: Datastore, network: str, node: str, known: Collection[str], deadline: Deadline
+    store: Datastore, network: str, node: str, known: Collection[tuple[str, str]], deadline: Deadline
 ) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
-    """(handles of this network and node whose container is not ``known``, errors of blocks that cannot be read)."""
-    orphans: dict[str, Orphan] = {}
+    """What is allocated in this network on this node to attachments that are not ``known``, (container, interface), and
+    the errors of blocks that cannot be read. An address that names no interface may be any of its container's.
+    """
+    orphans: dict[tuple[str, str], Orphan] = {}
+    containers = {container for container, _ in known}
     listing = store.list(BlockList(), deadline)
     unreadable = [why for _, why in listing.unreadable]
     for item in listing.items:
@@ -94,22 +101,25 @@ def find_orphans(
             continue
         for attribute in block.attributes:
             orphan = _parse_orphan(attribute.handle_id or "", attribute.secondary, network, node)
-            if orphan is not None and orphan.container_id not in known:
-                orphans[orphan.handle_id] = orphan
-    return tuple(orphans[handle_id] for handle_id in sorted(orphans)), tuple(unreadable)
+            if orphan is None or (orphan.container_id, orphan.interface) in known:
+                continue
+            if orphan.interface or orphan.container_id not in containers:
+                orphans[orphan.handle_id, orphan.interface] = orphan
+    return tuple(orphans[key] for key in sorted(orphans)), tuple(unreadable)
 
 
 def _parse_orphan(handle_id: str, secondary: Mapping[str, str], network: str, node: str) -> Orphan | None:
     container = handle_id.removeprefix(f"{network}.")
     if container == handle_id or not container or "." in container or secondary.get("node") != node:
         return None
-    return Orphan(handle_id, container, secondary.get("namespace", ""), secondary.get("pod", ""))
+    interface = secondary.get(INTERFACE, "")
+    return Orphan(handle_id, container, interface, secondary.get("namespace", ""), secondary.get("pod", ""))
 
 
 def collect_addresses(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
     """GC of the calico-ipam executable, which somebody else's plugin delegates to.
 
-    Addresses of containers that have an endpoint are left to calico's own GC, which takes the interface down first.
+    Addresses of attachments that have an endpoint are left to calico's own GC, which takes the interface down first.
     Raises TeardownIncomplete naming everything that could not be released.
     """
     valid = require_valid_list(conf)
@@ -117,7 +127,7 @@ def collect_addresses(call: Call, conf: NetConf, services: Services, deadline: D
     require_not_locked(services, conf.datastore, deadline)
     store = services.store(conf.datastore)
     endpoints = read_endpoints(store, node, deadline)
-    known = {container for container, _ in valid} | {e.container_id for e in endpoints.endpoints}
+    known = valid | {(endpoint.container_id, endpoint.endpoint) for endpoint in endpoints.endpoints}
     orphans, unreadable = find_orphans(store, conf.name, node, known, deadline)
     failures = [*endpoints.unreadable, *unreadable]
     for orphan in orphans:
@@ -132,7 +142,8 @@ def _release_orphan(orphan: Orphan, conf: NetConf, services: Services, deadline:
     from cni_calico.plugin.ipam.addresses import handle_lock
 
     with handle_lock(orphan.handle_id, services, deadline), services.ipam_lock(conf, deadline):
-        released = services.allocator(conf.datastore).release_handle(orphan.handle_id, deadline)
+        share = Share(orphan.interface, lambda unnamed: () if orphan.interface else unnamed)
+        released = services.allocator(conf.datastore).release_handle(orphan.handle_id, deadline, share)
     shown = ", ".join(map(str, released)) or "nothing"
     services.log.info(f"collected {shown}, held under {orphan.handle_id} by no valid attachment")
 

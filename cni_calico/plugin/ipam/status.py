@@ -1,25 +1,19 @@
 """STATUS: could an ADD succeed now?
 
-<<<<<<< HEAD
 Rule: 0 unless the cause is local or initial (no nodename file, nothing can be written here, never synced since boot,
 datastoreReady false, no usable pool): code 50. A datastore that is merely unreachable after a first sync is logged and
 answered with success, or every node would turn NotReady at once. Code 51, existing containers may suffer too, is only
 passed on.
-=======
 Rule: 0 unless the cause is local or initial (no nodename file, never synced since boot, the cluster not ready, no
 usable pool): code 50. A datastore that is merely unreachable after a first sync is logged and answered with success,
 or every node would turn NotReady at once. Code 51, existing containers may suffer too, is only passed on.
->>>>>>> 06f5afe (plugin: Behave as callers of upstream's plugins expect)
 """
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import os
 from _thread import get_ident
-=======
 from collections.abc import Callable
->>>>>>> 06f5afe (plugin: Behave as callers of upstream's plugins expect)
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.deadline import Deadline
@@ -50,20 +44,14 @@ def require_available(conf: NetConf, services: Services, deadline: Deadline, *, 
     """
     require_cluster = require_not_locked if for_ipam else require_ready
     try:
-<<<<<<< HEAD
-        node = read_nodename(conf, services.files, deadline)
-        _require_room(conf, services, deadline)
-        _require_datastore(conf, services, node, deadline.sooner(DATASTORE_PATIENCE_S))
-=======
         node = read_nodename(conf, services.files, deadline, for_ipam=for_ipam)
+        _require_room(conf, services, deadline)
         _require_datastore(conf, services, node, deadline.sooner(DATASTORE_PATIENCE_S), require_cluster)
->>>>>>> 06f5afe (plugin: Behave as callers of upstream's plugins expect)
     except CalicoError as e:
         e.code = NOT_AVAILABLE_LIMITED if e.code == NOT_AVAILABLE_LIMITED else NOT_AVAILABLE
         raise
 
 
-<<<<<<< HEAD
 def _require_room(conf: NetConf, services: Services, deadline: Deadline) -> None:
     """What an ADD writes on this host can be written. Raises NotReady."""
     try:
@@ -84,8 +72,6 @@ def _require_room(conf: NetConf, services: Services, deadline: Deadline) -> None
             raise NotReady(f"cannot add a container: the file system of {path} is full", details="make room on it")
 
 
-def _require_datastore(conf: NetConf, services: Services, node: str, deadline: Deadline) -> None:
-=======
 def _require_datastore(
     conf: NetConf,
     services: Services,
@@ -93,7 +79,6 @@ def _require_datastore(
     deadline: Deadline,
     require_cluster: Callable[[Services, DatastoreConfig, Deadline], object],
 ) -> None:
->>>>>>> 06f5afe (plugin: Behave as callers of upstream's plugins expect)
     try:
         require_cluster(services, conf.datastore, deadline)
         if conf.ipam.is_calico:

@@ -21,13 +21,13 @@ from cni_calico.plugin.attachment import Attachment
 from cni_calico.plugin.call.ready import require_ready
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.endpoints import read_recorded, remove_endpoint
+from cni_calico.plugin.ipam.addresses import plan_share, release
 from cni_calico.plugin.owed import record as pending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ipaddress import IPv4Address, IPv6Address
 
-    Addresses = set[IPv4Address | IPv6Address]
+    from cni_calico.ipam.share import Share
 
 LOCK_NAME = "cni-replay.lock"  # in the run directory; one payer at a time
 IDLE_NAME = "cni-replay.idle"  # its time: when a round last found nothing that it could pay
@@ -115,35 +115,25 @@ def _replay(services: Services, name: str, config: DatastoreConfig, deadline: De
         if pending.read_intent(services.files, services.state_dir, name) is None:
             return  # an ADD has taken it back, or somebody else was faster
         require_ready(services, config, deadline)
-        mine, others = _recorded_addresses(services, config, intent, deadline)
+        share = _recorded_share(services, config, intent, deadline)
         namespace, endpoint = intent.endpoint
         if endpoint:
             key = ResourceKey("WorkloadEndpoint", endpoint, namespace)
             remove_endpoint(services.store(config), key, intent.container_id, deadline)
-        allocator = services.allocator(config)
-        for handle_id in dict.fromkeys(intent.handle_ids):
-            if others and (held := {item.address for item in allocator.addresses_of(handle_id, deadline)}) & others:
-                if mine & held:
-                    allocator.release_addresses(list(mine & held), deadline, handle_id=handle_id)
-                continue
-            allocator.release_handle(handle_id, deadline)
+        own = f"{names.handle_id(intent.network, intent.container_id)}.{intent.ifname}"
+        release(services.allocator(config), intent.handle_ids, share, deadline, own_handle_id=own)
         pending.remove_intent(services.files, services.state_dir, name)
         services.log.info(f"released what {label} held, as recorded by an earlier DEL")
 
 
-def _recorded_addresses(
+def _recorded_share(
     services: Services, config: DatastoreConfig, intent: pending.Intent, deadline: Deadline
-) -> tuple[Addresses, Addresses]:
-    """What is recorded of the attachment, and of the container's other interfaces, which may hold theirs under the same
-    handle. Raises DatastoreError.
-    """
+) -> Share:
+    """What the attachment has of its container's addresses, as far as it is recorded. Raises DatastoreError."""
     namespace, endpoint = intent.endpoint
     try:
         node, orchestrator, workload, ifname = names.parse_endpoint_name(endpoint)
     except ValueError:
-        return set(), set()  # none was known
+        return plan_share(intent.ifname, (), ())  # none was known
     attachment = Attachment(intent.network, node, orchestrator, namespace, workload, intent.container_id, ifname)
-    recorded = read_recorded(services.fresh_store(config), attachment, deadline)
-    own = recorded.own.ip_networks if recorded.own is not None and recorded.is_ours(attachment) else ()
-    others = {n.network_address for other in recorded.same_container(attachment) for n in other.ip_networks}
-    return {network.network_address for network in own} - others, others
+    return read_recorded(services.fresh_store(config), attachment, deadline).share(attachment)
