@@ -18,7 +18,7 @@ from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultInterface, ResultIP, ResultRoute, render_result
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, InvalidConfig, KernelError, LinkConflict, OutcomeUnknown
+from cni_calico.errors import CalicoError, InvalidConfig, LinkConflict, OutcomeUnknown
 from cni_calico.model.names import sha1_hex, veth_alias
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.plugin.attachment import (
@@ -103,19 +103,6 @@ def add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Ma
     return render_result(result, conf.cni_version)
 
 
-def _take_back_intent(services: Services, attachment: Attachment) -> None:
-    """What an earlier DEL of this attachment still owed must not be released any more. Raises KernelError."""
-    name = pending.intent_file(attachment.network, attachment.container_id, attachment.ifname)
-    try:
-        pending.remove_intent(services.files, services.state_dir, name)
-    except OSError as e:
-        raise KernelError(
-            f"cannot remove {pending.directory(services.state_dir)}/{name}, which says that this attachment is to be "
-            f"released: {e}",
-            errno=e.errno or 0,
-        ) from e
-
-
 class _Unsure(Exception):
     """What was remembered of the attachment does not fit: it must be read before anything is decided by it."""
 
@@ -146,7 +133,7 @@ class _Addition:
         self.facts = read_facts(call, conf, self.services, attachment, recorded.stored, self.deadline)
         if self.facts.endpoint is None and is_second_network(recorded, attachment, conf):
             result = join_network(call, conf, self.services, attachment, recorded, self.deadline)
-            _take_back_intent(self.services, attachment)
+            pending.take_back(self.services.files, self.services.state_dir, attachment)
             return result
         self.mtu = read_mtu(conf, self.services, attachment.node, self.deadline)
         return self._set_up(plan_pod_request(request, self.facts))
@@ -157,7 +144,7 @@ class _Addition:
             plan, mac = self._network(given, undo)
             self._endpoint(plan, mac, undo)
             self.services.require_caller()
-            _take_back_intent(self.services, self.attachment)
+            pending.take_back(self.services.files, self.services.state_dir, self.attachment)
             undo.pop_all()
         return self._result(plan, given, mac)
 
@@ -227,12 +214,7 @@ class _Addition:
             self.services.log.error(f"cannot record that {self.attachment.label} is to be released: {e}")
 
     def _delegated_addresses(self, undo: ExitStack) -> Addresses:
-        from cni_calico.plugin.delegate import (
-            assign_delegated,
-            configured_routes,
-            plan_extra_routes,
-            run_delegate,
-        )
+        from cni_calico.plugin.delegate import assign_delegated, configured_routes, plan_extra_routes
 
         own = self.recorded.own
         if not self.sure and own is None:
@@ -243,11 +225,7 @@ class _Addition:
             given = configured_routes(self.conf)
             routes = given or tuple(ResultRoute(str(network)) for network in own.ip_networks)
             return Addresses(addresses, routes, self._dns({}), plan_extra_routes(given))
-        undo.callback(
-            _ignoring_failure,
-            self.services,
-            lambda: run_delegate(self.call, self.conf, self.services, Deadline.after(UNDO_TIMEOUT_S), command="DEL"),
-        )
+        undo.callback(self._release_delegated)
         result = assign_delegated(self.call, self.conf, self.services, self.deadline)
         return Addresses(
             addresses=tuple(ip.address.ip for ip in result.ips),
@@ -255,6 +233,14 @@ class _Addition:
             dns=self._dns(result.dns),
             extra_routes=plan_extra_routes(result.routes),
         )
+
+    def _release_delegated(self) -> None:
+        from cni_calico.plugin.delegate import run_delegate
+
+        try:
+            run_delegate(self.call, self.conf, self.services, Deadline.after(UNDO_TIMEOUT_S), command="DEL")
+        except CalicoError as e:
+            self.services.log.error(f"while undoing: {e.message}")
 
     def _dns(self, from_ipam: Mapping[str, Any]) -> Mapping[str, Any]:
         return from_ipam or self.conf.dns
@@ -408,10 +394,3 @@ class _Addition:
             routes=given.result_routes,
             dns=given.dns,
         )
-
-
-def _ignoring_failure(services: Services, act: Any) -> None:
-    try:
-        act()
-    except CalicoError as e:
-        services.log.error(f"while undoing: {e.message}")

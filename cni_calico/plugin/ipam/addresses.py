@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
-from cni_calico.cni.result import Result, ResultIP, ResultRoute, parse_result
+from cni_calico.cni.result import Result, ResultIP, ResultRoute
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig
 from cni_calico.ipam.share import INTERFACE, Share
 from cni_calico.model import names
-from cni_calico.plugin.call.node_name import read_nodename
 from cni_calico.plugin.call.services import Services
 
 if TYPE_CHECKING:
@@ -154,32 +153,6 @@ def plan_share(ifname: str, own: Collection[Address], others: Collection[Address
         return frozenset(a for a in unnamed if a in own or (ifname == FIRST_IFNAME and a not in others))
 
     return Share(ifname, claim)
-
-
-def find_share(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Share:
-    """The same for calico-ipam by itself, which reads the endpoints only when an address names no interface."""
-
-    def claim(unnamed: frozenset[Address]) -> Collection[Address]:
-        from cni_calico.plugin.ipam.gc import read_endpoints
-
-        node = read_nodename(conf, services.files, deadline, for_ipam=True)
-        found = read_endpoints(services.fresh_store(conf.datastore), node, deadline).endpoints
-        own, others = _previous_addresses(conf), set[Address]()
-        for endpoint in found:
-            if endpoint.container_id == call.container_id:
-                recorded = own if endpoint.endpoint == call.ifname else others
-                recorded.update(network.network_address for network in endpoint.ip_networks)
-        return plan_share(call.ifname, own, others - own).claim(unnamed)
-
-    return Share(call.ifname, claim)
-
-
-def _previous_addresses(conf: NetConf) -> set[Address]:
-    """What the runtime says that this interface has: the result of the ADD."""
-    try:
-        return {ip.address.ip for ip in parse_result(conf.prev_result or {}).ips}
-    except InvalidConfig:
-        return set()
 
 
 def result_of(assigned: tuple[Assigned, ...], *, explicit: bool) -> Result:

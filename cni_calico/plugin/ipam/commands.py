@@ -23,7 +23,6 @@ from cni_calico.plugin.call.serve import Handler, run_call
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.ipam.addresses import (
     assign,
-    find_share,
     handle_ids,
     handle_lock,
     plan_request,
@@ -31,6 +30,7 @@ from cni_calico.plugin.ipam.addresses import (
     release,
     result_of,
 )
+from cni_calico.plugin.ipam.alone import find_share
 
 
 def _add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Mapping[str, Any]:

@@ -26,7 +26,6 @@ from cni_calico.plugin.owed import record as pending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-
     from cni_calico.ipam.share import Share
 
 LOCK_NAME = "cni-replay.lock"  # in the run directory; one payer at a time
@@ -126,9 +125,7 @@ def _replay(services: Services, name: str, config: DatastoreConfig, deadline: De
         services.log.info(f"released what {label} held, as recorded by an earlier DEL")
 
 
-def _recorded_share(
-    services: Services, config: DatastoreConfig, intent: pending.Intent, deadline: Deadline
-) -> Share:
+def _recorded_share(services: Services, config: DatastoreConfig, intent: pending.Intent, deadline: Deadline) -> Share:
     """What the attachment has of its container's addresses, as far as it is recorded. Raises DatastoreError."""
     namespace, endpoint = intent.endpoint
     try:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cni_calico.errors import CalicoError, DecodeFailure
+from cni_calico.errors import CalicoError, DecodeFailure, KernelError
 from cni_calico.kernel.files import Files
 from cni_calico.model.access import DatastoreConfig, KubernetesAccess
 from cni_calico.model.names import sha1_hex
@@ -91,6 +91,18 @@ def is_first_report(files: Files, state_dir: str, name: str) -> bool:
     except OSError:
         pass  # then it is said again
     return True
+
+
+def take_back(files: Files, state_dir: str, attachment: Attachment) -> None:
+    """What an earlier DEL of this attachment still owed must not be released any more. Raises KernelError."""
+    name = intent_file(attachment.network, attachment.container_id, attachment.ifname)
+    try:
+        remove_intent(files, state_dir, name)
+    except OSError as e:
+        raise KernelError(
+            f"cannot remove {directory(state_dir)}/{name}, which says that this attachment is to be released: {e}",
+            errno=e.errno or 0,
+        ) from e
 
 
 def read_intents(files: Files, state_dir: str, *, after: str = "") -> Iterator[tuple[str, Intent | str]]:

@@ -1,0 +1,45 @@
+"""Whose an address is that names no interface, for calico-ipam by itself: calico knows it from the records it has read.
+
+Rule: endpoints are read only when there is such an address: upstream's, or an older version's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from cni_calico.cni.environment import Call
+from cni_calico.cni.netconf import NetConf
+from cni_calico.cni.result import parse_result
+from cni_calico.deadline import Deadline
+from cni_calico.errors import InvalidConfig
+from cni_calico.ipam.share import Share
+from cni_calico.model.resources import Address
+from cni_calico.plugin.call.node_name import read_nodename
+from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.ipam.addresses import plan_share
+
+
+def find_share(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Share:
+    """What of the container's handle is the calling interface's."""
+
+    def claim(unnamed: frozenset[Address]) -> Collection[Address]:
+        from cni_calico.plugin.ipam.gc import read_endpoints
+
+        node = read_nodename(conf, services.files, deadline, for_ipam=True)
+        found = read_endpoints(services.fresh_store(conf.datastore), node, deadline).endpoints
+        own, others = _previous_addresses(conf), set[Address]()
+        for endpoint in found:
+            if endpoint.container_id == call.container_id:
+                recorded = own if endpoint.endpoint == call.ifname else others
+                recorded.update(network.network_address for network in endpoint.ip_networks)
+        return plan_share(call.ifname, own, others - own).claim(unnamed)
+
+    return Share(call.ifname, claim)
+
+
+def _previous_addresses(conf: NetConf) -> set[Address]:
+    """What the runtime says that this interface has: the result of the ADD."""
+    try:
+        return {ip.address.ip for ip in parse_result(conf.prev_result or {}).ips}
+    except InvalidConfig:
+        return set()
