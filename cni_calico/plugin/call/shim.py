@@ -64,6 +64,8 @@ def run(executable: str, arguments: list[str], load: Load, flags: Flags | None =
     ``load`` imports and returns the executable's ``serve``; ``flags`` maps further flags to what runs for them.
     """
     _require_standard_descriptors()
+    if arguments and not arguments[0].startswith("-") and os.environ.get("CNI_COMMAND"):
+        arguments = []  # a call's business is in its environment, as upstream has it
     try:
         return _run(executable, arguments, load, flags)
     except KeyboardInterrupt:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +77,21 @@ def test_calico_ipam_by_itself_needs_no_node_that_is_set_up(any_node: Node, pod_
     assert node.call("DEL", "c4", "", **alone).ok and not node.taken()
     refused = node.call("STATUS", "", "", nodename=None, nodename_file=str(file))
     assert refused.document["code"] == 50 and f"stat {file}" in refused.document["msg"]
+
+
+@pytest.mark.parametrize("name", ["main", "ipam.main"])
+@pytest.mark.parametrize("arguments", [["once"], ["once", "-v"]])
+def test_arguments_that_are_no_flags(plain_node: Node, name: str, arguments: list[str]) -> None:
+    """Ignored in a call; outside of one they are a mistake."""
+    command = [sys.executable, "-m", f"cni_calico.plugin.{name}", *arguments]
+    environ = {**plain_node.env("STATUS", "", "", "", ""), "CNI_NETNS": ""}
+    options: dict[str, Any] = {"input": json.dumps(plain_node.conf()).encode(), "capture_output": True, "timeout": 60}
+    done = subprocess.run(command, env=environ, **options)
+    assert (done.returncode, done.stdout) == (0, b""), done
+    version = subprocess.run(command, env={**environ, "CNI_COMMAND": "VERSION"}, **options)
+    assert version.returncode == 0 and b"supportedVersions" in version.stdout
+    alone = subprocess.run(command, env={**environ, "CNI_COMMAND": ""}, **options)
+    assert alone.returncode == 2 and b"unknown arguments" in alone.stderr
 
 
 @pytest.mark.etcd
