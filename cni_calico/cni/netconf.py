@@ -146,6 +146,7 @@ def parse_netconf(document: Mapping[str, Any], environ: Mapping[str, str], comma
     top = JsonFields(document)
     name = top.text("name")
     _require_network_name(name)
+    _require_dataplane(top.section("dataplane_options"))
     control = top.section("feature_control")
     kubernetes = top.section("kubernetes")
     return NetConf(
@@ -189,6 +190,21 @@ def _require_network_name(name: str) -> None:
         raise InvalidConfig(
             f"invalid characters found in network name: {shown!r}",
             details=f"a name matches [a-zA-Z0-9][a-zA-Z0-9_.-]*, at most {names.NETWORK_NAME_MAX} characters",
+        )
+
+
+def _require_dataplane(options: JsonFields) -> None:
+    """The kernel's is the only data plane here; a veth beside somebody else's would leave a pod without network."""
+    kind = options.values.get("type")
+    if kind == "grpc":
+        raise InvalidConfig(
+            "cannot use dataplane_options.type 'grpc': external data planes (Calico/VPP) are not supported",
+            details="remove dataplane_options for pods in the kernel's network, or keep upstream's plugin on this node",
+        )
+    if kind is not None:
+        raise InvalidConfig(
+            f"Invalid dataplane type: {str(kind)[:80]}",
+            details="without dataplane_options pods are in the kernel's network",
         )
 
 

@@ -73,6 +73,10 @@ def test_datastore_type_follows_the_endpoints():
         ({"ipam": {"type": "calico-ipam", "ipv6_pools": ["10.0.0.0/8"]}}, "IPv6 pools"),
         ({"policy_setup_timeout_seconds": -1}, "policy_setup_timeout_seconds"),
         ({"calico_api_group": "projectcalico.org/v3"}, "calico_api_group"),
+        ({"dataplane_options": {"type": "grpc", "socket": "unix:///s"}}, "dataplane_options.type 'grpc'"),
+        ({"dataplane_options": {"type": "dpdk"}}, "Invalid dataplane type: dpdk"),
+        ({"dataplane_options": {"type": 7}}, "Invalid dataplane type: 7"),
+        ({"dataplane_options": "grpc"}, "dataplane_options: expected an object"),
         ({"prevResult": 3}, "prevResult: expected an object"),
         ({"cni.dev/valid-attachments": [{"containerID": "x"}]}, "ifname"),
     ],
@@ -81,6 +85,10 @@ def test_what_is_wrong_is_named(changes, text):
     with pytest.raises(InvalidConfig, match=text.replace("/", r"\/")) as failure:
         parse(changes)
     assert failure.value.code == 7
+
+
+def test_the_kernels_data_plane_needs_no_words():
+    assert parse({"dataplane_options": {}}) and parse({"dataplane_options": None})
 
 
 @pytest.mark.parametrize(
