@@ -147,7 +147,7 @@ ADDRESSES = {
     ),
     "not ready": Case(50, "Calico is currently not ready to process requests", prepare=not_ready),
     "not ready for DEL": Case(
-        50, "Calico is currently not ready to process requests", prepare=not_ready, command="DEL"
+        11, "Calico is currently not ready to process requests", prepare=not_ready, command="DEL"
     ),
     "not ready for GC": Case(
         50,
