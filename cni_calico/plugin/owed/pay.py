@@ -18,7 +18,7 @@ from cni_calico.model import names
 from cni_calico.model.access import DatastoreConfig, is_same_datastore
 from cni_calico.model.keys import ResourceKey
 from cni_calico.plugin.attachment import Attachment
-from cni_calico.plugin.call.ready import require_ready
+from cni_calico.plugin.call.ready import require_not_locked
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.endpoints import read_recorded, remove_endpoint
 from cni_calico.plugin.ipam.addresses import plan_share, release
@@ -113,7 +113,7 @@ def _replay(services: Services, name: str, config: DatastoreConfig, deadline: De
     with services.attachment_lock(label, deadline.sooner(LOCK_PATIENCE_S)):
         if pending.read_intent(services.files, services.state_dir, name) is None:
             return  # an ADD has taken it back, or somebody else was faster
-        require_ready(services, config, deadline)
+        require_not_locked(services, config, deadline)
         share = _recorded_share(services, config, intent, deadline)
         namespace, endpoint = intent.endpoint
         if endpoint:
