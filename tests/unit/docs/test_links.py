@@ -1,0 +1,45 @@
+"""Links between the pages lead somewhere, and every page can be reached from README.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def targets(page: Path) -> list[tuple[str, str]]:
+    """(file or "" for the page itself, heading or "") of every link to our own pages."""
+    found = [link for link in LINK.findall(page.read_text()) if not re.match(r"[a-z]+:", link)]
+    return [(path, heading) for path, _, heading in (link.partition("#") for link in found)]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that a heading gets: lower case, spaces as dashes, without punctuation."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    wrong = []
+    for path, heading in targets(page):
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (heading and target.suffix == ".md" and heading not in anchors(target)):
+            wrong.append(f"{path}#{heading}")
+    assert wrong == []
+
+
+def test_every_page_is_reachable() -> None:
+    seen, todo = set(), [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page in seen or page.suffix != ".md" or not page.exists():
+            continue
+        seen.add(page)
+        todo += [(page.parent / path).resolve() for path, _ in targets(page) if path]
+    assert [str(page.relative_to(ROOT)) for page in PAGES if page not in seen] == []
