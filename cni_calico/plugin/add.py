@@ -174,6 +174,8 @@ class _Addition:
         if not self.recorded.is_ours(self.attachment):  # else the addresses were there before this call
             undo.callback(self._give_back, handle_id, tuple(item.address for item in assigned))
         undo.callback(self._remove_companion)
+        if self.companion is not None:
+            self._ensure_profile()  # only now: an ADD that is refused its addresses leaves nothing
         if self.companion is not None and self.companion.stored is not None:
             self.services.remember(self.conf.datastore, self.companion.stored)
         result = result_of(assigned, explicit=bool(request.addresses))
@@ -334,7 +336,6 @@ class _Addition:
         self.mac = self.facts.request.mac or self._mac()
         if self.mac is None:
             return
-        self._ensure_profile()
         veth, mac = select_veth(self.attachment, None, self.recorded.others), self.mac.hex(":")
         self.companion, self.is_companion = plan_companion(
             self.attachment.endpoint_key, lambda addresses: self._record(None, veth, mac, addresses)
