@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from cni_calico import faults
 from cni_calico.deadline import Deadline
-from cni_calico.errors import RulesRefused
+from cni_calico.errors import RulesRefused, RulesUnknown
 from cni_calico.kernel.netlink.nftables import NfTables, PacketFilter
 from cni_calico.model.netfilter import (
     ACCEPT,
@@ -398,3 +399,23 @@ def test_without_permission() -> None:
 
     with namespace("nft") as made:
         assert made.call(attempt) == (EPERM, -1)
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize(("when", "there"), [("before", False), ("after", True)])
+def test_a_transaction_that_fails_or_whose_answer_is_lost(when: str, there: bool) -> None:
+    """nfnetlink.commit: refused means that nothing happened, unknown that it must be read."""
+
+    def attempt() -> tuple[str, bool]:
+        with NfTables() as real:
+            faults.install(faults.FaultPlan(f"nfnetlink.commit:{when}:1:fail"))
+            try:
+                real.apply((AddTable(T4),), Deadline.after(5))
+            except (RulesRefused, RulesUnknown) as e:
+                return type(e).__name__, real.read_table(T4, Deadline.after(5)) is not None
+            finally:
+                faults.install(None)
+        return "", False
+
+    with namespace("nft") as made:
+        assert made.call(attempt) == ("RulesUnknown" if there else "RulesRefused", there)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any, Protocol
 
+from cni_calico.ipam.share import INTERFACE
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes.pods import CONTAINER_ID, pod_networks
 from cni_calico.model.resources import Address, Block, Network, Node, WorkloadEndpoint
@@ -26,7 +27,7 @@ TUNNELS = frozenset(
         "wireguardV6TunnelAddress",
     )
 )
-_OF_PODS = frozenset(("node", "namespace", "pod", "timestamp"))
+_OF_PODS = frozenset(("node", "namespace", "pod", INTERFACE, "timestamp"))
 _OF_TUNNELS = frozenset(("node", "type", "timestamp"))
 
 

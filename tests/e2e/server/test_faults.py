@@ -41,6 +41,7 @@ ELSEWHERE = {
     "ipset.": "tests/netns/test_agent_faults.py",
     "iptables.": "tests/netns/test_agent_faults.py",
     "kubernetes.": "tests/unit/datastore/kubernetes/test_api.py",
+    "nfnetlink.": "tests/contract/test_packet_filter.py",
     "netlink.fdb": "tests/netns/test_agent_faults.py",
     "netlink.neigh-del": "tests/netns/test_agent_faults.py",
     "netlink.tunnel": "tests/netns/test_agent_faults.py",
