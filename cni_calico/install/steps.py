@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 COPY = faults.declare("install.copy")
 BUNDLED = ("calico", "calico-ipam")  # each comes with its NAME.python
 # what is beside the plugins in the image and is no plugin
-NOT_PLUGINS = frozenset(("install", "install-cni.sh", "install-bundle.sh", "calico-node", "calicoctl"))
+NOT_PLUGINS = frozenset(
+    ("install", "install-cni.sh", "install-bundle.sh", "calico-kube-controllers", "calico-node", "calicoctl")
+)
 BUNDLE_TIMEOUT_S = 120.0
 _NAMESPACE = "kube-system"
 

@@ -119,7 +119,7 @@ class Removal:
         if isinstance(failure, CorruptRecord):
             raise failure
         if failure is not None:
-            self.owe(failure)
+            self.owe(failure, recorded.addresses(self.attachment))
         if delegate_failure is not None:
             raise delegate_failure
         if failure is None:
@@ -256,10 +256,10 @@ class Removal:
 
     # -- what cannot be done now --------------------------------------------------------------------------------------
 
-    def owe(self, failure: CalicoError) -> None:
+    def owe(self, failure: CalicoError, addresses: frozenset[Address] = frozenset()) -> None:
         """Record what is to be released. Raises TeardownIncomplete when that is impossible too."""
         recorded = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        intent = pending.plan_intent(self.attachment, self.conf.datastore, recorded=recorded)
+        intent = pending.plan_intent(self.attachment, self.conf.datastore, recorded=recorded, addresses=addresses)
         try:
             pending.record_intent(self.services.files, self.services.state_dir, intent)
         except OSError as e:

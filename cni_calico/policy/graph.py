@@ -67,6 +67,8 @@ class Graph:
             self._put(key, record)
         except Wrong as e:
             self._problems[key] = str(e)
+        except Exception as e:  # one record nobody thought of must not end the policies of all
+            self._problems[key] = f"cannot be understood: {type(e).__name__}: {e}"
         else:
             self._problems.pop(key, None)
 

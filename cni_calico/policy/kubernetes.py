@@ -96,6 +96,8 @@ def _addresses(endpoint: JSON) -> list[bytes]:
 
 
 def _port(port: JSON) -> list[tuple[int, int]]:
-    """(protocol, port); none for a port without a number."""
+    """(protocol, port); none for a port without a number, or with one that no packet can have."""
     number, protocol = port.get("port"), PROTOCOLS.get(str(port.get("protocol") or "TCP").lower())
-    return [(protocol, number)] if type(number) is int and protocol is not None else []
+    if type(number) is not int or not 0 < number < 65536 or protocol is None:
+        return []
+    return [(protocol, number)]

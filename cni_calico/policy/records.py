@@ -234,7 +234,7 @@ def labelled_workload(record: WorkloadEndpoint) -> Labelled | None:
 
 def named_port(name: str, protocol: str, port: int) -> NamedPort | None:
     """None for one that no rule can name."""
-    number = PROTOCOLS.get(protocol.lower()) or (int(protocol) if protocol.isdecimal() else 0)
+    number = PROTOCOLS.get(protocol.lower()) or (int(protocol) if len(protocol) <= 3 and protocol.isdecimal() else 0)
     return NamedPort(name, number, port) if name and 0 < number < 256 and 0 < port < 65536 else None
 
 

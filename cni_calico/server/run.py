@@ -42,6 +42,7 @@ WORKERS = 32
 QUEUE = 512
 DRAIN_S = 4.0
 CLOSE_MIN_S = 0.2
+SHORT_S = 0.1  # between attempts to accept while there are no descriptors
 SERVES: dict[str, Callable[..., Answer]] = {"calico": serve_plugin, "calico-ipam": serve_ipam}
 CLOSE_IDLE_S = 60.0  # between looks at what nobody uses any more
 METRICS = "metrics"  # the pseudo-executable that asks for the server's numbers
@@ -109,7 +110,7 @@ class CniServer:
             closing.join(max(CLOSE_MIN_S, limit - time.monotonic()))
 
     def _accept(self, listener: socket.socket) -> None:
-        spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        spare = _open_spare()
         while not self._stopping.is_set():
             try:
                 connection, _ = listener.accept()
@@ -119,7 +120,9 @@ class CniServer:
                 self.log.error(f"cannot accept: {e.strerror}")
                 if shortage_of(e):
                     self.resident.backends.close_idle(all_of_them=True)
-                    spare = _turn_away(listener, spare)
+                    spare = _turn_away(listener, spare if spare >= 0 else _open_spare())
+                    if spare < 0:
+                        self._stopping.wait(SHORT_S)
                 else:
                     time.sleep(0.1)
                 continue
@@ -228,18 +231,28 @@ class CniServer:
             return serve(call, services)
 
 
-def _turn_away(listener: socket.socket, spare: int) -> int:
-    """Close the next connection, with the descriptor that is kept for it: its caller does its work itself."""
+def _open_spare() -> int:
+    """A descriptor to give up when there are no others; -1 when there are none now."""
     try:
-        if spare >= 0:
-            os.close(spare)
-        listener.settimeout(0.1)
-        listener.accept()[0].close()
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return -1
+
+
+def _turn_away(listener: socket.socket, spare: int) -> int:
+    """Close the next connection, with the descriptor that is kept for it: its caller does its work itself. Perhaps
+    nobody is waiting: accept() looks for a descriptor first. The new spare descriptor, or -1.
+    """
+    try:
+        if spare >= 0:
+            os.close(spare)
+        listener.settimeout(SHORT_S)
+        listener.accept()[0].close()
+    except OSError:
+        pass
     finally:
         listener.settimeout(None)
+    return _open_spare()
 
 
 def _warm_up() -> None:

@@ -15,6 +15,7 @@ from cni_calico.ctl.main import run
 from tests.contract.test_calicoctl import calicoctl, config_of  # noqa: F401 - a fixture
 
 ON_THE_HOST = ("node status", "node diags", "node checksystem", "node run")
+EMBEDDED = ("datastore check", "datastore rebuild", "datastore salvage")  # about a file, of one datastore only
 FOREVER = {("version", "--poll")}  # tests/e2e runs it as a program
 HEAD = {"apiVersion": "projectcalico.org/v3"}
 SET = HEAD | {"kind": "NetworkSet", "metadata": {"name": "s", "namespace": "space"}, "spec": {"nets": ["10.0.0.0/8"]}}
@@ -37,6 +38,9 @@ BASE = {
     "ipam split": "ipam split 2 --name=p",
     "policy explain": "policy explain --from 10.1.2.3 --to 10.1.2.4 --port 80",
     "policy show": "policy show --all",
+    "datastore check": "datastore check",
+    "datastore rebuild": "datastore rebuild",
+    "datastore salvage": "datastore salvage -o {unused}",
     "datastore migrate lock": "datastore migrate lock",
     "datastore migrate unlock": "datastore migrate unlock",
     "datastore migrate export": "datastore migrate export",
@@ -82,7 +86,10 @@ VALUES = {
     "--node": ["n"],
 }
 OWN_VALUES = {
-    **{(name, "--output"): ["{unused}"] for name in ("ipam check", "datastore migrate export", "node diags")},
+    **{
+        (name, "--output"): ["{unused}"]
+        for name in ("ipam check", "datastore migrate export", "datastore salvage", "node diags")
+    },
     ("cluster diags", "--output"): ["{unused}"],
     ("create", "--filename"): ["{new}"],
     ("datastore migrate import", "--filename"): ["{export}"],
@@ -157,7 +164,7 @@ def test_help(name, capsys):
 
 
 @pytest.mark.parametrize("backend", ["etcd", "kubernetes", "local"], indirect=True)
-@pytest.mark.parametrize("name", sorted(set(LEAVES) - set(ON_THE_HOST)))
+@pytest.mark.parametrize("name", sorted(set(LEAVES) - {*ON_THE_HOST, *EMBEDDED}))
 def test_command_lines(name, space, tmp_path, capsys, monkeypatch):
     files = write_files(space, tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -178,6 +185,26 @@ def expected(name, option, argv, space):
     if name in ALWAYS_FAILING or (name, option) in FAILING:
         return 1
     return 0
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_command_lines_about_the_embedded_datastore(name, tmp_path, capsys):
+    """Of a store that is in order: it can be checked and salvaged, and is not rebuilt."""
+    (tmp_path / "config").write_text(
+        "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata:\nspec:\n  datastoreType: local\n"
+        f"  datastorePath: {tmp_path / 'store.db'}\n"
+    )
+    (tmp_path / "set").write_text(json.dumps(POOL))
+    files = {"config": tmp_path / "config", "kubeconfig": "none", "set": tmp_path / "set", "directory": tmp_path}
+    assert run(["-c", str(files["config"]), "apply", "-f", str(files["set"])], {}) == 0
+    for number, (_, line) in enumerate(lines_of(name)):
+        argv = ["-c", str(files["config"])] if "-c" not in line and "--config" not in line else []
+        argv += [word.format(**files, unused=tmp_path / f"out-{number}") for word in line]
+        capsys.readouterr()
+        status = run(argv, {"CALICO_RUN_DIR": str(tmp_path)})
+        said = capsys.readouterr()
+        wanted = 1 if name == "datastore rebuild" else 0
+        assert status == wanted and "Traceback" not in said.err, (argv, said)
 
 
 @pytest.mark.parametrize("name", ON_THE_HOST)

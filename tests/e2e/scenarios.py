@@ -172,7 +172,7 @@ def _after_gc(lab: Lab, container: str, given: Any, outcome: str) -> None:
 
 
 def _stale_route(lab: Lab, container: str) -> None:
-    lab.node.host.do("route", "replace", "10.65.9.10", "dev", "uplink")
+    lab.node.host.do("route", "replace", "10.65.9.10", "dev", "uplink", "proto", "80")
 
 
 def _after_ipam(lab: Lab, container: str, given: Any, outcome: str) -> None:

@@ -85,7 +85,7 @@ def damage(host: Namespace, pod: Namespace) -> None:
     """Give a repeated ADD something to do at every step it has."""
     name = PLAN.host_ifname
     host.do("link", "set", name, "mtu", "1400", "address", "02:00:00:00:00:01")
-    host.do("route", "replace", str(V4), "dev", "uplink", "scope", "link")
+    host.do("route", "replace", str(V4), "dev", "uplink", "scope", "link", "proto", "80")
     host.do("-6", "route", "del", str(V6))
     host.set_sysctl(f"ipv4/conf/{name}/proxy_arp", "0")
     pod.do("link", "set", "eth0", "mtu", "1400")

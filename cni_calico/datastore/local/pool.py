@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 
-from cni_calico.datastore.local.file import empty_connection, open_connection
+from cni_calico.datastore.local.file import empty_connection, ensure_marker, open_connection, translated
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable
 
@@ -26,6 +26,7 @@ class SqlitePool:
         self.closed = False
         self._pid = os.getpid()
         self._file = NO_FILE
+        self._marked = NO_FILE  # the file whose marker is known to be there
         self._idle: list[sqlite3.Connection] = []
 
     def generation(self) -> tuple[int, int, int]:
@@ -57,6 +58,8 @@ class SqlitePool:
             self._settle()
             before = self._file
             if self._idle and not (create and before == NO_FILE):
+                if create:
+                    self._mark(before)
                 try:
                     return self._idle.pop(), self._file
                 except IndexError:  # another thread was faster
@@ -68,6 +71,16 @@ class SqlitePool:
             if before in (NO_FILE, self._file):
                 return connection, self._file
             connection.close()  # the file was replaced while it was opened: whose connection is this?
+
+    def _mark(self, file: tuple[int, int]) -> None:
+        """A connection that a read opened is about to be written with: a read does not make the marker."""
+        if file == self._marked:
+            return
+        try:
+            ensure_marker(self.path)
+        except OSError as e:
+            raise translated(e, f"open datastore {self.path}") from e
+        self._marked = file
 
     def give(self, connection: sqlite3.Connection, file: tuple[int, int], *, broken: bool = False) -> None:
         """Give back what ``take`` gave; a broken or stale connection is closed."""

@@ -59,7 +59,11 @@ class SpareBlocks:
             if found is None:
                 self._again_at[what] = time.monotonic() + PAUSE_S
 
-        threading.Thread(target=claim, name="spare-block", daemon=True).start()
+        try:
+            threading.Thread(target=claim, name="spare-block", daemon=True).start()
+        except RuntimeError:  # there cannot be more threads: a spare block is no reason for a request to fail
+            self._again_at[what] = time.monotonic() + PAUSE_S
+            self._claiming.release()
 
 
 def claim_spare(allocator: Allocator, node: str, family: int, pools: Sequence[IPPool]) -> Network | None:

@@ -21,7 +21,7 @@ from cni_calico.nodeagent.dataplane.parts.mtu_file import MtuFile
 from cni_calico.nodeagent.dataplane.parts.routes import Routes
 from cni_calico.nodeagent.dataplane.parts.settings import KernelSettings
 from cni_calico.nodeagent.dataplane.parts.signatures import Signatures
-from cni_calico.nodeagent.dataplane.parts.takeover import Takeover
+from cni_calico.nodeagent.dataplane.parts.takeover import Takeover, has_upstream_table
 from cni_calico.nodeagent.dataplane.parts.tunnels import TunnelDevices, TunnelNeighbours
 from cni_calico.nodeagent.dataplane.passes import Part, Pass
 
@@ -31,7 +31,8 @@ def data_plane(
 ) -> list[Part]:
     """The parts in the order in which they are applied: routes need devices, our own rules come after upstream's.
 
-    ``upstream_goes``: whether what upstream's agent left may be taken away now.
+    ``upstream_goes``: whether what upstream's agent left may be taken away now. Masquerading takes the table of
+    upstream's name, so it waits too, but only while upstream's chains are in it.
     """
     return [
         KernelSettings(),
@@ -40,7 +41,7 @@ def data_plane(
         TunnelNeighbours(),
         Routes(now),
         AfterPolicies(Takeover(log), upstream_goes),
-        AfterPolicies(Masquerade(log), upstream_goes),
+        AfterPolicies(Masquerade(log), lambda: upstream_goes() or not has_upstream_table()),
         Forwarding(),
         MtuFile(files, mtu_file),
     ]

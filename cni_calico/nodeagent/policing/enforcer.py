@@ -11,8 +11,10 @@ tries again later.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from errno import EAGAIN, EINTR, ENOBUFS, ENOMEM, EPERM
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import RulesRefused, RulesUnknown
@@ -23,8 +25,9 @@ from cni_calico.nodeagent.dataplane.policy.delta import Phases, follow, plan_tab
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.naming import policy_chain
 from cni_calico.nodeagent.dataplane.policy.tables import TABLES
-from cni_calico.policy.wanted import PolicyId
+from cni_calico.policy.wanted import PolicyId, WantedChanges
 
+_TRANSIENT = (0, ENOMEM, ENOBUFS, EAGAIN, EINTR, EPERM)  # refused, but not because of what was asked
 _ATTEMPTS = 50  # one for each policy that is found out to be impossible, and a few
 
 
@@ -38,7 +41,7 @@ class Figures:
     compared: int = 0
     found_changed: int = 0  # comparisons that found something else than was left there
     repairs: int = 0  # of those, the ones that somebody else was seen to cause
-    apply_s: list[float] = field(default_factory=list)  # of the last ones, taken by whoever keeps a histogram
+    apply_s: deque[float] = field(default_factory=lambda: deque(maxlen=1000))  # of the last ones
 
 
 class Enforcer:
@@ -133,7 +136,7 @@ class Enforcer:
 
     def _find_fault(self, error: RulesRefused, operations: Sequence[Operation], suspects: dict[PolicyId, int]) -> bool:
         """Give up the policy whose rules were refused, the second time; whether one is under suspicion."""
-        if not 0 <= error.index < len(operations):
+        if error.errno in _TRANSIENT or not 0 <= error.index < len(operations):
             return False
         operation = operations[error.index]
         name = operation.chain if isinstance(operation, AddRules) else ""
@@ -148,6 +151,17 @@ class Enforcer:
             self._log.error(f"{policy} is not enforced, and what it governs is denied: {error}")
             self.goal.give_up(policy, str(error))
         return True
+
+    def forgive(self) -> None:
+        """Try policies again that the kernel refused before: it may know more now, or have more memory."""
+        again = {policy: self.goal.policies[policy] for policy in self.goal.problems if policy in self.goal.policies}
+        if again:
+            self.goal.update(WantedChanges(policies=dict(again)))
+
+    def let_go(self) -> None:
+        """Nothing is brought about for now: what changes meanwhile is found by the comparison before the next time."""
+        self.goal.tables.take_touched()
+        self._doubted = True
 
     def remove(self, deadline: Deadline) -> bool:
         """Take everything of ours away; whether there was anything. Raises RulesRefused, RulesUnknown, KernelError."""

@@ -8,6 +8,7 @@ kernel that cannot filter is said, and asked again.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from cni_calico.errors import KernelError
@@ -23,6 +24,7 @@ from cni_calico.nodeagent.status.policing import Standing
 
 KERNEL_AGAIN_S = 30.0
 LOOK_S = 1.0  # how often a thread that nothing happens to looks whether it should end
+UNREAD_LAST_S = 10.0  # how long changes wait, with policies in force, for a listing that is needed from now on
 UNREAD_S = 0.01  # a listing that is empty wakes nobody when it has been read
 
 
@@ -81,22 +83,30 @@ class PolicyEngine:
         context = self._context
         rounds = Rounds(context, self._node, felix, kernel, conntrack, self._tell, monitor.watch_rules)
         feed = RecordFeed(context.store, self._node, monitor.wake, context.kubernetes_store)
+        news, unread_since = True, 0.0
         try:
             while not stopping.is_set():
                 if self._felix is not felix and self._felix is not None:
-                    felix = self._felix
+                    felix, news = self._felix, True
                     rounds.configure(felix)
-                rounds.notice(monitor.take())
+                happened = monitor.take()
+                rounds.notice(happened)
                 synced = feed.synced  # asked first: what was read until then is taken below
-                rounds.take(feed.take())
-                if synced:
+                records = feed.take()
+                rounds.take(records)
+                if synced or rounds.in_force:
                     rounds.follow()
-                    synced = feed.need(endpoints=rounds.needs_endpoints, services=rounds.needs_services)
-                if synced:
-                    rounds.once(feed.left_out)
+                    synced = feed.need(endpoints=rounds.needs_endpoints, services=rounds.needs_services) and synced
+                now = time.monotonic()
+                unread_since = 0.0 if synced else unread_since or now
+                if synced or (rounds.in_force and now - unread_since >= UNREAD_LAST_S):
+                    if news or records or happened.touched_by or not rounds.waits_to_retry:
+                        rounds.once(feed.left_out, feed.unread)
+                    patience_s = min(LOOK_S, rounds.patience_s())
                 else:
                     rounds.wait_for(feed.error)
-                monitor.wait(min(LOOK_S, rounds.patience_s()) if synced else UNREAD_S)
+                    patience_s = LOOK_S if feed.error or now - unread_since >= LOOK_S else UNREAD_S
+                news = monitor.wait(patience_s)
         finally:
             feed.stop()
 

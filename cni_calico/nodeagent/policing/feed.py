@@ -194,6 +194,14 @@ class RecordFeed:
         return all(cache.synced for cache in self._caches)
 
     @property
+    def unread(self) -> str:
+        """What has not been read yet, and why; "" when everything was."""
+        listings = [cache.listing for cache in self._caches if not cache.synced]
+        kinds = sorted(listing.kind for listing in listings if isinstance(listing, ResourceList))
+        why = self.error
+        return f"{', '.join(kinds)} not read yet{f': {why}' if why else ''}" if kinds else ""
+
+    @property
     def error(self) -> str:
         """Why what is known is not kept up to date; "" when it is."""
         return next((str(cache.error) for cache in self._caches if cache.error is not None), "")

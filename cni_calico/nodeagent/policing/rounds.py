@@ -109,11 +109,17 @@ class Rounds:
         if happened.links is None:
             self._up = None
         elif self._up is not None:
-            self._up.update(happened.links)
+            for name, up in happened.links.items():
+                if up:
+                    self._up[name] = True
+                else:
+                    self._up.pop(name, None)  # unknown counts as down, and names of interfaces never end
 
     def take(self, records: Mapping[ResourceKey, FedRecord]) -> None:
         for key, record in records.items():
             if isinstance(record, Refusal):
+                if key.kind in _POLICY_KINDS:
+                    self._policies.add(key)  # it exists: a host whose only policy is unreadable does not open
                 self._graph.refuse(key, record.why)
                 continue
             if key.kind in _POLICY_KINDS:
@@ -151,30 +157,43 @@ class Rounds:
             warnings = self._graph.warnings().items()
             self._warnings = tuple(sorted(f"{name}: {text}" for name, texts in warnings for text in texts))
 
-    def once(self, left_out: tuple[str, ...] = ()) -> None:
-        """Bring into force what is known, if it is to be. Only once everything was read."""
+    def once(self, left_out: tuple[str, ...] = (), unread: str = "") -> None:
+        """Bring into force what is known, if it is to be. Only once everything was read.
+
+        ``unread`` says what could not be read that rules need since then: it does not keep the rest back.
+        """
         self._left_out = left_out
-        gate = Gate(False)
+        gate = decide(self._facts())
         try:
-            if not self._looked:
+            if not self._looked:  # what is decided without a need of the kernel holds even if this fails
                 self._enforcer.read(Deadline.after(APPLY_S))
                 self._looked = True
-            gate = decide(self._facts())
+                gate = decide(self._facts())
             if gate.police:
                 self._police()
             else:
                 self._leave(gate)
-            self._failing, self._retry_s = "", RETRY_FIRST_S
+            self._failing, self._retry_s = unread, RETRY_FIRST_S
             self._next_retry = float("inf")
         except CalicoError as e:
             self._failing = str(e)
             self._next_retry = self._now() + self._retry_s
+            self._next_full = max(self._next_full, self._next_retry)
             self._retry_s = min(2 * self._retry_s, RETRY_LAST_S)
         self._report(gate)
 
     def patience_s(self) -> float:
         """How long nothing has to be done unless something happens."""
         return max(0.0, min(self._next_retry, self._next_full) - self._now())
+
+    @property
+    def waits_to_retry(self) -> bool:
+        """The last round failed, and it is not time for the next."""
+        return self._now() < self._next_retry < float("inf")
+
+    @property
+    def in_force(self) -> bool:
+        return self._in_force
 
     def _facts(self) -> GateFacts:
         return GateFacts(
@@ -188,8 +207,9 @@ class Rounds:
 
     def _police(self) -> None:
         interval_s = self._felix.nftables_refresh_s
-        if self._now() >= self._next_full:
+        if self._now() >= self._next_full or not self._in_force:
             self._enforcer.doubt()
+            self._enforcer.forgive()
             self._next_full = self._now() + interval_s if interval_s else float("inf")
         figures, repaired_after = self._enforcer.figures, self._repaired_after
         found_changed = figures.found_changed
@@ -217,6 +237,7 @@ class Rounds:
             self._enforcer.held.clear()
             self._log.warning(f"policies are not enforced any more: {gate.why}")
         self._in_force = False
+        self._enforcer.let_go()
         self._next_full = float("inf")
         self._files.clear()
         self._owners.take_let_go()
@@ -234,7 +255,7 @@ class Rounds:
         if not self._files_due:
             return
         if self._up is None:
-            self._up = {link.name: link.up for link in read_interfaces(Deadline.after(_CONNTRACK_S))}
+            self._up = {link.name: True for link in read_interfaces(Deadline.after(_CONNTRACK_S)) if link.up}
         self._files_due = not self._files.update(lambda name: self._up is not None and self._up.get(name, False))
         if self._files_due:
             self._next_full = min(self._next_full, self._now() + RETRY_LAST_S)
@@ -248,7 +269,7 @@ class Rounds:
             decided=True,
             in_force=self._in_force,
             ready=self._in_force or (gate.ready and not gate.police and not self._failing),
-            upstream_goes=self._in_force or (gate.upstream_goes and not self._failing),
+            upstream_goes=self._in_force or gate.upstream_goes,
             why_not=gate.why,
             failing=self._failing,
             problems=tuple(sorted(problems)),

@@ -143,14 +143,17 @@ def release(
     return tuple(released)
 
 
-def plan_share(ifname: str, own: Collection[Address], others: Collection[Address]) -> Share:
+def plan_share(
+    ifname: str, own: Collection[Address], others: Collection[Address], *, first_known: bool = False
+) -> Share:
     """What of a container's handle is an interface's, when its endpoint records these addresses and those of the
     container's other interfaces record ``others``. An address that names no interface, and that no record names, is the
-    first interface's.
+    first interface's; or, with ``first_known`` (others' records have all that the first one has), the asking one's.
     """
 
     def claim(unnamed: frozenset[Address]) -> frozenset[Address]:
-        return frozenset(a for a in unnamed if a in own or (ifname == FIRST_IFNAME and a not in others))
+        rest = ifname == FIRST_IFNAME or first_known
+        return frozenset(a for a in unnamed if a in own or (rest and a not in others))
 
     return Share(ifname, claim)
 

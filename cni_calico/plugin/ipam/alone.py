@@ -16,7 +16,7 @@ from cni_calico.ipam.share import Share
 from cni_calico.model.resources import Address
 from cni_calico.plugin.call.node_name import read_nodename
 from cni_calico.plugin.call.services import Services
-from cni_calico.plugin.ipam.addresses import plan_share
+from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, plan_share
 
 
 def find_share(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Share:
@@ -28,11 +28,13 @@ def find_share(call: Call, conf: NetConf, services: Services, deadline: Deadline
         node = read_nodename(conf, services.files, deadline, for_ipam=True)
         found = read_endpoints(services.fresh_store(conf.datastore), node, deadline).endpoints
         own, others = _previous_addresses(conf), set[Address]()
+        first_known = False
         for endpoint in found:
             if endpoint.container_id == call.container_id:
                 recorded = own if endpoint.endpoint == call.ifname else others
                 recorded.update(network.network_address for network in endpoint.ip_networks)
-        return plan_share(call.ifname, own, others - own).claim(unnamed)
+                first_known |= endpoint.endpoint == FIRST_IFNAME and bool(endpoint.ip_networks)
+        return plan_share(call.ifname, own, others - own, first_known=first_known).claim(unnamed)
 
     return Share(call.ifname, claim)
 

@@ -16,7 +16,7 @@ from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import render_result
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CheckFailed
+from cni_calico.errors import TRY_AGAIN, CheckFailed, NotReady
 from cni_calico.plugin.call import ready
 from cni_calico.plugin.call.node_name import read_nodename
 from cni_calico.plugin.call.serve import Handler, run_call
@@ -51,7 +51,11 @@ def _add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> M
 def _delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
     handles = handle_ids(conf, call)
     with handle_lock(handles[0], services, deadline):
-        ready.require_not_locked(services, conf.datastore, deadline)
+        try:
+            ready.require_not_locked(services, conf.datastore, deadline)
+        except NotReady as e:
+            e.code = TRY_AGAIN  # 50 is for STATUS and ADD: a DEL is repeated
+            raise
         with services.ipam_lock(conf, deadline):
             share = find_share(call, conf, services, deadline)
             release(services.allocator(conf.datastore), handles, share, deadline)

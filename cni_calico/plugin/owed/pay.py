@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from ipaddress import ip_address
 from itertools import islice
 
 from cni_calico.deadline import Deadline
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from cni_calico.ipam.share import Share
 
 LOCK_NAME = "cni-replay.lock"  # in the run directory; one payer at a time
-IDLE_NAME = "cni-replay.idle"  # its time: when a round last found nothing that it could pay
+IDLE_NAME = "cni-replay.idle"  # one per datastore; its time: when a round last found nothing owed to that one
 LOCK_PATIENCE_S = 0.05
 BATCH = 16
 LOOKED_AT = 64  # files read in one round, whoever they are owed to
@@ -50,7 +51,8 @@ class Replayed:
 def replay_after(services: Services, config: DatastoreConfig) -> None:
     """Called when a call has just succeeded with this datastore: pay what is owed to it, one payer at a time."""
     lock = services.files.path(f"{services.run_dir}/{LOCK_NAME}")
-    if _was_idle(services) or not services.files.names(pending.directory(services.state_dir)):
+    idle = _idle_path(services, config)
+    if _was_idle(services, idle) or not services.files.names(pending.directory(services.state_dir)):
         return
     from cni_calico.kernel.lock import file_lock
 
@@ -60,16 +62,24 @@ def replay_after(services: Services, config: DatastoreConfig) -> None:
             # nothing is kept between calls that could say where the last round ended; names are hexadecimal digests
             report = replay_intents(services, config, deadline, after=os.urandom(20).hex())
             if not report.done + report.kept:
-                services.files.append(f"{services.run_dir}/{IDLE_NAME}", b"")
-                os.utime(services.files.path(f"{services.run_dir}/{IDLE_NAME}"))
+                services.files.append(idle, b"")
+                os.utime(services.files.path(idle))
     except (CalicoError, OSError):
         return  # somebody else is at it
 
 
-def _was_idle(services: Services) -> bool:
+def _idle_path(services: Services, config: DatastoreConfig) -> str:
+    """Of this datastore alone: a round for one network says nothing about what is owed to another's datastore."""
+    access = config.kubernetes
+    place = (config.type, config.path, config.etcd_endpoints, config.etcd_discovery_srv)
+    cluster = (access.api_root, access.kubeconfig, access.context)
+    return f"{services.run_dir}/{IDLE_NAME}-{names.sha1_hex(repr((place, cluster)))}"
+
+
+def _was_idle(services: Services, idle: str) -> bool:
     """Whether a round a moment ago met nothing but what is owed to others, or cannot be read."""
     try:
-        return 0 <= time.time() - os.stat(services.files.path(f"{services.run_dir}/{IDLE_NAME}")).st_mtime < IDLE_S
+        return 0 <= time.time() - os.stat(services.files.path(idle)).st_mtime < IDLE_S
     except OSError:
         return False
 
@@ -128,9 +138,13 @@ def _replay(services: Services, name: str, config: DatastoreConfig, deadline: De
 def _recorded_share(services: Services, config: DatastoreConfig, intent: pending.Intent, deadline: Deadline) -> Share:
     """What the attachment has of its container's addresses, as far as it is recorded. Raises DatastoreError."""
     namespace, endpoint = intent.endpoint
+    known = frozenset(map(ip_address, intent.addresses))
     try:
         node, orchestrator, workload, ifname = names.parse_endpoint_name(endpoint)
     except ValueError:
-        return plan_share(intent.ifname, (), ())  # none was known
+        return plan_share(intent.ifname, known, ())  # no endpoint was known
     attachment = Attachment(intent.network, node, orchestrator, namespace, workload, intent.container_id, ifname)
-    return read_recorded(services.fresh_store(config), attachment, deadline).share(attachment)
+    recorded = read_recorded(services.fresh_store(config), attachment, deadline)
+    siblings = [other for other in recorded.others if other.container_id == intent.container_id]
+    others = {network.network_address for other in siblings for network in other.ip_networks}
+    return plan_share(intent.ifname, (recorded.addresses(attachment) | known) - others, others)

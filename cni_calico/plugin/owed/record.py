@@ -8,15 +8,19 @@ takes its intent back. A file that cannot be read is left and reported.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
 
 from cni_calico.errors import CalicoError, DecodeFailure, KernelError
 from cni_calico.kernel.files import Files
 from cni_calico.model.access import DatastoreConfig, KubernetesAccess
 from cni_calico.model.names import sha1_hex
 from cni_calico.plugin.attachment import Attachment
+
+if TYPE_CHECKING:
+    from cni_calico.model.resources import Address
 
 FORMAT = 1
 
@@ -32,6 +36,7 @@ class Intent:
     endpoint: tuple[str, str]
     datastore: DatastoreConfig
     recorded: str = field(default="", compare=False)
+    addresses: tuple[str, ...] = ()  # those of the endpoint, which may be gone by the time of the replay
 
     @property
     def file_name(self) -> str:
@@ -43,7 +48,9 @@ def intent_file(network: str, container_id: str, ifname: str) -> str:
     return sha1_hex(f"{network}/{container_id}/{ifname}") + ".json"
 
 
-def plan_intent(attachment: Attachment, datastore: DatastoreConfig, *, recorded: str = "") -> Intent:
+def plan_intent(
+    attachment: Attachment, datastore: DatastoreConfig, *, recorded: str = "", addresses: Collection[Address] = ()
+) -> Intent:
     """Everything an attachment may hold in the datastore."""
     key = attachment.endpoint_key
     return Intent(
@@ -54,6 +61,7 @@ def plan_intent(attachment: Attachment, datastore: DatastoreConfig, *, recorded:
         endpoint=(key.namespace, key.name),
         datastore=datastore,
         recorded=recorded,
+        addresses=tuple(sorted(map(str, addresses))),
     )
 
 
@@ -136,11 +144,14 @@ def read_intent(files: Files, state_dir: str, name: str) -> Intent | None:
 def _parse(document: Mapping[str, Any]) -> Intent:
     if document["format"] != FORMAT:
         raise ValueError(f"format {document['format']!r} is not {FORMAT}: written by another release")
+    document = {"addresses": (), **document}  # earlier releases did not record them
     values = {name: document[name] for name in Intent.__match_args__}
     datastore = dict(values["datastore"])
     datastore["kubernetes"] = KubernetesAccess(**datastore["kubernetes"])
     datastore["etcd_endpoints"] = tuple(datastore["etcd_endpoints"])
     values["datastore"] = DatastoreConfig(**datastore)
-    for name in ("handle_ids", "endpoint"):
+    for name in ("handle_ids", "endpoint", "addresses"):
         values[name] = tuple(values[name])
+    for address in values["addresses"]:
+        ip_address(address)
     return Intent(**values)

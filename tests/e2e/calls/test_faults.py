@@ -407,7 +407,7 @@ def test_every_point_that_a_one_shot_call_can_reach_is_hit(
         without_datastore(container, "")
 
     def beside_a_route(container: str, plan: str) -> str:
-        node.host.do("route", "replace", "10.65.9.10", "dev", "uplink")
+        node.host.do("route", "replace", "10.65.9.10", "dev", "uplink", "proto", "80")
         return add(container, plan, args="IP=10.65.9.10")
 
     # what is there before the call that is hit, and the call

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -248,9 +250,23 @@ def test_runs_on_a_host_with_an_older_c_library(old_host: OldHost) -> None:
 @pytest.mark.netns
 def test_datastores_work_on_an_older_host(old_host: OldHost) -> None:
     """SQLite, gRPC, TLS and the resolution of names, each with the libraries of the bundle."""
-    done = old_host.test_datastore(datastore_type="local", datastore_path="/var/lib/datastore.db")
+    path = "/var/lib/datastore.db"
+    file = old_host.root / path.lstrip("/")
+    done = old_host.test_datastore(datastore_type="local", datastore_path=path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert (old_host.root / "var/lib/datastore.db").exists()
+    assert not file.exists(), "a question makes no datastore"
+    pool = {"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "pool"}}
+    (old_host.root / "pool.json").write_text(json.dumps({**pool, "spec": {"cidr": "10.70.0.0/16"}}))
+    local = ("env", "DATASTORE_TYPE=local", f"DATASTORE_PATH={path}")
+    done = old_host.run(*local, "/opt/cni/bin/calicoctl", "apply", "-f", "/pool.json")
+    assert done.returncode == 0, done.stderr
+    with closing(sqlite3.connect(file)) as store:
+        assert store.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    done = old_host.test_datastore(datastore_type="local", datastore_path=path)
+    assert (done.returncode, done.stderr) == (0, "")
+    file.write_bytes(b"no datastore" * 100)
+    done = old_host.test_datastore(datastore_type="local", datastore_path=path)
+    assert done.returncode == 1 and path in done.stderr, "the file was read"
     done = old_host.test_datastore(datastore_type="etcdv3", etcd_endpoints="http://datastore:1")
     assert done.returncode == 1
     assert "refused" in done.stdout + done.stderr

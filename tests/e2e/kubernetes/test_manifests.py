@@ -432,9 +432,11 @@ def agent_roles(manifest: str = "calico.yaml") -> list[dict[str, Any]]:
     return [d for d in documents(manifest, "ClusterRole", "Role") if d["metadata"]["name"] == "calico-node"]
 
 
-def reported_policies(root: Path) -> int:
+def is_in_force(root: Path, *, policies: int) -> bool:
+    """Whether the agent says that so many policies are enforced."""
     path = root / "run" / "agent-status.json"
-    return int(json.loads(path.read_text()).get("policies", 0)) if path.exists() else 0
+    said = (json.loads(path.read_text()).get("policing") if path.exists() else None) or {}
+    return bool(said.get("in_force")) and said["counts"]["policies"] == policies
 
 
 @pytest.mark.kubernetes
@@ -451,6 +453,7 @@ def test_the_agent_is_refused_nothing(agent_rights: Cluster, host_ns: Namespace,
             kube.request("DELETE", f"/apis/crd.projectcalico.org/v1/ippools/{name}")
         since = len(kube.audited())
         kube.ensure(NETWORK_POLICIES, NETWORK_POLICY)
+        kube.create_pod("space", "policed", "node1", annotations={"cni.projectcalico.org/podIP": "10.68.0.9/32"})
         run("-startup")
         node.apply("IPPool", "tunnels", {"cidr": "10.67.0.0/16", "vxlanMode": "Always", "blockSize": 26})
         run("-allocate-tunnel-addrs-run-once")
@@ -459,11 +462,12 @@ def test_the_agent_is_refused_nothing(agent_rights: Cluster, host_ns: Namespace,
                 kinds = ("pods", "nodes", "ippools", "ipamblocks", "networkpolicies", "caliconodestatuses")
                 watched = {("watch", name) for name in kinds}
                 until(lambda: watched <= used(kube, NODE_USER, since)[0], "the agent's watches", 30)
-                until(lambda: reported_policies(tmp_path) == 4, "the policies that nobody enforces are told", 30)
+                until(lambda: is_in_force(tmp_path, policies=1), "the policy is in force", 30)
             finally:
                 agent.terminate()
         run("-shutdown")
         requests, refused = used(kube, NODE_USER, since)
+        kube.request("DELETE", "/api/v1/namespaces/space/pods/policed", {"gracePeriodSeconds": 0})
         kube.request("DELETE", f"{NETWORK_POLICIES}/deny-all")
     assert not refused
     assert {("create", "ippools"), ("create", "ipamhandles"), ("patch", "nodes/status")} <= requests

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -183,7 +184,7 @@ def test_everything_moves(
     assert second.taken() == taken and stores.problems(target) == []
     spec = second.dump()["/calico/resources/v3/projectcalico.org/bgpconfigurations/default"]["spec"]
     assert spec["asNumber"] == 64999
-    assert "MaxBlocksPerHost   | 7" in stores.calicoctl(target, "ipam", "show", "--show-configuration")
+    assert re.search(r"MaxBlocksPerHost +\| 7 ", stores.calicoctl(target, "ipam", "show", "--show-configuration"))
     locked = second.pod_call("ADD", "api", PODS["api"], space.path)
     assert "not ready to process requests" in locked.document["msg"]
     stores.migrate(target, "unlock")

@@ -154,10 +154,16 @@ def test_kubernetes_policies(cluster: KubernetesLab) -> None:
 
 
 def test_rights_that_are_missing_are_said(cluster: KubernetesLab) -> None:
-    cluster.kube.kubectl("delete", "clusterrolebinding", "calico-node")
+    kube = cluster.kube
+    fewer = roles()
+    [role] = [document for document in fewer if document["kind"] == "ClusterRole"]
+    role["rules"] = [rule for rule in role["rules"] if "networking.k8s.io" not in rule["apiGroups"]]
+    kube.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": fewer}))
+    asked = ("auth", "can-i", "list", "networkpolicies.networking.k8s.io", "-A", "--as", NODE_USER)
+    until(lambda: kube.kubectl(*asked, check=False).strip() == "no", "the right is gone", pause_s=0.2)
     cluster.node.start()
-    until(lambda: "networkpolicies" in str(cluster.node.standing().get("failing")), "the refusal is told")
+    until(lambda: "networkpolicies.networking.k8s.io" in cluster.node.standing().get("failing", ""), "it is told")
     assert not cluster.node.standing()["in_force"]
     items = json.dumps({"apiVersion": "v1", "kind": "List", "items": roles()})
-    cluster.kube.kubectl("apply", "-f", "-", stdin=items)
+    kube.kubectl("apply", "-f", "-", stdin=items)
     cluster.node.until_in_force()

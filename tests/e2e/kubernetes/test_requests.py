@@ -98,6 +98,10 @@ def test_records_are_as_upstream_stores_them(alone: KubeNode, make_pod_ns: MakeN
     assert {**shape(handle)["spec"], "block": {}} == {**shape(both)["spec"], "block": {}}
     assert shape(handle)["metadata"] == shape(both)["metadata"]
     assert {blocks_of(obj) for obj in ours["ipamblocks"]} == {blocks_of(obj) for obj in ours["blockaffinities"]}
+    blocks = ours["ipamblocks"]
+    # the one key that upstream does not write
+    interfaces = [entry["secondary"].pop("interface") for obj in blocks for entry in obj["spec"]["attributes"]]
+    assert interfaces == ["eth0", "eth0"]
     for family in (4, 6):
         for plural in ("blockaffinities", "ipamblocks"):
             [mine] = [anywhere(obj) for obj in ours[plural] if family_of(obj) == family]

@@ -220,7 +220,16 @@ def test_the_agents_view_of_kubernetes(kube: Cluster, store: Datastore, on_kube:
         kube.create_pod(NAMESPACE, "web", "node1", annotations={"cni.projectcalico.org/podIP": "10.65.0.9/32"})
         until(lambda: sources.snapshot().endpoints, "the pod's endpoint", 30)
         (endpoint,) = sources.snapshot().endpoints
-        assert [str(network) for network in endpoint.ip_networks] == ["10.65.0.9/32"]
+        assert endpoint.ip_networks == ()  # whoever may edit the pod can write the annotation
+        status = {"status": {"podIP": "10.65.0.9", "podIPs": [{"ip": "10.65.0.9"}]}}
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/web/status"
+        kube.request("PATCH", path, status, content_type="application/merge-patch+json")
+
+        def networks() -> list[str]:
+            return [str(network) for found in sources.snapshot().endpoints for network in found.ip_networks]
+
+        until(networks, "the address of the pod's status", 30)
+        assert networks() == ["10.65.0.9/32"]
         assert endpoint.interface_name == kubernetes_veth(NAMESPACE, "web")
         assert changed.is_set() and sources.healthy
     finally:

@@ -162,7 +162,7 @@ def test_the_address_that_kubernetes_knows(host: Host) -> None:
 def test_a_peer_on_the_other_card_is_told(host: Host) -> None:
     spec = {"node": "n1", "peerIP": "10.0.0.1", "asNumber": 65000}
     host.calicoctl("apply", "-f", "-", stdin=json.dumps({**PEER, "spec": spec}))
-    said = host.start(IP="autodetect").stderr
+    said = host.start(IP="autodetect", IP_AUTODETECTION_METHOD="interface=eth1").stderr
     assert "is not in the subnet of BGPPeer tor (10.0.0.1)" in said and f"directly from {ETH0} (eth0)" in said
     assert "is not on the interface of the default route (eth0)" in said
     assert ("is not the InternalIP that Kubernetes has for it" in said) == (host.kube is not None)
@@ -173,13 +173,14 @@ def test_a_peer_on_the_other_card_is_told(host: Host) -> None:
 def test_an_address_another_node_has(host: Host) -> None:
     host.kubernetes_node("n2", "10.0.0.6")
     host.start(name="n2", IP=ETH1)
-    done = host.start(check=False, IP="autodetect")
+    on_eth1 = {"IP": "autodetect", "IP_AUTODETECTION_METHOD": "interface=eth1"}
+    done = host.start(check=False, **on_eth1)
     assert done.returncode == 1 and "node n2 already has the IPv4 address 172.20.1.5" in done.stderr
     assert "Traceback" not in done.stderr and not (host.root / "n1" / "lib" / "nodename").exists()
     host.start(IP=ETH0)
-    done = host.start(check=False, IP="autodetect")  # detected on what n2 has: ours is stale
+    done = host.start(check=False, **on_eth1)  # detected on what n2 has: ours is stale
     assert done.returncode == 1 and "ipv4Address" not in host.bgp()
-    host.start(IP="autodetect", DISABLE_NODE_IP_CHECK="true")
+    host.start(**on_eth1, DISABLE_NODE_IP_CHECK="true")
     assert host.bgp()["ipv4Address"] == ETH1
 
 

@@ -76,23 +76,24 @@ def test_each_network_keeps_to_its_own_datastore(networks: dict[str, Node], make
 
 
 def test_one_datastore_that_is_down_is_its_own_networks_trouble(networks: dict[str, Node], make_pod_ns: Any):
-    local, one, two = networks.values()
+    local, one, _ = networks.values()
     pods = {node.overrides["name"]: make_pod_ns().path for node in networks.values()}
     assert isinstance(one, EtcdNode)
     with local.server():
         for name, node in networks.items():
-            assert call(node, "ADD", "c1", pods[name]).ok
+            assert call(node, "ADD", f"c1-{name}", pods[name]).ok
         one.stop_etcd()
         for name, node in networks.items():
-            again = call(node, "DEL", "c1", pods[name])
+            again = call(node, "DEL", f"c1-{name}", pods[name])
             assert again.ok, again
-            assert call(node, "ADD", "c2", pods[name]).ok == (node is not one)
+            assert call(node, "ADD", f"c2-{name}", pods[name]).ok == (node is not one)
         assert len(one.intents()) == 1
         one.start_etcd()
         assert call(one, "ADD", "c3", pods["net-one"]).ok
         assert not one.intents(), "what was owed is paid by the next call that succeeds"
         assert call(one, "DEL", "c3", pods["net-one"]).ok
-        assert all(call(node, "DEL", "c2", pods[node.overrides["name"]]).ok for node in (local, two))
+        for name in ("net-local", "net-two"):
+            assert call(networks[name], "DEL", f"c2-{name}", pods[name]).ok
     assert not any(node.leftovers() for node in networks.values())
 
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cni_calico.cni.netconf import parse_json, parse_netconf
@@ -165,6 +165,7 @@ JSON = st.recursive(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine
 @given(st.dictionaries(KEYS, JSON, max_size=5), st.sampled_from(["ADD", "DEL", "CHECK", "GC", "STATUS"]))
 def test_any_json_parses_or_is_refused_by_name(changes, command):
     try:

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents import codec
+from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes.pods import read_pod
+from cni_calico.model.resources import Metadata, WorkloadEndpoint
 from cni_calico.policy.explain import Packet, decide
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.kubernetes import (
@@ -21,6 +23,7 @@ from cni_calico.policy.kubernetes import (
     read_stored_network_policy,
     record_of,
 )
+from cni_calico.policy.records import named_port
 
 VECTORS = Path(__file__).resolve().parents[2] / "golden" / "policy"
 NAMESPACES = {"a": {"team": "x"}, "b": {"team": "y", "kubernetes.io/metadata.name": "b"}}
@@ -443,7 +446,10 @@ def test_a_slice_gives_all_its_addresses_ready_or_not():
                 {"addresses": ["10.0.0.1"], "conditions": {"ready": False}},
                 {"addresses": ["example.org", "fd00::1"]},
             ],
-            "ports": [{"port": 80}, {"name": "any"}, {"port": 53, "protocol": "UDP"}],
+            "ports": [
+                *({"port": 80}, {"name": "any"}, {"port": 53, "protocol": "UDP"}),
+                *({"port": number} for number in (-1, 0, 65536, 1 << 80)),
+            ],
         }
     )
     assert (key.kind, key.namespace, key.name) == ("EndpointSlice", "a", "svc-x")
@@ -452,3 +458,20 @@ def test_a_slice_gives_all_its_addresses_ready_or_not():
     assert members.addresses == {four, six}
     assert members.ports == {(four, 6, 80), (four, 17, 53), (six, 6, 80), (six, 17, 53)}
     assert read_slice({"metadata": {"name": "x", "namespace": "a"}})[1] is None
+
+
+def test_a_record_nobody_thought_of_is_a_problem_of_its_own() -> None:
+    def is_local(endpoint: object) -> bool:
+        raise OverflowError("too large")
+
+    graph, key = Graph(is_local), ResourceKey("WorkloadEndpoint", "w", "a")
+    graph.put(key, WorkloadEndpoint(Metadata("w", "a"), "k8s", "n", "eth0", "cali1"))
+    assert graph.problems == {key: "cannot be understood: OverflowError: too large"}
+    graph.flush()
+    graph.put(key, None)
+    assert graph.problems == {}
+
+
+def test_a_protocol_of_many_digits_names_no_port() -> None:
+    assert named_port("x", "9" * 10_000, 80) is None
+    assert named_port("x", "132", 80) is not None

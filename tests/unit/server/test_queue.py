@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,3 +123,54 @@ def test_a_stop_does_not_wait_for_ever(server: CniServer, gate: Gate):
     assert caller.answer is None and any(thread.is_alive() for thread in server._threads)
     gate.opened.set()
     assert caller.result() == (0, b"{}"), "as long as the process lives it is still answered"
+
+
+class FullListener:
+    """accept() as Linux has it at the limit: it looks for a descriptor before it looks whether anybody is there."""
+
+    def __init__(self, failure: OSError) -> None:
+        self.failure = failure
+
+    def settimeout(self, timeout: float | None) -> None:
+        pass
+
+    def accept(self) -> tuple[socket.socket, str]:
+        raise self.failure
+
+
+@pytest.mark.parametrize("failure", [TimeoutError("timed out"), OSError(errno.EMFILE, "Too many open files")])
+def test_the_spare_descriptor_is_opened_again_though_nobody_was_turned_away(failure: OSError):
+    spare = module._turn_away(FullListener(failure), module._open_spare())  # type: ignore[arg-type]
+    assert spare >= 0
+    assert os.readlink(f"/proc/self/fd/{spare}") == os.devnull
+    os.close(spare)
+
+
+def test_without_a_spare_descriptor_it_waits_and_tries_to_open_one(server: CniServer, monkeypatch: pytest.MonkeyPatch):
+    """Every pause comes after one attempt to accept, which finds the limit reached."""
+    accepted, pauses, given = [], [], []
+
+    class Full(FullListener):
+        def accept(self) -> tuple[socket.socket, str]:
+            accepted.append(1)
+            raise self.failure
+
+    class Stops(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout)
+            if len(pauses) == 3:
+                self.set()
+            return True
+
+    def turn_away(listener: socket.socket, spare: int) -> int:
+        given.append(spare)
+        return -1
+
+    opened = iter([-1, 7, 8, 9])
+    monkeypatch.setattr(module, "_open_spare", lambda: next(opened))
+    monkeypatch.setattr(module, "_turn_away", turn_away)
+    other = CniServer(server.path + "2", SILENT, workers=1)
+    other._stopping = Stops()
+    other._accept(Full(OSError(errno.EMFILE, "Too many open files")))  # type: ignore[arg-type]
+    assert given == [7, 8, 9], "each time it tried to open one before"
+    assert len(accepted) == 3 and pauses == [module.SHORT_S] * 3

@@ -1,7 +1,8 @@
 """A part that waits until policies are in force, or until it is decided that none will be.
 
 Rule: what upstream's agent left goes only after our own rules are there: two enforcers only make it stricter, and none
-would open a secured cluster. The same for its table ``calico``, which masquerading takes.
+would open a secured cluster. The same for its table ``calico``, which masquerading takes,
+while upstream's chains are in it.
 """
 
 from __future__ import annotations

@@ -12,12 +12,20 @@ from typing import ClassVar
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel.filter import ipsets, iptables
+from cni_calico.kernel.filter import ipsets, iptables, nftables
 from cni_calico.log import Log
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.desired import Desired
-from cni_calico.nodeagent.dataplane.forward_rules import count_upstream_chains, plan_takeover, select_upstream_sets
+from cni_calico.nodeagent.dataplane.forward_rules import (
+    UPSTREAM,
+    count_upstream_chains,
+    plan_takeover,
+    select_upstream_sets,
+)
+from cni_calico.nodeagent.dataplane.masquerade_rules import FAMILY, TABLE
 from cni_calico.nodeagent.dataplane.passes import Pass
+
+_LOOK_S = 10.0
 
 
 @dataclass(slots=True)
@@ -67,3 +75,12 @@ class Takeover:
             if text not in (self.kept or ()):
                 self.log.warning(text)
         self.kept = tuple(kept)
+
+
+def has_upstream_table() -> bool:
+    """Whether upstream's chains are in the nftables tables that masquerading takes. Raises KernelError."""
+    deadline = Deadline.after(_LOOK_S)
+    if not nftables.usable(deadline):
+        return False
+    found = (item for family in FAMILY.values() for item in nftables.read_table(family, TABLE, deadline) or ())
+    return any(UPSTREAM in item.get("chain", {}).get("name", "") for item in found)

@@ -90,6 +90,19 @@ def test_file_and_directory_are_private(store: LocalStore, path: str, soon: Dead
     ]
 
 
+def test_a_store_without_a_marker_gets_it_though_a_read_has_opened_the_connection(
+    store: LocalStore, path: str, soon: Deadline
+) -> None:
+    """As a store of an earlier release is: the agent reads first, and writes with the connection it has."""
+    store.commit([Write.put(ONE, {})], soon)
+    os.unlink(marker_path(path))
+    again = LocalStore(path)
+    assert again.get(ONE, soon) is not None and not os.path.exists(marker_path(path))
+    again.commit([Write.put(TWO, {})], soon)
+    again.close()
+    assert os.path.exists(marker_path(path))
+
+
 def test_a_readable_file_is_made_private(store: LocalStore, path: str, soon: Deadline) -> None:
     store.commit([Write.put(ONE, {})], soon)
     store.close()

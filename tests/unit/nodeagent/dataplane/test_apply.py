@@ -9,11 +9,13 @@ import pytest
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.files import Files
+from cni_calico.kernel.filter import nftables
 from cni_calico.kernel.monitor import NEIGHBOURS, RULES, SETTINGS
 from cni_calico.log import SILENT
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.apply import Applier, data_plane
 from cni_calico.nodeagent.dataplane.desired import Desired
+from cni_calico.nodeagent.dataplane.parts.masquerade import Masquerade
 from cni_calico.nodeagent.dataplane.passes import Pass
 from tests.unit.nodeagent.fabric import FELIX
 
@@ -68,3 +70,18 @@ def test_everything_that_the_monitor_reports_is_some_parts_concern() -> None:
         RULES: ["masquerading"],
     }
     assert len({part.name for part in parts}) == len(parts)
+
+
+@pytest.mark.parametrize("chain", ["filter-cali-FORWARD", "nat-outgoing"])
+def test_masquerading_waits_for_policies_only_while_upstreams_chains_are_there(
+    chain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without them a node whose policies cannot be enforced masquerades all the same."""
+    listed = [{"table": {"name": "calico"}}, {"chain": {"family": "ip", "table": "calico", "name": chain}}]
+    monkeypatch.setattr(nftables, "usable", lambda deadline: True)
+    monkeypatch.setattr(Masquerade, "apply", lambda *_: None)  # not on the machine that runs this
+    monkeypatch.setattr(nftables, "read_table", lambda family, name, deadline: listed if family == "ip" else None)
+    waiting = data_plane(SILENT, Files(), "/nowhere", lambda: 0.0, lambda: False)
+    parts = [part for part in waiting if part.name in ("masquerading", "taking over from upstream's agent")]
+    done = Applier(parts).apply(Desired(), FELIX, Deadline.after(5), full=False)
+    assert (done.pending, done.failed) == (2 if "cali-" in chain else 1, [])

@@ -127,3 +127,33 @@ def test_removed(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
     enforce(enforcer, Wanted(), world_with(NP0))
     assert enforcer.remove(soon()) and kernel.tables == {}
     assert not enforcer.remove(soon())
+
+
+def test_a_lack_of_memory_is_no_policys_fault(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+    """No policy denies because of it, and the next attempt brings all of them into force."""
+    kernel.refuse = lambda operation: ENOMEM if isinstance(operation, AddRules) else 0
+    with pytest.raises(RulesRefused):
+        enforce(enforcer, Wanted(), world_with(NP0))
+    assert enforcer.goal.problems == {}
+    kernel.refuse = lambda operation: 0
+    enforcer.bring_about(soon())
+    assert kernel.tables == enforcer.goal.tables.of
+
+
+def test_a_refused_policy_is_forgiven(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+    enforce(enforcer, Wanted(), world_with(NP0))
+    sound = {name: dict(table.chains) for name, table in kernel.tables.items()}
+    enforcer.goal.give_up(NP0, "no")
+    enforcer.bring_about(soon())
+    assert set(enforcer.goal.problems) == {NP0}
+    enforcer.forgive()
+    enforcer.bring_about(soon())
+    assert enforcer.goal.problems == {} and sound == {name: table.chains for name, table in kernel.tables.items()}
+
+
+def test_what_is_let_go_is_compared_the_next_time(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+    enforcer.goal.update(difference(Wanted(), world_with(NP0)))
+    enforcer.let_go()
+    assert enforcer.goal.tables.take_touched() == {}
+    enforcer.bring_about(soon())
+    assert kernel.tables == enforcer.goal.tables.of

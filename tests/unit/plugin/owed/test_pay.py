@@ -1,5 +1,7 @@
 """Recorded DELs are carried out one by one: what keeps one of them does not keep those behind it."""
 
+import json
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,11 +9,14 @@ import pytest
 
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
-from cni_calico.errors import TryAgain
+from cni_calico.errors import DecodeFailure, TryAgain
+from cni_calico.ipam.allocator import Allocator
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
+from cni_calico.model.documents.codec import encode, new_metadata
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.keepers.owed import Owed
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.owed import record as pending
@@ -174,3 +179,34 @@ def test_five_thousand_that_are_owed_to_others_or_unreadable_cost_a_call_next_to
         replay_intents(services, LOCAL, Deadline.after(5))
     assert len(said) == len(set(said)) <= LOOKED_AT, "each that cannot be read is named once"
     assert len(read) == 3 * LOOKED_AT
+
+
+@pytest.mark.parametrize(("addresses", "left"), [(("10.0.0.2",), ["10.0.0.1"]), ((), ["10.0.0.1", "10.0.0.2"])])
+def test_an_address_without_interface_is_released_though_its_endpoint_is_gone(tmp_path, addresses, left):
+    """As an earlier release assigned it, to an interface that is not the first: the record says that it was its own."""
+    services = OneStore(tmp_path, MemoryStore())
+    pool = IPPool(new_metadata("four", uid="u", now="2026-11-20T12:06:00Z"), ip_network("10.0.0.0/24"), 26)
+    services.only.elsewhere(Write.put(ResourceKey("IPPool", "four"), encode(pool)))
+    allocator, soon = Allocator(services.only), Deadline.after(5)
+    for address in ("10.0.0.1", "10.0.0.2"):
+        allocator.assign_address(ip_address(address), "net.c", {"node": "n1"}, "n1", soon)
+    intent = pending.Intent("net", "c", "net1", ("net.c",), ("default", "n1-cni-c-net1"), LOCAL, addresses=addresses)
+    pending.record_intent(services.files, services.state_dir, intent)
+    assert replay(services).done == 1
+    assert sorted(str(item.address) for item in allocator.addresses_of("net.c", soon)) == left
+
+
+def test_records_with_and_without_addresses_are_read(tmp_path):
+    services = OneStore(tmp_path, MemoryStore())
+    intent = pending.Intent("net", "c", "net1", ("net.c",), ("", ""), LOCAL, addresses=("10.0.0.2",))
+    pending.record_intent(services.files, services.state_dir, intent)
+    path = Path(pending.directory(services.state_dir), intent.file_name)
+    assert pending.read_intent(services.files, services.state_dir, intent.file_name) == intent
+    document = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**document, "addresses": ["10.0.0"]}))
+    with pytest.raises(DecodeFailure):
+        pending.read_intent(services.files, services.state_dir, intent.file_name)
+    del document["addresses"]  # as earlier releases wrote it
+    path.write_text(json.dumps(document))
+    found = pending.read_intent(services.files, services.state_dir, intent.file_name)
+    assert found is not None and found.addresses == ()
