@@ -98,7 +98,11 @@ class Again:
                 return []
             lines = path.read_text().splitlines()
         read = self._config.hook.pytest_report_from_serializable
-        return [read(config=self._config, data=json.loads(line)) for line in lines]
+        reports = [read(config=self._config, data=json.loads(line)) for line in lines]
+        for report in reports:
+            if isinstance(report.longrepr, list):
+                report.longrepr = tuple(report.longrepr)  # of a skip; JSON has no tuples
+        return reports
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         still = _failed_tests(terminalreporter)
