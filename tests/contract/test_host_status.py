@@ -11,7 +11,11 @@ from datetime import datetime
 
 import pytest
 
+from cni_calico import faults
+from cni_calico.datastore.etcd.host_status import HostStatusKeys
 from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import DatastoreUnavailable, OutcomeUnknown
 from cni_calico.log import SILENT
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
@@ -83,3 +87,19 @@ def test_what_start_up_stores_switches_it_off() -> None:
 
 def test_other_datastores_have_none() -> None:
     assert make_host_status(Context(parse_settings({}), MemoryStore(), SILENT, lambda _: True), "n1") is None
+
+
+@pytest.mark.parametrize(("when", "error"), [("before", DatastoreUnavailable), ("after", OutcomeUnknown)])
+def test_a_write_that_fails_or_whose_answer_is_lost(url: str, when: str, error: type[Exception]) -> None:
+    store = EtcdStore(EtcdConfig(endpoints=(url,)))
+    keys = HostStatusKeys(store, "n1")
+    faults.install(faults.FaultPlan(f"etcd.host-status:{when}:1:fail"))
+    try:
+        with pytest.raises(error):
+            keys.write(b"{}", 5, Deadline.after(10))
+    finally:
+        faults.install(None)
+    assert (f"{AT}/status" in stored(url)) is (when == "after")
+    keys.write(b"{}", 5, Deadline.after(10))
+    assert f"{AT}/status" in stored(url)
+    store.close()

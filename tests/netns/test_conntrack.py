@@ -7,6 +7,7 @@ from ipaddress import ip_address
 
 import pytest
 
+from cni_calico import faults
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink import wire
@@ -99,3 +100,26 @@ def test_no_address() -> None:
 def _remove_nothing() -> None:
     with Nfnetlink() as netlink:
         remove_entries(netlink, b"", Deadline.after(5))
+
+
+def _fail(when: str) -> str:
+    faults.install(faults.FaultPlan(f"conntrack.remove:{when}:1:fail"))
+    try:
+        _remove("10.0.0.3", False)
+    except KernelError as e:
+        return str(e)
+    finally:
+        faults.install(None)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("when", "left"), [("before", ALL), ("after", [e for e in ALL if not e.startswith("10.0.0.3")])]
+)
+def test_a_failure_is_told_and_doing_it_again_is_success(when: str, left: list[str]) -> None:
+    with namespace("conntrack") as ns:
+        _prepare(ns)
+        assert ns.call(_fail, when).startswith("cannot remove connection tracking entries")
+        assert ns.call(_sources) == sorted(left)
+        ns.call(_remove, "10.0.0.3", False)
+        assert not [entry for entry in ns.call(_sources) if entry.startswith("10.0.0.3")]

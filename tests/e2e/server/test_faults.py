@@ -33,9 +33,11 @@ pytestmark = [pytest.mark.netns, pytest.mark.takes(5)]
 ELSEWHERE = {
     "bird.": "tests/netns/test_bird_lifecycle.py",
     "child.": "tests/netns/test_bird_lifecycle.py",
+    "conntrack.": "tests/netns/test_conntrack.py",
     "ctl.rename-file": "tests/unit/ctl/test_files.py",
     "ctl.write-archive": "tests/unit/ctl/test_node.py",
     "ctl.write-file": "tests/unit/ctl/test_files.py",
+    "etcd.host-status": "tests/contract/test_host_status.py",
     "etcd.take-lease": "tests/contract/test_election.py",
     "install.": "tests/unit/install/test_copies.py",
     "ipset.": "tests/netns/test_agent_faults.py",
