@@ -69,6 +69,10 @@ class LocalEndpoints:
         self._active.set_endpoint(key, labelled.labels, labelled.profiles)
         self.changed.add(key)
 
+    def profiles(self) -> set[str]:
+        """Named by any of the endpoints."""
+        return {name for record in self._records.values() for name in record.profiles}
+
     def render(self, key: ResourceKey) -> WantedEndpoint | None:
         """None for one that is not there, or waits. Right after ``active`` was flushed."""
         record = self._records.get(key)

@@ -182,6 +182,10 @@ class Graph:
         """The selectors in force that choose among the endpoints of all nodes. As of the last flush."""
         return tuple(self._sets.selectors())
 
+    def missing_profiles(self) -> tuple[str, ...]:
+        """The profiles that this node's workloads name and that do not exist, sorted."""
+        return tuple(sorted(self._endpoints.profiles() - self._active.profiles.keys()))
+
     def policy(self, name: PolicyId) -> PolicyRecord | None:
         """The version in force, or that would be."""
         return self._active.policies.get(name)

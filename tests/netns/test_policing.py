@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -81,6 +82,17 @@ def test_status_files(node: Lab) -> None:
     until(lambda: not (directory / "k8s default%2Fb eth0").exists(), "the file of an endpoint that is gone is gone")
 
 
+def test_removed_status_files_are_made_again(node: Lab) -> None:
+    node.put("GlobalNetworkPolicy", "deny", DENY_B)
+    node.start()
+    node.until_in_force(endpoints=2)
+    directory = node.root / "endpoint-status"
+    until(lambda: len(list(directory.glob("k8s*"))) == 2, "the status files of both workloads")
+    shutil.rmtree(directory)
+    until(lambda: len(list(directory.glob("k8s*"))) == 2, "both files again")
+    assert "somebody removed the status of endpoints" in node.log()
+
+
 def test_tampering_is_repaired(node: Lab) -> None:
     node.put("GlobalNetworkPolicy", "deny", DENY_B)
     node.start()
@@ -130,6 +142,8 @@ def test_switched_off(node: Lab) -> None:
     until(lambda: node.standing().get("ready"), "the engine has decided")
     assert "FELIX_POLICYENFORCEMENT" in node.standing()["sentence"]
     assert node.passes("a", "b", 80) and "calico-policy" not in node.ruleset()
+    directory = node.root / "endpoint-status"  # an ADD with policy_setup_timeout waits for nothing
+    until(lambda: len(list(directory.glob("k8s*"))) == 2, "the status files of both workloads")
 
 
 def test_an_unreadable_policy_stays_in_force(node: Lab) -> None:

@@ -4,28 +4,30 @@ Rule: what is in force is the last goal that could be applied; nothing ever open
 failure, or when somebody else changed our tables, they are read back and compared before anything else is done.
 
 A transaction that is refused is tried once more from what is really there. Refused again because of a policy's rules:
-that policy denies instead (Goal.give_up) and is named. Refused for another reason: RulesRefused goes to the caller, who
-tries again later.
+that policy denies instead (Goal.give_up) and is named. Refused because of what policies do not need: it is left out
+(Goal.lack), with every policy in force already. Refused for another reason: RulesRefused goes to the caller, who tries
+again later.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from errno import EAGAIN, EINTR, ENOBUFS, ENOMEM, EPERM
 
 from cni_calico.deadline import Deadline
-from cni_calico.errors import RulesRefused, RulesUnknown
+from cni_calico.errors import KernelError, RulesRefused, RulesUnknown
 from cni_calico.kernel.netlink.nftables import PacketFilter
 from cni_calico.log import Log
 from cni_calico.model.netfilter import AddChain, AddRules, DropTable, NftTable, Operation, TableId
 from cni_calico.nodeagent.dataplane.policy.delta import Phases, follow, plan_table
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.naming import policy_chain
-from cni_calico.nodeagent.dataplane.policy.tables import TABLES
-from cni_calico.policy.wanted import PolicyId, WantedChanges
+from cni_calico.nodeagent.dataplane.policy.optional import OptionalFeature, Transaction, refused_feature, transactions
+from cni_calico.nodeagent.dataplane.policy.tables import ARP, TABLES
+from cni_calico.policy.wanted import PolicyId
 
 _TRANSIENT = (0, ENOMEM, ENOBUFS, EAGAIN, EINTR, EPERM)  # refused, but not because of what was asked
 _ATTEMPTS = 50  # one for each policy that is found out to be impossible, and a few
@@ -71,7 +73,13 @@ class Enforcer:
         """Raises KernelError."""
         held = {}
         for table in TABLES:
-            found = self._kernel.read_table(table, deadline)
+            try:
+                found = self._kernel.read_table(table, deadline)
+            except KernelError as e:
+                if table != ARP or e.errno in _TRANSIENT:
+                    raise
+                self.goal.lack(OptionalFeature.ARP_ANSWERS, str(e))
+                continue
             if found is not None:
                 held[table] = found
         self.held, self._read, self._doubted = held, True, False
@@ -82,15 +90,15 @@ class Enforcer:
         Raises RulesRefused, RulesUnknown, KernelError, DeadlineExceeded: the goal is not in force, or not certainly.
         """
         begun = self._clock()
-        suspects: dict[PolicyId, int] = {}
+        suspects: Counter[PolicyId | OptionalFeature] = Counter()
         for attempt in range(_ATTEMPTS):
             phases = self._plan(deadline)
             if not phases:
                 return 0 if attempt == 0 else 1
             done = 0
             try:
-                for operations in phases.in_order():
-                    self._apply(operations, deadline)
+                for transaction in transactions(phases):
+                    self._apply(transaction[1], deadline)
                     done += 1
             except RulesUnknown:
                 self._doubted = True
@@ -100,7 +108,7 @@ class Enforcer:
             except RulesRefused as e:
                 self._doubted = True
                 self.figures.refused += 1
-                if not self._find_fault(e, operations, suspects) and attempt:
+                if not self._find_fault(e, transaction, suspects) and attempt:
                     raise
                 continue
             self.figures.apply_s.append(self._clock() - begun)
@@ -117,6 +125,8 @@ class Enforcer:
             if before is not None and before != self.held:
                 self.figures.found_changed += 1
         for table in TABLES:
+            if table == ARP and OptionalFeature.ARP_ANSWERS in self.goal.lacking:
+                continue
             goal = self.goal.tables.of[table]
             if everything or table not in self.held:
                 plan_table(goal, self.held.get(table), None, phases)
@@ -134,11 +144,22 @@ class Enforcer:
         self.figures.transactions += 1
         self.figures.operations += len(operations)
 
-    def _find_fault(self, error: RulesRefused, operations: Sequence[Operation], suspects: dict[PolicyId, int]) -> bool:
-        """Give up the policy whose rules were refused, the second time; whether one is under suspicion."""
-        if error.errno in _TRANSIENT or not 0 <= error.index < len(operations):
+    def _find_fault(
+        self, error: RulesRefused, transaction: Transaction, suspects: Counter[PolicyId | OptionalFeature]
+    ) -> bool:
+        """Give up the policy, or the feature, that was refused, the second time; whether one is under suspicion."""
+        feature, operations = transaction
+        if error.errno in _TRANSIENT:
             return False
-        operation = operations[error.index]
+        operation = operations[error.index] if 0 <= error.index < len(operations) else None
+        if feature is not None:
+            lacking = refused_feature(feature, operation)
+            suspects[lacking] += 1
+            if suspects[lacking] > 1:
+                self.goal.lack(lacking, str(error))
+            return True
+        if operation is None:
+            return False
         name = operation.chain if isinstance(operation, AddRules) else ""
         name = operation.name if isinstance(operation, AddChain) else name
         policy = next(
@@ -146,17 +167,11 @@ class Enforcer:
         )
         if not name or policy is None:
             return False
-        suspects[policy] = suspects.get(policy, 0) + 1
+        suspects[policy] += 1
         if suspects[policy] > 1:
             self._log.error(f"{policy} is not enforced, and what it governs is denied: {error}")
             self.goal.give_up(policy, str(error))
         return True
-
-    def forgive(self) -> None:
-        """Try policies again that the kernel refused before: it may know more now, or have more memory."""
-        again = {policy: self.goal.policies[policy] for policy in self.goal.problems if policy in self.goal.policies}
-        if again:
-            self.goal.update(WantedChanges(policies=dict(again)))
 
     def let_go(self) -> None:
         """Nothing is brought about for now: what changes meanwhile is found by the comparison before the next time."""

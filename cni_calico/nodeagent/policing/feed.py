@@ -5,7 +5,8 @@ record that cannot be read is handed over as refused, never as gone, so its last
 every listing was read once, what there is to take is not everything (``synced``).
 
 With Kubernetes as the datastore the pods of other nodes are followed only once a rule asks for their addresses, and the
-parts of services once a rule names one (``need``): without them a node would be told of every pod of the cluster.
+parts of services once a rule names one (``need``): without them a node would be told of every pod of the cluster. What
+this node's pods are is said by the listing of its own pods alone: the other one may be behind.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class RecordFeed:
         kinds = (*KINDS, *(_CONVERTED if own else ()))
         self._caches = [self._follow(store, ResourceList(kind)) for kind in kinds]
         self._has_all = not own
+        self._own_prefix = endpoints_of_node(node).name_prefix
         self._caches.append(self._follow(store, endpoints_of_node(node) if own else _ENDPOINTS))
         self._has_slices = False
         if own:
@@ -93,7 +95,7 @@ class RecordFeed:
         """Follow other nodes' endpoints, and the parts of services, from now on; whether everything was read."""
         if endpoints and not self._has_all:
             self._has_all = True
-            self._caches.append(self._follow(self._store, _ENDPOINTS))
+            self._caches.append(self._follow(self._store, _ENDPOINTS, leaves_out=self._is_own))
         if services and not self._has_slices and self._kubernetes is not None:
             self._has_slices = True
             self._caches.append(self._follow(self._kubernetes, _SLICES))
@@ -105,15 +107,25 @@ class RecordFeed:
         found = list(self._left_out.items())
         return tuple(sorted(f"{key.kind} {key.namespace}/{key.name}: {text}" for key, texts in found for text in texts))
 
-    def _follow(self, store: Datastore, listing: ListKey) -> Cache[bool]:
+    def _is_own(self, key: Key) -> bool:
+        """Whether an endpoint is one of this node, whose name may begin those of other nodes: n1, n1-a."""
+        assert isinstance(key, ResourceKey)
+        own = self._own_prefix
+        return key.name.startswith(own) and not key.name.startswith(f"{own}-")
+
+    def _follow(
+        self, store: Datastore, listing: ListKey, *, leaves_out: Callable[[Key], bool] = lambda key: False
+    ) -> Cache[bool]:
+        """``leaves_out``: what another cache tells."""
+
         def decode(item: Versioned) -> bool:
-            record = self._decode(item)
-            self._put(item.key, record)
+            if not leaves_out(item.key):
+                self._put(item.key, self._decode(item))
             return True
 
         def changed(keys: frozenset[Key]) -> None:
             for key in keys:
-                if cache.get(key) is None and key not in self._absent:
+                if cache.get(key) is None and key not in self._absent and not leaves_out(key):
                     self._put(key, None)
             self._wake()
 

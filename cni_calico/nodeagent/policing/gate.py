@@ -5,7 +5,7 @@ a node that has policed goes on, whatever happens to what it was decided by.
 
 - PolicyEnforcement is Disabled: no, loudly.
 - Kubernetes with etcd: a profile that does not exist drops everything, and older clusters have none. Not before one of
-  namespaces' (``kns.``) has been seen; until then the node is not ready.
+  namespaces' (``kns.``) has been seen and every one that this node's workloads name; until then the node is not ready.
 - No Kubernetes: while there is a policy. Networks' profiles let in only their own members, so published ports would
   close on the day of the update.
 - Otherwise: yes.
@@ -16,11 +16,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 NAMESPACE_PROFILE = "kns."
+_NAMED = 5  # of what is missing, in a sentence
 
 
 @dataclass(frozen=True, slots=True)
 class GateFacts:
-    """``policies``: how many exist that are enforced anywhere. ``is_policing``: our tables are in the kernel."""
+    """``policies``: how many exist that are enforced anywhere. ``is_policing``: our tables are in the kernel.
+
+    ``missing_profiles``: those that workloads of this node name and that do not exist.
+    """
 
     enabled: bool
     has_kubernetes: bool
@@ -28,6 +32,7 @@ class GateFacts:
     has_namespace_profile: bool
     policies: int
     is_policing: bool
+    missing_profiles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +55,23 @@ def decide(facts: GateFacts) -> Gate:
     if not facts.enabled:
         return Gate(False, why="FELIX_POLICYENFORCEMENT is Disabled", upstream_goes=True)
     if facts.has_kubernetes:
-        if facts.is_kubernetes_datastore or facts.has_namespace_profile or facts.is_policing:
+        if facts.is_kubernetes_datastore or facts.is_policing:
             return POLICE
+        missing = facts.missing_profiles
+        if facts.has_namespace_profile and not missing:
+            return POLICE
+        what = f"profiles of this node's workloads ({_listed(missing)})" if missing else "profiles (kns.NAMESPACE)"
         return Gate(
             False,
             ready=False,
-            why="no profile of a namespace (kns.NAME) is in etcd, and without them everything would be dropped: "
-            "the controllers make them (calico-kube-controllers)",
+            why=f"there are no {what} in etcd, and without them everything would be dropped: the controllers make "
+            "them (calico-kube-controllers)",
         )
     if facts.policies:
         return POLICE
     return Gate(False, why="there is no policy", upstream_goes=True)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -203,13 +203,14 @@ class Rounds:
             has_namespace_profile=self._has_namespace_profile,
             policies=len(self._policies),
             is_policing=self._enforcer.is_there,
+            missing_profiles=() if self._enforcer.is_there else self._graph.missing_profiles(),
         )
 
     def _police(self) -> None:
         interval_s = self._felix.nftables_refresh_s
         if self._now() >= self._next_full or not self._in_force:
             self._enforcer.doubt()
-            self._enforcer.forgive()
+            self._goal.forgive()
             self._next_full = self._now() + interval_s if interval_s else float("inf")
         figures, repaired_after = self._enforcer.figures, self._repaired_after
         found_changed = figures.found_changed
@@ -231,7 +232,10 @@ class Rounds:
         give_back_memory()
 
     def _leave(self, gate: Gate) -> None:
-        """Nothing is policed: take away what an earlier run policed with, unless it is only not known yet."""
+        """Nothing is policed: take away what an earlier run policed with, unless it is only not known yet.
+
+        Where nothing is to be policed, nothing is left to wait for, and the status files say so.
+        """
         if gate.ready and self._enforcer.is_there:
             self._enforcer.remove(Deadline.after(APPLY_S))
             self._enforcer.held.clear()
@@ -239,8 +243,12 @@ class Rounds:
         self._in_force = False
         self._enforcer.let_go()
         self._next_full = float("inf")
-        self._files.clear()
         self._owners.take_let_go()
+        if gate.ready:
+            self._write_files()
+        else:
+            self._files.clear()
+            self._files_due = True
 
     def _clean_connections(self) -> None:
         """Of workloads that are gone: what is established would pass for ever."""
@@ -252,7 +260,7 @@ class Rounds:
                 self._log.warning(f"connections of a workload that is gone may still pass: {e}")
 
     def _write_files(self) -> None:
-        if not self._files_due:
+        if not self._files_due and not self._files.were_removed():
             return
         if self._up is None:
             self._up = {link.name: True for link in read_interfaces(Deadline.after(_CONNTRACK_S)) if link.up}
@@ -265,6 +273,7 @@ class Rounds:
     def _report(self, gate: Gate) -> None:
         problems = [f"{key.kind} {_path(key)}: {why}" for key, why in self._graph.problems.items()]
         problems += [f"{policy}: {why}" for policy, why in self._goal.problems.items()]
+        problems += [f"{feature.value} is not in force: {why}" for feature, why in self._goal.lacking.items()]
         standing = Standing(
             decided=True,
             in_force=self._in_force,

@@ -2,7 +2,7 @@
 
 Rule: a file is there exactly while the endpoint's rules are in force and its interface is up. At the start those of
 unknown endpoints go, and others are rewritten, after the first apply and not before. Names and contents are upstream's.
-A disk that is full is said once and tried again; nothing else waits for it.
+A disk that is full is said once and tried again; nothing else waits for it. What somebody else removes is made again.
 """
 
 from __future__ import annotations
@@ -70,6 +70,20 @@ class StatusFiles:
             self._log.error(f"cannot write the status of endpoints: {failed}")
         self._said = failed
         return not failed
+
+    def were_removed(self) -> bool:
+        """Whether somebody else removed files, or the directory: the next update writes everything anew."""
+        if not self._begun:
+            return False
+        try:
+            there = set(self._files.names(self._directory))
+        except OSError:
+            return False  # the next update says why
+        if self._written.keys() <= there and (there or self._files.exists(self._directory)):
+            return False
+        self._log.warning(f"somebody removed the status of endpoints from {self._directory}: it is written again")
+        self._begun = False
+        return True
 
     def _begin(self) -> None:
         """Know what is there, so that what nobody wants goes and everything else is written anew."""

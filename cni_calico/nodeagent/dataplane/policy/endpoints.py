@@ -8,6 +8,7 @@ what the new one wants.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.netfilter import NftChain, NftSet, TableId
@@ -15,10 +16,25 @@ from cni_calico.nodeagent.dataplane.policy import stages
 from cni_calico.nodeagent.dataplane.policy.naming import class_chain, interface_chain
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.nodeagent.dataplane.policy.tables import ARP, FILTER, GoalTables
-from cni_calico.policy.wanted import WantedEndpoint
+from cni_calico.policy.wanted import UNLIMITED, PacketLimits, WantedEndpoint
 
 _SPOOF, _LIMIT_FROM, _LIMIT_TO = "spoof", "limit-from", "limit-to"
+SPOOF_CHAINS, LIMIT_CHAINS = (f"{_SPOOF}-",), (f"{_LIMIT_FROM}-", f"{_LIMIT_TO}-")  # what their names begin with
 _OWN_CHAINS = ((stages.LIMITED_FROM, _LIMIT_FROM), (stages.LIMITED_TO, _LIMIT_TO), (stages.MAY_SPOOF, _SPOOF))
+
+
+@dataclass(frozen=True, slots=True)
+class Able:
+    """What this kernel can do for single endpoints."""
+
+    sources: bool = True
+    limits: bool = True
+    connections: bool = True
+
+    def limited(self, limits: PacketLimits) -> PacketLimits:
+        if not self.limits:
+            return UNLIMITED
+        return limits if self.connections else replace(limits, max_connections=None)
 
 
 class EndpointRules:
@@ -28,6 +44,7 @@ class EndpointRules:
         self.all: dict[ResourceKey, WantedEndpoint] = {}
         self._tables = tables
         self._settings = settings
+        self._able = Able()
 
     def update(self, changes: Mapping[ResourceKey, WantedEndpoint | None]) -> None:
         for key, after in changes.items():
@@ -46,10 +63,16 @@ class EndpointRules:
         for endpoint in self.all.values():
             self._put(endpoint)
 
+    def limit_to(self, able: Able) -> None:
+        """What the kernel can do turned out to be something else."""
+        self._able = able
+        self.configure(self._settings)
+
     def needed(self, table: TableId) -> stages.Needed:
         verdicts = self._tables.of[table].verdicts
         limited = bool(verdicts[stages.LIMITED_FROM.name] or verdicts[stages.LIMITED_TO.name])
-        return stages.Needed(limits=limited, spoofing=bool(verdicts[stages.MAY_SPOOF.name]))
+        spoofing = bool(verdicts[stages.MAY_SPOOF.name])
+        return stages.Needed(limits=limited, spoofing=spoofing, check_sources=self._able.sources)
 
     def _put(self, endpoint: WantedEndpoint) -> None:
         name = endpoint.interface
@@ -59,10 +82,11 @@ class EndpointRules:
                 continue
             self._tables.lead(table, stages.FROM, name, class_chain(endpoint.class_id, False))
             self._tables.lead(table, stages.TO, name, class_chain(endpoint.class_id, True))
+            may_spoof = endpoint.spoofing if self._settings.spoofing and self._able.sources else ()
             chains = (
-                stages.render_limits(_LIMIT_FROM, name, endpoint.egress_limits),
-                stages.render_limits(_LIMIT_TO, name, endpoint.ingress_limits),
-                stages.render_may_spoof(name, endpoint.spoofing if self._settings.spoofing else (), family),
+                stages.render_limits(_LIMIT_FROM, name, self._able.limited(endpoint.egress_limits)),
+                stages.render_limits(_LIMIT_TO, name, self._able.limited(endpoint.ingress_limits)),
+                stages.render_may_spoof(name, may_spoof, family),
             )
             for (spec, beginning), chain in zip(_OWN_CHAINS, chains, strict=True):
                 self._lead(table, spec, name, interface_chain(beginning, name), chain)

@@ -4,7 +4,7 @@ Rule: after any sequence of changes the tables equal those that the resulting ``
 a change is that of what it touches.
 
 A policy that cannot be rendered, or that the kernel refused (``give_up``), is replaced by a chain that drops, named in
-``problems``, and tried again when its record changes.
+``problems``, and tried again when its record changes. What the kernel cannot do beside policies (``lack``) is left out.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from cni_calico.model.netfilter import NftChain, NftSet
 from cni_calico.nodeagent.dataplane.policy import stages
 from cni_calico.nodeagent.dataplane.policy.chains import has_pass, render_class, render_denied, render_policy
-from cni_calico.nodeagent.dataplane.policy.endpoints import EndpointRules
+from cni_calico.nodeagent.dataplane.policy.endpoints import Able, EndpointRules
 from cni_calico.nodeagent.dataplane.policy.matches import ADDRESS_TYPE, NETWORKS, CannotRender, ListSet
 from cni_calico.nodeagent.dataplane.policy.members import Elements, elements_of
 from cni_calico.nodeagent.dataplane.policy.naming import class_chain, policy_chain
+from cni_calico.nodeagent.dataplane.policy.optional import OptionalFeature
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.nodeagent.dataplane.policy.tables import ARP, FILTER, GoalTables
 from cni_calico.policy.wanted import (
@@ -45,6 +46,7 @@ class Goal:
         self.problems: dict[PolicyId, str] = {}
         self.policies: dict[PolicyId, WantedPolicy] = {}
         self.classes: dict[str, WantedClass] = {}
+        self.lacking: dict[OptionalFeature, str] = {}
         self._refused: dict[PolicyId, str] = {}
         self._parts: dict[tuple[int, str], tuple[str, ...]] = {}  # a class's chains, by family and first name
         self._stages: dict[int, tuple[stages.Needed, tuple[str, ...]]] = {}
@@ -107,6 +109,32 @@ class Goal:
         self._refused[policy] = why
         if policy in self.policies:
             self._render_policy(self.policies[policy])
+
+    def lack(self, feature: OptionalFeature, why: str) -> None:
+        """The kernel refuses what it needs: do without."""
+        self.lacking[feature] = why
+        if feature is OptionalFeature.LIMITS:
+            self.lacking.pop(OptionalFeature.CONNECTIONS, None)  # of which these are a part
+        self._follow_lacking()
+
+    def forgive(self) -> None:
+        """Want everything again that the kernel refused before: it may know more now, or have more memory."""
+        if self.lacking:
+            self.lacking.clear()
+            self._follow_lacking()
+        again = {policy: self.policies[policy] for policy in self.problems if policy in self.policies}
+        if again:
+            self.update(WantedChanges(policies=dict(again)))
+
+    def _follow_lacking(self) -> None:
+        self.endpoints.limit_to(
+            Able(
+                sources=OptionalFeature.SOURCES not in self.lacking,
+                limits=OptionalFeature.LIMITS not in self.lacking,
+                connections=OptionalFeature.CONNECTIONS not in self.lacking,
+            )
+        )
+        self._render_stages()
 
     # -- sets ---------------------------------------------------------------------------------------------------------
 

@@ -56,6 +56,8 @@ LIMITED_FROM = NftSet("limited-from", ("ifname",), verdicts=True)
 LIMITED_TO = NftSet("limited-to", ("ifname",), verdicts=True)
 MAY_SPOOF = NftSet("may-spoof", ("ifname",), verdicts=True)
 MAPS = (FROM, TO, LIMITED_FROM, LIMITED_TO, MAY_SPOOF)
+SPOOFING = "spoofing"
+LIMITS = ("qos-forward", "qos-input")
 OWN_ADDRESSES = NftSet("own-addresses", ("ifname", "ipv4_addr"))
 
 _IPV6_LINK = (130, 131, 132, 133, 135, 136)  # multicast listeners, router solicitation, neighbours
@@ -66,10 +68,14 @@ _ARP_REPLY = b"\0\2"
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """Which stages have something to do beside the policies."""
+    """Which stages have something to do beside the policies.
+
+    ``spoofing``: there are exceptions from the check of sources. ``check_sources``: this kernel can check them.
+    """
 
     limits: bool = False
     spoofing: bool = False
+    check_sources: bool = True
 
 
 def interface_key(name: str) -> bytes:
@@ -95,12 +101,13 @@ def render_stages(family: int, settings: FilterSettings, needed: Needed) -> tupl
         NftChain("from-workloads", tuple(_dispatch("iifname", FROM, settings)), BaseHook("forward", 2)),
         NftChain("to-workloads", tuple(_dispatch("oifname", TO, settings)), BaseHook("forward", 3)),
         NftChain("workloads-to-host", tuple(_to_host(family, settings)), BaseHook("input", 1)),
-        NftChain("spoofing", tuple(_spoofing(settings, needed)), BaseHook("prerouting", -300)),
     ]
+    if needed.check_sources:
+        chains.append(NftChain(SPOOFING, tuple(_spoofing(settings, needed)), BaseHook("prerouting", -300)))
     if needed.limits:
         both = (_through("iifname", LIMITED_FROM), _through("oifname", LIMITED_TO))
-        chains.append(NftChain("qos-forward", both, BaseHook("forward", 0)))
-        chains.append(NftChain("qos-input", both[:1], BaseHook("input", 0)))
+        chains.append(NftChain(LIMITS[0], both, BaseHook("forward", 0)))
+        chains.append(NftChain(LIMITS[1], both[:1], BaseHook("input", 0)))
     if settings.to_host == "DROP":
         chains.append(NftChain("end-of-to-host", tuple(_end_of_to_host(family, settings)), BaseHook("input", 2)))
     networks = collapsed(settings.service_networks, family)

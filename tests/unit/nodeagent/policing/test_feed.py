@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cni_calico.datastore.interface import Write
+from cni_calico.datastore.interface import Listing, Revision, Write
 from cni_calico.deadline import Deadline
-from cni_calico.model.keys import ResourceKey
+from cni_calico.model.keys import PLURALS, Key, ListKey, ResourceKey, ResourceList
 from cni_calico.nodeagent.policing import feed as feeds
 from cni_calico.nodeagent.policing.feed import FedRecord, RecordFeed, Refusal
 from tests.fakes.memory_store import MemoryStore
@@ -79,3 +79,59 @@ def test_garbage_that_is_removed_is_gone(world: World) -> None:
     until(lambda: isinstance(world.record(), Refusal), "the refusal")
     world.store.commit((Write.remove(DENY),), Deadline.after(5))
     until(lambda: world.record() is None, "the end")
+
+
+# -- two listings of pods ---------------------------------------------------------------------------------------------
+
+
+class Behind(MemoryStore):
+    """Lists the pods of all nodes as they were when ``freeze`` was called; Kubernetes' own policies are none."""
+
+    frozen: Listing | None = None
+
+    def freeze(self) -> None:
+        self.frozen = MemoryStore.list(self, ResourceList("WorkloadEndpoint"), Deadline.after(5))
+
+    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+        if listing == ResourceList("WorkloadEndpoint") and self.frozen is not None:
+            return self.frozen
+        if isinstance(listing, ResourceList) and listing.kind not in PLURALS:
+            return Listing([], self.revision, [])
+        return MemoryStore.list(self, listing, deadline, revision=revision)
+
+
+def pod(node: str, name: str) -> ResourceKey:
+    return ResourceKey("WorkloadEndpoint", f"{node.replace('-', '--')}-k8s-{name}-eth0", "default")
+
+
+def put_pod(store: MemoryStore, key: ResourceKey, node: str, app: str) -> None:
+    spec = {"orchestrator": "k8s", "node": node, "pod": "p", "endpoint": "eth0", "interfaceName": "calip"}
+    metadata = {"name": key.name, "namespace": "default", "uid": "u", "labels": {"app": app}}
+    body = {"kind": key.kind, "apiVersion": "projectcalico.org/v3", "metadata": metadata, "spec": spec}
+    store.commit((Write.put(key, body),), Deadline.after(5))
+
+
+def test_a_listing_of_all_pods_that_is_behind_says_nothing_of_this_nodes() -> None:
+    """Its own pods are what their own listing says, gone or changed; another node's name may begin with this one's."""
+    store = Behind()
+    own, gone = pod("n1", "a"), pod("n1", "gone")
+    others = [pod("n2", "b"), pod("n1-x", "c"), pod("n11", "d")]
+    for key in (own, gone):
+        put_pod(store, key, "n1", "old")
+    for key, node in zip(others, ("n2", "n1-x", "n11"), strict=True):
+        put_pod(store, key, node, "other")
+    store.freeze()
+    put_pod(store, own, "n1", "new")
+    store.commit((Write.remove(gone),), Deadline.after(5))
+    feed = RecordFeed(store, "n1", lambda: None, store)  # type: ignore[arg-type]
+    try:
+        seen: dict[Key, FedRecord] = {}
+        until(lambda: feed.synced, "all listings read")
+        seen.update(feed.take())
+        assert seen[own].metadata.labels == {"app": "new"} and gone not in seen  # type: ignore[union-attr]
+        until(lambda: feed.need(endpoints=True, services=False), "the pods of all nodes read")
+        later = feed.take()
+        assert own not in later and gone not in later
+        assert all(key in {**seen, **later} for key in others)
+    finally:
+        feed.stop()

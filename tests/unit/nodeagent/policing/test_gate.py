@@ -30,6 +30,10 @@ KUBERNETES = replace(ETCD_UNDER_KUBERNETES, is_kubernetes_datastore=True)
         (ETCD_UNDER_KUBERNETES, False, False, False),
         (replace(ETCD_UNDER_KUBERNETES, policies=9), False, False, False),
         (replace(ETCD_UNDER_KUBERNETES, has_namespace_profile=True), True, True, False),
+        (replace(ETCD_UNDER_KUBERNETES, has_namespace_profile=True, missing_profiles=("kns.b",)), False, False, False),
+        (replace(ETCD_UNDER_KUBERNETES, is_policing=True, missing_profiles=("kns.b",)), True, True, False),
+        (replace(KUBERNETES, missing_profiles=("kns.b",)), True, True, False),
+        (replace(HOST, policies=1, missing_profiles=("net",)), True, True, False),
         (replace(ETCD_UNDER_KUBERNETES, is_policing=True), True, True, False),  # it was seen by an earlier run
         (KUBERNETES, True, True, False),
         (replace(KUBERNETES, enabled=False), False, True, True),
@@ -39,3 +43,10 @@ def test_decide(facts: GateFacts, police: bool, ready: bool, upstream_goes: bool
     gate = decide(facts)
     assert (gate.police, gate.ready, gate.upstream_goes) == (police, ready, upstream_goes)
     assert bool(gate.why) is not police
+
+
+def test_what_is_missing_is_named() -> None:
+    missing = ("kns.a", "kns.b", "kns.c", "kns.d", "kns.e", "ksa.a.b", "ksa.a.c")
+    facts = replace(ETCD_UNDER_KUBERNETES, has_namespace_profile=True, missing_profiles=missing)
+    why = decide(facts).why
+    assert "kns.a, kns.b, kns.c, kns.d, kns.e and 2 more" in why and "calico-kube-controllers" in why

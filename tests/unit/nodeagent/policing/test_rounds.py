@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import pytest
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.log import SILENT
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.netfilter import NftTable, TableId
+from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
 from cni_calico.nodeagent.context.settings import parse_settings
-from cni_calico.nodeagent.policing.feed import Refusal
+from cni_calico.nodeagent.policing.feed import FedRecord, Refusal
 from cni_calico.nodeagent.policing.rounds import RETRY_FIRST_S, Rounds
 from cni_calico.nodeagent.status.policing import Standing
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.nftables import FakePacketFilter
-from tests.unit.nodeagent.fabric import FELIX
+from tests.unit.nodeagent.fabric import FELIX, INTERFACES, workload
 
+WORKLOAD = ResourceKey("WorkloadEndpoint", "n1-k8s-a-eth0", "default")
 POLICY = ResourceKey("GlobalNetworkPolicy", "deny")
 
 
@@ -34,6 +40,16 @@ class Unreadable(FakePacketFilter):
         return FakePacketFilter.read_table(self, table, deadline)
 
 
+class OnKubernetes:
+    """A KubernetesNode that nobody asks anything."""
+
+    def read_facts(self, deadline: Deadline) -> KubernetesFacts:
+        raise AssertionError
+
+    def set_network_unavailable(self, unavailable: bool, deadline: Deadline) -> None:
+        raise AssertionError
+
+
 @dataclass
 class Host:
     """Without Kubernetes, at a time that is set; its kernel cannot be read."""
@@ -41,11 +57,13 @@ class Host:
     directory: Path
     time: float = 1000.0
     enforcement: str = "Enabled"
+    kubernetes: bool = False  # with another datastore
     kernel: Unreadable = field(default_factory=Unreadable)
     told: list[Standing] = field(default_factory=list)
 
     def rounds(self) -> Rounds:
         context = Context(parse_settings({}), MemoryStore(), SILENT, lambda _: True)
+        context.kubernetes = OnKubernetes() if self.kubernetes else None
         felix = replace(
             FELIX,
             policy_enforcement=self.enforcement,
@@ -103,3 +121,77 @@ def test_what_is_not_read_yet_keeps_nothing_back(tmp_path: Path) -> None:
     assert not rounds.waits_to_retry
     rounds.once()
     assert host.told[-1].failing == ""
+
+
+# -- Kubernetes with another datastore --------------------------------------------------------------------------------
+
+
+def profile(name: str) -> dict[ResourceKey, FedRecord]:
+    return {ResourceKey("Profile", name): Resource("Profile", Metadata(name), {})}
+
+
+def test_the_gate_opens_once_every_profile_that_workloads_here_name_is_there(tmp_path: Path) -> None:
+    host = Host(tmp_path, kubernetes=True)
+    host.kernel.broken = False
+    rounds = host.rounds()
+    endpoint = replace(workload("a", "calia", "10.65.0.1/32"), profiles=("kns.b", "ksa.b.default"))
+    rounds.take({WORKLOAD: endpoint})
+
+    def decided() -> Standing:
+        rounds.follow()
+        rounds.once()
+        return host.told[-1]
+
+    assert not decided().ready and "kns.b, ksa.b.default" in host.told[-1].sentence
+    rounds.take(profile("kns.a"))  # another namespace's, which was enough once
+    assert not decided().in_force and not host.kernel.tables
+    rounds.take(profile("kns.b"))
+    said = decided()
+    assert not said.in_force and not said.ready and "(ksa.b.default)" in said.sentence
+    rounds.take(profile("ksa.b.default"))
+    assert decided().in_force and host.kernel.tables
+    rounds.take({ResourceKey("Profile", "kns.b"): None})  # later it is policy, and drops
+    assert decided().in_force
+
+
+# -- status files -----------------------------------------------------------------------------------------------------
+
+
+def test_status_files_where_nothing_is_policed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is to come that an ADD could wait for; where the node is only not ready, something is."""
+    monkeypatch.setattr("cni_calico.nodeagent.policing.rounds.read_interfaces", lambda deadline: INTERFACES)
+    for host, there in ((Host(tmp_path / "off", enforcement="Disabled"), True), (Host(tmp_path / "host"), True)):
+        host.kernel.broken = False
+        _with_endpoint(host)
+        assert bool(_files(host)) is there
+    waits = Host(tmp_path / "waits", kubernetes=True)
+    waits.kernel.broken = False
+    _with_endpoint(waits)
+    assert not _files(waits)
+
+
+def test_removed_status_files_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cni_calico.nodeagent.policing.rounds.read_interfaces", lambda deadline: INTERFACES)
+    host = Host(tmp_path / "host")
+    host.kernel.broken = False
+    rounds = _with_endpoint(host)
+    (written,) = _files(host)
+    content = written.read_bytes()
+    written.unlink()
+    rounds.once()
+    assert written.read_bytes() == content
+    shutil.rmtree(host.directory)
+    rounds.once()
+    assert written.read_bytes() == content
+
+
+def _with_endpoint(host: Host) -> Rounds:
+    rounds = host.rounds()
+    rounds.take({WORKLOAD: workload("a", "calia", "10.65.0.1/32")})
+    rounds.follow()
+    rounds.once()
+    return rounds
+
+
+def _files(host: Host) -> list[Path]:
+    return list((host.directory / "endpoint-status").glob("*"))

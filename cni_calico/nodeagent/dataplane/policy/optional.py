@@ -1,0 +1,80 @@
+"""PURE: what is in our tables beside policies, and may be missing in a kernel that has everything policies need.
+
+Rule: nothing of this keeps a policy from being in force. Each feature is changed in transactions of its own, behind the
+policies'; one that the kernel refuses is left out and named, and tried again with the next full comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+
+from cni_calico.model.netfilter import (
+    AddChain,
+    AddElements,
+    AddRules,
+    AddVerdicts,
+    ConnectionLimit,
+    DropChain,
+    DropElements,
+    FlushChain,
+    Operation,
+)
+from cni_calico.nodeagent.dataplane.policy.delta import Phases
+from cni_calico.nodeagent.dataplane.policy.endpoints import LIMIT_CHAINS, SPOOF_CHAINS
+from cni_calico.nodeagent.dataplane.policy.stages import LIMITED_FROM, LIMITED_TO, LIMITS, MAY_SPOOF, SPOOFING
+from cni_calico.nodeagent.dataplane.policy.tables import ARP
+
+
+class OptionalFeature(Enum):
+    """The value is what people are told is not in force."""
+
+    SOURCES = "the check of workloads' source addresses"
+    LIMITS = "the limits of workloads' packets and connections"
+    CONNECTIONS = "the limits of workloads' connections"
+    ARP_ANSWERS = "the check of proxy ARP's answers"
+
+
+Transaction = tuple[OptionalFeature | None, list[Operation]]
+_MAPS = {
+    MAY_SPOOF.name: OptionalFeature.SOURCES,
+    LIMITED_FROM.name: OptionalFeature.LIMITS,
+    LIMITED_TO.name: OptionalFeature.LIMITS,
+}
+
+
+def feature_of(operation: Operation) -> OptionalFeature | None:
+    """None: policies need it."""
+    if operation.table == ARP:
+        return OptionalFeature.ARP_ANSWERS
+    match operation:
+        case AddChain(name=name) | FlushChain(name=name) | DropChain(name=name) | AddRules(chain=name):
+            if name == SPOOFING or name.startswith(SPOOF_CHAINS):
+                return OptionalFeature.SOURCES
+            return OptionalFeature.LIMITS if name in LIMITS or name.startswith(LIMIT_CHAINS) else None
+        case AddElements(spec=spec) | DropElements(spec=spec) | AddVerdicts(spec=spec):
+            return _MAPS.get(spec.name)
+    return None
+
+
+def refused_feature(feature: OptionalFeature, operation: Operation | None) -> OptionalFeature:
+    """What to do without, when the kernel refused this operation (None: it did not say which) of ``feature``."""
+    if isinstance(operation, AddRules) and feature is OptionalFeature.LIMITS:
+        expressions = [expression for rule in operation.rules for expression in rule.expressions]
+        if any(isinstance(expression, ConnectionLimit) for expression in expressions):
+            return OptionalFeature.CONNECTIONS
+    return feature
+
+
+def transactions(phases: Phases) -> Iterator[Transaction]:
+    """In the order in which they are done: the policies' (None), then each feature's."""
+    apart: dict[OptionalFeature | None, Phases] = {feature: Phases() for feature in (None, *OptionalFeature)}
+    for operation in phases.new:
+        apart[feature_of(operation)].new.append(operation)
+    for operation in phases.switch:
+        apart[feature_of(operation)].switch.append(operation)
+    for operation in phases.removals:
+        apart[feature_of(operation)].removals.append(operation)
+    for feature, its in apart.items():
+        for operations in its.in_order():
+            yield feature, operations
