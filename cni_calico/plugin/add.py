@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_interface
 from typing import TYPE_CHECKING, Any
 
-from cni_calico.cni.environment import Call
-from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultInterface, ResultIP, ResultRoute, render_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig, LinkConflict, OutcomeUnknown
@@ -29,9 +27,9 @@ from cni_calico.plugin.attachment import (
     plan_profile,
     select_veth,
 )
-from cni_calico.plugin.call.node_name import BOOT_WAIT_S, read_nodename
+from cni_calico.plugin.call.node_name import BOOT_WAIT_S
 from cni_calico.plugin.call.ready import require_ready
-from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.endpoints import (
     Recorded,
     apply_endpoint,
@@ -72,14 +70,15 @@ class Addresses:
     extra_routes: tuple[Any, ...] = ()
 
 
-def add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Mapping[str, Any]:
+def add(task: Task) -> Mapping[str, Any]:
     """The result of ADD, rendered for the configuration's version. Raises CalicoError with everything undone."""
+    call, conf, services, deadline = task.call, task.conf, task.services, task.deadline
     if not conf.ipam.type:
         raise InvalidConfig(
             "cannot set up the pod's network: the configuration has no ipam.type",
             details='add "ipam": {"type": "calico-ipam"}',
         )
-    node = read_nodename(conf, services.files, deadline, wait_s=BOOT_WAIT_S)
+    node = task.read_nodename(wait_s=BOOT_WAIT_S)
     attachment = plan_attachment(call, conf, node)
     request = plan_request(conf, call, node)
     with ExitStack() as held:
@@ -89,17 +88,16 @@ def add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Ma
         held.enter_context(services.attachment_lock(attachment.veth_label, deadline))
         require_ready(services, conf.datastore, deadline)
         services.note_added(conf.datastore, attachment.label)
-        store = services.store(conf.datastore)
-        recorded = read_recorded(store, attachment, deadline)
+        recorded = read_recorded(task.store, attachment, deadline)
         sure = not services.optimistic
         if not sure and is_another_pod(recorded.stored, call):
-            recorded, sure = read_recorded(services.fresh_store(conf.datastore), attachment, deadline), True
-        task = _Addition(call, conf, services, deadline, attachment, recorded, netns, sure)
+            recorded, sure = read_recorded(task.fresh_store, attachment, deadline), True
+        addition = _Addition(task, attachment, recorded, netns, sure)
         try:
-            result = task.run(request)
+            result = addition.run(request)
         except _Unsure:
-            task.recorded, task.sure = read_recorded(services.fresh_store(conf.datastore), attachment, deadline), True
-            result = task.run(request)
+            addition.recorded, addition.sure = read_recorded(task.fresh_store, attachment, deadline), True
+            result = addition.run(request)
     return render_result(result, conf.cni_version)
 
 
@@ -111,10 +109,7 @@ class _Unsure(Exception):
 class _Addition:
     """One ADD under its lock; the steps share what has been found out."""
 
-    call: Call
-    conf: NetConf
-    services: Services
-    deadline: Deadline
+    task: Task
     attachment: Attachment
     recorded: Recorded
     netns: int
@@ -129,22 +124,23 @@ class _Addition:
 
     def run(self, request: IpamRequest) -> Result:
         """Raises _Unsure with everything undone."""
-        call, conf, attachment, recorded = self.call, self.conf, self.attachment, self.recorded
-        self.facts = read_facts(call, conf, self.services, attachment, recorded.stored, self.deadline)
-        if self.facts.endpoint is None and is_second_network(recorded, attachment, conf):
-            result = join_network(call, conf, self.services, attachment, recorded, self.deadline)
-            pending.take_back(self.services.files, self.services.state_dir, attachment)
+        task, attachment, recorded = self.task, self.attachment, self.recorded
+        self.facts = read_facts(task, attachment, recorded.stored)
+        if self.facts.endpoint is None and is_second_network(recorded, attachment, task.conf):
+            result = join_network(task, attachment, recorded)
+            pending.take_back(task.services.files, task.services.state_dir, attachment)
             return result
-        self.mtu = read_mtu(conf, self.services, attachment.node, self.deadline)
+        self.mtu = read_mtu(task, attachment.node)
         return self._set_up(plan_pod_request(request, self.facts))
 
     def _set_up(self, request: IpamRequest) -> Result:
+        services = self.task.services
         with ExitStack() as undo:
             given = self._addresses(request, undo)
             plan, mac = self._network(given, undo)
             self._endpoint(plan, mac, undo)
-            self.services.require_caller()
-            pending.take_back(self.services.files, self.services.state_dir, self.attachment)
+            services.require_caller()
+            pending.take_back(services.files, services.state_dir, self.attachment)
             undo.pop_all()
         return self._result(plan, given, mac)
 
@@ -153,18 +149,18 @@ class _Addition:
     def _addresses(self, request: IpamRequest, undo: ExitStack) -> Addresses:
         if self.facts.request.addresses_no_ipam:
             return Addresses(self.facts.request.addresses_no_ipam, (), self._dns({}))
-        if self.conf.ipam.is_calico:
+        if self.task.conf.ipam.is_calico:
             return self._calico_addresses(request, undo)
         return self._delegated_addresses(undo)
 
     def _calico_addresses(self, request: IpamRequest, undo: ExitStack) -> Addresses:
-        allocator = self.services.allocator(self.conf.datastore)
+        task, allocator = self.task, self.task.allocator
         handle_id = self._handle(allocator)
         request = replace(request, handle_id=handle_id, share=self._share_of(handle_id))
         self._plan_companion()
         try:
-            with self.services.ipam_lock(self.conf, self.deadline):
-                assigned = assign(allocator, request, self.deadline, self.companion)
+            with task.services.ipam_lock(task.conf, task.deadline):
+                assigned = assign(allocator, request, task.deadline, self.companion)
         except CalicoError:
             self._remove_companion()
             raise
@@ -177,7 +173,7 @@ class _Addition:
         if self.companion is not None:
             self._ensure_profile()  # only now: an ADD that is refused its addresses leaves nothing
         if self.companion is not None and self.companion.stored is not None:
-            self.services.remember(self.conf.datastore, self.companion.stored)
+            task.services.remember(task.conf.datastore, self.companion.stored)
         result = result_of(assigned, explicit=bool(request.addresses))
         # a pod that names its addresses gets no routes in the result, as upstream has it
         routes = () if self.facts.request.addresses else result.routes
@@ -187,20 +183,19 @@ class _Addition:
         """The container's; that of this interface alone when an older version gave its addresses under it."""
         own_handle_id, mine = self.attachment.own_handle_id, self.recorded.addresses(self.attachment)
         if mine and self.recorded.has_other_interfaces(self.attachment):
-            if any(item.address in mine for item in allocator.addresses_of(own_handle_id, self.deadline)):
+            if any(item.address in mine for item in allocator.addresses_of(own_handle_id, self.task.deadline)):
                 return own_handle_id
         return self.attachment.handle_id
 
     def _give_back(self, handle_id: str, addresses: tuple[Address, ...]) -> None:
-        allocator = self.services.allocator(self.conf.datastore)
-        deadline = Deadline.after(UNDO_TIMEOUT_S)
+        allocator, deadline = self.task.allocator, Deadline.after(UNDO_TIMEOUT_S)
         try:
             if self.sure:
                 allocator.release_handle(handle_id, deadline, self._share_of(handle_id))
             else:  # the container's other interfaces may hold more under it
                 allocator.release_addresses(addresses, deadline, handle_id=handle_id)
         except CalicoError as e:
-            self.services.log.error(f"cannot give back {', '.join(map(str, addresses))}: {e.message}")
+            self.task.log.error(f"cannot give back {', '.join(map(str, addresses))}: {e.message}")
             if self.sure or self.alone:  # else a replay could release what lives; the runtime's DEL does it
                 self._owe()
 
@@ -209,11 +204,12 @@ class _Addition:
 
     def _owe(self) -> None:
         """What cannot be undone now is recorded, and released when the datastore is back."""
-        intent = pending.plan_intent(self.attachment, self.conf.datastore)
+        services = self.task.services
+        intent = pending.plan_intent(self.attachment, self.task.conf.datastore)
         try:
-            pending.record_intent(self.services.files, self.services.state_dir, intent)
+            pending.record_intent(services.files, services.state_dir, intent)
         except OSError as e:
-            self.services.log.error(f"cannot record that {self.attachment.label} is to be released: {e}")
+            services.log.error(f"cannot record that {self.attachment.label} is to be released: {e}")
 
     def _delegated_addresses(self, undo: ExitStack) -> Addresses:
         from cni_calico.plugin.delegate import assign_delegated, configured_routes, plan_extra_routes
@@ -224,11 +220,11 @@ class _Addition:
         if own is not None and self.recorded.is_ours(self.attachment) and own.ip_networks:
             # the delegate would refuse to allocate twice for one container
             addresses = tuple(network.network_address for network in own.ip_networks)
-            given = configured_routes(self.conf)
+            given = configured_routes(self.task.conf)
             routes = given or tuple(ResultRoute(str(network)) for network in own.ip_networks)
             return Addresses(addresses, routes, self._dns({}), plan_extra_routes(given))
         undo.callback(self._release_delegated)
-        result = assign_delegated(self.call, self.conf, self.services, self.deadline)
+        result = assign_delegated(self.task)
         return Addresses(
             addresses=tuple(ip.address.ip for ip in result.ips),
             result_routes=result.routes or tuple(ResultRoute(str(ip.address)) for ip in result.ips),
@@ -240,27 +236,27 @@ class _Addition:
         from cni_calico.plugin.delegate import run_delegate
 
         try:
-            run_delegate(self.call, self.conf, self.services, Deadline.after(UNDO_TIMEOUT_S), command="DEL")
+            run_delegate(self.task.until(Deadline.after(UNDO_TIMEOUT_S)), command="DEL")
         except CalicoError as e:
-            self.services.log.error(f"while undoing: {e.message}")
+            self.task.log.error(f"while undoing: {e.message}")
 
     def _dns(self, from_ipam: Mapping[str, Any]) -> Mapping[str, Any]:
-        return from_ipam or self.conf.dns
+        return from_ipam or self.task.conf.dns
 
     # -- kernel -------------------------------------------------------------------------------------------------------
 
     def _plan(self, given: Addresses) -> PodPlan:
-        own = self.recorded.own
+        conf, own = self.task.conf, self.recorded.own
         return PodPlan(
             host_ifname=select_veth(self.attachment, own, self.recorded.others),
-            pod_ifname=self.call.ifname,
+            pod_ifname=self.task.call.ifname,
             mtu=self.mtu,
             addresses=given.addresses,
             mac=self.facts.request.mac or self.mac or self._mac(),
-            num_queues=self.conf.num_queues,
-            include_default_routes=self.conf.include_default_routes,
+            num_queues=conf.num_queues,
+            include_default_routes=conf.include_default_routes,
             extra_routes=given.extra_routes,
-            allow_ip_forwarding=self.conf.allow_ip_forwarding,
+            allow_ip_forwarding=conf.allow_ip_forwarding,
             alias=veth_alias(self.attachment.network, self.attachment.container_id, self.attachment.ifname),
         )
 
@@ -269,11 +265,11 @@ class _Addition:
 
         None for a record without, as one that came out of Kubernetes: what the interface has then stays.
         """
-        if self.conf.datastore.type == "kubernetes":
+        if self.task.conf.datastore.type == "kubernetes":
             return random_mac(bytes.fromhex(sha1_hex(self.attachment.label)[:12]))
         own = self.recorded.own
         if own is None or not self.recorded.is_ours(self.attachment):
-            return random_mac(self.services.random_bytes(6))
+            return random_mac(self.task.services.random_bytes(6))
         try:
             mac = bytes.fromhex(own.mac.replace(":", ""))
         except ValueError:
@@ -284,19 +280,19 @@ class _Addition:
         """The plan as it was carried out, and the MAC of the pod's side."""
         from cni_calico.plugin.network.setup import apply_addresses, create_links
 
-        log, host, plan, sure = self.services.log, self.services.host, self._plan(given), self.sure
+        services, deadline, plan, sure = self.task.services, self.task.deadline, self._plan(given), self.sure
         known = sure or self.recorded.is_ours(self.attachment)
         try:
             links = create_links(
                 plan,
                 self.netns,
                 undo,
-                self.deadline,
+                deadline,
                 may_replace=sure,
                 may_keep=known,
                 named_after_pod=self.attachment.orchestrator == KUBERNETES,
-                log=log,
-                host=host,
+                log=services.log,
+                host=services.host,
             )
         except LinkConflict as e:
             if sure:
@@ -305,8 +301,8 @@ class _Addition:
             raise _Unsure from e
         self.alone = links.created
         # past IPAM nobody says whose an address is: a route of somebody else to it stays
-        ours = self.conf.ipam.is_calico and not self.facts.request.addresses_no_ipam
-        apply_addresses(plan, links, self.netns, self.deadline, owned=lambda _: ours, log=log, host=host)
+        ours = self.task.conf.ipam.is_calico and not self.facts.request.addresses_no_ipam
+        apply_addresses(plan, links, self.netns, deadline, owned=lambda _: ours, log=services.log, host=services.host)
         return plan, links.mac
 
     # -- record and result --------------------------------------------------------------------------------------------
@@ -321,8 +317,8 @@ class _Addition:
             mac=mac,
             addresses=addresses,
             now=rfc3339(time.time()),
-            uid=self.services.new_uid(),
-            labels=self.conf.mesos.labels,
+            uid=self.task.services.new_uid(),
+            labels=self.task.conf.mesos.labels,
         )
         return plan_pod_record(record, self.facts)
 
@@ -331,7 +327,7 @@ class _Addition:
         that one is there already is found out by the same comparison.
         """
         self.companion = self.mac = None
-        if self.sure or self.recorded.stored is not None or self.conf.datastore.type == "kubernetes":
+        if self.sure or self.recorded.stored is not None or self.task.conf.datastore.type == "kubernetes":
             return
         self.mac = self.facts.request.mac or self._mac()
         if self.mac is None:
@@ -348,9 +344,10 @@ class _Addition:
             self._remove_endpoint(only=self.is_companion)
 
     def _ensure_profile(self) -> None:
-        if not self.conf.policy_type and self.conf.datastore.type != "kubernetes":
-            profile = plan_profile(self.attachment, now=rfc3339(time.time()), uid=self.services.new_uid())
-            ensure_profile(self.services.store(self.conf.datastore), profile, self.deadline)
+        conf = self.task.conf
+        if not conf.policy_type and conf.datastore.type != "kubernetes":
+            profile = plan_profile(self.attachment, now=rfc3339(time.time()), uid=self.task.services.new_uid())
+            ensure_profile(self.task.store, profile, self.task.deadline)
 
     def _endpoint(self, plan: PodPlan, mac: str, undo: ExitStack) -> None:
         stored = self.recorded.stored if self.companion is None else self.companion.stored
@@ -361,19 +358,18 @@ class _Addition:
             undo.callback(self._remove_endpoint)
         try:
             apply_endpoint(
-                self.services.store(self.conf.datastore),
+                self.task.store,
                 self.attachment.endpoint_key,
                 stored,
                 lambda own: self._record(own, plan.host_ifname, mac, plan.addresses),
-                self.deadline,
+                self.task.deadline,
             )
         except OutcomeUnknown:
             self.endpoint_may_come = True
             raise
 
     def _remove_endpoint(self, only: Callable[[Versioned], bool] | None = None) -> None:
-        attachment = self.attachment
-        store, deadline = self.services.store(self.conf.datastore), Deadline.after(UNDO_TIMEOUT_S)
+        attachment, store, deadline = self.attachment, self.task.store, Deadline.after(UNDO_TIMEOUT_S)
         if self.endpoint_may_come:  # also when it is not there now: the write may still be under way
             self._owe()
         try:
@@ -381,7 +377,7 @@ class _Addition:
             if only is None or (found is not None and only(found)):
                 remove_endpoint(store, attachment.endpoint_key, attachment.container_id, deadline, stored=found)
         except CalicoError as e:
-            self.services.log.error(f"cannot remove the endpoint of {attachment.label}: {e.message}")
+            self.task.log.error(f"cannot remove the endpoint of {attachment.label}: {e.message}")
             if self.companion is None or self.alone:  # else a replay could release what lives
                 self._owe()
 
@@ -389,7 +385,7 @@ class _Addition:
         return Result(
             interfaces=(
                 ResultInterface(plan.host_ifname),
-                ResultInterface(plan.pod_ifname, mac=mac, sandbox=self.call.netns, mtu=plan.mtu),
+                ResultInterface(plan.pod_ifname, mac=mac, sandbox=self.task.call.netns, mtu=plan.mtu),
             ),
             ips=tuple(ResultIP(ip_interface((a, a.max_prefixlen)), 1) for a in given.addresses),
             routes=given.result_routes,

@@ -13,15 +13,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 
-from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, parse_result
-from cni_calico.deadline import Deadline
 from cni_calico.errors import CheckFailed, InvalidConfig, NetnsGone
 from cni_calico.model import names
 from cni_calico.plugin.attachment import Attachment, plan_attachment
-from cni_calico.plugin.call.node_name import read_nodename
-from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.endpoints import Recorded, read_recorded
 from cni_calico.plugin.mtu import read_mtu
 from cni_calico.plugin.network.differences import Difference
@@ -29,20 +26,20 @@ from cni_calico.plugin.network.plan import PodPlan
 from cni_calico.plugin.pods import read_addresses_past_ipam
 
 
-def check(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+def check(task: Task) -> None:
     """Raises CheckFailed when anything differs from what ADD left."""
-    if conf.prev_result is None:
+    if task.conf.prev_result is None:
         raise InvalidConfig("cannot check: required prevResult is missing", details="CHECK needs the result of ADD")
-    previous = parse_result(conf.prev_result)
-    attachment = plan_attachment(call, conf, read_nodename(conf, services.files, deadline))
+    previous = parse_result(task.conf.prev_result)
+    attachment = plan_attachment(task.call, task.conf, task.read_nodename())
     with ExitStack() as held:
-        held.enter_context(services.attachment_lock(attachment.label, deadline))
-        recorded = read_recorded(services.fresh_store(conf.datastore), attachment, deadline)  # not what is remembered
-        plan = _plan(call, conf, services, attachment, recorded, previous, deadline)
+        held.enter_context(task.services.attachment_lock(attachment.label, task.deadline))
+        recorded = read_recorded(task.fresh_store, attachment, task.deadline)  # not what is remembered
+        plan = _plan(task, attachment, recorded, previous)
         found = [
-            *_network_differences(plan, call, services, deadline),
+            *_network_differences(plan, task),
             *_endpoint_differences(attachment, recorded, plan, previous),
-            *_ipam_differences(call, conf, services, attachment, recorded, plan, deadline),
+            *_ipam_differences(task, attachment, recorded, plan),
         ]
     if found:
         raise CheckFailed(
@@ -56,16 +53,9 @@ def check(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> 
         )
 
 
-def _plan(
-    call: Call,
-    conf: NetConf,
-    services: Services,
-    attachment: Attachment,
-    recorded: Recorded,
-    previous: Result,
-    deadline: Deadline,
-) -> PodPlan:
+def _plan(task: Task, attachment: Attachment, recorded: Recorded, previous: Result) -> PodPlan:
     """The network that ADD must have left, from its own result."""
+    call, conf = task.call, task.conf
     own = {index for index, item in enumerate(previous.interfaces) if item.name == call.ifname and item.sandbox}
     pod = next((item for item in previous.interfaces if item.name == call.ifname and item.sandbox), None)
     host = _host_ifname(previous) or attachment.veth
@@ -77,7 +67,7 @@ def _plan(
     return PodPlan(
         host_ifname=host,
         pod_ifname=call.ifname,
-        mtu=pod.mtu if pod is not None and pod.mtu else read_mtu(conf, services, attachment.node, deadline),
+        mtu=pod.mtu if pod is not None and pod.mtu else read_mtu(task, attachment.node),
         addresses=addresses,
         mac=_parse_mac(pod.mac) if pod is not None and pod.mac else None,
         num_queues=conf.num_queues,
@@ -114,15 +104,15 @@ def _given_routes(conf: NetConf, previous: Result) -> tuple[IPv4Network | IPv6Ne
     return tuple(ip_network(dst, strict=False) for dst in given)
 
 
-def _network_differences(plan: PodPlan, call: Call, services: Services, deadline: Deadline) -> tuple[Difference, ...]:
+def _network_differences(plan: PodPlan, task: Task) -> tuple[Difference, ...]:
     from cni_calico.plugin.network.observe import find_differences
 
     try:
-        netns = services.open_netns(call.netns)
+        netns = task.services.open_netns(task.call.netns)
     except NetnsGone as e:
-        return (Difference("pod", "netns", call.netns, "present", e.message),)
+        return (Difference("pod", "netns", task.call.netns, "present", e.message),)
     try:
-        return find_differences(plan, netns, deadline)
+        return find_differences(plan, netns, task.deadline)
     finally:
         os.close(netns)
 
@@ -157,30 +147,21 @@ def _endpoint_differences(
             yield Difference("datastore", "endpoint", f"{name} {field}", value, found[field])
 
 
-def _ipam_differences(
-    call: Call,
-    conf: NetConf,
-    services: Services,
-    attachment: Attachment,
-    recorded: Recorded,
-    plan: PodPlan,
-    deadline: Deadline,
-) -> Iterator[Difference]:
-    if not conf.ipam.is_calico:
+def _ipam_differences(task: Task, attachment: Attachment, recorded: Recorded, plan: PodPlan) -> Iterator[Difference]:
+    if not task.conf.ipam.is_calico:
         from cni_calico.plugin.delegate import run_delegate
 
-        run_delegate(call, conf, services, deadline, command="CHECK")
+        run_delegate(task, command="CHECK")
         return
     if recorded.own is not None and attachment.network in recorded.own.profiles[1:]:
         return  # the addresses are those of the network whose endpoint this one has joined
-    allocator = services.allocator(conf.datastore)
-    share, held = recorded.share(attachment), set()
+    allocator, share, held = task.allocator, recorded.share(attachment), set()
     for handle in attachment.handle_ids:
         only_ours = handle == attachment.own_handle_id
-        found = allocator.addresses_of(handle, deadline, None if only_ours else share)
+        found = allocator.addresses_of(handle, task.deadline, None if only_ours else share)
         held |= {item.address for item in found}
     missing = [address for address in plan.addresses if address not in held]
-    past_ipam = read_addresses_past_ipam(call, conf, services, attachment, recorded.stored, deadline) if missing else ()
+    past_ipam = read_addresses_past_ipam(task, attachment, recorded.stored) if missing else ()
     for address in missing:
         if address not in past_ipam:
             yield Difference("datastore", "allocation", str(address), f"handle {attachment.handle_id}", "")

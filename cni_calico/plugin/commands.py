@@ -9,57 +9,57 @@ from typing import Any
 
 from cni_calico.cni.answer import Answer
 from cni_calico.cni.environment import Call
-from cni_calico.cni.netconf import NetConf
-from cni_calico.deadline import Deadline
 from cni_calico.plugin.call.ready import note_synced
 from cni_calico.plugin.call.serve import Handler, run_call
 from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.task import Task
 
 
-def _add(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Mapping[str, Any]:
+def _add(task: Task) -> Mapping[str, Any]:
     from cni_calico.plugin import waits
     from cni_calico.plugin.add import add
 
-    waits.require_features(call, conf)
-    waits.await_gates(conf, deadline)
-    result = add(call, conf, services, deadline)
-    note_synced(services)
-    waits.await_policy(call, conf, services, deadline)
-    _replay(conf, services)
+    waits.require_features(task.call, task.conf)
+    waits.await_gates(task.conf, task.deadline)
+    result = add(task)
+    note_synced(task.services)
+    waits.await_policy(task)
+    _replay(task)
     return result
 
 
-def _delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+def _delete(task: Task) -> None:
     from cni_calico.plugin.delete import delete
 
-    if delete(call, conf, services, deadline):
-        _replay(conf, services)
+    if delete(task):
+        _replay(task)
 
 
-def _replay(conf: NetConf, services: Services) -> None:
+def _replay(task: Task) -> None:
     """What an earlier DEL owes is paid by the next call that reaches the datastore."""
+    services = task.services
     if services.files.exists(f"{services.state_dir}/cni/pending-del"):
         from cni_calico.plugin.owed.pay import replay_after
 
-        replay_after(services, conf.datastore)
+        replay_after(services, task.conf.datastore)
 
 
-def _check(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+def _check(task: Task) -> None:
     from cni_calico.plugin.check import check
 
-    check(call, conf, services, deadline)
+    check(task)
 
 
-def _status(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+def _status(task: Task) -> None:
     from cni_calico.plugin.status import status
 
-    status(call, conf, services, deadline)
+    status(task)
 
 
-def _collect(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+def _collect(task: Task) -> None:
     from cni_calico.plugin.gc import collect_garbage
 
-    collect_garbage(call, conf, services, deadline)
+    collect_garbage(task)
 
 
 HANDLERS: dict[str, Handler] = {"ADD": _add, "DEL": _delete, "CHECK": _check, "STATUS": _status, "GC": _collect}

@@ -12,53 +12,43 @@ from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
-from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultRoute, parse_result
-from cni_calico.deadline import Deadline
 from cni_calico.errors import DelegateFailed, InvalidConfig
-from cni_calico.plugin.call.node_name import read_nodename
-from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.podcidr import read_pod_cidrs, render_ipam, render_ipam_placeholders, wants_pod_cidr
 
 
-def find_plugin(call: Call, name: str, services: Services) -> str:
+def find_plugin(task: Task, name: str) -> str:
     """The path of a plugin's executable as the caller names it. Raises DelegateFailed."""
-    for directory in call.path:
+    for directory in task.call.path:
         candidate = f"{directory}/{name}"
-        if services.files.is_executable(candidate):
+        if task.services.files.is_executable(candidate):
             return candidate
     raise DelegateFailed(
-        f'failed to find plugin "{name}" in path [{" ".join(call.path)}]',
+        f'failed to find plugin "{name}" in path [{" ".join(task.call.path)}]',
         details="ipam.type names a plugin that must be installed in one of the directories of CNI_PATH",
     )
 
 
-def run_delegate(
-    call: Call,
-    conf: NetConf,
-    services: Services,
-    deadline: Deadline,
-    *,
-    command: str,
-    document: Mapping[str, Any] | None = None,
-) -> bytes:
+def run_delegate(task: Task, *, command: str, document: Mapping[str, Any] | None = None) -> bytes:
     """Run the configuration's IPAM plugin with ``command``; its stdout. Raises DelegateFailed with its error."""
     from cni_calico.kernel.process import run
 
-    executable = find_plugin(call, conf.ipam.type, services)
+    name, environ = task.conf.ipam.type, task.call.environ
+    executable = find_plugin(task, name)
     if document is None:
-        document = _render_document(conf, services, deadline, command)
-    environment = {name: value for name, value in call.environ.items() if name == "PATH" or name.startswith("CNI_")}
+        document = _render_document(task, command)
+    environment = {name: value for name, value in environ.items() if name == "PATH" or name.startswith("CNI_")}
     environment["CNI_COMMAND"] = command
     environment["CNI_ARGS"] = plan_args(environment.get("CNI_ARGS", ""))
     stdin = json.dumps(document).encode()
-    done = run((executable,), stdin=stdin, env=environment, deadline=deadline)
+    done = run((executable,), stdin=stdin, env=environment, deadline=task.deadline)
     if done.rc != 0:
         if command in ("STATUS", "GC") and f"unknown CNI_COMMAND: {command}".encode() in done.stdout:
-            services.log.debug(f"IPAM plugin {conf.ipam.type} is older than {command}")
+            task.log.debug(f"IPAM plugin {name} is older than {command}")
             return b""
-        raise _failure(conf.ipam.type, command, done.rc, done.stdout, done.stderr)
+        raise _failure(name, command, done.rc, done.stdout, done.stderr)
     return done.stdout
 
 
@@ -72,14 +62,15 @@ def plan_args(text: str) -> str:
     return ";".join(("IgnoreUnknown=1", *pairs))
 
 
-def _render_document(conf: NetConf, services: Services, deadline: Deadline, command: str) -> Mapping[str, Any]:
+def _render_document(task: Task, command: str) -> Mapping[str, Any]:
     """What the delegate reads: our configuration, with the node's podCIDR where it asks for that."""
+    conf = task.conf
     if not wants_pod_cidr(conf.ipam.raw):
         return conf.raw
     if command in ("DEL", "GC"):
         return {**conf.raw, "ipam": render_ipam_placeholders(conf.ipam.raw)}
-    name = conf.kubernetes_node_name or read_nodename(conf, services.files, deadline)
-    node = services.kubernetes(conf.datastore).node(name, deadline)
+    name = conf.kubernetes_node_name or task.read_nodename()
+    node = task.kubernetes.node(name, task.deadline)
     return {**conf.raw, "ipam": render_ipam(conf.ipam.raw, read_pod_cidrs(node or {}), name)}
 
 
@@ -110,18 +101,16 @@ def plan_extra_routes(routes: Iterable[ResultRoute]) -> tuple[IPv4Network | IPv6
     return tuple(ip_network(route.dst, strict=False) for route in routes)
 
 
-def assign_delegated(
-    call: Call, conf: NetConf, services: Services, deadline: Deadline, document: Mapping[str, Any] | None = None
-) -> Result:
+def assign_delegated(task: Task, document: Mapping[str, Any] | None = None) -> Result:
     """ADD through the delegate. Raises DelegateFailed, also for a result without an address."""
-    stdout = run_delegate(call, conf, services, deadline, command="ADD", document=document)
+    name, stdout = task.conf.ipam.type, run_delegate(task, command="ADD", document=document)
     try:
-        result = parse_result(json.loads(stdout), f"result of {os.path.basename(conf.ipam.type)}.")
+        result = parse_result(json.loads(stdout), f"result of {os.path.basename(name)}.")
     except ValueError as e:
-        raise DelegateFailed(f"cannot use the result of IPAM plugin {conf.ipam.type}: {e}") from e
+        raise DelegateFailed(f"cannot use the result of IPAM plugin {name}: {e}") from e
     if not result.ips:
         raise DelegateFailed(
-            f"cannot use the result of IPAM plugin {conf.ipam.type}: it has no address",
+            f"cannot use the result of IPAM plugin {name}: it has no address",
             details="IPAM plugin returned missing IP config",
         )
     return result

@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
 
-from cni_calico.cni.environment import Call
-from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import parse_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
@@ -37,9 +35,9 @@ from cni_calico.model.keys import HandleKey
 from cni_calico.model.names import valid_ifname
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.plugin.attachment import Attachment, plan_attachment
-from cni_calico.plugin.call.node_name import os_host_name, read_nodename
+from cni_calico.plugin.call.node_name import os_host_name
 from cni_calico.plugin.call.ready import require_ready
-from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.endpoints import Recorded, apply_endpoint, read_recorded, remove_endpoint
 from cni_calico.plugin.ipam.addresses import release
 from cni_calico.plugin.owed import record as pending
@@ -52,39 +50,40 @@ Address = IPv4Address | IPv6Address
 DATASTORE_PATIENCE_S = 3.5  # of the 5 s in which DEL answers when the datastore is down
 
 
-def delete(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> bool:
+def delete(task: Task) -> bool:
     """Whether everything is released; False: the rest is recorded.
 
     Raises TeardownIncomplete when the kernel side could not be removed, CorruptRecord, DelegateFailed, NotReady;
     repeating DEL finishes it.
     """
-    attachment = plan_attachment(call, conf, node_or_host_name(conf, services, deadline))
+    services = task.services
+    attachment = plan_attachment(task.call, task.conf, _node_or_host_name(task))
     with ExitStack() as held:
-        netns = _open_netns(call, services, held)
-        removal = Removal(conf, services, attachment, deadline)
+        netns = _open_netns(task, held)
+        removal = Removal(task, attachment)
         try:
-            held.enter_context(services.attachment_lock(attachment.label, deadline))
-            held.enter_context(services.attachment_lock(attachment.veth_label, deadline))
+            held.enter_context(services.attachment_lock(attachment.label, task.deadline))
+            held.enter_context(services.attachment_lock(attachment.veth_label, task.deadline))
         except AttachmentBusy as e:
             if services.stuck:  # whoever holds the lock may never end: the release is not forgotten with this call
                 removal.owe(e)
             raise
-        return removal.run(netns, call)
+        return removal.run(netns)
 
 
-def node_or_host_name(conf: NetConf, services: Services, deadline: Deadline) -> str:
+def _node_or_host_name(task: Task) -> str:
     """The node's name; what can be guessed of it when its file is missing, which must not hold up a DEL."""
     try:
-        return read_nodename(conf, services.files, deadline)
+        return task.read_nodename()
     except NodeNotSetUp:
-        return conf.hostname or os_host_name()
+        return task.conf.hostname or os_host_name()
 
 
-def _open_netns(call: Call, services: Services, held: ExitStack) -> int | None:
-    if not call.netns:
+def _open_netns(task: Task, held: ExitStack) -> int | None:
+    if not task.call.netns:
         return None
     try:
-        netns = services.open_netns(call.netns)
+        netns = task.services.open_netns(task.call.netns)
     except NetnsGone:
         return None
     held.callback(os.close, netns)
@@ -95,26 +94,23 @@ def _open_netns(call: Call, services: Services, held: ExitStack) -> int | None:
 class Removal:
     """One teardown under its attachment's lock; GC runs it too."""
 
-    conf: NetConf
-    services: Services
+    task: Task
     attachment: Attachment
-    deadline: Deadline
     ready: bool = False  # whether the cluster is known to take requests
 
-    def run(self, netns: int | None, call: Call) -> bool:
+    def run(self, netns: int | None) -> bool:
         """Whether everything is released; False: the rest is recorded."""
-        store_deadline = self.deadline.sooner(DATASTORE_PATIENCE_S)
+        services, config = self.task.services, self.task.conf.datastore
+        store_deadline = self.task.deadline.sooner(DATASTORE_PATIENCE_S)
         recorded, failure = self._read(store_deadline)
         if failure is None and self._has_joined(recorded):
             self._leave(recorded)
             return True
-        with self.services.meanwhile(lambda: failure or self._remove_endpoint(recorded, store_deadline)) as removed:
-            self._remove_network(netns, call, recorded, sure=failure is None)
+        with services.meanwhile(lambda: failure or self._remove_endpoint(recorded, store_deadline)) as removed:
+            self._remove_network(netns, recorded, sure=failure is None)
         failure = removed()
-        delegate_failure = self._release_delegated(call)
-        if recorded.is_ours(self.attachment) or not self.services.was_deleted(
-            self.conf.datastore, self.attachment.label
-        ):
+        delegate_failure = self._release_delegated()
+        if recorded.is_ours(self.attachment) or not services.was_deleted(config, self.attachment.label):
             failure = self._release(recorded, failure, store_deadline)
         if isinstance(failure, CorruptRecord):
             raise failure
@@ -124,18 +120,17 @@ class Removal:
             raise delegate_failure
         if failure is None:
             self._forget_intent()
-            self.services.note_deleted(self.conf.datastore, self.attachment.label)
+            services.note_deleted(config, self.attachment.label)
         return failure is None
 
     def _read(self, deadline: Deadline) -> tuple[Recorded, CalicoError | None]:
         """What is recorded, and the error that kept it from being read. Raises NotReady."""
-        config = self.conf.datastore
         try:
-            require_ready(self.services, config, deadline)
+            require_ready(self.task.services, self.task.conf.datastore, deadline)
             self.ready = True
-            recorded = read_recorded(self.services.store(config), self.attachment, deadline)
+            recorded = read_recorded(self.task.store, self.attachment, deadline)
             if self._may_be_old(recorded):
-                recorded = read_recorded(self.services.fresh_store(config), self.attachment, deadline)
+                recorded = read_recorded(self.task.fresh_store, self.attachment, deadline)
             return recorded, None
         except NotReady as e:
             e.code = TRY_AGAIN  # 50 is for STATUS and ADD: a DEL is repeated
@@ -147,7 +142,7 @@ class Removal:
         """Whether memory could take another sandbox of the pod for this one, or this one for another: the endpoint and
         the host's interface are the pod's. (Of pods that Kubernetes stores a watch tells.)
         """
-        is_memory = self.services.optimistic and self.conf.datastore.type != "kubernetes"
+        is_memory = self.task.services.optimistic and self.task.conf.datastore.type != "kubernetes"
         return is_memory and recorded.own is not None and bool(recorded.own.pod)
 
     # -- a network that joined the endpoint of another ----------------------------------------------------------------
@@ -163,24 +158,22 @@ class Removal:
             assert own is not None
             return replace(own, profiles=tuple(name for name in own.profiles if name != self.attachment.network))
 
-        store = self.services.store(self.conf.datastore)
-        apply_endpoint(store, self.attachment.endpoint_key, recorded.stored, build, self.deadline)
+        apply_endpoint(self.task.store, self.attachment.endpoint_key, recorded.stored, build, self.task.deadline)
 
     # -- kernel -------------------------------------------------------------------------------------------------------
 
-    def _remove_network(self, netns: int | None, call: Call, recorded: Recorded, *, sure: bool) -> None:
+    def _remove_network(self, netns: int | None, recorded: Recorded, *, sure: bool) -> None:
         from cni_calico.plugin.network.ownership import RECORDED, UNKNOWN, UNREADABLE, plan_claim
         from cni_calico.plugin.network.teardown import LinkRemoval, remove_pod_network
 
-        services = self.services
-        attachment = self.attachment
+        services, deadline, attachment = self.task.services, self.task.deadline, self.attachment
         record = UNREADABLE if not sure else RECORDED if recorded.is_ours(attachment) else UNKNOWN
         claim = plan_claim(attachment.network, attachment.container_id, attachment.ifname, record)
         for name in self._host_ifnames(recorded):
             if name and services.remove_link is not None:
-                services.remove_link(LinkRemoval(name, claim), self.deadline)
+                services.remove_link(LinkRemoval(name, claim), deadline)
                 name = ""  # the host's end is gone; what is left of the pod's end goes below
-            remove_pod_network(name, netns, call.ifname, self.deadline, claim, host=services.host)
+            remove_pod_network(name, netns, self.task.call.ifname, deadline, claim, host=services.host)
 
     def _host_ifnames(self, recorded: Recorded) -> tuple[str, ...]:
         """The recorded name; without a record every name it could have that no other endpoint has.
@@ -198,7 +191,7 @@ class Removal:
 
     def _prev_host_ifname(self) -> str:
         try:
-            previous = parse_result(self.conf.prev_result or {})
+            previous = parse_result(self.task.conf.prev_result or {})
         except InvalidConfig:
             return ""
         name = previous.interfaces[0].name if previous.interfaces else ""
@@ -210,21 +203,22 @@ class Removal:
         """The error that kept it from being removed."""
         if not recorded.is_ours(self.attachment):
             return None
-        store, key = self.services.store(self.conf.datastore), self.attachment.endpoint_key
+        key = self.attachment.endpoint_key
         try:
-            remove_endpoint(store, key, self.attachment.container_id, deadline, stored=recorded.stored)
+            remove_endpoint(self.task.store, key, self.attachment.container_id, deadline, stored=recorded.stored)
         except (DatastoreError, TryAgain) as e:
             return e
         return None
 
-    def _release_delegated(self, call: Call) -> CalicoError | None:
+    def _release_delegated(self) -> CalicoError | None:
         """The error of another IPAM plugin, which must not keep the rest from being done."""
-        if self.conf.ipam.is_calico or not self.conf.ipam.type:
+        ipam = self.task.conf.ipam
+        if ipam.is_calico or not ipam.type:
             return None
         from cni_calico.plugin.delegate import run_delegate
 
         try:
-            run_delegate(call, self.conf, self.services, self.deadline, command="DEL")
+            run_delegate(self.task, command="DEL")
         except CalicoError as e:
             return e
         return None
@@ -232,11 +226,12 @@ class Removal:
     def _release(self, recorded: Recorded, failure: CalicoError | None, deadline: Deadline) -> CalicoError | None:
         """Release the addresses, unless the datastore has failed already; the error that kept it from finishing."""
         may = self.ready and (failure is None or isinstance(failure, CorruptRecord))
-        if not may or (self.conf.ipam.type and not self.conf.ipam.is_calico):
+        conf = self.task.conf
+        if not may or (conf.ipam.type and not conf.ipam.is_calico):
             return failure
         try:
-            with self.services.ipam_lock(self.conf, deadline):
-                self._release_addresses(self.services.allocator(self.conf.datastore), recorded, deadline)
+            with self.task.services.ipam_lock(conf, deadline):
+                self._release_addresses(self.task.allocator, recorded, deadline)
         except (DatastoreError, TryAgain) as e:
             return failure or e
         return failure
@@ -258,22 +253,23 @@ class Removal:
 
     def owe(self, failure: CalicoError, addresses: frozenset[Address] = frozenset()) -> None:
         """Record what is to be released. Raises TeardownIncomplete when that is impossible too."""
+        services = self.task.services
         recorded = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        intent = pending.plan_intent(self.attachment, self.conf.datastore, recorded=recorded, addresses=addresses)
+        intent = pending.plan_intent(self.attachment, self.task.conf.datastore, recorded=recorded, addresses=addresses)
         try:
-            pending.record_intent(self.services.files, self.services.state_dir, intent)
+            pending.record_intent(services.files, services.state_dir, intent)
         except OSError as e:
             raise TeardownIncomplete(
                 f"cannot release the addresses of {self.attachment.label}: {failure.message}; "
                 f"nor record that they are to be released: {e.strerror or e}",
-                details=f"repeat the DEL, or make {pending.directory(self.services.state_dir)} writable",
+                details=f"repeat the DEL, or make {pending.directory(services.state_dir)} writable",
             ) from failure
-        self.services.log.warning(f"addresses will be released when the datastore is back: {failure.message}")
+        services.log.warning(f"addresses will be released when the datastore is back: {failure.message}")
 
     def _forget_intent(self) -> None:
-        attachment = self.attachment
+        attachment, services = self.attachment, self.task.services
         name = pending.intent_file(attachment.network, attachment.container_id, attachment.ifname)
         try:
-            pending.remove_intent(self.services.files, self.services.state_dir, name)
+            pending.remove_intent(services.files, services.state_dir, name)
         except OSError as e:
-            self.services.log.warning(f"cannot remove the intent {name}: {e}; it is replayed without effect")
+            services.log.warning(f"cannot remove the intent {name}: {e}; it is replayed without effect")

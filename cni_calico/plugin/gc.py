@@ -10,27 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from cni_calico.cni.environment import Call
-from cni_calico.cni.netconf import NetConf
-from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.plugin.attachment import KUBERNETES, PLAIN, SAME_VETH, Attachment, veth_prefix_of
-from cni_calico.plugin.call.node_name import read_nodename
 from cni_calico.plugin.call.ready import require_ready
-from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.delete import Removal
 from cni_calico.plugin.ipam.addresses import FIRST_IFNAME
 from cni_calico.plugin.ipam.gc import Orphan, find_orphans, read_endpoints, require_none, require_valid_list
 
 
-def collect_garbage(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+def collect_garbage(task: Task) -> None:
     """Raises TeardownIncomplete naming everything that could not be removed."""
+    conf = task.conf
     valid = require_valid_list(conf)
-    node = read_nodename(conf, services.files, deadline)
-    require_ready(services, conf.datastore, deadline)
-    collection = _Collection(call, conf, services, deadline)
-    found = read_endpoints(services.fresh_store(conf.datastore), node, deadline)
+    node = task.read_nodename()
+    require_ready(task.services, conf.datastore, task.deadline)
+    collection = _Collection(task)
+    found = read_endpoints(task.fresh_store, node, task.deadline)
     collection.failures += found.unreadable
     for endpoint in found.endpoints:
         if (endpoint.container_id, endpoint.endpoint) not in valid:
@@ -46,11 +43,9 @@ def collect_garbage(call: Call, conf: NetConf, services: Services, deadline: Dea
 class _Collection:
     """One GC; ``failures`` collects what could not be removed."""
 
-    def __init__(self, call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
-        self.call = call
-        self.conf = conf
-        self.services = services
-        self.deadline = deadline
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.network = task.conf.name
         self.failures: list[str] = []
 
     def attempt(self, what: str, act: Callable[..., None], *arguments: object) -> None:
@@ -62,11 +57,11 @@ class _Collection:
     def forward(self) -> None:
         from cni_calico.plugin.delegate import run_delegate
 
-        run_delegate(self.call, self.conf, self.services, self.deadline, command="GC")
+        run_delegate(self.task, command="GC")
 
     def collect_endpoint(self, endpoint: WorkloadEndpoint) -> None:
         attachment = Attachment(
-            network=self.conf.name,
+            network=self.network,
             node=endpoint.node,
             orchestrator=endpoint.orchestrator,
             namespace=endpoint.metadata.namespace,
@@ -79,35 +74,35 @@ class _Collection:
 
     def _belongs(self, endpoint: WorkloadEndpoint, attachment: Attachment) -> bool:
         """Whether the endpoint is this network's: its addresses are, or it is in no other network."""
-        if self.conf.ipam.is_calico:
-            allocator = self.services.allocator(self.conf.datastore)
-            held = {a.address for h in attachment.handle_ids[:2] for a in allocator.addresses_of(h, self.deadline)}
+        if self.task.conf.ipam.is_calico:
+            allocator, deadline = self.task.allocator, self.task.deadline
+            held = {a.address for h in attachment.handle_ids[:2] for a in allocator.addresses_of(h, deadline)}
             if held & {network.network_address for network in endpoint.ip_networks}:
                 return True
-        return endpoint.profiles == (self.conf.name,)
+        return endpoint.profiles == (self.network,)
 
     def collect_orphans(
         self, node: str, valid: Collection[tuple[str, str]], recorded: Collection[tuple[str, str]]
     ) -> None:
         """What ADDs that died half way left: addresses, and perhaps an interface, but no endpoint."""
-        store, known = self.services.fresh_store(self.conf.datastore), {*valid, *recorded}
-        orphans, unreadable = find_orphans(store, self.conf.name, node, known, self.deadline)
+        known = {*valid, *recorded}
+        orphans, unreadable = find_orphans(self.task.fresh_store, self.network, node, known, self.task.deadline)
         self.failures += unreadable
         containers = {container for container, _ in recorded}
         unrecorded = {container[:SAME_VETH] for container, _ in valid if container not in containers}
         for orphan in orphans:
             if not orphan.pod and orphan.container_id[:SAME_VETH] in unrecorded:
-                self.services.log.warning(f"kept {orphan.handle_id}: its interface may be a valid attachment's")
+                self.task.log.warning(f"kept {orphan.handle_id}: its interface may be a valid attachment's")
                 continue
-            attachment = plan_orphan(orphan, self.conf.name, node, veth_prefix_of(self.call))
+            attachment = plan_orphan(orphan, self.network, node, veth_prefix_of(self.task.call))
             self.attempt(orphan.handle_id, self._remove, attachment)
 
     def _remove(self, attachment: Attachment) -> None:
-        self.services.log.info(f"collecting {attachment.label}: no longer a valid attachment")
-        call = replace(self.call, container_id=attachment.container_id, ifname=attachment.ifname, netns="")
-        lock = self.services.attachment_lock
-        with lock(attachment.label, self.deadline), lock(attachment.veth_label, self.deadline):
-            Removal(self.conf, self.services, attachment, self.deadline).run(None, call)
+        self.task.log.info(f"collecting {attachment.label}: no longer a valid attachment")
+        call = replace(self.task.call, container_id=attachment.container_id, ifname=attachment.ifname, netns="")
+        lock, deadline = self.task.services.attachment_lock, self.task.deadline
+        with lock(attachment.label, deadline), lock(attachment.veth_label, deadline):
+            Removal(replace(self.task, call=call), attachment).run(None)
 
 
 def plan_orphan(orphan: Orphan, network: str, node: str, veth_prefix: str) -> Attachment:

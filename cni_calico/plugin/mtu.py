@@ -9,20 +9,20 @@ from __future__ import annotations
 from ipaddress import ip_interface
 from typing import Any
 
-from cni_calico.cni.netconf import MTU_MAX, NetConf
-from cni_calico.deadline import Deadline
+from cni_calico.cni.netconf import MTU_MAX
 from cni_calico.errors import CorruptRecord, NodeNotSetUp
 from cni_calico.model.documents.codec import decode_pool
 from cni_calico.model.keys import ResourceKey, ResourceList
-from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.task import Task
 
 DEFAULT_MTU = 1500
 MIN_MTU = 68  # RFC 791; the kernel refuses less
 OVERHEAD = {"ipip": 20, "vxlan4": 50, "vxlan6": 70}
 
 
-def read_mtu(conf: NetConf, services: Services, node: str, deadline: Deadline) -> int:
+def read_mtu(task: Task, node: str) -> int:
     """The MTU to use. Raises NodeNotSetUp when require_mtu_file is set and the file is missing or wrong."""
+    conf, services = task.conf, task.services
     if conf.mtu and not conf.require_mtu_file:
         return conf.mtu
     path = f"{services.state_dir}/mtu"
@@ -38,18 +38,18 @@ def read_mtu(conf: NetConf, services: Services, node: str, deadline: Deadline) -
             f"cannot read the MTU from {path}: {problem}",
             details="calico-node writes the file; or set require_mtu_file to false in the configuration",
         )
-    return _mtu_of_node(conf, services, node, deadline)
+    return _mtu_of_node(task, node)
 
 
-def _mtu_of_node(conf: NetConf, services: Services, node: str, deadline: Deadline) -> int:
+def _mtu_of_node(task: Task, node: str) -> int:
     from cni_calico.kernel.mtu import mtu_of_address, mtu_of_default_route
 
-    store = services.store(conf.datastore)
-    stored = store.get(ResourceKey("Node", node), deadline)
+    deadline = task.deadline
+    stored = task.store.get(ResourceKey("Node", node), deadline)
     address = _own_address(stored.value) if stored is not None else None
     mtu = mtu_of_address(address, deadline) if address is not None else 0
     base = mtu or mtu_of_default_route(deadline) or DEFAULT_MTU
-    return max(base - _overhead(conf, services, deadline), MIN_MTU)
+    return max(base - _overhead(task), MIN_MTU)
 
 
 def _own_address(document: Any) -> Any:
@@ -61,9 +61,9 @@ def _own_address(document: Any) -> Any:
     return None
 
 
-def _overhead(conf: NetConf, services: Services, deadline: Deadline) -> int:
+def _overhead(task: Task) -> int:
     largest = 0
-    for item in services.store(conf.datastore).list(ResourceList("IPPool"), deadline).items:
+    for item in task.store.list(ResourceList("IPPool"), task.deadline).items:
         try:
             pool = decode_pool(item.key, item.value)  # type: ignore[arg-type]
         except CorruptRecord:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
-from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, InvalidAnnotation, TryAgain
 from cni_calico.model.resources import IPNAT, Address, WorkloadEndpoint
 from cni_calico.plugin.annotations import PodRequest, parse_pod_annotations
 from cni_calico.plugin.attachment import KUBERNETES, Attachment
-from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.ipam.addresses import IpamRequest, read_namespace_labels
 
 if TYPE_CHECKING:
@@ -57,52 +56,31 @@ def is_another_pod(stored: Versioned | None, call: Call) -> bool:
     return pod is not None and not is_pod(pod, call.args.pod_uid)
 
 
-def read_facts(
-    call: Call,
-    conf: NetConf,
-    services: Services,
-    attachment: Attachment,
-    stored: Versioned | None,
-    deadline: Deadline,
-) -> PodFacts:
+def read_facts(task: Task, attachment: Attachment, stored: Versioned | None) -> PodFacts:
     """Raises TryAgain without the pod, InvalidAnnotation, FeatureDisabled, DatastoreError."""
-    if reads_pod(attachment, conf):
-        return _read_facts(call, conf, services, attachment, stored, deadline)
-    labels = read_namespace_labels(call, conf, services, deadline) if conf.ipam.is_calico else None
+    if reads_pod(attachment, task.conf):
+        return _read_facts(task, attachment, stored)
+    labels = read_namespace_labels(task) if task.conf.ipam.is_calico else None
     return NOTHING if labels is None else PodFacts(PodRequest(namespace_labels=labels))
 
 
-def _read_facts(
-    call: Call,
-    conf: NetConf,
-    services: Services,
-    attachment: Attachment,
-    stored: Versioned | None,
-    deadline: Deadline,
-) -> PodFacts:
-    args, objects = call.args, services.kubernetes(conf.datastore)
+def _read_facts(task: Task, attachment: Attachment, stored: Versioned | None) -> PodFacts:
+    args, objects, deadline = task.call.args, task.kubernetes, task.deadline
     pod = remembered_pod(stored) or objects.pod(args.pod_namespace, args.pod_name, args.pod_uid, deadline)
-    pod = _require_pod(pod, call)
+    pod = _require_pod(pod, task.call)
     namespace = objects.namespace(args.pod_namespace, deadline)
-    request = parse_pod_annotations(pod, namespace, conf)
+    request = parse_pod_annotations(pod, namespace, task.conf)
     for text in request.ignored:
-        services.log.warning(f"{text}; it is left out")
+        task.log.warning(f"{text}; it is left out")
     endpoint = plan_pod_endpoint(pod, attachment)
     return PodFacts(request, endpoint, str((pod.get("metadata") or {}).get("generateName") or ""))
 
 
-def read_addresses_past_ipam(
-    call: Call,
-    conf: NetConf,
-    services: Services,
-    attachment: Attachment,
-    stored: Versioned | None,
-    deadline: Deadline,
-) -> tuple[Address, ...]:
+def read_addresses_past_ipam(task: Task, attachment: Attachment, stored: Versioned | None) -> tuple[Address, ...]:
     """The addresses that the pod has by ``ipAddrsNoIpam``. Raises as ``read_facts`` does."""
-    if not conf.ip_addrs_no_ipam or not reads_pod(attachment, conf):
+    if not task.conf.ip_addrs_no_ipam or not reads_pod(attachment, task.conf):
         return ()
-    return _read_facts(call, conf, services, attachment, stored, deadline).request.addresses_no_ipam
+    return _read_facts(task, attachment, stored).request.addresses_no_ipam
 
 
 def _require_pod(pod: Mapping[str, Any] | None, call: Call) -> Mapping[str, Any]:

@@ -14,8 +14,7 @@ from cni_calico.cni.netconf import NetConf
 from cni_calico.deadline import Deadline
 from cni_calico.errors import FeatureDisabled, KernelError, NodeNotSetUp
 from cni_calico.plugin.attachment import Attachment, plan_attachment
-from cni_calico.plugin.call.node_name import read_nodename
-from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.task import Task
 
 GATE_PATIENCE_S = 30.0
 GATE_ATTEMPT_S = 5.0
@@ -59,11 +58,12 @@ def _await_gate(gate: str, limit: Deadline) -> None:
         time.sleep(_GATE_PAUSE_S)
 
 
-def await_policy(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+def await_policy(task: Task) -> None:
     """Wait for the file that says that the endpoint's policy is in force; on timeout warn and go on."""
+    conf, services, deadline = task.conf, task.services, task.deadline
     if not conf.policy_setup_timeout_s:
         return
-    attachment = plan_attachment(call, conf, read_nodename(conf, services.files, deadline))
+    attachment = plan_attachment(task.call, conf, task.read_nodename())
     path = f"{conf.endpoint_status_dir}/{status_file(attachment)}"
     limit = deadline.sooner(min(float(conf.policy_setup_timeout_s), max(0.0, deadline.remaining_s() - _RESERVE_S)))
     while not services.files.exists(path):

@@ -15,6 +15,7 @@ from cni_calico.cni.versions import CURRENT, SUPPORTED, VERSION_ANSWER
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DecodeFailure, InternalError, TryAgain
 from cni_calico.log import Log
+from cni_calico.plugin.call.task import Task
 from cni_calico.shortage import shortage_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Declined(Exception):
     """``services.begin`` says that this process cannot serve the call as its caller means it: the caller's own can."""
 
 
-Handler = Callable[["Call", NetConf, "Services", Deadline], Mapping[str, Any] | None]
+Handler = Callable[[Task], Mapping[str, Any] | None]
 
 
 def run_call(
@@ -46,7 +47,7 @@ def run_call(
         services.log = _log_of(conf, call, services)
         deadline = Deadline.after(min(timeout_s, services.timeout_s))
         services.begin(conf, deadline)
-        result = handlers[call.command](call, conf, services, deadline)
+        result = handlers[call.command](Task(call, conf, services, deadline))
         return NOTHING if result is None else answer_document(result)
     except Declined:
         raise

@@ -20,6 +20,7 @@ from cni_calico.errors import CalicoError, InvalidConfig
 from cni_calico.ipam.share import INTERFACE, Share
 from cni_calico.model import names
 from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.task import Task
 
 if TYPE_CHECKING:
     from cni_calico.ipam.allocator import Allocator, Assigned
@@ -65,13 +66,12 @@ def plan_request(conf: NetConf, call: Call, node: str) -> IpamRequest:
     )
 
 
-def read_namespace_labels(
-    call: Call, conf: NetConf, services: Services, deadline: Deadline
-) -> Mapping[str, str] | None:
+def read_namespace_labels(task: Task) -> Mapping[str, str] | None:
     """Of the pod's namespace, for namespace selectors of pools; None where there is no Kubernetes to ask."""
-    if not call.args.is_kubernetes or not conf.datastore.kubernetes.kubeconfig:
+    args = task.call.args
+    if not args.is_kubernetes or not task.conf.datastore.kubernetes.kubeconfig:
         return None
-    namespace = services.kubernetes(conf.datastore).namespace(call.args.pod_namespace, deadline)
+    namespace = task.kubernetes.namespace(args.pod_namespace, task.deadline)
     return None if namespace is None else dict((namespace.get("metadata") or {}).get("labels") or {})
 
 

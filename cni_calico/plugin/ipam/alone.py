@@ -7,27 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import parse_result
-from cni_calico.deadline import Deadline
 from cni_calico.errors import InvalidConfig
 from cni_calico.ipam.share import Share
 from cni_calico.model.resources import Address
-from cni_calico.plugin.call.node_name import read_nodename
-from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, plan_share
 
 
-def find_share(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> Share:
+def find_share(task: Task) -> Share:
     """What of the container's handle is the calling interface's."""
+    call = task.call
 
     def claim(unnamed: frozenset[Address]) -> Collection[Address]:
         from cni_calico.plugin.ipam.gc import read_endpoints
 
-        node = read_nodename(conf, services.files, deadline, for_ipam=True)
-        found = read_endpoints(services.fresh_store(conf.datastore), node, deadline).endpoints
-        own, others = _previous_addresses(conf), set[Address]()
+        found = read_endpoints(task.fresh_store, task.read_nodename(for_ipam=True), task.deadline).endpoints
+        own, others = _previous_addresses(task.conf), set[Address]()
         first_known = False
         for endpoint in found:
             if endpoint.container_id == call.container_id:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
@@ -19,9 +18,8 @@ from cni_calico.model import names
 from cni_calico.model.documents.codec import decode_block, decode_endpoint
 from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, endpoints_of_node
 from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.plugin.call.node_name import read_nodename
 from cni_calico.plugin.call.ready import require_not_locked
-from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,34 +114,35 @@ def _parse_orphan(handle_id: str, secondary: Mapping[str, str], network: str, no
     return Orphan(handle_id, container, interface, secondary.get("namespace", ""), secondary.get("pod", ""))
 
 
-def collect_addresses(call: Call, conf: NetConf, services: Services, deadline: Deadline) -> None:
+def collect_addresses(task: Task) -> None:
     """GC of the calico-ipam executable, which somebody else's plugin delegates to.
 
     Addresses of attachments that have an endpoint are left to calico's own GC, which takes the interface down first.
     Raises TeardownIncomplete naming everything that could not be released.
     """
+    conf, store, deadline = task.conf, task.store, task.deadline
     valid = require_valid_list(conf)
-    node = read_nodename(conf, services.files, deadline, for_ipam=True)
-    require_not_locked(services, conf.datastore, deadline)
-    store = services.store(conf.datastore)
+    node = task.read_nodename(for_ipam=True)
+    require_not_locked(task.services, conf.datastore, deadline)
     endpoints = read_endpoints(store, node, deadline)
     known = valid | {(endpoint.container_id, endpoint.endpoint) for endpoint in endpoints.endpoints}
     orphans, unreadable = find_orphans(store, conf.name, node, known, deadline)
     failures = [*endpoints.unreadable, *unreadable]
     for orphan in orphans:
         try:
-            _release_orphan(orphan, conf, services, deadline)
+            _release_orphan(orphan, task)
         except CalicoError as e:
             failures.append(f"{orphan.handle_id}: {e.message}")
     require_none(failures)
 
 
-def _release_orphan(orphan: Orphan, conf: NetConf, services: Services, deadline: Deadline) -> None:
+def _release_orphan(orphan: Orphan, task: Task) -> None:
     from cni_calico.plugin.ipam.addresses import handle_lock
 
-    with handle_lock(orphan.handle_id, services, deadline), services.ipam_lock(conf, deadline):
+    services, deadline = task.services, task.deadline
+    with handle_lock(orphan.handle_id, services, deadline), services.ipam_lock(task.conf, deadline):
         share = Share(orphan.interface, lambda unnamed: () if orphan.interface else unnamed)
-        released = services.allocator(conf.datastore).release_handle(orphan.handle_id, deadline, share)
+        released = task.allocator.release_handle(orphan.handle_id, deadline, share)
     shown = ", ".join(map(str, released)) or "nothing"
     services.log.info(f"collected {shown}, held under {orphan.handle_id} by no valid attachment")
 

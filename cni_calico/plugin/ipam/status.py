@@ -15,7 +15,6 @@ import os
 from _thread import get_ident
 from collections.abc import Callable
 
-from cni_calico.cni.netconf import NetConf
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
     NOT_AVAILABLE,
@@ -29,38 +28,39 @@ from cni_calico.errors import (
 )
 from cni_calico.ipam.pools import select_pools
 from cni_calico.model.access import DatastoreConfig
-from cni_calico.plugin.call.node_name import read_nodename
 from cni_calico.plugin.call.ready import note_synced, require_not_locked, require_ready
 from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.task import Task
 
 DATASTORE_PATIENCE_S = 3.0
 STORE_ROOM = 128 * 1024  # bytes; a commit writes some pages of 4 KiB, and the log of them before that
 
 
-def require_available(conf: NetConf, services: Services, deadline: Deadline, *, for_ipam: bool = False) -> None:
+def require_available(task: Task, *, for_ipam: bool = False) -> None:
     """``for_ipam``: for an ADD of calico-ipam by itself.
 
     Raises CalicoError with code 50 (or 51) and what is missing.
     """
     require_cluster = require_not_locked if for_ipam else require_ready
     try:
-        node = read_nodename(conf, services.files, deadline, for_ipam=for_ipam)
-        _require_room(conf, services, deadline)
-        _require_datastore(conf, services, node, deadline.sooner(DATASTORE_PATIENCE_S), require_cluster)
+        node = task.read_nodename(for_ipam=for_ipam)
+        _require_room(task)
+        _require_datastore(task.until(task.deadline.sooner(DATASTORE_PATIENCE_S)), node, require_cluster)
     except CalicoError as e:
         e.code = NOT_AVAILABLE_LIMITED if e.code == NOT_AVAILABLE_LIMITED else NOT_AVAILABLE
         raise
 
 
-def _require_room(conf: NetConf, services: Services, deadline: Deadline) -> None:
+def _require_room(task: Task) -> None:
     """What an ADD writes on this host can be written. Raises NotReady."""
+    services, deadline = task.services, task.deadline.sooner(DATASTORE_PATIENCE_S)
     try:
-        with services.attachment_lock(f"status/{os.getpid()}/{get_ident()}", deadline.sooner(DATASTORE_PATIENCE_S)):
+        with services.attachment_lock(f"status/{os.getpid()}/{get_ident()}", deadline):
             pass
     except KernelError as e:
         raise NotReady(f"cannot add a container: {e.message}", details=f"make {services.run_dir} writable") from e
-    if conf.datastore.type == "local":
-        path = conf.datastore.path
+    if task.conf.datastore.type == "local":
+        path = task.conf.datastore.path
         directory = os.path.dirname(path)
         while directory != "/" and not os.path.isdir(directory):
             directory = os.path.dirname(directory)  # the first ADD makes what is missing
@@ -73,16 +73,13 @@ def _require_room(conf: NetConf, services: Services, deadline: Deadline) -> None
 
 
 def _require_datastore(
-    conf: NetConf,
-    services: Services,
-    node: str,
-    deadline: Deadline,
-    require_cluster: Callable[[Services, DatastoreConfig, Deadline], object],
+    task: Task, node: str, require_cluster: Callable[[Services, DatastoreConfig, Deadline], object]
 ) -> None:
+    services = task.services
     try:
-        require_cluster(services, conf.datastore, deadline)
-        if conf.ipam.is_calico:
-            _require_pools(conf, services, node, deadline)
+        require_cluster(services, task.conf.datastore, task.deadline)
+        if task.conf.ipam.is_calico:
+            _require_pools(task, node)
     except (DatastoreUnavailable, DatastoreDenied, DeadlineExceeded) as e:
         if not services.was_synced():
             raise NotReady(f"cannot reach the datastore since this node started: {e.message}", details=e.details) from e
@@ -91,9 +88,9 @@ def _require_datastore(
     note_synced(services)
 
 
-def _require_pools(conf: NetConf, services: Services, node: str, deadline: Deadline) -> None:
+def _require_pools(task: Task, node: str) -> None:
     """Every family that the configuration asks for must have a pool that this node may use. Raises NoPool."""
-    view = services.allocator(conf.datastore).view
+    conf, view, deadline = task.conf, task.allocator.view, task.deadline
     for family in [4] * conf.ipam.assign_ipv4 + [6] * conf.ipam.assign_ipv6:
         explicit = conf.ipam.ipv4_pools if family == 4 else conf.ipam.ipv6_pools
         select_pools(view.pools(deadline), family=family, node=view.node(node, deadline), explicit=explicit)

@@ -11,13 +11,14 @@ from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.documents.codec import encode, new_metadata
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.ipam import alone
 from tests.fakes.memory_store import MemoryStore
 
 HELD = frozenset(map(ip_address, ("10.0.0.1", "10.0.0.2")))
 
 
-def claimed(monkeypatch, ifname, endpoints):
+def claimed(ifname, endpoints):
     store = MemoryStore()
     for name, address in endpoints.items():
         key = ResourceKey("WorkloadEndpoint", f"n1-cni-c1-{name}", "default")
@@ -27,11 +28,11 @@ def claimed(monkeypatch, ifname, endpoints):
             metadata, "cni", "n1", name, f"cali{name}", container_id="c1", workload="c1", ip_networks=networks
         )
         store.elsewhere(Write.put(key, encode(record)))
-    monkeypatch.setattr(alone, "read_nodename", lambda *args, **options: "n1")
-    conf = SimpleNamespace(prev_result=None, datastore=DatastoreConfig("local", path="/x"))
+    datastore = DatastoreConfig("local", path="/x")
+    conf = SimpleNamespace(prev_result=None, nodename="n1", datastore=datastore)
     services = SimpleNamespace(files=None, fresh_store=lambda config: store)
     call = SimpleNamespace(ifname=ifname, container_id="c1")
-    share = alone.find_share(call, conf, services, Deadline.after(5))
+    share = alone.find_share(Task(call, conf, services, Deadline.after(5)))
     return {str(address) for address in share.claim(HELD)}
 
 
@@ -47,5 +48,5 @@ def claimed(monkeypatch, ifname, endpoints):
         ("eth0", {}, {"10.0.0.1", "10.0.0.2"}),
     ],
 )
-def test_what_the_first_interface_is_known_not_to_have_is_another_ones(monkeypatch, ifname, endpoints, expected):
-    assert claimed(monkeypatch, ifname, endpoints) == expected
+def test_what_the_first_interface_is_known_not_to_have_is_another_ones(ifname, endpoints, expected):
+    assert claimed(ifname, endpoints) == expected

@@ -1,0 +1,61 @@
+"""One call under way: what is asked, by which configuration, with whose services, until when.
+
+Rule: a verb and its steps are given this one value; what they find out is returned and never kept here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cni_calico.plugin.call.node_name import read_nodename
+
+if TYPE_CHECKING:
+    from cni_calico.cni.environment import Call
+    from cni_calico.cni.netconf import NetConf
+    from cni_calico.datastore.interface import Datastore
+    from cni_calico.datastore.kubernetes.objects import KubernetesObjects
+    from cni_calico.deadline import Deadline
+    from cni_calico.ipam.allocator import Allocator
+    from cni_calico.log import Log
+    from cni_calico.plugin.call.services import Services
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A call, its parsed configuration, and the services of the process that serves it."""
+
+    call: Call
+    conf: NetConf
+    services: Services
+    deadline: Deadline
+
+    @property
+    def store(self) -> Datastore:
+        """The datastore as this process knows it, which may be from memory. Raises InvalidConfig, DatastoreError."""
+        return self.services.store(self.conf.datastore)
+
+    @property
+    def fresh_store(self) -> Datastore:
+        """The datastore itself, past any memory."""
+        return self.services.fresh_store(self.conf.datastore)
+
+    @property
+    def allocator(self) -> Allocator:
+        return self.services.allocator(self.conf.datastore)
+
+    @property
+    def kubernetes(self) -> KubernetesObjects:
+        return self.services.kubernetes(self.conf.datastore)
+
+    @property
+    def log(self) -> Log:
+        return self.services.log
+
+    def until(self, deadline: Deadline) -> Task:
+        """The same call with another deadline."""
+        return replace(self, deadline=deadline)
+
+    def read_nodename(self, *, wait_s: float = 0.0, for_ipam: bool = False) -> str:
+        """The name of this node, as ``plugin.call.node_name`` knows it. Raises NodeNotSetUp, InvalidConfig."""
+        return read_nodename(self.conf, self.services.files, self.deadline, wait_s=wait_s, for_ipam=for_ipam)
