@@ -107,8 +107,9 @@ def _leave_node(session: Session, key: ResourceKey) -> None:
 
 
 def _host_affinities(session: Session, node: str = "") -> list[AffinityKey]:
-    items = session.store.list(AffinityList(node), session.deadline).items
-    return [item.key for item in items if isinstance(item.key, AffinityKey)]
+    """By their content: on Kubernetes those of older versions have no labels to be found by."""
+    keys = [item.key for item in session.store.list(AffinityList(), session.deadline).items]
+    return [key for key in keys if isinstance(key, AffinityKey) and node in ("", key.node)]
 
 
 def _leave_pool(session: Session, key: ResourceKey, *, force: bool) -> None:

@@ -155,6 +155,7 @@ class _Addition:
 
     def _calico_addresses(self, request: IpamRequest, undo: ExitStack) -> Addresses:
         task, allocator = self.task, self.task.allocator
+        task.services.before_addresses(task.conf.datastore, request.node, task.deadline)
         handle_id = self._handle(allocator)
         request = replace(request, handle_id=handle_id, share=self._share_of(handle_id))
         self._plan_companion()

@@ -17,7 +17,7 @@ from cni_calico.daemon.recent import Recently
 from cni_calico.daemon.unattended import Unattended
 from cni_calico.datastore.connect import open_datastore, reader
 from cni_calico.datastore.grouped import GroupedStore
-from cni_calico.datastore.interface import Datastore
+from cni_calico.datastore.interface import Committed, Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DeadlineExceeded
 from cni_calico.ipam.group.allocator import GroupAllocator
@@ -60,6 +60,7 @@ class Backend:
         self._node = node
         self._corrupt = lambda key, why: log.error(f"cannot read {key}: {why}")
         self._opening = threading.Lock()
+        self._ordering, self._in_order = threading.Lock(), False
         self._kubernetes: KubernetesCaches | None = None
         self.deleted = Recently(DELETED_S, DELETED_MAX)
         self._unattended = Unattended("finish deletions")
@@ -91,6 +92,26 @@ class Backend:
                     self._corrupt,
                 )
             return self._kubernetes
+
+    def before_addresses(self, files: Files, run_dir: str, log: Log, node: str, deadline: Deadline) -> None:
+        """What is put right before the first ADD; those that come meanwhile wait for it. Raises DatastoreError,
+        DeadlineExceeded, TryAgain.
+        """
+        if self._in_order:
+            return
+        from cni_calico.datastore.kubernetes.store import KubernetesStore
+        from cni_calico.plugin.call.first_use import label_once
+
+        doing = "label block affinities of older versions"
+        if not self._ordering.acquire(timeout=deadline.require(doing)):
+            raise DeadlineExceeded(f"cannot {doing}: another call is still at it")
+        try:
+            if not self._in_order and isinstance(self.store, KubernetesStore):
+                for labelled in label_once(files, run_dir, log, self.store, node, deadline):
+                    self.caches.affinities_of_node.apply(Committed(labelled.revision, (labelled,)))
+            self._in_order = True
+        finally:
+            self._ordering.release()
 
     def kubernetes_lines(self, labels: str) -> list[str]:
         known = self._kubernetes

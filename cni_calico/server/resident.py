@@ -242,6 +242,10 @@ class ResidentServices(Services):
                 return document  # a call is not refused for what may have changed a moment ago
         return super().read(config, key, deadline)
 
+    def before_addresses(self, config: DatastoreConfig, node: str, deadline: Deadline) -> None:
+        if config.type == "kubernetes":
+            self._backend(config).before_addresses(self.files, self.run_dir, self.log, node, deadline)
+
     @contextmanager
     def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:
         """Not taken: held over the datastore's answers it would undo the group commit. Compare-and-swap keeps one-shot

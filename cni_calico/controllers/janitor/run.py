@@ -32,6 +32,7 @@ LEASE = "calico-janitor"
 CLUSTER = ResourceKey("ClusterInformation", "default")
 SETTINGS = ResourceKey("KubeControllersConfiguration", "default")
 CALL_S = 10.0
+LABELS_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Habits:
     batch: int = 50
     look_s: float = 5.0  # between rounds when nothing changes
     settings_s: float = 300.0
+    labels_s: float = 300.0  # between looks for records of older versions
     again_s: float = 300.0  # before what was kept is asked about again
 
 
@@ -98,6 +100,7 @@ class Janitor:
         self._renew_at = 0.0
         self._grace_s: float | None = self._habits.grace_s
         self._settings_at = 0.0
+        self._labels_at = 0.0
 
     def run(self, stopping: threading.Event) -> None:
         """Until ``stopping``; then the lease is given up, for another to go on at once."""
@@ -157,7 +160,7 @@ class Janitor:
 
         self._log.info("this agent looks after what nodes and pods that are gone have left in address management")
         self.tally.is_leader = True
-        self._settings_at = 0.0
+        self._settings_at = self._labels_at = 0.0
         caches = JanitorCaches(self._cluster)
         try:
             suspects = Suspects(caches.sight)
@@ -197,6 +200,7 @@ class Janitor:
         """Whether there is more to do at once."""
         if not self._read_settings():
             return False
+        self.label_old_affinities()
         now = time.monotonic()
         suspects.refresh(caches.changes.take(), now)
         self.tally.candidates = suspects.counts()
@@ -218,6 +222,24 @@ class Janitor:
             suspects.put_off(outcome.at, time.monotonic() + self._habits.look_s)
             return False
         return len(due) > len(batch)
+
+    def label_old_affinities(self) -> None:
+        """Block affinities that an older version writes while a cluster is upgraded, of all nodes."""
+        if time.monotonic() < self._labels_at or not self._cluster.is_kubernetes_datastore:
+            return
+        self._labels_at = time.monotonic() + self._habits.labels_s
+        self._try("label block affinities of older versions", self._label_affinities)
+
+    def _label_affinities(self) -> None:
+        from cni_calico.datastore.kubernetes.unlabelled import label_affinities
+
+        assert self._cluster.kubernetes is not None
+        if not self._may_write():
+            return
+        fenced = self._election.fenced(self._cluster.store)
+        labelled = label_affinities(self._cluster.kubernetes, Deadline.after(LABELS_S), store=fenced)
+        if labelled:
+            self._log.info(f"{len(labelled)} block affinities of an older version have got their labels")
 
     def _may_write(self) -> bool:
         """Not while the datastore is migrated or upgraded."""

@@ -62,6 +62,7 @@ _SERVICE_PATHS = {
 }
 KUBERNETES_KINDS = (NAMESPACE, *_SERVICE_PATHS)
 _DERIVED = ("Node", "WorkloadEndpoint", "Profile", *KUBERNETES_KINDS)
+AFFINITY_TYPE, HOSTNAME_HASH = "projectcalico.org/affinity-type", "projectcalico.org/hostname-hash"
 _IPAM_PLURALS = ("ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs")
 
 
@@ -201,12 +202,17 @@ def _affinity_query(listing: AffinityList) -> str:
     if not listing.node:
         return ""
     labels = {
-        "projectcalico.org/affinity-type": listing.type,
-        "projectcalico.org/hostname-hash": crd.hostname_hash(listing.node),
+        AFFINITY_TYPE: listing.type,
+        HOSTNAME_HASH: crd.hostname_hash(listing.node),
     }
     if listing.family:
         labels["projectcalico.org/ip-version"] = str(listing.family)
     return "labelSelector=" + quote(",".join(f"{name}={value}" for name, value in labels.items()))
+
+
+def unlabelled_affinities() -> Collection:
+    """Those of older versions, which no listing of one node finds."""
+    return _custom("blockaffinities", query="labelSelector=" + quote(f"!{HOSTNAME_HASH}"))
 
 
 def _resources(listing: ResourceList, prefix: str) -> tuple[Collection, ...]:

@@ -18,6 +18,7 @@ from cni_calico.datastore.kubernetes.layout import (
     is_custom,
     pod_of_prefix,
     select_collections,
+    unlabelled_affinities,
 )
 from cni_calico.datastore.kubernetes.login import read_file
 from cni_calico.datastore.kubernetes.revision import render_revision, resource_version
@@ -25,7 +26,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, Compacted, CorruptRecord, DatastoreUnsupported, TryAgain
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.model.documents.codec import describe
-from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList, covers, etcd_path
+from cni_calico.model.keys import EverythingList, Key, ListKey, ResourceKey, ResourceList, covers, etcd_path
 from cni_calico.model.names import DEFAULT_PREFIX
 
 TYPE_CHECKING = False
@@ -121,6 +122,12 @@ class KubernetesStore:
             items += self._records(listing, collection, objects, deadline, unreadable)
         items.sort(key=lambda item: _order(item.key))
         return Listing(items, _listing_revision(standing), unreadable)
+
+    def unlabelled_affinities(self, deadline: Deadline) -> Sequence[Versioned]:
+        """Block affinities without the labels that listings select by: older versions wrote them so."""
+        collection = unlabelled_affinities()
+        objects, _ = self._read_collection(collection, "", deadline)
+        return self._records(EverythingList(), collection, objects, deadline, [])
 
     def _read_collection(
         self, collection: Collection, version: str, deadline: Deadline

@@ -55,6 +55,19 @@ def write_methods(context: Context) -> None:
         context.log.warning(f"cannot remember how this node's addresses were detected: {e.strerror or e}")
 
 
+def label_affinities(context: Context, name: str) -> list[str]:
+    """The node's block affinities that an older version has written: who looks for them looks for their labels.
+
+    At every start: that version may have run on this node since the last one.
+    """
+    if not context.is_kubernetes_datastore or context.kubernetes_store is None:
+        return []
+    from cni_calico.datastore.kubernetes.unlabelled import label_affinities as label
+
+    labelled = label(context.kubernetes_store, context.deadline(), node=name)
+    return [f"the labels of {len(labelled)} block affinities"] if labelled else []
+
+
 def write_pools(context: Context, pools: Sequence[IPPool]) -> list[str]:
     changed = []
     for pool in pools:

@@ -101,6 +101,19 @@ class Services:
 
         return Allocator(self.store(config))
 
+    def before_addresses(self, config: DatastoreConfig, node: str, deadline: Deadline) -> None:
+        """Called before an ADD takes addresses: what older versions stored is put right, once until the next boot.
+
+        Raises DatastoreError, DeadlineExceeded, TryAgain.
+        """
+        if config.type == "kubernetes":
+            from cni_calico.datastore.kubernetes.store import KubernetesStore
+            from cni_calico.plugin.call.first_use import label_once
+
+            store = self.store(config)
+            assert isinstance(store, KubernetesStore)
+            label_once(self.files, self.run_dir, self.log, store, node, deadline)
+
     @contextmanager
     def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:
         """Upstream's host-wide IPAM lock, so that a node running both does not fight: without it requests only get in

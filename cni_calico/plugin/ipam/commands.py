@@ -37,6 +37,7 @@ def _add(task: Task) -> Mapping[str, Any]:
     with handle_lock(request.handle_id, services, deadline):
         ready.require_not_locked(services, conf.datastore, deadline)
         services.note_added(conf.datastore, f"{conf.name}/{call.container_id}/{call.ifname}")
+        services.before_addresses(conf.datastore, request.node, deadline)
         request = replace(request, namespace_labels=read_namespace_labels(task), share=find_share(task))
         with services.ipam_lock(conf, deadline):
             assigned = assign(task.allocator, request, deadline)
