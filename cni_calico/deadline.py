@@ -8,7 +8,7 @@ from cni_calico.errors import DeadlineExceeded
 
 
 class Deadline:
-    """A point on the monotonic clock. Immutable; ``sooner`` derives a tighter one for a sub-step."""
+    """A point on the monotonic clock that nobody moves; ``sooner`` derives a tighter one for a sub-step."""
 
     __slots__ = ("at",)
 
@@ -37,3 +37,16 @@ class Deadline:
         if left <= 0:
             raise DeadlineExceeded(f"cannot {doing}: the deadline of this call has passed")
         return left
+
+
+class Patience(Deadline):
+    """A deadline of ``seconds`` that every sign of progress puts off."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(time.monotonic() + seconds)
+        self.seconds = seconds
+
+    def renew(self) -> None:
+        self.at = time.monotonic() + self.seconds

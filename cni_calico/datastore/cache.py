@@ -2,7 +2,8 @@
 
 Rule: a record never goes back to an older revision, whatever order our own commits, watch events and lists arrive in.
 An outage keeps the last snapshot (``healthy`` says so); what was missed meanwhile is watched or, when it is compacted
-away, listed again. A record that cannot be decoded is there (``get``) but has no ``record``.
+away, listed again. A record that cannot be decoded is there (``get``) but has no ``record``. Lists are decoded page by
+page: nothing else of a page stays in memory.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import random
 import threading
 from typing import Generic, TypeVar
 
-from cni_calico.datastore.interface import Versioned
-from cni_calico.deadline import Deadline
+from cni_calico.datastore.interface import Reading, Versioned
+from cni_calico.deadline import Deadline, Patience
 from cni_calico.errors import CalicoError, CorruptRecord, DeadlineExceeded, InternalError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from cni_calico.datastore.interface import Committed, Datastore, Event, Listing, Revision, Watch, Write
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LIST_S = 30.0
+LIST_S = 30.0  # without any record of a list
 WATCH_S = 5.0  # how long one wait for events lasts; stop() does not wait for it
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
@@ -46,8 +47,15 @@ def _nothing(_: object, __: object = None) -> None:
 class Cache(Generic[T]):
     """``decode(versioned)`` makes a record of type T and may raise CorruptRecord, reported to ``corrupt(key, why)``.
 
-    ``on_change(keys)`` is called after every change, outside the lock, by the thread that made it. Without
-    ``keep_documents`` only the records are kept (``get`` then gives empty documents). Safe with threads.
+    ``on_change(keys)`` is called after every change, outside the lock, by the thread that made it. With ``same`` only
+    after those that make a difference: not when what was decoded is the ``same`` as before. Without ``keep_documents``
+    only the records are kept (``get`` then gives empty documents, and of a revision its order). ``hand_over(key,
+    record)`` is given every record that is taken, which is then not kept here.
+
+    ``decode`` may be asked for records of a list that fails later; it must not matter that it was.
+
+    ``delay_s`` is waited before the first list; with ``cached`` the server's own cache may answer that one. What it is
+    behind by, the watch tells. Safe with threads.
     """
 
     def __init__(
@@ -59,15 +67,25 @@ class Cache(Generic[T]):
         on_change: Callable[[frozenset[Key]], None] = _nothing,
         corrupt: Callable[[Key, str], None] = _nothing,
         keep_documents: bool = True,
+        same: Callable[[T, T], bool] | None = None,
+        hand_over: Callable[[Key, T], None] | None = None,
+        delay_s: float = 0.0,
+        cached: bool = False,
     ) -> None:
         self.listing = listing
         self._keep_documents = keep_documents
+        self._same = same
+        self._hand_over = hand_over
+        self._delay_s = delay_s
+        self._cached = cached
         self._store = store
         self._decode = decode
         self._on_change = on_change
         self._corrupt = corrupt
         self._changed = threading.Condition()
-        self._entries: dict[Key, tuple[Versioned, T | None]] = {}
+        self._entries: dict[
+            Key, tuple[Revision, T | None, Versioned | None]
+        ] = {}  # the last: only if documents are kept
         self._removed: dict[Key, int] = {}  # by our own commits, until the watch has passed them
         self._revision: Revision | None = None
         self._error: CalicoError | None = None
@@ -101,7 +119,7 @@ class Cache(Generic[T]):
 
     def get(self, key: Key) -> Versioned | None:
         entry = self._entries.get(key)
-        return entry[0] if entry is not None else None
+        return _as_versioned(key, entry) if entry is not None else None
 
     def record(self, key: Key) -> T | None:
         """The decoded record; None when it is absent or corrupt."""
@@ -111,7 +129,7 @@ class Cache(Generic[T]):
     def items(self) -> dict[Key, Versioned]:
         """A snapshot."""
         with self._changed:
-            return {key: entry[0] for key, entry in self._entries.items()}
+            return {key: _as_versioned(key, entry) for key, entry in self._entries.items()}
 
     def records(self) -> dict[Key, T]:
         """A snapshot of what could be decoded."""
@@ -152,47 +170,66 @@ class Cache(Generic[T]):
     # -- changes, under the lock ----------------------------------------------------------------------------------
 
     def _take(self, versioned: Versioned) -> bool:
-        """Take a record unless what we know of it is as new."""
+        """Take a record unless what we know of it is as new; whether that is to be told."""
         revision = order_of(versioned.revision)
         entry = self._entries.get(versioned.key)
-        known = order_of(entry[0].revision) if entry is not None else self._removed.get(versioned.key, -1)
+        known = order_of(entry[0]) if entry is not None else self._removed.get(versioned.key, -1)
         if known >= revision:
             return False
-        self._store_entry(versioned)
-        return True
+        return self._keep(versioned, self._read(versioned))
 
-    def _store_entry(self, versioned: Versioned) -> None:
-        record = None
+    def _read(self, versioned: Versioned) -> T | CorruptRecord:
         try:
-            record = self._decode(versioned)
+            return self._decode(versioned)
         except CorruptRecord as e:
-            self._corrupt(versioned.key, str(e))
-        self._removed.pop(versioned.key, None)
-        if not self._keep_documents:
-            versioned = Versioned(versioned.key, {}, versioned.revision, versioned.uid)
-        self._entries[versioned.key] = versioned, record
+            return e
+
+    def _keep(self, versioned: Versioned, read: T | CorruptRecord) -> bool:
+        """Whether it makes a difference."""
+        key = versioned.key
+        record = None if isinstance(read, CorruptRecord) else read
+        if isinstance(read, CorruptRecord):
+            self._corrupt(key, str(read))
+        entry = self._entries.get(key)
+        before = entry[1] if entry is not None else None
+        differs = True
+        if self._same is not None and before is not None and record is not None and self._same(before, record):
+            differs, record = False, before
+        if self._hand_over is not None and record is not None:
+            self._hand_over(key, record)
+            record = None
+        self._removed.pop(key, None)
+        if self._keep_documents:
+            self._entries[key] = versioned.revision, record, versioned
+        else:
+            self._entries[key] = order_of(versioned.revision), record, None
+        return differs
 
     def _drop(self, key: Key, revision: int) -> bool:
         """Forget a record that was deleted at ``revision``, unless it was written after that."""
         entry = self._entries.get(key)
-        if entry is not None and order_of(entry[0].revision) > revision:
+        if entry is not None and order_of(entry[0]) > revision:
             return False
         return self._entries.pop(key, None) is not None or key not in self._removed
 
-    def _replace(self, listing: Listing) -> list[Key]:
-        """Take a list: it is the truth but for what we wrote after it was made."""
+    def _replace(self, listing: Listing, decoded: Mapping[Key, T | CorruptRecord] | None = None) -> list[Key]:
+        """Take a list: it is the truth but for what we wrote after it was made. ``decoded`` are its records, as far as
+        they were decoded while it was read.
+        """
+        decoded = decoded or {}
         at = order_of(listing.revision)
         if self._revision is not None and at < order_of(self._revision):
             self._entries, self._removed = {}, {}  # another store took the place of ours: nothing known counts
-        newer = {key for key, (v, _) in self._entries.items() if order_of(v.revision) > at}
+        newer = {key for key, entry in self._entries.items() if order_of(entry[0]) > at}
         newer.update(key for key, removed in self._removed.items() if removed > at)
         changed, listed = [], set()
         for versioned in listing.items:
             listed.add(versioned.key)
-            known = self.get(versioned.key)
-            if versioned.key not in newer and (known is None or known.revision != versioned.revision):
-                self._store_entry(versioned)
-                changed.append(versioned.key)
+            key = versioned.key
+            known = self._entries.get(key)
+            if key not in newer and (known is None or order_of(known[0]) != order_of(versioned.revision)):
+                if self._keep(versioned, decoded[key] if key in decoded else self._read(versioned)):
+                    changed.append(key)
         gone = [key for key in self._entries if key not in listed and key not in newer]
         for key in gone:
             del self._entries[key]
@@ -225,6 +262,7 @@ class Cache(Generic[T]):
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._stopped.wait(self._delay_s)
         while not self._stopped.wait(self._pause_s * random.uniform(0.5, 1.5)):  # noqa: S311 (not all nodes at once)
             try:
                 self._list()
@@ -236,9 +274,19 @@ class Cache(Generic[T]):
             self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
 
     def _list(self) -> None:
-        listing = self._store.list(self.listing, Deadline.after(LIST_S))
+        decoded: dict[Key, T | CorruptRecord] = {}
+        patience = Patience(LIST_S)
+
+        def read(versioned: Versioned) -> Versioned:
+            patience.renew()
+            decoded[versioned.key] = self._read(versioned)
+            return versioned if self._keep_documents else Versioned(versioned.key, {}, order_of(versioned.revision))
+
+        # only the first: what a cache of the server's says may be older than what we have seen
+        reading = Reading(read, cached=self._cached and not self.synced)
+        listing = self._store.list(self.listing, patience, reading=reading)
         with self._changed:
-            changed = self._replace(listing)
+            changed = self._replace(listing, decoded)
             self._error = None
             self._changed.notify_all()
         self._tell(changed)
@@ -275,6 +323,11 @@ class Cache(Generic[T]):
             watch = self._watch
         if watch is not None:
             watch.cancel()
+
+
+def _as_versioned(key: Key, entry: tuple[Revision, Any, Versioned | None]) -> Versioned:
+    revision, _, versioned = entry
+    return Versioned(key, {}, revision) if versioned is None else versioned
 
 
 def stop_caches(caches: Iterable[Cache[Any]]) -> None:

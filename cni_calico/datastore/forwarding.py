@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cni_calico.datastore.interface import (
+    WHOLE,
     Committed,
     Datastore,
     Listing,
+    Reading,
     Revision,
     RoundTrips,
     Versioned,
@@ -42,8 +44,10 @@ class ForwardingStore:
     def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
         return self.store.get_many(keys, deadline)
 
-    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
-        return self.store.list(listing, deadline, revision=revision)
+    def list(
+        self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None, reading: Reading = WHOLE
+    ) -> Listing:
+        return self.store.list(listing, deadline, revision=revision, reading=reading)
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
         return self.store.commit(writes, deadline)

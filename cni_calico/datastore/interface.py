@@ -9,7 +9,7 @@ Documents are not to be changed in place by anybody: ``copy`` first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol
@@ -42,6 +42,23 @@ class Listing:
     items: Sequence[Versioned]
     revision: Revision
     unreadable: Sequence[tuple[Key, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a list is read. ``each`` is given every record as soon as it was read, and what it returns is listed in its
+    place: whoever needs a part of the records need not hold all of them at once. It may be given records of a list that
+    fails later. ``cached``: a copy that the server keeps may answer; it may be older than what this client has seen.
+    """
+
+    each: Callable[[Versioned], Versioned] | None = None
+    cached: bool = False
+
+    def take(self, versioned: Versioned) -> Versioned:
+        return versioned if self.each is None else self.each(versioned)
+
+
+WHOLE = Reading()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +184,11 @@ class Datastore(Protocol):
     def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
         """The records in the order of the keys, read in one round trip where the backend can."""
 
-    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+    def list(
+        self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None, reading: Reading = WHOLE
+    ) -> Listing:
         """All records of a listing in key order; as they were at ``revision`` when given (raises Compacted).
+        ``reading`` says how; an exact list of whole records otherwise.
 
         A record that is no JSON object is left out of ``items`` and raised only by ``get`` (CorruptRecord); it must
         not take the whole listing down. Backends report it in ``corrupt(key, why)``, a hook that logs.

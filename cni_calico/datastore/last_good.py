@@ -8,6 +8,7 @@ takes nothing away on its account.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import eq
 from typing import Any, TypeVar
 
 from cni_calico.datastore.cache import Cache, stop_caches
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 class KeptCaches:
     """``follow`` makes one. ``records``, ``unread`` and ``problems`` are for one thread, ``on_change`` is called from
-    those of the caches.
+    those of the caches, and only when something is different: a record that was written again as it was tells nothing.
     """
 
     def __init__(self, store: Datastore, on_change: Callable[[], None]) -> None:
@@ -36,14 +37,25 @@ class KeptCaches:
         self._no_documents = Unreadable(store, lambda key, why: self._note(key, f"{describe(key)}: {why}"))
         listen(store, self._no_documents.note)  # a cache takes them for absent
 
-    def follow(self, listing: ListKey, decode: Callable[[Versioned], T]) -> Cache[T]:
+    def follow(
+        self,
+        listing: ListKey,
+        decode: Callable[[Versioned], T],
+        *,
+        same: Callable[[T, T], bool] = eq,
+        delay_s: float = 0.0,
+    ) -> Cache[T]:
+        """``same``, ``delay_s``: as for Cache. The first list may come from a cache of the server's."""
         cache: Cache[T] | None = None  # its thread may decode before we have it
 
         def decode_again(item: Versioned) -> T:
-            self._corrupt.pop(item.key, None)
+            was_corrupt = self._corrupt.pop(item.key, None) is not None
             self._missing.discard(item.key)
             try:
-                return decode(item)
+                record = decode(item)
+                if was_corrupt:
+                    self._on_change()  # it may say what it said before
+                return record
             except CorruptRecord as e:
                 before = self._record_before(cache, item.key)
                 if before is None:
@@ -53,7 +65,15 @@ class KeptCaches:
                 return before
 
         cache = Cache(
-            self._store, listing, decode=decode_again, on_change=self._changed, corrupt=self._note, keep_documents=False
+            self._store,
+            listing,
+            decode=decode_again,
+            on_change=self._changed,
+            corrupt=self._note,
+            keep_documents=False,
+            same=same,
+            delay_s=delay_s,
+            cached=True,
         )
         self.all.append(cache)
         return cache
@@ -72,6 +92,7 @@ class KeptCaches:
 
     def _note(self, key: Key, why: str) -> None:
         self._corrupt[key] = why
+        self._on_change()
 
     @property
     def synced(self) -> bool:

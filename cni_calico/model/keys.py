@@ -78,11 +78,16 @@ class IPAMConfigKey:
 
 @dataclass(frozen=True, slots=True)
 class ResourceList:
-    """All resources of a kind; of one namespace, and there with one beginning of the name, when these are given."""
+    """All resources of a kind; of one namespace, and there with one beginning of the name, when these are given.
+
+    ``brief``: Nodes may come without what only Kubernetes knows of them (its addresses and pod CIDRs), which makes a
+    Node a quarter of its size where the datastore is Kubernetes.
+    """
 
     kind: str
     namespace: str = ""
     name_prefix: str = ""
+    brief: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,12 @@ from collections.abc import Mapping, Sequence
 from cni_calico.datastore.cache import order_of
 from cni_calico.datastore.forwarding import ForwardingStore
 from cni_calico.datastore.interface import (
+    WHOLE,
     CommitConflict,
     Committed,
     Datastore,
     Listing,
+    Reading,
     Revision,
     Versioned,
     Write,
@@ -169,7 +171,9 @@ class _EndpointDoor(ForwardingStore):
             self._endpoints.learn_profile(found)
         return found
 
-    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+    def list(
+        self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None, reading: Reading = WHOLE
+    ) -> Listing:
         if revision is None and isinstance(listing, ResourceList) and self._endpoints.serves(listing):
             found = self._endpoints.select(listing, deadline)
             if found or self._may_miss:
@@ -177,7 +181,7 @@ class _EndpointDoor(ForwardingStore):
             listed = self.store.list(listing, deadline)
             self._endpoints.learn(listed.items)
             return listed
-        return self.store.list(listing, deadline, revision=revision)
+        return self.store.list(listing, deadline, revision=revision, reading=reading)
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
         try:

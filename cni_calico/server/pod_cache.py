@@ -12,10 +12,12 @@ from typing import Any
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.forwarding import ForwardingStore
 from cni_calico.datastore.interface import (
+    WHOLE,
     CommitConflict,
     Committed,
     Datastore,
     Listing,
+    Reading,
     Revision,
     Versioned,
     Write,
@@ -70,10 +72,12 @@ class _PodDoor(ForwardingStore):
         self._pods = caches.pods
         self._may_miss = may_miss
 
-    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+    def list(
+        self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None, reading: Reading = WHOLE
+    ) -> Listing:
         key = pod_of_prefix(listing) if isinstance(listing, ResourceList) and revision is None else None
         if key is None or not self._pods.healthy:
-            return self.store.list(listing, deadline, revision=revision)
+            return self.store.list(listing, deadline, revision=revision, reading=reading)
         found = self._pods.get(key)
         if found is not None:
             return Listing([found], found.revision)

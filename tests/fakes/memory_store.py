@@ -20,11 +20,13 @@ from types import TracebackType
 
 from cni_calico.datastore.encoding import corrupt_record, decode_document, plan_commit, record_path
 from cni_calico.datastore.interface import (
+    WHOLE,
     CommitConflict,
     Committed,
     Event,
     Failed,
     Listing,
+    Reading,
     Revision,
     RoundTrips,
     Versioned,
@@ -98,7 +100,9 @@ class MemoryStore:
         with self._changed:
             return [self._at(key, path, self.revision) for key, path in zip(keys, paths, strict=True)]
 
-    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+    def list(
+        self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None, reading: Reading = WHOLE
+    ) -> Listing:
         self._reached("list", deadline)
         with self._changed:
             at = self.revision if revision is None else revision
@@ -113,7 +117,7 @@ class MemoryStore:
                     except CorruptRecord as e:
                         unreadable.append((key, str(e)))
                         self.corrupt(key, str(e))
-            return Listing([item for item in items if item is not None], at, unreadable)
+            return Listing([reading.take(item) for item in items if item is not None], at, unreadable)
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
         plan_commit(writes, self.max_commit)

@@ -21,7 +21,7 @@ from cni_calico.datastore.etcd.cluster import EtcdCluster
 from cni_calico.datastore.etcd.config import EtcdConfig
 from cni_calico.datastore.etcd.link import as_it_is
 from cni_calico.datastore.etcd.slim_grpc import pb
-from cni_calico.datastore.interface import CommitConflict, Committed, Failed, Listing, Versioned
+from cni_calico.datastore.interface import WHOLE, CommitConflict, Committed, Failed, Listing, Versioned
 from cni_calico.errors import Compacted, CorruptRecord, DatastoreUnavailable, LeaseLost, OutcomeUnknown
 from cni_calico.model.keys import covers, etcd_prefix, parse_path
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cni_calico.datastore.etcd.watch import EtcdWatch
-    from cni_calico.datastore.interface import Revision, RoundTrips, Write
+    from cni_calico.datastore.interface import Reading, Revision, RoundTrips, Write
     from cni_calico.deadline import Deadline
     from cni_calico.model.keys import Key, ListKey
 
@@ -129,7 +129,9 @@ class EtcdStore:
             found += [_versioned(key, kv[0]) if kv else None for key, kv in zip(part, kvs, strict=True)]
         return found
 
-    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+    def list(
+        self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None, reading: Reading = WHOLE
+    ) -> Listing:
         doing = f"list {etcd_prefix(listing)}"
         deadline.require(doing)
         if revision is not None and not isinstance(revision, int):
@@ -137,41 +139,36 @@ class EtcdStore:
         for attempt in range(RELISTS):
             try:
                 with _reading(doing):
-                    kvs, at = self._pages(listing, doing, deadline, revision or 0)
-                return self._listing(listing, kvs, at)
+                    return self._read_pages(listing, doing, deadline, revision or 0, reading)
             except Compacted:
                 if revision is not None or attempt == RELISTS - 1:
                     raise
         raise AssertionError("not reached")
 
-    def _pages(self, listing: ListKey, doing: str, deadline: Deadline, revision: int) -> tuple[KeyValues, int]:
-        """(key-values, revision): all pages as of one revision, the newest when it is 0."""
+    def _read_pages(self, listing: ListKey, doing: str, deadline: Deadline, revision: int, reading: Reading) -> Listing:
+        """All pages as of one revision, the newest when it is 0."""
         prefix = etcd_prefix(listing)
-        kvs: KeyValues = []
+        items: list[Versioned] = []
+        unreadable: list[tuple[Key, str]] = []
         request = pb.RangeRequest(
             key=prefix.encode(), range_end=prefix_end(prefix).encode(), limit=PAGE, revision=revision
         )
         while True:
             answer = self._cluster.read("Range", request, doing, deadline, attempt_s=PAGE_S)
-            kvs += answer.kvs
             revision = revision or answer.header.revision
+            for kv in answer.kvs:
+                key = parse_path(kv.key.decode(errors="replace"))
+                if key is not None and covers(listing, key):
+                    try:
+                        items.append(reading.take(_versioned(key, kv)))
+                    except CorruptRecord as e:
+                        unreadable.append((key, str(e)))
+                        self.corrupt(key, str(e))
             if not answer.more:
-                return kvs, revision
+                return Listing(items, revision, unreadable)
             request = pb.RangeRequest(
                 key=answer.kvs[-1].key + b"\0", range_end=request.range_end, limit=PAGE, revision=revision
             )
-
-    def _listing(self, listing: ListKey, kvs: KeyValues, at: int) -> Listing:
-        items, unreadable = [], []
-        for kv in kvs:
-            key = parse_path(kv.key.decode(errors="replace"))
-            if key is not None and covers(listing, key):
-                try:
-                    items.append(_versioned(key, kv))
-                except CorruptRecord as e:
-                    unreadable.append((key, str(e)))
-                    self.corrupt(key, str(e))
-        return Listing(items, at, unreadable)
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
         paths, texts = plan_commit(writes, self.max_commit)

@@ -124,10 +124,14 @@ class KubernetesAPI:
         body: Any = None,
         content_type: str = "application/json",
         expect: tuple[int, ...] = (),
+        accept: str = "",
     ) -> ApiReply:
-        """One request; ``expect`` are the error statuses to return. Raises DatastoreError, DeadlineExceeded."""
+        """One request; ``expect`` are the error statuses to return, ``accept`` is the form of the answer to ask for
+        ("": JSON). Raises DatastoreError, DeadlineExceeded.
+        """
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
-        answer, maybe_applied = self._settled(_Attempt(self, method, path, data, content_type, deadline, doing), expect)
+        attempt = _Attempt(self, method, path, data, content_type, deadline, doing, accept)
+        answer, maybe_applied = self._settled(attempt, expect)
         return ApiReply(answer.status, _decode(answer, doing), maybe_applied)
 
     def text(self, path: str, deadline: Deadline, doing: str) -> str:
@@ -142,13 +146,27 @@ class KubernetesAPI:
                 attempt.settle(answer)
         return answer, attempt.maybe_applied
 
+    def items(
+        self, path: str, deadline: Deadline, doing: str, take: Callable[[Any], object], *, accept: str = ""
+    ) -> Mapping[str, Any]:
+        """A list whose items are given to ``take`` one by one as they arrive; the rest of its document. Fails after
+        some of them, too. Raises DatastoreError, DeadlineExceeded.
+        """
+        attempt = _Attempt(self, "GET", path, b"", "", deadline, doing, accept)
+        while True:
+            answer = attempt.open(READ)
+            if isinstance(answer, HttpAnswer) and answer.status >= 400:
+                attempt.settle(answer)
+                continue
+            return attempt.parse_items(answer, take)
+
     # -- streams ------------------------------------------------------------------------------------------------------
 
-    def stream(self, path: str, deadline: Deadline, doing: str) -> Connection:
+    def stream(self, path: str, deadline: Deadline, doing: str, *, accept: str = "") -> Connection:
         """A connection whose chunked answer is a stream of events. Raises DatastoreError, DeadlineExceeded."""
-        attempt = _Attempt(self, "GET", path, b"", "", deadline, doing)
+        attempt = _Attempt(self, "GET", path, b"", "", deadline, doing, accept)
         while True:
-            connection = attempt.open()
+            connection = attempt.open(WATCH)
             if isinstance(connection, Connection):
                 return connection
             attempt.settle(connection)
@@ -204,7 +222,15 @@ class _Attempt:
     """One request and its repetitions."""
 
     def __init__(
-        self, api: KubernetesAPI, method: str, path: str, data: bytes, content_type: str, deadline: Deadline, doing: str
+        self,
+        api: KubernetesAPI,
+        method: str,
+        path: str,
+        data: bytes,
+        content_type: str,
+        deadline: Deadline,
+        doing: str,
+        accept: str = "",
     ) -> None:
         self.api = api
         self.method = method
@@ -213,6 +239,7 @@ class _Attempt:
         self.content_type = content_type
         self.deadline = deadline
         self.doing = doing
+        self.accept = accept
         self.writing = method != "GET"
         self.maybe_applied = False
         self._count = 0
@@ -223,7 +250,7 @@ class _Attempt:
     def run(self) -> HttpAnswer | None:
         """The answer; None to run again. Raises DatastoreError, DeadlineExceeded."""
         session = self._begin(write=self.writing)
-        headers = dict(session.headers)
+        headers = self._headers(session)
         if self.data:
             headers["Content-Type"] = self.content_type
         point = POINTS[self.method]
@@ -236,18 +263,18 @@ class _Attempt:
             self._fail(e)
             return None
 
-    def open(self) -> Connection | HttpAnswer:
-        """A stream's connection, or the answer that is none."""
+    def open(self, point: str) -> Connection | HttpAnswer:
+        """A stream's connection, or the answer that is none. ``point`` is where tests may break it."""
         session = self._begin(write=False)
         server = session.pool.server
         connection: Connection | None = None
         try:
-            faults.before(WATCH)
+            faults.before(point)
             connection = Connection(server, self.deadline)
-            connection.send(render_head(server, "GET", self.path, session.headers, 0), b"", self.deadline)
+            connection.send(render_head(server, "GET", self.path, self._headers(session), 0), b"", self.deadline)
             status, headers = connection.read_head(self.deadline)
             if status == 200 and "chunked" in headers.get("transfer-encoding", ""):
-                faults.after(WATCH)
+                faults.after(point)
                 return connection
             answer = HttpAnswer(status, headers, connection.read_body(status, headers, self.deadline))
         except OSError as e:
@@ -256,6 +283,29 @@ class _Attempt:
             raise self._unavailable(e) from e
         connection.close()
         return answer
+
+    def parse_items(self, answer: Connection | HttpAnswer, take: Callable[[Any], object]) -> Mapping[str, Any]:
+        """Raises DatastoreError, DeadlineExceeded."""
+        from cni_calico.datastore.kubernetes.items import ItemParser  # not on the path of a CNI call
+
+        parser = ItemParser()
+        try:
+            pieces = (answer.body,) if isinstance(answer, HttpAnswer) else answer.chunks(lambda: self.deadline, None)
+            for piece in pieces:
+                for item in parser.feed(piece):
+                    take(item)
+            return parser.finish()
+        except OSError as e:
+            self.api.round_trips.errors += 1
+            raise self._unavailable(e) from e
+        except (ValueError, RecursionError) as e:
+            raise DatastoreUnavailable(f"cannot {self.doing}: the answer is not a JSON list: {e}") from e
+        finally:
+            if isinstance(answer, Connection):
+                answer.close()
+
+    def _headers(self, session: _Session) -> dict[str, str]:
+        return {**session.headers, "Accept": self.accept} if self.accept else dict(session.headers)
 
     def _begin(self, *, write: bool) -> _Session:
         self.deadline.require(self.doing)

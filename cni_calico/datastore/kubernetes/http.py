@@ -152,13 +152,15 @@ class Connection:
         self.reusable = headers.get("connection", "").lower() != "close"
         return body
 
-    def chunks(self, deadline: Callable[[], Deadline]) -> Iterator[bytes]:
-        """The chunks of a chunked body as they arrive; ``deadline`` is asked before each wait. Raises Lost."""
+    def chunks(self, deadline: Callable[[], Deadline], limit: int | None = BODY_LIMIT) -> Iterator[bytes]:
+        """The chunks of a chunked body as they arrive; ``deadline`` is asked before each wait, ``limit`` is how many
+        bytes there may be (None: any number). Raises Lost.
+        """
         total = 0
         while True:
             size = _chunk_size(self._line(deadline()))
             total += size
-            if total > BODY_LIMIT:
+            if limit is not None and total > limit:
                 raise Lost("the answer is too long")
             if size == 0:
                 while self._line(deadline()):

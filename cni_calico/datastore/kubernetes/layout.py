@@ -61,6 +61,8 @@ _SERVICE_PATHS = {
     KUBERNETES_CLUSTER_POLICY: "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies",
 }
 KUBERNETES_KINDS = (NAMESPACE, *_SERVICE_PATHS)
+# a server takes the first form that it knows
+_BRIEF = "application/json;as={};g=meta.k8s.io;v=v1,application/json"
 _DERIVED = ("Node", "WorkloadEndpoint", "Profile", *KUBERNETES_KINDS)
 AFFINITY_TYPE, HOSTNAME_HASH = "projectcalico.org/affinity-type", "projectcalico.org/hostname-hash"
 _IPAM_PLURALS = ("ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs")
@@ -69,7 +71,8 @@ _IPAM_PLURALS = ("ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs")
 @dataclass(frozen=True, slots=True)
 class Collection:
     """Objects of one type: ``path`` lists them, ``query`` narrows that down, ``read`` makes a record of one; ``state``
-    is the part of its revision that says what of it is Calico's.
+    is the part of its revision that says what of it is Calico's. ``brief``: the objects' metadata is asked for without
+    the rest, of servers that can leave it out.
     """
 
     path: str
@@ -77,10 +80,20 @@ class Collection:
     state: Callable[[JSON], str] = no_state
     query: str = ""
     optional: bool = False  # a type that old clusters may lack
+    brief: bool = False
 
     @property
     def plural(self) -> str:
         return self.path.rpartition("/")[2]
+
+    @property
+    def accept_list(self) -> str:
+        """The form that a list is asked for in; "": JSON."""
+        return _BRIEF.format("PartialObjectMetadataList") if self.brief else ""
+
+    @property
+    def accept_watch(self) -> str:
+        return _BRIEF.format("PartialObjectMetadata") if self.brief else ""
 
     def url(self, **parameters: str) -> str:
         parts = [self.query] if self.query else []
@@ -221,7 +234,7 @@ def _resources(listing: ResourceList, prefix: str) -> tuple[Collection, ...]:
     if listing.kind == "Node":
         # the beginning of a name is taken for the whole: to follow one node must not mean to be told of all
         query = f"fieldSelector={quote(f'metadata.name={listing.name_prefix}')}" if listing.name_prefix else ""
-        return (Collection(f"{CORE_ROOT}/nodes", crd_nodes.read_node, node_state, query),)
+        return (Collection(f"{CORE_ROOT}/nodes", crd_nodes.read_node, node_state, query, brief=listing.brief),)
     if listing.kind == NAMESPACE:
         return (Collection(f"{CORE_ROOT}/namespaces", _read_namespace),)
     if listing.kind in _SERVICE_PATHS:

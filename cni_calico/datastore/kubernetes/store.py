@@ -7,11 +7,10 @@ Rule: one record a commit, compare-and-swap by the API server. Documents have et
 from __future__ import annotations
 
 from cni_calico.datastore.encoding import plan_commit
-from cni_calico.datastore.interface import CommitConflict, Committed, Listing, Versioned
-from cni_calico.datastore.kubernetes.api import KubernetesAPI, missing_type
+from cni_calico.datastore.interface import WHOLE, CommitConflict, Committed, Listing, Versioned
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.borrowed import NodeRecords, PodRecords, ProfileRecords
-from cni_calico.datastore.kubernetes.custom import FINISHED_PER_LIST, CustomRecords, conflict, is_marked
-from cni_calico.datastore.kubernetes.guess import guess_key
+from cni_calico.datastore.kubernetes.custom import CustomRecords, conflict
 from cni_calico.datastore.kubernetes.layout import (
     KUBERNETES_KINDS,
     NAMESPACE,
@@ -21,27 +20,23 @@ from cni_calico.datastore.kubernetes.layout import (
     unlabelled_affinities,
 )
 from cni_calico.datastore.kubernetes.login import read_file
-from cni_calico.datastore.kubernetes.revision import render_revision, resource_version
+from cni_calico.datastore.kubernetes.pages import Pages
+from cni_calico.datastore.kubernetes.revision import resource_version
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, Compacted, CorruptRecord, DatastoreUnsupported, TryAgain
+from cni_calico.errors import CalicoError, TryAgain
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.model.documents.codec import describe
-from cni_calico.model.keys import EverythingList, Key, ListKey, ResourceKey, ResourceList, covers, etcd_path
+from cni_calico.model.keys import EverythingList, Key, ListKey, ResourceKey, ResourceList, etcd_path
 from cni_calico.model.names import DEFAULT_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Sequence
 
-    from cni_calico.datastore.interface import Document, Revision, RoundTrips, Write
-    from cni_calico.datastore.kubernetes.layout import Collection
+    from cni_calico.datastore.interface import Document, Reading, Revision, RoundTrips, Write
     from cni_calico.datastore.kubernetes.login import Read
     from cni_calico.datastore.kubernetes.watch import KubernetesWatch
 
-    Unreadable = list[tuple[Key, str]]
-
-PAGE = 500
 _ATTEMPTS = 10
 
 
@@ -108,7 +103,9 @@ class KubernetesStore:
     def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
         return [self.get(key, deadline) for key in keys]
 
-    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+    def list(
+        self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None, reading: Reading = WHOLE
+    ) -> Listing:
         single = pod_of_prefix(listing) if isinstance(listing, ResourceList) and revision is None else None
         if single is not None:
             found = self._pods.read(single, deadline)
@@ -117,78 +114,18 @@ class KubernetesStore:
         unreadable: list[tuple[Key, str]] = []
         standing: list[str] = []
         for collection in select_collections(listing, self._prefix):
-            objects, version = self._read_collection(collection, resource_version(revision), deadline)
-            standing.append(version)
-            items += self._records(listing, collection, objects, deadline, unreadable)
+            pages = Pages(self.api, self._custom, collection, listing, reading, self.corrupt)
+            standing.append(pages.read(resource_version(revision), deadline))
+            items += pages.items
+            unreadable += pages.unreadable
         items.sort(key=lambda item: _order(item.key))
         return Listing(items, _listing_revision(standing), unreadable)
 
     def unlabelled_affinities(self, deadline: Deadline) -> Sequence[Versioned]:
         """Block affinities without the labels that listings select by: older versions wrote them so."""
-        collection = unlabelled_affinities()
-        objects, _ = self._read_collection(collection, "", deadline)
-        return self._records(EverythingList(), collection, objects, deadline, [])
-
-    def _read_collection(
-        self, collection: Collection, version: str, deadline: Deadline
-    ) -> tuple[Sequence[Mapping[str, Any]], str]:
-        """All objects of a collection, in pages, and the resourceVersion they are of; "" for a type that is missing."""
-        at = {"resourceVersion": version, "resourceVersionMatch": "Exact"} if version else {}
-        try:
-            return self._read_pages(collection, {"limit": str(PAGE), **at}, deadline)
-        except Compacted:
-            if version:
-                raise
-        except DatastoreUnsupported:
-            if not collection.optional:
-                raise
-            return [], ""
-        # the pages of this list expired while they were read: all of it at once
-        return self._read_pages(collection, {}, deadline)
-
-    def _read_pages(
-        self, collection: Collection, parameters: dict[str, str], deadline: Deadline
-    ) -> tuple[Sequence[Mapping[str, Any]], str]:
-        objects: list[Mapping[str, Any]] = []
-        version, doing = "", f"list {collection.path}"
-        while True:
-            reply = self.api.request("GET", collection.url(**parameters), deadline, doing, expect=(404,))
-            if reply.status == 404:
-                raise missing_type(collection.path, doing)
-            objects += reply.document.get("items") or ()
-            metadata = reply.document.get("metadata") or {}
-            version = str(metadata.get("resourceVersion") or version)
-            if not metadata.get("continue"):
-                return objects, version
-            parameters = {"limit": str(PAGE), "continue": str(metadata["continue"])}
-
-    def _records(
-        self,
-        listing: ListKey,
-        collection: Collection,
-        objects: Sequence[Mapping[str, Any]],
-        deadline: Deadline,
-        unreadable: Unreadable,
-    ) -> Sequence[Versioned]:
-        records, finishing = [], FINISHED_PER_LIST
-        for obj in objects:
-            try:
-                found = collection.read(obj)
-            except CorruptRecord as e:
-                key = guess_key(obj, collection.plural)
-                if covers(listing, key) or not isinstance(key, ResourceKey):
-                    unreadable.append((key, str(e)))
-                    self.corrupt(key, str(e))
-                continue
-            if found is None or not covers(listing, found[0]):
-                continue
-            if is_marked(obj):
-                if finishing > 0:
-                    finishing = finishing - 1 if self._custom.finish(found[0], obj, deadline) else 0
-                continue
-            uid = str(obj["metadata"].get("uid") or "")
-            records.append(Versioned(found[0], found[1], render_revision(obj, collection.state(obj)), uid))
-        return records
+        pages = Pages(self.api, self._custom, unlabelled_affinities(), EverythingList(), WHOLE, self.corrupt)
+        pages.read("", deadline)
+        return pages.items
 
     def watch(self, listing: ListKey, revision: Revision) -> KubernetesWatch:
         from cni_calico.datastore.kubernetes.watch import KubernetesWatch

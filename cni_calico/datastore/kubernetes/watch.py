@@ -67,7 +67,8 @@ class Stream:
         )
         self._delay()
         try:
-            self.connection = self._api.stream(url, Deadline.after(OPEN_TIMEOUT_S), f"watch {self.collection.path}")
+            doing, accept = f"watch {self.collection.path}", self.collection.accept_watch
+            self.connection = self._api.stream(url, Deadline.after(OPEN_TIMEOUT_S), doing, accept=accept)
         except DatastoreUnsupported:
             if not self.collection.optional:
                 raise

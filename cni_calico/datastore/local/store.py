@@ -14,7 +14,7 @@ from os import getpid
 
 from cni_calico import faults
 from cni_calico.datastore.encoding import plan_commit, record_path
-from cni_calico.datastore.interface import Event, Listing, RoundTrips
+from cni_calico.datastore.interface import WHOLE, Event, Listing, RoundTrips
 from cni_calico.datastore.local.file import SUB_BITS, patiently, translated
 from cni_calico.datastore.local.pool import SqlitePool
 from cni_calico.datastore.local.sql import apply_commit, changed_rows, current_rows, listed_rows, versioned
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeVar
 
-    from cni_calico.datastore.interface import Committed, Document, Revision, Versioned, Write
+    from cni_calico.datastore.interface import Committed, Document, Reading, Revision, Versioned, Write
     from cni_calico.datastore.local.sql import Row
     from cni_calico.datastore.local.watch import Feed, LocalWatch
     from cni_calico.deadline import Deadline
@@ -87,7 +87,9 @@ class LocalStore:
         rows = self._read("get", f"read {_named(paths)}", deadline, lambda connection: current_rows(connection, paths))
         return [versioned(key, rows[path]) if path in rows else None for key, path in zip(keys, paths, strict=True)]
 
-    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+    def list(
+        self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None, reading: Reading = WHOLE
+    ) -> Listing:
         prefix = etcd_prefix(listing)
         at, rows = self._read("list", f"list {prefix}", deadline, lambda c: listed_rows(c, prefix, revision))
         items, unreadable = [], []
@@ -95,7 +97,7 @@ class LocalStore:
             key = _listed_key(listing, row)
             if key is not None:
                 try:
-                    items.append(versioned(key, row))
+                    items.append(reading.take(versioned(key, row)))
                 except CorruptRecord as e:
                     unreadable.append((key, str(e)))
                     self.corrupt(key, str(e))

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cni_calico.datastore.interface import (
+    WHOLE,
     CommitConflict,
     Committed,
     Datastore,
     Listing,
+    Reading,
     Revision,
     RoundTrips,
     Versioned,
@@ -88,5 +90,7 @@ class AccompaniedStore:
             creates.append(companion.create([assigned.address for assigned in item.given]))
         return companions, creates
 
-    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
-        return self._store.list(listing, deadline, revision=revision)
+    def list(
+        self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None, reading: Reading = WHOLE
+    ) -> Listing:
+        return self._store.list(listing, deadline, revision=revision, reading=reading)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from binascii import Error, a2b_base64
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from operator import eq
 from typing import TYPE_CHECKING, Any
 
 from cni_calico.datastore.cache import Cache
@@ -139,7 +140,7 @@ class AnnouncedServices:
     def _follow(self, kind: str, decode: Callable[[Versioned], Mapping[str, Any]]) -> Cache[Mapping[str, Any]]:
         assert self._store is not None
         listing = ResourceList(kind)
-        return Cache(self._store, listing, decode=decode, on_change=self._changed, keep_documents=False)
+        return Cache(self._store, listing, decode=decode, on_change=self._changed, keep_documents=False, same=eq)
 
     def _changed(self, keys: frozenset[Key]) -> None:
         self._parsed = None

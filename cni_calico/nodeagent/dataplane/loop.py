@@ -96,8 +96,13 @@ class DataplaneLoop:
         """Until ``stopping``. Raises KernelError when the kernel cannot be listened to."""
         settings = self._context.settings
         self._monitor = Monitor(TABLE, DEVICES)
-        store, use_pod_cidr = self._context.store, settings.use_pod_cidr
-        sources = Sources(store, self.node, self._monitor.wake, use_pod_cidr=use_pod_cidr)
+        sources = Sources(
+            self._context.store,
+            self.node,
+            self._monitor.wake,
+            use_pod_cidr=settings.use_pod_cidr,
+            brief=self._context.is_kubernetes_datastore,
+        )
         parts = data_plane(
             self._log,
             self._context.files,

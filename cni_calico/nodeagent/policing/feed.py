@@ -56,6 +56,14 @@ class Refusal:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Fed:
+    """A record as it goes into the graph, and what of it could not be converted."""
+
+    record: GraphRecord | None
+    left_out: tuple[str, ...] = ()
+
+
 FedRecord = GraphRecord | Refusal | None  # None: gone
 _ENDPOINTS, _SLICES = ResourceList("WorkloadEndpoint"), ResourceList(ENDPOINT_SLICE)
 _CONVERTED = (KUBERNETES_POLICY, KUBERNETES_CLUSTER_POLICY)
@@ -115,13 +123,12 @@ class RecordFeed:
 
     def _follow(
         self, store: Datastore, listing: ListKey, *, leaves_out: Callable[[Key], bool] = lambda key: False
-    ) -> Cache[bool]:
+    ) -> Cache[_Fed]:
         """``leaves_out``: what another cache tells."""
 
-        def decode(item: Versioned) -> bool:
-            if not leaves_out(item.key):
-                self._put(item.key, self._decode(item))
-            return True
+        def hand_over(key: Key, fed: _Fed) -> None:
+            if not leaves_out(key):
+                self._hand_over(key, fed)
 
         def changed(keys: frozenset[Key]) -> None:
             for key in keys:
@@ -136,29 +143,40 @@ class RecordFeed:
             changed(keys)
 
         cache = Cache(
-            store, listing, decode=decode, on_change=changed_when_ready, corrupt=self._refuse, keep_documents=False
+            store,
+            listing,
+            decode=self._decode,
+            hand_over=hand_over,
+            on_change=changed_when_ready,
+            corrupt=self._refuse,
+            keep_documents=False,
+            cached=True,
         )
         ready.set()
         return cache
 
-    def _decode(self, item: Versioned) -> GraphRecord | None:
+    def _decode(self, item: Versioned) -> _Fed:
         """Raises CorruptRecord."""
         key = item.key
         assert isinstance(key, ResourceKey)
         if key.kind == "WorkloadEndpoint":
-            return decode_endpoint(key, item.value)
+            return _Fed(decode_endpoint(key, item.value))
         if key.kind == ENDPOINT_SLICE:
-            return read_slice(item.value)[1]
+            return _Fed(read_slice(item.value)[1])
         if key.kind not in _CONVERTED:
-            return decode_resource(key, item.value)
+            return _Fed(decode_resource(key, item.value))
         is_own = key.kind == KUBERNETES_POLICY
         converted = read_network_policy(item.value) if is_own else read_cluster_network_policy(item.value)
-        self._left_out.pop(key, None)
         if converted is None:
-            return None  # of a tier that is not known
-        if converted.left_out:
-            self._left_out[key] = converted.left_out
-        return record_of(converted.key, converted.document)
+            return _Fed(None)  # of a tier that is not known
+        return _Fed(record_of(converted.key, converted.document), converted.left_out)
+
+    def _hand_over(self, key: Key, fed: _Fed) -> None:
+        assert isinstance(key, ResourceKey)
+        self._left_out.pop(key, None)
+        self._put(key, fed.record)
+        if fed.left_out:
+            self._left_out[key] = fed.left_out
 
     def _put(self, key: Key, record: FedRecord) -> None:
         assert isinstance(key, ResourceKey)
@@ -195,7 +213,10 @@ class RecordFeed:
             for key in keys:
                 try:
                     found = self._store.get(key, Deadline.after(ASK_AGAIN_S))
-                    self._put(key, None if found is None else self._decode(found))
+                    if found is None:
+                        self._put(key, None)
+                    else:
+                        self._hand_over(key, self._decode(found))
                 except CalicoError:
                     continue  # still unreadable, or a store that does not answer
                 self._wake()

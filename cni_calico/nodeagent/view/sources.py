@@ -1,8 +1,9 @@
 """The agent's view of the datastore: one cache per listing, one Snapshot out of all of them.
 
 Rule: nothing is applied before every listing was read once; afterwards an outage freezes the view (``healthy`` says
-so). Changes only call ``on_change``; what changed is not told, the snapshot is. A record that becomes unreadable keeps
-what it said before; one that was never readable is left out, and ``unread`` names it.
+so). Changes only call ``on_change``; what changed is not told, the snapshot is. What makes no difference to the view, a
+heartbeat of a node above all, is not told. A record that becomes unreadable keeps what it said before; one that was
+never readable is left out, and ``unread`` names it.
 """
 
 from __future__ import annotations
@@ -64,18 +65,33 @@ def _present(item: Versioned) -> bool:
     return True
 
 
+def _same_block(before: BlockRoute | None, after: BlockRoute | None) -> bool:
+    """Also in which pods of this node have addresses of it: an endpoint may wait for being believed."""
+    return before == after and (before is None or after is None or before.held == after.held)
+
+
 class Sources:
-    """The caches. ``stop`` ends their threads. ``use_pod_cidr``: nodes' pod CIDRs count as blocks of theirs."""
+    """The caches. ``stop`` ends their threads. ``use_pod_cidr``: nodes' pod CIDRs count as blocks of theirs. With
+    ``brief`` the datastore tells other Nodes without what is not needed of them.
+    """
 
     def __init__(
-        self, store: Datastore, node: str, on_change: Callable[[], None], *, use_pod_cidr: bool = False
+        self,
+        store: Datastore,
+        node: str,
+        on_change: Callable[[], None],
+        *,
+        use_pod_cidr: bool = False,
+        brief: bool = False,
     ) -> None:
         self.node = node
         self._use_pod_cidr = use_pod_cidr
         self._kept = kept = KeptCaches(store, on_change)
-        self._nodes = kept.follow(ResourceList("Node"), _node)
+        brief = brief and not use_pod_cidr
+        self._nodes = kept.follow(ResourceList("Node", brief=brief), _node)
+        self._own = kept.follow(ResourceList("Node", "", node), _node) if brief else self._nodes
         self._pools = kept.follow(ResourceList("IPPool"), _pool)
-        self._blocks = kept.follow(BlockList(), self._block)
+        self._blocks = kept.follow(BlockList(), self._block, same=_same_block)
         # by their names, which begin with the node's: others' pods come and go all the time and must not wake us
         self._endpoints = kept.follow(endpoints_of_node(node), self._endpoint)
         self._felix = kept.follow(ResourceList("FelixConfiguration"), _resource)
@@ -112,7 +128,7 @@ class Sources:
     def snapshot(self) -> Snapshot:
         """What is known now; only meaningful once ``synced``."""
         felix = {record.metadata.name: record.spec for record in self._kept.records(self._felix).values()}
-        nodes = {node.metadata.name: node for node in self._kept.records(self._nodes).values()}
+        nodes = self._all_nodes()
         pools = sorted(self._kept.records(self._pools).values(), key=lambda pool: pool.record.metadata.name)
         blocks = self._kept.records(self._blocks).values()
         endpoints = self._kept.records(self._endpoints).values()
@@ -136,13 +152,21 @@ class Sources:
             unproven=judged.unproven,
         )
 
+    def _all_nodes(self) -> dict[str, Node]:
+        nodes = {node.metadata.name: node for node in self._kept.records(self._nodes).values()}
+        if self._own is not self._nodes:
+            nodes.pop(self.node, None)
+            own = (node for node in self._kept.records(self._own).values() if node.metadata.name == self.node)
+            nodes.update((node.metadata.name, node) for node in own)
+        return nodes
+
     def _foreign_ranges(self, own: Node | None, blocks: Iterable[BlockRoute]) -> tuple[Network, ...]:
         """Where this node's pods may have addresses that our IPAM knows nothing of."""
         ours = not self._use_pod_cidr and any(block.node == self.node for block in blocks)
         return () if own is None or ours else select_pod_cidrs(own)
 
     def _unread(self) -> frozenset[Key]:
-        fabric: tuple[Cache[Any], ...] = (self._nodes, self._pools, self._blocks, self._endpoints)
+        fabric: tuple[Cache[Any], ...] = (self._nodes, self._own, self._pools, self._blocks, self._endpoints)
         settings = (ResourceKey("FelixConfiguration", name) for name in ("default", f"node.{self.node}"))
         unread = self._kept.unread(self._felix).intersection(settings)
         return unread.union(*(self._kept.unread(cache) for cache in fabric))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import shutil
 import tempfile
 import threading
@@ -127,9 +128,9 @@ def test_waiting_in_vain_says_why(made) -> None:
     assert not cache.synced and cache.revision is None
 
     class Silent(MemoryStore):
-        def list(self, listing, deadline, *, revision=None):
+        def list(self, *arguments, **options):
             released.wait(60)
-            return super().list(listing, deadline, revision=revision)
+            return super().list(*arguments, **options)
 
     released = threading.Event()
     silent = made(Silent())
@@ -249,6 +250,116 @@ def test_only_records_may_be_kept(made) -> None:
     assert cache.get(ONE).value == {}
 
 
+def test_only_differences_may_be_told(made) -> None:
+    """What was written again as it was is known at its new revision, and nobody is told."""
+    store, told = MemoryStore(), []
+    store.elsewhere(Write.put(ONE, {"n": 1}), Write.put(TWO, {"n": 1}))
+    cache = made(store, on_change=told.append, same=operator.eq, keep_documents=False)
+    cache.wait_synced(SOON)
+    for number in range(3):
+        heartbeat = store.elsewhere(Write.put(ONE, {"n": 1, "seen": number}))
+        assert cache.wait_until(lambda at=heartbeat.revision: cache.revision == at, SOON)
+    assert cache.get(ONE).revision == heartbeat.revision
+    store.elsewhere(Write.put(ONE, {"n": 2}))
+    store.elsewhere(Write.put(TWO, {}))  # cannot be read any more
+    store.elsewhere(Write.put(TWO, {"n": 1}))
+    last = store.elsewhere(Write.remove(ONE))
+    assert cache.wait_until(lambda: cache.revision == last.revision, SOON)
+    cache.stop()
+    assert told == [{ONE, TWO}, {ONE}, {TWO}, {TWO}, {ONE}]
+
+
+def test_only_differences_are_told_after_a_new_list(made) -> None:
+    store, told = MemoryStore(), []
+    store.elsewhere(Write.put(ONE, {"n": 1}), Write.put(TWO, {"n": 1}))
+    cache = made(store, on_change=told.append, same=operator.eq)
+    cache.wait_synced(SOON)
+    store.set_down(True)
+    assert cache.wait_until(lambda: not cache.healthy, SOON)
+    store.elsewhere(Write.put(ONE, {"n": 1, "seen": 1}), Write.put(TWO, {"n": 2}))
+    store.compact()
+    store.set_down(False)
+    assert cache.wait_until(lambda: cache.healthy, SOON)
+    cache.stop()
+    assert told == [{ONE, TWO}, {TWO}]
+
+
+def test_records_that_are_handed_over_are_not_kept(made) -> None:
+    store, given = MemoryStore(), []
+    store.elsewhere(Write.put(ONE, {"n": 1}))
+    cache = made(store, hand_over=lambda key, record: given.append((key, record)), keep_documents=False)
+    cache.wait_synced(SOON)
+    last = store.elsewhere(Write.put(TWO, {"n": 2}))
+    assert cache.wait_until(lambda: cache.revision == last.revision, SOON)
+    assert given == [(ONE, 1), (TWO, 2)]
+    assert cache.record(ONE) is None and cache.get(ONE) is not None
+
+
+class Breaking(MemoryStore):
+    """The first list breaks off after its first record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lists, self.cached = 0, []
+
+    def list(self, listing, deadline, *, revision=None, reading):
+        self.lists += 1
+        self.cached.append(reading.cached)
+        found = super().list(listing, deadline, revision=revision, reading=reading)
+        if self.lists == 1:
+            self.elsewhere(Write.remove(ONE))
+            raise DatastoreUnavailable("the connection broke")
+        return found
+
+
+def test_a_list_that_broke_off_hands_nothing_over(made) -> None:
+    """Its records may be gone before the next one, and nobody would ever say so."""
+    store, given = Breaking(), []
+    store.elsewhere(Write.put(ONE, {"n": 1}))
+    cache = made(store, hand_over=lambda key, record: given.append(key), cached=True)
+    cache.wait_synced(SOON)
+    assert given == [] and cache.items() == {}
+
+
+def test_only_the_first_list_may_be_an_old_one(made) -> None:
+    store = Breaking()
+    cache = made(store, cached=True)
+    cache.wait_synced(SOON)
+    store.set_down(True)
+    assert cache.wait_until(lambda: not cache.healthy, SOON)
+    store.elsewhere(Write.put(TWO, {"n": 2}))
+    store.compact()
+    store.set_down(False)
+    assert cache.wait_until(lambda: cache.records() == {TWO: 2}, SOON)
+    assert store.cached[:2] == [True, True] and not any(store.cached[2:])
+    assert len(store.cached) > 2
+
+
+def test_a_page_leaves_nothing_behind_but_its_records(made) -> None:
+    """While the list is read, nobody holds the document of a record that was decoded."""
+    seen: list = []
+
+    class Watched(MemoryStore):
+        def list(self, listing, deadline, *, revision=None, reading):
+            found = super().list(listing, deadline, revision=revision, reading=reading)
+            seen.extend(item.value for item in found.items)
+            return found
+
+    store = Watched()
+    store.elsewhere(Write.put(ONE, {"n": 1, "much": "more"}))
+    cache = made(store, keep_documents=False)
+    cache.wait_synced(SOON)
+    assert seen == [{}] and cache.records() == {ONE: 1}
+
+
+def test_the_first_list_can_be_delayed(made, monkeypatch) -> None:
+    store = Breaking()
+    cache = made(store, delay_s=3600.0)
+    assert not cache.synced and store.lists == 0
+    cache.stop()
+    assert store.lists == 0
+
+
 class Hanging(MemoryStore):
     """Answers no list before it is let go."""
 
@@ -256,10 +367,10 @@ class Hanging(MemoryStore):
         super().__init__()
         self.go, self.asked = threading.Event(), threading.Semaphore(0)
 
-    def list(self, *arguments):
+    def list(self, *arguments, **options):
         self.asked.release()
         assert self.go.wait(30)
-        return super().list(*arguments)
+        return super().list(*arguments, **options)
 
 
 def test_many_that_hang_are_waited_for_together(made, monkeypatch):

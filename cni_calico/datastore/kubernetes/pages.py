@@ -1,0 +1,125 @@
+"""A collection of the API server's, read page by page.
+
+Rule: of a page only what the reader keeps of its records outlives it. Pages that expire while they are read are thrown
+away, and everything is read once more in one answer. A copy that the server keeps (resourceVersion 0) comes in one
+answer, whatever limit is asked for; such an answer is taken apart while it arrives.
+"""
+
+from __future__ import annotations
+
+from cni_calico.datastore.interface import Versioned
+from cni_calico.datastore.kubernetes.api import KubernetesAPI, missing_type
+from cni_calico.datastore.kubernetes.custom import FINISHED_PER_LIST, CustomRecords, is_marked
+from cni_calico.datastore.kubernetes.guess import guess_key
+from cni_calico.datastore.kubernetes.revision import render_revision
+from cni_calico.errors import Compacted, CorruptRecord, DatastoreUnsupported
+from cni_calico.model.keys import Key, ListKey, ResourceKey, covers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from cni_calico.datastore.interface import Reading
+    from cni_calico.datastore.kubernetes.layout import Collection
+    from cni_calico.deadline import Deadline
+
+PAGE = 500
+
+
+class Pages:
+    """The records of ``listing`` in one collection; ``items`` and ``unreadable`` are there after ``read``.
+
+    ``corrupt(key, why)`` is told of records left out; objects that are marked as deleted are finished with ``custom``.
+    """
+
+    def __init__(
+        self,
+        api: KubernetesAPI,
+        custom: CustomRecords,
+        collection: Collection,
+        listing: ListKey,
+        reading: Reading,
+        corrupt: Callable[[Key, str], None],
+    ) -> None:
+        self.items: list[Versioned] = []
+        self.unreadable: list[tuple[Key, str]] = []
+        self._api = api
+        self._custom = custom
+        self._collection = collection
+        self._listing = listing
+        self._reading = reading
+        self._corrupt = corrupt
+        self._finishing = FINISHED_PER_LIST
+
+    def read(self, version: str, deadline: Deadline) -> str:
+        """All of it as it was at ``version`` ("": now); the resourceVersion it is of, "" for a type that is missing.
+
+        Raises DatastoreError, DeadlineExceeded.
+        """
+        at = {"resourceVersion": version, "resourceVersionMatch": "Exact"} if version else {}
+        try:
+            if self._reading.cached and not version:
+                return self._read_whole({"resourceVersion": "0"}, deadline)
+            return self._read_pages({"limit": str(PAGE), **at}, deadline)
+        except Compacted:
+            if version:
+                raise
+        except DatastoreUnsupported:
+            if not self._collection.optional:
+                raise
+            return ""
+        return self._read_whole({}, deadline)
+
+    def _read_whole(self, parameters: dict[str, str], deadline: Deadline) -> str:
+        """In one answer, taken item by item."""
+        self.items, self.unreadable = [], []
+        collection = self._collection
+        doing, url = f"list {collection.path}", collection.url(**parameters)
+
+        def take(obj: Mapping[str, Any]) -> None:
+            self._take(obj, deadline)
+
+        try:
+            rest = self._api.items(url, deadline, doing, take, accept=collection.accept_list)
+        except DatastoreUnsupported as e:
+            raise missing_type(collection.path, doing) from e
+        return str((rest.get("metadata") or {}).get("resourceVersion") or "")
+
+    def _read_pages(self, parameters: dict[str, str], deadline: Deadline) -> str:
+        self.items, self.unreadable = [], []
+        collection, version = self._collection, ""
+        doing = f"list {collection.path}"
+        while True:
+            url = collection.url(**parameters)
+            reply = self._api.request("GET", url, deadline, doing, expect=(404,), accept=collection.accept_list)
+            if reply.status == 404:
+                raise missing_type(collection.path, doing)
+            for obj in reply.document.get("items") or ():
+                self._take(obj, deadline)
+            metadata = reply.document.get("metadata") or {}
+            version = str(metadata.get("resourceVersion") or version)
+            if not metadata.get("continue"):
+                return version
+            parameters = {"limit": str(PAGE), "continue": str(metadata["continue"])}
+
+    def _take(self, obj: Mapping[str, Any], deadline: Deadline) -> None:
+        collection = self._collection
+        try:
+            found = collection.read(obj)
+        except CorruptRecord as e:
+            key = guess_key(obj, collection.plural)
+            if covers(self._listing, key) or not isinstance(key, ResourceKey):
+                self.unreadable.append((key, str(e)))
+                self._corrupt(key, str(e))
+            return
+        if found is None or not covers(self._listing, found[0]):
+            return
+        if is_marked(obj):
+            if self._finishing > 0:
+                finished = self._custom.finish(found[0], obj, deadline)
+                self._finishing = self._finishing - 1 if finished else 0
+            return
+        uid = str(obj["metadata"].get("uid") or "")
+        read = Versioned(found[0], found[1], render_revision(obj, collection.state(obj)), uid)
+        self.items.append(self._reading.take(read))

@@ -1,0 +1,205 @@
+"""What a large cluster may not cost a node: what its view is told, and how it reads it, on the real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cni_calico.datastore.cache import Cache
+from cni_calico.datastore.etcd.config import EtcdConfig
+from cni_calico.datastore.etcd.store import EtcdStore
+from cni_calico.datastore.interface import Reading, Versioned, Write
+from cni_calico.datastore.kubernetes import pages
+from cni_calico.datastore.kubernetes.store import KubernetesStore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import Compacted
+from cni_calico.model.documents.codec import encode_node
+from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.nodeagent.view.sources import Sources
+from tests.e2e.kube import Cluster
+from tests.netns.namespaces import until
+from tests.unit.nodeagent.fabric import node
+
+pytestmark = pytest.mark.kubernetes
+
+MERGE = "application/merge-patch+json"
+OWN, OTHER = ResourceKey("Node", "n1"), ResourceKey("Node", "n2")
+BGP = "projectcalico.org/IPv4Address"
+
+
+class View:
+    """The agent's view of a datastore, and how often it was told that something is different."""
+
+    def __init__(self, store: Any, **options: Any) -> None:
+        self.told = 0
+        self.sources = Sources(store, "n1", self._count, **options)
+        self.sources.wait_synced(Deadline.after(30))
+
+    def _count(self) -> None:
+        self.told += 1
+
+    def await_revision(self, cache: Cache[Any], version: str) -> None:
+        until(lambda: str(cache.revision) >= version and len(str(cache.revision)) >= len(version), "the event")
+
+
+@pytest.fixture
+def nodes(kube: Cluster) -> Cluster:
+    for name, address in (("n1", "10.0.0.1/24"), ("n2", "10.0.0.2/24")):
+        addresses = [{"type": "InternalIP", "address": address.partition("/")[0]}]
+        metadata = {"annotations": {BGP: address}, "labels": {"zone": "a"}}
+        kube.create_node(name, metadata=metadata, spec={"podCIDRs": ["10.1.0.0/24"]}, status={"addresses": addresses})
+    return kube
+
+
+@pytest.fixture(params=[True, False], ids=["brief", "full"])
+def view(request: pytest.FixtureRequest, nodes: Cluster) -> Iterator[View]:
+    store = nodes.store()
+    made = View(store, brief=request.param)
+    yield made
+    made.sources.stop()
+    store.close()
+
+
+def heartbeat(kube: Cluster, name: str, count: int) -> str:
+    condition = {"type": "Ready", "status": "True", "reason": "x", "lastHeartbeatTime": f"2026-01-01T00:00:{count:02}Z"}
+    found = kube.request(
+        "PATCH", f"/api/v1/nodes/{name}/status", {"status": {"conditions": [condition]}}, content_type=MERGE
+    )
+    return str(found["metadata"]["resourceVersion"])
+
+
+def test_a_heartbeat_of_a_node_tells_nothing(nodes: Cluster, view: View) -> None:
+    until(lambda: len(view.sources.snapshot().nodes) == 2, "the nodes")
+    before = view.told
+    for count in range(5):
+        for name in ("n2", "n1"):
+            version = heartbeat(nodes, name, count)
+    view.await_revision(view.sources._nodes, version)
+    view.await_revision(view.sources._own, version)
+    assert view.told == before
+    patch = {"metadata": {"annotations": {BGP: "10.0.0.9/24"}}}
+    nodes.request("PATCH", "/api/v1/nodes/n2", patch, content_type=MERGE)
+    until(lambda: view.told > before, "what makes a difference")
+    assert str(view.sources.snapshot().nodes["n2"].ipv4) == "10.0.0.9/24"
+
+
+def test_the_own_node_is_known_in_full(view: View) -> None:
+    """Its pod CIDRs, that is; the others' addresses, labels and tunnels are in their metadata."""
+    until(lambda: len(view.sources.snapshot().nodes) == 2, "the nodes")
+    known = view.sources.snapshot().nodes
+    assert list((known["n1"].status or {})["podCIDRs"]) == ["10.1.0.0/24"]
+    assert str(known["n2"].ipv4) == "10.0.0.2/24" and known["n2"].metadata.labels == {"zone": "a"}
+
+
+def test_a_node_that_goes_is_gone(nodes: Cluster, view: View) -> None:
+    until(lambda: len(view.sources.snapshot().nodes) == 2, "the nodes")
+    for name in ("n2", "n1"):
+        nodes.request("DELETE", f"/api/v1/nodes/{name}")
+        until(lambda name=name: name not in view.sources.snapshot().nodes, f"{name} gone")
+
+
+def test_a_node_written_again_on_etcd_tells_nothing(kube: Cluster) -> None:
+    store = EtcdStore(EtcdConfig(endpoints=(f"http://127.0.0.1:{kube.etcd_port}",)))
+    deadline = Deadline.after(60)
+    writes = [
+        Write.put(OWN, encode_node(node("n1", "10.0.0.1/24"))),
+        Write.put(OTHER, encode_node(node("n2", "10.0.0.2/24"))),
+    ]
+    try:
+        store.commit(writes, deadline)
+        view = View(store)
+        try:
+            until(lambda: len(view.sources.snapshot().nodes) == 2, "the nodes")
+            before = view.told
+            for _ in range(5):
+                last = store.commit([writes[1]], deadline).revision
+            until(lambda: view.sources._nodes.revision >= last, "the same again")
+            assert view.told == before
+            changed = encode_node(node("n2", "10.0.0.3/24"))
+            store.commit([Write.put(OTHER, changed)], deadline)
+            until(lambda: view.told > before, "what makes a difference")
+        finally:
+            view.sources.stop()
+    finally:
+        store.commit([Write.remove(OWN), Write.remove(OTHER)], deadline)
+        store.close()
+
+
+# -- lists ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many(kube: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    for number in range(7):
+        kube.create_node(f"node-{number}", metadata={"annotations": {BGP: f"10.0.0.{number + 1}/24"}})
+    monkeypatch.setattr(pages, "PAGE", 3)
+    return kube
+
+
+NODES = ResourceList("Node")
+
+
+@pytest.mark.parametrize("brief", [False, True])
+@pytest.mark.parametrize("cached", [False, True])
+def test_every_way_of_reading_gives_the_same(many: Cluster, store: KubernetesStore, brief: bool, cached: bool) -> None:
+    listing, seen = ResourceList("Node", brief=brief), []
+    until(
+        lambda: len(store.list(NODES, Deadline.after(30), reading=Reading(cached=True)).items) == 7,
+        "the server's cache",
+    )
+
+    def note(versioned: Versioned) -> Versioned:
+        seen.append(versioned.key)
+        return Versioned(versioned.key, {}, versioned.revision)
+
+    exact = store.list(NODES, Deadline.after(30))
+    found = store.list(listing, Deadline.after(30), reading=Reading(note, cached))
+    assert [(item.key, item.revision) for item in found.items] == [(item.key, item.revision) for item in exact.items]
+    assert sorted(map(str, seen)) == sorted(str(item.key) for item in exact.items)
+    assert all(item.value == {} for item in found.items)
+    with store.watch(listing, found.revision) as watch:
+        many.request("PATCH", "/api/v1/nodes/node-3", {"metadata": {"labels": {"a": "b"}}}, content_type=MERGE)
+        [event] = watch.next(30)
+        assert event.key == ResourceKey("Node", "node-3") and event.value["metadata"]["labels"] == {"a": "b"}
+
+
+def test_brief_answers_leave_spec_and_status_out(many: Cluster, store: KubernetesStore) -> None:
+    from cni_calico.datastore.kubernetes.layout import select_collections
+
+    [collection] = select_collections(ResourceList("Node", brief=True))
+    found: list[Any] = []
+    rest = store.api.items(collection.path, Deadline.after(30), "list", found.append, accept=collection.accept_list)
+    assert rest["kind"] == "PartialObjectMetadataList" and len(found) == 7
+    assert all("spec" not in obj and "status" not in obj for obj in found)
+
+
+def test_pages_that_expired_are_read_again_in_one_answer(
+    many: Cluster, store: KubernetesStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read of them counts for nothing: a record may have gone meanwhile."""
+    request = store.api.request
+    asked: list[str] = []
+
+    def expiring(method: str, path: str, *arguments: Any, **options: Any) -> Any:
+        asked.append(path)
+        if "continue=" in path:
+            many.request("DELETE", "/api/v1/nodes/node-0")
+            raise Compacted("the list expired")
+        return request(method, path, *arguments, **options)
+
+    monkeypatch.setattr(store.api, "request", expiring)
+    found = store.list(NODES, Deadline.after(30))
+    assert [item.key.name for item in found.items if isinstance(item.key, ResourceKey)] == [
+        f"node-{number}" for number in range(1, 7)
+    ]
+    assert len(asked) == 2
+
+
+def test_a_type_that_is_missing_is_named_in_every_way(many: Cluster, store: KubernetesStore) -> None:
+    from cni_calico.errors import DatastoreUnsupported
+
+    for path in ("/apis/crd.projectcalico.org/v1/nothings", "/apis/nobody/v1/things"):
+        with pytest.raises(DatastoreUnsupported, match="cannot list"):
+            store.api.items(path, Deadline.after(30), f"list {path}", lambda item: None)
