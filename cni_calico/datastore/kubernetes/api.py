@@ -11,10 +11,10 @@ import json
 import os
 import threading
 import time
-from dataclasses import dataclass
 
 from cni_calico import __version__, faults
 from cni_calico.datastore.interface import RoundTrips
+from cni_calico.datastore.kubernetes.answers import ApiReply, decode_answer, message_of, refusal, require_known_type
 from cni_calico.datastore.kubernetes.http import Connection, ConnectionPool, HttpAnswer, Lost, render_head
 from cni_calico.datastore.kubernetes.login import Login, is_outdated, read_file, read_login
 from cni_calico.datastore.kubernetes.throttle import Throttle
@@ -22,14 +22,9 @@ from cni_calico.datastore.kubernetes.trust import server_of
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
     CalicoError,
-    Compacted,
-    DatastoreDenied,
-    DatastoreError,
     DatastoreUnavailable,
-    DatastoreUnsupported,
     DeadlineExceeded,
     OutcomeUnknown,
-    RecordRefused,
 )
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.redaction import without_secrets
@@ -56,23 +51,6 @@ _LONGEST_PAUSE_S = 5.0
 
 
 _INHERITED: list[object] = []
-
-
-@dataclass(frozen=True, slots=True)
-class ApiReply:
-    """An answer below 400, or one of the statuses that the caller expects. ``document`` is {} for an empty body."""
-
-    status: int
-    document: Mapping[str, Any]
-    repeated: bool = False
-
-    @property
-    def reason(self) -> str:
-        return str(self.document.get("reason") or "")
-
-    @property
-    def message(self) -> str:
-        return str(self.document.get("message") or f"status {self.status}")
 
 
 class _Session:
@@ -132,7 +110,7 @@ class KubernetesAPI:
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         attempt = _Attempt(self, method, path, data, content_type, deadline, doing, accept)
         answer, maybe_applied = self._settled(attempt, expect)
-        return ApiReply(answer.status, _decode(answer, doing), maybe_applied)
+        return ApiReply(answer.status, decode_answer(answer, doing), maybe_applied)
 
     def text(self, path: str, deadline: Deadline, doing: str) -> str:
         """An answer that is no JSON, such as a log. Raises DatastoreError, DeadlineExceeded."""
@@ -365,7 +343,7 @@ class _Attempt:
         if self.writing and answer.status != 429:
             self.maybe_applied = True
             if not told:
-                raise OutcomeUnknown(f"cannot {self.doing}: {_message(answer)}; it may have been done")
+                raise OutcomeUnknown(f"cannot {self.doing}: {message_of(answer)}; it may have been done")
         if self._count >= ATTEMPTS:
             raise self._overloaded(answer)
         pause_s = float(told) if told.isascii() and told.isdecimal() else backoff_s(self._count)
@@ -377,61 +355,7 @@ class _Attempt:
         kind = OutcomeUnknown if self.maybe_applied else DatastoreUnavailable
         state = "overloaded" if answer.status == 429 else "failing"
         details = f"the Kubernetes API server is {state}: it answers with status {answer.status}"
-        return kind(f"cannot {self.doing}: {_message(answer)}", details=details)
-
-
-# -- what answers mean ------------------------------------------------------------------------------------------------
-
-
-def refusal(answer: HttpAnswer, doing: str) -> DatastoreError:
-    """The error for an answer of 400 to 499."""
-    text = f"cannot {doing}: {_message(answer)}"
-    if answer.status == 401:
-        return DatastoreDenied(text, details="the token or certificate is not, or no longer, valid at this API server")
-    if answer.status == 403:
-        return DatastoreDenied(text, details="grant it: the roles in the manifests allow all that is needed")
-    if answer.status == 410:
-        return Compacted(text)
-    if answer.status == 404:
-        return DatastoreUnsupported(text)
-    if answer.status in (400, 413, 415, 422):
-        return RecordRefused(text)
-    return DatastoreError(text)
-
-
-def require_known_type(reply: ApiReply, path: str, doing: str) -> None:
-    """Raises DatastoreUnsupported when a 404 is not about the object but about its type."""
-    if reply.reason != "NotFound" or not (reply.document.get("details") or {}).get("name"):
-        raise missing_type(path, doing)
-
-
-def missing_type(path: str, doing: str) -> DatastoreUnsupported:
-    return DatastoreUnsupported(
-        f"cannot {doing}: the API server does not know {path.partition('?')[0]}",
-        details="are Calico's custom resource definitions installed? The manifests have them (crds.yaml)",
-    )
-
-
-def _message(answer: HttpAnswer) -> str:
-    try:
-        document = json.loads(answer.body)
-        text = document["message"] if document.get("message") else f"status {answer.status}"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        text = answer.body[:200].decode("utf-8", "replace").strip() or "no explanation"
-        text = f"status {answer.status}: {text}"
-    return text if len(text) <= 1000 else text[:997] + "..."
-
-
-def _decode(answer: HttpAnswer, doing: str) -> Mapping[str, Any]:
-    try:
-        document = json.loads(answer.body) if answer.body else {}
-    except (ValueError, RecursionError):
-        document = None
-    if isinstance(document, dict):
-        return document
-    if answer.status >= 400:
-        return {"message": _message(answer)}
-    raise DatastoreUnavailable(f"cannot {doing}: the answer is not a JSON object")
+        return kind(f"cannot {self.doing}: {message_of(answer)}", details=details)
 
 
 def backoff_s(attempt: int, *, random: Callable[[int], bytes] = os.urandom) -> float:

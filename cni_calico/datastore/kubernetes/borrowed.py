@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cni_calico.datastore.interface import Document, Revision
-    from cni_calico.datastore.kubernetes.api import ApiReply
+    from cni_calico.datastore.kubernetes.answers import ApiReply
     from cni_calico.deadline import Deadline
     from cni_calico.model.documents.fields import JSON
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from cni_calico.datastore.encoding import corrupt_record
 from cni_calico.datastore.interface import CommitConflict, Failed, Versioned
-from cni_calico.datastore.kubernetes.api import KubernetesAPI, missing_type, require_known_type
+from cni_calico.datastore.kubernetes.answers import missing_type, require_known_type
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.layout import collection_path, marks_deleted, object_path
 from cni_calico.datastore.kubernetes.revision import render_revision, resource_version
 from cni_calico.deadline import Deadline
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cni_calico.datastore.interface import Document, Revision
-    from cni_calico.datastore.kubernetes.api import ApiReply
+    from cni_calico.datastore.kubernetes.answers import ApiReply
     from cni_calico.model.documents.fields import JSON
 
 _ATTEMPTS = 5

@@ -8,7 +8,8 @@ answer, whatever limit is asked for; such an answer is taken apart while it arri
 from __future__ import annotations
 
 from cni_calico.datastore.interface import Versioned
-from cni_calico.datastore.kubernetes.api import KubernetesAPI, missing_type
+from cni_calico.datastore.kubernetes.answers import missing_type
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.custom import FINISHED_PER_LIST, CustomRecords, is_marked
 from cni_calico.datastore.kubernetes.guess import guess_key
 from cni_calico.datastore.kubernetes.revision import render_revision

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cni_calico.datastore.interface import Listing, Revision, Write
+from cni_calico.datastore.interface import WHOLE, Listing, Reading, Revision, Write
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import PLURALS, Key, ListKey, ResourceKey, ResourceList
 from cni_calico.nodeagent.policing import feed as feeds
@@ -92,12 +93,14 @@ class Behind(MemoryStore):
     def freeze(self) -> None:
         self.frozen = MemoryStore.list(self, ResourceList("WorkloadEndpoint"), Deadline.after(5))
 
-    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
+    def list(
+        self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None, reading: Reading = WHOLE
+    ) -> Listing:
         if listing == ResourceList("WorkloadEndpoint") and self.frozen is not None:
-            return self.frozen
+            return replace(self.frozen, items=[reading.take(item) for item in self.frozen.items])
         if isinstance(listing, ResourceList) and listing.kind not in PLURALS:
             return Listing([], self.revision, [])
-        return MemoryStore.list(self, listing, deadline, revision=revision)
+        return MemoryStore.list(self, listing, deadline, revision=revision, reading=reading)
 
 
 def pod(node: str, name: str) -> ResourceKey:

@@ -1,0 +1,93 @@
+"""What an API server's answers mean, in our words. No effects.
+
+Rule: an error keeps the server's own sentence, which names user, verb and resource.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from cni_calico.errors import (
+    Compacted,
+    DatastoreDenied,
+    DatastoreError,
+    DatastoreUnavailable,
+    DatastoreUnsupported,
+    RecordRefused,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from cni_calico.datastore.kubernetes.http import HttpAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class ApiReply:
+    """An answer below 400, or one of the statuses that the caller expects. ``document`` is {} for an empty body."""
+
+    status: int
+    document: Mapping[str, Any]
+    repeated: bool = False
+
+    @property
+    def reason(self) -> str:
+        return str(self.document.get("reason") or "")
+
+    @property
+    def message(self) -> str:
+        return str(self.document.get("message") or f"status {self.status}")
+
+
+def refusal(answer: HttpAnswer, doing: str) -> DatastoreError:
+    """The error for an answer of 400 to 499."""
+    text = f"cannot {doing}: {message_of(answer)}"
+    if answer.status == 401:
+        return DatastoreDenied(text, details="the token or certificate is not, or no longer, valid at this API server")
+    if answer.status == 403:
+        return DatastoreDenied(text, details="grant it: the roles in the manifests allow all that is needed")
+    if answer.status == 410:
+        return Compacted(text)
+    if answer.status == 404:
+        return DatastoreUnsupported(text)
+    if answer.status in (400, 413, 415, 422):
+        return RecordRefused(text)
+    return DatastoreError(text)
+
+
+def require_known_type(reply: ApiReply, path: str, doing: str) -> None:
+    """Raises DatastoreUnsupported when a 404 is not about the object but about its type."""
+    if reply.reason != "NotFound" or not (reply.document.get("details") or {}).get("name"):
+        raise missing_type(path, doing)
+
+
+def missing_type(path: str, doing: str) -> DatastoreUnsupported:
+    return DatastoreUnsupported(
+        f"cannot {doing}: the API server does not know {path.partition('?')[0]}",
+        details="are Calico's custom resource definitions installed? The manifests have them (crds.yaml)",
+    )
+
+
+def message_of(answer: HttpAnswer) -> str:
+    try:
+        document = json.loads(answer.body)
+        text = document["message"] if document.get("message") else f"status {answer.status}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        text = answer.body[:200].decode("utf-8", "replace").strip() or "no explanation"
+        text = f"status {answer.status}: {text}"
+    return text if len(text) <= 1000 else text[:997] + "..."
+
+
+def decode_answer(answer: HttpAnswer, doing: str) -> Mapping[str, Any]:
+    try:
+        document = json.loads(answer.body) if answer.body else {}
+    except (ValueError, RecursionError):
+        document = None
+    if isinstance(document, dict):
+        return document
+    if answer.status >= 400:
+        return {"message": message_of(answer)}
+    raise DatastoreUnavailable(f"cannot {doing}: the answer is not a JSON object")
