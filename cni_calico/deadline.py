@@ -39,7 +39,7 @@ class Deadline:
         return left
 
 
-class Patience(Deadline):
+class ProgressDeadline(Deadline):
     """A deadline of ``seconds`` that every sign of progress puts off."""
 
     __slots__ = ("seconds",)

@@ -13,7 +13,7 @@ import threading
 from typing import Generic, TypeVar
 
 from cni_calico.datastore.interface import Reading, Versioned
-from cni_calico.deadline import Deadline, Patience
+from cni_calico.deadline import Deadline, ProgressDeadline
 from cni_calico.errors import CalicoError, CorruptRecord, DeadlineExceeded, InternalError
 
 TYPE_CHECKING = False
@@ -275,7 +275,7 @@ class Cache(Generic[T]):
 
     def _list(self) -> None:
         decoded: dict[Key, T | CorruptRecord] = {}
-        patience = Patience(LIST_S)
+        patience = ProgressDeadline(LIST_S)
 
         def read(versioned: Versioned) -> Versioned:
             patience.renew()
