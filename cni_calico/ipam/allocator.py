@@ -64,8 +64,11 @@ class Allocator:
         """The addresses of a request, IPv4 first; those its handle, or its share of it, holds already count.
         ``companion`` is left alone.
 
-        Raises NoPool, PoolExhausted, BlockLimit, Contention, DatastoreError, DeadlineExceeded.
+        Raises NoPool, PoolExhausted, BlockLimit, Contention, DatastoreError, DeadlineExceeded; for named addresses what
+        ``assign_address`` raises.
         """
+        if request.addresses:
+            return self._assign_named(request, deadline)
         ledger, facts = self._begin(request.node, request.handle_id, deadline)
         held = self._held_before(ledger, request.handle_id)
         try:
@@ -73,6 +76,20 @@ class Allocator:
         except CalicoError as e:
             self._undo(ledger, request.handle_id, held, e, request.share)
             raise
+
+    def _assign_named(self, request: AssignRequest, deadline: Deadline) -> tuple[Assigned, ...]:
+        handle_id, attributes, share = request.handle_id, request.attributes, request.share
+        held = {item.address for item in self.addresses_of(handle_id, deadline, share)}
+        taken: list[Assigned] = []
+        try:
+            for address in request.addresses:
+                taken.append(self.assign_address(address, handle_id, attributes, request.node, deadline, share))
+        except CalicoError:
+            fresh = [item.address for item in taken if item.address not in held]
+            if fresh:
+                self.release_addresses(fresh, Deadline.after(UNDO_TIMEOUT_S), handle_id=handle_id)
+            raise
+        return tuple(taken)
 
     def assign_address(
         self,

@@ -34,8 +34,10 @@ DEFAULT_CONFIG = IPAMConfig(auto_allocate_blocks=True, extra={"kubeVirtVMAddress
 
 @dataclass(frozen=True, slots=True)
 class AssignRequest:
-    """``attributes`` without the timestamp; ``pools4``/``pools6`` are names or CIDRs, none of them: automatic ones;
-    ``namespace_labels`` None: nobody knows them. ``share`` None: all that the handle holds counts.
+    """``addresses`` exactly, or else so many from these pools (names or CIDRs; none of them: automatic ones).
+
+    ``attributes`` without the timestamp; ``namespace_labels`` None: nobody knows them. ``share`` None: all that the
+    handle holds counts.
     """
 
     node: str
@@ -45,6 +47,7 @@ class AssignRequest:
     num6: int = 0
     pools4: tuple[str, ...] = ()
     pools6: tuple[str, ...] = ()
+    addresses: tuple[Address, ...] = ()
     use: str = WORKLOAD
     namespace_labels: Mapping[str, str] | None = None
     share: Share | None = None

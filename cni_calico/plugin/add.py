@@ -41,7 +41,6 @@ from cni_calico.plugin.endpoints import (
 )
 from cni_calico.plugin.ipam.addresses import (
     UNDO_TIMEOUT_S,
-    IpamRequest,
     assign,
     plan_request,
     result_of,
@@ -80,7 +79,6 @@ def add(task: Task) -> Mapping[str, Any]:
         )
     node = task.read_nodename(wait_s=BOOT_WAIT_S)
     attachment = plan_attachment(call, conf, node)
-    request = plan_request(conf, call, node)
     with ExitStack() as held:
         netns = services.open_netns(call.netns)
         held.callback(os.close, netns)
@@ -94,10 +92,10 @@ def add(task: Task) -> Mapping[str, Any]:
             recorded, sure = read_recorded(task.fresh_store, attachment, deadline), True
         addition = _Addition(task, attachment, recorded, netns, sure)
         try:
-            result = addition.run(request)
+            result = addition.run()
         except _Unsure:
             addition.recorded, addition.sure = read_recorded(task.fresh_store, attachment, deadline), True
-            result = addition.run(request)
+            result = addition.run()
     return render_result(result, conf.cni_version)
 
 
@@ -122,7 +120,7 @@ class _Addition:
     companion: Companion | None = None  # the endpoint, created with its addresses
     is_companion: Callable[[Versioned], bool] = bool
 
-    def run(self, request: IpamRequest) -> Result:
+    def run(self) -> Result:
         """Raises _Unsure with everything undone."""
         task, attachment, recorded = self.task, self.attachment, self.recorded
         self.facts = read_facts(task, attachment, recorded.stored)
@@ -131,12 +129,12 @@ class _Addition:
             pending.take_back(task.services.files, task.services.state_dir, attachment)
             return result
         self.mtu = read_mtu(task, attachment.node)
-        return self._set_up(plan_pod_request(request, self.facts))
+        return self._set_up()
 
-    def _set_up(self, request: IpamRequest) -> Result:
+    def _set_up(self) -> Result:
         services = self.task.services
         with ExitStack() as undo:
-            given = self._addresses(request, undo)
+            given = self._addresses(undo)
             plan, mac = self._network(given, undo)
             self._endpoint(plan, mac, undo)
             services.require_caller()
@@ -146,17 +144,18 @@ class _Addition:
 
     # -- addresses ----------------------------------------------------------------------------------------------------
 
-    def _addresses(self, request: IpamRequest, undo: ExitStack) -> Addresses:
+    def _addresses(self, undo: ExitStack) -> Addresses:
         if self.facts.request.addresses_no_ipam:
             return Addresses(self.facts.request.addresses_no_ipam, (), self._dns({}))
         if self.task.conf.ipam.is_calico:
-            return self._calico_addresses(request, undo)
+            return self._calico_addresses(undo)
         return self._delegated_addresses(undo)
 
-    def _calico_addresses(self, request: IpamRequest, undo: ExitStack) -> Addresses:
+    def _calico_addresses(self, undo: ExitStack) -> Addresses:
         task, allocator = self.task, self.task.allocator
         task.services.before_addresses(task.conf.datastore, request.node, task.deadline)
         handle_id = self._handle(allocator)
+        request = plan_pod_request(plan_request(task.conf, task.call, self.attachment.node), self.facts)
         request = replace(request, handle_id=handle_id, share=self._share_of(handle_id))
         self._plan_companion()
         try:

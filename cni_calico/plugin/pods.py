@@ -17,10 +17,11 @@ from cni_calico.model.resources import IPNAT, Address, WorkloadEndpoint
 from cni_calico.plugin.annotations import PodRequest, parse_pod_annotations
 from cni_calico.plugin.attachment import KUBERNETES, Attachment
 from cni_calico.plugin.call.task import Task
-from cni_calico.plugin.ipam.addresses import IpamRequest, read_namespace_labels
+from cni_calico.plugin.ipam.addresses import read_namespace_labels
 
 if TYPE_CHECKING:
     from cni_calico.datastore.interface import Versioned
+    from cni_calico.ipam.assign import AssignRequest
 
 
 NO_REQUEST = PodRequest()
@@ -128,7 +129,7 @@ def plan_pod_endpoint(pod: Mapping[str, Any], attachment: Attachment) -> Workloa
 # -- what the facts change --------------------------------------------------------------------------------------------
 
 
-def plan_pod_request(request: IpamRequest, facts: PodFacts) -> IpamRequest:
+def plan_pod_request(request: AssignRequest, facts: PodFacts) -> AssignRequest:
     """The IPAM request with what the pod asks for in place of what the configuration says."""
     pod = facts.request
     changes: dict[str, Any] = {"namespace_labels": pod.namespace_labels}

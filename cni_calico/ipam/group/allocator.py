@@ -67,6 +67,8 @@ class GroupAllocator(Allocator):
         self, request: AssignRequest, deadline: Deadline, companion: Companion | None = None
     ) -> tuple[Assigned, ...]:
         """``companion`` is created with the addresses where that is one commit anyway; it says whether it was."""
+        if request.addresses:
+            return super().assign(request, deadline)
         item = Item(deadline, request.handle_id, request, companion=companion)
         found: Outcome = SLOW
         if self.store.max_commit > 1 or self._make_handle(item):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_interface
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultIP, ResultRoute
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, InvalidConfig
+from cni_calico.errors import InvalidConfig
 from cni_calico.ipam.share import INTERFACE, Share
 from cni_calico.model import names
 from cni_calico.plugin.call.services import Services
@@ -24,7 +23,7 @@ from cni_calico.plugin.call.task import Task
 
 if TYPE_CHECKING:
     from cni_calico.ipam.allocator import Allocator, Assigned
-    from cni_calico.ipam.assign import Companion
+    from cni_calico.ipam.assign import AssignRequest, Companion
 
 Address = IPv4Address | IPv6Address
 
@@ -32,29 +31,15 @@ FIRST_IFNAME = "eth0"  # of an address whose interface nobody recorded
 UNDO_TIMEOUT_S = 5.0  # what undoing may take after the call's own deadline
 
 
-@dataclass(frozen=True, slots=True)
-class IpamRequest:
-    """What an attachment asks for: ``addresses`` exactly, or else so many from these pools."""
-
-    node: str
-    handle_id: str
-    attributes: Mapping[str, str]
-    num4: int = 0
-    num6: int = 0
-    pools4: tuple[str, ...] = ()
-    pools6: tuple[str, ...] = ()
-    addresses: tuple[Address, ...] = ()
-    namespace_labels: Mapping[str, str] | None = field(default=None)
-    share: Share | None = None
-
-
-def plan_request(conf: NetConf, call: Call, node: str) -> IpamRequest:
+def plan_request(conf: NetConf, call: Call, node: str) -> AssignRequest:
     """The request of a call that says everything itself (annotations come on top, from whoever read the pod)."""
+    from cni_calico.ipam.assign import AssignRequest
+
     attributes = {"node": node, INTERFACE: call.ifname}
     if call.args.is_kubernetes:
         attributes |= {"namespace": call.args.pod_namespace, "pod": call.args.pod_name}
     explicit = (call.args.ip,) if call.args.ip is not None else ()
-    return IpamRequest(
+    return AssignRequest(
         node=node,
         handle_id=names.handle_id(conf.name, call.container_id),
         attributes=attributes,
@@ -82,51 +67,18 @@ def handle_ids(conf: NetConf, call: Call) -> tuple[str, ...]:
 
 
 def assign(
-    allocator: Allocator, request: IpamRequest, deadline: Deadline, companion: Companion | None = None
+    allocator: Allocator, request: AssignRequest, deadline: Deadline, companion: Companion | None = None
 ) -> tuple[Assigned, ...]:
     """The addresses of a request, all of them or an error with nothing taken. Raises IPAMError, DatastoreError.
 
     ``companion`` may be created with them.
     """
-    from cni_calico.ipam.allocator import AssignRequest
-
-    if request.addresses:
-        return _assign_explicit(allocator, request, deadline)
-    if not request.num4 and not request.num6:
+    if not (request.addresses or request.num4 or request.num6):
         raise InvalidConfig(
             "cannot assign addresses: ipam.assign_ipv4 and ipam.assign_ipv6 are both false",
             details="a pod needs an address of at least one family",
         )
-    return allocator.assign(
-        AssignRequest(
-            node=request.node,
-            handle_id=request.handle_id,
-            attributes=request.attributes,
-            num4=request.num4,
-            num6=request.num6,
-            pools4=request.pools4,
-            pools6=request.pools6,
-            namespace_labels=request.namespace_labels,
-            share=request.share,
-        ),
-        deadline,
-        companion,
-    )
-
-
-def _assign_explicit(allocator: Allocator, request: IpamRequest, deadline: Deadline) -> tuple[Assigned, ...]:
-    handle_id, attributes, share = request.handle_id, request.attributes, request.share
-    held = {item.address for item in allocator.addresses_of(handle_id, deadline, share)}
-    taken: list[Assigned] = []
-    try:
-        for address in request.addresses:
-            taken.append(allocator.assign_address(address, handle_id, attributes, request.node, deadline, share))
-    except CalicoError:
-        fresh = [item.address for item in taken if item.address not in held]
-        if fresh:
-            allocator.release_addresses(fresh, Deadline.after(UNDO_TIMEOUT_S), handle_id=handle_id)
-        raise
-    return tuple(taken)
+    return allocator.assign(request, deadline, companion)
 
 
 def release(
