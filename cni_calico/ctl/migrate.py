@@ -18,7 +18,7 @@ from cni_calico.ctl.ipam.records import read_cluster
 from cni_calico.ctl.render import render_json
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.ctl.upstream_export import render_upstream
-from cni_calico.datastore.interface import Document, Versioned
+from cni_calico.datastore.interface import Document, Versioned, pod_of
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import decode
 from cni_calico.model.keys import EverythingList, ResourceKey, etcd_path
@@ -82,5 +82,4 @@ def export(session: Session, arguments: Namespace) -> str:
 def is_unused(item: Versioned) -> bool:
     """Whether an endpoint is only a Kubernetes pod without a network (not yet, or no longer)."""
     spec = item.value.get("spec") or {}
-    is_pod = isinstance(item.key, ResourceKey) and item.key.kind == "WorkloadEndpoint" and hasattr(item.value, "pod")
-    return is_pod and not spec.get("containerID") and not spec.get("ipNetworks")
+    return pod_of(item) is not None and not spec.get("containerID") and not spec.get("ipNetworks")

@@ -13,6 +13,7 @@ from cni_calico.ctl import resources
 from cni_calico.ctl.protection import is_within, require_deletable_tier, require_unused_pool
 from cni_calico.ctl.session import ResourceMissing, Session
 from cni_calico.datastore.belongings import remove_belongings
+from cni_calico.datastore.interface import pod_of
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.allocator import Allocator, Release
 from cni_calico.ipam.consistency import tunnel_addresses
@@ -44,7 +45,7 @@ def delete_resource(session: Session, key: ResourceKey, *, force: bool = False) 
 def _require_recorded(session: Session, key: ResourceKey) -> None:
     """On Kubernetes the record on the pod is deleted; a pod may exist without one."""
     found = resources.read_resource(session, key)
-    pod = getattr(found.value, "pod", None)
+    pod = pod_of(found)
     if pod is not None and not crd_pods.is_recorded(pod):
         missing = ResourceMissing(key)
         missing.details = f"pod {key.namespace}/{pod['metadata']['name']} is there, and has no addresses recorded"

@@ -12,14 +12,34 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError
 from cni_calico.model.keys import Key, ListKey
 
+if TYPE_CHECKING:
+    Fields = dict[str, Any]
+else:
+    Fields = dict
+
 Document = Mapping[str, Any]
 Revision = int | str  # opaque: etcd's and the embedded store's are numbers, Kubernetes' are texts
+
+
+class PodDocument(Fields):
+    """An endpoint's document that remembers the pod it was read from: who reads both asks the server once."""
+
+    __slots__ = ("pod",)
+
+    def __init__(self, document: Document, pod: Document) -> None:
+        super().__init__(document)
+        self.pod = pod
+
+
+def pod_of(found: Versioned | None) -> Document | None:
+    """The pod that an endpoint was read from, where the datastore is Kubernetes."""
+    return found.value.pod if found is not None and isinstance(found.value, PodDocument) else None
 
 
 @dataclass(frozen=True, slots=True)

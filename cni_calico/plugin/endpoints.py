@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cni_calico.datastore.interface import CommitConflict, Datastore, Versioned, Write
+from cni_calico.datastore.interface import CommitConflict, Datastore, Versioned, Write, pod_of
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord, DatastoreUnavailable, OutcomeUnknown, TryAgain
 from cni_calico.model.documents.codec import decode_endpoint, encode
@@ -72,7 +72,7 @@ def read_recorded(store: Datastore, attachment: Attachment, deadline: Deadline) 
             continue
         if item.key == attachment.endpoint_key:
             stored, own = item, decode_endpoint(item.key, item.value)
-            if hasattr(item.value, "pod"):  # a pod has no place for the interface's name, which follows from its own
+            if pod_of(item) is not None:  # a pod has no place for the interface's name, which follows from its own
                 own = replace(own, interface_name=attachment.veth)
             if not own.container_id and not own.ip_networks:
                 own = None  # a pod of the Kubernetes datastore whose endpoint nobody has recorded yet, or any more

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
+from cni_calico.datastore.interface import pod_of
 from cni_calico.errors import CorruptRecord, InvalidAnnotation, TryAgain
 from cni_calico.model.resources import IPNAT, Address, WorkloadEndpoint
 from cni_calico.plugin.annotations import PodRequest, parse_pod_annotations
@@ -44,16 +45,11 @@ def reads_pod(attachment: Attachment, conf: NetConf) -> bool:
     return attachment.orchestrator == KUBERNETES and conf.policy_type == "k8s"
 
 
-def remembered_pod(stored: Versioned | None) -> Mapping[str, Any] | None:
-    """The pod that an endpoint was read from, where the datastore is Kubernetes."""
-    return None if stored is None else getattr(stored.value, "pod", None)
-
-
 def is_another_pod(stored: Versioned | None, call: Call) -> bool:
     """Whether a remembered endpoint is that of an earlier pod of the same name."""
     from cni_calico.datastore.kubernetes.objects import is_pod
 
-    pod = remembered_pod(stored)
+    pod = pod_of(stored)
     return pod is not None and not is_pod(pod, call.args.pod_uid)
 
 
@@ -67,7 +63,7 @@ def read_facts(task: Task, attachment: Attachment, stored: Versioned | None) -> 
 
 def _read_facts(task: Task, attachment: Attachment, stored: Versioned | None) -> PodFacts:
     args, objects, deadline = task.call.args, task.kubernetes, task.deadline
-    pod = remembered_pod(stored) or objects.pod(args.pod_namespace, args.pod_name, args.pod_uid, deadline)
+    pod = pod_of(stored) or objects.pod(args.pod_namespace, args.pod_name, args.pod_uid, deadline)
     pod = _require_pod(pod, task.call)
     namespace = objects.namespace(args.pod_namespace, deadline)
     request = parse_pod_annotations(pod, namespace, task.conf)

@@ -21,6 +21,7 @@ from cni_calico.datastore.interface import (
     Revision,
     Versioned,
     Write,
+    pod_of,
 )
 from cni_calico.datastore.kubernetes.layout import NAMESPACE, pod_of_prefix
 from cni_calico.datastore.kubernetes.objects import KubernetesObjects, is_pod
@@ -48,7 +49,7 @@ class KubernetesCaches(KubernetesObjects):
 
     def pod(self, namespace: str, name: str, uid: str, deadline: Deadline) -> Mapping[str, Any] | None:
         found = self.pods.get(endpoint_key(namespace, name, self._node))
-        pod: Mapping[str, Any] | None = getattr(found.value, "pod", None) if found is not None else None
+        pod = pod_of(found)
         if pod is not None and self.pods.healthy and is_pod(pod, uid):
             return pod
         return super().pod(namespace, name, uid, deadline)

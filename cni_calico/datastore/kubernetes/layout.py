@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cni_calico.datastore.interface import PodDocument
 from cni_calico.datastore.kubernetes.revision import no_state, node_state, pod_state
 from cni_calico.errors import DatastoreUnsupported
 from cni_calico.model.documents.codec import describe
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from cni_calico.model.documents.fields import JSON
 
     Found = tuple[Key, dict[str, Any]] | None
-    Dict = dict[str, Any]
-else:
-    Dict = dict
 
 CRD_ROOT = "/apis/crd.projectcalico.org/v1"
 CORE_ROOT = "/api/v1"
@@ -108,16 +106,6 @@ def quote(text: str) -> str:
 
 def _percent(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
-
-
-class PodDocument(Dict):
-    """An endpoint's document that remembers the pod it was read from: who reads both asks the server once."""
-
-    __slots__ = ("pod",)
-
-    def __init__(self, document: JSON, pod: JSON) -> None:
-        super().__init__(document)
-        self.pod = pod
 
 
 # -- objects ----------------------------------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cni_calico.datastore.cache import Cache
-from cni_calico.datastore.interface import Datastore, Versioned
-from cni_calico.datastore.kubernetes.layout import PodDocument
+from cni_calico.datastore.interface import Datastore, Versioned, pod_of
 from cni_calico.datastore.last_good import KeptCaches
 from cni_calico.deadline import Deadline
 from cni_calico.model.documents.codec import (
@@ -109,8 +108,8 @@ class Sources:
         spec = item.value.get("spec")
         if isinstance(spec, Mapping) and spec.get("node") not in (None, self.node):
             return None
-        claimed = isinstance(item.value, PodDocument) and is_claimed(item.value.pod)
-        return LocalEndpoint(decode_endpoint(item.key, item.value), claimed)
+        pod = pod_of(item)
+        return LocalEndpoint(decode_endpoint(item.key, item.value), pod is not None and is_claimed(pod))
 
     @property
     def synced(self) -> bool:
