@@ -56,8 +56,7 @@ def open_session(arguments: Namespace, environ: Mapping[str, str], *, creating: 
     store = open_datastore(config, veth_prefix=prefix or DEFAULT_PREFIX)
     try:
         session = Session(store, Deadline.after(arguments.timeout), now, lambda: str(uuid.uuid4()))
-        # every backend has this hook (see Datastore.list)
-        setattr(store, "corrupt", session.note_damaged)  # noqa: B010
+        store.corrupt = session.note_damaged
         yield session
         for _, why in session.take_damaged():
             arguments.note(f"Left out: {why}")

@@ -30,7 +30,7 @@ def delete_resource(session: Session, key: ResourceKey, *, force: bool = False) 
     Raises ResourceMissing, OperationNotSupported, CommandFailed, DatastoreError.
     """
     resources.require_changeable("delete", key)
-    kubernetes = session.store.identity.startswith("kubernetes:")
+    kubernetes = session.store.kind == "kubernetes"
     if key.kind == "Node" and not kubernetes:
         _leave_node(session, key)
     elif key.kind == "IPPool":

@@ -209,7 +209,7 @@ class _Writer:
     def replacement(self, document: Mapping[str, Any], old: Document, *, complete: bool) -> Mapping[str, Any]:
         """``complete``: the document is the stored one, changed."""
         wanted = self.checked(plan_replacement(self.key, document, old), old)
-        if self.session.store.identity.startswith("kubernetes:"):
+        if self.session.store.kind == "kubernetes":
             return plan_stored(self.key, wanted, old, complete=complete)
         return wanted
 

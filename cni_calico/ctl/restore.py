@@ -103,7 +103,7 @@ def _write_all(session: Session, records: Records, digest: str) -> Skipped:
     """Lock and mark first, remove the mark last. Returns what the backend has no place for."""
     cluster = records.get(CLUSTER) or {"metadata": {"name": CLUSTER.name}, "spec": {}}
     _put(session, [(CLUSTER, _locked(cluster, digest))])
-    kubernetes = session.store.identity.startswith("kubernetes:")
+    kubernetes = session.store.kind == "kubernetes"
     derived = {key: None for key in records if kubernetes and _is_derived(key)}
     _put(session, [(key, records[key]) for key in records if key != CLUSTER and key not in derived])
     skipped: Skipped = []
@@ -131,7 +131,7 @@ def _locked(document: Document, digest: str) -> dict[str, Any]:
 def _put(session: Session, documents: Sequence[tuple[Key, Document]]) -> None:
     """Write in transactions where the backend has them, otherwise several at a time."""
     store, deadline = session.store, session.deadline
-    create_each = getattr(store, "commit_each", None)
+    create_each = store.commit_each
     for chunk in _chunks(documents, _CHUNK if create_each else max(1, min(_CHUNK, store.max_commit))):
         writes = [Write.put(key, document) for key, document in chunk]
         if create_each is not None:  # there a put is two requests, and most records are not there yet

@@ -5,7 +5,7 @@ Rule: everything is the other store's, ``close`` is not: whoever opened it close
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cni_calico.datastore.interface import (
     WHOLE,
@@ -24,11 +24,25 @@ from cni_calico.model.keys import Key, ListKey
 
 
 class ForwardingStore:
-    """A Datastore whose methods are those of ``store``."""
+    """A Datastore whose methods are those of ``store``; it writes by ``commit`` alone."""
+
+    commit_each = None
 
     def __init__(self, store: Datastore) -> None:
         self.store = store
         self.max_commit = store.max_commit
+
+    @property
+    def kind(self) -> str:
+        return self.store.kind
+
+    @property
+    def corrupt(self) -> Callable[[Key, str], None]:
+        return self.store.corrupt
+
+    @corrupt.setter
+    def corrupt(self, told: Callable[[Key, str], None]) -> None:
+        self.store.corrupt = told
 
     @property
     def identity(self) -> str:

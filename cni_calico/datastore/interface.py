@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cni_calico.deadline import Deadline
-from cni_calico.errors import DatastoreError
+from cni_calico.errors import CalicoError, DatastoreError
 from cni_calico.model.keys import Key, ListKey
 
 if TYPE_CHECKING:
@@ -186,11 +186,17 @@ class Watch(Protocol):
 class Datastore(Protocol):
     """A backend. Safe to use from several threads.
 
-    ``max_commit`` is how many members one commit may have: 1 where there are no transactions (Kubernetes).
-    ``identity`` names the store for logs and cache keys, without secrets. ``round_trips`` counts what it asked for.
+    ``kind`` is the ``datastore_type`` that opens it. ``max_commit`` is how many members one commit may have: 1 where
+    there are no transactions (Kubernetes). ``identity`` names the store for logs and cache keys, without secrets.
+    ``corrupt(key, why)`` is a hook, told of records that lists and watches leave out. ``round_trips`` counts what it
+    asked for.
     """
 
     max_commit: int
+    corrupt: Callable[[Key, str], None]
+
+    @property
+    def kind(self) -> str: ...
 
     @property
     def identity(self) -> str: ...
@@ -211,7 +217,7 @@ class Datastore(Protocol):
         ``reading`` says how; an exact list of whole records otherwise.
 
         A record that is no JSON object is left out of ``items`` and raised only by ``get`` (CorruptRecord); it must
-        not take the whole listing down. Backends report it in ``corrupt(key, why)``, a hook that logs.
+        not take the whole listing down. Backends report it in ``corrupt``.
         """
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
@@ -219,10 +225,17 @@ class Datastore(Protocol):
         too long commit or a key that occurs twice.
         """
 
+    @property
+    def commit_each(self) -> CommitEach | None:
+        """Commits each write by itself, several at a time; None where a commit has room for many."""
+
     def watch(self, listing: ListKey, revision: Revision) -> Watch:
         """Changes after ``revision``."""
 
     def close(self) -> None: ...
+
+
+CommitEach = Callable[[Sequence[Write], Deadline], Sequence["Committed | CalicoError"]]
 
 
 @dataclass(slots=True)

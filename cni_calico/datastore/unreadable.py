@@ -28,15 +28,13 @@ def listen(store: Datastore, note: Callable[[Key, str], None]) -> None:
     Who listened before is told as well: several parts of the agent share a store.
     """
     with _listening:
-        before: Callable[[Key, str], None] | None = getattr(store, "corrupt", None)
-        if before is None:
-            return  # a store that cannot tell
+        before = store.corrupt
 
         def tell(key: Key, why: str) -> None:
             before(key, why)
             note(key, why)
 
-        store.corrupt = tell  # type: ignore[attr-defined]
+        store.corrupt = tell
 
 
 class Unreadable:

@@ -157,7 +157,7 @@ class Ledger:
             return [list(last.values())]
         groups: list[list[Step]] = []
         for step in steps:
-            if groups and hasattr(self._store, "commit_each") and _is_alike(groups[-1], step):
+            if groups and self._store.commit_each is not None and _is_alike(groups[-1], step):
                 groups[-1].append(step)
             else:
                 groups.append([step])
@@ -184,7 +184,8 @@ class Ledger:
             return
         self.wrote = True
         self._finish_deletions(changes)
-        each = self._store.commit_each([self._write(step) for step in changes], self.deadline)  # type: ignore[attr-defined]
+        assert self._store.commit_each is not None
+        each = self._store.commit_each([self._write(step) for step in changes], self.deadline)
         conflicts: list[Failed] = []
         errors: list[CalicoError] = []
         for step, outcome in zip(changes, each, strict=True):

@@ -64,7 +64,10 @@ class Backend:
         self._kubernetes: KubernetesCaches | None = None
         self.deleted = Recently(DELETED_S, DELETED_MAX)
         self._unattended = Unattended("finish deletions")
-        if hasattr(store, "finish_by"):
+        if config.type == "kubernetes":
+            from cni_calico.datastore.kubernetes.store import KubernetesStore
+
+            assert isinstance(store, KubernetesStore)
             store.finish_by(self._unattended.submit)
         self.grouped = GroupedStore(store)
         try:

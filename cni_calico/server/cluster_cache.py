@@ -46,9 +46,7 @@ class ClusterCaches:
         self._guard = threading.Lock()
         self._changes = 0
         self._unreadable = Unreadable(store, corrupt)
-        if hasattr(store, "corrupt"):
-            store.corrupt = self._unreadable.note
-
+        store.corrupt = self._unreadable.note
         made: list[Cache[Any]] = []
 
         def follow(listing: ListKey) -> Cache[Any]:

@@ -41,6 +41,9 @@ Past = list[tuple[int, bytes | None]]  # (revision, JSON; None: deleted), oldest
 
 
 class MemoryStore:
+    kind = "memory"
+    commit_each = None
+
     def __init__(self, *, max_commit: int = 60) -> None:
         self.max_commit = max_commit
         self.identity = f"memory:{id(self):x}"

@@ -76,7 +76,7 @@ def make_election(cluster: Cluster, node: str, terms: Terms) -> Election:
         from cni_calico.datastore.kubernetes.login import own_namespace
 
         return KubernetesElection(cluster.kubernetes.api, own_namespace(), LEASE, holder, terms)
-    if cluster.store.identity.startswith("etcdv3:"):
+    if cluster.store.kind == "etcdv3":
         from cni_calico.datastore.etcd.election import EtcdElection
         from cni_calico.datastore.etcd.store import EtcdStore
 

@@ -90,7 +90,7 @@ def _judge(subject: Subject, sight: ShelfSight) -> str:
 
 
 def is_kubernetes(session: Session) -> bool:
-    return session.store.identity.startswith("kubernetes:")
+    return session.store.kind == "kubernetes"
 
 
 def api_of(session: Session) -> KubernetesAPI:

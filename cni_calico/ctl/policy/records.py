@@ -56,7 +56,7 @@ def load(session: Session, arguments: Namespace) -> PolicyRecords:
     """Raises InvalidConfig for a file that cannot be used; warns of records that cannot be read."""
     found = PolicyRecords()
     kinds: tuple[str, ...] = KINDS
-    if session.store.identity.startswith("kubernetes:"):
+    if session.store.kind == "kubernetes":
         kinds = (*KINDS, *KUBERNETES_KINDS)
         found.records[ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)] = DEFAULT_ALLOW
     for kind in kinds:

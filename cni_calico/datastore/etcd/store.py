@@ -75,7 +75,9 @@ class EtcdStore:
     told of records left out of lists.
     """
 
+    kind = "etcdv3"
     max_commit = 60
+    commit_each = None
 
     def __init__(
         self,

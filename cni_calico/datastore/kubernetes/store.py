@@ -51,6 +51,7 @@ class KubernetesStore:
     why)`` is told of records left out of lists and watches.
     """
 
+    kind = "kubernetes"
     max_commit = 1
 
     def __init__(

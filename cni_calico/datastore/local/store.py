@@ -55,7 +55,9 @@ class LocalStore:
     be forked while another thread is inside a call: SQLite's locks would stay held in the child.
     """
 
+    kind = "local"
     max_commit = 512
+    commit_each = None
 
     def __init__(
         self,

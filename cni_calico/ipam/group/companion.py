@@ -32,11 +32,15 @@ from cni_calico.model.keys import HandleKey, Key, ListKey
 class AccompaniedStore:
     """The store of one batch."""
 
+    commit_each = None
+
     def __init__(self, store: Datastore, items: Sequence[Item]) -> None:
         self._store = store
         self._items = {HandleKey(item.handle_id): item for item in items if item.companion is not None}
         self.max_commit = store.max_commit
         self.identity = store.identity
+        self.kind = store.kind
+        self.corrupt = store.corrupt
 
     @property
     def round_trips(self) -> RoundTrips:

@@ -53,7 +53,7 @@ class HostStatus:
 
 def make_host_status(context: Context, node: str) -> HostStatus | None:
     """None where the datastore is not etcd."""
-    if not context.store.identity.startswith("etcdv3:"):
+    if context.store.kind != "etcdv3":
         return None
     from cni_calico.datastore.etcd.store import EtcdStore
 

@@ -91,6 +91,8 @@ class Operation:
 class _Gate:
     """The store as an operation sees it."""
 
+    commit_each = None
+
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
         self._store = operation._inner

@@ -31,7 +31,7 @@ def policy(name, **spec):
 class Cluster:
     """A store with the listings of a Kubernetes datastore."""
 
-    identity = "kubernetes:test"
+    kind = "kubernetes"
 
     def __init__(self, *found):
         self.found = found
