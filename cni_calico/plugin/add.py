@@ -153,7 +153,7 @@ class _Addition:
 
     def _calico_addresses(self, undo: ExitStack) -> Addresses:
         task, allocator = self.task, self.task.allocator
-        task.services.before_addresses(task.conf.datastore, request.node, task.deadline)
+        task.services.before_addresses(task.conf.datastore, self.attachment.node, task.deadline)
         handle_id = self._handle(allocator)
         request = plan_pod_request(plan_request(task.conf, task.call, self.attachment.node), self.facts)
         request = replace(request, handle_id=handle_id, share=self._share_of(handle_id))
