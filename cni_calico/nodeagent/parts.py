@@ -30,6 +30,7 @@ from cni_calico.nodeagent.keepers.owed import owed_keeper
 from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
 from cni_calico.nodeagent.keepers.tunnel_addresses import TunnelKeeper
 from cni_calico.nodeagent.policing.engine import PolicyEngine
+from cni_calico.nodeagent.policing.parameters import select_tunnels
 from cni_calico.nodeagent.startup.completion import announce_network
 from cni_calico.nodeagent.startup.doubts import Doubt
 from cni_calico.nodeagent.status.metrics import Metrics
@@ -64,6 +65,7 @@ class Parts:
             self._numbers,
             on_snapshot=self._follow,
             policing=lambda: self._policy.standing,
+            policing_stalled_s=self._policy.stalled_s,
         )
         self._metrics.policing = lambda: self._policy.standing
         self._agent.facts["environment"] = list(opened.wrong)
@@ -138,7 +140,7 @@ class Parts:
         """The agent's newest view, in its thread."""
         settings = self.context.settings
         self._metrics.snapshot = snapshot
-        self._policy.follow(felix)
+        self._policy.follow(felix, select_tunnels(snapshot, felix, settings.backend))
         self._tunnels.follow(snapshot)
         self._bgp.follow(snapshot)
         has_tunl0 = "tunl0" in self._agent.devices

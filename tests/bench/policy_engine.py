@@ -12,6 +12,7 @@ from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.settings import parse_settings
+from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing.engine import PolicyEngine
 
 
@@ -22,7 +23,7 @@ def main() -> None:
     context = Context(parse_settings({}), store, Log("warning"), lambda _: True)
     engine = PolicyEngine(context, os.environ["NODE"])
     environ = {"FELIX_ENDPOINTSTATUSPATHPREFIX": os.environ["STATUS"], "FELIX_IPV6SUPPORT": "false"}
-    engine.follow(parse_felix(environ).settings)
+    engine.follow(parse_felix(environ).settings, Tunnels())
     engine.run(stopping)
 
 

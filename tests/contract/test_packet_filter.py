@@ -189,6 +189,35 @@ def test_what_is_written_is_read_back(kernel: Kernel) -> None:
     assert found.verdicts == {"dispatch": {name("cali1"): jump("other"), name("cali2"): DROP}}
 
 
+def test_what_is_read_in_pieces_is_the_same(kernel: Kernel) -> None:
+    """Of sets and maps the elements, of an interval set its ends; a list that was given up disturbs no other."""
+    many = frozenset(bytes((10, 3, number >> 8, number & 255)) for number in range(3000))
+    kernel.apply(*BASE, AddElements(T4, ADDRESSES, many))
+    found = kernel.read()
+    assert found is not None
+    sets, chains, rules, elements, pieces = kernel.run(_read_in_pieces)
+    assert sets == found.sets
+    assert chains == {name: chain.hook for name, chain in found.chains.items()}
+    assert rules == {name: chain.rules for name, chain in found.chains.items()}
+    assert elements["addresses"] == found.elements["addresses"] and pieces > 1
+    assert elements["members"] == found.elements["members"]
+    assert elements["dispatch"] == set(found.verdicts["dispatch"].items())
+    ends = [("10.1.0.0", False), ("10.2.0.0", True), ("10.2.0.0", False), ("10.2.0.1", True)]
+    assert elements["networks"] == {(a(text), is_end) for text, is_end in ends}
+
+
+def _read_in_pieces(kernel: PacketFilter) -> tuple[Any, ...]:
+    reader, deadline = kernel.reader, Deadline.after(10)
+    next(iter(reader.elements(T4, ADDRESSES, deadline)))
+    reader.reset()
+    sets = {spec.name: spec for part in reader.sets(T4, deadline) for spec in part}
+    chains = {chain.name: chain.hook for part in reader.chains(T4, deadline) for chain in part}
+    rules = {name: tuple(one for part in reader.rules(T4, name, deadline) for one in part) for name in chains}
+    parts = {name: list(reader.elements(T4, spec, deadline)) for name, spec in sets.items()}
+    elements = {name: {element for part in some for element in part} for name, some in parts.items()}
+    return sets, chains, rules, elements, len(parts["addresses"])
+
+
 def test_ipv6_and_arp(kernel: Kernel) -> None:
     six = NftSet("six", ("ipv6_addr", "inet_proto", "inet_service"))
     element = bytes(15) + b"\1" + b"\x11\0\0\0" + b"\0\x35\0\0"

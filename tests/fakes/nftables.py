@@ -7,12 +7,14 @@ on a copy and is kept only as a whole.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from errno import EBUSY, EEXIST, EINVAL, ELOOP, EMLINK, ENOENT, EOPNOTSUPP
+from typing import TypeVar
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import RulesRefused, RulesUnknown
+from cni_calico.kernel.netlink.nft_pieces import Atom, TableReader
 from cni_calico.kernel.netlink.nftables import cut_comment
 from cni_calico.model.netfilter import (
     AddChain,
@@ -28,12 +30,15 @@ from cni_calico.model.netfilter import (
     FlushChain,
     Immediate,
     NftChain,
+    NftRule,
+    NftSet,
     NftTable,
     Operation,
     SetLookup,
     TableId,
 )
 
+T = TypeVar("T")
 JUMPS = 16  # chains deep
 
 
@@ -87,10 +92,62 @@ class FakePacketFilter:
         deadline.require("read the generation")
         return self._generation
 
+    @property
+    def reader(self) -> TableReader:
+        return _PieceReader(self)
+
     def flush_ruleset(self) -> None:
         """As an administrator's ``nft flush ruleset``."""
         self.tables = {}
         self._generation += 1
+
+
+_PIECE = 2
+
+
+@dataclass
+class _PieceReader:
+    """What it lists is what there is when each piece is asked for."""
+
+    kernel: FakePacketFilter
+
+    def _in_pieces(self, list_all: Callable[[NftTable], Sequence[T]], table: TableId) -> Iterator[list[T]]:
+        at = 0
+        while True:
+            found = self.kernel.tables.get(table)
+            listed = [] if found is None else list(list_all(found))
+            yield listed[at : at + _PIECE]
+            at += _PIECE
+            if at >= len(listed):
+                return
+
+    def sets(self, table: TableId, deadline: Deadline) -> Iterator[list[NftSet]]:
+        return self._in_pieces(lambda found: list(found.sets.values()), table)
+
+    def chains(self, table: TableId, deadline: Deadline) -> Iterator[list[NftChain]]:
+        return self._in_pieces(lambda found: [replace(chain, rules=()) for chain in found.chains.values()], table)
+
+    def rules(self, table: TableId, chain: str, deadline: Deadline) -> Iterator[list[NftRule]]:
+        return self._in_pieces(lambda found: found.chains[chain].rules if chain in found.chains else (), table)
+
+    def elements(self, table: TableId, spec: NftSet, deadline: Deadline) -> Iterator[list[Atom]]:
+        return self._in_pieces(lambda found: list(_atoms(found, spec)), table)
+
+    def reset(self) -> None:
+        pass
+
+
+def _atoms(table: NftTable, spec: NftSet) -> Iterator[Atom]:
+    if spec.verdicts:
+        yield from table.verdicts.get(spec.name, {}).items()
+    for element in sorted(table.elements.get(spec.name, ())):
+        if not spec.interval:
+            yield element
+            continue
+        yield element[: spec.key_bytes], False
+        behind = int.from_bytes(element[spec.key_bytes :], "big") + 1
+        if behind < 1 << 8 * spec.key_bytes:
+            yield behind.to_bytes(spec.key_bytes, "big"), True
 
 
 def _copied(table: NftTable) -> NftTable:

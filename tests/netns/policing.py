@@ -29,6 +29,7 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.settings import parse_settings
+from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing.engine import PolicyEngine
 from tests.netns.namespaces import Namespace, host_namespace, namespace, until
 
@@ -77,6 +78,7 @@ class Lab:
         self._senders: dict[tuple[str, int], socket.socket] = {}
         self._count = 0
         self.pid = 0
+        self.tunnels = Tunnels()
         self.open_context: Callable[[Log], Context] = lambda log: Context(
             parse_settings({}), LocalStore(str(root / "store.db")), log, lambda _: True
         )
@@ -152,7 +154,7 @@ class Lab:
     def start(self, **environ: str) -> None:
         self.pid = os.fork()
         if self.pid == 0:
-            _run(self.host, self.root, environ, self.open_context)
+            _run(self.host, self.root, environ, self.open_context, self.tunnels)
 
     def stop(self, with_signal: int = signal.SIGTERM) -> int:
         if not self.pid:
@@ -240,7 +242,13 @@ class Lab:
             raise AssertionError(f"{e}: {self.standing()}\n{self.log()}\n{self.ruleset()}") from None
 
 
-def _run(host: Namespace, root: Path, environ: dict[str, str], open_context: Callable[[Log], Context]) -> None:
+def _run(
+    host: Namespace,
+    root: Path,
+    environ: dict[str, str],
+    open_context: Callable[[Log], Context],
+    tunnels: Tunnels,
+) -> None:
     """Never returns."""
     code = 99
     log_file = str(root / "engine.log")
@@ -260,7 +268,7 @@ def _run(host: Namespace, root: Path, environ: dict[str, str], open_context: Cal
 
         engine = PolicyEngine(context, NODE, tell)
         felix = {"FELIX_ENDPOINTSTATUSPATHPREFIX": str(root), **environ}
-        engine.follow(parse_felix(felix).settings)
+        engine.follow(parse_felix(felix).settings, tunnels)
         engine.run(stopping)
         code = 0
     except BaseException:

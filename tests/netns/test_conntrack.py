@@ -11,7 +11,7 @@ from cni_calico import faults
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink import wire
-from cni_calico.kernel.netlink.conntrack import remove_entries
+from cni_calico.kernel.netlink.conntrack import remove_entries, remove_listed
 from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
 from tests.netns.namespaces import Namespace, namespace
 
@@ -63,7 +63,11 @@ def _prepare(ns: Namespace) -> None:
 
 def _remove(address: str, one_by_one: bool) -> None:
     with Nfnetlink() as netlink:
-        remove_entries(netlink, ip_address(address).packed, Deadline.after(5), one_by_one=one_by_one)
+        packed = ip_address(address).packed
+        if one_by_one:
+            remove_listed(netlink, [packed], Deadline.after(5))
+        else:
+            assert remove_entries(netlink, packed, Deadline.after(5))
 
 
 ALL = [
@@ -87,6 +91,20 @@ def test_exactly_one_address(one_by_one: bool) -> None:
         assert ns.call(_sources) == [ALL[3], *ALL[4:]]
         ns.call(_remove, "fd00::2", one_by_one)
         assert ns.call(_sources) == [ALL[3]]
+
+
+def test_many_addresses_in_one_list() -> None:
+    """And of those that have an owner by the time the list is there, nothing."""
+    with namespace("ct") as ns:
+        _prepare(ns)
+        ns.call(_remove_many, ("10.0.0.1", "10.0.0.3", "fd00::3"), "10.0.0.1")
+        assert ns.call(_sources) == [ALL[0], ALL[1], ALL[4]]  # what it had with one that is gone is gone
+
+
+def _remove_many(addresses: tuple[str, ...], owned: str) -> None:
+    packed = [ip_address(address).packed for address in addresses]
+    with Nfnetlink() as netlink:
+        remove_listed(netlink, packed, Deadline.after(5), lambda address: address != ip_address(owned).packed)
 
 
 def test_no_address() -> None:

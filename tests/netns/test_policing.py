@@ -5,12 +5,28 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
 import pytest
 
+from cni_calico.datastore.local.store import LocalStore
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+from cni_calico.kernel.netlink.filter_events import FilterMonitor
+from cni_calico.kernel.netlink.nfnetlink import Nfnetlink, general
+from cni_calico.log import SILENT
+from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.felix import parse_felix
+from cni_calico.nodeagent.context.settings import parse_settings
+from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
+from cni_calico.nodeagent.policing import connections
+from cni_calico.nodeagent.policing.engine import LOOK_S, PolicyEngine
+from cni_calico.nodeagent.policing.status_files import StatusFiles
 from tests.netns.namespaces import until
-from tests.netns.policing import Counts, Lab, lab, traffic
+from tests.netns.policing import NODE, Counts, Lab, lab, traffic
 
 pytestmark = pytest.mark.netns
 
@@ -110,6 +126,59 @@ def test_tampering_is_repaired(node: Lab) -> None:
     assert node.standing()["repairs"] == 2
 
 
+def test_the_comparison_in_slices_finds_what_nobody_told(node: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FilterMonitor, "watch_rules", lambda self: None)
+    node.put("GlobalNetworkPolicy", "deny", DENY_B)
+    node.start(FELIX_NFTABLESREFRESHINTERVAL="1")
+    node.until_in_force(endpoints=2)
+    assert not node.passes("a", "b", 80)
+    tampering = (("flush", "chain", "ip", "calico-policy", "to-workloads"), ("delete", "table", "ip", "calico-policy"))
+    for number, command in enumerate(tampering, 1):
+        node.host.run("nft", *command)
+        until(lambda number=number: node.standing().get("repairs") == number, "the repair is counted")
+        assert not node.passes("a", "b", 80)
+
+
+def test_an_engine_that_hangs_is_no_sign_of_life(node: Lab) -> None:
+    """Its thread is at the same thing for ever; the agent's liveness goes by that."""
+    node.put("GlobalNetworkPolicy", "deny", DENY_B)
+    assert node.host.call(_hang, str(node.root)) == "moves, hangs, moves"
+
+
+def _hang(root: str) -> str:
+    context = Context(parse_settings({}), LocalStore(f"{root}/store.db"), SILENT, lambda _: True)
+    engine, stopping, hanging, go_on = PolicyEngine(context, NODE), Event(), Event(), Event()
+    written = StatusFiles.update
+
+    def update(files: StatusFiles, up: Any) -> bool:
+        if hanging.is_set():
+            go_on.wait()
+        return written(files, up)
+
+    assert engine.stalled_s() == 0
+    engine.follow(parse_felix({"FELIX_ENDPOINTSTATUSPATHPREFIX": root}).settings, Tunnels())
+    StatusFiles.update = update  # type: ignore[method-assign]
+    thread = Thread(target=engine.run, args=(stopping,))
+    thread.start()
+    said = []
+    try:
+        until(lambda: engine.standing.in_force and 0 < engine.stalled_s() < LOOK_S, "it moves")
+        said.append("moves")
+        hanging.set()
+        shutil.rmtree(f"{root}/endpoint-status")
+        until(lambda: engine.stalled_s() > 3 * LOOK_S, "it hangs")
+        said.append("hangs")
+        go_on.set()
+        until(lambda: engine.stalled_s() < LOOK_S, "it moves again")
+        said.append("moves")
+    finally:
+        go_on.set()
+        stopping.set()
+        engine.wake()
+        thread.join(10)
+    return ", ".join(said)
+
+
 def test_a_restart_changes_nothing(node: Lab) -> None:
     node.put("GlobalNetworkPolicy", "deny", DENY_B)
     node.put("GlobalNetworkPolicy", "allow", ALLOW_80)
@@ -172,6 +241,37 @@ def test_connections_of_a_workload_that_is_gone(node: Lab) -> None:
     node.put_endpoint(node.workloads["b"], app="b")
     node.until_in_force(endpoints=2)
     assert not node.passes("a", "b", 80, sport=4444)
+
+
+def test_connections_on_a_kernel_that_cannot_choose_them(node: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are listed beside the engine's thread, at last also after failures."""
+    failing = [KernelError("cannot list connection tracking entries: no buffer space")] * 2
+    listed = connections.remove_listed
+
+    def remove_listed(*arguments: Any) -> None:
+        if failing:
+            raise failing.pop()
+        listed(*arguments)
+
+    monkeypatch.setattr(connections, "remove_entries", lambda *_: False)
+    monkeypatch.setattr(connections, "remove_listed", remove_listed)
+    monkeypatch.setattr(connections, "AGAIN_FIRST_S", 0.01)
+    node.put("GlobalNetworkPolicy", "allow", ALLOW_80)
+    node.start()
+    node.until_in_force(endpoints=2)
+    assert node.passes("a", "b", 80, sport=4444)
+    node.put("GlobalNetworkPolicy", "deny", {**DENY_B, "order": 1})
+    node.until_in_force(policies=2)
+    assert node.host.call(_has_connections, "10.65.0.2")
+    node.remove("WorkloadEndpoint", "n1-k8s-b-eth0", "default")
+    until(lambda: not node.host.call(_has_connections, "10.65.0.2"), "its connections are gone")
+    assert node.host.call(_has_connections, "10.65.0.1") is False  # it had only these
+
+
+def _has_connections(address: str) -> bool:
+    packed = ip_address(address).packed
+    with Nfnetlink() as netlink:
+        return any(packed in payload for payload in netlink.dump(1 << 8 | 1, general("ip"), "list", Deadline.after(5)))
 
 
 def test_an_interface_without_an_endpoint(node: Lab) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
 
+from cni_calico.deadline import Deadline
+from cni_calico.kernel.netlink.nfnetlink import Nfnetlink, general
+from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
+from tests.netns.namespaces import until
 from tests.netns.policing import Lab, Workload, lab
 
 pytestmark = pytest.mark.netns
@@ -113,3 +118,31 @@ def test_without_ipv6(node: Lab) -> None:
     arrived.setblocking(False)
     with pytest.raises(BlockingIOError):
         arrived.recv(4096)
+
+
+def test_vxlan_only_from_nodes(node: Lab) -> None:
+    """And of nodes it is not tracked; what is known of the nodes may change."""
+    node.workloads["host"] = Workload("host", node.host, "", ("192.0.2.10",))
+    node.connect("peer", "eth7", "192.0.2.50")
+    node.connect("stranger", "eth8", "192.0.2.51")
+    node.tunnels = Tunnels(frozenset((4,)), False, frozenset((ip_network("192.0.2.50/32"),)))
+    node.start()
+    node.until_in_force(endpoints=2)
+    assert node.passes("peer", "host", 4789) and not node.passes("stranger", "host", 4789)
+    assert node.passes("stranger", "host", 4790)
+    assert not node.host.call(_is_tracked, 4789) and node.host.call(_is_tracked, 4790)
+    node.stop()
+    node.tunnels = Tunnels(frozenset((4,)), False, frozenset((ip_network("192.0.2.48/29"),)))
+    node.start()
+    node.until_passes("stranger", "host", 4789)
+    node.stop()
+    node.tunnels = Tunnels()
+    node.start()
+    until(lambda: "notrack" not in node.ruleset(), "no tunnels, no rules about them")
+    assert node.passes("stranger", "host", 4789)
+
+
+def _is_tracked(port: int) -> bool:
+    with Nfnetlink() as netlink:
+        listed = netlink.dump(1 << 8 | 1, general("ip"), "list", Deadline.after(5))
+    return any(port.to_bytes(2, "big") in payload for payload in listed)

@@ -2,11 +2,13 @@
 
 Rule: never a delete that names no address, which would remove every entry of the host. Two requests for each address:
 entries whose original source it is, and entries whose replies come from it (what was translated to it). A kernel that
-cannot choose (before about 6.13) refuses; then they are listed, chosen here, and removed one by one.
+cannot choose (before about 6.13) refuses; then all are listed once for many addresses, chosen here, and removed one by
+one. That takes as long as the host has entries: not in a thread that somebody waits for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from errno import EINVAL, ENOENT, EOPNOTSUPP
 
 from cni_calico import faults
@@ -23,34 +25,56 @@ _IP = 1  # in a tuple
 _SOURCES = {4: 1, 16: 3}  # attribute of the source, by the length of an address
 _FAMILIES = {4: "ip", 16: "ip6"}
 _BY_SOURCE = 1  # in a filter's flags
+_DOING = "remove connection tracking entries"
 
 
-def remove_entries(netlink: Nfnetlink, address: bytes, deadline: Deadline, *, one_by_one: bool = False) -> None:
+def remove_entries(netlink: Nfnetlink, address: bytes, deadline: Deadline) -> bool:
     """Every entry in whose tuples the packed ``address`` is the source. None is success. Raises KernelError.
 
-    ``one_by_one`` does it as on a kernel that cannot choose.
+    False: this kernel cannot choose, see ``remove_listed``.
     """
-    if len(address) not in _FAMILIES:
-        raise KernelError("cannot remove connection tracking entries: that is no address", errno=EINVAL)
-    doing = "remove connection tracking entries"
+    _require_address(address)
     try:
         faults.before(REMOVE)
         for side in (_ORIGINAL, _REPLY):
-            if one_by_one or not _remove_chosen(netlink, address, side, doing, deadline):
-                _remove_listed(netlink, address, doing, deadline)
-                break
+            if not _remove_chosen(netlink, address, side, deadline):
+                return False
         faults.after(REMOVE)
     except faults.Injected as e:
-        raise KernelError(f"cannot {doing}: {e}", errno=e.errno or 0) from e
+        raise KernelError(f"cannot {_DOING}: {e}", errno=e.errno or 0) from e
+    return True
 
 
-def _remove_chosen(netlink: Nfnetlink, address: bytes, side: int, doing: str, deadline: Deadline) -> bool:
+def remove_listed(
+    netlink: Nfnetlink,
+    addresses: Collection[bytes],
+    deadline: Deadline,
+    may_go: Callable[[bytes], bool] = lambda address: True,
+) -> None:
+    """The entries of all these addresses that are listed now and whose address ``may_go`` then. Raises KernelError.
+
+    ``may_go`` is asked when the list is complete: whoever has taken an address since has connections in the list too.
+    """
+    for address in addresses:
+        _require_address(address)
+    for size, family in _FAMILIES.items():
+        wanted = {address for address in addresses if len(address) == size}
+        if wanted:
+            _remove_listed(netlink, family, wanted, deadline, may_go)
+
+
+def _require_address(address: bytes) -> None:
+    if len(address) not in _FAMILIES:
+        raise KernelError(f"cannot {_DOING}: that is no address", errno=EINVAL)
+
+
+def _remove_chosen(netlink: Nfnetlink, address: bytes, side: int, deadline: Deadline) -> bool:
     """False when this kernel cannot do that."""
     source = nested(side, nested(_IP, attribute(_SOURCES[len(address)], address)))
     flags = [wire.u32(number, _BY_SOURCE if number == side else 0) for number in (_ORIGINAL, _REPLY)]
     body = general(_FAMILIES[len(address)]) + source + nested(_FILTER, *flags)
     try:
-        netlink.request(_DELETE, 0, body, doing, deadline)
+        netlink.request(_DELETE, 0, body, _DOING, deadline)
     except KernelError as e:
         if e.errno in (EOPNOTSUPP, EINVAL):
             return False
@@ -59,16 +83,28 @@ def _remove_chosen(netlink: Nfnetlink, address: bytes, side: int, doing: str, de
     return True
 
 
-def _remove_listed(netlink: Nfnetlink, address: bytes, doing: str, deadline: Deadline) -> None:
-    family = _FAMILIES[len(address)]
-    for payload in netlink.dump(_GET, general(family), "list connection tracking entries", deadline):
+def _remove_listed(
+    netlink: Nfnetlink, family: str, wanted: set[bytes], deadline: Deadline, may_go: Callable[[bytes], bool]
+) -> None:
+    size = 4 if family == "ip" else 16
+    chosen: list[tuple[set[bytes], bytes]] = []
+
+    def choose(payload: bytes) -> None:
         found = wire.attributes(payload, GENERAL_BYTES)
-        if address not in (_source(found, _ORIGINAL, len(address)), _source(found, _REPLY, len(address))):
+        sources = {source for side in (_ORIGINAL, _REPLY) if (source := _source(found, side, size)) is not None}
+        mine = sources & wanted
+        if mine:
+            parts = [attribute(_ORIGINAL | wire.NLA_F_NESTED, found[_ORIGINAL])]
+            parts += [attribute(kind, found[kind]) for kind in (_ID, _ZONE) if kind in found]
+            chosen.append((mine, general(family) + b"".join(parts)))
+
+    netlink.dump_each(_GET, general(family), choose, "list connection tracking entries", deadline)
+    going = {address for address in wanted if may_go(address)}
+    for mine, body in chosen:
+        if not mine & going:
             continue
-        parts = [attribute(_ORIGINAL | wire.NLA_F_NESTED, found[_ORIGINAL])]
-        parts += [attribute(kind, found[kind]) for kind in (_ID, _ZONE) if kind in found]
         try:
-            netlink.request(_DELETE, 0, general(family) + b"".join(parts), doing, deadline)
+            netlink.request(_DELETE, 0, body, _DOING, deadline)
         except KernelError as e:
             if e.errno != ENOENT:  # it ended by itself
                 raise

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from errno import EAGAIN, EINTR, ENOBUFS
 from select import POLLIN, poll
 from struct import Struct
@@ -179,6 +179,41 @@ class Nfnetlink:
                 return replies
         raise KernelError(f"cannot {doing}: it kept changing while it was read", errno=EINTR)
 
+    def dump_each(self, kind: int, body: bytes, take: Callable[[bytes], None], doing: str, deadline: Deadline) -> None:
+        """Have ``take`` see the payloads of a list as they come, none of them kept. Raises KernelError.
+
+        EINTR: the list changed under way, and what was taken may not be all of it.
+        """
+        deadline.require(doing)
+        self._drain()
+        seq = self._reserve(1)
+        self._send(_framed(kind, NLM_F_REQUEST | NLM_F_DUMP, seq, body), doing)
+        if not self._take_list(seq, take, doing, deadline):
+            raise KernelError(f"cannot {doing}: it changed while it was read", errno=EINTR)
+
+    def dump_in_parts(self, kind: int, body: bytes, doing: str, deadline: Deadline) -> Iterator[list[bytes]]:
+        """The payloads of a list, datagram by datagram; nothing else may be asked here before its end.
+
+        What changes under way may or may not be in it. Raises KernelError, DeadlineExceeded.
+        """
+        deadline.require(doing)
+        self._drain()
+        seq = self._reserve(1)
+        self._send(_framed(kind, NLM_F_REQUEST | NLM_F_DUMP, seq, body), doing)
+        while True:
+            part: list[bytes] = []
+            for message in wire.split_messages(self._receive(doing, deadline)):
+                if message.seq != seq or message.kind == wire.NLMSG_NOOP:
+                    continue
+                if message.kind in (wire.NLMSG_DONE, wire.NLMSG_ERROR):
+                    errno, text = wire.parse_acknowledgement(message)
+                    if errno not in (0, EINTR):
+                        raise _refused(doing, errno, text)
+                    yield part
+                    return
+                part.append(message.payload)
+            yield part
+
     def request(self, kind: int, flags: int, body: bytes, doing: str, deadline: Deadline) -> list[bytes]:
         """One request outside of transactions: the payloads of its answers. Raises KernelError."""
         deadline.require(doing)
@@ -199,19 +234,23 @@ class Nfnetlink:
     def _read_list(self, seq: int, doing: str, deadline: Deadline) -> list[bytes] | None:
         """None when it changed while it was read."""
         replies: list[bytes] = []
+        return replies if self._take_list(seq, replies.append, doing, deadline) else None
+
+    def _take_list(self, seq: int, take: Callable[[bytes], None], doing: str, deadline: Deadline) -> bool:
+        """Whether it is consistent in itself."""
         whole = True
         for message in self._answers(seq, seq, doing, deadline):
             whole = whole and not message.flags & NLM_F_DUMP_INTR
             if message.kind not in (wire.NLMSG_DONE, wire.NLMSG_ERROR):
-                replies.append(message.payload)
+                take(message.payload)
                 continue
             errno, text = wire.parse_acknowledgement(message)
             if errno == EINTR:
-                return None
+                return False
             if errno:
                 raise _refused(doing, errno, text)
             break
-        return replies if whole else None
+        return whole
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 

@@ -86,6 +86,7 @@ from cni_calico.kernel.netlink.nft_objects import (
     join_intervals,
     key_of,
 )
+from cni_calico.kernel.netlink.nft_pieces import PieceReader, TableReader
 from cni_calico.kernel.netlink.wire import NLM_F_CREATE, attribute, nested, text
 from cni_calico.model.netfilter import (
     COMMENT_CHARACTERS,
@@ -123,12 +124,21 @@ class PacketFilter(Protocol):
     def generation(self, deadline: Deadline) -> int:
         """A number that grows with every transaction of anybody. Raises KernelError."""
 
+    @property
+    def reader(self) -> TableReader:
+        """The same tables, piece by piece."""
+
 
 class NfTables:
     """The real one, in the network namespace of the thread that made it."""
 
     def __init__(self) -> None:
         self._netlink = Nfnetlink()
+        self._reader = PieceReader()
+
+    @property
+    def reader(self) -> TableReader:
+        return self._reader
 
     @property
     def port(self) -> int:
@@ -137,6 +147,7 @@ class NfTables:
 
     def close(self) -> None:
         self._netlink.close()
+        self._reader.close()
 
     def __enter__(self) -> NfTables:
         return self

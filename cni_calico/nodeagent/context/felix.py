@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any
 
 from cni_calico.daemon.settings_table import (
     FLAG,
     MTU,
     NAMES,
+    NETWORKS,
     PORT,
     SECONDS,
     TEXT,
@@ -151,6 +152,13 @@ class FelixSettings:
         "Disabled",
         "Any: workloads may send from what their annotation cni.projectcalico.org/allowedSourcePrefixes names.",
     )
+    external_nodes: tuple[IPv4Network | IPv6Network, ...] = setting(
+        "ExternalNodesCIDRList",
+        NETWORKS,
+        (),
+        "Other hosts whose VXLAN and IPIP packets are taken; in a FelixConfiguration externalNodesList.",
+        shown_default="",
+    )
     service_loop_prevention: str = setting(
         "ServiceLoopPrevention",
         choice("Drop", "Reject", "Disabled"),
@@ -215,13 +223,17 @@ class FelixSettings:
 
 
 # What a FelixConfiguration calls parameters whose FELIX_ variable is spelled otherwise.
-_RESOURCE_NAMES = {"ipipmtu": "ipinipmtu", "ipipenabled": "ipinipenabled"}
+_RESOURCE_NAMES = {
+    "ipipmtu": "ipinipmtu",
+    "ipipenabled": "ipinipenabled",
+    "externalnodeslist": "externalnodescidrlist",
+}
 
 # What the names of upstream's further parameters begin with: policy, eBPF, WireGuard, flow logs, OpenStack, ...
 ELSEWHERE = tuple(  # a text, because a list would take a hundred lines
     """
     awssrcdstcheck bpf cgroupv2path clusterguid clustertype calicoversion dataplane
-    datastoretype debug endpointreporting etcd externalnodes
+    datastoretype debug endpointreporting etcd
     failsafe featuredetect featuregates felixhostname floatingips flowlogs genericxdp gogcthreshold gomaxprocs
     gomemorylimit healthtimeout ignorelooserpf interfaceexclude ipsets iptablesfilter iptablesmangle
     iptablesmark iptablespostwrite ipv4elevated ipv4normal ipv6elevated ipv6normal ipv4vxlantunnel ipv6vxlantunnel
@@ -317,6 +329,8 @@ def _texts(spec: Mapping[str, Any] | None) -> dict[str, tuple[str, str]]:
             text = "true" if value else "false"
         elif isinstance(value, (str, int, float)):
             text = str(value)
+        elif isinstance(value, (list, tuple)) and all(isinstance(entry, str) for entry in value):
+            text = ",".join(value)
         else:
             text = "" if value is None else repr(value)
         out[lower] = (name, text)

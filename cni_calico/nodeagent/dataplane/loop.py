@@ -61,6 +61,7 @@ class DataplaneLoop:
         policing: Callable[[], Standing] = lambda: Standing(
             decided=True, ready=True, upstream_goes=True, why_not="no engine runs"
         ),
+        policing_stalled_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.node = node
         self.numbers = numbers
@@ -70,6 +71,7 @@ class DataplaneLoop:
         self._environ = environ
         self._on_snapshot = on_snapshot
         self._policing = policing
+        self._policing_stalled_s = policing_stalled_s
         self._log: Log = context.log
         self._said = Said(self._log)
         self._synced = False
@@ -225,6 +227,7 @@ class DataplaneLoop:
             "devices": {name: str(device.address or "") for name, device in self._desired.devices.items()},
             "routes": len(self._desired.routes),
             "backend": self._context.settings.backend,
+            "policing_stalled_s": round(self._policing_stalled_s(), 1),
             "troubles": dict(self._context.troubles),
             **self.facts,
         }

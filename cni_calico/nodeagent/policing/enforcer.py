@@ -27,6 +27,7 @@ from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.naming import policy_chain
 from cni_calico.nodeagent.dataplane.policy.optional import OptionalFeature, Transaction, refused_feature, transactions
 from cni_calico.nodeagent.dataplane.policy.tables import ARP, TABLES
+from cni_calico.nodeagent.policing.audit import Audit
 from cni_calico.policy.wanted import PolicyId
 
 _TRANSIENT = (0, ENOMEM, ENOBUFS, EAGAIN, EINTR, EPERM)  # refused, but not because of what was asked
@@ -58,7 +59,7 @@ class Enforcer:
         self._clock = clock
         self._read = False  # whether ``held`` was ever read
         self._doubted = True  # whether it has to be read again
-        self._generation = -1
+        self.audit = Audit(kernel.reader, lambda: self.held)
 
     @property
     def is_there(self) -> bool:
@@ -69,8 +70,19 @@ class Enforcer:
         """Somebody may have changed our tables: read them before the next change."""
         self._doubted = True
 
+    def compare_on(self) -> str:
+        """Go on with the full comparison that is under way; what was found to be different. Raises KernelError.
+
+        It is brought in order by the next ``bring_about``.
+        """
+        found = self.audit.step()
+        if found:
+            self._doubted = True
+        return found
+
     def read(self, deadline: Deadline) -> None:
         """Raises KernelError."""
+        self.audit.give_up()
         held = {}
         for table in TABLES:
             try:
@@ -141,6 +153,7 @@ class Enforcer:
             self._doubted = True  # what was touched is not in any plan any more
             raise
         follow(self.held, operations)
+        self.audit.follow(operations)
         self.figures.transactions += 1
         self.figures.operations += len(operations)
 

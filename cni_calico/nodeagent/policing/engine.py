@@ -18,6 +18,7 @@ from cni_calico.kernel.netlink.nftables import NfTables
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.policy.tables import NAME
+from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing.feed import RecordFeed
 from cni_calico.nodeagent.policing.rounds import Rounds
 from cni_calico.nodeagent.status.policing import Standing
@@ -39,16 +40,22 @@ class PolicyEngine:
         self._context = context
         self._node = node
         self._on_change = on_change
-        self._felix: FelixSettings | None = None
+        self._told: tuple[FelixSettings, Tunnels] | None = None
+        self._moved: float | None = None
         self._configured = threading.Event()
         self._monitor: FilterMonitor | None = None
 
-    def follow(self, felix: FelixSettings) -> None:
-        """The parameters, from any thread; nothing is done before they are known."""
-        if felix != self._felix:
-            self._felix = felix
+    def follow(self, felix: FelixSettings, tunnels: Tunnels) -> None:
+        """The parameters and tunnels, from any thread; nothing is done before they are known."""
+        if (felix, tunnels) != self._told:
+            self._told = felix, tunnels
             self._configured.set()
             self.wake()
+
+    def stalled_s(self) -> float:
+        """How long the thread has been at the same thing; from any thread. 0 before it has begun."""
+        moved = self._moved
+        return 0.0 if moved is None else time.monotonic() - moved
 
     def wake(self) -> None:
         """From any thread."""
@@ -61,6 +68,7 @@ class PolicyEngine:
         while not stopping.is_set() and not self._configured.wait(0.1):
             pass
         while not stopping.is_set():
+            self._moved = time.monotonic()
             try:
                 with NfTables() as kernel, Nfnetlink() as conntrack, FilterMonitor(NAME, kernel.port) as monitor:
                     self._monitor = monitor
@@ -78,17 +86,20 @@ class PolicyEngine:
                 stopping.wait(KERNEL_AGAIN_S)
 
     def _loop(self, kernel: NfTables, conntrack: Nfnetlink, monitor: FilterMonitor, stopping: threading.Event) -> None:
-        felix = self._felix
-        assert felix is not None
+        told = self._told
+        assert told is not None
         context = self._context
-        rounds = Rounds(context, self._node, felix, kernel, conntrack, self._tell, monitor.watch_rules)
+        rounds = Rounds(context, self._node, told[0], kernel, conntrack, self._tell, monitor.watch_rules)
+        rounds.follow_tunnels(told[1])
         feed = RecordFeed(context.store, self._node, monitor.wake, context.kubernetes_store)
         news, unread_since = True, 0.0
         try:
             while not stopping.is_set():
-                if self._felix is not felix and self._felix is not None:
-                    felix, news = self._felix, True
-                    rounds.configure(felix)
+                self._moved = time.monotonic()
+                if self._told is not told and self._told is not None:
+                    told, news = self._told, True
+                    rounds.configure(told[0])
+                    rounds.follow_tunnels(told[1])
                 happened = monitor.take()
                 rounds.notice(happened)
                 synced = feed.synced  # asked first: what was read until then is taken below
@@ -108,6 +119,7 @@ class PolicyEngine:
                     patience_s = LOOK_S if feed.error or now - unread_since >= LOOK_S else UNREAD_S
                 news = monitor.wait(patience_s)
         finally:
+            rounds.stop()
             feed.stop()
 
     def _tell(self, standing: Standing) -> None:

@@ -37,6 +37,10 @@ class Owners:
         if after:
             self._addresses[key] = after
 
+    def is_free(self, address: bytes) -> bool:
+        """Whether nobody has it; from any thread."""
+        return address not in self._held
+
     def take_let_go(self) -> set[bytes]:
         """Addresses that endpoints of this node gave up and that nobody has now. Told once."""
         gone = {address for address in self._let_go if address not in self._held}

@@ -1,4 +1,4 @@
-"""PURE: this node's parameters and the services' networks as what the rules depend on."""
+"""PURE: this node's parameters, its tunnels and the services' networks as what the rules depend on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
+from cni_calico.model.host import Address
 from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.dataplane.encapsulation import wants_ipip, wants_vxlan
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings, LogRate, pass_mark_of
+from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
+from cni_calico.nodeagent.dataplane.routes import addresses_of
+from cni_calico.nodeagent.view.snapshot import Snapshot
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
 _PER_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
@@ -32,6 +37,26 @@ def filter_settings(felix: FelixSettings, service_networks: Networks) -> FilterS
         service_networks=service_networks,
         service_action=felix.service_loop_prevention,
     )
+
+
+def select_tunnels(snapshot: Snapshot, felix: FelixSettings, backend: str) -> Tunnels:
+    """The tunnels of the node that looks, and whom they lead to.
+
+    None while a Node cannot be read: it would be cut off.
+    """
+    if backend == "none" or snapshot.own is None or snapshot.unread_of("Node"):
+        return Tunnels()
+    families = (4, 6) if felix.ipv6_support else (4,)
+    addresses = [address for family in families for address in addresses_of(snapshot.nodes, family)]
+    return Tunnels(
+        frozenset(family for family in families if wants_vxlan(family, snapshot.pools, felix)),
+        wants_ipip(snapshot.pools, felix),
+        frozenset((*map(_network, addresses), *felix.external_nodes)),
+    )
+
+
+def _network(address: Address) -> IPv4Network | IPv6Network:
+    return ip_network(address)
 
 
 def parse_service_networks(spec: Mapping[str, Any] | None) -> Networks:

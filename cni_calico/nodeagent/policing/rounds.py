@@ -14,7 +14,6 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.kernel.memory import give_back_memory
-from cni_calico.kernel.netlink.conntrack import remove_entries
 from cni_calico.kernel.netlink.expressions import forget_cached
 from cni_calico.kernel.netlink.filter_events import Happened
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
@@ -25,6 +24,10 @@ from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
+from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
+from cni_calico.nodeagent.policing.announce import describe_policing
+from cni_calico.nodeagent.policing.audit import SLICE_S
+from cni_calico.nodeagent.policing.connections import Connections
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.nodeagent.policing.feed import FedRecord, Refusal
 from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE, Gate, GateFacts, decide
@@ -36,7 +39,7 @@ from cni_calico.policy.graph import Graph
 
 APPLY_S = 60.0
 RETRY_FIRST_S, RETRY_LAST_S = 0.2, 30.0
-_CONNTRACK_S = 5.0
+_INTERFACES_S = 5.0
 _POLICY_KINDS = (
     "NetworkPolicy",
     "GlobalNetworkPolicy",
@@ -61,9 +64,9 @@ class Rounds:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
+        self._node = node
         self._log: Log = context.log
         self._felix = felix
-        self._conntrack = conntrack
         self._tell = tell
         self._watch_rules = watch_rules
         self._now = now
@@ -75,6 +78,7 @@ class Rounds:
             context.files, self._log, felix.endpoint_status_prefix, lambda: self._goal.endpoints.all
         )
         self._owners = Owners(node)
+        self._connections = None if conntrack is None else Connections(conntrack, self._owners.is_free, self._log)
         self._policies: set[ResourceKey] = set()
         self._has_namespace_profile = False
         self._up: dict[str, bool] | None = None
@@ -83,6 +87,7 @@ class Rounds:
         self._next_full = 0.0
         self._failing = ""
         self._in_force = False
+        self._was_policed = False  # whether our tables were there
         self._looked = False  # whether the kernel was asked for our tables once
         self.needs_endpoints = False  # of other nodes
         self.needs_services = False
@@ -99,6 +104,9 @@ class Rounds:
     def configure(self, felix: FelixSettings) -> None:
         self._felix = felix
         self._goal.configure(filter_settings(felix, self._service_networks))
+
+    def follow_tunnels(self, tunnels: Tunnels) -> None:
+        self._goal.follow_tunnels(tunnels)
 
     def notice(self, happened: Happened) -> None:
         """What the kernel told."""
@@ -168,6 +176,7 @@ class Rounds:
             if not self._looked:  # what is decided without a need of the kernel holds even if this fails
                 self._enforcer.read(Deadline.after(APPLY_S))
                 self._looked = True
+                self._was_policed = self._enforcer.is_there
                 gate = decide(self._facts())
             if gate.police:
                 self._police()
@@ -184,6 +193,8 @@ class Rounds:
 
     def patience_s(self) -> float:
         """How long nothing has to be done unless something happens."""
+        if self._enforcer.audit.is_running:
+            return min(SLICE_S, max(0.0, self._next_retry - self._now()))  # as long as a slice: half a processor
         return max(0.0, min(self._next_retry, self._next_full) - self._now())
 
     @property
@@ -209,9 +220,14 @@ class Rounds:
     def _police(self) -> None:
         interval_s = self._felix.nftables_refresh_s
         if self._now() >= self._next_full or not self._in_force:
-            self._enforcer.doubt()
+            if self._goal.lacking or not self._in_force:
+                self._enforcer.doubt()
+            else:
+                self._enforcer.audit.begin()
             self._goal.forgive()
             self._next_full = self._now() + interval_s if interval_s else float("inf")
+        if self._enforcer.compare_on():
+            self._repaired_after = self._repaired_after or "somebody"
         figures, repaired_after = self._enforcer.figures, self._repaired_after
         found_changed = figures.found_changed
         self._enforcer.bring_about(Deadline.after(APPLY_S))
@@ -226,7 +242,15 @@ class Rounds:
         self._write_files()
 
     def _first(self) -> None:
-        """Everything is in force: from now on others' changes matter, and what the start needed is given back."""
+        """Everything is in force: from now on others' changes matter, and what the start needed is given back.
+
+        Where nobody policed before, workloads' owners find in the log what changed for them.
+        """
+        if not self._was_policed:
+            endpoints = self._goal.endpoints.all.values()
+            for text in describe_policing(self._node, endpoints, self._goal.classes):
+                self._log.info(text)
+        self._was_policed = True
         self._watch_rules()
         forget_cached()
         give_back_memory()
@@ -239,6 +263,7 @@ class Rounds:
         if gate.ready and self._enforcer.is_there:
             self._enforcer.remove(Deadline.after(APPLY_S))
             self._enforcer.held.clear()
+            self._was_policed = False
             self._log.warning(f"policies are not enforced any more: {gate.why}")
         self._in_force = False
         self._enforcer.let_go()
@@ -252,21 +277,21 @@ class Rounds:
 
     def _clean_connections(self) -> None:
         """Of workloads that are gone: what is established would pass for ever."""
-        for address in self._owners.take_let_go() if self._conntrack is not None else ():
-            assert self._conntrack is not None
-            try:
-                remove_entries(self._conntrack, address, Deadline.after(_CONNTRACK_S))
-            except CalicoError as e:
-                self._log.warning(f"connections of a workload that is gone may still pass: {e}")
+        gone = self._owners.take_let_go()
+        if self._connections is not None:
+            self._connections.remove(gone)
+
+    def stop(self) -> None:
+        """End what runs beside the rounds; what is in force stays."""
+        if self._connections is not None:
+            self._connections.stop()
 
     def _write_files(self) -> None:
         if not self._files_due and not self._files.were_removed():
             return
         if self._up is None:
-            self._up = {link.name: True for link in read_interfaces(Deadline.after(_CONNTRACK_S)) if link.up}
+            self._up = {link.name: True for link in read_interfaces(Deadline.after(_INTERFACES_S)) if link.up}
         self._files_due = not self._files.update(lambda name: self._up is not None and self._up.get(name, False))
-        if self._files_due:
-            self._next_full = min(self._next_full, self._now() + RETRY_LAST_S)
 
     # -- told ---------------------------------------------------------------------------------------------------------
 
@@ -282,7 +307,7 @@ class Rounds:
             why_not=gate.why,
             failing=self._failing,
             problems=tuple(sorted(problems)),
-            warnings=self._warnings + self._left_out,
+            warnings=self._warnings + self._left_out + self._troubles(),
             counts={
                 "records": len(self._policies),
                 "policies": self._count,
@@ -297,6 +322,11 @@ class Rounds:
             self._say(standing)
             self._standing = standing
             self._tell(standing)
+
+    def _troubles(self) -> tuple[str, ...]:
+        if self._connections is None or not self._connections.trouble:
+            return ()
+        return (f"connections of workloads that are gone may still pass: {self._connections.trouble}",)
 
     def _graph_sets(self) -> int:
         return sum(len(table.elements) for table in self._goal.tables.of.values() if table.family == "ip")

@@ -21,6 +21,7 @@ NAME = "agent-status.json"
 STARTUP_NAME = "startup-error"
 HEARTBEAT_S = 5.0
 STALE_S = 60.0  # a full resync of a large node, on a busy host
+POLICING_STALE_S = 120.0  # twice as long as the policy engine waits for the kernel
 
 
 def since_boot() -> float:
@@ -84,6 +85,9 @@ def why_not_live(fields: Mapping[str, Any], now: float) -> str:
     age = now - _number(fields.get("updated"))
     if not -1 <= age < STALE_S:
         return f"the agent last gave a sign of life {age:.0f} s ago"
+    stalled_s = _number(fields.get("policing_stalled_s"))
+    if stalled_s >= POLICING_STALE_S:
+        return f"the policy engine has been at the same thing for {stalled_s:.0f} s"
     return ""
 
 

@@ -59,16 +59,6 @@ ESTABLISHED = NftRule((*ct_state(TRACKED), ACCEPT))
 INVALID = NftRule((*ct_state(_INVALID), DROP), "invalid")
 
 
-def interface_key(name: str) -> bytes:
-    """An interface's name as an element of a set."""
-    return name.encode("utf-8", "surrogateescape")[:15].ljust(16, b"\0")
-
-
-def begins_with(direction: str, prefix: str) -> tuple[Expression, ...]:
-    """``direction``: iifname, oifname."""
-    return (MetaLoad(direction), Compare("eq", prefix.encode("utf-8", "surrogateescape")[:15]))
-
-
 def deny(family: int, settings: FilterSettings) -> Expression:
     return RejectPacket(UNREACHABLE[family]) if settings.reject else DROP
 

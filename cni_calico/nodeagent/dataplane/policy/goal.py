@@ -21,6 +21,13 @@ from cni_calico.nodeagent.dataplane.policy.naming import class_chain, policy_cha
 from cni_calico.nodeagent.dataplane.policy.optional import OptionalFeature
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.nodeagent.dataplane.policy.tables import ARP, FILTER, GoalTables
+from cni_calico.nodeagent.dataplane.policy.tunnels import (
+    NODES,
+    TUNNEL_CHAINS,
+    Tunnels,
+    change_of_nodes,
+    render_tunnels,
+)
 from cni_calico.policy.wanted import (
     PORT_SET,
     Members,
@@ -55,6 +62,8 @@ class Goal:
                 self.tables.put_set(table, spec)
         self.tables.put_set(ARP, stages.OWN_ADDRESSES)
         self.tables.put_chain(ARP, stages.render_arp())
+        self._tunnels = Tunnels()
+        self._make_set(NODES, Members())
         self._render_stages()
 
     def _families(self) -> tuple[int, ...]:
@@ -103,6 +112,15 @@ class Goal:
         self.endpoints.configure(settings)
         self._stages.clear()
         self._render_stages()
+        self._render_tunnels()
+
+    def follow_tunnels(self, tunnels: Tunnels) -> None:
+        """Other tunnels of this node, or other nodes."""
+        if tunnels != self._tunnels:
+            change = change_of_nodes(self._tunnels, tunnels)
+            self._tunnels = tunnels
+            self._change_set(NODES, change)
+            self._render_tunnels()
 
     def give_up(self, policy: PolicyId, why: str) -> None:
         """The kernel refuses its rules: deny instead, until the record changes."""
@@ -135,6 +153,7 @@ class Goal:
             )
         )
         self._render_stages()
+        self._render_tunnels()
 
     # -- sets ---------------------------------------------------------------------------------------------------------
 
@@ -270,6 +289,22 @@ class Goal:
                 if name not in names:
                     self.tables.take_chain(table, name)
             self._stages[family] = needed, names
+
+    def _render_tunnels(self) -> None:
+        for family, table in FILTER.items():
+            chains = []
+            if family in self._families():
+                chains = render_tunnels(
+                    family,
+                    self._tunnels,
+                    self.settings,
+                    has_networks=self._has_networks(family, NODES),
+                    can_notrack=OptionalFeature.NOTRACK not in self.lacking,
+                )
+            for chain in chains:
+                self.tables.put_chain(table, chain)
+            for name in set(TUNNEL_CHAINS) - {chain.name for chain in chains}:
+                self.tables.take_chain(table, name)
 
 
 def goal_of(wanted: Wanted, settings: FilterSettings) -> Goal:

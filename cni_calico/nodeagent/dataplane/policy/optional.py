@@ -24,6 +24,7 @@ from cni_calico.nodeagent.dataplane.policy.delta import Phases
 from cni_calico.nodeagent.dataplane.policy.endpoints import LIMIT_CHAINS, SPOOF_CHAINS
 from cni_calico.nodeagent.dataplane.policy.stages import LIMITED_FROM, LIMITED_TO, LIMITS, MAY_SPOOF, SPOOFING
 from cni_calico.nodeagent.dataplane.policy.tables import ARP
+from cni_calico.nodeagent.dataplane.policy.tunnels import NOTRACK
 
 
 class OptionalFeature(Enum):
@@ -32,6 +33,7 @@ class OptionalFeature(Enum):
     SOURCES = "the check of workloads' source addresses"
     LIMITS = "the limits of workloads' packets and connections"
     CONNECTIONS = "the limits of workloads' connections"
+    NOTRACK = "keeping VXLAN out of connection tracking"
     ARP_ANSWERS = "the check of proxy ARP's answers"
 
 
@@ -49,6 +51,8 @@ def feature_of(operation: Operation) -> OptionalFeature | None:
         return OptionalFeature.ARP_ANSWERS
     match operation:
         case AddChain(name=name) | FlushChain(name=name) | DropChain(name=name) | AddRules(chain=name):
+            if name in NOTRACK:
+                return OptionalFeature.NOTRACK
             if name == SPOOFING or name.startswith(SPOOF_CHAINS):
                 return OptionalFeature.SOURCES
             return OptionalFeature.LIMITS if name in LIMITS or name.startswith(LIMIT_CHAINS) else None

@@ -243,3 +243,9 @@ def test_metrics_without_anybody_to_ask(tmp_path):
 def test_the_status_file_is_json(tmp_path):
     status.write_status(str(tmp_path), {"a": "\u00e9"})
     assert json.loads((tmp_path / status.NAME).read_bytes())["a"] == "\u00e9"
+
+
+def test_an_engine_that_is_stuck_is_not_alive() -> None:
+    fields = {"updated": 100.0, "synced": True, "policing_stalled_s": 119.0}
+    assert status.why_not_live(fields, 101.0) == ""
+    assert "policy engine" in status.why_not_live({**fields, "policing_stalled_s": 121.0}, 101.0)

@@ -1,0 +1,98 @@
+"""A table of nf_tables read piece by piece, so that whoever reads can do something else in between.
+
+Rule: on a socket of its own, because an unfinished list keeps it busy. A piece is what one datagram of the kernel
+holds. What changes while a list is read may or may not be in it: the reader knows what it changed itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from cni_calico.deadline import Deadline
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.expressions import list_elements, number_of
+from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
+from cni_calico.kernel.netlink.nft_objects import (
+    CHAIN_NAME,
+    ELEM_LIST,
+    ELEM_SET,
+    FLAGS,
+    GETCHAIN,
+    GETRULE,
+    GETSET,
+    GETSETELEM,
+    RULE_CHAIN,
+    TABLE_NAME,
+    decode_hook,
+    decode_map_element,
+    decode_rule,
+    decode_set,
+    key_of,
+)
+from cni_calico.kernel.netlink.wire import text
+from cni_calico.model.netfilter import Immediate, NftChain, NftRule, NftSet, TableId
+
+# what an element is here: of a map with its verdict; of an interval set the key of one end, and whether it is the end
+Atom = bytes | tuple[bytes, Immediate] | tuple[bytes, bool]
+
+
+class TableReader(Protocol):
+    """Each method lists one thing, to its end or until ``reset``. All raise KernelError, DeadlineExceeded."""
+
+    def sets(self, table: TableId, deadline: Deadline) -> Iterator[list[NftSet]]: ...
+
+    def chains(self, table: TableId, deadline: Deadline) -> Iterator[list[NftChain]]:
+        """Without their rules."""
+
+    def rules(self, table: TableId, chain: str, deadline: Deadline) -> Iterator[list[NftRule]]: ...
+
+    def elements(self, table: TableId, spec: NftSet, deadline: Deadline) -> Iterator[list[Atom]]: ...
+
+    def reset(self) -> None:
+        """Give up a list that was not read to its end."""
+
+
+class PieceReader:
+    """The real one, in the network namespace of the thread that made it."""
+
+    def __init__(self) -> None:
+        self._netlink = Nfnetlink()
+
+    def close(self) -> None:
+        self._netlink.close()
+
+    def reset(self) -> None:
+        self._netlink.close()
+        self._netlink = Nfnetlink()
+
+    def sets(self, table: TableId, deadline: Deadline) -> Iterator[list[NftSet]]:
+        for part in self._listed(GETSET, table, b"", deadline):
+            yield [decode_set(attributes) for attributes in part]
+
+    def chains(self, table: TableId, deadline: Deadline) -> Iterator[list[NftChain]]:
+        for part in self._listed(GETCHAIN, table, b"", deadline):
+            yield [NftChain(wire.name(found.get(CHAIN_NAME)), (), decode_hook(table.family, found)) for found in part]
+
+    def rules(self, table: TableId, chain: str, deadline: Deadline) -> Iterator[list[NftRule]]:
+        for part in self._listed(GETRULE, table, text(RULE_CHAIN, chain), deadline):
+            yield [decode_rule(found) for found in part if wire.name(found.get(RULE_CHAIN)) == chain]
+
+    def elements(self, table: TableId, spec: NftSet, deadline: Deadline) -> Iterator[list[Atom]]:
+        for part in self._listed(GETSETELEM, table, text(ELEM_SET, spec.name), deadline):
+            yield [_atom(spec, element) for found in part for element in list_elements(found.get(ELEM_LIST, b""))]
+
+    def _listed(self, kind: int, table: TableId, more: bytes, deadline: Deadline) -> Iterator[list[dict[int, bytes]]]:
+        body = general(table.family) + text(TABLE_NAME, table.name) + more
+        doing = f"read the packet filter's table {table}"
+        for part in self._netlink.dump_in_parts(kind, body, doing, deadline):
+            found = [wire.attributes(payload, GENERAL_BYTES) for payload in part]
+            yield [attributes for attributes in found if wire.name(attributes.get(TABLE_NAME)) == table.name]
+
+
+def _atom(spec: NftSet, element: bytes) -> Atom:
+    if spec.verdicts:
+        return decode_map_element(element)
+    attributes = wire.attributes(element)
+    key = key_of(attributes)
+    return (key, bool(number_of(attributes.get(FLAGS)) & 1)) if spec.interval else key

@@ -1,0 +1,90 @@
+"""PURE: tunnels' packets between nodes: taken from known nodes only, and kept out of connection tracking.
+
+Rule: only where this node has such a tunnel, and only once every node can be read: a node that is not known is cut off.
+
+    input        2     tunnels       VXLAN and IPIP from an address that is no node's: drop
+    prerouting  -299   notrack-in    VXLAN from a node: not tracked
+    output      -300   notrack-out   VXLAN to a node: not tracked
+
+What carries pods' packets would otherwise be tracked beside them: an entry for each pair of nodes and hash of a flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cni_calico.model.netfilter import (
+    DROP,
+    BaseHook,
+    Compare,
+    Expression,
+    NftChain,
+    NftRule,
+    NoTrack,
+    PayloadLoad,
+    SetLookup,
+)
+from cni_calico.nodeagent.dataplane.policy.matches import NETWORKS, address, protocol
+from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
+from cni_calico.policy.sets import minimal_cover
+from cni_calico.policy.wanted import Members, Network, SetChange
+
+NODES = "tunnel-nodes"
+KNOWN_NODES = "tunnels"
+NOTRACK = ("notrack-in", "notrack-out")
+TUNNEL_CHAINS = (KNOWN_NODES, *NOTRACK)
+_UDP, _IPIP = 17, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tunnels:
+    """``vxlan``: the families in which this node has VXLAN. ``nodes``: the addresses of all nodes, and networks."""
+
+    vxlan: frozenset[int] = frozenset()
+    ipip: bool = False
+    nodes: frozenset[Network] = field(default_factory=frozenset)
+
+    def members(self) -> Members:
+        """``nodes`` as the members of a set."""
+        single = frozenset(net.network_address.packed for net in self.nodes if net.prefixlen == net.max_prefixlen)
+        wide = ((net.network_address.packed, net.prefixlen) for net in self.nodes if net.prefixlen < net.max_prefixlen)
+        return Members(single, minimal_cover(wide))
+
+
+def change_of_nodes(before: Tunnels, after: Tunnels) -> SetChange:
+    """How the set of nodes changes."""
+    old, new = before.members(), after.members()
+    added = Members(new.addresses - old.addresses, new.nets - old.nets)
+    return SetChange(added, Members(old.addresses - new.addresses, old.nets - new.nets))
+
+
+def render_tunnels(
+    family: int, tunnels: Tunnels, settings: FilterSettings, *, has_networks: bool, can_notrack: bool
+) -> list[NftChain]:
+    """``has_networks``: there are networks among the nodes of this family, in a set of their own."""
+    rules = tuple(_unknown(family, tunnels, settings, has_networks))
+    chains = [NftChain(KNOWN_NODES, rules, BaseHook("input", 2))] if rules else []
+    if can_notrack and family in tunnels.vxlan:
+        into, out = (
+            NftRule((*_vxlan(settings), address(family, is_source), SetLookup(NODES), NoTrack()))
+            for is_source in (True, False)
+        )
+        chains.append(NftChain(NOTRACK[0], (into,), BaseHook("prerouting", -299)))
+        chains.append(NftChain(NOTRACK[1], (out,), BaseHook("output", -300)))
+    return chains
+
+
+def _vxlan(settings: FilterSettings) -> tuple[Expression, ...]:
+    port = settings.vxlan_port.to_bytes(2, "big")
+    return (*protocol(_UDP), PayloadLoad("transport", 2, 2), Compare("eq", port))
+
+
+def _unknown(family: int, tunnels: Tunnels, settings: FilterSettings, has_networks: bool) -> Iterator[NftRule]:
+    unknown: tuple[Expression, ...] = (address(family, True), SetLookup(NODES, invert=True))
+    if has_networks:
+        unknown += (SetLookup(NODES + NETWORKS, invert=True),)
+    if family in tunnels.vxlan:
+        yield NftRule((*_vxlan(settings), *unknown, DROP), "VXLAN from no node")
+    if family == 4 and tunnels.ipip:
+        yield NftRule((*protocol(_IPIP), *unknown, DROP), "IPIP from no node")

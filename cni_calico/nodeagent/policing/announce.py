@@ -1,0 +1,46 @@
+"""PURE: what changes for workloads when a node begins to police, as lines of its log.
+
+Rule: one line for those that share their policies, and the same facts as ``calicoctl policy show --all`` has; a large
+node's are cut short, and that command named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from cni_calico.policy.wanted import WantedClass, WantedEndpoint, WantedTier
+
+_GROUPS, _NAMES = 50, 10
+
+
+def describe_policing(
+    node: str, endpoints: Collection[WantedEndpoint], classes: Mapping[str, WantedClass]
+) -> list[str]:
+    """Sorted; at least one line."""
+    groups: dict[str, list[str]] = {}
+    for endpoint in endpoints:
+        groups.setdefault(endpoint.class_id, []).append(endpoint.workload or endpoint.interface)
+    lines = sorted(f"{_some(sorted(names))}: {_rules(classes[name])}" for name, names in groups.items())
+    whole = f"calicoctl policy show --all --node {node}"
+    head = f"this node enforces policies from now on, for {len(endpoints)} workloads; all of it: {whole}"
+    left = len(lines) - _GROUPS
+    return [head, *lines[:_GROUPS], *([f"and {left} more groups of workloads"] if left > 0 else [])]
+
+
+def _rules(group: WantedClass) -> str:
+    profiles = ", ".join(f"profile {profile.name}" for profile in group.profiles) or "no profile"
+    return f"ingress: {_direction(group.ingress, profiles)}; egress: {_direction(group.egress, profiles)}"
+
+
+def _direction(tiers: Iterable[WantedTier], profiles: str) -> str:
+    said = [
+        f"tier {tier.name} ({_some([str(policy) for policy in tier.policies])}; the rest "
+        f"{'denied' if tier.end == 'Deny' else 'goes on'})"
+        for tier in tiers
+    ]
+    return ", then ".join([*said, profiles])
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return ", ".join(names[:_NAMES]) + more

@@ -1,0 +1,98 @@
+"""Connections of workloads that are gone: what is established would pass for ever, also for an address's next owner.
+
+Rule: the engine's thread never waits for a list of the host's connections. A kernel that chooses them itself is asked
+at once; where it cannot, or failed, a thread lists them, for all addresses that wait together, and tries again until it
+has succeeded. An address that has an owner again is left alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from cni_calico.backoff import Backoff
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.kernel.netlink.conntrack import remove_entries, remove_listed
+from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
+from cni_calico.log import Log
+
+AGAIN_FIRST_S, AGAIN_LAST_S = 1.0, 30.0
+_AT_ONCE_S = 1.0
+_LISTED_S = 60.0
+_END_S = 1.0
+
+
+class Connections:
+    """Of the network namespace of the thread that calls ``remove``; ``netlink`` is that thread's.
+
+    ``may_go`` says whether nobody has an address; it is asked by the other thread too. ``trouble`` is why some may
+    still pass, "" when none does.
+    """
+
+    def __init__(self, netlink: Nfnetlink, may_go: Callable[[bytes], bool], log: Log) -> None:
+        self.trouble = ""
+        self._netlink = netlink
+        self._may_go = may_go
+        self._log = log
+        self._can_choose = True
+        self._guard = threading.Condition()
+        self._waiting: set[bytes] = set()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def remove(self, addresses: Iterable[bytes]) -> None:
+        """Those of these packed addresses, which nobody has now."""
+        left = {address for address in addresses if not self._removed_at_once(address)}
+        if not left:
+            return
+        with self._guard:
+            self._waiting |= left
+            self._guard.notify_all()
+        if self._thread is None:  # in the namespace of the thread that begins it
+            self._thread = threading.Thread(target=self._run, name="policy-connections", daemon=True)
+            self._thread.start()
+
+    def _removed_at_once(self, address: bytes) -> bool:
+        if self._can_choose:
+            try:
+                self._can_choose = remove_entries(self._netlink, address, Deadline.after(_AT_ONCE_S))
+            except CalicoError as e:
+                self._say(e)
+                return False
+        return self._can_choose
+
+    def stop(self) -> None:
+        self._stopped.set()
+        with self._guard:
+            self._guard.notify_all()
+        if self._thread is not None:
+            self._thread.join(_END_S)
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        again = Backoff(AGAIN_FIRST_S, AGAIN_LAST_S)
+        while not self._stopped.is_set():
+            with self._guard:
+                while not self._waiting and not self._stopped.is_set():
+                    self._guard.wait()
+                addresses, self._waiting = self._waiting, set()
+            addresses = {address for address in addresses if self._may_go(address)}
+            try:
+                if addresses:
+                    with Nfnetlink() as netlink:
+                        remove_listed(netlink, addresses, Deadline.after(_LISTED_S), self._may_go)
+            except CalicoError as e:
+                self._say(e)
+                with self._guard:
+                    self._waiting |= addresses
+                self._stopped.wait(again.next())
+            else:
+                self.trouble = ""
+                again.reset()
+
+    def _say(self, error: CalicoError) -> None:
+        if not self.trouble:
+            self._log.warning(f"connections of workloads that are gone may still pass, tried again: {error}")
+        self.trouble = str(error)

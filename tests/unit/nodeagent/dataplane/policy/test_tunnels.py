@@ -1,0 +1,105 @@
+"""Tunnels' packets: the set of nodes and the chains follow what this node has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_network
+
+import pytest
+
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.netfilter import NoTrack
+from cni_calico.nodeagent.context.felix import parse_felix
+from cni_calico.nodeagent.dataplane.policy.goal import Goal
+from cni_calico.nodeagent.dataplane.policy.optional import OptionalFeature
+from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
+from cni_calico.nodeagent.dataplane.policy.tables import FILTER
+from cni_calico.nodeagent.dataplane.policy.tunnels import NODES, NOTRACK, TUNNEL_CHAINS, Tunnels
+from cni_calico.nodeagent.policing.parameters import select_tunnels
+from cni_calico.nodeagent.view.snapshot import Snapshot
+from tests.unit.nodeagent.fabric import FELIX, pool
+from tests.unit.nodeagent.fabric import NODES as FABRIC
+
+N1, N2, N6 = (ip_network(text) for text in ("10.0.0.1/32", "10.0.0.2/32", "fd00::2/128"))
+OUTSIDE = ip_network("192.0.2.0/24")
+BOTH = Tunnels(frozenset((4, 6)), True, frozenset((N1, N2, N6)))
+
+
+def chains(goal: Goal, family: int) -> set[str]:
+    return {name for name in goal.tables.of[FILTER[family]].chains if name in TUNNEL_CHAINS}
+
+
+def test_chains_and_nodes_follow() -> None:
+    goal = Goal(FilterSettings())
+    assert chains(goal, 4) == chains(goal, 6) == set()
+    goal.follow_tunnels(BOTH)
+    assert chains(goal, 4) == chains(goal, 6) == set(TUNNEL_CHAINS)
+    tables = goal.tables.of
+    assert tables[FILTER[4]].elements[NODES] == {N1.network_address.packed, N2.network_address.packed}
+    assert tables[FILTER[6]].elements[NODES] == {N6.network_address.packed}
+    assert len(tables[FILTER[4]].chains["tunnels"].rules) == 2 and len(tables[FILTER[6]].chains["tunnels"].rules) == 1
+    goal.follow_tunnels(Tunnels(frozenset(), True, frozenset((N2, OUTSIDE))))
+    assert chains(goal, 4) == {"tunnels"} and chains(goal, 6) == set()
+    assert tables[FILTER[4]].elements[NODES] == {N2.network_address.packed}
+    assert f"{NODES}/n" in tables[FILTER[4]].sets
+    goal.follow_tunnels(Tunnels())
+    assert chains(goal, 4) == set() and f"{NODES}/n" not in tables[FILTER[4]].sets
+    fresh = Goal(FilterSettings())
+    assert tables == fresh.tables.of
+
+
+def test_other_parameters_leave_them() -> None:
+    goal = Goal(FilterSettings())
+    goal.follow_tunnels(BOTH)
+    goal.tables.take_touched()
+    before = goal.tables.of[FILTER[4]].chains["tunnels"]
+    goal.configure(FilterSettings(vxlan_port=8472))
+    assert goal.tables.of[FILTER[4]].chains["tunnels"] != before
+    goal.configure(FilterSettings(ipv6=False))
+    assert chains(goal, 6) == set() and chains(goal, 4) == set(TUNNEL_CHAINS)
+    goal.configure(FilterSettings())
+    assert goal.tables.of[FILTER[4]].chains["tunnels"] == before and chains(goal, 6) == set(TUNNEL_CHAINS)
+
+
+def test_a_kernel_that_tracks_everything() -> None:
+    goal = Goal(FilterSettings())
+    goal.follow_tunnels(BOTH)
+    assert NoTrack() in goal.tables.of[FILTER[4]].chains[NOTRACK[0]].rules[0].expressions
+    goal.lack(OptionalFeature.NOTRACK, "no")
+    assert chains(goal, 4) == chains(goal, 6) == {"tunnels"}
+    goal.forgive()
+    assert chains(goal, 4) == set(TUNNEL_CHAINS)
+
+
+VXLAN = Snapshot("n1", FABRIC, (pool("10.65.0.0/16", vxlan="Always"),))
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "backend", "vxlan", "ipip", "count"),
+    [
+        (VXLAN, "bird", {4}, False, 6),
+        (VXLAN, "none", set(), False, 0),
+        (replace(VXLAN, pools=(pool("10.65.0.0/16", ipip="Always"),)), "bird", set(), True, 6),
+        (replace(VXLAN, node="nobody"), "bird", set(), False, 0),
+        (replace(VXLAN, unread=frozenset((ResourceKey("Node", "n9"),))), "bird", set(), False, 0),
+        (replace(VXLAN, unread=frozenset((ResourceKey("IPPool", "p"),))), "bird", {4}, False, 6),
+    ],
+)
+def test_which_tunnels(snapshot: Snapshot, backend: str, vxlan: set[int], ipip: bool, count: int) -> None:
+    """None while a Node cannot be read: its packets would be dropped."""
+    found = select_tunnels(snapshot, FELIX, backend)
+    assert (found.vxlan, found.ipip, len(found.nodes)) == (vxlan, ipip, count)
+
+
+@pytest.mark.parametrize(
+    ("environ", "spec"),
+    [
+        ({"FELIX_EXTERNALNODESCIDRLIST": "192.0.2.0/24,10.9.9.9/32"}, {}),
+        ({}, {"externalNodesList": ["192.0.2.0/24", "10.9.9.9"]}),
+    ],
+)
+def test_hosts_that_are_no_nodes(environ: dict[str, str], spec: dict[str, object]) -> None:
+    parsed = parse_felix(environ, None, spec)
+    assert not parsed.warnings
+    found = select_tunnels(VXLAN, parsed.settings, "bird")
+    assert {OUTSIDE, ip_network("10.9.9.9/32")} < found.nodes
