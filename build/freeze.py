@@ -26,6 +26,7 @@ from manifest import verify_bundle, write_manifests
 from native import NAMES as FRONTS
 from native import compile_front, compiler_version, write_header
 from pyinstaller import run_pyinstaller, source_date
+from share import write_share
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCH = ROOT / "build" / "launch"
@@ -91,6 +92,7 @@ def freeze(contents: str) -> Path:
         compiled = (bundle / contents / name).with_suffix(".pyc")
         compiled.parent.mkdir(parents=True, exist_ok=True)
         compiled.write_bytes(compile_module(path, str(name)))
+    write_share(bundle / contents / "share")
     return bundle
 
 

@@ -6,12 +6,11 @@ Rule: each takes the session and the parsed arguments and returns the text to pr
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cni_calico.bounded import parse_json
 from cni_calico.ctl import batch, resources
-from cni_calico.ctl.kinds import parse_kind
 from cni_calico.ctl.manifests import (
     DEFAULT_NAMESPACE,
     parse_documents,
@@ -23,6 +22,7 @@ from cni_calico.ctl.manifests import (
 from cni_calico.ctl.patching import json_patch, merge_patch
 from cni_calico.ctl.render import exported, listed, render_empty_table, render_many, render_several, require_format
 from cni_calico.ctl.session import CommandFailed, ResourceExists, ResourceMissing, Session
+from cni_calico.ctl.targets import parse_target, parse_targets
 from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig
 from cni_calico.model.keys import NAMESPACED_KINDS, ResourceKey, ResourceList
 from cni_calico.model.validation.defaults import with_defaults
@@ -43,18 +43,9 @@ def _require_placed(key: ResourceKey, document: Document, arguments: Namespace) 
     require_namespace(key.kind, document["metadata"].get("namespace"), arguments.namespace)
 
 
-def _named_keys(arguments: Namespace) -> list[ResourceKey]:
-    kind = parse_kind(arguments.kind)
+def _key(kind: str, name: str, arguments: Namespace) -> ResourceKey:
     require_namespace(kind, "", arguments.namespace)
-    namespace = (arguments.namespace or DEFAULT_NAMESPACE) if kind in NAMESPACED_KINDS else ""
-    if "" in arguments.names:
-        raise InvalidConfig("resource name may not be empty")
-    return [ResourceKey(kind, name, namespace) for name in arguments.names]
-
-
-def _one_key(arguments: Namespace) -> ResourceKey:
-    arguments.names = [arguments.name]
-    return _named_keys(arguments)[0]
+    return ResourceKey(kind, name, (arguments.namespace or DEFAULT_NAMESPACE) if kind in NAMESPACED_KINDS else "")
 
 
 # -- get --------------------------------------------------------------------------------------------------------------
@@ -68,15 +59,16 @@ def get(session: Session, arguments: Namespace) -> str:
         for key, document in found:
             _require_placed(key, document, arguments)
         return _get_named(session, arguments, [key for key, _ in found])
-    if not arguments.kind:
+    kinds, named = parse_targets(arguments.words)
+    if not kinds and not named:
         raise InvalidConfig("cannot get resources: name a kind, or a file with -f")
-    kind = parse_kind(arguments.kind)
-    require_namespace(kind, "", arguments.namespace, everywhere=arguments.all_namespaces)
-    if not arguments.names:
-        return _get_list(session, arguments, kind)
+    for kind in dict.fromkeys([*kinds, *(kind for kind, _ in named)]):
+        require_namespace(kind, "", arguments.namespace, everywhere=arguments.all_namespaces)
+    if kinds:
+        return _get_lists(session, arguments, kinds)
     if arguments.all_namespaces:
         raise InvalidConfig("cannot use --all-namespace flag for getting a single resource")
-    return _get_named(session, arguments, _named_keys(arguments))
+    return _get_named(session, arguments, [_key(kind, name, arguments) for kind, name in named])
 
 
 def _get_named(session: Session, arguments: Namespace, keys: list[ResourceKey]) -> str:
@@ -96,8 +88,24 @@ def _get_named(session: Session, arguments: Namespace, keys: list[ResourceKey]) 
     return text
 
 
-def _get_list(session: Session, arguments: Namespace, kind: str) -> str:
-    namespaced = bool(arguments.all_namespaces or arguments.namespace)
+def _get_lists(session: Session, arguments: Namespace, kinds: Sequence[str]) -> str:
+    bodies = [_read_list(session, arguments, kind) for kind in kinds]
+    for kind, body in zip(kinds, bodies, strict=True):
+        if not body["items"]:
+            arguments.note(_describe_nothing(kind, arguments))
+    if len(bodies) > 1 and arguments.output in ("yaml", "yml", "json"):
+        every = {"kind": "List", "apiVersion": "v1", "items": [item for body in bodies for item in body["items"]]}
+        return render_many(every, arguments.output)
+    return "".join(_render_list(body, kind, arguments) for kind, body in zip(kinds, bodies, strict=True))
+
+
+def _describe_nothing(kind: str, arguments: Namespace) -> str:
+    if kind not in NAMESPACED_KINDS or arguments.all_namespaces:
+        return f"No {kind} found."
+    return f"No {kind} found in namespace {arguments.namespace or DEFAULT_NAMESPACE}; -A looks in all."
+
+
+def _read_list(session: Session, arguments: Namespace, kind: str) -> dict[str, Any]:
     namespace = ""
     if kind in NAMESPACED_KINDS and not arguments.all_namespaces:
         namespace = arguments.namespace or DEFAULT_NAMESPACE
@@ -110,8 +118,13 @@ def _get_list(session: Session, arguments: Namespace, kind: str) -> str:
             session.note_damaged(item.key, str(e))
     documents = resources.complete_listing(kind, documents)
     documents = [exported(document) for document in documents] if arguments.export else documents
-    body = listed(kind, documents, str(listing.revision))
-    if not documents and arguments.output not in ("yaml", "yml", "json", "name") and "template" not in arguments.output:
+    return listed(kind, documents, str(listing.revision))
+
+
+def _render_list(body: Document, kind: str, arguments: Namespace) -> str:
+    namespaced = bool(arguments.all_namespaces or arguments.namespace)
+    is_table = arguments.output not in ("yaml", "yml", "json", "name") and "template" not in arguments.output
+    if is_table and not body["items"]:
         return render_empty_table(kind, arguments.output, namespaced=namespaced)
     return render_many(body, arguments.output, namespaced=namespaced)
 
@@ -176,10 +189,10 @@ def delete(session: Session, arguments: Namespace) -> str:
     if arguments.filename:
         found = _manifest(arguments)
         keys, documents = [key for key, _ in found], {i: document for i, (_, document) in enumerate(found)}
-    elif not arguments.kind or not arguments.names:
-        raise InvalidConfig("cannot delete resources: name a kind and at least one resource, or a file with -f")
     else:
-        keys = _named_keys(arguments)
+        keys = [_key(kind, name, arguments) for kind, name in parse_targets(arguments.words)[1]]
+        if not keys:
+            raise InvalidConfig("cannot delete resources: name a kind and at least one resource, or a file with -f")
 
     def act(i: int) -> None:
         if i in documents:
@@ -195,7 +208,7 @@ def delete(session: Session, arguments: Namespace) -> str:
 
 def patch(session: Session, arguments: Namespace) -> str:
     """Types "strategic" and "merge" are the same here: no list of Calico's has a merge key."""
-    key = _one_key(arguments)
+    key = _key(*parse_target(arguments.words, "patch"), arguments)
     change = _parse_patch(arguments.patch, arguments.type)
     resources.modify(session, key, change, _checks(arguments))
     return f"Successfully patched 1 '{key.kind}' resource\n"
@@ -223,11 +236,12 @@ def _object(value: Any) -> Document:
 
 
 def label(session: Session, arguments: Namespace) -> str:
-    key = _one_key(arguments)
-    name, equals, value = arguments.label.partition("=")
+    *words, wanted = arguments.words or [""]
+    key = _key(*parse_target(words, "label"), arguments)
+    name, equals, value = wanted.partition("=")
     if bool(equals) == arguments.remove:
         raise InvalidConfig("cannot label: give KEY=VALUE, or KEY together with --remove")
-    where = f"{arguments.kind} {arguments.name}"
+    where = " ".join(words)
     done: list[str] = []
 
     def plan(document: Document) -> Document:

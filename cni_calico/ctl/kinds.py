@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cni_calico.ctl.nearest import did_you_mean
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import CLUSTER_KINDS, NAMESPACED_KINDS
 
@@ -51,8 +52,9 @@ def parse_kind(text: str) -> str:
     """The kind that a user means. Raises InvalidConfig."""
     kind = ALIASES.get(text.lower())
     if kind is None:
+        known = ", ".join(sorted({*CLUSTER_KINDS, *NAMESPACED_KINDS}, key=str.lower))
+        near = did_you_mean(text, ALIASES)
         raise InvalidConfig(
-            f"cannot find resource type {text!r}: it is not supported",
-            details="known are " + ", ".join(sorted({*CLUSTER_KINDS, *NAMESPACED_KINDS}, key=str.lower)),
+            f"cannot find resource type {text!r}: it is not supported", details=f"{near} known are {known}".lstrip()
         )
     return kind

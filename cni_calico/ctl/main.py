@@ -77,6 +77,10 @@ def _standalone(name: str) -> HostCommand | None:
         from cni_calico.ctl import version
 
         return version.show
+    if name == "completion":
+        from cni_calico.ctl import completion
+
+        return completion.show
     if name == "validate":
         from cni_calico.ctl import commands
 

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from cni_calico.bounded import MANIFEST_BYTES, parse_json, parse_yaml, read_text
+from cni_calico.ctl.nearest import did_you_mean
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import NAMESPACED_KINDS, PLURALS, ResourceKey
@@ -115,9 +116,10 @@ def parse_key(document: Mapping[str, Any], namespace: str) -> ResourceKey:
     """The identity of a document; ``namespace`` is for one that names none. Raises InvalidConfig."""
     kind, metadata = document.get("kind"), document.get("metadata")
     if not isinstance(kind, str) or kind not in PLURALS or document.get("apiVersion") != API_VERSION:
+        near = did_you_mean(str(kind), PLURALS) if kind not in PLURALS else ""
         raise InvalidConfig(
             f"cannot use resource: unknown resource type (Kind: {kind}, Version: {document.get('apiVersion')})",
-            details=f"apiVersion must be {API_VERSION}, kind one of its kinds",
+            details=f"{near} apiVersion must be {API_VERSION}, kind one of its kinds".lstrip(),
         )
     if not isinstance(metadata, Mapping) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
         raise InvalidConfig(f"cannot use {kind} resource: metadata.name must be given")

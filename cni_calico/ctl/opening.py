@@ -16,7 +16,9 @@ from dataclasses import replace
 from cni_calico.ctl.session import Session
 from cni_calico.ctl.settings import is_configured, read_config, require_present
 from cni_calico.datastore.connect import open_datastore
+from cni_calico.datastore.traced import TracedStore
 from cni_calico.deadline import Deadline
+from cni_calico.log import LEVELS, Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.names import DEFAULT_PREFIX
 
@@ -54,8 +56,11 @@ def open_session(arguments: Namespace, environ: Mapping[str, str], *, creating: 
     # what an export out of Kubernetes records of the pods' interfaces: as the CNI plugin reads it
     prefix = environ.get("FELIX_INTERFACEPREFIX", "").split(",")[0].strip()
     store = open_datastore(config, veth_prefix=prefix or DEFAULT_PREFIX)
+    log = Log(arguments.log_level)
+    log.info(f"the datastore is {store.identity}")
+    asked = store if log.threshold > LEVELS["debug"] else TracedStore(store, log.debug)
     try:
-        session = Session(store, Deadline.after(arguments.timeout), now, lambda: str(uuid.uuid4()))
+        session = Session(asked, Deadline.after(arguments.timeout), now, lambda: str(uuid.uuid4()))
         store.corrupt = session.note_damaged
         yield session
         for _, why in session.take_damaged():

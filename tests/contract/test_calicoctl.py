@@ -92,3 +92,47 @@ def test_moving_in_from_upstreams_etcd(calicoctl, space):
     assert "the datastore holds pools or addresses" in calicoctl(
         "datastore", "migrate", "import", "-f", "-", stdin=json.dumps(body), code=1
     )
+
+
+def test_resources_are_named_as_with_kubectl(calicoctl):
+    calicoctl("create", "-f", "-", stdin=json.dumps([pool("a", "10.1.0.0/16"), pool("b", "10.2.0.0/16")]))
+    both = "ippool/a\nippool/b\n"
+    for line in ("ippool/a ippool/b", "ippool/a,pool/b", "ippool a,b", "ippool a b", "ippools"):
+        assert calicoctl("get", *line.split(), "-o", "name") == both, line
+    assert calicoctl("get", "ippool", "-o", "name", "a") == "ippool/a\n"  # an option between them
+    every = json.loads(calicoctl("get", "ippools,tiers", "-o", "json"))
+    assert (every["kind"], every["apiVersion"]) == ("List", "v1")
+    assert [item["kind"] for item in every["items"]] == ["IPPool"] * 2 + ["Tier"] * 3
+    assert calicoctl("get", "ippools,tiers").count("NAME ") == 2
+    assert "every resource is named as KIND/NAME" in calicoctl("get", "ippool/a", "b", code=1)
+    calicoctl("label", "ippool/a", "team=x", "--overwrite")
+    calicoctl("patch", "ippool/b", "-p", '{"spec":{"disabled":true}}')
+    assert json.loads(calicoctl("get", "ippool/a", "-o", "json"))["metadata"]["labels"] == {"team": "x"}
+    assert json.loads(calicoctl("get", "ippool/b", "-o", "json"))["spec"]["disabled"] is True
+    calicoctl("delete", "ippool/a", "ippool/b")
+    assert calicoctl("get", "ippools", "-o", "name") == ""
+
+
+def test_usage_as_a_document(calicoctl):
+    body = {"format": "cni-calico/datastore-export/v1", "records": {}}
+    kvs = json.loads((VECTORS / "etcd-dump-07-add-borrowed-ip.json").read_text())["kvs"]
+    body["records"] = {path: kv["value"] for path, kv in kvs.items()}
+    calicoctl("datastore", "migrate", "import", "-f", "-", stdin=json.dumps(body))
+    table = calicoctl("ipam", "show", "--show-blocks")
+    usage = json.loads(calicoctl("ipam", "show", "-o", "json"))
+    assert usage["pools"] and usage["blocksWithoutPool"] == []
+    for one in [*usage["pools"], *(block for found in usage["pools"] for block in found["blocks"])]:
+        (line,) = [line for line in table.splitlines() if f" {one['cidr']} " in line]
+        assert [cell.split()[0] for cell in line.split("|")[3:6]] == [str(one[n]) for n in ("total", "used", "free")]
+        assert one["total"] == one["used"] + one["free"]
+    assert {found["name"] for found in usage["pools"]} == set(
+        re.findall(r"ippool/(.*)", calicoctl("get", "ippool", "-o", "name"))
+    )
+    (borrowed,) = json.loads(calicoctl("ipam", "show", "--show-borrowed", "-o", "json"))["borrowed"]
+    assert borrowed["ip"] in calicoctl("ipam", "show", "--show-borrowed")
+    held = json.loads(calicoctl("ipam", "show", f"--ip={borrowed['ip']}", "-o", "json"))
+    assert held["assigned"] is True and held["block"] == borrowed["block"]
+    free = json.loads(calicoctl("ipam", "show", "--ip=192.0.2.1", "-o", "json"))
+    assert free == {"ip": "192.0.2.1", "assigned": False}
+    settings = json.loads(calicoctl("ipam", "show", "--show-configuration", "-o", "json"))
+    assert settings["StrictAffinity"] is False

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from cni_calico.ctl.session import Session
+from cni_calico.datastore.forwarding import ForwardingStore
 from cni_calico.datastore.interface import Versioned
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.lost.leaks import (
@@ -97,8 +98,11 @@ def api_of(session: Session) -> KubernetesAPI:
     """The API server where the datastore is Kubernetes."""
     from cni_calico.datastore.kubernetes.store import KubernetesStore
 
-    assert isinstance(session.store, KubernetesStore)
-    return session.store.api
+    store = session.store
+    while isinstance(store, ForwardingStore):
+        store = store.store
+    assert isinstance(store, KubernetesStore)
+    return store.api
 
 
 def _kubernetes(session: Session) -> Kubernetes | None:

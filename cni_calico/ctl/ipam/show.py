@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
+from typing import Any
 
 from cni_calico.ctl.ipam.records import read_blocks, read_pools
+from cni_calico.ctl.ipam.usage import find_borrowed, find_holder, measure_usage
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.ctl.tables import render_box
 from cni_calico.datastore.cas import update
 from cni_calico.datastore.interface import Document, Versioned
 from cni_calico.errors import InvalidConfig
-from cni_calico.ipam.block import holder_of
-from cni_calico.ipam.consistency import Allocation, describe_owner, list_allocations
 from cni_calico.model.documents import codec
 from cni_calico.model.documents.fields import Unknown, source_of
 from cni_calico.model.keys import IPAMConfigKey
-from cni_calico.model.resources import Address, Block, IPAMConfig, IPPool, Network
+from cni_calico.model.resources import Address, IPAMConfig
 
 KUBEVIRT = "kubeVirtVMAddressPersistence"
 PERSISTENCE = ("Enabled", "Disabled")
@@ -34,96 +35,86 @@ def parse_address(text: str) -> Address:
 
 def show(session: Session, arguments: Namespace) -> str:
     if arguments.ip:
-        return _show_address(session, parse_address(arguments.ip))
+        holder = find_holder(list(read_blocks(session, []).values()), parse_address(arguments.ip))
+        return _document(holder, arguments) or _render_holder(holder)
     if arguments.show_configuration:
-        return _show_configuration(session)
+        settings = _read_settings(session)
+        return _document(settings, arguments) or _render_settings(settings)
     corrupt: list[tuple[str, str]] = []
     if arguments.show_borrowed:
-        text = _show_borrowed(list(read_blocks(session, corrupt).values()))
+        borrowed = find_borrowed(list(read_blocks(session, corrupt).values()))
+        text = _document({"borrowed": borrowed}, arguments) or _render_borrowed(borrowed)
+        nothing = "" if borrowed else "No address is borrowed."
     else:
-        text = _read_usage(session, corrupt, with_blocks=arguments.show_blocks)
-    for _, why in corrupt:
+        usage = _read_usage(session, corrupt)
+        text = _document(usage, arguments) or _render_usage(usage, with_blocks=arguments.show_blocks)
+        nothing = "" if usage["pools"] else "There is no IP pool; make one with 'calicoctl apply'."
+    for why in [*(why for _, why in corrupt), *filter(None, [nothing])]:
         arguments.note(why)
     return text
 
 
+def _document(value: Any, arguments: Namespace) -> str:
+    """As JSON or YAML, where that was asked for."""
+    if arguments.output == "table":
+        return ""
+    if arguments.output == "json":
+        return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    from cni_calico.ctl.render import render_yaml  # with a parser of YAML
+
+    return render_yaml(value)
+
+
 def render_usage(session: Session) -> str:
     """How full pools and blocks are. Raises DatastoreError."""
-    return _read_usage(session, [], with_blocks=True)
+    return _render_usage(_read_usage(session, []), with_blocks=True)
 
 
-def _read_usage(session: Session, corrupt: list[tuple[str, str]], *, with_blocks: bool) -> str:
-    pools, blocks = read_pools(session, corrupt), list(read_blocks(session, corrupt).values())
-    return _show_usage(pools, blocks, with_blocks=with_blocks)
+def _read_usage(session: Session, corrupt: list[tuple[str, str]]) -> dict[str, Any]:
+    return measure_usage(read_pools(session, corrupt), list(read_blocks(session, corrupt).values()))
 
 
-# -- usage ------------------------------------------------------------------------------------------------------------
+# -- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _within(block: Block, pool: IPPool) -> bool:
-    return block.cidr.version == pool.cidr.version and block.cidr.subnet_of(pool.cidr)  # type: ignore[arg-type]
-
-
-def _usage_row(grouping: str, cidr: Network, used: int) -> list[str]:
-    total = cidr.num_addresses
-    free = total - used
+def _usage_row(grouping: str, counted: Mapping[str, Any]) -> list[str]:
+    total, used, free = counted["total"], counted["used"], counted["free"]
     shown = str(total) if total < 10**15 else f"{total:.4e}"
     free_shown = str(free) if free < 10**15 else f"{free:.4e}"
     return [
         grouping,
-        str(cidr),
+        str(counted["cidr"]),
         shown,
         f"{used} ({round(100 * used / total)}%)",
         f"{free_shown} ({round(100 * free / total)}%)",
     ]
 
 
-def _used(block: Block) -> int:
-    return sum(index is not None for index in block.allocations)
-
-
-def _show_usage(pools: Sequence[IPPool], blocks: Sequence[Block], *, with_blocks: bool) -> str:
+def _render_usage(usage: Mapping[str, Any], *, with_blocks: bool) -> str:
     rows: list[list[str]] = []
-    grouped: set[Network] = set()
-    for pool in sorted(pools, key=lambda p: (p.cidr.version, p.cidr.network_address)):
-        mine = [block for block in blocks if _within(block, pool)]
-        grouped.update(block.cidr for block in mine)
-        rows.append(_usage_row("IP Pool", pool.cidr, sum(map(_used, mine))))
+    for pool in usage["pools"]:
+        rows.append(_usage_row("IP Pool", pool))
         if with_blocks:
-            rows.extend(_usage_row("Block", block.cidr, _used(block)) for block in mine)
-    strays = [block for block in blocks if block.cidr not in grouped]
+            rows.extend(_usage_row("Block", block) for block in pool["blocks"])
     if with_blocks:
-        rows.extend(_usage_row("Block without pool", block.cidr, _used(block)) for block in strays)
+        rows.extend(_usage_row("Block without pool", block) for block in usage["blocksWithoutPool"])
     return render_box(("GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS FREE"), rows, right=(2,))
 
 
-def _show_borrowed(blocks: Sequence[Block]) -> str:
-    rows = []
-    for block in blocks:
-        for found in list_allocations(block, {}):
-            borrower = found.attributes.get("node")
-            if block.node is not None and borrower and borrower != block.node:
-                owner = describe_owner(found)
-                rows.append([str(found.address), borrower, str(block.cidr), block.node, _type(found), owner])
-    return render_box(("IP", "BORROWING-NODE", "BLOCK", "BLOCK OWNER", "TYPE", "ALLOCATED-TO"), rows)
+def _render_borrowed(borrowed: Sequence[Mapping[str, str]]) -> str:
+    headings = ("IP", "BORROWING-NODE", "BLOCK", "BLOCK OWNER", "TYPE", "ALLOCATED-TO")
+    fields = ("ip", "borrowingNode", "block", "blockOwner", "type", "allocatedTo")
+    return render_box(headings, [[row[field] for field in fields] for row in borrowed])
 
 
-def _type(found: Allocation) -> str:
-    return found.attributes.get("type") or ("pod" if found.attributes.get("pod") else "workload")
-
-
-def _show_address(session: Session, address: Address) -> str:
-    for block in read_blocks(session, []).values():
-        if address.version == block.cidr.version and address in block.cidr:
-            holder = holder_of(block, address)
-            if holder is None:
-                break
-            lines = [f"IP {address} is in use", "Attributes:"]
-            lines += [f"  {name}: {value}" for name, value in sorted(holder.secondary.items())]
-            lines.append(f"Handle: {holder.handle_id or 'none'}")
-            lines.append(f"Block: {block.cidr} ({block.affinity or 'belongs to nobody'})")
-            return "\n".join(lines) + "\n"
-    return f"{address} is not assigned\n"
+def _render_holder(holder: Mapping[str, Any]) -> str:
+    if not holder["assigned"]:
+        return f"{holder['ip']} is not assigned\n"
+    lines = [f"IP {holder['ip']} is in use", "Attributes:"]
+    lines += [f"  {name}: {value}" for name, value in holder["attributes"].items()]
+    lines.append(f"Handle: {holder['handle'] or 'none'}")
+    lines.append(f"Block: {holder['block']} ({holder['affinity'] or 'belongs to nobody'})")
+    return "\n".join(lines) + "\n"
 
 
 # -- configuration ----------------------------------------------------------------------------------------------------
@@ -134,14 +125,18 @@ def _read_config(session: Session) -> IPAMConfig:
     return NEW_CONFIG if found is None else codec.decode_ipam_config(IPAMConfigKey(), found.value)
 
 
-def _show_configuration(session: Session) -> str:
+def _read_settings(session: Session) -> dict[str, bool | int | str]:
     config = _read_config(session)
-    rows = [
-        ["StrictAffinity", str(config.strict_affinity).lower()],
-        ["AutoAllocateBlocks", str(config.auto_allocate_blocks).lower()],
-        ["MaxBlocksPerHost", str(config.max_blocks_per_host)],
-        ["KubeVirtVMAddressPersistence", str(config.extra.get(KUBEVIRT, "Enabled"))],
-    ]
+    return {
+        "StrictAffinity": config.strict_affinity,
+        "AutoAllocateBlocks": config.auto_allocate_blocks,
+        "MaxBlocksPerHost": config.max_blocks_per_host,
+        "KubeVirtVMAddressPersistence": str(config.extra.get(KUBEVIRT, "Enabled")),
+    }
+
+
+def _render_settings(settings: Mapping[str, bool | int | str]) -> str:
+    rows = [[name, str(value).lower() if isinstance(value, bool) else str(value)] for name, value in settings.items()]
     return render_box(("PROPERTY", "VALUE"), rows)
 
 
@@ -182,10 +177,7 @@ def configure(session: Session, arguments: Namespace) -> str:
 
 
 def _require_nothing_borrowed(session: Session) -> None:
-    for block in read_blocks(session, []).values():
-        for found in list_allocations(block, {}):
-            borrower = found.attributes.get("node")
-            if block.node is not None and borrower and borrower != block.node:
-                failed = CommandFailed(f"cannot set StrictAffinity: {found.address} is borrowed by node {borrower}")
-                failed.details = "see 'calicoctl ipam show --show-borrowed', or use --force"
-                raise failed
+    for found in find_borrowed(list(read_blocks(session, []).values())):
+        failed = CommandFailed(f"cannot set StrictAffinity: {found['ip']} is borrowed by node {found['borrowingNode']}")
+        failed.details = "see 'calicoctl ipam show --show-borrowed', or use --force"
+        raise failed

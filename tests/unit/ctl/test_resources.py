@@ -1,6 +1,9 @@
 """get, create, replace, apply, delete, patch, label over a real store."""
 
 import json
+import re
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -349,3 +352,38 @@ class TestPatchAndLabel:
         assert "key rack does not exist" in calicoctl.fails("label", "node", "n", "rack", "--remove")
         assert "give KEY=VALUE" in calicoctl.fails("label", "node", "n", "rack")
         assert "not a valid label value" in calicoctl.fails("label", "node", "n", "a=b c")
+
+
+class TestWhatIsSaidBesides:
+    def test_nothing_of_a_kind(self, calicoctl):
+        calicoctl.apply(pool("a", "10.1.0.0/16"))
+        got = calicoctl("get", "bgppeer")
+        assert (got.code, got.err) == (0, "No BGPPeer found.\n") and got.out.startswith("NAME")
+        got = calicoctl("get", "networkpolicy", "-o", "name")
+        assert (got.code, got.out) == (0, "")
+        assert got.err == "No NetworkPolicy found in namespace default; -A looks in all.\n"
+        assert calicoctl("get", "networkpolicy", "-A").err == "No NetworkPolicy found.\n"
+        assert calicoctl("get", "ippool").err == ""
+        assert calicoctl("ipam", "show", "--show-borrowed").err == "No address is borrowed.\n"
+        calicoctl.ok("delete", "ippool", "a")
+        assert calicoctl("ipam", "show").err == "There is no IP pool; make one with 'calicoctl apply'.\n"
+
+    def test_what_was_probably_meant(self, calicoctl):
+        calicoctl.apply(pool("a", "10.1.0.0/16"))
+        assert "(did you mean ippools? known are BGPConfiguration," in calicoctl.fails("get", "ippols")
+        said = calicoctl.fails("apply", "-f", "-", stdin=json.dumps(pool("b", "10.2.0.0/16") | {"kind": "IpPool"}))
+        assert "unknown resource type (Kind: IpPool" in said and "did you mean IPPool?" in said
+
+    @pytest.mark.parametrize(
+        ("level", "lines"), [("panic", 0), ("error", 0), ("info", 1), ("debug", 2)], ids=lambda v: str(v)
+    )
+    def test_the_log(self, calicoctl, level, lines):
+        calicoctl.apply(pool("a", "10.1.0.0/16"))
+        command = [sys.executable, "-m", "cni_calico.ctl.main", "-c", calicoctl.config, "get", "ippool", "a"]
+        done = subprocess.run([*command, "-l", level], capture_output=True, text=True)
+        said = done.stderr.splitlines()
+        assert (done.returncode, len(said)) == (0, lines), done.stderr
+        if lines:
+            assert f"the datastore is local:{calicoctl.path}" in said[0]
+        if lines > 1:
+            assert re.search(r"get /calico/resources/v3/projectcalico.org/ippools/a: [0-9.]+ ms$", said[1])

@@ -1,0 +1,284 @@
+"""PURE: what calicoctl's help and manual page say about each command: a summary, and command lines that work.
+
+Rule: every command has an entry, and every option of a command occurs in one of its examples; a test holds both and
+parses the examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """``summary`` is a line of the list of commands; ``examples`` are (command line without the program, what for)."""
+
+    summary: str
+    text: str = ""
+    examples: Sequence[tuple[str, str]] = ()
+
+
+PROGRAM = Help(
+    "Manage Calico's resources and addresses.",
+    "Works with the datastore that /etc/calico/calicoctl.cfg names, else with the one of the environment "
+    "(DATASTORE_TYPE, ETCD_ENDPOINTS, KUBECONFIG, ...), else with this host's embedded one. "
+    "The exit status is 0 when everything asked for was done, and 1 otherwise.",
+    (
+        ("get nodes", "the nodes of the cluster"),
+        ("apply -f pool.yaml", "create or change a pool"),
+        ("ipam show", "how full the pools are"),
+        ("policy explain --from web --to db --port 5432", "what becomes of a connection, and why"),
+        ("-c /etc/calico/other.cfg get ippools", "with another datastore"),
+        ("--kubeconfig ~/.kube/config --context lab get nodes", "with a cluster of a kubeconfig"),
+        ("get nodes --timeout 5", "give up after five seconds"),
+        ("get nodes -l debug", "say what the datastore is asked, and how long it takes"),
+        ("version --allow-version-mismatch", "accepted for scripts; a mismatch never stops this program"),
+        ("-v", "the version"),
+    ),
+)
+
+COMMANDS: Mapping[str, Help] = {
+    "get": Help(
+        "show resources",
+        "A name that does not exist is an error; those found are shown all the same. A kind of which there is nothing "
+        "is no error, and standard error says so.",
+        (
+            ("get ippools -o wide", "every pool, with more columns"),
+            ("get node/a node/b -o yaml", "two nodes, completely"),
+            ("get ippools,bgppeers", "two kinds"),
+            ("get networkpolicy -n shop", "of one namespace"),
+            ("get networkpolicy -A -o name", "of all namespaces, names only"),
+            ("get ippool -o custom-columns=NAME,CIDR", "columns of your choice"),
+            ("get ippool default-ipv4-ippool -o yaml --export", "for another cluster"),
+            ("get -f policies/ -R --skip-empty", "what is stored of the resources in these files"),
+        ),
+    ),
+    "create": Help(
+        "create resources",
+        "One that exists already is an error. Of several resources each is handled; errors are listed at the end.",
+        (
+            ("create -f pool.yaml", "a pool from a file"),
+            ("create -f manifests/ -R --skip-exists", "all files below a directory, leaving what exists"),
+            ("create -f - -n shop --skip-empty", "from standard input, for one namespace"),
+            ("create -f new.yaml --allow-unknown-fields", "with fields that only a newer version knows"),
+        ),
+    ),
+    "replace": Help(
+        "replace resources",
+        "Each must exist; what its file does not say is removed. The first error ends it.",
+        (
+            ("replace -f pool.yaml", "a pool by what the file says"),
+            ("replace -f policies/ -R -n shop --skip-empty", "all files below a directory"),
+            ("replace -f new.yaml --allow-unknown-fields", "with fields that only a newer version knows"),
+        ),
+    ),
+    "apply": Help(
+        "create resources, or replace those that exist",
+        "A document with a resourceVersion is only written over exactly that version.",
+        (
+            ("apply -f pool.yaml", "create or change a pool"),
+            ("apply -f policies/ -R -n shop --skip-empty", "all files below a directory"),
+            ("apply -f new.yaml --allow-unknown-fields", "with fields that only a newer version knows"),
+        ),
+    ),
+    "validate": Help(
+        "check resources in files, without a datastore",
+        "Everything wrong is reported at once, each with field and value.",
+        (
+            ("validate -f pool.yaml", "whether create would take it"),
+            ("validate -f policies/ -R -n shop --skip-empty", "all files below a directory"),
+            ("validate -f new.yaml --allow-unknown-fields", "with fields that only a newer version knows"),
+        ),
+    ),
+    "delete": Help(
+        "delete resources",
+        "A pool whose addresses are in use is not deleted without --force. Deleting a node releases its addresses.",
+        (
+            ("delete ippool old", "one pool"),
+            ("delete networkpolicy/a,networkpolicy/b -n shop", "two policies of a namespace"),
+            ("delete -f policies/ -R --skip-empty --skip-not-exists", "what these files name, as far as it is there"),
+            ("delete ippool old --force", "also while workloads have its addresses"),
+        ),
+    ),
+    "patch": Help(
+        "change parts of a resource",
+        "The patch is JSON or YAML. Types strategic and merge are the same here; json is a list of operations.",
+        (
+            ('patch ippool default-ipv4-ippool -p \'{"spec":{"natOutgoing":true}}\'', "set one field"),
+            ('patch np/web -n shop -t json -p \'[{"op":"remove","path":"/spec/order"}]\'', "a list of operations"),
+            (
+                "patch node/a --allow-unknown-fields -p 'spec: {newer: 1}'",
+                "with a field that only a newer version knows",
+            ),
+        ),
+    ),
+    "label": Help(
+        "set or remove a label of a resource",
+        "",
+        (
+            ("label node a rack=r1", "set a label that is not there yet"),
+            ("label networkset/web -n shop zone=b --overwrite", "change a label"),
+            ("label node a rack --remove", "remove a label"),
+            ("label node a rack=r1 --allow-unknown-fields", "keep fields that this version does not know"),
+        ),
+    ),
+    "ipam": Help("look at and repair addresses"),
+    "ipam show": Help(
+        "how full pools and blocks are, who has an address, the configuration",
+        "",
+        (
+            ("ipam show", "how full the pools are"),
+            ("ipam show --show-blocks -o json", "with their blocks, for programs"),
+            ("ipam show --ip=10.244.1.7", "who has this address"),
+            ("ipam show --show-borrowed", "addresses that a node took from another node's block"),
+            ("ipam show --show-configuration", "the configuration of IPAM"),
+        ),
+    ),
+    "ipam check": Help(
+        "find inconsistencies; exits with 1 if there are any",
+        "Nothing is changed.",
+        (
+            ("ipam check --show-problem-ips", "with every address that something is wrong with"),
+            ("ipam check --show-all-ips", "with every address"),
+            ("ipam check -o report.json", "write a report for 'ipam release --from-report'"),
+        ),
+    ),
+    "ipam release": Help(
+        "release addresses that nobody uses",
+        "Of several reports only what all of them call leaked is released.",
+        (
+            ("ipam release --ip=10.244.1.7", "one address"),
+            ("ipam release --from-report=report.json", "what 'ipam check' found, while the datastore is locked"),
+            ("ipam release --from-report=a.json --from-report=b.json --force", "without locking the datastore"),
+        ),
+    ),
+    "ipam configure": Help(
+        "change the configuration of IPAM",
+        "",
+        (
+            ("ipam configure --strict-affinity=true", "nodes use addresses of their own blocks only"),
+            ("ipam configure --strict-affinity=true --force", "even if addresses are borrowed now"),
+            ("ipam configure --max-blocks-per-host=4", "at most four blocks a node"),
+            ("ipam configure --kubevirt-ip-persistence=Disabled", "stored for virtual machines of KubeVirt"),
+        ),
+    ),
+    "ipam split": Help(
+        "split a pool into several (the datastore must be locked)",
+        "Blocks and addresses in use stay as they are.",
+        (
+            ("ipam split 4 --name=default-ipv4-ippool", "into four, named split-default-ipv4-ippool-0 and so on"),
+            ("ipam split 2 --cidr=10.244.0.0/16", "the pool with this CIDR"),
+        ),
+    ),
+    "policy": Help("what policies do to connections"),
+    "policy explain": Help(
+        "what becomes of a connection, and why",
+        "Names the tier, policy and rule that decide, at both ends. Decided from what is stored; no agent is asked.",
+        (
+            ("policy explain --from shop/web --to shop/db --port 5432", "between two pods"),
+            ("policy explain -n shop --from web --to 192.0.2.1 --protocol udp --port 53", "to an address outside"),
+            ("policy explain --from shop/web --to shop/db --port 80 --with new.yaml", "as if the file were applied"),
+            ("policy explain --from 10.0.0.1 --to shop/db --port 80 --source-port 1024", "from a certain source port"),
+        ),
+    ),
+    "policy show": Help(
+        "the policies of a workload, in their order",
+        "",
+        (
+            ("policy show web -n shop", "of one pod"),
+            ("policy show --all --node a", "of every workload of a node"),
+            ("policy show shop/web --with new.yaml", "as if the file were applied"),
+        ),
+    ),
+    "datastore": Help("move all data; look after the embedded datastore's file"),
+    "datastore migrate": Help("move all data to another datastore"),
+    "datastore migrate lock": Help(
+        "stop ADD and DEL while data is moved", "", (("datastore migrate lock", "before an export"),)
+    ),
+    "datastore migrate unlock": Help(
+        "let ADD and DEL go on", "", (("datastore migrate unlock", "after an import, in the new datastore"),)
+    ),
+    "datastore migrate export": Help(
+        "print all data of a locked datastore",
+        "",
+        (
+            ("datastore migrate export -o all.json", "into a file"),
+            ("datastore migrate export --format=upstream", "as upstream's calicoctl writes it"),
+        ),
+    ),
+    "datastore migrate import": Help(
+        "write exported data into an empty datastore",
+        "Reads this program's exports and upstream's. One that was interrupted can be repeated.",
+        (("-c other.cfg datastore migrate import -f all.json", "into the datastore that other.cfg names"),),
+    ),
+    "datastore check": Help(
+        "whether the embedded datastore's file is in order", "", (("datastore check", "exits with 1 if it is not"),)
+    ),
+    "datastore salvage": Help(
+        "write what can be read of a damaged embedded datastore into a new one",
+        "",
+        (("datastore salvage -o /var/lib/calico/salvaged.db", "the damaged file stays as it is"),),
+    ),
+    "datastore rebuild": Help(
+        "make a new embedded datastore for a lost one",
+        "Addresses of running containers are taken in it. Without --yes it only says what it would do.",
+        (
+            ("datastore rebuild -f pools.yaml", "what would be done"),
+            ("datastore rebuild -f pools.yaml --node a --yes", "do it, under this node's name"),
+        ),
+    ),
+    "node": Help("look at this host"),
+    "node status": Help(
+        "state of calico-node and its BGP sessions",
+        "Asks the agent and BIRD on this host, never the datastore. Needs root.",
+        (("node status", "ready or why not, tunnels, policy, BGP peers"),),
+    ),
+    "node diags": Help(
+        "one archive of logs, routes and configuration of this host",
+        "Passwords, tokens and keys are hidden in it.",
+        (("node diags --log-dir=/var/log/calico -o /tmp/diags.tar.gz", "into this file"),),
+    ),
+    "node checksystem": Help(
+        "whether this host can be a node",
+        "",
+        (
+            ("node checksystem", "the running kernel"),
+            ("node checksystem -f /boot/config-6.1.0", "a kernel's configuration"),
+        ),
+    ),
+    "node run": Help(
+        "how to run calico-node on this host",
+        "Starts nothing: prints the commands for systemd and podman, and exits with 1. Upstream's options are taken.",
+        (("node run", "the commands that do it"),),
+    ),
+    "cluster": Help("look at the whole cluster"),
+    "cluster diags": Help(
+        "one archive of the cluster's resources and logs",
+        "Asks the API server itself and needs no kubectl. Secrets are hidden.",
+        (
+            ("cluster diags --since=1h -o /tmp/cluster.tar.gz", "logs of the last hour"),
+            (
+                "cluster diags --focus-nodes=a,b --max-logs=2 --max-parallelism=4",
+                "two pods of a kind, those on a and b first",
+            ),
+        ),
+    ),
+    "completion": Help(
+        "print the completion script for a shell",
+        "Completes commands, options and kinds of resources.",
+        (
+            ("completion bash > /etc/bash_completion.d/calicoctl", "for everybody, with bash"),
+            ("completion zsh > ~/.zfunc/_calicoctl", "for zsh, where ~/.zfunc is in fpath"),
+            ("completion fish > ~/.config/fish/completions/calicoctl.fish", "for fish"),
+        ),
+    ),
+    "version": Help(
+        "versions of this program and the cluster's data",
+        "",
+        (
+            ("version --client", "of this program only"),
+            ("version --poll=10s", "look again every ten seconds, and say what changed"),
+        ),
+    ),
+}
