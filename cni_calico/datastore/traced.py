@@ -10,7 +10,17 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from cni_calico.datastore.forwarding import ForwardingStore
-from cni_calico.datastore.interface import Committed, Datastore, Listing, Revision, Versioned, Watch, Write
+from cni_calico.datastore.interface import (
+    WHOLE,
+    Committed,
+    Datastore,
+    Listing,
+    Reading,
+    Revision,
+    Versioned,
+    Watch,
+    Write,
+)
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import PLURALS, Key, ListKey, ResourceList, etcd_path, etcd_prefix
 
@@ -36,8 +46,13 @@ class TracedStore(ForwardingStore):
     def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
         return self._timed(f"get {', '.join(map(etcd_path, keys))}", lambda: self.store.get_many(keys, deadline))
 
-    def list(self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None) -> Listing:
-        return self._timed(f"list {_named(listing)}", lambda: self.store.list(listing, deadline, revision=revision))
+    def list(
+        self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None, reading: Reading = WHOLE
+    ) -> Listing:
+        def ask() -> Listing:
+            return self.store.list(listing, deadline, revision=revision, reading=reading)
+
+        return self._timed(f"list {_named(listing)}", ask)
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
         named = ", ".join(f"{write.op} {etcd_path(write.key)}" for write in writes)
