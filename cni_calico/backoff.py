@@ -1,10 +1,10 @@
-"""PURE: pauses between attempts that fail: each twice as long as the one before, up to a limit."""
+"""PURE: pauses between failing attempts: each twice as long as the one before, up to a limit."""
 
 from __future__ import annotations
 
 
 class Backoff:
-    """The first pause lasts ``first_s``; ``reset`` after a success begins again."""
+    """The first pause lasts ``first_s``; ``reset`` after a success starts again."""
 
     __slots__ = ("_first_s", "_last_s", "_next_s")
 

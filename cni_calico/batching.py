@@ -1,7 +1,7 @@
 """Group work: what arrives while a batch is under way becomes the next batch.
 
-Rule: one batch at a time; the caller whose item comes first in a batch carries it out for all of them, so there is no
-thread of its own and no delay when nobody else is waiting. Every caller gets its own result or its own error.
+Rule: one batch at a time. The caller whose item comes first in a batch carries it out for all of them, so no separate
+thread is needed and there is no delay if nobody else is waiting. Every caller gets its own result or its own error.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ class _Slot(Generic[Item, Outcome]):
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         self.leads = False
-        self.wake = allocate_lock()  # released once: when the item is done, or is to lead the next batch
+        self.wake = allocate_lock()  # released once: when the item is done, or when it leads the next batch
         self.wake.acquire()
 
 
 class Batcher(Generic[Item, Outcome]):
-    """``run(items)`` answers an outcome or an exception for each item, in order; if it raises, all of them get that."""
+    """``run(items)`` returns an outcome or an exception for each item, in order; if it raises, all of them get that
+    error.
+    """
 
     def __init__(self, run: Callable[[Sequence[Item]], Sequence[Outcome | BaseException]], *, limit: int) -> None:
         self._run = run
@@ -40,10 +42,12 @@ class Batcher(Generic[Item, Outcome]):
         self._guard = allocate_lock()
         self._waiting: deque[_Slot[Item, Outcome]] = deque()
         self._busy = False
-        self.sizes: list[int] = [0] * (limit + 1)  # how many batches there were of each size
+        self.sizes: list[int] = [0] * (limit + 1)  # the number of batches of each size
 
     def submit(self, item: Item, deadline: Deadline, doing: str) -> Outcome:
-        """The outcome for ``item``. Raises what ``run`` gave for it; DeadlineExceeded if its turn never came."""
+        """The outcome for ``item``. Raises the exception that ``run`` returned for it; DeadlineExceeded if its turn
+        never came.
+        """
         slot: _Slot[Item, Outcome] = _Slot(item)
         with self._guard:
             self._waiting.append(slot)
@@ -63,7 +67,7 @@ class Batcher(Generic[Item, Outcome]):
                 if slot in self._waiting and not slot.leads:
                     self._waiting.remove(slot)
                     raise DeadlineExceeded(f"cannot {doing}: the deadline passed while others were served")
-            slot.wake.acquire()  # its batch is under way: the outcome is on its way too
+            slot.wake.acquire()  # its batch is under way, so the outcome will come
         return slot.leads
 
     def _lead(self) -> None:
@@ -95,8 +99,8 @@ class Batcher(Generic[Item, Outcome]):
 
 
 def own_error(error: BaseException) -> BaseException:
-    """An error for one caller of several: each adds its own trace and details to it."""
+    """A copy of an error for one of several callers: each adds its own trace and details to it."""
     try:
         return copy(error)
-    except Exception:  # it cannot be made from its arguments alone
+    except Exception:  # its class cannot be called with its arguments alone
         return error

@@ -1,6 +1,6 @@
-"""Files and texts of unknown size and shape, read and parsed within bounds: manifests, patches, kubeconfigs.
+"""Reads and parses files and texts of unknown size and shape within limits: manifests, patches, kubeconfigs.
 
-Rule: nothing here waits, grows or nests without a limit. Size is checked while reading and depth before anything is
+Rule: nothing here waits, grows or nests without a limit. Size is checked while reading, and depth before anything is
 built from the text: the C parser of YAML recurses, and a text of 100,000 brackets would end the process.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_DEPTH = 100
-MAX_NODES = 5_000_000  # of a text with its aliases written out
+MAX_NODES = 5_000_000  # of a text after expanding its aliases
 CONFIG_BYTES = 1 << 20
 MANIFEST_BYTES = 64 << 20
 EXPORT_BYTES = 2 << 30
@@ -28,7 +28,7 @@ _CHUNK = 1 << 20
 
 
 class OutOfBounds(InvalidConfig):
-    """A text or file that is too large or nested too deeply to be what it should be."""
+    """A text or file that is too large or nested too deeply for its purpose."""
 
 
 def read_bytes(path: str, *, limit: int, timeout_s: float = 10.0) -> bytes:
@@ -44,7 +44,7 @@ def read_bytes(path: str, *, limit: int, timeout_s: float = 10.0) -> bytes:
         poll = select.poll()
         poll.register(fd, select.POLLIN | select.POLLHUP)
         while True:
-            # for a pipe without a writer read() says that it has ended; poll() waits for the first writer
+            # for a pipe without a writer read() reports the end; poll() waits for the first writer
             if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
                 raise OSError(errno.ETIMEDOUT, f"nothing to read within {timeout_s:g} s")
             try:
@@ -62,12 +62,12 @@ def read_bytes(path: str, *, limit: int, timeout_s: float = 10.0) -> bytes:
 
 
 def read_text(path: str, *, limit: int, timeout_s: float = 10.0) -> str:
-    """The same as text. Raises OSError, OutOfBounds, UnicodeDecodeError."""
+    """The same, as text. Raises OSError, OutOfBounds, UnicodeDecodeError."""
     return read_bytes(path, limit=limit, timeout_s=timeout_s).decode("utf-8-sig")
 
 
 def require_size(text: str | bytes, source: str, *, limit: int) -> None:
-    """Raises OutOfBounds; a text counts one for each character."""
+    """Raises OutOfBounds; in a text each character counts as one."""
     if len(text) > limit:
         raise OutOfBounds(f"cannot read {source}: it is larger than {_shown_size(limit)}")
 
@@ -80,8 +80,9 @@ def _shown_size(limit: int) -> str:
 
 
 def parse_json(text: str | bytes, source: str, make: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """``make`` turns the pairs of an object into one. Raises ValueError when it is no JSON, OutOfBounds when it is
-    nested too deeply.
+    """Parse JSON; ``make`` turns the pairs of each object into a value.
+
+    Raises ValueError if it is not JSON, OutOfBounds if it is nested too deeply.
     """
     try:
         value = json.loads(text, object_pairs_hook=make)
@@ -92,7 +93,7 @@ def parse_json(text: str | bytes, source: str, make: Callable[[list[tuple[str, A
 
 
 def require_depth(value: Any, source: str) -> None:
-    """Raises OutOfBounds for lists and objects in one another deeper than MAX_DEPTH."""
+    """Raises OutOfBounds for lists and objects nested deeper than MAX_DEPTH."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [inner for outer in level for inner in _inside(outer)]
@@ -116,7 +117,7 @@ def parse_yaml(text: str | bytes, source: str, loader: Any = None) -> list[Any]:
 
 
 def _require_yaml_bounds(events: Iterable[Any], source: str) -> None:
-    """Depth, and nodes as many as there are once every alias is replaced by what it stands for."""
+    """Check the depth, and the number of nodes after replacing every alias by what it stands for."""
     import yaml
 
     sizes: dict[str, int] = {}  # by anchor
@@ -127,7 +128,7 @@ def _require_yaml_bounds(events: Iterable[Any], source: str) -> None:
             sizes.clear()
         elif isinstance(event, yaml.AliasEvent):
             if any(event.anchor == anchor for anchor, _ in begun):
-                raise OutOfBounds(f"cannot read {source}: {event.anchor} is an alias of what it stands in")
+                raise OutOfBounds(f"cannot read {source}: {event.anchor} is an alias of something that contains it")
             nodes += sizes.get(event.anchor or "", 1)
         elif isinstance(event, yaml.ScalarEvent):
             nodes += 1

@@ -1,4 +1,4 @@
-"""One monotonic deadline bounds a whole call; every wait inside it asks here how long it may take."""
+"""One monotonic deadline limits a whole call; every wait inside it asks here how long it may take."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Deadline:
         return time.monotonic() >= self.at
 
     def require(self, doing: str) -> float:
-        """Seconds left; raises DeadlineExceeded naming what was about to be done when there are none."""
+        """Seconds left. If there are none, raises DeadlineExceeded naming what was about to be done."""
         left = self.at - time.monotonic()
         if left <= 0:
             raise DeadlineExceeded(f"cannot {doing}: the deadline of this call has passed")

@@ -1,7 +1,7 @@
-"""One tree of errors: every class carries its CNI code and says whose fault it is.
+"""One tree of errors: every class carries its CNI code and says who has to act.
 
-Rule: errors are translated into this tree at the door where they happen (``raise X(...) from e``); above the doors
-nothing else is raised on purpose. ``str(error)`` reads ``cannot <verb> <object>: <cause>``, ``details`` what to do.
+Rule: errors are translated into this tree at the door where they happen (``raise X(...) from e``); nothing else is
+raised on purpose above the doors. ``str(error)`` reads ``cannot <verb> <object>: <cause>``, ``details`` what to do.
 
 Codes 1 to 99 are the CNI specification's, 100 and up are ours, one per condition (docs/errors.md lists them).
 """
@@ -53,7 +53,7 @@ class IncompatibleVersion(CalicoError):
 
 
 class UnsupportedField(CalicoError):
-    """A configuration field asks for something this plugin does not do."""
+    """A configuration field asks for something that this plugin does not support."""
 
     code = UNSUPPORTED_FIELD
     blame = "user"
@@ -88,13 +88,13 @@ class InvalidConfig(CalicoError):
 
 
 class InvalidAnnotation(InvalidConfig):
-    """An annotation of the pod or its namespace is malformed; the text names annotation and value."""
+    """An annotation of the pod or its namespace is malformed; the text names the annotation and its value."""
 
     code = 108
 
 
 class FeatureDisabled(InvalidConfig):
-    """A feature was asked for that feature_control does not enable."""
+    """The request uses a feature that feature_control does not enable."""
 
     code = 109
 
@@ -114,19 +114,19 @@ class DeadlineExceeded(TryAgain):
 
 
 class AttachmentBusy(TryAgain):
-    """Somebody else is executing a request for the same attachment."""
+    """Another process is working on the same attachment."""
 
     blame = "node"
 
 
 class LeaseLost(TryAgain):
-    """Work that one holder of a lease does alone was given up: the lease is not, or not certainly, ours any more."""
+    """Work that only the holder of a lease may do was stopped: the lease is no longer, or not certainly, ours."""
 
-    hint = "another agent goes on with it"
+    hint = "another agent continues it"
 
 
 class NotReady(TryAgain):
-    """ClusterInformation says datastoreReady is false, or is missing, or STATUS finds that no ADD could succeed."""
+    """ClusterInformation has datastoreReady: false, or is missing, or STATUS finds that no ADD could succeed."""
 
     code = NOT_AVAILABLE
     blame = "cluster"
@@ -136,7 +136,9 @@ class NotReady(TryAgain):
 
 
 class DatastoreError(CalicoError):
-    """The datastore failed in a way that none of the following codes names; base of what its door raises."""
+    """The datastore failed in a way that none of the following codes covers; base class of the errors its
+    door raises.
+    """
 
     code = 100
     blame = "cluster"
@@ -168,20 +170,22 @@ class CorruptRecord(DatastoreError):
 
 
 class Compacted(DatastoreError):
-    """The revision asked for is no longer kept: list again and watch from there."""
+    """The requested revision is no longer kept: list again and watch from there."""
 
     code = 104
 
 
 class DatastoreDamaged(DatastoreError):
-    """The store cannot be read as a whole (not one record of it), or was here and is gone; none is made instead."""
+    """The store cannot be read as a whole (not just one record), or existed before and is gone; no new one is made."""
 
     code = 105
-    hint = "'calicoctl datastore check' says what is wrong, 'salvage' saves what can be read; docs/runbook.md goes on"
+    hint = "'calicoctl datastore check' says what is wrong, 'salvage' saves what can be read; see docs/runbook.md"
 
 
 class DatastoreUnsupported(DatastoreError):
-    """The store is none this program may use: of a newer version, another program's, or on a network file system."""
+    """The store cannot be used by this program: it is of a newer version, another program's, or on a network file
+    system.
+    """
 
     code = 106
     blame = "user"
@@ -198,7 +202,9 @@ class RecordRefused(DatastoreError):
 
 
 class IPAMError(CalicoError):
-    """Addresses cannot be assigned or released for a reason that none of the following codes names; base of those."""
+    """Addresses cannot be assigned or released for a reason that none of the following codes covers; base class of
+    those.
+    """
 
     code = 110
     blame = "cluster"
@@ -227,14 +233,14 @@ class BlockLimit(IPAMError):
 
 
 class AddressInUse(IPAMError):
-    """The address asked for is taken by another handle."""
+    """The requested address is allocated under another handle."""
 
     code = 114
     blame = "user"
 
 
 class AddressOutsidePools(IPAMError):
-    """The address asked for is in no usable pool."""
+    """The requested address is in no usable pool."""
 
     code = 115
     blame = "user"
@@ -257,9 +263,9 @@ class AddressMismatch(IPAMError):
 
 
 class KernelError(CalicoError):
-    """The kernel, a file or a program of this host refused something; base of what the kernel door raises.
+    """The kernel, a file or a program of this host refused something; base class of the errors the kernel door raises.
 
-    ``errno`` is the kernel's, 0 when there is none.
+    ``errno`` is the kernel's, 0 if there is none.
     """
 
     code = 120
@@ -295,9 +301,9 @@ class LinkGone(KernelError):
 
 
 class RulesRefused(KernelError):
-    """The kernel refused a transaction of packet filter rules: nothing of it is in force, what was before still is.
+    """The kernel refused a transaction of packet filter rules: none of it is in force, the previous rules still are.
 
-    ``index`` is the operation that was refused first, -1 for the transaction as a whole.
+    ``index`` is the first operation that was refused, -1 for the transaction as a whole.
     """
 
     code = 125
@@ -308,7 +314,7 @@ class RulesRefused(KernelError):
 
 
 class RulesUnknown(KernelError):
-    """Answers to a transaction of packet filter rules were lost: it is in force as a whole or not at all. Read back."""
+    """Answers to a transaction of packet filter rules were lost: either all of it is in force or none. Read it back."""
 
     code = 126
 
@@ -348,13 +354,13 @@ class ProtocolMismatch(CalicoError):
 
 
 class InstallFailed(CalicoError):
-    """A step of the installer could not be done; the network configuration is as it was before."""
+    """A step of the installer failed; the network configuration is unchanged."""
 
     code = 135
 
 
 class PythonNotExecutable(CalicoError):
-    """The executable found no server to pass the call to, and cannot execute the Python that lies beside it."""
+    """The executable found no server to pass the call to, and cannot execute the Python program beside it."""
 
     code = 136
     hint = "install the plugin again: calico.python, calico-ipam.python and .calico-* belong beside the executable"
@@ -364,33 +370,35 @@ class PythonNotExecutable(CalicoError):
 
 
 class BirdError(CalicoError):
-    """The BGP daemon failed in a way that none of the following codes names; base of what its doors raise."""
+    """The BGP daemon failed in a way that none of the following codes covers; base class of the errors its
+    doors raise.
+    """
 
     code = 150
 
 
 class BirdUnavailable(BirdError):
-    """BIRD does not answer on its control socket, or stopped answering in the middle."""
+    """BIRD does not answer on its control socket, or stopped in the middle of an answer."""
 
     code = 151
-    hint = "'calico-node -bird-live' asks the same; the log of calico-node has BIRD's own messages"
+    hint = "'calico-node -bird-live' makes the same check; the log of calico-node has BIRD's own messages"
 
 
 class BirdRefused(BirdError):
-    """BIRD refused a configuration or a command; the text is BIRD's. The configuration in force stays in force."""
+    """BIRD refused a configuration or a command; the text is BIRD's. The previous configuration stays in force."""
 
     code = 152
 
 
 class BirdUnsupported(BirdError):
-    """BIRD is not installed, or is none that we can drive."""
+    """BIRD is not installed, or not in a version that we can drive."""
 
     code = 153
     hint = "install BIRD 2.0.12 or later from the distribution (Debian and Ubuntu: bird2, Fedora: bird)"
 
 
 class InternalError(CalicoError):
-    """A bug: an exception that nobody translated. The text names its type; the log has the trace."""
+    """A bug: an exception that was not translated. The text names its type; the log has the trace."""
 
     code = 199
     blame = "bug"

@@ -1,6 +1,7 @@
-"""What dataclasses need that build/expand.py has written out: in the frozen executables every record is made with this.
+"""The parts of dataclasses that the code written by build/expand.py needs; in the frozen executables every record uses
+this.
 
-Rule: nothing is imported before somebody asks for it; a record behaves as the dataclass it is in the sources.
+Rule: nothing is imported before it is needed; a record behaves like the dataclass that it is in the sources.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ if TYPE_CHECKING:
 
     Record = TypeVar("Record")
 
-MISSING: Any = object()  # the default of a field that a factory fills
+MISSING: Any = object()  # the default of a field with a factory
 
 
 class Fields:
-    """``__dataclass_fields__``, made when ``dataclasses`` looks for it: their names, which is all its functions use."""
+    """``__dataclass_fields__``, made when ``dataclasses`` looks for it: the names, which is all its functions use."""
 
     def __get__(self, instance: object, owner: type) -> dict[str, Field[Any]]:
         from dataclasses import make_dataclass
@@ -34,21 +35,21 @@ def replace(record: Record, /, **changes: Any) -> Record:
 
 
 def refuse_assignment(record: object, name: str, value: object) -> None:
-    """``__setattr__`` of what is frozen."""
+    """``__setattr__`` of a frozen record."""
     from dataclasses import FrozenInstanceError
 
     raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
 def refuse_deletion(record: object, name: str) -> None:
-    """``__delattr__`` of what is frozen."""
+    """``__delattr__`` of a frozen record."""
     from dataclasses import FrozenInstanceError
 
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
 def get_state(record: Any) -> list[Any]:
-    """``__getstate__``, for copies and pickles of what is frozen."""
+    """``__getstate__``, for copies and pickles of a frozen record."""
     return [getattr(record, name) for name in record.__slots__]
 
 

@@ -3,8 +3,8 @@
 Rule: a door calls ``before(POINT)`` right before an effect and ``after(POINT)`` right after it; both are no-ops (one
 global read) unless a test installed a hook or the environment variable CALICO_FAULT is set.
 
-``after`` failing means: the effect happened, its answer was lost. Doors translate ``Injected`` (an OSError) as they
-translate their real errors.
+A failure in ``after`` means: the effect happened, but its answer was lost. Doors translate ``Injected`` (an OSError) as
+they translate their real errors.
 
 CALICO_FAULT="POINT:WHEN:NTH:ACTION" (several with ","): POINT a name or "*", WHEN "before" or "after", NTH counted from
 1 over the matching calls of this process, ACTION "fail" or "kill". CALICO_FAULT_TRACE=FILE appends "POINT:WHEN" lines.
@@ -35,7 +35,7 @@ _hook: Hook | None = None
 
 
 def declare(name: str) -> str:
-    """Register a fault point; modules do it at import, tests walk ``POINTS`` to prove that all were reached."""
+    """Register a fault point; modules do this on import, and tests walk ``POINTS`` to prove that all were reached."""
     POINTS.add(name)
     return name
 
@@ -53,13 +53,15 @@ def after(point: str) -> None:
 
 
 def install(hook: Hook | None) -> None:
-    """Set (or with None remove) the hook that is told every point reached."""
+    """Set (or with None remove) the hook that is called at every point reached."""
     global _hook
     _hook = hook
 
 
 class FaultPlan:
-    """A hook that acts on the NTH matching call: the environment variable's syntax, usable from tests too."""
+    """A hook that acts on the NTH matching call; it has the environment variable's syntax and can be used
+    in tests too.
+    """
 
     def __init__(self, text: str, *, trace: str = "") -> None:
         self.rules: list[tuple[str, str, int, str]] = []
@@ -86,7 +88,7 @@ class FaultPlan:
 
 
 def install_from_environment(environ: Mapping[str, str]) -> None:
-    """Install a FaultPlan when CALICO_FAULT or CALICO_FAULT_TRACE is set; executables call it once at start."""
+    """Install a FaultPlan if CALICO_FAULT or CALICO_FAULT_TRACE is set; executables call this once at start."""
     text, trace = environ.get("CALICO_FAULT", ""), environ.get("CALICO_FAULT_TRACE", "")
     if text or trace:
         install(FaultPlan(text, trace=trace))

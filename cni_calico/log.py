@@ -18,7 +18,7 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "fata
 
 
 class Log:
-    """Where a call's records go. ``context`` stands in front of every record (container ID, verb)."""
+    """Where a call's records go. ``context`` precedes every record (container ID, verb)."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Log:
 
     def _append(self, line: bytes) -> None:
         directory = os.path.dirname(self.file_path)
-        # what is there instead of a file must not hold us up: a FIFO nobody reads, a terminal
+        # what is there instead of a file must not block us: a FIFO that nobody reads, a terminal
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         try:
             fd = os.open(self.file_path, flags, 0o644)
@@ -92,7 +92,7 @@ class Log:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if os.stat(self.file_path).st_size <= self.max_bytes:
-                return  # somebody else has rotated it
+                return  # another process has rotated it
             base, suffix = os.path.splitext(self.file_path)
             now = time.time()
             stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime(now)) + f".{int(now * 1e6) % 1000000:06d}"

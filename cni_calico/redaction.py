@@ -1,7 +1,8 @@
-"""PURE: Texts without their secrets: for answers, logs and whatever else leaves the process.
+"""PURE: texts without their secrets: for answers, logs and everything else that leaves the process.
 
-Rule: one place. What looks like a secret by its name or its form goes: values named token, password or key, credentials
-in headers and in addresses, private keys, JSON web tokens. calicoctl's archive (ctl/redaction.py) hides more.
+Rule: this is the only place. Everything that looks like a secret by its name or its form is removed: values named
+token, password or key, credentials in headers and in addresses, private keys, JSON web tokens. calicoctl's archive
+(ctl/redaction.py) hides more.
 """
 
 from __future__ import annotations
@@ -21,5 +22,5 @@ _SECRET = re.compile(
 
 
 def without_secrets(text: str) -> str:
-    """The text with tokens, passwords and keys blotted out."""
+    """The text with tokens, passwords and keys replaced."""
     return _SECRET.sub(lambda found: (found.group(1) or found.group(2) or found.group(3) or "") + HIDDEN, text)

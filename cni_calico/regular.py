@@ -1,7 +1,7 @@
-"""Files that a configuration names: opened so that whatever is there in their place neither blocks nor floods us.
+"""Files that a configuration names, opened so that whatever is there instead of a file neither blocks nor floods us.
 
-Rule: only a regular file is read (a FIFO would hold the call up, a terminal or a disk would have effects), and only up
-to a limit. What is written is written as a whole, or an error.
+Rule: only a regular file is read (a FIFO would block the call, a terminal or a disk would have effects), and only up to
+a limit. A write writes everything or is an error.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 from errno import EFBIG, EINVAL, EISDIR
 
 READ_LIMIT = 4 * 1024 * 1024
-_TYPE, _REGULAR, _DIRECTORY = 0o170000, 0o100000, 0o040000  # as in the module stat, which costs an import
+_TYPE, _REGULAR, _DIRECTORY = 0o170000, 0o100000, 0o040000  # as in the module stat, whose import costs time
 
 
 def require_name(path: str) -> None:
-    """Raises OSError for what JSON can spell and no file can be called: a zero byte, half a surrogate pair."""
+    """Raises OSError for a name that JSON can contain but no file can have: a zero byte, half a surrogate pair."""
     try:
         if b"\0" not in os.fsencode(path):
             return
@@ -51,7 +51,9 @@ def read_regular(path: str, limit: int = READ_LIMIT) -> bytes:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """A disk that fills up takes a part and says so only at the next attempt. Raises OSError."""
+    """Write all of ``data``: a disk that fills up accepts a part and reports it only at the next attempt. Raises
+    OSError.
+    """
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

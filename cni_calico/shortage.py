@@ -1,7 +1,7 @@
-"""PURE: Which errors mean that this process, or this host, is short of something.
+"""PURE: which errors mean that this process, or this host, is short of something.
 
-Rule: a shortage is nobody's mistake and passes: whoever has done nothing yet leaves the work to somebody else, whoever
-has begun it says "try again".
+Rule: a shortage is nobody's mistake and passes: if nothing has been done yet, leave the work to another process; if
+something has begun, answer "try again".
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ _BY_ERRNO = {EMFILE: "file descriptors", ENFILE: "file descriptors", ENOMEM: "me
 
 
 def shortage_of(error: BaseException | None) -> str:
-    """What there was too little of: "memory", "threads", "file descriptors"; "" when the error is another one."""
-    for _ in range(8):  # a chain of causes as long as that is none of ours
+    """What is missing: "memory", "threads", "file descriptors"; "" if the error is another one."""
+    for _ in range(8):  # a longer chain of causes is not one of ours
         if isinstance(error, MemoryError):
             return "memory"
         if isinstance(error, RuntimeError) and "can't start new thread" in str(error):

@@ -1,7 +1,7 @@
-"""PURE: NamedTuple without typing, whose import the CNI call path does not pay for.
+"""PURE: NamedTuple without typing, so that the CNI call path does not pay for that import.
 
-Rule: mypy sees ``typing.NamedTuple`` (import it under TYPE_CHECKING), the running program this class; a record made
-with it costs a tenth of a frozen dataclass to define.
+Rule: mypy sees ``typing.NamedTuple`` (import it under TYPE_CHECKING), the running program this class; defining a record
+with it costs a tenth of a frozen dataclass.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ REQUIRED = {
     "VERSION": (),
 }
 
-# What a served call needs of the caller's environment; the shim sends these, whoever parses looks at no others.
+# The variables of the caller's environment that a served call needs; the shim sends these, and parsers look at no
+# others.
 CALLER_VARIABLES = (
     "CNI_COMMAND",
     "CNI_CONTAINERID",
@@ -64,7 +65,7 @@ MAX_ID = 253
 
 @dataclass(frozen=True, slots=True)
 class CniArgs:
-    """The entries of CNI_ARGS that mean something to us; unknown ones are ignored, as IgnoreUnknown asks."""
+    """The entries of CNI_ARGS that have a meaning here; unknown ones are ignored, as IgnoreUnknown asks."""
 
     pod_namespace: str = ""
     pod_name: str = ""
@@ -80,7 +81,7 @@ class CniArgs:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One CNI call. ``netns`` is "" when a DEL came without one; ``path`` lists plugin directories."""
+    """One CNI call. ``netns`` is "" if a DEL came without one; ``path`` lists plugin directories."""
 
     command: str
     container_id: str = ""

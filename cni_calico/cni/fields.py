@@ -11,7 +11,7 @@ _SECRET = ("token", "key", "password", "secret", "certificate")
 
 
 def wrong(field: str, expected: str, value: Any) -> InvalidConfig:
-    """The error for a value of the wrong kind; long values are shortened, those of secrets not shown at all."""
+    """The error for a value of the wrong kind; long values are shortened, and secret values are not shown."""
     secret = any(word in field.rpartition(".")[2] for word in _SECRET)
     shown = f"a value of type {type(value).__name__}" if secret else repr(value)
     return InvalidConfig(
@@ -45,7 +45,7 @@ class JsonFields:
         return value
 
     def number(self, name: str, default: int = 0, *, low: int = 0, high: int = 2**31 - 1) -> int:
-        """An integer within bounds; a string of digits is taken too (templates put numbers in quotes)."""
+        """An integer within bounds; a string of digits is accepted too (templates put numbers in quotes)."""
         value = self.values.get(name)
         if value is None or value == "":
             return default
@@ -66,7 +66,7 @@ class JsonFields:
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """A boolean; the strings "true" and "false" (any case) are taken too, as upstream's assign_ipv4 has them."""
+        """A boolean; the strings "true" and "false" (any case) are accepted too, as in upstream's assign_ipv4."""
         value = self.values.get(name)
         if value is None or value == "":
             return default

@@ -1,7 +1,8 @@
 """PURE: the labels that Mesos passes in the configuration, as labels of an endpoint.
 
-Rule: any text becomes a valid label, as upstream does it: "/" is ".", what a label may not have is "-", nothing begins
-or ends with a dot or dash. The label projectcalico.org/namespace says the endpoint's namespace instead.
+Rule: any text becomes a valid label, as in upstream: "/" becomes ".", characters that a label may not have become "-",
+and leading and trailing dots and dashes are removed. The label projectcalico.org/namespace sets the endpoint's
+namespace instead.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 @dataclass(frozen=True, slots=True)
 class MesosLabels:
-    """``namespace`` is "" when no label says one."""
+    """``namespace`` is "" if no label gives one."""
 
     namespace: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse_mesos(args: JsonFields) -> MesosLabels:
-    """The labels in ``args``; none for any other runtime. Raises InvalidConfig."""
+    """The labels in ``args``; none if the runtime is not Mesos. Raises InvalidConfig."""
     if not args.values.get("org.apache.mesos"):
         return MesosLabels()
     info = args.section("org.apache.mesos").section("network_info").section("labels")
@@ -46,6 +47,6 @@ def clean_label(text: str) -> str:
         if character in _PLAIN:
             characters += character
         elif not characters.endswith("\0"):
-            characters += "\0"  # each run of what is not allowed becomes one dash
+            characters += "\0"  # each run of invalid characters becomes one dash
     parts = (part.strip("-") for part in characters.replace("\0", "-").split("."))
     return ".".join(filter(None, parts)).strip(".-")

@@ -1,7 +1,7 @@
 """PURE: the network configuration on stdin, parsed into values that cannot be wrong.
 
-Rule: every key is validated here, before anything is taken; unknown keys are ignored. Source: SPEC-cni
-"Configuration keys"; upstream's types.NetConf.
+Rule: every key is validated here, before anything is allocated; unknown keys are ignored. Source: upstream's
+types.NetConf.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NODENAME_FILE = "/var/lib/calico/nodename"
 ENDPOINT_STATUS_DIR = "/var/run/calico/endpoint-status"
 MTU_MAX = 65535
 NODE_NAME_MAX = 253
-QUEUES_MAX = 4096  # the kernel's own limit for veth
+QUEUES_MAX = 4096  # the kernel's limit for veth
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ValidAttachment:
 
 @dataclass(frozen=True, slots=True)
 class NetConf:
-    """The configuration of one plugin of a network. ``mtu`` 0 means: find out."""
+    """The configuration of one plugin of a network. ``mtu`` 0 means: determine it."""
 
     name: str
     cni_version: str
@@ -97,12 +97,12 @@ class NetConf:
 
 
 def _refuse_number(text: str) -> float:
-    raise ValueError(f"{text} is no number in JSON")
+    raise ValueError(f"{text} is not a number in JSON")
 
 
 def _parse_float(text: str) -> float:
     value = float(text)
-    if value in (float("inf"), float("-inf")):  # written out again it would be no JSON
+    if value in (float("inf"), float("-inf")):  # it could not be written as JSON again
         raise ValueError(f"{text} is too large for a number")
     return value
 
@@ -138,7 +138,7 @@ def parse_version(document: Mapping[str, Any], command: str) -> str:
 
 
 def parse_netconf(document: Mapping[str, Any], environ: Mapping[str, str], command: str = "ADD") -> NetConf:
-    """The configuration in a decoded JSON object, the caller's environment filling what it leaves open.
+    """The configuration in a decoded JSON object; the caller's environment fills in what it leaves open.
 
     Raises IncompatibleVersion, InvalidConfig.
     """
@@ -194,7 +194,9 @@ def _require_network_name(name: str) -> None:
 
 
 def _require_dataplane(options: JsonFields) -> None:
-    """The kernel's is the only data plane here; a veth beside somebody else's would leave a pod without network."""
+    """Only the kernel's data plane is supported; a veth in another data plane's node would leave the pod without
+    network.
+    """
     kind = options.values.get("type")
     if kind == "grpc":
         raise InvalidConfig(
@@ -209,7 +211,7 @@ def _require_dataplane(options: JsonFields) -> None:
 
 
 def require_node_name(name: str, where: str) -> None:
-    """A node's name is part of keys, so it may not be just anything. Raises InvalidConfig."""
+    """Check a node's name, which becomes part of keys. Raises InvalidConfig."""
     if not names.valid_identifier(name) or len(name) > NODE_NAME_MAX:
         raise wrong(where, f"a node's name ([a-zA-Z0-9_.-], at most {NODE_NAME_MAX} characters)", name)
 
@@ -282,7 +284,7 @@ def _parse_log(top: JsonFields) -> LogSection:
 
 
 def parse_datastore(top: JsonFields, environ: Mapping[str, str]) -> DatastoreConfig:
-    """The datastore of a configuration; what it leaves open comes from the environment, as upstream does it."""
+    """The datastore of a configuration; what it leaves open comes from the environment, as in upstream."""
 
     def setting(key: str, variable: str) -> str:
         return top.text(key) or environ.get(variable, "")
@@ -339,7 +341,7 @@ def _parse_kubernetes(top: JsonFields, environ: Mapping[str, str]) -> Kubernetes
 
 
 def _parse_attachments(top: JsonFields) -> tuple[ValidAttachment, ...] | None:
-    """None when the runtime says nothing; null is how runtimes in Go write an empty list."""
+    """None if the runtime passes no list; null counts as an empty list, because runtimes in Go write one that way."""
     given = [key for key in ("cni.dev/valid-attachments", "cni.dev/attachments") if key in top.values]
     if not given:
         return None
@@ -355,7 +357,7 @@ def _parse_attachments(top: JsonFields) -> tuple[ValidAttachment, ...] | None:
 
 
 def parse_prefixed(text: Any, field_name: str) -> IPv4Interface | IPv6Interface:
-    """An address with prefix of a result. Raises InvalidConfig."""
+    """An address with prefix in a result. Raises InvalidConfig."""
     try:
         return ip_interface(text)
     except (ValueError, TypeError) as e:

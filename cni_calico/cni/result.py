@@ -1,7 +1,7 @@
 """PURE: the result of ADD, in the format of every CNI version, and back.
 
-Rule: inside there is one Result; versions differ only in ``render_result`` and ``parse_result``.
-Source: CNI specification 0.2.0, 0.4.0, 1.1.0 "Result Types".
+Rule: the code uses one Result; versions differ only in ``render_result`` and ``parse_result``. Source: CNI
+specification 0.2.0, 0.4.0, 1.1.0 "Result Types".
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _render_020(result: Result, version: str) -> dict[str, Any]:
     for ip in result.ips:
         key = f"ip{ip.address.version}"
         if key in document:
-            continue  # that format has room for one address of a family
+            continue  # that format has room for one address per family
         document[key] = {"ip": str(ip.address)}
         if ip.gateway:
             document[key]["gateway"] = ip.gateway

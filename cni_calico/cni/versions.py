@@ -1,4 +1,4 @@
-"""PURE: which CNI versions there are and what each of them can do."""
+"""PURE: the CNI versions, and what each of them can do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""ADD: addresses, kernel, endpoint record, result; and when any of them fails, all of it undone in reverse.
+"""ADD: take addresses, set up the kernel, store the endpoint, return the result; if a step fails, undo all in reverse.
 
-Rule: everything is parsed before anything is taken; the undo of a step stands beside the step. A repeated ADD ends in
-the same state with the same addresses; a second network of the same container joins its endpoint.
+Rule: everything is parsed before anything is allocated; the undo of a step stands beside the step. A repeated ADD ends
+in the same state with the same addresses; a second network of the same container joins the container's endpoint.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Address = IPv4Address | IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """What IPAM gave: the addresses, its result's routes, and destinations that replace the default routes."""
+    """What IPAM assigned: the addresses, the routes of its result, and destinations that replace the default routes."""
 
     addresses: tuple[Address, ...]
     result_routes: tuple[ResultRoute, ...]
@@ -70,7 +70,7 @@ class Addresses:
 
 
 def add(task: Task) -> Mapping[str, Any]:
-    """The result of ADD, rendered for the configuration's version. Raises CalicoError with everything undone."""
+    """The result of ADD, rendered for the configuration's version. Raises CalicoError, with everything undone."""
     call, conf, services, deadline = task.call, task.conf, task.services, task.deadline
     if not conf.ipam.type:
         raise InvalidConfig(
@@ -100,24 +100,24 @@ def add(task: Task) -> Mapping[str, Any]:
 
 
 class _Unsure(Exception):
-    """What was remembered of the attachment does not fit: it must be read before anything is decided by it."""
+    """What memory says about the attachment does not fit: read the datastore before deciding anything."""
 
 
 @dataclass(slots=True)
 class _Addition:
-    """One ADD under its lock; the steps share what has been found out."""
+    """One ADD under its lock; the steps share what they have found out."""
 
     task: Task
     attachment: Attachment
     recorded: Recorded
     netns: int
-    sure: bool  # whether ``recorded`` is what is stored, not only what is remembered
+    sure: bool  # whether ``recorded`` was read from the datastore, not only remembered
     mtu: int = 0
     facts: PodFacts = NOTHING
-    endpoint_may_come: bool = False  # whether the outcome of the endpoint's write is unknown
-    alone: bool = False  # whether the kernel has shown that nothing of this attachment lives
+    endpoint_may_come: bool = False  # whether the endpoint's write has an unknown outcome
+    alone: bool = False  # whether the kernel has shown that no living interface belongs to this attachment
     mac: bytes | None = None
-    companion: Companion | None = None  # the endpoint, created with its addresses
+    companion: Companion | None = None  # the endpoint that was created together with its addresses
     is_companion: Callable[[Versioned], bool] = bool
 
     def run(self) -> Result:
@@ -166,21 +166,23 @@ class _Addition:
             raise
         if not self.sure and not self.recorded.is_ours(self.attachment) and any(item.held for item in assigned):
             self._remove_companion()
-            raise _Unsure  # an attachment that lives may hold them: its addresses are not ours to give back
-        if not self.recorded.is_ours(self.attachment):  # else the addresses were there before this call
+            raise _Unsure  # a living attachment may hold them: then its addresses are not ours to release
+        if not self.recorded.is_ours(self.attachment):  # otherwise the addresses were there before this call
             undo.callback(self._give_back, handle_id, tuple(item.address for item in assigned))
         undo.callback(self._remove_companion)
         if self.companion is not None:
-            self._ensure_profile()  # only now: an ADD that is refused its addresses leaves nothing
+            self._ensure_profile()  # only now, so that an ADD that gets no addresses leaves nothing behind
         if self.companion is not None and self.companion.stored is not None:
             task.services.remember(task.conf.datastore, self.companion.stored)
         result = result_of(assigned, explicit=bool(request.addresses))
-        # a pod that names its addresses gets no routes in the result, as upstream has it
+        # a pod that names its addresses gets no routes in the result, as upstream does it
         routes = () if self.facts.request.addresses else result.routes
         return Addresses(addresses=tuple(item.address for item in assigned), result_routes=routes, dns=self._dns({}))
 
     def _handle(self, allocator: Allocator) -> str:
-        """The container's; that of this interface alone when an older version gave its addresses under it."""
+        """The container's handle; this interface's own handle if an older version allocated its addresses under that
+        one.
+        """
         own_handle_id, mine = self.attachment.own_handle_id, self.recorded.addresses(self.attachment)
         if mine and self.recorded.has_other_interfaces(self.attachment):
             if any(item.address in mine for item in allocator.addresses_of(own_handle_id, self.task.deadline)):
@@ -196,14 +198,15 @@ class _Addition:
                 allocator.release_addresses(addresses, deadline, handle_id=handle_id)
         except CalicoError as e:
             self.task.log.error(f"cannot give back {', '.join(map(str, addresses))}: {e.message}")
-            if self.sure or self.alone:  # else a replay could release what lives; the runtime's DEL does it
+            # otherwise a replay could release what a living pod uses; the runtime's DEL releases it
+            if self.sure or self.alone:
                 self._owe()
 
     def _share_of(self, handle_id: str) -> Share | None:
         return None if handle_id == self.attachment.own_handle_id else self.recorded.share(self.attachment)
 
     def _owe(self) -> None:
-        """What cannot be undone now is recorded, and released when the datastore is back."""
+        """Record what cannot be undone now; it is released when the datastore is back."""
         services = self.task.services
         intent = pending.plan_intent(self.attachment, self.task.conf.datastore)
         try:
@@ -216,7 +219,7 @@ class _Addition:
 
         own = self.recorded.own
         if not self.sure and own is None:
-            raise _Unsure  # reading is cheap beside starting a program, which may hold the addresses already
+            raise _Unsure  # reading is cheap compared with starting a program, which may hold the addresses already
         if own is not None and self.recorded.is_ours(self.attachment) and own.ip_networks:
             # the delegate would refuse to allocate twice for one container
             addresses = tuple(network.network_address for network in own.ip_networks)
@@ -261,9 +264,10 @@ class _Addition:
         )
 
     def _mac(self) -> bytes | None:
-        """The recorded one, else a random one; where no record keeps it, one that a repeated ADD arrives at again.
+        """The recorded MAC, else a random one; if no record stores it, one that a repeated ADD computes again.
 
-        None for a record without, as one that came out of Kubernetes: what the interface has then stays.
+        None for a record without a MAC, such as one exported from Kubernetes: the interface then keeps the MAC that it
+        has.
         """
         if self.task.conf.datastore.type == "kubernetes":
             return random_mac(bytes.fromhex(sha1_hex(self.attachment.label)[:12]))
@@ -297,10 +301,10 @@ class _Addition:
         except LinkConflict as e:
             if sure:
                 raise
-            # something of that name exists: whose it is must be known for certain before it is touched
+            # something of that name exists: its owner must be known for certain before it is changed
             raise _Unsure from e
         self.alone = links.created
-        # past IPAM nobody says whose an address is: a route of somebody else to it stays
+        # without IPAM nothing confirms whose an address is: a route to it that is not ours stays
         ours = self.task.conf.ipam.is_calico and not self.facts.request.addresses_no_ipam
         apply_addresses(plan, links, self.netns, deadline, owned=lambda _: ours, log=services.log, host=services.host)
         return plan, links.mac
@@ -323,8 +327,8 @@ class _Addition:
         return plan_pod_record(record, self.facts)
 
     def _plan_companion(self) -> None:
-        """Where nothing is remembered of the attachment its endpoint is created with the addresses, in one transaction:
-        that one is there already is found out by the same comparison.
+        """If memory has no endpoint of the attachment, plan to create it together with the addresses in one
+        transaction: its comparison also detects an endpoint that exists already.
         """
         self.companion = self.mac = None
         if self.sure or self.recorded.stored is not None or self.task.conf.datastore.type == "kubernetes":
@@ -370,7 +374,7 @@ class _Addition:
 
     def _remove_endpoint(self, only: Callable[[Versioned], bool] | None = None) -> None:
         attachment, store, deadline = self.attachment, self.task.store, Deadline.after(UNDO_TIMEOUT_S)
-        if self.endpoint_may_come:  # also when it is not there now: the write may still be under way
+        if self.endpoint_may_come:  # also if it is not there now: the write may still be under way
             self._owe()
         try:
             found = None if only is None else store.get(attachment.endpoint_key, deadline)
@@ -378,7 +382,7 @@ class _Addition:
                 remove_endpoint(store, attachment.endpoint_key, attachment.container_id, deadline, stored=found)
         except CalicoError as e:
             self.task.log.error(f"cannot remove the endpoint of {attachment.label}: {e.message}")
-            if self.companion is None or self.alone:  # else a replay could release what lives
+            if self.companion is None or self.alone:  # otherwise a replay could release what a living pod uses
                 self._owe()
 
     def _result(self, plan: PodPlan, given: Addresses, mac: str) -> Result:

@@ -1,8 +1,7 @@
-"""PURE: what a pod and its namespace ask of the network by their annotations.
+"""PURE: what a pod and its namespace ask of the network with annotations.
 
-Rule: all of them are parsed before anything is taken; one that is wrong is an error that names the annotation, where it
-stands and its value. Quality-of-service annotations do as upstream: a value that means nothing is left out and told.
-Source: SPEC-cni "Kubernetes annotations".
+Rule: all of them are parsed before anything is allocated; a wrong one is an error that names the annotation, its object
+and its value. Quality-of-service annotations follow upstream: an invalid value is left out and reported.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ _FAMILIES = {"IPv4": 4, "IPv6": 6}
 class PodRequest:
     """What a pod asks for.
 
-    ``families`` None: as the network configuration says; ``pools4``/``pools6`` None: likewise. ``addresses`` are
-    assigned through IPAM, ``addresses_no_ipam`` are not. ``ignored`` names annotations that were left out.
+    ``families``, ``pools4`` and ``pools6`` are None if the network configuration decides. ``addresses`` are assigned
+    through IPAM, ``addresses_no_ipam`` are not. ``ignored`` names annotations that were left out.
     """
 
     families: frozenset[int] | None = None
@@ -78,7 +77,7 @@ def labels_of(obj: Mapping[str, Any]) -> dict[str, str]:
 
 
 class _Wrong(ValueError):
-    """What was expected instead."""
+    """The text says what was expected."""
 
 
 class _Annotations:
@@ -90,7 +89,7 @@ class _Annotations:
         self.owner = f"{kind} {'/'.join(filter(None, (metadata.get('namespace'), metadata.get('name'))))}"
 
     def has(self, name: str) -> bool:
-        """An empty annotation is none, as upstream has it."""
+        """An empty annotation counts as absent, as upstream does it."""
         return bool(self.values.get(PREFIX + name))
 
     def parse(self, name: str, parse: Callable[[str], T]) -> T | None:

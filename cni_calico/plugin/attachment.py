@@ -1,6 +1,5 @@
-"""PURE: who an attachment is: the names under which a container's interface is stored, allocated and seen.
-
-Rule: everything follows from the call, the network's name and the node's name; nothing is looked up.
+"""PURE: the identity of an attachment: the names under which a container's interface is stored, allocated
+and visible.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from cni_calico.model.resources import Address, Metadata, Resource, WorkloadEndp
 
 KUBERNETES, PLAIN = "k8s", "cni"
 NO_LABELS: Mapping[str, str] = {}
-SAME_VETH = 11  # outside Kubernetes so many characters of the container ID name the host interface
+SAME_VETH = 11  # number of characters of the container ID in the host interface's name outside Kubernetes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,14 @@ class Attachment:
 
     @property
     def own_handle_id(self) -> str:
-        """The handle of a container's further interface in the same network, so that DEL of one keeps the other's."""
+        """The handle of a further interface of a container in the same network, so that DEL of one keeps the other's
+        addresses.
+        """
         return f"{self.handle_id}.{self.ifname}"
 
     @property
     def handle_ids(self) -> tuple[str, ...]:
-        """Every handle the attachment's addresses may be stored under, the ones of very old releases last."""
+        """Every handle that the attachment's addresses may be stored under, those of very old releases last."""
         old = f"{self.namespace}.{self.workload}" if self.orchestrator == KUBERNETES else self.container_id
         return (self.handle_id, self.own_handle_id, old)
 
@@ -61,8 +62,10 @@ class Attachment:
 
     @property
     def veth_label(self) -> str:
-        """What attachments have in common that could want the same host interface name: they take turns, or one would
-        not see yet what the other is about to record. Its lock is taken after that of ``label``.
+        """The lock label shared by attachments that could want the same host interface name.
+
+        They take turns; otherwise one would not see yet what the other is about to record. Take its lock after that of
+        ``label``.
         """
         return f"{KUBERNETES}/{self.namespace}/{self._stem}" if self.orchestrator == KUBERNETES else self._stem
 
@@ -72,8 +75,10 @@ class Attachment:
 
     @property
     def siblings(self) -> ResourceList:
-        """The endpoints that could want the same host interface name: outside Kubernetes those whose container ID
-        has the same first 11 characters; in Kubernetes those of the same pod.
+        """The endpoints that could want the same host interface name.
+
+        Outside Kubernetes those whose container ID has the same first 11 characters; in Kubernetes those of the same
+        pod.
         """
         prefix = "-".join((self.node.replace("-", "--"), self.orchestrator, self._stem.replace("-", "--")))
         if self.orchestrator == KUBERNETES:
@@ -117,12 +122,14 @@ def _namespace_of(conf: NetConf) -> str:
 
 
 def veth_prefix_of(call: Call) -> str:
-    """How the names of pods' host interfaces begin: the first that the agent is told of."""
+    """The prefix of the names of pods' host interfaces: the first of those that the agent is configured with."""
     return call.environ.get("FELIX_INTERFACEPREFIX", "").split(",")[0].strip() or names.DEFAULT_PREFIX
 
 
 def select_veth(attachment: Attachment, own: WorkloadEndpoint | None, others: Iterable[WorkloadEndpoint]) -> str:
-    """The host interface of an attachment: as recorded; else upstream's name, unless another endpoint records it."""
+    """The host interface of an attachment: the recorded name; else upstream's name, unless another endpoint records
+    that.
+    """
     if own is not None and own.interface_name and own.container_id == attachment.container_id:
         return own.interface_name
     if any(other.interface_name == attachment.veth for other in others):
@@ -141,7 +148,7 @@ def plan_endpoint(
     uid: str,
     labels: Mapping[str, str] = NO_LABELS,
 ) -> WorkloadEndpoint:
-    """The endpoint record after ADD: a new one, or ``own`` brought up to date (its other profiles are kept)."""
+    """The endpoint record after ADD: a new one, or ``own`` brought up to date (it keeps its other profiles)."""
     labels = {
         **labels,
         "projectcalico.org/namespace": attachment.namespace,
@@ -175,10 +182,10 @@ def plan_endpoint(
 
 
 def plan_profile(attachment: Attachment, *, now: str, uid: str) -> Resource:
-    """The Profile of a network outside Kubernetes policy mode: lets everybody in, and its members out.
+    """The Profile of a network outside Kubernetes policy mode: it allows all traffic in both directions.
 
-    Upstream's lets in the members only, outside of Kubernetes; published ports would be closed by it as soon as
-    policies are enforced. Who wants that writes a policy.
+    Upstream's profile lets in only its members' traffic; that would close published ports as soon as policies are
+    enforced. To restrict ingress, write a policy.
     """
     network = attachment.network
     return Resource(

@@ -1,8 +1,7 @@
-"""CHECK: prevResult against reality; every difference is found, none is repaired.
+"""CHECK: compares prevResult with reality; reports every difference, repairs none.
 
 Rule: the first difference is the message, all of them are ``details``: a JSON list of objects with where, kind, name,
-wanted and found.
-Source: CNI specification 1.1.0 "CHECK".
+wanted and found. Source: CNI specification 1.1.0 "CHECK".
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def check(task: Task) -> None:
     attachment = plan_attachment(task.call, task.conf, task.read_nodename())
     with ExitStack() as held:
         held.enter_context(task.services.attachment_lock(attachment.label, task.deadline))
-        recorded = read_recorded(task.fresh_store, attachment, task.deadline)  # not what is remembered
+        recorded = read_recorded(task.fresh_store, attachment, task.deadline)  # not from memory
         plan = _plan(task, attachment, recorded, previous)
         found = [
             *_network_differences(plan, task),
@@ -54,7 +53,7 @@ def check(task: Task) -> None:
 
 
 def _plan(task: Task, attachment: Attachment, recorded: Recorded, previous: Result) -> PodPlan:
-    """The network that ADD must have left, from its own result."""
+    """The network that ADD must have left, according to its own result."""
     call, conf = task.call, task.conf
     own = {index for index, item in enumerate(previous.interfaces) if item.name == call.ifname and item.sandbox}
     pod = next((item for item in previous.interfaces if item.name == call.ifname and item.sandbox), None)
@@ -78,7 +77,7 @@ def _plan(task: Task, attachment: Attachment, recorded: Recorded, previous: Resu
 
 
 def _host_ifname(previous: Result) -> str:
-    """The host's interface in the result, "" when there is none. Raises InvalidConfig."""
+    """The host's interface in the result, "" if there is none. Raises InvalidConfig."""
     name = previous.interfaces[0].name if previous.interfaces else ""
     if name and not names.valid_ifname(name):
         raise InvalidConfig(f"cannot check: prevResult.interfaces.name: {name[:80]!r} is not an interface name")
@@ -96,7 +95,7 @@ def _parse_mac(text: str) -> bytes:
 
 
 def _given_routes(conf: NetConf, previous: Result) -> tuple[IPv4Network | IPv6Network, ...]:
-    """Destinations that a delegated IPAM gave; the other routes of a result name the addresses themselves."""
+    """Destinations that a delegated IPAM gave; the other routes of a result are the addresses themselves."""
     if conf.ipam.is_calico:
         return ()
     own = {ip.address.ip for ip in previous.ips}
@@ -140,7 +139,7 @@ def _endpoint_differences(
     }
     if previous.interfaces:
         wanted["interfaceName"], found["interfaceName"] = previous.interfaces[0].name, own.interface_name
-    if plan.mac is not None and own.mac:  # a pod of Kubernetes has no place for it, nor what was exported from there
+    if plan.mac is not None and own.mac:  # a Kubernetes pod does not store it, nor does a record exported from there
         wanted["mac"], found["mac"] = plan.mac.hex(":"), own.mac.lower()
     for field, value in wanted.items():
         if found[field] != value:
@@ -154,7 +153,7 @@ def _ipam_differences(task: Task, attachment: Attachment, recorded: Recorded, pl
         run_delegate(task, command="CHECK")
         return
     if recorded.own is not None and attachment.network in recorded.own.profiles[1:]:
-        return  # the addresses are those of the network whose endpoint this one has joined
+        return  # the addresses belong to the network whose endpoint this one has joined
     allocator, share, held = task.allocator, recorded.share(attachment), set()
     for handle in attachment.handle_ids:
         only_ours = handle == attachment.own_handle_id

@@ -1,5 +1,5 @@
-"""calico's verbs: ``serve(call, services) -> Answer``, the one function that the resident server and the one-shot
-process both run.
+"""calico's verbs: ``serve(call, services) -> Answer``, the one function that both the resident server and the one-shot
+process run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _delete(task: Task) -> None:
 
 
 def _replay(task: Task) -> None:
-    """What an earlier DEL owes is paid by the next call that reaches the datastore."""
+    """The next call that reaches the datastore releases what an earlier DEL still owes."""
     services = task.services
     if services.files.exists(f"{services.state_dir}/cni/pending-del"):
         from cni_calico.plugin.owed.pay import replay_after
@@ -66,5 +66,5 @@ HANDLERS: dict[str, Handler] = {"ADD": _add, "DEL": _delete, "CHECK": _check, "S
 
 
 def serve(call: Call, services: Services) -> Answer:
-    """The answer of the calico executable to a call; never raises."""
+    """The answer of the calico executable to a call. Never raises."""
     return run_call(call, services, HANDLERS)

@@ -1,7 +1,7 @@
-"""IPAM plugins of others (host-local, dhcp, static): found on CNI_PATH and executed as CNI says.
+"""Other vendors' IPAM plugins (host-local, dhcp, static): found on CNI_PATH and executed as CNI specifies.
 
 Rule: the delegate gets the network configuration and the caller's CNI_* environment; its result is parsed before it is
-used, its error is passed on with its own text.
+used, and its error is passed on with its own text.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def run_delegate(task: Task, *, command: str, document: Mapping[str, Any] | None
 
 
 def plan_args(text: str) -> str:
-    """The caller's CNI_ARGS for a delegate: plugins built on the reference libraries refuse arguments that they do not
-    know, unless they are told to ignore them.
+    """The caller's CNI_ARGS for a delegate.
+
+    Plugins built on the reference libraries refuse arguments that they do not know, unless IgnoreUnknown is set.
     """
     pairs = list(filter(None, text.split(";")))
     if any(pair.partition("=")[0].strip() == "IgnoreUnknown" for pair in pairs):
@@ -89,7 +90,7 @@ def _failure(name: str, command: str, rc: int, stdout: bytes, stderr: bytes) -> 
 
 
 def configured_routes(conf: NetConf) -> tuple[ResultRoute, ...]:
-    """The routes that host-local and static give out: those of the configuration, as far as they can be read."""
+    """The routes that host-local and static return: those of the configuration, as far as they can be read."""
     try:
         return parse_result({"routes": conf.ipam.raw.get("routes")}, "ipam.").routes
     except InvalidConfig:
@@ -97,7 +98,7 @@ def configured_routes(conf: NetConf) -> tuple[ResultRoute, ...]:
 
 
 def plan_extra_routes(routes: Iterable[ResultRoute]) -> tuple[IPv4Network | IPv6Network, ...]:
-    """Destinations that an IPAM plugin wants reached from the pod."""
+    """Destinations that an IPAM plugin wants the pod to reach."""
     return tuple(ip_network(route.dst, strict=False) for route in routes)
 
 

@@ -1,9 +1,9 @@
-"""DEL: interface and routes, the endpoint record, then the addresses; whatever is gone already is success.
+"""DEL: remove interface and routes, the endpoint record, then the addresses; anything already gone is success.
 
-Rule: a dead datastore never holds up a container's end: the kernel side is removed, what is owed is recorded durably
-(plugin/owed/record.py) and the answer is success. A record that cannot be read is named in an error, once everything
-else is done. An address is given back only once its interface and route are gone; the endpoint's record may go while
-the kernel takes its 18 ms for the interface.
+Rule: a dead datastore never holds up the end of a container: the kernel side is removed, the rest is recorded durably
+as an owed release (plugin/owed/record.py) and the call succeeds. A record that cannot be read is an error that names
+it, once everything else is done. An address is released only after its interface and route are gone; the endpoint's
+record may be removed during the 18 ms that the kernel takes to delete the interface.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 Address = IPv4Address | IPv6Address
 
-DATASTORE_PATIENCE_S = 3.5  # of the 5 s in which DEL answers when the datastore is down
+DATASTORE_PATIENCE_S = 3.5  # out of the 5 s within which DEL answers if the datastore is down
 
 
 def delete(task: Task) -> bool:
-    """Whether everything is released; False: the rest is recorded.
+    """Whether everything is released; if False, the rest is recorded.
 
-    Raises TeardownIncomplete when the kernel side could not be removed, CorruptRecord, DelegateFailed, NotReady;
+    Raises TeardownIncomplete if the kernel side could not be removed, CorruptRecord, DelegateFailed, NotReady;
     repeating DEL finishes it.
     """
     services = task.services
@@ -65,14 +65,14 @@ def delete(task: Task) -> bool:
             held.enter_context(services.attachment_lock(attachment.label, task.deadline))
             held.enter_context(services.attachment_lock(attachment.veth_label, task.deadline))
         except AttachmentBusy as e:
-            if services.stuck:  # whoever holds the lock may never end: the release is not forgotten with this call
+            if services.stuck:  # the holder of the lock may never end: this call must not forget the release
                 removal.owe(e)
             raise
         return removal.run(netns)
 
 
 def _node_or_host_name(task: Task) -> str:
-    """The node's name; what can be guessed of it when its file is missing, which must not hold up a DEL."""
+    """The node's name; a guess if its file is missing, because that must not hold up a DEL."""
     try:
         return task.read_nodename()
     except NodeNotSetUp:
@@ -92,14 +92,14 @@ def _open_netns(task: Task, held: ExitStack) -> int | None:
 
 @dataclass(slots=True)
 class Removal:
-    """One teardown under its attachment's lock; GC runs it too."""
+    """One teardown under its attachment's lock; GC uses it too."""
 
     task: Task
     attachment: Attachment
-    ready: bool = False  # whether the cluster is known to take requests
+    ready: bool = False  # whether the cluster is known to accept requests
 
     def run(self, netns: int | None) -> bool:
-        """Whether everything is released; False: the rest is recorded."""
+        """Whether everything is released; if False, the rest is recorded."""
         services, config = self.task.services, self.task.conf.datastore
         store_deadline = self.task.deadline.sooner(DATASTORE_PATIENCE_S)
         recorded, failure = self._read(store_deadline)
@@ -124,7 +124,7 @@ class Removal:
         return failure is None
 
     def _read(self, deadline: Deadline) -> tuple[Recorded, CalicoError | None]:
-        """What is recorded, and the error that kept it from being read. Raises NotReady."""
+        """What is recorded, and the error that prevented reading it. Raises NotReady."""
         try:
             require_ready(self.task.services, self.task.conf.datastore, deadline)
             self.ready = True
@@ -133,14 +133,16 @@ class Removal:
                 recorded = read_recorded(self.task.fresh_store, self.attachment, deadline)
             return recorded, None
         except NotReady as e:
-            e.code = TRY_AGAIN  # 50 is for STATUS and ADD: a DEL is repeated
+            e.code = TRY_AGAIN  # code 50 is for STATUS and ADD: a DEL is to be repeated
             raise
         except (DatastoreError, DeadlineExceeded) as e:
             return Recorded(None, None, ()), e
 
     def _may_be_old(self, recorded: Recorded) -> bool:
-        """Whether memory could take another sandbox of the pod for this one, or this one for another: the endpoint and
-        the host's interface are the pod's. (Of pods that Kubernetes stores a watch tells.)
+        """Whether memory could confuse this sandbox with another one of the same pod.
+
+        Endpoint and host interface belong to the pod, not to the sandbox. (A watch keeps pods stored in Kubernetes
+        current.)
         """
         is_memory = self.task.services.optimistic and self.task.conf.datastore.type != "kubernetes"
         return is_memory and recorded.own is not None and bool(recorded.own.pod)
@@ -148,7 +150,7 @@ class Removal:
     # -- a network that joined the endpoint of another ----------------------------------------------------------------
 
     def _has_joined(self, recorded: Recorded) -> bool:
-        """Whether the interface is another network's, which this one has only added its profile to."""
+        """Whether the interface belongs to another network and this one has only added its profile to it."""
         own = recorded.own
         return own is not None and recorded.is_ours(self.attachment) and self.attachment.network in own.profiles[1:]
 
@@ -172,13 +174,14 @@ class Removal:
         for name in self._host_ifnames(recorded):
             if name and services.remove_link is not None:
                 services.remove_link(LinkRemoval(name, claim), deadline)
-                name = ""  # the host's end is gone; what is left of the pod's end goes below
+                name = ""  # the host's end is gone; whatever is left of the pod's end is removed below
             remove_pod_network(name, netns, self.task.call.ifname, deadline, claim, host=services.host)
 
     def _host_ifnames(self, recorded: Recorded) -> tuple[str, ...]:
         """The recorded name; without a record every name it could have that no other endpoint has.
 
-        When the pod has a new sandbox the name in the record is the new one's: only the old pod side is left to remove.
+        If the pod has a new sandbox, the recorded name is the new sandbox's: then only the old pod side is left to
+        remove.
         """
         attachment = self.attachment
         if recorded.is_ours(attachment) and recorded.own is not None and recorded.own.interface_name:
@@ -200,7 +203,7 @@ class Removal:
     # -- records ------------------------------------------------------------------------------------------------------
 
     def _remove_endpoint(self, recorded: Recorded, deadline: Deadline) -> CalicoError | None:
-        """The error that kept it from being removed."""
+        """The error that prevented the removal."""
         if not recorded.is_ours(self.attachment):
             return None
         key = self.attachment.endpoint_key
@@ -211,7 +214,7 @@ class Removal:
         return None
 
     def _release_delegated(self) -> CalicoError | None:
-        """The error of another IPAM plugin, which must not keep the rest from being done."""
+        """The error of another IPAM plugin, which must not prevent the other steps."""
         ipam = self.task.conf.ipam
         if ipam.is_calico or not ipam.type:
             return None
@@ -224,7 +227,7 @@ class Removal:
         return None
 
     def _release(self, recorded: Recorded, failure: CalicoError | None, deadline: Deadline) -> CalicoError | None:
-        """Release the addresses, unless the datastore has failed already; the error that kept it from finishing."""
+        """Release the addresses, unless the datastore has failed already; returns the error that prevented it."""
         may = self.ready and (failure is None or isinstance(failure, CorruptRecord))
         conf = self.task.conf
         if not may or (conf.ipam.type and not conf.ipam.is_calico):
@@ -244,7 +247,7 @@ class Removal:
         release(allocator, self._handles(allocator, deadline), share, deadline, own_handle_id=own_handle_id)
 
     def _handles(self, allocator: Allocator, deadline: Deadline) -> tuple[str, ...]:
-        """Those of this container's handles that exist: one read instead of a release each."""
+        """Those of this container's handles that exist: one read instead of a release for each."""
         names = tuple(dict.fromkeys(self.attachment.handle_ids))
         found = allocator.store.get_many([HandleKey(name) for name in names], deadline)
         return tuple(name for name, item in zip(names, found, strict=True) if item is not None)
@@ -252,7 +255,7 @@ class Removal:
     # -- what cannot be done now --------------------------------------------------------------------------------------
 
     def owe(self, failure: CalicoError, addresses: frozenset[Address] = frozenset()) -> None:
-        """Record what is to be released. Raises TeardownIncomplete when that is impossible too."""
+        """Record what is to be released. Raises TeardownIncomplete if that is impossible too."""
         services = self.task.services
         recorded = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         intent = pending.plan_intent(self.attachment, self.task.conf.datastore, recorded=recorded, addresses=addresses)

@@ -1,6 +1,6 @@
-"""The stored side of an attachment: its WorkloadEndpoint, its neighbours' in name, and its network's Profile.
+"""The stored side of an attachment: its WorkloadEndpoint, endpoints that compete for its interface name, its Profile.
 
-Rule: an endpoint is written and removed by compare-and-swap, and removed only when its containerID is ours.
+Rule: an endpoint is written and removed by compare-and-swap, and removed only if its containerID is ours.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """``own`` is the endpoint stored under the attachment's key, whoever it belongs to; ``others`` those whose host
-    interface could have the same name.
+    """``own`` is the endpoint stored under the attachment's key, whoever it belongs to; ``others`` are those
+    whose host interface could have the same name.
     """
 
     stored: Versioned | None
@@ -43,12 +43,12 @@ class Recorded:
         return self.own is not None and self.own.container_id == attachment.container_id
 
     def addresses(self, attachment: Attachment) -> frozenset[Address]:
-        """Those of the attachment's own endpoint, when it is the attachment's."""
+        """Those of the attachment's own endpoint, if it belongs to the attachment."""
         own = self.own.ip_networks if self.own is not None and self.is_ours(attachment) else ()
         return frozenset(network.network_address for network in own)
 
     def share(self, attachment: Attachment) -> Share:
-        """What the attachment has of its container's addresses."""
+        """The attachment's part of its container's addresses."""
         others = {n.network_address for other in self._same_container(attachment) for n in other.ip_networks}
         return plan_share(attachment.ifname, self.addresses(attachment) - others, others)
 
@@ -61,7 +61,7 @@ class Recorded:
 
 
 def read_recorded(store: Datastore, attachment: Attachment, deadline: Deadline) -> Recorded:
-    """One list. Raises DatastoreError; CorruptRecord only for the attachment's own endpoint."""
+    """One list request. Raises DatastoreError; CorruptRecord only for the attachment's own endpoint."""
     stored, own, others = None, None, []
     listing = store.list(attachment.siblings, deadline)
     for key, why in listing.unreadable:
@@ -72,15 +72,15 @@ def read_recorded(store: Datastore, attachment: Attachment, deadline: Deadline) 
             continue
         if item.key == attachment.endpoint_key:
             stored, own = item, decode_endpoint(item.key, item.value)
-            if pod_of(item) is not None:  # a pod has no place for the interface's name, which follows from its own
+            if pod_of(item) is not None:  # a pod does not store the interface's name, which follows from the pod's name
                 own = replace(own, interface_name=attachment.veth)
             if not own.container_id and not own.ip_networks:
-                own = None  # a pod of the Kubernetes datastore whose endpoint nobody has recorded yet, or any more
+                own = None  # a pod in the Kubernetes datastore whose endpoint is not recorded yet, or no longer
             continue
         try:
             others.append(decode_endpoint(item.key, item.value))
         except CorruptRecord:
-            continue  # another attachment's; 'calicoctl ipam check' names it
+            continue  # it belongs to another attachment; 'calicoctl ipam check' reports it
     return Recorded(stored, own, tuple(others))
 
 
@@ -89,7 +89,7 @@ def rfc3339(now_s: float) -> str:
 
 
 def ensure_profile(store: Datastore, profile: Resource, deadline: Deadline) -> None:
-    """Create a network's Profile when it is missing; an existing one is the user's and stays."""
+    """Create a network's Profile if it is missing; an existing one is the user's and stays."""
     key = ResourceKey("Profile", profile.metadata.name)
     if store.get(key, deadline) is not None:
         return
@@ -105,7 +105,7 @@ def ensure_profile(store: Datastore, profile: Resource, deadline: Deadline) -> N
 def plan_companion(
     key: ResourceKey, build: Callable[[Sequence[Address]], WorkloadEndpoint]
 ) -> tuple[Companion, Callable[[Versioned], bool]]:
-    """The endpoint as something that is created with its addresses, and whether a stored record is that one."""
+    """The endpoint as something that is created with its addresses, and a test whether a stored record is that one."""
     from cni_calico.ipam.assign import Companion
 
     uids: list[str] = []
@@ -125,8 +125,10 @@ def apply_endpoint(
     build: Callable[[WorkloadEndpoint | None], WorkloadEndpoint],
     deadline: Deadline,
 ) -> None:
-    """Store ``build(what is there)`` over ``old``. Raises TryAgain when somebody else keeps changing it; once the
-    outcome of an attempt is unknown, whatever comes after it, OutcomeUnknown: that attempt may be carried out later.
+    """Store ``build(what is there)`` over ``old``.
+
+    Raises TryAgain if the record keeps being changed by others. Once the outcome of an attempt is unknown, every later
+    failure is OutcomeUnknown: that attempt may still be carried out later.
     """
     written: dict[str, Any] | None = None
     unknown: OutcomeUnknown | None = None

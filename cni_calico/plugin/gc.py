@@ -1,8 +1,8 @@
-"""GC: what this network holds on this node for attachments that no longer exist.
+"""GC: releases what this network holds on this node for attachments that no longer exist.
 
-Rule: an attachment is resolved through its endpoint record, since network names and container IDs may both contain
-dots; a bare handle is released only when it can mean nothing else (plugin/ipam/gc.py). When in doubt, keep. Never
-another node's, never another network's. All failures are reported together.
+Rule: an attachment is resolved through its endpoint record, because network names and container IDs may both contain
+dots; a bare handle is released only if it is unambiguous (plugin/ipam/gc.py). In doubt it is kept. Nothing of another
+node or network is ever removed. All failures are reported together.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Collection:
             self._remove(attachment)
 
     def _belongs(self, endpoint: WorkloadEndpoint, attachment: Attachment) -> bool:
-        """Whether the endpoint is this network's: its addresses are, or it is in no other network."""
+        """Whether the endpoint belongs to this network: its addresses do, or it is in no other network."""
         if self.task.conf.ipam.is_calico:
             allocator, deadline = self.task.allocator, self.task.deadline
             held = {a.address for h in attachment.handle_ids[:2] for a in allocator.addresses_of(h, deadline)}
@@ -84,7 +84,7 @@ class _Collection:
     def collect_orphans(
         self, node: str, valid: Collection[tuple[str, str]], recorded: Collection[tuple[str, str]]
     ) -> None:
-        """What ADDs that died half way left: addresses, and perhaps an interface, but no endpoint."""
+        """Collect what ADDs that died half-way left: addresses, and perhaps an interface, but no endpoint."""
         known = {*valid, *recorded}
         orphans, unreadable = find_orphans(self.task.fresh_store, self.network, node, known, self.task.deadline)
         self.failures += unreadable

@@ -1,7 +1,7 @@
 """The MTU of a pod's interface when the configuration leaves it open.
 
-Rule: the configuration's own number > the file that calico-node writes > the MTU of the interface that holds the node's
-address less the encapsulation its pools use > the interface of the default route > 1500.
+Rule: the configuration's number > the file that calico-node writes > the MTU of the interface that has the node's
+address less the overhead of its pools' encapsulation > the MTU of the default route's interface > 1500.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PURE: ``usePodCidr`` in the configuration of a delegated IPAM plugin (host-local).
 
-Rule: the delegate only sees real networks. For DEL it needs valid ones and does not use them: distinct placeholders,
-because equal or overlapping ones are refused and the address would leak.
+Rule: the delegate only sees real networks. DEL needs valid networks but does not use them, so it gets distinct
+placeholders: equal or overlapping ones are refused, and the address would leak.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _WORDS = {"usepodcidr": 4, "usepodcidripv6": 6}
 
 
 def _family(value: object) -> int:
-    """The family whose podCIDR a subnet asks for, in any case of letters; 0 for a subnet of its own."""
+    """The family whose podCIDR a subnet asks for, in upper or lower case; 0 for an ordinary subnet."""
     return _WORDS.get(value.lower(), 0) if isinstance(value, str) else 0
 
 
 def wants_pod_cidr(ipam: Mapping[str, Any]) -> bool:
-    """Whether an ``ipam`` object has a subnet that the node's podCIDR is to take the place of."""
+    """Whether an ``ipam`` object has a subnet that the node's podCIDR must replace."""
     return any(_family(item.get("subnet")) for item in _subnets(ipam))
 
 
@@ -49,7 +49,7 @@ def read_pod_cidrs(node: Mapping[str, Any]) -> dict[int, str]:
 
 
 def render_ipam(ipam: Mapping[str, Any], cidrs: Mapping[int, str], node: str) -> dict[str, Any]:
-    """``ipam`` with the node's podCIDRs. Raises InvalidConfig for a family the node has none of."""
+    """``ipam`` with the node's podCIDRs. Raises InvalidConfig for a family that the node has no podCIDR of."""
 
     def replaced(item: Mapping[str, Any]) -> dict[str, Any]:
         family = _family(item.get("subnet"))
@@ -58,7 +58,7 @@ def render_ipam(ipam: Mapping[str, Any], cidrs: Mapping[int, str], node: str) ->
         if family not in cidrs:
             raise InvalidConfig(
                 f"cannot use {item['subnet']}: node {node} has no IPv{family} podCIDR",
-                details="kube-controller-manager gives them out (--allocate-node-cidrs, --cluster-cidr)",
+                details="kube-controller-manager assigns them (--allocate-node-cidrs, --cluster-cidr)",
             )
         return {**item, "subnet": cidrs[family]}
 
@@ -66,7 +66,7 @@ def render_ipam(ipam: Mapping[str, Any], cidrs: Mapping[int, str], node: str) ->
 
 
 def render_ipam_placeholders(ipam: Mapping[str, Any]) -> dict[str, Any]:
-    """``ipam`` for DEL: each subnet that is not known a network of documentation (RFC 5737, RFC 3849) of its own."""
+    """``ipam`` for DEL: each unknown subnet is replaced by its own documentation network (RFC 5737, RFC 3849)."""
     count = 0
 
     def replaced(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""What Kubernetes says of an attachment: the pod, its namespace, and what they ask for.
+"""What Kubernetes says about an attachment: the pod, its namespace, and what they ask for.
 
-Rule: read and parsed before anything is taken. With ``policy.type: k8s`` the pod must exist and be the one that the
-runtime calls for (K8S_POD_UID); without it nothing is read but, for IPAM's namespace selectors, the namespace.
+Rule: everything is read and parsed before anything is allocated. With ``policy.type: k8s`` the pod must exist and be
+the one that the runtime calls for (K8S_POD_UID). Without it nothing is read, except the namespace for IPAM's namespace
+selectors.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ NO_REQUEST = PodRequest()
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """``endpoint`` has the labels, ports, profiles and service account of the pod; None when the pod was not read."""
+    """``endpoint`` has the labels, ports, profiles and service account of the pod; None if the pod was not read."""
 
     request: PodRequest = NO_REQUEST
     endpoint: WorkloadEndpoint | None = None
@@ -46,7 +47,7 @@ def reads_pod(attachment: Attachment, conf: NetConf) -> bool:
 
 
 def is_another_pod(stored: Versioned | None, call: Call) -> bool:
-    """Whether a remembered endpoint is that of an earlier pod of the same name."""
+    """Whether a remembered endpoint belongs to an earlier pod of the same name."""
     from cni_calico.datastore.kubernetes.objects import is_pod
 
     pod = pod_of(stored)
@@ -54,7 +55,7 @@ def is_another_pod(stored: Versioned | None, call: Call) -> bool:
 
 
 def read_facts(task: Task, attachment: Attachment, stored: Versioned | None) -> PodFacts:
-    """Raises TryAgain without the pod, InvalidAnnotation, FeatureDisabled, DatastoreError."""
+    """Raises TryAgain if the pod is missing, InvalidAnnotation, FeatureDisabled, DatastoreError."""
     if reads_pod(attachment, task.conf):
         return _read_facts(task, attachment, stored)
     labels = read_namespace_labels(task) if task.conf.ipam.is_calico else None
@@ -98,10 +99,7 @@ def _require_pod(pod: Mapping[str, Any] | None, call: Call) -> Mapping[str, Any]
 
 
 def plan_pod_endpoint(pod: Mapping[str, Any], attachment: Attachment) -> WorkloadEndpoint:
-    """Labels, ports, profiles and service account of a pod's endpoint, as every datastore holds them.
-
-    Raises InvalidAnnotation for a pod that cannot be read.
-    """
+    """Labels, ports, profiles and service account of a pod's endpoint, in the form that every datastore stores."""
     from cni_calico.model.documents.codec import decode_endpoint
     from cni_calico.model.kubernetes.pods import read_pod
 
@@ -126,7 +124,7 @@ def plan_pod_endpoint(pod: Mapping[str, Any], attachment: Attachment) -> Workloa
 
 
 def plan_pod_request(request: AssignRequest, facts: PodFacts) -> AssignRequest:
-    """The IPAM request with what the pod asks for in place of what the configuration says."""
+    """The IPAM request, with the pod's wishes in place of the configuration's."""
     pod = facts.request
     changes: dict[str, Any] = {"namespace_labels": pod.namespace_labels}
     if pod.families is not None:
@@ -141,7 +139,7 @@ def plan_pod_request(request: AssignRequest, facts: PodFacts) -> AssignRequest:
 
 
 def plan_nats(floating: Iterable[Address], addresses: Iterable[Address]) -> tuple[IPNAT, ...]:
-    """A floating address leads to the pod's address of its family; one without such a family leads nowhere."""
+    """Map each floating address to the pod's address of its family; without such an address it is left out."""
     internal = {address.version: address for address in reversed(tuple(addresses))}
     return tuple(IPNAT(internal[ip.version], ip) for ip in floating if ip.version in internal)
 

@@ -1,6 +1,6 @@
-"""A container that joins a further network of Calico's: the endpoint it has gets that network's profile.
+"""A container that joins a further network of Calico's: its existing endpoint gets that network's profile.
 
-Rule: no address is taken and nothing in the kernel changes; the answer is what the container has.
+Rule: no address is allocated and nothing in the kernel changes; the result is what the container already has.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from cni_calico.plugin.endpoints import Recorded, apply_endpoint, ensure_profile
 def is_second_network(recorded: Recorded, attachment: Attachment, conf: NetConf) -> bool:
     own = recorded.own
     if conf.datastore.type == "kubernetes":
-        return False  # a pod's profiles are derived there, no network can be added to them
+        return False  # a pod's profiles are derived there, so no network can be added to them
     return own is not None and recorded.is_ours(attachment) and attachment.network not in own.profiles
 
 
 def join_network(task: Task, attachment: Attachment, recorded: Recorded) -> Result:
-    """Add this network's profile to the endpoint the container has; its addresses are the answer."""
+    """Add this network's profile to the container's endpoint; the result has its existing addresses."""
     own = recorded.own
     assert own is not None
     store, deadline = task.store, task.deadline

@@ -1,4 +1,4 @@
-"""``calico -t``: can the datastore of the configuration on stdin (or of the environment) be reached, and takes it
+"""``calico -t``: can the datastore of the configuration on stdin (or of the environment) be reached, and does it accept
 requests?
 """
 
@@ -19,7 +19,9 @@ TIMEOUT_S = 2.0
 
 
 def run_datastore_test(stdin: bytes) -> int:
-    """0 when the datastore answered within TIMEOUT_S; else 1, a CNI error on stdout and its text on stderr."""
+    """Status 0 if the datastore answered within TIMEOUT_S; else 1, with a CNI error on stdout and its text
+    on stderr.
+    """
     services = Services(os.environ)
     try:
         document = parse_json(stdin) if stdin.strip() else {}

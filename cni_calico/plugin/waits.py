@@ -1,7 +1,7 @@
 """What an ADD waits for beyond its own work: readiness gates before it, the policy of its endpoint after it.
 
-Rule: a gate that does not open is an error before anything is taken; policy that is late is a warning, for the pod's
-network is there. Neither waits past the call's deadline. Source: upstream's readiness_gates and
+Rule: a gate that does not open is an error before anything is allocated; policy that is late is only a warning, because
+the pod's network is set up. Neither wait exceeds the call's deadline. Source: upstream's readiness_gates and
 policy_setup_timeout_seconds.
 """
 
@@ -20,7 +20,7 @@ GATE_PATIENCE_S = 30.0
 GATE_ATTEMPT_S = 5.0
 _GATE_PAUSE_S = 0.25
 _POLICY_PAUSE_S = 0.02
-_RESERVE_S = 2.0  # of the call's deadline, for its answer
+_RESERVE_S = 2.0  # of the call's deadline, kept for its answer
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~$&+:=@")
 
 
@@ -59,7 +59,9 @@ def _await_gate(gate: str, limit: Deadline) -> None:
 
 
 def await_policy(task: Task) -> None:
-    """Wait for the file that says that the endpoint's policy is in force; on timeout warn and go on."""
+    """Wait for the file that says that the endpoint's policy is in force; after the timeout log a warning
+    and continue.
+    """
     conf, services, deadline = task.conf, task.services, task.deadline
     if not conf.policy_setup_timeout_s:
         return
@@ -70,7 +72,7 @@ def await_policy(task: Task) -> None:
         if limit.expired():
             services.log.warning(
                 f"policy of {attachment.label} is not known to be in force after {conf.policy_setup_timeout_s} s: "
-                f"there is no {path}; the pod starts all the same"
+                f"there is no {path}; the pod starts anyway"
             )
             return
         time.sleep(_POLICY_PAUSE_S)
@@ -87,7 +89,7 @@ def status_file_name(orchestrator: str, workload: str, endpoint: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """As Go's url.PathEscape."""
+    """Escape as Go's url.PathEscape does."""
     return "".join(
         chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in text.encode("utf-8", "surrogateescape")
     )

@@ -1,8 +1,8 @@
-"""The datastores that the resident server has open, each with what is known of it.
+"""The datastores that the resident server has open, each with what is remembered of it.
 
-Rule: keyed by the request's own configuration as its caller means it (a path lies in the caller's root), so networks
-with different datastores do not meet. What no call has used for a while is closed, watches, threads and descriptors,
-but for the last one used: a quiet node stays warm. There are never more than a few that nobody uses.
+Rule: the key is the request's own configuration as its caller means it (a path is in the caller's root), so networks
+with different datastores do not meet. A datastore that no call has used for a while is closed, with its watches,
+threads and descriptors, except the one used last: a quiet node stays warm. Only a few unused ones are kept open.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from cni_calico.server.endpoint_memory import NodeEndpoints
 from cni_calico.server.pod_cache import KubernetesCaches
 
 IDLE_S = 300.0
-KEPT_MAX = 8  # also when they were used a moment ago: every configuration that somebody makes up opens one
-# how long a repeated DEL needs to look for nothing; the kubelet's come within seconds
+KEPT_MAX = 8  # even if they were used a moment ago: every configuration that somebody makes up opens one
+# how long a repeated DEL of something already released is answered from memory; the kubelet's come within seconds
 DELETED_S, DELETED_MAX = 60.0, 4096
 FINISH_S = 2.0  # for requests that nobody waits for, when the datastore is closed
 
@@ -45,10 +45,10 @@ class BackendKey:
 
 
 class Backend:
-    """One open datastore with what is known of it."""
+    """One open datastore with what is remembered of it."""
 
     def __init__(self, config: DatastoreConfig, node: str, files: Files, log: Log) -> None:
-        """``files`` are the caller's; their root is kept open. Raises InvalidConfig, DatastoreError."""
+        """``files`` are the caller's; their root stays open. Raises InvalidConfig, DatastoreError."""
         self._root = None if files.root_fd is None else os.dup(files.root_fd)
         self._reach = None if self._root is None else Files(self._root).path
         try:
@@ -126,9 +126,10 @@ class Backend:
         ]
 
     def door(self, *, adding: bool) -> Datastore:
-        """The datastore with this node's endpoints answered from memory.
+        """The datastore, with this node's endpoints answered from memory.
 
-        An ADD's writes find out by themselves what memory missed; of pods the watch tells a DEL what there is.
+        An ADD's writes detect by themselves what memory missed; for a DEL, a watch keeps pods stored in Kubernetes
+        current.
         """
         if self.config.type == "kubernetes":
             return self.kubernetes().door(self.grouped, may_miss=not adding)
@@ -150,7 +151,7 @@ class Backend:
 
 
 class Backends:
-    """All of them. ``clock`` gives seconds."""
+    """All open datastores. ``clock`` returns seconds."""
 
     def __init__(self, log: Log, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.closed = 0
@@ -162,10 +163,10 @@ class Backends:
         self._guard = threading.Lock()
 
     def use(self, key: BackendKey, files: Files, deadline: Deadline) -> Backend:
-        """The backend of a configuration, opened when it is asked for first, until ``leave``.
+        """The backend of a configuration, opened at the first request and in use until ``leave``.
 
-        One that takes its time to open holds up nobody but those who ask for it, each until its own deadline.
-        Raises InvalidConfig, DatastoreError, DeadlineExceeded.
+        One that takes long to open holds up only the calls that ask for it, each until its own deadline. Raises
+        InvalidConfig, DatastoreError, DeadlineExceeded.
         """
         found = self._take(key)
         if found is not None:
@@ -174,7 +175,7 @@ class Backends:
         with self._guard:
             opening = self._openings.setdefault(key, threading.Lock())
         if not opening.acquire(timeout=deadline.require(doing)):
-            raise DeadlineExceeded(f"cannot {doing}: another call is still at it")
+            raise DeadlineExceeded(f"cannot {doing}: another call is still doing it")
         try:
             return self._take(key) or self._open(key, files)
         finally:
@@ -188,7 +189,7 @@ class Backends:
         with self._guard:
             made.number, self._opened = self._opened, self._opened + 1
             made.users = 1
-            if key in self._backends:  # two were opened, for a lock was forgotten between them: the first one counts
+            if key in self._backends:  # two were opened because a lock was forgotten in between: the first one counts
                 made, extra = self._backends[key], made
                 made.users += 1
             else:
@@ -214,12 +215,12 @@ class Backends:
             return list(self._backends.values())
 
     def close_idle(self, *, all_of_them: bool = False) -> None:
-        """Close what has not been used for IDLE_S and the oldest of more than KEPT_MAX, or all that nobody uses now."""
+        """Close what has not been used for IDLE_S and the oldest beyond KEPT_MAX, or everything that is unused now."""
         for backend in self._remove_idle(all_of_them):
             self._log.info(f"closing datastore {backend.config.type}: no call has used it for a while")
             try:
                 backend.close()
-            except Exception as e:  # the next one is to be closed all the same
+            except Exception as e:  # the next one must be closed anyway
                 self._log.warning(f"cannot close datastore {backend.config.type}: {type(e).__name__}: {e}")
             self.closed += 1
 
@@ -229,7 +230,7 @@ class Backends:
             late = self._clock() - IDLE_S
             idle = [
                 key
-                for i, (key, backend) in enumerate(kept if all_of_them else kept[:-1])  # not the last one used
+                for i, (key, backend) in enumerate(kept if all_of_them else kept[:-1])  # except the one used last
                 if not backend.users and (all_of_them or backend.used_at <= late or len(kept) - i > KEPT_MAX)
             ]
             return [self._backends.pop(key) for key in idle]

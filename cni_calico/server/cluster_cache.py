@@ -1,9 +1,9 @@
-"""What the resident server knows of one datastore for one node: pools, reservations, configuration, the node, its
-affinities, the cluster's state. Kept by watches; a call reads nothing of it from the store.
+"""What the resident server remembers of one datastore for one node: pools, reservations, configuration, the node, its
+affinities, the cluster's state. Watches keep it current, so a call reads none of it from the store.
 
 Rule: until everything has been read once there are no facts, and calls go to the store. The same holds while a watch is
-broken, what somebody changes meanwhile counts as soon as the store answers anybody; and while there is a record that
-cannot be read, which the store refuses by name.
+broken, so that a change made meanwhile counts as soon as the store answers anybody; and while a record cannot be read,
+because the store then refuses it by name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _decode(versioned: Versioned) -> Any:
 
 
 class ClusterCaches:
-    """The ``Snapshot`` of ipam/group/allocator.py. ``corrupt(key, why)`` is told of records that cannot be read."""
+    """The ``Snapshot`` of ipam/group/allocator.py. ``corrupt(key, why)`` is called for records that cannot be read."""
 
     def __init__(self, store: Datastore, node: str, corrupt: Callable[[Key, str], None]) -> None:
         self.node = node
@@ -73,7 +73,7 @@ class ClusterCaches:
 
     @property
     def healthy(self) -> bool:
-        """Whether everything is being kept up to date."""
+        """Whether everything is kept up to date."""
         return all(cache.healthy for cache in self.all)
 
     @property
@@ -86,7 +86,7 @@ class ClusterCaches:
             self._facts = None
 
     def facts(self, node: str) -> Facts | None:
-        """Of this node; of "" what holds for every node."""
+        """For this node; for "" what holds for every node."""
         if node not in ("", self.node) or not self.healthy or self._unreadable.any_of(self._facts_of):
             return None
         facts = self._facts
@@ -95,7 +95,7 @@ class ClusterCaches:
         changes = self._changes
         facts = self._make_facts()
         with self._guard:
-            if changes == self._changes:  # else they are as of now, but not to be kept
+            if changes == self._changes:  # otherwise they are correct now, but must not be kept
                 self._facts = facts
         return facts
 
@@ -123,7 +123,7 @@ class ClusterCaches:
         }
 
     def cluster_information(self) -> tuple[bool, Document | None]:
-        """(is it known?, the record)."""
+        """(whether it is known, the record)."""
         if not self.cluster.healthy or self._unreadable.any_of((self.cluster.listing,)):
             return False, None
         found = self.cluster.get(CLUSTER)

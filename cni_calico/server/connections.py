@@ -1,8 +1,8 @@
-"""The server's side of a connection: who is calling, what it asks, which descriptors came along.
+"""The server's side of a connection: who is calling, what the request is, which descriptors came along.
 
-Rule: only root may call (SO_PEERCRED); every descriptor received is owned by the CallRequest and closed with it; a
-caller that sends slowly or sends nonsense costs one bounded wait and nothing else. A caller that has gone is not
-served: it, or its runtime, may have gone on without us.
+Rule: only root may call (SO_PEERCRED); the CallRequest owns every descriptor received and closes it; a caller that
+sends slowly or sends garbage costs one limited wait and nothing else. A caller that is gone is not served: it, or its
+runtime, may have continued without us.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CallRequest:
 
 
 def require_root(connection: socket.socket) -> None:
-    """Raises Refused for a caller that is not root. (The pid is 0 for one in another pid namespace.)"""
+    """Raises Refused if the caller is not root. (Its pid is 0 if it is in another pid namespace.)"""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(raw)
     if uid != 0:
@@ -68,7 +68,7 @@ def read_request(connection: socket.socket, timeout_s: float = RECEIVE_S) -> Cal
         body = _receive(connection, length, received, deadline)
         if version not in protocol.ACCEPTED:
             _close_all(received)
-            return CallRequest(connection, version, "", {}, b"")  # what is in it is for others to read
+            return CallRequest(connection, version, "", {}, b"")  # others check what the fields contain
         executable, environ, stdin, names = protocol.parse_request(protocol.parse_fields(body))
         if len(names) != len(received):
             raise Refused(f"{len(received)} descriptors came for {len(names)} names")
@@ -109,7 +109,7 @@ def _receive(connection: socket.socket, count: int, received: list[int], deadlin
 
 
 def send_answer(connection: socket.socket, version: int, exit_code: int, stdout: bytes) -> None:
-    """Send the answer; a caller that has gone is no error."""
+    """Send the answer; a caller that is gone is not an error."""
     try:
         connection.settimeout(SEND_S)
         connection.sendall(protocol.frame(protocol.answer_fields(exit_code, stdout), version))

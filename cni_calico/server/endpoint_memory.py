@@ -1,9 +1,9 @@
 """The node's own WorkloadEndpoints in memory, as a datastore that answers for them.
 
-Rule: this node's CNI is the only writer of its endpoints, so they are listed once and then followed by our own
-commits; no watch over the whole cluster's endpoints is needed. A one-shot process that writes beside us says so
-(``forget``), but may die first, hence ``may_miss``: what is not known is looked up, unless the caller's write finds out
-by itself (an ADD creates, and a conflict tells).
+Rule: this node's CNI is the only writer of its endpoints, so they are listed once and then tracked by our own commits;
+no watch over the whole cluster's endpoints is needed. A one-shot process that writes beside the server reports it
+(``forget``), but may die first. Hence ``may_miss``: an endpoint that is not in memory is looked up, unless the caller's
+write detects it by itself (an ADD creates the record, and a conflict shows that it exists).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cni_calico.model.names import parse_endpoint_name
 from cni_calico.plugin.attachment import KUBERNETES
 
 ENDPOINT = "WorkloadEndpoint"
-Stem = tuple[str, str, str]  # namespace, orchestrator, what the names have in common
+Stem = tuple[str, str, str]  # namespace, orchestrator, the common part of the names
 PROFILE_TTL_S = 60.0
 
 
@@ -44,20 +44,20 @@ class NodeEndpoints:
         self._escaped = node.replace("-", "--") + "-"
         self._known: dict[ResourceKey, Versioned] | None = None
         self._index: dict[Stem, set[ResourceKey]] = {}
-        self._meanwhile: list[tuple[Sequence[Versioned], Sequence[Key]]] = []  # learned while they are listed
+        self._meanwhile: list[tuple[Sequence[Versioned], Sequence[Key]]] = []  # learned while they are being listed
         self._generation = 0
         self._guard = threading.Lock()
         self._loading = threading.Lock()
         self._profiles: dict[Key, tuple[Versioned, float]] = {}
 
     def door(self, *, may_miss: bool) -> Datastore:
-        """A datastore for one call. Where there are no transactions (Kubernetes) it is the store itself."""
+        """A datastore for one call. On a store without transactions (Kubernetes) this is the store itself."""
         return self.store if self.store.max_commit == 1 else _EndpointDoor(self, may_miss)
 
     # -- endpoints ----------------------------------------------------------------------------------------------------
 
     def serves(self, listing: ListKey) -> bool:
-        """Whether a listing is of this node's endpoints of one namespace."""
+        """Whether a listing asks for this node's endpoints in one namespace."""
         return (
             isinstance(listing, ResourceList)
             and listing.kind == ENDPOINT
@@ -66,7 +66,7 @@ class NodeEndpoints:
         )
 
     def select(self, listing: ResourceList, deadline: Deadline) -> list[Versioned]:
-        """What is known of a listing that ``serves`` accepts."""
+        """The remembered endpoints of a listing that ``serves`` accepts."""
         known = self._load(deadline)
         with self._guard:
             keys = self._index.get(self._stem_asked(listing), set()) & known.keys()
@@ -79,7 +79,7 @@ class NodeEndpoints:
         return listing.namespace, orchestrator, stem.replace("--", "-")
 
     def learn(self, found: Sequence[Versioned], removed: Sequence[Key] = ()) -> None:
-        """Take into account what was read or written."""
+        """Update the memory with what was read or written."""
         with self._guard:
             if self._known is None:
                 self._meanwhile.append((found, removed))
@@ -91,7 +91,7 @@ class NodeEndpoints:
             if isinstance(versioned.key, ResourceKey) and versioned.key.kind == ENDPOINT:
                 old = known.get(versioned.key)
                 if old is not None and order_of(old.revision) > order_of(versioned.revision):
-                    continue  # a list that was read before what we have written since
+                    continue  # the list was read before our later writes
                 known[versioned.key] = versioned
                 self._index.setdefault(_stem_of(versioned.key), set()).add(versioned.key)
         for key in removed:
@@ -99,7 +99,7 @@ class NodeEndpoints:
                 self._forget(_stem_of(key), key)
 
     def forget(self) -> None:
-        """Another process has written: everything is listed anew, also by whoever is listing just now."""
+        """Another process has written: everything is listed again, also by a listing under way now."""
         with self._guard:
             self._known, self._index = None, {}
             self._generation += 1
@@ -141,7 +141,9 @@ class NodeEndpoints:
 
 
 def _stem_of(key: ResourceKey) -> Stem:
-    """What endpoints that could want one host interface name have in common (plugin/attachment.py, ``siblings``)."""
+    """The common part of endpoints that could want the same host interface name (plugin/attachment.py,
+    ``siblings``).
+    """
     try:
         _, orchestrator, workload, _ = parse_endpoint_name(key.name)
     except ValueError:

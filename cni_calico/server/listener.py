@@ -1,7 +1,7 @@
 """The socket of the resident server: bound under a temporary name and renamed into place.
 
-Rule: never unlinked on exit, for that would take away a successor's; a leftover of a dead server refuses connections
-and is replaced by the next one's rename.
+Rule: never unlinked on exit, because that could remove a successor's socket; a dead server's socket refuses
+connections, and the next server's rename replaces it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The resident server's numbers, in Prometheus' text format; the agent exports them with its own.
 
-Rule: counting costs a few dict operations under one lock, so it is on from the start.
+Rule: counting costs a few dict operations under one lock, so it is always on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CniMetrics:
         self._in_flight = 0
 
     def queued(self, length: int) -> None:
-        """Told how many connections wait, whenever one more comes."""
+        """Called with the number of waiting connections, whenever one more arrives."""
         if length > self._queue_max:
             self._queue_max = length
 
@@ -39,7 +39,7 @@ class CniMetrics:
             self._declined += 1
 
     def begun(self, calls: int) -> None:
-        """Count calls that workers have begun, or with -1 ended."""
+        """Count calls that workers have begun; -1 for one that ended."""
         with self._lock:
             self._in_flight += calls
 
@@ -53,7 +53,7 @@ class CniMetrics:
             self._seconds[command] += seconds  # type: ignore[assignment]
 
     def render(self, others: Sequence[str], waiting: int) -> str:
-        """Everything as text, ``others`` last; ``waiting`` is how many connections wait now."""
+        """Everything as text, ``others`` last; ``waiting`` is the number of connections waiting now."""
         with self._lock:
             lines = [
                 f'calico_cni_requests_total{{verb="{verb}",result="{result}"}} {count}'
@@ -70,7 +70,7 @@ class CniMetrics:
 
 
 def render_sizes(name: str, labels: str, sizes: Sequence[int]) -> list[str]:
-    """How many batches of each size there were."""
+    """The number of batches of each size."""
     given = labels + "," if labels else ""
     return [f'{name}{{{given}size="{size}"}} {count}' for size, count in enumerate(sizes) if count]
 

@@ -1,7 +1,7 @@
-"""The node's pods and the namespaces in memory, for the resident server: what a call would ask the API server for.
+"""The node's pods, and the namespaces, in memory for the resident server: what a call would ask the API server for.
 
-Rule: a remembered pod counts only if its UID is the one that the runtime calls by; else, and while the watch is not up
-to date, the server is asked. Our own writes are learnt at once, before the watch brings them.
+Rule: a remembered pod counts only if it has the UID that the runtime passes; otherwise, and while the watch is not up
+to date, the API server is asked. Our own writes are remembered at once, before the watch reports them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _as_it_is(versioned: Versioned) -> Versioned:
 
 
 class KubernetesCaches(KubernetesObjects):
-    """Kubernetes' objects of one node, out of watches."""
+    """Kubernetes' objects for one node, from watches."""
 
     def __init__(self, store: KubernetesStore, node: str, corrupt: Callable[[Key, str], None]) -> None:
         super().__init__(store.api)
@@ -59,7 +59,9 @@ class KubernetesCaches(KubernetesObjects):
         return super().namespace(name, deadline) if found is None else found.value
 
     def door(self, store: Datastore, *, may_miss: bool) -> Datastore:
-        """``store`` with this node's endpoints answered from memory. ``may_miss``: what is not known does not exist."""
+        """``store`` with this node's endpoints answered from memory. ``may_miss``: what is not in memory counts as
+        absent.
+        """
         return _PodDoor(self, store, may_miss)
 
     def stop(self) -> None:

@@ -1,7 +1,8 @@
-"""What the resident server keeps between calls, and the services of a call out of it: datastores with their caches and
-allocators, one netlink socket per worker.
+"""What the resident server keeps between calls (datastores with their caches and allocators, one netlink socket per
+worker), and the services of a call based on it.
 
-Rule: a path in a request means the caller's; what this process cannot do for it as the caller means it is declined.
+Rule: a path in a request means the caller's; a call that this process cannot serve exactly as the caller would is
+declined.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from cni_calico.shortage import shortage_of
 
 LINKS_AT_ONCE = 64
 DESCRIPTORS_WANTED = 16384
-DESCRIPTORS_LEFT = 24  # what a call needs on its way, and some others that are on theirs
-PLACES_KEPT = 64  # roots and run directories of callers: a host has a few, but mount namespaces come and go
+DESCRIPTORS_LEFT = 24  # what a call needs while it runs, and some more for others that are running
+PLACES_KEPT = 64  # roots and run directories of callers: a host has few, but mount namespaces come and go
 Outcome = TypeVar("Outcome")
 
 
@@ -54,7 +55,7 @@ class Resident:
         self.log = log
         self.metrics = metrics
         self.backends = Backends(log)
-        self._beside: dict[object, tuple[int, int] | None] = {}  # the one that was asked about longest ago first
+        self._beside: dict[object, tuple[int, int] | None] = {}  # ordered by when they were last checked, oldest first
         self._meeting = threading.Lock()
         self._worker = threading.local()
         self._own_root = _identity("/", "/proc/self/ns/mnt")
@@ -78,10 +79,11 @@ class Resident:
         return host
 
     def require_descriptors(self) -> None:
-        """Raises Declined when few are left: a call in the middle of its work could not do without."""
+        """Raises Declined if few are left: a call would fail in the middle of its work without them."""
         for _ in range(2):
             try:
-                lowest = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # descriptors are given out from below
+                # the lowest free descriptor is given out first
+                lowest = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
                 os.close(lowest)
             except OSError:
                 lowest = self._descriptors_max
@@ -91,14 +93,14 @@ class Resident:
         raise Declined("the server is short of file descriptors")
 
     def end_worker(self) -> None:
-        """Called by a worker at its end."""
+        """Called by a worker when it ends."""
         host: Host | None = getattr(self._worker, "host", None)
         if host is not None:
             del self._worker.host
             host.close()
 
     def files_of(self, request: CallRequest) -> Files:
-        """The caller's files: our own when it has our root and our mounts."""
+        """The caller's files: our own if it has our root and our mounts."""
         root, mounts = request.descriptors.get(protocol.ROOT), request.descriptors.get(protocol.MOUNTS)
         if root is None or mounts is None or _identity(root, mounts) == self._own_root:
             return Files()
@@ -109,8 +111,8 @@ class Resident:
         return self._own_root if root is None or mounts is None else _identity(root, mounts)
 
     def forget_after(self, beside: str, key: object) -> None:
-        """Forget what other processes may have changed, if the file says that some were at work since ``key`` was asked
-        about last.
+        """Forget what other processes may have changed, if the file shows that one was at work since ``key`` was last
+        checked.
         """
         try:
             found = os.stat(beside)
@@ -118,13 +120,13 @@ class Resident:
             mark = None
         else:
             mark = (found.st_ino, found.st_size)
-        with self._meeting:  # nobody goes on before it is forgotten
+        with self._meeting:  # nobody continues before it is forgotten
             same = key in self._beside and self._beside.pop(key) == mark
             self._beside[key] = mark
             if same:
                 return
             if len(self._beside) > PLACES_KEPT:
-                del self._beside[next(iter(self._beside))]  # when it is asked about again, all is forgotten once
+                del self._beside[next(iter(self._beside))]  # when it is checked again, everything is forgotten once
             for backend in self.backends.open_now():
                 backend.endpoints.forget()
                 backend.deleted.clear()
@@ -166,7 +168,7 @@ class Resident:
 
 
 class ResidentServices(Services):
-    """Services of one call, out of what the server keeps."""
+    """Services of one call, using what the server keeps."""
 
     def __init__(self, resident: Resident, request: CallRequest, host: Host) -> None:
         super().__init__(request.environ, files=resident.files_of(request))
@@ -188,29 +190,29 @@ class ResidentServices(Services):
         return found
 
     def leave(self) -> None:
-        """The call is over."""
+        """Called when the call is over."""
         while self._used:
             self._resident.backends.leave(self._used.popitem()[1])
 
     def begin(self, conf: NetConf, deadline: Deadline) -> None:
-        """Raises Declined, also where this process is short of what a call needs: nothing has been done yet."""
+        """Raises Declined, also if this process is short of what a call needs: nothing has been done yet."""
         self._deadline = deadline
         require_reach(conf, self.files)
         self._resident.require_descriptors()
         try:
             self._node = read_nodename(conf, self.files, deadline, for_ipam=self._request.executable == "calico-ipam")
         except NodeNotSetUp:
-            self._node = ""  # the command says so, where it matters
+            self._node = ""  # the command reports it, if it matters there
         try:
             self._backend(conf.datastore)
         except Exception as e:
             if lacking := shortage_of(e):
                 self._resident.backends.close_idle(all_of_them=True)
                 raise Declined(f"the server is short of {lacking}") from e
-            # the command says so, if it needs the datastore at all
+            # the command reports it, if it needs the datastore at all
 
     def store(self, config: DatastoreConfig) -> Datastore:
-        """For an ADD without reads: what it creates tells by a conflict that it was there."""
+        """For an ADD, a datastore that skips some reads: creating the record shows by a conflict whether it existed."""
         return self._backend(config).door(adding=self._request.environ.get("CNI_COMMAND") == "ADD")
 
     def was_deleted(self, config: DatastoreConfig, label: str) -> bool:
@@ -248,15 +250,15 @@ class ResidentServices(Services):
 
     @contextmanager
     def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:
-        """Not taken: held over the datastore's answers it would undo the group commit. Compare-and-swap keeps one-shot
-        processes apart.
+        """Not taken: held while the datastore answers, it would defeat the group commit. Compare-and-swap separates us
+        from one-shot processes.
         """
         yield
 
     @contextmanager
     def attachment_lock(self, label: str, deadline: Deadline) -> Iterator[None]:
-        """Whoever holds the lock looks whether its caller still waits: else that one, or its runtime, has gone on, and
-        what this call meant to do may have been undone.
+        """Take the lock, then check that the caller still waits: if not, it or its runtime has continued without us,
+        and what this call meant to do may have been undone.
         """
         with super().attachment_lock(label, deadline):
             self.require_caller()
@@ -264,7 +266,7 @@ class ResidentServices(Services):
 
     @contextmanager
     def meanwhile(self, act: Callable[[], Outcome]) -> Iterator[Callable[[], Outcome]]:
-        """At the same time as the body; it has ended when this ends, so the attachment's lock covers it."""
+        """Runs at the same time as the body; it has ended when this ends, so the attachment's lock covers it."""
         begun = self._resident.meanwhile.submit(act)
         try:
             yield begun.result
@@ -291,7 +293,9 @@ class ResidentServices(Services):
 
 
 def raise_descriptor_limit() -> int:
-    """More descriptors than the usual soft limit, which is for programs that use select(); how many there may be."""
+    """Raise the usual soft limit on descriptors, which is meant for programs that use select(). Returns the
+    new limit.
+    """
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -303,7 +307,7 @@ def raise_descriptor_limit() -> int:
 
 
 def require_reach(conf: NetConf, files: Files) -> None:
-    """Raises Declined for what a process with another root or other mounts than its caller's cannot do for it."""
+    """Raises Declined for what a process with a different root or mounts than its caller's cannot do for it."""
     if files.root_fd is None:
         return
     if conf.datastore.type == "local" and not _is_same_file(conf.datastore.path, files):
@@ -312,11 +316,11 @@ def require_reach(conf: NetConf, files: Files) -> None:
         raise Declined(f"IPAM plugin {conf.ipam.type} must run where its caller is")
     kubeconfig = conf.datastore.kubernetes.kubeconfig
     if kubeconfig and runs_program(kubeconfig, read=reader(files.path)):
-        raise Declined(f"the program that gives the credentials of {kubeconfig} must run where its caller is")
+        raise Declined(f"the credential program of {kubeconfig} must run where its caller is")
 
 
 def _is_same_file(path: str, files: Files) -> bool:
-    """Whether a path means the same file, to be made or existing, here and below the caller's root."""
+    """Whether a path means the same file, existing or not, here and below the caller's root."""
     for each in (os.path.dirname(path), path):
         try:
             theirs: os.stat_result | None = os.stat(files.path(each))

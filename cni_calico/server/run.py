@@ -1,8 +1,8 @@
 """The resident CNI server: the same ``serve(call)`` as the one-shot process, with everything warm.
 
-Rule: one thread accepts, a bounded number serve in the order of arrival; a stop finishes what was started. What a
-request names means the caller's view: its network namespace, its root, its environment. A worker survives whatever
-happens while it serves; the caller gets an answer, never a trace.
+Rule: one thread accepts, and a limited number of workers serve calls in the order of arrival; a stop finishes what was
+started. What a request names means the caller's view: its network namespace, its root, its environment. A worker
+survives whatever happens while it serves; the caller gets an answer, never a trace.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ DRAIN_S = 4.0
 CLOSE_MIN_S = 0.2
 SHORT_S = 0.1  # between attempts to accept while there are no descriptors
 SERVES: dict[str, Callable[..., Answer]] = {"calico": serve_plugin, "calico-ipam": serve_ipam}
-CLOSE_IDLE_S = 60.0  # between looks at what nobody uses any more
-METRICS = "metrics"  # the pseudo-executable that asks for the server's numbers
+CLOSE_IDLE_S = 60.0  # between checks for what nobody uses any more
+METRICS = "metrics"  # the pseudo-executable name that asks for the server's metrics
 
 
 class CniServer:
-    """``start`` returns when it listens; ``stop`` when what was started has been answered, or DRAIN_S have passed."""
+    """``start`` returns once it is listening; ``stop`` once the started calls are answered, or after DRAIN_S."""
 
     def __init__(self, path: str, log: Log, *, workers: int = WORKERS) -> None:
         self.path = path
@@ -63,9 +63,9 @@ class CniServer:
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Raises OSError when the socket cannot be made, RuntimeError when there cannot be threads.
+        """Raises OSError if the socket cannot be made, RuntimeError if there cannot be threads.
 
-        Whoever finds the socket waits for an answer, so the threads come first; with some of them it does too.
+        A caller that finds the socket waits for an answer, so the threads are started first; some of them are enough.
         """
         self._closer.start()
         started: list[threading.Thread] = []
@@ -104,7 +104,7 @@ class CniServer:
         for thread in list(self._threads):
             thread.join(max(0.0, limit - time.monotonic()))
         if not any(thread.is_alive() for thread in self._threads):
-            # what is still in use, or does not let itself be closed, is closed by the end of the process
+            # what is still in use, or cannot be closed, is closed by the end of the process
             closing = threading.Thread(target=self.resident.close, name="cni-close", daemon=True)
             closing.start()
             closing.join(max(CLOSE_MIN_S, limit - time.monotonic()))
@@ -162,7 +162,7 @@ class CniServer:
             self.log.error(f"a worker cannot be replaced: {e}")
             others = [thread for thread in self._threads if thread is not threading.current_thread()]
             if self._listener is not None and not any(thread.is_alive() for thread in others):
-                self._listener.close()  # nobody would answer: callers serve themselves
+                self._listener.close()  # nobody would answer: callers then serve themselves
             return
         self._threads.append(replacement)
 
@@ -232,7 +232,7 @@ class CniServer:
 
 
 def _open_spare() -> int:
-    """A descriptor to give up when there are no others; -1 when there are none now."""
+    """A descriptor to give up when there are no others; -1 if none can be had now."""
     try:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -240,8 +240,9 @@ def _open_spare() -> int:
 
 
 def _turn_away(listener: socket.socket, spare: int) -> int:
-    """Close the next connection, with the descriptor that is kept for it: its caller does its work itself. Perhaps
-    nobody is waiting: accept() looks for a descriptor first. The new spare descriptor, or -1.
+    """Close the next connection, using the descriptor kept for it: its caller then does the work itself.
+
+    Returns the new spare descriptor, or -1. Perhaps no connection is waiting: accept() looks for a descriptor first.
     """
     try:
         if spare >= 0:
@@ -256,8 +257,10 @@ def _turn_away(listener: socket.socket, spare: int) -> int:
 
 
 def _warm_up() -> None:
-    """Import what the first call would wait for; what is here now stays, so the collector of reference cycles need not
-    look at it again: its pauses of up to 8 ms were in one call out of sixty.
+    """Import what the first call would wait for.
+
+    What exists now stays, so the garbage collector of reference cycles need not look at it again: its pauses of up to 8
+    ms occurred in one call out of sixty.
     """
     from cni_calico.plugin import add, check, delete  # noqa: F401
     from cni_calico.plugin.network import setup  # noqa: F401

@@ -1,7 +1,8 @@
 """The plugin executable's side of a call to the resident server.
 
-Rule: imports nothing beyond what a frozen start has loaded (``_socket``, not ``socket``: 6 ms). ``call_server`` answers
-None when the call must run in this process instead: nobody listens, or the server went away before it answered.
+Rule: import nothing beyond what a frozen start has loaded (``_socket``, not ``socket``, which takes 6 ms).
+``call_server`` returns None if the call must run in this process instead: no server is listening, or it went away
+before it answered.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ VARIABLES = (
 
 
 class ServerStuck(Exception):
-    """The server took the request and did not answer in time: it may still be at it."""
+    """The server took the request and did not answer in time: it may still be working on it."""
 
 
 def call_server(path: str, executable: str, environ: Mapping[str, str], stdin: bytes) -> tuple[int, bytes] | None:
-    """(exit status, stdout) from the server at ``path``; None when there is none. Raises ServerStuck."""
+    """(exit status, stdout) from the server at ``path``; None if there is no server. Raises ServerStuck."""
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
     opened: list[int] = []
     try:
@@ -47,7 +48,7 @@ def call_server(path: str, executable: str, environ: Mapping[str, str], stdin: b
             try:
                 _send(connection, data, opened)
             except ConnectionError:
-                pass  # a server that is too busy answers without reading
+                pass  # an overloaded server answers without reading
             return _receive_answer(connection)
         except TimeoutError as e:
             raise ServerStuck from e
@@ -68,7 +69,7 @@ def _patience_s(environ: Mapping[str, str]) -> float:
 
 
 def _open_descriptors(environ: Mapping[str, str], opened: list[int]) -> list[bytes]:
-    """Open what the server needs of this process: its network namespace argument, its root, its mount namespace."""
+    """Open what the server needs of this process: the network namespace in CNI_NETNS, its root, its mount namespace."""
     names = []
     for name, path, flags in (
         (protocol.NETNS, environ.get("CNI_NETNS", ""), os.O_RDONLY | os.O_NONBLOCK),
@@ -80,7 +81,7 @@ def _open_descriptors(environ: Mapping[str, str], opened: list[int]) -> list[byt
         try:
             opened.append(os.open(path, flags | os.O_CLOEXEC))
         except OSError:
-            continue  # the server names the problem, with the path
+            continue  # the server reports the problem, with the path
         names.append(name)
     return names
 
@@ -103,7 +104,7 @@ def _receive(connection: _socket.socket, count: int) -> bytes:
 
 
 def _receive_answer(connection: _socket.socket) -> tuple[int, bytes] | None:
-    """None from a server one version older, which refuses what it cannot know: the call runs here."""
+    """None for the answer of a server one version older, which refuses what it cannot know: the call then runs here."""
     version, length = protocol.parse_header(_receive(connection, protocol.HEADER_BYTES))
     answer = protocol.parse_answer(protocol.parse_fields(_receive(connection, length)))
     return None if version == protocol.VERSION - 1 else answer

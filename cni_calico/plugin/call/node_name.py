@@ -1,9 +1,10 @@
-"""The name under which this node is known to Calico.
+"""The name under which Calico knows this node.
 
 Rule: nodename > contents of nodename_file > hostname > the OS host name; trimmed; only the OS host name is lower-cased.
-For calico the file must exist unless nodename_file_optional; at node boot ADD waits a little for it. A configuration
-that has a nodename and names no file needs none: such a host may have no agent that would write it. calico-ipam by
-itself, as the IPAM plugin of macvlan or bridge, needs no node that is set up: it never waits for the file.
+For calico the file must exist unless nodename_file_optional is set; at node boot ADD waits a little for it. A
+configuration that has a nodename and names no file needs none, because such a host may have no agent to write it.
+calico-ipam by itself, as the IPAM plugin of macvlan or bridge, works on a node that is not set up: it never waits for
+the file.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ _POLL_S = 0.05
 def read_nodename(
     conf: NetConf, files: Files, deadline: Deadline, *, wait_s: float = 0.0, for_ipam: bool = False
 ) -> str:
-    """The node name; ``for_ipam``: as calico-ipam by itself knows it. Raises NodeNotSetUp when it cannot be known (the
-    text is the one users look for), InvalidConfig for a name that no node can have.
+    """The node name; ``for_ipam``: as calico-ipam by itself determines it.
+
+    Raises NodeNotSetUp if it cannot be known (with the text that users look for), InvalidConfig for a name that no node
+    can have.
     """
     if conf.nodename and (for_ipam or not conf.raw.get("nodename_file")):
         return conf.nodename
@@ -44,7 +47,7 @@ def os_host_name() -> str:
 
 
 def _read_file(path: str, files: Files, limit: Deadline, *, optional: bool) -> str:
-    """What is in the file; "" when it is optional and not there."""
+    """The contents of the file; "" if it is optional and absent."""
     while True:
         try:
             return files.read_text(path).strip()

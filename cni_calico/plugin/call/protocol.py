@@ -1,29 +1,30 @@
 """PURE: the messages between the plugin executables and the resident server.
 
 Rule: one framed request, one framed answer. A frame is b"ccn" + version (1 byte) + body length (4 bytes, big-endian) +
-body; a body is fields, each 4 bytes of length + content. Descriptors ride beside the request's first byte (SCM_RIGHTS),
-in the order its last field names them. No imports: the shim pays for every one.
+body; a body is fields, each 4 bytes of length + content. Descriptors are sent with the request's first byte
+(SCM_RIGHTS), in the order in which its last field names them. No imports: each would slow down the shim.
 """
 
 from __future__ import annotations
 
 VERSION = 1
-ACCEPTED = (VERSION - 1, VERSION)  # what a server serves; it refuses others with its own version on the answer
+# the versions that a server serves; it answers others with a refusal that carries its own version
+ACCEPTED = (VERSION - 1, VERSION)
 MAGIC = b"ccn"
 HEADER_BYTES = 8
 BODY_MAX = 8 * 1024 * 1024
 NETNS, ROOT, MOUNTS = b"netns", b"root", b"mounts"
 RUN_DIRECTORY, SOCKET_NAME = "/var/run/calico", "cni.sock"
 CONNECT_S = 2.0
-# The call's own deadline (60 s) and three steps of undoing (5 s each): the server answers in that time or is stuck.
+# The call's own deadline (60 s) and three undo steps (5 s each): a server that takes longer is stuck.
 PATIENCE_S = 75.0
 PATIENCE_MIN_S = 0.1
-PATIENCE_VARIABLE = "CALICO_CNI_PATIENCE_S"  # changes it
+PATIENCE_VARIABLE = "CALICO_CNI_PATIENCE_S"  # an environment variable that changes it
 STATUS_MAX = 255
 
 
 class Malformed(ValueError):
-    """A frame that is none of ours; the text says why."""
+    """Not one of our frames; the text says why."""
 
 
 def frame(fields: list[bytes], version: int = VERSION) -> bytes:

@@ -1,9 +1,10 @@
-"""Whether the cluster takes requests at the moment, and whether it ever did since this node started.
+"""Whether the cluster accepts requests now, and whether it ever did since this node started.
 
 Rule: ClusterInformation says ``datastoreReady: false`` while the datastore is migrated or upgraded; then nothing is
-written. For calico a cluster without the record is not ready either, as upstream has it: the datastore is empty, or is
-another one than the configuration means. calico-ipam by itself does not ask for the record, and the embedded store is a
-cluster by itself. A ClusterInformation that cannot be read is refused by name, never taken for a yes.
+written. For calico a cluster without the record is not ready either, as in upstream: the datastore is empty, or is not
+the one that the configuration means. calico-ipam by itself does not require the record, and the embedded store is
+always a cluster of its own. A ClusterInformation that cannot be read is an error that names it; it never counts as
+ready.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def require_ready(services: Services, config: DatastoreConfig, deadline: Deadlin
 
 
 def require_not_locked(services: Services, config: DatastoreConfig, deadline: Deadline) -> bool:
-    """Whether there is a ClusterInformation. Raises NotReady when it says so, CorruptRecord, DatastoreError."""
+    """Whether there is a ClusterInformation. Raises NotReady if it says so, CorruptRecord, DatastoreError."""
     document = services.read(config, CLUSTER, deadline)
     if document is not None and decode_cluster_information(CLUSTER, document).datastore_ready is False:
         raise NotReady(
@@ -40,7 +41,9 @@ def require_not_locked(services: Services, config: DatastoreConfig, deadline: De
 
 
 def note_synced(services: Services) -> None:
-    """Remember until the next boot that the datastore has been reached; not being able to is no failure of a call."""
+    """Remember until the next boot that the datastore has been reached; failing to do so is not a failure
+    of the call.
+    """
     try:
         services.mark_synced()
     except OSError as e:

@@ -1,4 +1,4 @@
-"""One call, from its Call to its Answer: parse, run the verb's handler, turn whatever happened into CNI's words.
+"""One call, from its Call to its Answer: parse, run the verb's handler, turn the outcome into a CNI result or error.
 
 Rule: nothing escapes. Errors of our tree become their CNI error; anything else is a bug, logged with its trace and
 answered as InternalError. The whole call has one deadline.
@@ -26,7 +26,7 @@ CALL_TIMEOUT_S = 60.0
 
 
 class Declined(Exception):
-    """``services.begin`` says that this process cannot serve the call as its caller means it: the caller's own can."""
+    """``services.begin`` found that this process cannot serve the call exactly as its caller would: the caller must."""
 
 
 Handler = Callable[[Task], Mapping[str, Any] | None]
@@ -35,7 +35,7 @@ Handler = Callable[[Task], Mapping[str, Any] | None]
 def run_call(
     call: Call, services: Services, handlers: Mapping[str, Handler], *, timeout_s: float = CALL_TIMEOUT_S
 ) -> Answer:
-    """The answer to a call. Raises nothing but Declined, before anything has been done."""
+    """The answer to a call. Raises only Declined, and that before anything has been done."""
     version = CURRENT
     try:
         if call.command == "VERSION":
@@ -66,7 +66,7 @@ def _answer_version(stdin: bytes) -> Answer:
     try:
         version = parse_json(stdin).get("cniVersion") if stdin.strip() else None
     except DecodeFailure:
-        version = None  # a runtime asks for VERSION in order to learn what it may send
+        version = None  # a runtime asks for VERSION in order to learn which versions it may use
     return Answer(0, VERSION_ANSWER % (version if version in SUPPORTED else CURRENT) + "\n")
 
 

@@ -1,7 +1,5 @@
-"""What a call needs of the process that serves it: open datastores, an allocator on each, the caller's files, a log.
-
-Rule: a command asks here and never opens anything itself, so the same command runs in a one-shot process and in the
-resident server, which hands out connections and caches that outlive the call.
+"""What a call needs from the process that serves it: open datastores, an allocator on each, the caller's
+files, a log.
 """
 
 from __future__ import annotations
@@ -34,30 +32,31 @@ if TYPE_CHECKING:
 Address = IPv4Address | IPv6Address
 
 RUN_DIR = "/var/run/calico"
-IPAM_LOCK_S = 1.0  # a DEL that waited until its deadline would have failed for nothing
-STUCK_LOCK_S = 3.0  # a server that is stuck and holds the lock will hardly let go of it now
+IPAM_LOCK_S = 1.0  # if a DEL waited until its deadline, it would fail for no reason
+STUCK_LOCK_S = 3.0  # a stuck server that holds the lock will hardly release it now
 STATE_DIR = "/var/lib/calico"
-BESIDE_MAX = 1024 * 1024  # bytes; the socket of a server that will not come back stays there too
+BESIDE_MAX = 1024 * 1024  # bytes; the socket of a server that will not come back also stays there
 
 
 class Services:
-    """The services of a one-shot process; the resident server has its own, with the same methods."""
+    """The services of a one-shot process; the resident server has its own class with the same methods."""
 
     def __init__(self, environ: Mapping[str, str] | None = None, *, files: Files | None = None) -> None:
         environ = environ or {}
         self.files = files or Files()
         self.log: Log = SILENT
         self.stderr = True
-        self.optimistic = False  # whether ``store`` may not know yet what another process has just written
+        self.optimistic = False  # whether ``store`` may not yet know what another process has just written
         self.host: Any = None  # a worker's plugin.network.host.Host; None: each step opens its own
-        self.remove_link: Callable[[Any, Deadline], None] | None = None  # a LinkRemoval, together with those of others
+        # carries out a LinkRemoval together with those of other calls
+        self.remove_link: Callable[[Any, Deadline], None] | None = None
         self.run_dir = environ.get("CALICO_RUN_DIR") or RUN_DIR
         self.state_dir = environ.get("CALICO_STATE_DIR") or STATE_DIR
-        self.timeout_s = inf  # of a whole call, where it must be shorter than usual
+        self.timeout_s = inf  # the limit for a whole call, if it must be shorter than usual
         self.stuck = False  # whether a server took the call first and did not answer in time
         self._stores: dict[DatastoreConfig, Datastore] = {}
         self._kubernetes: KubernetesObjects | None = (
-            None  # where it is not the datastore; one process, one configuration
+            None  # the Kubernetes store if that is not the datastore; one process serves one configuration
         )
 
     def store(self, config: DatastoreConfig) -> Datastore:
@@ -68,10 +67,10 @@ class Services:
         return store
 
     def remember(self, config: DatastoreConfig, stored: Versioned) -> None:
-        """Told what was written past ``store``."""
+        """Note what was written without going through ``store``."""
 
     def fresh_store(self, config: DatastoreConfig) -> Datastore:
-        """The datastore itself, past any memory of ours."""
+        """The datastore itself, bypassing anything remembered."""
         return self.store(config)
 
     def kubernetes(self, config: DatastoreConfig) -> KubernetesObjects:
@@ -88,10 +87,10 @@ class Services:
         return self._kubernetes
 
     def begin(self, conf: NetConf, deadline: Deadline) -> None:
-        """Told the configuration once it is parsed."""
+        """Called with the configuration once it is parsed."""
 
     def read(self, config: DatastoreConfig, key: Key, deadline: Deadline) -> Document | None:
-        """A record that a call reads but does not write; from memory where there is one."""
+        """A record that a call reads but does not write; answered from memory if there is one."""
         found = self.store(config).get(key, deadline)
         return None if found is None else found.value
 
@@ -116,8 +115,9 @@ class Services:
 
     @contextmanager
     def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:
-        """Upstream's host-wide IPAM lock, so that a node running both does not fight: without it requests only get in
-        each other's way, so one that cannot be taken in time is no failure.
+        """Upstream's host-wide IPAM lock, so that both can run on one node.
+
+        Without it requests only slow each other down, so it is not a failure if the lock cannot be taken in time.
         """
         from cni_calico.kernel.lock import file_lock
 
@@ -127,12 +127,12 @@ class Services:
                 self.files.make_directory(os.path.dirname(path), 0o755)
                 held.enter_context(file_lock(self.files.path(path), deadline.sooner(IPAM_LOCK_S)))
             except (AttachmentBusy, KernelError, OSError) as e:
-                self.log.warning(f"going on without the host-wide IPAM lock: {e}")
+                self.log.warning(f"continuing without the host-wide IPAM lock: {e}")
             yield
 
     @contextmanager
     def attachment_lock(self, label: str, deadline: Deadline) -> Iterator[None]:
-        """Never two executions of one attachment at a time, whichever process runs them. Raises AttachmentBusy."""
+        """The lock that lets only one process at a time work on an attachment. Raises AttachmentBusy."""
         from cni_calico.kernel.lock import attachment_lock
 
         if self.stuck:
@@ -146,49 +146,50 @@ class Services:
 
     @property
     def beside(self) -> str:
-        """The file that grows whenever another process than the resident server carries out a call."""
+        """The file that grows whenever a process other than the resident server carries out a call."""
         return f"{self.run_dir}/cni-beside"
 
     def meet_others(self) -> None:
-        """Called when an attachment's lock has been taken and before it is let go: a resident server's memory must not
-        outlive what this process does.
+        """Called after an attachment's lock has been taken and before it is released.
+
+        A resident server's memory must not outlive what this process does.
         """
         if not self.files.exists(f"{self.run_dir}/cni.sock"):
             return
         try:
             if self.files.append(self.beside, b".") >= BESIDE_MAX:
-                self.files.remove(self.beside)  # begun anew: another file is a change too
+                self.files.remove(self.beside)  # start again: a different file counts as a change too
         except OSError as e:
-            self.log.warning(f"cannot tell the resident server of this call: {e}")
+            self.log.warning(f"cannot notify the resident server of this call: {e}")
 
     @contextmanager
     def meanwhile(self, act: Callable[[], Outcome]) -> Iterator[Callable[[], Outcome]]:
-        """Carry out ``act`` while the body is; afterwards what this gives answers its outcome or raises its error.
+        """Carry out ``act`` while the body runs; the function this yields then returns its outcome or raises its error.
 
-        Here it is carried out after the body, and not at all when the body fails: a thread costs more than it saves.
+        Here ``act`` is carried out after the body, and not at all if the body fails: a thread costs more than it saves.
         """
         outcomes: list[Outcome] = []
         yield outcomes.pop
         outcomes.append(act())
 
     def require_caller(self) -> None:
-        """Raises TryAgain when nobody waits for the answer any more: what is done now would be nobody's."""
+        """Raises TryAgain if nobody waits for the answer any more: what is done now would belong to nobody."""
 
     def open_netns(self, path: str) -> int:
-        """A descriptor of the network namespace the call names; the caller closes it. Raises NetnsGone."""
+        """A descriptor of the network namespace that the call names; the caller closes it. Raises NetnsGone."""
         from cni_calico.kernel.netns import open_netns
 
         return open_netns(self.files.path(path))
 
     def was_deleted(self, config: DatastoreConfig, label: str) -> bool:
-        """Whether an attachment has just been released, and not been added again: runtimes repeat their DELs."""
+        """Whether an attachment was released a moment ago and not added again: runtimes repeat their DELs."""
         return False
 
     def note_deleted(self, config: DatastoreConfig, label: str) -> None:
-        """Told what has been released."""
+        """Note that an attachment has been released."""
 
     def note_added(self, config: DatastoreConfig, label: str) -> None:
-        """Told what is about to be added."""
+        """Note that an attachment is about to be added."""
 
     def was_synced(self) -> bool:
         """Whether the datastore has been reached since this node started (the directory is emptied at boot)."""
@@ -196,7 +197,7 @@ class Services:
 
     def mark_synced(self) -> None:
         if not self.was_synced():
-            # a directory: made in one step, so a process that dies leaves nothing half made
+            # a directory: made in one step, so a process that dies leaves nothing half-made
             self.files.make_directory(f"{self.run_dir}/cni-synced", 0o755)
 
     def new_uid(self) -> str:
@@ -210,7 +211,7 @@ class Services:
         return os.urandom(count)
 
     def close(self) -> None:
-        """Close what was opened; the object is not used afterwards."""
+        """Close everything that was opened; do not use the object afterwards."""
         while self._stores:
             self._stores.popitem()[1].close()
         if self._kubernetes is not None:

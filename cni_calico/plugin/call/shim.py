@@ -1,10 +1,10 @@
-"""The start of ``calico`` and ``calico-ipam`` in Python: milliseconds count here.
+"""The start of ``calico`` and ``calico-ipam`` in Python, where milliseconds count.
 
-Rule: nothing is imported that the frozen interpreter has not loaded already, except what the case at hand needs.
-VERSION and -v are answered here; a call goes to the resident server when one listens; else it runs in this process.
+Rule: import nothing that the frozen interpreter has not loaded already, except what the case at hand needs. VERSION and
+-v are answered here; a call goes to the resident server if one is listening; otherwise it runs in this process.
 
-In the bundle the native front (build/front) is executed first, talks to the server, and executes this with one of the
-two arguments below when the call has to run here. Run from its sources or installed as a package there is no front.
+In the bundle the native front (build/front) runs first, talks to the server, and executes this with one of the two
+arguments below if the call has to run here. When run from the sources or as a package there is no front.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 SUPPORTED = '["' + '","'.join(VERSIONS) + '"]'
 CURRENT = "1.1.0"
-SERVE_HERE, SERVE_HERE_STUCK = "-one-shot", "-one-shot-server-stuck"  # the front asked for a server already
-STUCK_TIMEOUT_S = 20.0  # for a call that a server has held up already: the runtime's own patience is not endless
+SERVE_HERE, SERVE_HERE_STUCK = "-one-shot", "-one-shot-server-stuck"  # the front has asked for a server already
+STUCK_TIMEOUT_S = 20.0  # for a call that a server has held up already: the runtime does not wait forever
 
 
 def read_stdin() -> bytes:
-    """All of stdin; nothing of one that is closed."""
+    """All of stdin; empty if it is closed."""
     chunks: list[bytes] = []
     while True:
         try:
@@ -51,7 +51,7 @@ def write_stdout(data: bytes) -> None:
 
 
 def version_answer(stdin: bytes) -> bytes:
-    """The answer to VERSION: the cniVersion found in stdin when it is a supported one, else the newest."""
+    """The answer to VERSION: the cniVersion found in stdin if it is supported, else the newest."""
     _, found, rest = stdin.partition(b'"cniVersion"')
     asked = rest.partition(b'"')[2].partition(b'"')[0].decode("ascii", "replace") if found else ""
     version = asked if asked in VERSIONS else CURRENT
@@ -65,20 +65,22 @@ def run(executable: str, arguments: list[str], load: Load, flags: Flags | None =
     """
     _require_standard_descriptors()
     if arguments and not arguments[0].startswith("-") and os.environ.get("CNI_COMMAND"):
-        arguments = []  # a call's business is in its environment, as upstream has it
+        arguments = []  # everything about a call is in its environment, as upstream does it
     try:
         return _run(executable, arguments, load, flags)
     except KeyboardInterrupt:
-        return 130  # what was begun has been undone
+        return 130  # everything that was begun has been undone
 
 
 def _require_standard_descriptors() -> None:
-    """A caller may have closed some: the next file opened, a lock perhaps, would take the log's lines."""
+    """A caller may have closed some of them: the next file opened, perhaps a lock, would then receive the
+    log's lines.
+    """
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # becomes the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
 
 
 def _run(executable: str, arguments: list[str], load: Load, flags: Flags | None) -> int:
@@ -95,7 +97,7 @@ def _run(executable: str, arguments: list[str], load: Load, flags: Flags | None)
 
 
 def serve_call(executable: str, load: Load, environ: Mapping[str, str], stdin: bytes) -> tuple[int, bytes]:
-    """(exit status, stdout) of a call: from the server when one listens, else from this process."""
+    """(exit status, stdout) of a call: from the server if one is listening, else from this process."""
     stuck = False
     if environ.get("CNI_COMMAND"):
         served, stuck = _serve_there(executable, environ, stdin)
@@ -120,11 +122,11 @@ def _serve_there(executable: str, environ: Mapping[str, str], stdin: bytes) -> t
     try:
         return call_server(path, executable, environ, stdin), False
     except ServerStuck:
-        return None, True  # the attachment's lock decides who goes on
+        return None, True  # the attachment's lock decides who continues
 
 
 def serve_here(load: Load, environ: Mapping[str, str], stdin: bytes, *, stuck: bool) -> tuple[int, bytes]:
-    """(exit status, stdout) of a call that runs in this process; ``stuck``: a server may be at it as well."""
+    """(exit status, stdout) of a call that runs in this process; ``stuck``: a server may be working on it too."""
     answer = _serve(load, environ, stdin, stuck=stuck)
     return answer.exit_code, answer.stdout.encode()
 

@@ -1,6 +1,6 @@
-"""One call under way: what is asked, by which configuration, with whose services, until when.
+"""One call under way: its request, configuration, services and deadline.
 
-Rule: a verb and its steps are given this one value; what they find out is returned and never kept here.
+Rule: a verb and its steps get this one value; what they find out is returned and never stored here.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Task:
 
     @property
     def store(self) -> Datastore:
-        """The datastore as this process knows it, which may be from memory. Raises InvalidConfig, DatastoreError."""
+        """The datastore as this process knows it, possibly from memory. Raises InvalidConfig, DatastoreError."""
         return self.services.store(self.conf.datastore)
 
     @property
     def fresh_store(self) -> Datastore:
-        """The datastore itself, past any memory."""
+        """The datastore itself, bypassing memory."""
         return self.services.fresh_store(self.conf.datastore)
 
     @property
@@ -57,5 +57,5 @@ class Task:
         return replace(self, deadline=deadline)
 
     def read_nodename(self, *, wait_s: float = 0.0, for_ipam: bool = False) -> str:
-        """The name of this node, as ``plugin.call.node_name`` knows it. Raises NodeNotSetUp, InvalidConfig."""
+        """The name of this node, as ``plugin.call.node_name`` determines it. Raises NodeNotSetUp, InvalidConfig."""
         return read_nodename(self.conf, self.services.files, self.deadline, wait_s=wait_s, for_ipam=for_ipam)

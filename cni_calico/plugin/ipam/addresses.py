@@ -1,7 +1,7 @@
-"""An attachment's addresses: what it asks for, taken from the allocator, given back.
+"""An attachment's addresses: what it asks for, assigned by the allocator, released.
 
-Rule: calico and calico-ipam both take addresses through here, so both give the same ones. A container has one handle in
-a network, as upstream has it; each of its interfaces has addresses of its own under it.
+Rule: calico and calico-ipam both assign addresses through this module, so both assign the same ones. A container has
+one handle in a network, as in upstream; each of its interfaces has its own addresses under that handle.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 Address = IPv4Address | IPv6Address
 
-FIRST_IFNAME = "eth0"  # of an address whose interface nobody recorded
-UNDO_TIMEOUT_S = 5.0  # what undoing may take after the call's own deadline
+FIRST_IFNAME = "eth0"  # of an address whose interface was not recorded
+UNDO_TIMEOUT_S = 5.0  # the time that undoing may take after the call's own deadline
 
 
 def plan_request(conf: NetConf, call: Call, node: str) -> AssignRequest:
-    """The request of a call that says everything itself (annotations come on top, from whoever read the pod)."""
+    """The request of a call, from the call alone; whoever has read the pod adds what annotations say."""
     from cni_calico.ipam.assign import AssignRequest
 
     attributes = {"node": node, INTERFACE: call.ifname}
@@ -52,7 +52,7 @@ def plan_request(conf: NetConf, call: Call, node: str) -> AssignRequest:
 
 
 def read_namespace_labels(task: Task) -> Mapping[str, str] | None:
-    """Of the pod's namespace, for namespace selectors of pools; None where there is no Kubernetes to ask."""
+    """The labels of the pod's namespace, for pools' namespace selectors; None if there is no Kubernetes to ask."""
     args = task.call.args
     if not args.is_kubernetes or not task.conf.datastore.kubernetes.kubeconfig:
         return None
@@ -61,7 +61,7 @@ def read_namespace_labels(task: Task) -> Mapping[str, str] | None:
 
 
 def handle_ids(conf: NetConf, call: Call) -> tuple[str, ...]:
-    """The handles an attachment's addresses may be stored under: ours, then those of very old releases."""
+    """The handles that an attachment's addresses may be stored under: ours, then those of very old releases."""
     old = f"{call.args.pod_namespace}.{call.args.pod_name}" if call.args.is_kubernetes else call.container_id
     return (names.handle_id(conf.name, call.container_id), old)
 
@@ -69,9 +69,9 @@ def handle_ids(conf: NetConf, call: Call) -> tuple[str, ...]:
 def assign(
     allocator: Allocator, request: AssignRequest, deadline: Deadline, companion: Companion | None = None
 ) -> tuple[Assigned, ...]:
-    """The addresses of a request, all of them or an error with nothing taken. Raises IPAMError, DatastoreError.
+    """All the addresses of a request, or an error with nothing allocated. Raises IPAMError, DatastoreError.
 
-    ``companion`` may be created with them.
+    ``companion`` may be created together with them.
     """
     if not (request.addresses or request.num4 or request.num6):
         raise InvalidConfig(
@@ -84,9 +84,9 @@ def assign(
 def release(
     allocator: Allocator, handles: Iterable[str], share: Share, deadline: Deadline, *, own_handle_id: str = ""
 ) -> tuple[Address, ...]:
-    """Release what one interface holds under its container's handles; nothing held is success.
+    """Release what one interface holds under its container's handles; holding nothing is success.
 
-    ``own_handle_id`` is the interface's alone: under it older versions gave addresses to a further interface.
+    ``own_handle_id`` is the interface's own handle: older versions used it for the addresses of a further interface.
     """
     released: list[Address] = []
     for handle_id in dict.fromkeys(handles):
@@ -98,9 +98,12 @@ def release(
 def plan_share(
     ifname: str, own: Collection[Address], others: Collection[Address], *, first_known: bool = False
 ) -> Share:
-    """What of a container's handle is an interface's, when its endpoint records these addresses and those of the
-    container's other interfaces record ``others``. An address that names no interface, and that no record names, is the
-    first interface's; or, with ``first_known`` (others' records have all that the first one has), the asking one's.
+    """An interface's part of what its container's handle holds.
+
+    ``own`` are the addresses that the interface's endpoint records, ``others`` those that the endpoints of the
+    container's other interfaces record. An address that names no interface and is in no record belongs to the first
+    interface; or, with ``first_known`` (the others' records have everything that the first one has), to the interface
+    that asks.
     """
 
     def claim(unnamed: frozenset[Address]) -> frozenset[Address]:
@@ -111,7 +114,7 @@ def plan_share(
 
 
 def result_of(assigned: tuple[Assigned, ...], *, explicit: bool) -> Result:
-    """calico-ipam's result: each address with its block's prefix, /32 or /128 when it was asked for by name."""
+    """calico-ipam's result: each address with its block's prefix, or /32 or /128 if it was asked for by name."""
     prefixed = [
         ip_interface((item.address, item.address.max_prefixlen if explicit else item.block.prefixlen))
         for item in assigned
@@ -123,5 +126,5 @@ def result_of(assigned: tuple[Assigned, ...], *, explicit: bool) -> Result:
 
 
 def handle_lock(handle_id: str, services: Services, deadline: Deadline) -> AbstractContextManager[None]:
-    """Not the attachment's lock: a plugin that holds that one may run us for the attachment. Raises AttachmentBusy."""
+    """A lock separate from the attachment's: the plugin that holds that one may run us. Raises AttachmentBusy."""
     return services.attachment_lock(f"calico-ipam {handle_id}", deadline)

@@ -1,6 +1,6 @@
-"""Whose an address is that names no interface, for calico-ipam by itself: calico knows it from the records it has read.
+"""For calico-ipam by itself: decides who owns an address that names no interface (calico knows from its records).
 
-Rule: endpoints are read only when there is such an address: upstream's, or an older version's.
+Rule: endpoints are read only if there is such an address: upstream's, or an older version's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, plan_share
 
 
 def find_share(task: Task) -> Share:
-    """What of the container's handle is the calling interface's."""
+    """The calling interface's part of what the container's handle holds."""
     call = task.call
 
     def claim(unnamed: frozenset[Address]) -> Collection[Address]:
@@ -37,7 +37,7 @@ def find_share(task: Task) -> Share:
 
 
 def _previous_addresses(conf: NetConf) -> set[Address]:
-    """What the runtime says that this interface has: the result of the ADD."""
+    """The addresses that this interface has according to the runtime: the result of the ADD."""
     try:
         return {ip.address.ip for ip in parse_result(conf.prev_result or {}).ips}
     except InvalidConfig:

@@ -1,8 +1,8 @@
 """calico-ipam's verbs: an allocator behind the CNI contract.
 
-Rule: ADD and DEL are plugin/ipam/addresses.py, which calico runs in its own process, with the CNI result around it, so
-both give identical results. What is held under one handle is changed by one execution at a time: calico's attachment
-lock sees to that, here a lock of the handle's own.
+Rule: ADD and DEL use plugin/ipam/addresses.py, as calico does in its own process, and add only the CNI result; so both
+give identical results. Only one process at a time changes what is held under a handle: in calico the attachment lock
+ensures that, here a lock of the handle itself.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _delete(task: Task) -> None:
         try:
             ready.require_not_locked(services, conf.datastore, deadline)
         except NotReady as e:
-            e.code = TRY_AGAIN  # 50 is for STATUS and ADD: a DEL is repeated
+            e.code = TRY_AGAIN  # code 50 is for STATUS and ADD: a DEL is to be repeated
             raise
         with services.ipam_lock(conf, deadline):
             release(task.allocator, handles, find_share(task), deadline)

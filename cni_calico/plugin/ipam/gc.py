@@ -1,7 +1,7 @@
-"""GC's part of address management: what is allocated to containers that nobody knows any more.
+"""GC's part of address management: releases addresses of containers that no longer exist.
 
-Rule: a handle is released only when it can mean nothing else than a container of this network on this node, for network
-names and container IDs may both contain dots; when in doubt it is kept. What cannot be read is kept and named.
+Rule: a handle is released only if it can mean nothing but a container of this network on this node, because network
+names and container IDs may both contain dots; in doubt it is kept. A record that cannot be read is kept and reported.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from cni_calico.plugin.call.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """What nobody knows has under a handle. ``interface`` is "" for addresses that name none, ``namespace`` and ``pod``
-    outside Kubernetes.
+    """Addresses under one handle whose attachment is unknown.
+
+    ``interface`` is "" for addresses that name none, ``namespace`` and ``pod`` are "" outside Kubernetes.
     """
 
     handle_id: str
@@ -48,7 +49,7 @@ def require_valid_list(conf: NetConf) -> frozenset[tuple[str, str]]:
     if conf.valid_attachments is None:
         raise InvalidConfig(
             "cannot collect garbage: cni.dev/valid-attachments is missing",
-            details="without the list of valid attachments everything would have to go; nothing was removed",
+            details="without the list of valid attachments everything would be removed, so nothing was",
         )
     return frozenset((item.container_id, item.ifname) for item in conf.valid_attachments)
 
@@ -72,7 +73,7 @@ def read_endpoints(store: Datastore, node: str, deadline: Deadline) -> Endpoints
 
 
 def _may_be_of(key: Key, node: str) -> bool:
-    """Whether an endpoint that cannot be read is this node's, as far as its name tells."""
+    """Whether an endpoint that cannot be read may be this node's, judging by its name."""
     try:
         return isinstance(key, ResourceKey) and names.parse_endpoint_name(key.name)[0] == node
     except ValueError:
@@ -82,8 +83,9 @@ def _may_be_of(key: Key, node: str) -> bool:
 def find_orphans(
     store: Datastore, network: str, node: str, known: Collection[tuple[str, str]], deadline: Deadline
 ) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
-    """What is allocated in this network on this node to attachments that are not ``known``, (container, interface), and
-    the errors of blocks that cannot be read. An address that names no interface may be any of its container's.
+    """What is allocated in this network on this node to attachments that are not ``known``, as (container, interface),
+    and the errors of blocks that cannot be read. An address that names no interface may belong to any of its
+    container's.
     """
     orphans: dict[tuple[str, str], Orphan] = {}
     containers = {container for container, _ in known}
@@ -115,9 +117,9 @@ def _parse_orphan(handle_id: str, secondary: Mapping[str, str], network: str, no
 
 
 def collect_addresses(task: Task) -> None:
-    """GC of the calico-ipam executable, which somebody else's plugin delegates to.
+    """GC of the calico-ipam executable when another vendor's plugin delegates to it.
 
-    Addresses of attachments that have an endpoint are left to calico's own GC, which takes the interface down first.
+    Addresses of attachments that have an endpoint are left to calico's own GC, which removes the interface first.
     Raises TeardownIncomplete naming everything that could not be released.
     """
     conf, store, deadline = task.conf, task.store, task.deadline
@@ -148,7 +150,7 @@ def _release_orphan(orphan: Orphan, task: Task) -> None:
 
 
 def require_none(failures: Collection[str]) -> None:
-    """Raises TeardownIncomplete when there are any."""
+    """Raises TeardownIncomplete if there are any."""
     if failures:
         raise TeardownIncomplete(
             "cannot collect all garbage: " + "; ".join(failures),

@@ -1,7 +1,7 @@
-"""PURE: what host-local wrote down, as allocations of ours.
+"""PURE: host-local's stored files, converted into our allocations.
 
-Rule: a file named by an address holds the container's ID in its first line; whatever is no such file is named and left
-alone. Who a container is comes from its pod's address, where there is a pod.
+Rule: a file named by an address holds the container's ID in its first line; any other file is reported and left alone.
+The pod that has the address, if there is one, says which container it is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INTERFACES = "cali"
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """One file. ``container_id`` is "" when it says nothing."""
+    """One file. ``container_id`` is "" if the file says nothing."""
 
     file: str
     address: Address
@@ -39,7 +39,7 @@ class Migration:
 
 
 def parse_reservation(file: str, content: bytes) -> Reservation | None:
-    """None for a file that is no reservation."""
+    """None for a file that is not a reservation."""
     try:
         address = ip_address(file)
     except ValueError:
@@ -49,9 +49,9 @@ def parse_reservation(file: str, content: bytes) -> Reservation | None:
 
 
 def other_ipam(template: str) -> str:
-    """The IPAM plugin that a network configuration still names, if it is another than calico-ipam; "" else.
+    """The IPAM plugin that a network configuration still names, if it is not calico-ipam; else "".
 
-    The text is a template, with placeholders that are no JSON.
+    The text is a template, with placeholders that are not JSON.
     """
     begin = re.search(r'"ipam"\s*:\s*\{', template)
     depth, flat = 1, ""
@@ -65,7 +65,7 @@ def other_ipam(template: str) -> str:
 
 
 def is_bookkeeping(file: str) -> bool:
-    """What host-local keeps beside reservations, and needs no more."""
+    """Whether host-local keeps the file besides its reservations, so that it is no longer needed."""
     return file == LOCK or file.startswith(LAST_RESERVED)
 
 
@@ -76,9 +76,9 @@ def plan_migration(
     pods: Mapping[Address, tuple[str, str]] | None,
     routed: Iterable[Address],
 ) -> Migration | None:
-    """None when the address is nobody's any more: no pod has it and no workload's interface.
+    """None if nothing uses the address any more: neither a pod nor a workload's interface.
 
-    ``pods`` is (namespace, name) by address, None where there is no Kubernetes: then every reservation counts.
+    ``pods`` maps addresses to (namespace, name); None without Kubernetes: then every reservation counts.
     """
     if not reservation.container_id:
         return None
@@ -92,7 +92,7 @@ def plan_migration(
 
 
 def parse_routes(v4: str, v6: str) -> frozenset[Address]:
-    """The addresses that the host routes to a workload's interface, out of /proc/net/route and /proc/net/ipv6_route."""
+    """The addresses that the host routes to a workload's interface, from /proc/net/route and /proc/net/ipv6_route."""
     found: set[Address] = set()
     for line in v4.splitlines():
         fields = line.split()

@@ -1,12 +1,9 @@
 """STATUS: could an ADD succeed now?
 
-Rule: 0 unless the cause is local or initial (no nodename file, nothing can be written here, never synced since boot,
-datastoreReady false, no usable pool): code 50. A datastore that is merely unreachable after a first sync is logged and
-answered with success, or every node would turn NotReady at once. Code 51, existing containers may suffer too, is only
-passed on.
-Rule: 0 unless the cause is local or initial (no nodename file, never synced since boot, the cluster not ready, no
-usable pool): code 50. A datastore that is merely unreachable after a first sync is logged and answered with success,
-or every node would turn NotReady at once. Code 51, existing containers may suffer too, is only passed on.
+Rule: success, unless the cause is local or initial (no nodename file, nothing can be written here, never synced since
+boot, datastoreReady false, no usable pool): then code 50. A datastore that is merely unreachable after a first sync is
+logged and answered with success, or else every node would turn NotReady at once. Code 51 (existing containers may
+suffer too) is only passed on from a delegate.
 """
 
 from __future__ import annotations
@@ -33,11 +30,11 @@ from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.call.task import Task
 
 DATASTORE_PATIENCE_S = 3.0
-STORE_ROOM = 128 * 1024  # bytes; a commit writes some pages of 4 KiB, and the log of them before that
+STORE_ROOM = 128 * 1024  # bytes; a commit writes some pages of 4 KiB, preceded by their log
 
 
 def require_available(task: Task, *, for_ipam: bool = False) -> None:
-    """``for_ipam``: for an ADD of calico-ipam by itself.
+    """Check whether an ADD could succeed; ``for_ipam``: an ADD of calico-ipam by itself.
 
     Raises CalicoError with code 50 (or 51) and what is missing.
     """
@@ -52,7 +49,7 @@ def require_available(task: Task, *, for_ipam: bool = False) -> None:
 
 
 def _require_room(task: Task) -> None:
-    """What an ADD writes on this host can be written. Raises NotReady."""
+    """Check that what an ADD writes on this host can be written. Raises NotReady."""
     services, deadline = task.services, task.deadline.sooner(DATASTORE_PATIENCE_S)
     try:
         with services.attachment_lock(f"status/{os.getpid()}/{get_ident()}", deadline):

@@ -1,8 +1,8 @@
-"""``calico-ipam -upgrade``: the addresses that host-local gave on this node become calico-ipam's.
+"""``calico-ipam -upgrade``: the addresses that host-local assigned on this node become calico-ipam's.
 
-Rule: an address is allocated before host-local's note of it goes, so whoever dies in between begins again and loses
-nothing; a second run finds what the first one did. While it runs nobody sets up a pod with the old configuration: the
-plugin's executable is taken away (the installer, which runs next, puts it back) and host-local's lock is held.
+Rule: an address is allocated before host-local's file for it is removed, so a run that dies in between loses nothing;
+the next run continues it. Meanwhile no pod is set up with the old configuration: the plugin's executable is removed
+(the installer, which runs next, puts it back) and host-local's lock is held.
 """
 
 from __future__ import annotations
@@ -43,13 +43,15 @@ NETWORKS = "/var/lib/cni/networks"
 PLUGIN = "/host/opt/cni/bin/calico"
 TOTAL_S = 600.0
 LOCK_S = 60.0
-IN_FLIGHT_S = 10.0  # for pods that were being set up when the plugin was taken away
+IN_FLIGHT_S = 10.0  # for pods that were being set up when the plugin was removed
 LOOK_S = 0.5
 
 
 @dataclass(slots=True)
 class Upgrade:
-    """``root`` stands in front of every path (tries without a container); ``kubernetes`` None: there is none."""
+    """``root`` is put in front of every path (for trying it without a container); ``kubernetes`` is None if there is
+    none.
+    """
 
     services: Services
     config: DatastoreConfig
@@ -69,7 +71,7 @@ class Upgrade:
         return f"{self.root}{NETWORKS}/{self.network}"
 
     def run(self) -> None:
-        """Raises CalicoError; repeating it goes on where it ended."""
+        """Raises CalicoError; repeating it continues where it ended."""
         if not os.path.isdir(self.directory):
             self.log.info(f"{self.directory} does not exist: nothing to migrate")
             return
@@ -78,7 +80,7 @@ class Upgrade:
             self._take_plugin_away()
         with file_lock(f"{self.directory}/{LOCK}", self.deadline.sooner(LOCK_S)):
             self._migrate()
-        self.log.info(f"migrated {self.migrated} addresses to calico-ipam, dropped {self.dropped} of nobody")
+        self.log.info(f"migrated {self.migrated} addresses to calico-ipam, dropped {self.dropped} that nothing uses")
 
     # -- what is there ------------------------------------------------------------------------------------------------
 
@@ -116,7 +118,7 @@ class Upgrade:
         return parse_routes(*texts)
 
     def _settled_pods(self, reservations: Sequence[Reservation]) -> dict[Address, tuple[str, str]] | None:
-        """Pods as they are when each address has its own, or has had time to."""
+        """The pods, once each address has its pod or has had enough time to get one."""
         until = self.deadline.sooner(self.wait_s)
         while True:
             pods = self._pods()
@@ -136,7 +138,7 @@ class Upgrade:
         for reservation in reservations:
             migration = plan_migration(reservation, self.network, self.node, pods, routed)
             if migration is None:
-                self.log.info(f"{reservation.address} is nobody's any more: no pod of this node has it")
+                self.log.info(f"{reservation.address} is not used any more: no pod of this node has it")
                 self.dropped += 1
             else:
                 self._allocate(reservation.address, migration.handle_id, migration.attributes)
@@ -145,17 +147,19 @@ class Upgrade:
         self._remove_directory()
 
     def _allocate(self, address: Address, handle_id: str, attributes: Mapping[str, str]) -> None:
-        """An address that somebody else got meanwhile cannot be had; its pod has to be made anew."""
+        """Allocate an address. If it was assigned to somebody else meanwhile, its pod has to be created again."""
         allocator = self.services.allocator(self.config)
         try:
             allocator.assign_address(address, handle_id, attributes, self.node, self.deadline)
         except AddressInUse as e:
             who = f"pod {attributes['namespace']}/{attributes['pod']}" if "pod" in attributes else f"handle {handle_id}"
-            self.log.error(f"{who} and somebody else have the address {address}: delete one of them ({e.details})")
+            self.log.error(f"{who} and another owner both have the address {address}: delete one of them ({e.details})")
             self.conflicts.append(str(address))
 
     def _claim_tunnel(self) -> None:
-        """The IPIP tunnel's address, with host-local the first of the node's podCIDR; calico-node tells it later."""
+        """Claim the IPIP tunnel's address (with host-local the first of the node's podCIDR); calico-node publishes it
+        later.
+        """
         address = self._tunnel_address()
         if address is None:
             return
@@ -196,7 +200,7 @@ class Upgrade:
 
 
 def open_kubernetes(services: Services, config: DatastoreConfig, environ: Mapping[str, str]) -> KubernetesStore | None:
-    """Kubernetes' own objects; None outside of it."""
+    """Kubernetes' own objects; None outside of Kubernetes."""
     if config.type != "kubernetes" and not config.kubernetes.kubeconfig and not environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     from cni_calico.datastore.kubernetes.store import KubernetesStore
@@ -206,7 +210,7 @@ def open_kubernetes(services: Services, config: DatastoreConfig, environ: Mappin
 
 
 def run_upgrade(environ: Mapping[str, str]) -> int:
-    """The exit status; what happens is told on stderr. Whoever runs it repeats it until it is 0."""
+    """The exit status; progress is logged to stderr. Repeat it until the status is 0."""
     log = Log("info", context="upgrade: ")
     services = Services(environ)
     try:

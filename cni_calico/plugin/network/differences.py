@@ -1,6 +1,6 @@
-"""PURE: where a pod's network differs from its plan; what CHECK answers.
+"""PURE: where a pod's network differs from its plan; what CHECK reports.
 
-Rule: what a plan wants and reality lacks is a difference; what is there beyond the plan is not.
+Rule: something in the plan that is missing in reality is a difference; something in reality beyond the plan is not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cni_calico.plugin.network.plan import (
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """``peer_here``: the other end is the interface of the plan on the other side."""
+    """``peer_here``: the other end is the plan's interface on the other side."""
 
     up: bool
     mac: str
@@ -36,8 +36,8 @@ class LinkState:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What is there. ``host_routes`` maps an address to the interface its host route leads to ("" for a route without
-    one, no entry for no route); absent sysctls have no entry; MACs and sysctls as text.
+    """The present state. ``host_routes`` maps an address to the interface its host route leads to ("" for a route
+    without one, no entry for no route); absent sysctls have no entry; MACs and sysctls as text.
     """
 
     host: LinkState | None
@@ -65,9 +65,9 @@ class Difference:
 
 
 def select_differences(plan: PodPlan, seen: Observed) -> tuple[Difference, ...]:
-    """Everything the plan wants and reality lacks, in the order links, addresses, routes, neighbour, sysctls.
+    """Everything in the plan that is missing in reality, in the order links, addresses, routes, neighbour, sysctls.
 
-    What is there beyond the plan (addresses or routes of a chained plugin) is none of our business.
+    Anything beyond the plan (addresses or routes of a chained plugin) is ignored.
     """
     found = [
         *_link_differences("host", plan.host_ifname, seen.host, plan.mtu, names.HOST_MAC),

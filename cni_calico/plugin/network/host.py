@@ -26,7 +26,7 @@ else:
 
 
 class Host:
-    """One thread's door to the host's namespace; a resident server keeps one per worker. Close it."""
+    """One thread's access to the host's namespace; a resident server keeps one per worker. Close it."""
 
     __slots__ = ("home", "rtnl")
 
@@ -50,7 +50,7 @@ class Host:
 
 
 class Borrowed:
-    """``with Borrowed(host) as host``: the caller's Host, or one of its own for the duration when there is none."""
+    """``with Borrowed(host) as host``: the caller's Host, or if there is none a new one for the duration."""
 
     __slots__ = ("given", "own")
 
@@ -70,7 +70,7 @@ class Borrowed:
 
 
 class Pair(NamedTuple):
-    """The interfaces of a plan's two names; ``joined``: they are each other's ends."""
+    """The interfaces with the two names of a plan; ``joined``: they are the two ends of one veth."""
 
     host: Link | None
     pod: Link | None
@@ -78,7 +78,7 @@ class Pair(NamedTuple):
 
 
 def read_link(rtnl: Rtnl, which: str | int, deadline: Deadline) -> Link | None:
-    """None when there is none."""
+    """None if there is no such interface."""
     try:
         return links.decode_link(rtnl.one(links.get_link(which), deadline))
     except LinkGone:
@@ -86,7 +86,7 @@ def read_link(rtnl: Rtnl, which: str | int, deadline: Deadline) -> Link | None:
 
 
 def read_routes(rtnl: Rtnl, version: int, deadline: Deadline, *, table: int = routes.TABLE_MAIN) -> list[Route]:
-    """The routes of one table; a table that never had one does not exist, which is the same as empty."""
+    """The routes of one table; a table that does not exist counts as empty."""
     try:
         replies = rtnl.dump(routes.list_routes(version, table=table), deadline)
     except KernelError as e:

@@ -1,8 +1,9 @@
-"""Host routes to pods: one per address, and what to do when somebody else has one to the same address.
+"""Host routes to pods: one per address, and what to do if the same address already has another route.
 
-Rule: a route through a living pod's interface is never taken, whatever IPAM says: its store may have been lost. What is
-removed, when IPAM says that the address belongs to this attachment now, is a route that our agent made or that a dead
-workload's interface has, and the log says who held it. Otherwise the call fails and names both interfaces.
+Rule: a route through a living pod's interface is never replaced, whatever IPAM says: its store may have been lost. If
+IPAM says that the address now belongs to this attachment, a route that our agent made or that leads to a dead
+workload's interface is removed, and the log says which interface it led to. Otherwise the call fails and names both
+interfaces.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def ensure_route(
 ) -> None:
     """Make the address's route lead to interface ``index`` (named ``label``). Raises RouteConflict, KernelError."""
     found = list_exact(rtnl, address, deadline)
-    # the kernel makes routes by itself only for addresses of interfaces here
+    # the kernel adds routes by itself only for addresses of interfaces here
     for route in found:
         if route.protocol == routes.PROTO_KERNEL and route.kind in (routes.RTN_LOCAL, routes.RTN_UNICAST):
             raise RouteConflict(
@@ -97,17 +98,17 @@ def _remove(rtnl: Rtnl, route: Route, holder: str, deadline: Deadline) -> None:
     except KernelError as e:
         if e.errno != ESRCH:
             raise
-        # gone meanwhile, or one with a next-hop object, which does not match by interface
+        # gone meanwhile, or has a next-hop object, and then it cannot be matched by interface
         found = rtnl.submit((routes.delete_route(route._replace(oif=0, gateway=None), holder),), deadline)[0]
         if found.error is not None and found.error.errno != ESRCH:
             raise found.error from e
 
 
 def _is_stale(route: Route, link: Link | None) -> bool:
-    """Whether a route is one of Calico's that nobody lives behind."""
+    """Whether a route is one of Calico's with no living workload behind it."""
     if link is not None and is_workload(link):
         return not link.up
-    from cni_calico.model.host import PROTO_CALICO  # hardly ever needed
+    from cni_calico.model.host import PROTO_CALICO  # rarely needed
 
     return route.protocol == PROTO_CALICO
 

@@ -1,7 +1,7 @@
 """The pod's side of phase 2: interface up, addresses, routes, the permanent neighbour.
 
-Rule: one conversation on the pod's socket when nothing is in the way; what is already as wanted stays, a route that
-leads elsewhere is not ours to replace.
+Rule: one exchange on the pod's socket if nothing is in the way; what is already right stays, and a route that leads
+elsewhere is not ours to replace.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def apply_pod(pod: Rtnl, plan: PodPlan, index: int, deadline: Deadline) -> None:
     if plan.has_v4:
         batch.append(addresses.set_neighbour(index, name, GATEWAY_V4, names.HOST_MAC_BYTES))
     outcomes = pod.submit(batch, deadline)
-    # a route that is there already may make later ones fail only if it leads elsewhere, which is reported first
+    # an existing route can make later ones fail only if it leads elsewhere, and that is reported first
     for i, outcome in enumerate(outcomes):
         if outcome.error is None:
             continue
@@ -49,7 +49,7 @@ def _kernel_route(route: PodRoute, index: int) -> routes.Route:
 
 
 def _settle_route(pod: Rtnl, plan: PodPlan, wanted: PodRoute, index: int, deadline: Deadline) -> None:
-    """A route to that destination exists: it is the wanted one, a wrong one of our own interface, or another's."""
+    """A route to that destination exists: the wanted one, a wrong one on our own interface, or another interface's."""
     for found in read_routes(pod, wanted.dst.version, deadline):
         if found.dst != wanted.dst:
             continue

@@ -1,7 +1,4 @@
-"""CHECK's eyes: reads a pod's network from the kernel and compares it with the plan.
-
-Rule: nothing here changes anything, in the host's namespace or the pod's.
-"""
+"""The reading side of CHECK: reads a pod's network from the kernel and compares it with the plan."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
 def find_differences(
     plan: PodPlan, netns_fd: int, deadline: Deadline, *, host: Host | None = None
 ) -> tuple[Difference, ...]:
-    """Everything in which the pod's network is not what ADD leaves behind. Raises KernelError, DeadlineExceeded."""
+    """Every difference between the pod's network and what ADD leaves behind. Raises KernelError, DeadlineExceeded."""
     with Borrowed(host) as host:
         return select_differences(plan, observe(plan, netns_fd, deadline, host))
 
@@ -94,13 +91,15 @@ def _read_neighbours(pod: Rtnl, index: int, deadline: Deadline) -> dict[Address,
 
 
 def _holder(rtnl: Rtnl, address: Address, ours: Link | None, deadline: Deadline) -> str | None:
-    """Which interface the address's own host route leads to: "" one without interface, None no such route."""
+    """The interface that the address's own host route leads to: "" for a route without interface, None for no such
+    route.
+    """
     try:
         found = [routes.decode_route(rtnl.one(routes.match_route(address), deadline))]
     except LinkGone:
         raise
     except KernelError:
-        found = []  # no route at all, or one that refuses packets
+        found = []  # no route at all, or one that rejects packets
     if not found or found[0].dst != host_network(address):
         found = hostroutes.list_exact(rtnl, address, deadline)
     if not found:

@@ -1,8 +1,9 @@
-"""PURE: whose a host interface is: the proof that lies on the interface itself, and what may be removed without it.
+"""PURE: who owns a host interface: the alias on the interface that proves it, and what may be removed without one.
 
 Rule: an interface whose alias names another attachment is never removed, whatever a name or a record says: under
-Kubernetes both are the pod's, and the pod may have a new sandbox. One without a proof is removed only when a record
-says that it is this attachment's, or when it was never up: then the process that made it died before it could sign it.
+Kubernetes both belong to the pod, and the pod may have a new sandbox. An interface without an alias is removed only if
+a record says that it is this attachment's, or if it was never up: then the process that made it died before it could
+set the alias.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ RECORDED, UNKNOWN, UNREADABLE = "recorded", "unknown", "unreadable"
 class Claim(NamedTuple):
     """An attachment that wants its interfaces removed.
 
-    ``aliases``: each of them proves that an interface is its. ``record``: RECORDED when a record says that the
-    interface is its, UNKNOWN when there is none, UNREADABLE when nobody can say.
+    ``aliases``: each of them proves that an interface is the attachment's. ``record``: RECORDED if a record says so,
+    UNKNOWN if there is no record, UNREADABLE if the records cannot be read.
     """
 
     aliases: tuple[str, ...] = ()
@@ -32,17 +33,19 @@ class Claim(NamedTuple):
 
 
 def plan_claim(network: str, container_id: str, ifname: str, record: str) -> Claim:
-    """The agent signs the interfaces of older versions, and does not know their network."""
+    """The claim of an attachment; "" as network: the agent's alias on older versions' interfaces, whose network is
+    unknown.
+    """
     return Claim(tuple(names.veth_alias(known, container_id, ifname) for known in (network, "")), record)
 
 
 def belongs_to_another(host_end: Link, *aliases: str) -> bool:
-    """Whether the interface is signed, and not with one of ``aliases``."""
+    """Whether the interface has an alias that is not one of ``aliases``."""
     return host_end.alias.startswith(names.ALIAS_PREFIX) and host_end.alias not in aliases
 
 
 def may_remove(host_end: Link, claim: Claim) -> bool:
-    """Whether an interface of the host, a veth, is the claim's to remove."""
+    """Whether the claim covers an interface of the host, a veth."""
     if host_end.alias in claim.aliases:
         return True
     if belongs_to_another(host_end):
@@ -51,10 +54,10 @@ def may_remove(host_end: Link, claim: Claim) -> bool:
 
 
 def may_remove_pod_end(host_end: Link | None, claim: Claim) -> bool:
-    """Whether the interface in the namespace that a call names is the claim's; ``host_end`` is the other end, None when
-    that is not in the host's namespace.
+    """Whether the interface in the namespace that a call names is the claim's.
 
-    When the records cannot be read, an unsigned interface of ours goes with the namespace that the runtime names.
+    ``host_end`` is the other end, None if that is not in the host's namespace. If the records cannot be read, an
+    interface of ours without an alias is removed together with the namespace that the runtime names.
     """
     if host_end is None:
         return claim.record == RECORDED

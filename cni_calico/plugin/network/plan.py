@@ -1,7 +1,7 @@
 """PURE: what a pod's network must look like.
 
 Rule: a PodPlan decides everything; plugin/network/setup.py only carries out what these functions say, and CHECK
-(differences.py) compares with the same functions. Sources: SPEC-cni "ADD", tests/golden/vectors/k8s-pod-netstate.txt.
+(differences.py) compares with the same functions. Source: tests/golden/vectors/k8s-pod-netstate.txt.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ DEFAULT_V6 = IPv6Network("::/0")
 class PodPlan:
     """The network of one attachment.
 
-    ``mac`` None lets the kernel choose; ``extra_routes`` (of a delegated IPAM) take the place of the default routes
-    unless ``include_default_routes``. All routes of the pod lead to the host, whatever gateway an IPAM names. ``alias``
-    is the host interface's: the proof of whose it is (ownership.py).
+    ``mac`` None lets the kernel choose; ``extra_routes`` (of a delegated IPAM) replace the default routes unless
+    ``include_default_routes`` is set. All routes of the pod lead to the host, whatever gateway an IPAM names. ``alias``
+    is set on the host interface and proves whose it is (ownership.py).
     """
 
     host_ifname: str
@@ -67,7 +67,7 @@ def host_network(address: Address) -> Network:
 
 
 def random_mac(random: bytes) -> bytes:
-    """A locally administered unicast MAC out of six random bytes."""
+    """A locally administered unicast MAC from six random bytes."""
     return bytes((random[0] & 0xFC | 0x02,)) + random[1:6]
 
 
@@ -77,7 +77,7 @@ def desired_host_routes(plan: PodPlan) -> tuple[PodRoute, ...]:
 
 
 def desired_pod_routes(plan: PodPlan) -> tuple[PodRoute, ...]:
-    """In the order in which they can be added: the on-link route to the gateway before what goes through it."""
+    """The routes in the order in which they can be added: the on-link route to the gateway before those that use it."""
     routes: list[PodRoute] = []
     if plan.has_v4:
         routes.append(PodRoute(host_network(GATEWAY_V4)))
@@ -88,7 +88,7 @@ def desired_pod_routes(plan: PodPlan) -> tuple[PodRoute, ...]:
 
 
 def _destinations(plan: PodPlan, version: int) -> tuple[Network, ...]:
-    # an IPAM that gives routes replaces both families' defaults, as upstream does
+    # an IPAM that returns routes replaces both families' default routes, as in upstream
     extra = tuple(dst for dst in plan.extra_routes if dst.version == version)
     default: Network = DEFAULT_V4 if version == 4 else DEFAULT_V6
     if plan.extra_routes and not plan.include_default_routes:
@@ -97,7 +97,9 @@ def _destinations(plan: PodPlan, version: int) -> tuple[Network, ...]:
 
 
 def desired_host_sysctls(plan: PodPlan) -> tuple[Sysctl, ...]:
-    """accept_dad stands before anything that could bring the link up with a tentative address."""
+    """The sysctls of the host's end; accept_dad comes before anything that could bring the link up with a tentative
+    address.
+    """
     v4, v6 = ("ipv4", "conf", plan.host_ifname), ("ipv6", "conf", plan.host_ifname)
     wanted: list[Sysctl] = [((*v6, "accept_ra"), "0")]
     if plan.has_v4:
@@ -109,7 +111,8 @@ def desired_host_sysctls(plan: PodPlan) -> tuple[Sysctl, ...]:
         ]
     if plan.has_v6:
         wanted += [
-            # the pod's IPv6 gateway is the link-local address made of the host MAC: eui64, whatever the node's default
+            # the pod's IPv6 gateway is the link-local address derived from the host MAC: eui64, whatever the node's
+            # default
             ((*v6, "addr_gen_mode"), "0"),
             ((*v6, "disable_ipv6"), "0"),
             ((*v6, "accept_dad"), "0"),

@@ -1,8 +1,8 @@
-"""Puts a PodPlan into the kernel: first the links, which need no address, then the addresses, which are committed.
+"""Puts a PodPlan into the kernel: first the links, which need no address, then the addresses once they are committed.
 
 Rule: every function is idempotent and registers its undo before it acts, so that an effect whose answer was lost is
-taken back too. A healthy link is kept, a link of another attachment is never touched. What a pod's network looks like
-is decided in plan.py. The host side is the namespace that the calling thread is in.
+undone too. A healthy link is kept, a link of another attachment is never touched. plan.py decides what a pod's network
+looks like. The host side is the namespace that the calling thread is in.
 """
 
 from __future__ import annotations
@@ -66,12 +66,11 @@ def create_links(
     log: Log = SILENT,
     host: Host | None = None,
 ) -> Links:
-    """The veth and the sysctls of both sides; nothing is up and no address exists yet.
+    """Create the veth and set the sysctls of both sides; nothing is up and no address exists yet.
 
-    ``may_replace`` says that an existing host interface of that name is this attachment's or nobody's, ``may_keep``
-    that a pair which joins host and pod already is what the plan describes, ``named_after_pod`` that the interface of
-    an earlier sandbox has the same name. ``netns_fd`` stays open until ``undo`` has run.
-    Raises LinkConflict, KernelError, DeadlineExceeded.
+    ``may_replace``: an existing host interface of that name is this attachment's or nobody's. ``may_keep``: a pair that
+    already joins host and pod is what the plan describes. ``named_after_pod``: the interface of an earlier sandbox has
+    the same name. ``netns_fd`` stays open until ``undo`` has run. Raises LinkConflict, KernelError, DeadlineExceeded.
     """
     with Borrowed(host) as host:
         creation = _Creation(plan, netns_fd)
@@ -105,7 +104,7 @@ class _Creation:
         self.outcome = "kept"
 
     def create(self, host: Host, deadline: Deadline) -> Link | None:
-        """The host's end; None when an interface of one of the two names exists."""
+        """The host's end; None if an interface with one of the two names exists."""
         plan = self.plan
         request = links.create_veth(
             plan.host_ifname,
@@ -135,7 +134,7 @@ class _Creation:
         deadline = Deadline.after(_UNDO_S)
         with Host() as host:
             pair = read_pair(host, self.plan, self.netns_fd, deadline)
-            # when the answer was lost, a link that is up is an older one: a new one has not been upped yet
+            # if the answer was lost, a link that is up is an older one: a new one is not up yet
             if pair.joined and pair.host is not None and (self.outcome == "created" or not pair.host.up):
                 host.rtnl.run((links.delete_link(pair.host.ifindex, pair.host.name),), deadline)
 
@@ -143,7 +142,7 @@ class _Creation:
 def _settle_links(
     creation: _Creation, host: Host, deadline: Deadline, may_replace: bool, named_after_pod: bool, log: Log
 ) -> Link:
-    """One of the two names exists: keep the pair if it is whole, replace what may be replaced, refuse the rest."""
+    """One of the two names exists: keep the pair if it is complete, replace what may be replaced, refuse the rest."""
     plan = creation.plan
     pair = read_pair(host, plan, creation.netns_fd, deadline)
     if pair.joined and pair.host is not None:
@@ -159,7 +158,8 @@ def _settle_links(
     made = creation.create(host, deadline)
     if made is None:
         raise LinkConflict(
-            f"cannot create interface {plan.host_ifname} (peer {plan.pod_ifname}): somebody else just did", errno=EEXIST
+            f"cannot create interface {plan.host_ifname} (peer {plan.pod_ifname}): another process just did",
+            errno=EEXIST,
         )
     return made
 
@@ -167,12 +167,12 @@ def _settle_links(
 def _select_stale(
     host: Host, creation: _Creation, pair: Pair, deadline: Deadline, may_replace: bool
 ) -> tuple[Link, ...]:
-    """The host's interfaces that have to go. Raises LinkConflict when one of them is not this attachment's."""
+    """The host's interfaces that must be removed. Raises LinkConflict if one of them is not this attachment's."""
     plan = creation.plan
     stale: dict[int, Link] = {}
     if pair.pod is not None:
         end = read_link(host.rtnl, pair.pod.peer, deadline) if pair.pod.peer else None
-        # the MAC tells Calico's interfaces from those of other plugins
+        # the MAC distinguishes Calico's interfaces from those of other plugins
         ours = is_joined(host, end, pair.pod, creation.netns_fd, deadline)
         if end is None or not ours or end.mac != names.HOST_MAC_BYTES:
             raise LinkConflict(
@@ -191,7 +191,7 @@ def _select_stale(
 
 
 def _ensure_host_sysctls(plan: PodPlan, link: Link) -> None:
-    """What the kernel's description of the link already shows as wanted is not written, and no file is read."""
+    """Write only what the kernel's description of the link does not already show as wanted; reads no file."""
     for name, value in desired_host_sysctls(plan):
         if name[1] == "conf" and str(links.devconf(link, name[0], name[-1])) == value:
             continue
@@ -199,7 +199,7 @@ def _ensure_host_sysctls(plan: PodPlan, link: Link) -> None:
 
 
 def _repair_pod_end(pod: Rtnl, plan: PodPlan, index: int, deadline: Deadline) -> bytes:
-    """The MAC of the pod's end, which gets what a new one would have been created with."""
+    """The MAC of the pod's end, after giving that end the settings that a new one would have been created with."""
     link = links.decode_link(pod.one(links.get_link(index), deadline))
     if link.mtu != plan.mtu or plan.mac not in (None, link.mac):
         pod.run((links.set_link(index, plan.pod_ifname, mtu=plan.mtu, mac=plan.mac),), deadline)
@@ -219,10 +219,10 @@ def apply_addresses(
     log: Log = SILENT,
     host: Host | None = None,
 ) -> None:
-    """Everything that makes the addresses live; call it only once they are committed.
+    """Do everything that puts the addresses into use; call it only once they are committed.
 
     ``plan`` may have other addresses than at creation (of the same families). ``owned(address)`` says whether IPAM
-    gave the address to this attachment: only then is somebody else's route to it a stale one. Raises RouteConflict,
+    allocated the address to this attachment: only then is another route to it a stale one. Raises RouteConflict,
     KernelError, DeadlineExceeded.
     """
     with Borrowed(host) as host:
@@ -258,7 +258,9 @@ def _apply_host(
 
 
 def _ensure_host_mac(rtnl: Rtnl, link: Link, deadline: Deadline) -> None:
-    """Pods have this MAC in their neighbour tables, so it must stick; on a busy node it may take several attempts."""
+    """Pods have this MAC in their neighbour tables, so it must be set; on a busy node that may take several
+    attempts.
+    """
     limit = deadline.sooner(_MAC_READ_BACK_S)
     while link.mac != names.HOST_MAC_BYTES:
         if limit.expired():
@@ -277,7 +279,7 @@ def _ensure_host_mac(rtnl: Rtnl, link: Link, deadline: Deadline) -> None:
 
 
 def _prepare_kept(host: Host, pod: Rtnl, plan: PodPlan, made: Links, netns_fd: int, deadline: Deadline) -> None:
-    """Take off what an earlier attempt with other addresses left, and have the undo take off what is added now."""
+    """Remove what an earlier attempt with other addresses left, and register the undo of what is added now."""
     listed = [addresses.decode_address(reply) for reply in pod.dump(addresses.list_addresses(made.pod_index), deadline)]
     present = {
         entry.address
@@ -307,7 +309,7 @@ def _undo_addresses(plan: PodPlan, made: Links, netns_fd: int, added: list[Addre
 
 
 def _remove_all(rtnl: Rtnl, requests: list[Request], deadline: Deadline) -> None:
-    """Absent is success."""
+    """Remove each; absent is success."""
     if not requests:
         return
     for outcome in rtnl.submit(requests, deadline):

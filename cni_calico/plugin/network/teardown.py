@@ -1,8 +1,9 @@
-"""Takes a pod's network down: what is gone already is success, a failure does not stop the rest, all are reported.
+"""Removes a pod's network: what is gone already is success, a failure does not stop the rest, all failures are
+reported.
 
-Rule: deleting the veth is all there is to do, the kernel removes every address, neighbour and route of both ends with
-it. It waits about 18 ms each time, so a resident server deletes many together. An interface that is not the claim's
-(ownership.py) stays, and that is success too.
+Rule: deleting the veth is enough, because the kernel removes every address, neighbour and route of both ends with it.
+The kernel waits about 18 ms for each deletion, so a resident server deletes many together. An interface that does not
+belong to the claim (ownership.py) stays, and that is success too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 else:
     from cni_calico.tuples import NamedTuple
 
-_FIRST_GROUP = 65537  # below live the groups that people name in /etc/iproute2/group
+_FIRST_GROUP = 65537  # numbers below this are the groups that people name in /etc/iproute2/group
 
 
 class LinkRemoval(NamedTuple):
@@ -45,9 +46,10 @@ def remove_pod_network(
     *,
     host: Host | None = None,
 ) -> None:
-    """Afterwards neither interface nor host route of the attachment is left. Raises TeardownIncomplete.
+    """Remove the attachment's interfaces and host route. Raises TeardownIncomplete.
 
-    ``host_ifname`` "" removes the pod's side only: the host's interface of that name has become another sandbox's.
+    With ``host_ifname`` "" only the pod's side is removed: the host's interface of that name belongs to another
+    sandbox.
     """
     failures: list[CalicoError] = []
     with Borrowed(host) as host:
@@ -73,7 +75,7 @@ def remove_pod_network(
 
 
 def _host_end(host: Host, link: Link, netns_fd: int, deadline: Deadline) -> Link | None:
-    """The other end of a pod's veth; None when it is not an interface of the host."""
+    """The other end of a pod's veth; None if it is not an interface of the host."""
     end = read_link(host.rtnl, link.peer, deadline) if link.peer else None
     return end if is_joined(host, end, link, netns_fd, deadline) else None
 
@@ -85,7 +87,7 @@ def _remove_veth(rtnl: Rtnl, name: str, deadline: Deadline, claim: Claim) -> Non
 
 
 def _is_claimed(link: Link, claim: Claim) -> bool:
-    """Raises KernelError when a record names an interface that cannot be a pod's."""
+    """Raises KernelError if a record names an interface that cannot be a pod's."""
     if claim.record == RECORDED:
         _require_veth(link)
     return link.kind == "veth" and may_remove(link, claim)
@@ -111,10 +113,10 @@ def _report(failures: Sequence[CalicoError]) -> None:
 
 
 def remove_links_together(host: Host, removals: Sequence[LinkRemoval], deadline: Deadline) -> None:
-    """Delete these veths in one kernel wait; absent ones are fine. Raises TeardownIncomplete.
+    """Delete these veths with one wait in the kernel; absent ones are fine. Raises TeardownIncomplete.
 
-    The kernel deletes a whole link group at once. Ours gets a random number that nobody else has, and its members are
-    counted before it is deleted.
+    The kernel deletes a whole link group at once. Ours gets a random unused number, and its members are counted before
+    it is deleted.
     """
     failures: list[CalicoError] = []
     found: list[Link] = []
@@ -139,7 +141,7 @@ def remove_links_together(host: Host, removals: Sequence[LinkRemoval], deadline:
 
 
 def _delete_as_group(rtnl: Rtnl, found: Sequence[Link], deadline: Deadline) -> bool:
-    """False when it could not be done this way and nothing was deleted."""
+    """False if it could not be done this way and nothing was deleted."""
     group = _FIRST_GROUP + int.from_bytes(os.urandom(4), "little") % (2**31 - _FIRST_GROUP)
     for outcome in rtnl.submit([links.set_link(link.ifindex, link.name, group=group) for link in found], deadline):
         if outcome.error is not None and not isinstance(outcome.error, LinkGone):
@@ -147,7 +149,7 @@ def _delete_as_group(rtnl: Rtnl, found: Sequence[Link], deadline: Deadline) -> b
     listed = (links.decode_group(reply) for reply in rtnl.dump(links.list_links(), deadline))
     members = {index for index, its_group in listed if its_group == group}
     if not members <= {link.ifindex for link in found}:
-        return False  # somebody drew the same number in this moment
+        return False  # another process drew the same number at this moment
     return not members or rtnl.submit((links.delete_group(group),), deadline)[0].error is None
 
 

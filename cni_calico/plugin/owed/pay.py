@@ -1,8 +1,8 @@
-"""Recorded DEL intents are carried out once the datastore is back: by the next successful call, or by the agent.
+"""Carries out owed releases once the datastore is back: by the next successful call, or by the agent.
 
-Rule: an intent is carried out under its attachment's lock, by handle and by container ID, and its file goes last; a
-crash in between repeats what has no further effect. One that cannot be carried out stays, and keeps none of the others
-waiting: rounds are short, but they do not all begin with the same intent.
+Rule: an owed release is carried out under its attachment's lock, by handle and by container ID, and its file is removed
+last; after a crash in between, repeating it has no further effect. One that cannot be carried out stays, and does not
+hold up the others: rounds are short, but they do not all begin with the same one.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cni_calico.ipam.share import Share
 
-LOCK_NAME = "cni-replay.lock"  # in the run directory; one payer at a time
-IDLE_NAME = "cni-replay.idle"  # one per datastore; its time: when a round last found nothing owed to that one
+LOCK_NAME = "cni-replay.lock"  # in the run directory; only one process at a time carries out owed releases
+# one per datastore; its time stamp: when a round last found nothing owed to that datastore
+IDLE_NAME = "cni-replay.idle"
 LOCK_PATIENCE_S = 0.05
 BATCH = 16
-LOOKED_AT = 64  # files read in one round, whoever they are owed to
+LOOKED_AT = 64  # files read in one round, whichever datastore they concern
 IDLE_S = 5.0
 AFTER_CALL_S = 1.0
 
 
 @dataclass(slots=True)
 class Replayed:
-    """How many intents were carried out, how many were tried in vain, and the one that was tried last."""
+    """How many releases were carried out, how many failed, and the one that was tried last."""
 
     done: int = 0
     kept: int = 0
@@ -49,7 +50,9 @@ class Replayed:
 
 
 def replay_after(services: Services, config: DatastoreConfig) -> None:
-    """Called when a call has just succeeded with this datastore: pay what is owed to it, one payer at a time."""
+    """Called when a call has just succeeded with this datastore: carry out what is owed to it, one process
+    at a time.
+    """
     lock = services.files.path(f"{services.run_dir}/{LOCK_NAME}")
     idle = _idle_path(services, config)
     if _was_idle(services, idle) or not services.files.names(pending.directory(services.state_dir)):
@@ -59,17 +62,19 @@ def replay_after(services: Services, config: DatastoreConfig) -> None:
     try:
         with file_lock(lock, Deadline.after(0)):
             deadline = Deadline.after(AFTER_CALL_S)
-            # nothing is kept between calls that could say where the last round ended; names are hexadecimal digests
+            # nothing kept between calls says where the last round ended; names are hexadecimal digests
             report = replay_intents(services, config, deadline, after=os.urandom(20).hex())
             if not report.done + report.kept:
                 services.files.append(idle, b"")
                 os.utime(services.files.path(idle))
     except (CalicoError, OSError):
-        return  # somebody else is at it
+        return  # another process is doing it
 
 
 def _idle_path(services: Services, config: DatastoreConfig) -> str:
-    """Of this datastore alone: a round for one network says nothing about what is owed to another's datastore."""
+    """The file for this datastore only: a round for one network says nothing about what is owed to another
+    datastore.
+    """
     access = config.kubernetes
     place = (config.type, config.path, config.etcd_endpoints, config.etcd_discovery_srv)
     cluster = (access.api_root, access.kubeconfig, access.context)
@@ -77,7 +82,7 @@ def _idle_path(services: Services, config: DatastoreConfig) -> str:
 
 
 def _was_idle(services: Services, idle: str) -> bool:
-    """Whether a round a moment ago met nothing but what is owed to others, or cannot be read."""
+    """Whether a round a moment ago found only releases that are owed to other datastores, or that cannot be read."""
     try:
         return 0 <= time.time() - os.stat(services.files.path(idle)).st_mtime < IDLE_S
     except OSError:
@@ -87,9 +92,9 @@ def _was_idle(services: Services, idle: str) -> bool:
 def replay_intents(
     services: Services, config: DatastoreConfig, deadline: Deadline, *, limit: int = BATCH, after: str = ""
 ) -> Replayed:
-    """Try at most ``limit`` intents of the datastore that ``config`` reaches, those behind the name ``after`` first.
+    """Try at most ``limit`` releases of the datastore that ``config`` reaches, starting after the name ``after``.
 
-    It is reached as ``config`` says: the credentials of a record may be old. Never raises CalicoError.
+    It is reached as ``config`` says: the credentials in a record may be old. Never raises CalicoError.
     """
     report = Replayed(last=after)
     found = pending.read_intents(services.files, services.state_dir, after=after)
@@ -111,7 +116,7 @@ def replay_intents(
             report.kept += 1
             services.log.warning(f"the DEL intent {name} is kept: {e}")
             if isinstance(e, DatastoreError | NotReady) and not isinstance(e, CorruptRecord | RecordRefused):
-                break  # the next one would meet the same datastore; a record that is wrong is this one's alone
+                break  # the next one would meet the same datastore; a wrong record concerns only itself
     return report
 
 
@@ -122,7 +127,7 @@ def _replay(services: Services, name: str, config: DatastoreConfig, deadline: De
     label = f"{intent.network}/{intent.container_id}/{intent.ifname}"
     with services.attachment_lock(label, deadline.sooner(LOCK_PATIENCE_S)):
         if pending.read_intent(services.files, services.state_dir, name) is None:
-            return  # an ADD has taken it back, or somebody else was faster
+            return  # an ADD has cancelled it, or another process was faster
         require_not_locked(services, config, deadline)
         share = _recorded_share(services, config, intent, deadline)
         namespace, endpoint = intent.endpoint
@@ -136,7 +141,7 @@ def _replay(services: Services, name: str, config: DatastoreConfig, deadline: De
 
 
 def _recorded_share(services: Services, config: DatastoreConfig, intent: pending.Intent, deadline: Deadline) -> Share:
-    """What the attachment has of its container's addresses, as far as it is recorded. Raises DatastoreError."""
+    """The attachment's part of its container's addresses, as far as it is recorded. Raises DatastoreError."""
     namespace, endpoint = intent.endpoint
     known = frozenset(map(ip_address, intent.addresses))
     try:

@@ -1,8 +1,8 @@
-"""Durable DEL intents: what is still to be released when the datastore could not be reached.
+"""Durable records of owed releases: what must still be released because the datastore could not be reached.
 
-Rule: one file per attachment under <state>/cni/pending-del/, atomic, 0600; it names handles and the endpoint, never an
-address alone, so a replay cannot release what was given to somebody else meanwhile. A new ADD of the same attachment
-takes its intent back. A file that cannot be read is left and reported.
+Rule: one file per attachment under <state>/cni/pending-del/, written atomically, mode 0600; it names handles and the
+endpoint, never only an address, so a replay cannot release what was assigned to another container meanwhile. A new ADD
+of the same attachment cancels it. A file that cannot be read is left and reported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A release that is owed. ``endpoint`` is (namespace, name) of the record to clear, ("", "") when unknown."""
+    """An owed release. ``endpoint`` is (namespace, name) of the record to clear, ("", "") if unknown."""
 
     network: str
     container_id: str
@@ -44,7 +44,7 @@ class Intent:
 
 
 def intent_file(network: str, container_id: str, ifname: str) -> str:
-    """The file name of an attachment's intent: there is at most one."""
+    """The file name for an attachment: there is at most one."""
     return sha1_hex(f"{network}/{container_id}/{ifname}") + ".json"
 
 
@@ -70,7 +70,7 @@ def directory(state_dir: str) -> str:
 
 
 def record_intent(files: Files, state_dir: str, intent: Intent) -> None:
-    """Make the intent durable. Raises OSError."""
+    """Make the record durable. Raises OSError."""
     from dataclasses import asdict  # the import takes 5 ms
 
     files.make_directory(directory(state_dir))
@@ -80,7 +80,7 @@ def record_intent(files: Files, state_dir: str, intent: Intent) -> None:
 
 
 def remove_intent(files: Files, state_dir: str, intent_file: str) -> None:
-    """Forget an intent, and what a writer that died has left of it; absent is success. Raises OSError.
+    """Remove a record, and any temporary file that a dead writer left; absent is success. Raises OSError.
 
     The caller holds the attachment's lock, so nobody is writing it now.
     """
@@ -90,19 +90,19 @@ def remove_intent(files: Files, state_dir: str, intent_file: str) -> None:
 
 
 def is_first_report(files: Files, state_dir: str, name: str) -> bool:
-    """Whether nobody has said yet that this file cannot be read; from now on somebody has."""
+    """Whether it has not been reported yet that this file cannot be read; counts as reported from now on."""
     mark = f"{directory(state_dir)}/.{name}.reported"
     if files.exists(mark):
         return False
     try:
         files.append(mark, b"")
     except OSError:
-        pass  # then it is said again
+        pass  # then it is reported again
     return True
 
 
 def take_back(files: Files, state_dir: str, attachment: Attachment) -> None:
-    """What an earlier DEL of this attachment still owed must not be released any more. Raises KernelError."""
+    """Cancel what an earlier DEL of this attachment still owes. Raises KernelError."""
     name = intent_file(attachment.network, attachment.container_id, attachment.ifname)
     try:
         remove_intent(files, state_dir, name)
@@ -114,9 +114,9 @@ def take_back(files: Files, state_dir: str, attachment: Attachment) -> None:
 
 
 def read_intents(files: Files, state_dir: str, *, after: str = "") -> Iterator[tuple[str, Intent | str]]:
-    """(file name, intent) of every recorded intent; (file name, what is wrong) for one that cannot be read.
+    """(file name, record) of every owed release; (file name, what is wrong) for one that cannot be read.
 
-    In the order of their names, which begins behind ``after`` and comes round.
+    Sorted by name, starting after ``after`` and wrapping around.
     """
     names = files.names(directory(state_dir))
     for name in [name for name in names if name > after] + [name for name in names if name <= after]:
@@ -127,12 +127,12 @@ def read_intents(files: Files, state_dir: str, *, after: str = "") -> Iterator[t
         except (OSError, CalicoError) as e:
             yield name, str(e)
             continue
-        if intent is not None:  # else somebody else has replayed it
+        if intent is not None:  # otherwise another process has replayed it
             yield name, intent
 
 
 def read_intent(files: Files, state_dir: str, name: str) -> Intent | None:
-    """One recorded intent, None when there is none. Raises OSError, DecodeFailure."""
+    """One recorded release, None if there is none. Raises OSError, DecodeFailure."""
     try:
         return _parse(json.loads(files.read_bytes(f"{directory(state_dir)}/{name}")))
     except FileNotFoundError:

@@ -17,4 +17,4 @@ def test_calls_go_on_while_somebody_holds_it(plain_node: Node, pod_ns: Namespace
     with file_lock(str(path), Deadline.after(1)):
         assert addresses(added(plain_node, "a" * 64, pod_ns))
         cleaned(plain_node, "a" * 64)
-    assert "going on without the host-wide IPAM lock" in (plain_node.root / "cni.log").read_text()
+    assert "continuing without the host-wide IPAM lock" in (plain_node.root / "cni.log").read_text()

@@ -501,7 +501,7 @@ def test_a_lock_file_that_cannot_be_is_no_failure(plain_node: Node, pod_ns: Name
     node = plain_node
     (node.root / "file").write_text("")
     added(node, "c1", pod_ns, ipam_lock_file=str(node.root / "file" / "lock"))
-    assert "going on without the host-wide IPAM lock" in log_of(node)
+    assert "continuing without the host-wide IPAM lock" in log_of(node)
     cleaned(node, "c1")
 
 

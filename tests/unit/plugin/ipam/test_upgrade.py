@@ -171,7 +171,7 @@ def test_an_address_that_somebody_else_got(host):
     done = host.upgrade()
     assert done.conflicts == ["10.244.1.2"] and host.held()["10.244.1.2"][0] == "net.x"
     assert host.held()["10.244.1.3"][0] == "k8s-pod-network.c2"
-    assert any("default/a and somebody else have the address 10.244.1.2" in text for text in host.log.texts)
+    assert any("default/a and another owner both have the address 10.244.1.2" in text for text in host.log.texts)
 
 
 def test_files_that_are_not_host_locals(host):
