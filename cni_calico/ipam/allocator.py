@@ -1,7 +1,7 @@
-"""The allocator: addresses for handles, out of the blocks of this and other nodes, over any datastore.
+"""The allocator: addresses for handles, from the blocks of this and other nodes, on any datastore.
 
-Rule: a request gets all it asked for or an error with nothing taken; what is already so is success. All state is in
-the datastore: an allocator may be shared by threads, and another one may do the same at the same time.
+Rule: a request gets everything it asked for, or an error with nothing allocated; a state that is already as wanted is
+success. All state is in the datastore: threads may share an allocator, and others may work at the same time.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ UNDO_TIMEOUT_S = 5.0
 
 
 def _random() -> float:
-    return int.from_bytes(os.urandom(4), "big") / 2**32  # the random module costs milliseconds of import
+    return int.from_bytes(os.urandom(4), "big") / 2**32  # the random module takes milliseconds to import
 
 
 class Allocator:
-    """``view`` answers reads (default: the datastore itself), ``clock`` gives Unix nanoseconds, ``rng`` numbers in
-    [0, 1) that spread retries, ``sleep`` waits.
+    """``view`` answers reads (default: the datastore itself), ``clock`` returns Unix nanoseconds, ``rng`` returns
+    numbers in [0, 1) that spread retries, ``sleep`` waits.
     """
 
     def __init__(
@@ -61,8 +61,7 @@ class Allocator:
     def assign(
         self, request: AssignRequest, deadline: Deadline, companion: Companion | None = None
     ) -> tuple[Assigned, ...]:
-        """The addresses of a request, IPv4 first; those its handle, or its share of it, holds already count.
-        ``companion`` is left alone.
+        """The addresses of a request, IPv4 first; those that its handle, or its share of it, already holds count.
 
         Raises NoPool, PoolExhausted, BlockLimit, Contention, DatastoreError, DeadlineExceeded; for named addresses what
         ``assign_address`` raises.
@@ -121,7 +120,7 @@ class Allocator:
     def _undo(
         self, ledger: Ledger, handle_id: str, held: Collection[Address], error: CalicoError, share: Share | None
     ) -> None:
-        """Give back what a failed request may have taken; ``error`` tells when that fails too."""
+        """Release what a failed request may have taken; if that fails too, ``error`` says so."""
         if not ledger.wrote:
             return
         again = self.ledger(Deadline.after(UNDO_TIMEOUT_S), DirectView(self.store))
@@ -140,23 +139,25 @@ class Allocator:
     # -- giving back --------------------------------------------------------------------------------------------------
 
     def release_handle(self, handle_id: str, deadline: Deadline, share: Share | None = None) -> tuple[Address, ...]:
-        """Release all that a handle holds, or one interface of it; what was released. Absent is success."""
+        """Release everything that a handle holds, or one interface of it; returns what was released. Absent
+        is success.
+        """
         return release.release_handle(self.ledger(deadline), handle_id, self.clock(), share=share)
 
     def release_addresses(
         self, addresses: Iterable[Address | Release], deadline: Deadline, *, handle_id: str | None = None
     ) -> tuple[Address, ...]:
-        """Release single addresses; what was released, those free already are success.
+        """Release single addresses; returns what was released. Those that are free already are success.
 
-        ``handle_id`` is the guard of those given without one of their own. Raises AddressMismatch.
+        ``handle_id`` is the guard for releases that have none of their own. Raises AddressMismatch.
         """
         releases = [item if isinstance(item, Release) else Release(item, handle_id) for item in addresses]
         return release.release_addresses(self.ledger(deadline), releases, self.clock())
 
     def drop_idle_handle(self, handle_id: str, deadline: Deadline) -> bool:
-        """Remove a handle without addresses, which somebody left who died; False when it is in use."""
+        """Remove a handle without addresses that a dead process left behind; False if it is in use."""
         return release.drop_idle_handle(self.ledger(deadline), handle_id)
 
     def release_node_block(self, node: str, cidr: Network, deadline: Deadline, *, require_empty: bool = True) -> bool:
-        """Take a block from a node; one with addresses keeps them without an owner. False: it is not empty."""
+        """Take a block from a node; one with addresses keeps them and has no owner. False: it is not empty."""
         return release_block(self.ledger(deadline), node, cidr, self.clock(), require_empty=require_empty)

@@ -1,8 +1,8 @@
-"""One request for addresses, from what its handle already holds to what it asked for.
+"""One request for addresses: from what its handle already holds to what it asks for.
 
-Rule: every round looks at what the handle holds in the blocks as they are now, plans what is missing and applies it;
-so a conflict, a lost answer and a repeated request are the same thing: another round. Only the blocks it needs are
-looked for, and those of both families before the first address is taken.
+Rule: every round looks at what the handle holds in the blocks as they are now, plans what is missing and applies it. So
+a conflict, a lost answer and a repeated request are handled alike: by another round. Only blocks that are needed are
+searched for, and those of both families before the first address is taken.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class AssignRequest:
 class Companion:
     """A record that may be created in one transaction with the addresses it names: ``create`` makes the write.
 
-    ``stored``: it was; ``unknown``: it may have been. Else nothing was, and its owner writes it by itself.
+    ``stored``: it was written; ``unknown``: it may have been. Otherwise it was not, and its owner writes it separately.
     """
 
     create: Callable[[Sequence[Address]], Write]
@@ -87,7 +87,7 @@ def _held_in(
 
 
 def read_config(ledger: Ledger, facts: Facts) -> IPAMConfig:
-    """The IPAM configuration; the first one who needs it creates the record."""
+    """The IPAM configuration; the first caller who needs it creates the record."""
     config = facts.config
     if config is None:
         ledger.learn(IPAMConfigKey(), None)
@@ -97,7 +97,7 @@ def read_config(ledger: Ledger, facts: Facts) -> IPAMConfig:
 
 
 class Assignment:
-    """An AssignRequest under way; ``run`` once."""
+    """An AssignRequest under way; call ``run`` once."""
 
     def __init__(self, ledger: Ledger, request: AssignRequest, facts: Facts, now_ns: int) -> None:
         self._ledger = ledger
@@ -111,7 +111,7 @@ class Assignment:
         self._sources: dict[Network, Source] = {}
 
     def run(self) -> tuple[Assigned, ...]:
-        """Raises IPAMError with nothing of this request left behind but for what ``Ledger.apply`` may have stored."""
+        """Raises IPAMError, with nothing of this request left behind except what ``Ledger.apply`` may have stored."""
         before: set[Address] | None = None
         while True:
             held = self._held()
@@ -142,7 +142,7 @@ class Assignment:
             num6=missing.get(6, 0),
         )
         handle = self._ledger.handle(request.handle_id)
-        # blocks that are only counted give nothing: an attempt may have ended between handle and block
+        # blocks that are only counted give no address: an attempt may have ended between handle and block
         withheld = {cidr: frozenset(range(cidr.num_addresses)) for cidr in (handle.blocks if handle else ())}
         withheld |= {cidr: self._withheld(source) for cidr, source in self._sources.items()}
         plan = plan_batch(
@@ -201,7 +201,7 @@ class Assignment:
         return 0 if block is None else count_free(block, self._withheld(source))
 
     def _withheld(self, source: Source) -> frozenset[int]:
-        """Ordinals not to be given: reserved ones, and all of a block that is no longer what it was chosen for."""
+        """Ordinals not to be assigned: reserved ones, and all of a block that no longer is what it was chosen for."""
         block = self._ledger.block(source.cidr)
         if block is None or not (is_borrowable(block) if source.borrowed else block.node == self._request.node):
             return frozenset(range(source.cidr.num_addresses))

@@ -1,10 +1,9 @@
-"""PURE: several requests computed together on the same blocks: what each gets, and what is to be written.
+"""PURE: computes several requests together on the same blocks: what each gets, and what must be written.
 
-Rule: the records given are the whole truth about what they name, and the handles' counts are set to what the blocks
-then hold, so a count that a crash left wrong is put right by the next request of that handle. Steps are in the order
-that leaves no address without its handle when they are written one at a time and the writer dies in between:
-handles that gain, blocks, handles that lose. Takes come before gives, so what is freed is never handed out in the
-same write.
+Rule: the given records are complete for what they name, and each handle's counts are set to what the blocks then hold,
+so the next request of a handle corrects a count that a crash left wrong. The order of the steps leaves no address
+without its handle if they are written one at a time and the writer dies in between: handles that gain, blocks, handles
+that lose. Takes come before gives, so what is freed is never assigned again in the same write.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Reserved = Mapping[Network, AbstractSet[int]]
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """An address and the block it lies in; ``held`` says that its handle had it before it was asked for."""
+    """An address and its block; ``held``: its handle already had it before this request."""
 
     address: Address
     block: Network
@@ -44,7 +43,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The record behind ``key`` becomes ``record``; None: it is no more."""
+    """The record behind ``key`` becomes ``record``; None: it is removed."""
 
     key: Key
     record: Block | Handle | Affinity | IPAMConfig | None
@@ -52,7 +51,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """So many addresses of each family, and these; all of them or none. ``attributes`` are stored as they are."""
+    """A request for that many addresses of each family, and for these; all or none. ``attributes`` are stored
+    unchanged.
+    """
 
     handle_id: str
     attributes: Mapping[str, str]
@@ -63,7 +64,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """Back with all that a handle holds, but ``keep``."""
+    """Release everything that a handle holds, except ``keep``."""
 
     handle_id: str
     keep: AbstractSet[Address] = field(default_factory=frozenset)
@@ -71,7 +72,7 @@ class Give:
 
 @dataclass(frozen=True, slots=True)
 class GiveAddresses:
-    """Back with these addresses, where their guards hold; ``recount`` names handles that may have lost some before."""
+    """Release these addresses if their guards match; ``recount`` names handles that may have lost some before."""
 
     releases: tuple[Release, ...]
     recount: AbstractSet[str] = frozenset()
@@ -83,8 +84,8 @@ Outcome = tuple[Assigned, ...] | IPAMError | None
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """``outcomes`` per request: what it got or gave back; the error that it alone runs into; None when the blocks do
-    not have as much as it takes. Requests with an error or None change nothing.
+    """``outcomes`` has one entry per request: what it got or released; the error that concerns only this request; or
+    None if the blocks do not have enough addresses. Requests with an error or None change nothing.
     """
 
     steps: tuple[Step, ...]
@@ -96,8 +97,8 @@ def plan_batch(
 ) -> BatchPlan:
     """Serve requests from ``blocks``, earlier ones first.
 
-    ``blocks`` must hold every block a handle of these requests is to be counted in (None: it is gone), ``handles``
-    every handle that gains or loses; no handle may gain in one request and lose in another.
+    ``blocks`` must have every block in which a handle of these requests is to be counted (None: it is gone),
+    ``handles`` every handle that gains or loses; no handle may gain in one request and lose in another.
     """
     work = _Work(blocks, reserved or {})
     outcomes: list[Outcome] = [None] * len(requests)
@@ -117,7 +118,7 @@ def plan_batch(
 
 
 class _Work:
-    """The blocks while requests are served from them, and whose counts change."""
+    """The blocks while requests are served from them, and the handles whose counts change."""
 
     def __init__(self, blocks: Blocks, reserved: Reserved) -> None:
         self.blocks: dict[Network, Block | None] = dict(blocks)
@@ -202,7 +203,7 @@ def _block_steps(before: Blocks, after: Blocks) -> list[Step]:
     steps = []
     for cidr, block in after.items():
         if block is not None and block is not before[cidr]:
-            # an empty block of nobody has no reason to be
+            # an empty block without an owner serves no purpose
             leaves = block.empty and block.affinity is None
             steps.append(Step(BlockKey(cidr), None if leaves else next_write(block)))
     return steps

@@ -1,8 +1,8 @@
-"""PURE: one block: which addresses are taken, by whom, and what comes next.
+"""PURE: one block: which addresses are taken, by whom, and which come next.
 
-Rule: a function takes a block and gives the block that is to be stored instead; ``next_write`` counts the sequence
-number up, once per stored write however many changes it carries. Linear in the block, with the loops over addresses
-done by built-ins where that matters: a /20 has 4096 of them. Sources: SPEC-datamodel "Block", tests/golden/vectors.
+Rule: a function takes a block and returns the block to store instead; ``next_write`` increments the sequence number,
+once per stored write however many changes it carries. Linear in the block, and built-ins loop over the addresses where
+that matters: a /20 has 4096 of them. Source: tests/golden/vectors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ NOTHING: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """An address to release, only if it is held under ``handle_id`` and since ``sequence_number`` where given."""
+    """An address to release, only if it is held under ``handle_id`` and since ``sequence_number``, where these are
+    given.
+    """
 
     address: Address
     handle_id: str | None = None
@@ -29,7 +31,7 @@ class Release:
 
 
 def new_block(cidr: Network, node: str | None, now_ns: int, claim_time: str) -> Block:
-    """An empty block of ``node`` (None: of nobody); ``claim_time`` is RFC 3339."""
+    """An empty block of ``node`` (None: without an owner); ``claim_time`` is RFC 3339."""
     return Block(
         cidr=cidr,
         affinity=None if node is None else f"host:{node}",
@@ -41,7 +43,7 @@ def new_block(cidr: Network, node: str | None, now_ns: int, claim_time: str) -> 
 
 
 def next_write(block: Block) -> Block:
-    """The block as it is written over a stored one."""
+    """The block as written over a stored one."""
     return replace(block, sequence_number=block.sequence_number + 1)
 
 
@@ -50,7 +52,7 @@ def without_affinity(block: Block) -> Block:
 
 
 def ordinal_of(cidr: Network, address: Address) -> int:
-    """The address's place in the block. Raises ValueError when it is not in it."""
+    """The address's place in the block. Raises ValueError if it is not in it."""
     if address.version != cidr.version or address not in cidr:
         raise ValueError(f"{address} is not in block {cidr}")
     return int(address) - int(cidr.network_address)
@@ -60,7 +62,7 @@ def ordinal_of(cidr: Network, address: Address) -> int:
 
 
 def reserved_ordinals(cidr: Network, reserved: Iterable[Network]) -> frozenset[int]:
-    """The ordinals that reservations keep from being assigned on their own."""
+    """The ordinals that reservations exclude from automatic assignment."""
     first, last = int(cidr.network_address), int(cidr.broadcast_address)
     found: set[int] = set()
     for network in reserved:
@@ -72,19 +74,19 @@ def reserved_ordinals(cidr: Network, reserved: Iterable[Network]) -> frozenset[i
 
 
 def count_free(block: Block, reserved: AbstractSet[int] = NOTHING) -> int:
-    """How many addresses ``allocate`` could give."""
+    """The number of addresses that ``allocate`` could assign."""
     if not reserved:
         return len(block.unallocated)
     return sum(ordinal not in reserved for ordinal in block.unallocated)
 
 
 def addresses_of(block: Block, handle_id: str) -> tuple[Address, ...]:
-    """What a handle holds in this block, in order of the addresses."""
+    """What a handle holds in this block, sorted by address."""
     return tuple(block.cidr[ordinal] for ordinal in _ordinals_of(block, handle_id))
 
 
 def interfaces_of(block: Block, handle_id: str) -> dict[Address, str]:
-    """The interface that each address of a handle in this block is for, "" where that is not recorded."""
+    """The interface of each address of a handle in this block, "" where that is not recorded."""
     named = {i: a.secondary.get(INTERFACE, "") for i, a in enumerate(block.attributes) if a.handle_id == handle_id}
     if not named:
         return {}
@@ -102,7 +104,7 @@ def holdings(block: Block) -> dict[str, int]:
 
 
 def holder_of(block: Block, address: Address) -> Attribute | None:
-    """Who holds an address; None when it is free."""
+    """Who holds an address; None if it is free."""
     index = block.allocations[ordinal_of(block.cidr, address)]
     return None if index is None else block.attributes[index]
 
@@ -124,7 +126,7 @@ def allocate(
     attributes: Mapping[str, str],
     reserved: AbstractSet[int] = NOTHING,
 ) -> tuple[Block, tuple[Address, ...]]:
-    """Up to ``count`` addresses from the front of the free ones; reserved ordinals keep their place there."""
+    """Take up to ``count`` addresses from the front of the free ones; reserved ordinals keep their place there."""
     if not reserved:
         chosen = block.unallocated[:count]
     else:
@@ -170,7 +172,7 @@ def _without(free: tuple[int, ...], ordinals: tuple[int, ...]) -> tuple[int, ...
 
 
 def _index_of(known: tuple[Attribute, ...], handle_id: str, attributes: Mapping[str, str]) -> int:
-    """Where an attribute with the same meaning stands, or the place behind the last one."""
+    """The index of an attribute with the same meaning, or the index after the last one."""
     for i, attribute in enumerate(known):
         if attribute.handle_id == handle_id and attribute.secondary == attributes and not attribute.extra:
             return i
@@ -183,7 +185,7 @@ def _index_of(known: tuple[Attribute, ...], handle_id: str, attributes: Mapping[
 def release_handle(
     block: Block, handle_id: str, keep: AbstractSet[Address] = frozenset()
 ) -> tuple[Block, tuple[Address, ...]]:
-    """The block without what a handle holds in it (but ``keep``), and the addresses that became free."""
+    """The block without what a handle holds in it (except ``keep``), and the addresses that became free."""
     ordinals = _ordinals_of(block, handle_id)
     if keep:
         ordinals = [o for o in ordinals if block.cidr[o] not in keep]
@@ -193,7 +195,7 @@ def release_handle(
 def release_addresses(block: Block, releases: Iterable[Release]) -> tuple[Block, tuple[Address, ...]]:
     """The block without these addresses, and those that became free (the others were free already).
 
-    Raises AddressMismatch when a guard of any of them does not hold: then none is released.
+    Raises AddressMismatch if a guard of any of them does not match: then none is released.
     """
     ordinals: dict[int, None] = {}
     for release in releases:
@@ -209,7 +211,7 @@ def _require_match(block: Block, ordinal: int, holder: Attribute, release: Relea
     if release.handle_id is not None and holder.handle_id != release.handle_id:
         raise AddressMismatch(
             f"cannot release {release.address}: it is held under handle {holder.handle_id}, not {release.handle_id}",
-            details="the address has been given to somebody else since; nothing of its block was released",
+            details="the address has been assigned to somebody else since; nothing of its block was released",
         )
     since = block.sequence_for.get(ordinal)
     if release.sequence_number is not None and since != release.sequence_number:

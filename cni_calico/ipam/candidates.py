@@ -1,7 +1,7 @@
-"""PURE: which blocks of a pool come first for a host, and what others' blocks are good for.
+"""PURE: in which order a host tries a pool's blocks, and what it may do with other nodes' blocks.
 
-Rule: the order depends on host name and pool alone: a start point derived from the host's name, then once round the
-pool, so that hosts spread and one host finds its way again. Everything is lazy: a pool may have 2**74 blocks.
+Rule: the order depends only on host name and pool: from a start point derived from the host's name once around the
+pool, so that hosts spread out and each host finds its blocks again. Everything is lazy: a pool may have 2**74 blocks.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ RECLAIM_AGE_NS = 60 * 1_000_000_000
 
 
 def count_blocks(pool: IPPool) -> int:
-    """How many blocks a pool has; none when its blocks would be larger than itself."""
+    """The number of blocks of a pool; 0 if a block would be larger than the pool."""
     return 1 << (pool.block_size - pool.cidr.prefixlen) if pool.block_size >= pool.cidr.prefixlen else 0
 
 
 def start_of(node: str, count: int) -> int:
-    """Where in a pool of so many blocks a host begins to look."""
+    """Where a host starts in a pool of ``count`` blocks."""
     return int.from_bytes(sha1(node.encode()).digest()[:16], "big") % count
 
 
 def walk_pool(pool: IPPool, node: str) -> Iterator[Network]:
-    """All blocks of a pool, once each, from the host's start point round to it."""
+    """All blocks of a pool, once each, starting at the host's start point and wrapping around."""
     count = count_blocks(pool)
     if not count:
         return
@@ -43,12 +43,12 @@ def _block_at(pool: IPPool, index: int) -> Network:
 
 
 def free_blocks(pool: IPPool, node: str, occupied: Container[Network]) -> Iterator[Network]:
-    """The walk without what is known to be taken."""
+    """The walk without the blocks known to be taken."""
     return (cidr for cidr in walk_pool(pool, node) if cidr not in occupied)
 
 
 def sort_blocks(pool: IPPool, node: str, cidrs: Iterable[Network]) -> list[Network]:
-    """Those of ``cidrs`` that lie in the pool, in the order in which the host's walk meets them."""
+    """Those of ``cidrs`` that are in the pool, in the order in which the host's walk reaches them."""
     count = count_blocks(pool)
     if not count:
         return []
@@ -59,7 +59,7 @@ def sort_blocks(pool: IPPool, node: str, cidrs: Iterable[Network]) -> list[Netwo
 
 
 def block_of(pool: IPPool, address: Address) -> Network:
-    """The block of the pool that an address lies in."""
+    """The block of the pool that contains an address."""
     shift = pool.cidr.max_prefixlen - pool.block_size
     return _block_at(pool, (int(address) - int(pool.cidr.network_address)) >> shift)
 
@@ -78,10 +78,10 @@ def chunked(cidrs: Iterable[Network], first: int, largest: int) -> Iterator[list
 
 
 def is_reclaimable(block: Block, node: str, now_ns: int) -> bool:
-    """Whether ``node`` may take an empty block from whom it belongs to: claimed more than a minute ago.
+    """Whether ``node`` may take an empty block from its owner: it must have been claimed more than a minute ago.
 
-    A block without a claim time is as old as its sequence number, which begins at its creation. One of nobody has
-    been left behind. Blocks of other kinds (load balancers') are never taken.
+    A block without a claim time is as old as its sequence number, which starts at its creation. A block without an
+    owner has been left behind. Blocks of other kinds (load balancers') are never taken.
     """
     if not block.empty or block.node == node or not (block.affinity is None or block.node):
         return False
@@ -92,5 +92,5 @@ def is_reclaimable(block: Block, node: str, now_ns: int) -> bool:
 
 
 def is_borrowable(block: Block) -> bool:
-    """Whether single addresses may be taken from somebody else's block; not from those of other kinds."""
+    """Whether single addresses may be taken from another node's block; never from blocks of other kinds."""
     return block.affinity is None or block.node is not None

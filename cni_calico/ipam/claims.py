@@ -1,8 +1,8 @@
-"""Claiming blocks for a node and letting go of them, and putting right what somebody left half done.
+"""Claims blocks for a node, releases them, and repairs what a dead process left half-done.
 
-Rule: a block belongs to a node when the block says so; the affinity record announces it before and confirms it after,
-so that whoever dies in between leaves something that the next one recognises. The orders here are those of
-SPEC-datamodel "Claiming and releasing a block"; a store with transactions collapses each into one commit.
+Rule: a block belongs to a node if the block says so; the affinity record announces that before and confirms it after,
+so that whoever dies in between leaves something that the next one recognises. The order of the writes is upstream's; a
+store with transactions combines them into one commit.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ LEAVING = "pendingDeletion"
 
 
 def secure_block(ledger: Ledger, node: str, cidr: Network, now_ns: int, *, create: bool = True) -> bool:
-    """Make the block the node's and its affinity confirmed, from whatever state they are in. False: it is another's.
+    """Make the block the node's and its affinity confirmed, whatever state they are in. False: it belongs to another
+    node.
 
-    ``create`` False does not finish a claim whose release was under way (the block is gone): the affinity goes too.
+    With ``create`` False a claim whose release was under way (the block is gone) is not finished: the affinity is
+    removed.
     """
     while True:
         block, affinity = ledger.block(cidr), ledger.affinity(node, cidr)
@@ -38,7 +40,7 @@ def secure_block(ledger: Ledger, node: str, cidr: Network, now_ns: int, *, creat
             continue
         if ledger.apply(_claim_steps(node, cidr, block, affinity, now_ns)):
             return True
-        ledger.refresh((AffinityKey(node, cidr), BlockKey(cidr)))  # what one conflict tells is half of it
+        ledger.refresh((AffinityKey(node, cidr), BlockKey(cidr)))  # one conflict shows only half of it
 
 
 def _claim_steps(node: str, cidr: Network, block: Block | None, affinity: Affinity | None, now_ns: int) -> list[Step]:
@@ -50,7 +52,7 @@ def _claim_steps(node: str, cidr: Network, block: Block | None, affinity: Affini
         return [_affinity_step(node, cidr, affinity, PENDING), Step(BlockKey(cidr), claimed), confirm]
     if affinity is not None and affinity.state == PENDING:
         return [confirm]
-    # Somebody is, or was, about to release the block: writing it makes that release fail.
+    # Another process is, or was, about to release the block: writing it makes that release fail.
     return [_affinity_step(node, cidr, affinity, PENDING), Step(BlockKey(cidr), next_write(block)), confirm]
 
 
@@ -69,10 +71,10 @@ def release_block(
     require_empty: bool = True,
     sequence_number: int | None = None,
 ) -> bool:
-    """Take the block from the node: an empty one is deleted, another keeps its addresses and belongs to nobody.
+    """Take the block from the node: an empty one is deleted, any other keeps its addresses and has no owner.
 
-    False: left as it is, because it holds addresses and ``require_empty``, or has been written since
-    ``sequence_number``. A block that is not the node's any more only loses a stale affinity.
+    False: it was left alone, because it holds addresses and ``require_empty`` is set, or because it was written after
+    ``sequence_number``. For a block that is no longer the node's, only a stale affinity is removed.
     """
     while True:
         block, affinity = ledger.block(cidr), ledger.affinity(node, cidr)

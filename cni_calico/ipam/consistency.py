@@ -1,8 +1,8 @@
-"""PURE: whether what is stored about addresses fits together, and what does not, as typed findings.
+"""PURE: checks whether the stored address records agree, and reports each disagreement as a typed finding.
 
-Rule: looks at decoded records only and says for each problem what it is about, in words and in fields, so that a tool
-can act on it. An address is in use when an endpoint, a node's tunnel or a service has it; it is leaked when a block
-says it is taken and nobody uses it.
+Rule: looks at decoded records only; each finding says in words and in fields what it is about, so that a tool can act
+on it. An address is in use if an endpoint, a node's tunnel or a service has it; it is leaked if a block says it is
+taken and nobody uses it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Inconsistency(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``subject`` names the record; the others say which address, handle, block and node are meant, where known."""
+    """``subject`` names the record; the other fields give the address, handle, block and node, where known."""
 
     problem: Inconsistency
     subject: str
@@ -54,7 +54,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """An address that a block says is taken, and who uses it."""
+    """An address that a block records as taken, and who uses it."""
 
     address: Address
     block: Network
@@ -71,7 +71,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Everything that is looked at. ``corrupt`` is (key in words, why) of what could not be decoded."""
+    """Everything that is checked. ``corrupt`` is (key in words, why) for each record that could not be decoded."""
 
     blocks: Mapping[Network, Block] = field(default_factory=dict)
     handles: Mapping[str, Handle] = field(default_factory=dict)
@@ -184,7 +184,7 @@ def _check_leaks(allocations: Iterable[Allocation], blocks: Mapping[Network, Blo
 
 
 def describe_owner(found: Allocation) -> str:
-    """Who an address was allocated to, from its attributes."""
+    """The owner that an address was allocated to, from its attributes."""
     pod, namespace = found.attributes.get("pod"), found.attributes.get("namespace")
     if pod:
         return f"pod {namespace}/{pod}"
@@ -233,7 +233,7 @@ def _check_handles(records: Records) -> Iterator[Finding]:
 
 
 def _folded(handle_id: str, records: Records) -> str:
-    """A handle ID as its record has it (Kubernetes: names in lower case)."""
+    """A handle ID in the form of its record (Kubernetes: names in lower case)."""
     lower = handle_id.lower()
     return lower if handle_id not in records.handles and lower in records.handles else handle_id
 

@@ -1,7 +1,7 @@
-"""An address asked for by name: the block it lies in is claimed if nobody has it, or borrowed from.
+"""Assigns an address asked for by name: claims its block if nobody has it, or borrows from it.
 
-Rule: pools must only contain it and be usable; what they select, serve or reserve does not matter. A block beyond the
-node's limit is made without an owner instead of failing a request that can be served.
+Rule: a pool must only contain the address and be usable; what it selects, serves or reserves does not matter. If the
+block would exceed the node's limit, it is made without an owner, so that a request that can be served does not fail.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def assign_address(
     now_ns: int,
     share: Share | None = None,
 ) -> Assigned:
-    """Take this address for a handle; what the handle holds already, or one interface of it, is its own.
+    """Take this address for a handle; if the handle, or one interface of it, holds it already, that is success.
 
     Raises AddressOutsidePools, AddressInUse, BlockLimit, IPAMError, DatastoreError.
     """
@@ -78,7 +78,7 @@ def _pool_with(facts: Facts, address: Address) -> IPPool:
 
 
 def _is_at_limit(ledger: Ledger, scope: Scope, cidr: Network) -> bool:
-    """Whether one block more would be too many; a claim of this block that is under way counts as one."""
+    """Whether one more block would be too many; a claim of this block that is under way counts as one."""
     affinities = ledger.view.affinities(scope.node, scope.family, ledger.deadline)
     ledger.learn(AffinityKey(scope.node, cidr), affinities.get(cidr))
     others = [c for c in affinities if c != cidr and pool_of(scope.pools, c) is not None]

@@ -1,9 +1,9 @@
-"""The records one request works on, and the one place where the allocator writes.
+"""The records that one request works on, and the one place where the allocator writes.
 
-Rule: steps say what records become; whether that is one transaction or one write after the other is decided here, from
-the same steps. After ``apply`` the ledger knows what is stored, whether it was applied or not: a conflict brings the
-current records, an unknown outcome reads them again. So whoever uses it computes, applies, and computes anew when told
-that it was not applied.
+Rule: steps say what records become; this module decides from the same steps whether they are one transaction or one
+write after the other. After ``apply`` the ledger knows what is stored, whether it was applied or not: a conflict
+returns the current records, and after an unknown outcome they are read again. So its user computes, applies, and
+computes again if ``apply`` returns False.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _BACKOFF_MAX_S = 0.05
 
 
 class Patience:
-    """How long to stand back when others write the same records: longer every time, jittered, and not for ever."""
+    """How long to wait when others write the same records: longer every time, with jitter, and not forever."""
 
     def __init__(self, rng: Callable[[], float], sleep: Callable[[float], None]) -> None:
         self._rng = rng
         self._sleep = sleep
 
     def wait(self, conflicts: int, what: str, deadline: Deadline) -> bool:
-        """Whether it took time. Raises Contention after too many conflicts, DeadlineExceeded."""
+        """Whether it waited. Raises Contention after too many conflicts, DeadlineExceeded."""
         left = deadline.require(f"write {what}")
         if conflicts > CONFLICTS_MAX:
             raise Contention(f"cannot write {what}: changed by somebody else {conflicts} times in a row")
@@ -56,20 +56,20 @@ class Ledger:
         self._patience = patience
         self._known: dict[Key, Stored | None] = {}
         self._conflicts = 0
-        self._unknowns = 0  # answers in a row that were lost with nothing done
+        self._unknowns = 0  # consecutive lost answers of writes that turned out not to have been applied
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def learn(self, key: Key, found: Stored | None) -> None:
-        """Work with this instead of asking the view."""
+        """Use this instead of asking the view."""
         self._known[key] = found
 
     def known(self) -> Mapping[Key, Stored | None]:
-        """Every record this ledger knows, as it is stored to the best of its knowledge."""
+        """Every record that this ledger knows, as it is stored to the best of its knowledge."""
         return dict(self._known)
 
     def presume_absent(self, key: Key) -> None:
-        """Work as if there were none, unless more is known; a commit finds out."""
+        """Assume that there is no such record, unless more is known; a commit detects it if that is wrong."""
         self._known.setdefault(key, None)
 
     def forget(self, key: Key) -> None:
@@ -77,7 +77,7 @@ class Ledger:
         self._known.pop(key, None)
 
     def load_blocks(self, cidrs: Iterable[Network]) -> None:
-        """Ask for the blocks not known yet, together. Raises CorruptRecord."""
+        """Ask for the blocks that are not known yet, together. Raises CorruptRecord."""
         unknown = [cidr for cidr in dict.fromkeys(cidrs) if BlockKey(cidr) not in self._known]
         if not unknown:
             return
@@ -119,10 +119,10 @@ class Ledger:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def apply(self, steps: Sequence[Step]) -> bool:
-        """True: all steps are stored. False: compute again from what the ledger knows now; where the store has no
-        transactions, some of them may be stored.
+        """True: all steps are stored. False: compute again from what the ledger knows now.
 
-        Raises DatastoreError, CorruptRecord, Contention, DeadlineExceeded.
+        With False, on a store without transactions, some of the steps may be stored. Raises DatastoreError,
+        CorruptRecord, Contention, DeadlineExceeded.
         """
         try:
             for group in self._groups(steps):
@@ -144,13 +144,14 @@ class Ledger:
                 raise  # nobody else changes anything: it cannot be written
         self._conflicts += 1
         if self._patience.wait(self._conflicts, codec.describe(steps[-1].key), self.deadline):
-            # who writes often has written again meanwhile: what the conflict told would only bring the next one
+            # a frequent writer has written again meanwhile: what this conflict returned would only lead to the next one
             self.refresh(tuple(dict.fromkeys(step.key for step in steps)))
         return False
 
     def _groups(self, steps: Sequence[Step]) -> list[list[Step]]:
-        """One commit with what every record finally becomes, where it fits in one; else a commit for each step. A store
-        that can overlap commits gets the steps together whose order among themselves does not matter.
+        """One commit with the final state of every record, if it fits in one; else a commit for each step.
+
+        A store that can overlap commits gets those steps together whose order among themselves does not matter.
         """
         last = {step.key: step for step in steps}
         if len(last) <= self._store.max_commit:
@@ -170,7 +171,7 @@ class Ledger:
         self.wrote = True
         self._finish_deletions(changes)
         writes = [self._write(step) for step in changes]
-        # what a record already is must be so in the same moment: what is known of it may be old
+        # a record that should be unchanged must be so at the same moment: what is known of it may be old
         writes += [self._expectation(step.key) for step in steps if self._is_so(step)]
         committed = self._store.commit(writes, self.deadline)
         written = iter(committed.stored)
@@ -178,7 +179,7 @@ class Ledger:
             self._known[step.key] = None if step.record is None else Stored(next(written), step.record)
 
     def _commit_each(self, steps: Sequence[Step]) -> None:
-        """A commit for each, at the same time; each is tried, and then the worst that happened is raised."""
+        """One commit for each, at the same time; all are tried, and then the worst error is raised."""
         changes = [step for step in steps if not self._is_so(step)]
         if not changes:
             return
@@ -219,7 +220,7 @@ class Ledger:
         return Write.create(step.key, document) if found is None else Write.update(found.at, document)
 
     def _finish_deletions(self, steps: Sequence[Step]) -> None:
-        """A record marked as deleted is not there, but in the way of a new one: somebody died between mark and end."""
+        """A record marked as deleted counts as absent but blocks a new one: a process died between mark and end."""
         for step in steps:
             found = self._known[step.key]
             if found is not None and step.record is not None and _is_leaving(found):
@@ -239,7 +240,7 @@ class Ledger:
                 self._patience.wait(attempt + 1, codec.describe(keys[0]), self.deadline)
 
     def refresh(self, keys: Sequence[Key]) -> None:
-        """Read from the store itself: a cache may not have seen yet what was done."""
+        """Read from the store itself: a cache may not have seen the write yet."""
         found: Sequence[Versioned | CorruptRecord | None] = read_each(self._store, keys, self.deadline)
         for key, item in zip(keys, found, strict=True):
             decoded = decode_found(item)
@@ -249,7 +250,7 @@ class Ledger:
 
 
 def _is_alike(group: Sequence[Step], step: Step) -> bool:
-    """Whether a step may be written together with others: handles among handles, blocks among blocks, each once."""
+    """Whether a step may be written together with others: handles with handles, blocks with blocks, each once."""
     kinds = {type(other.key) for other in group}
     return (
         isinstance(step.key, HandleKey | BlockKey)

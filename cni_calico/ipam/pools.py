@@ -1,8 +1,8 @@
 """PURE: which pools a request may use, and which addresses are reserved.
 
-Rule: pools named by the request are used whatever they select, as long as they can be used at all and serve the use at
-hand; otherwise the automatic ones that select both the node and the namespace, in name order. Every error says what
-was asked for. Source: SPEC-datamodel "Which pool", texts of SPEC-cni.
+Rule: pools named by the request are used whatever they select, if they are usable at all and serve the purpose at hand;
+otherwise the automatic ones that select both the node and the namespace, sorted by name. Every error says what was
+asked for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORKLOAD = "Workload"
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node as selectors see it; ``known`` is False when there is no record of it (its labels are then none)."""
+    """A node as selectors see it; ``known`` is False if there is no record of it (it then has no labels)."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ def is_usable(pool: IPPool, pools: Iterable[IPPool]) -> bool:
 
 
 def overlapped(pool: IPPool, pools: Iterable[IPPool]) -> IPPool | None:
-    """An older pool that covers some of the same addresses in blocks of another size: both would give them out."""
+    """An older pool that covers some of the same addresses with another block size: both would assign them."""
     for other in pools:
         if other.block_size != pool.block_size and _is_older(other, pool) and other.cidr.overlaps(pool.cidr):
             return other
@@ -118,7 +118,7 @@ def _selects(pool: IPPool, node: NodeFacts, namespace_labels: Mapping[str, str] 
     selector = pool.namespace_selector.strip()
     if selector in ("", "all()"):
         return True
-    # without knowledge of the namespace a pool that is picky about it is not for us
+    # if the namespace is unknown, a pool that selects namespaces is not used
     return namespace_labels is not None and _matches(pool, "namespaceSelector", selector, namespace_labels)
 
 
@@ -130,12 +130,12 @@ def _matches(pool: IPPool, name: str, selector: str, labels: Mapping[str, str]) 
 
 
 def pool_of(pools: Iterable[IPPool], network: Network | Address) -> IPPool | None:
-    """The pool (the narrowest, should they overlap) that an address or block lies in."""
+    """The pool (the narrowest, if they overlap) that contains an address or block."""
     first = network.network_address if hasattr(network, "network_address") else network
     found = [pool for pool in pools if pool.cidr.version == first.version and first in pool.cidr]
     return max(found, key=lambda pool: pool.cidr.prefixlen, default=None)
 
 
 def reserved_networks(reservations: Iterable[IPReservation]) -> tuple[Network, ...]:
-    """What is never assigned unless asked for by address."""
+    """The networks that are never assigned unless asked for by address."""
     return tuple(cidr for reservation in reservations for cidr in reservation.reserved_cidrs)

@@ -1,7 +1,8 @@
-"""Giving addresses back: by handle, by address, and blocks that have no reason to stay.
+"""Releases addresses, by handle or by address, and blocks that serve no purpose any more.
 
-Rule: what is already gone is success. A handle goes with its last address, in the same commit or after it; a block that
-belongs to nobody goes with its last address; one whose pool stopped selecting its node is let go of when it is empty.
+Rule: what is already gone is success. A handle is removed with its last address, in the same commit or after it; a
+block without an owner is removed with its last address; a block whose pool no longer selects its node is released once
+it is empty.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ BLOCKS_AT_ONCE = 20
 
 
 def others_in(ledger: Ledger, handle_id: str, cidrs: Iterable[Network], share: Share | None) -> frozenset[Address]:
-    """What a handle holds in these blocks that is not the share's. Raises DatastoreError."""
+    """What a handle holds in these blocks that is not in the share. Raises DatastoreError."""
     if share is None:
         return frozenset()
     held: dict[Address, str] = {}
@@ -40,7 +41,7 @@ def release_handle(
     keep: AbstractSet[Address] = frozenset(),
     share: Share | None = None,
 ) -> tuple[Address, ...]:
-    """Release all that a handle holds, or one interface of it, except ``keep``; what was released.
+    """Release everything that a handle holds, or one interface of it, except ``keep``; returns what was released.
 
     Raises DatastoreError.
     """
@@ -61,7 +62,7 @@ def release_handle(
 
 
 def drop_idle_handle(ledger: Ledger, handle_id: str) -> bool:
-    """Remove a handle that holds no address; False when it does, or has just been written."""
+    """Remove a handle that holds no address; False if it holds one, or has just been written."""
     handle = ledger.handle(handle_id)
     if handle is None:
         return False
@@ -73,10 +74,10 @@ def drop_idle_handle(ledger: Ledger, handle_id: str) -> bool:
 
 
 def release_addresses(ledger: Ledger, releases: Sequence[Release], now_ns: int) -> tuple[Address, ...]:
-    """Release addresses whose guards hold; those that were released (others were free already).
+    """Release addresses whose guards match; returns those that were released (others were free already).
 
-    Raises AddressMismatch naming the first whose guard does not hold; nothing of its block is then released, but of
-    other blocks it is. Raises DatastoreError.
+    Raises AddressMismatch naming the first whose guard does not match; then nothing of its block is released, but
+    addresses of other blocks are. Raises DatastoreError.
     """
     freed: dict[Address, None] = {}
     mismatch: CalicoError | None = None
@@ -98,9 +99,9 @@ def release_addresses(ledger: Ledger, releases: Sequence[Release], now_ns: int) 
 
 
 def release_in_block(ledger: Ledger, cidr: Network, releases: tuple[Release, ...]) -> tuple[Address, ...]:
-    """Release addresses of one block whose guards hold. Raises AddressMismatch with none released, DatastoreError."""
+    """Release addresses of one block whose guards match. Raises AddressMismatch with none released, DatastoreError."""
     freed: dict[Address, None] = {}
-    # a handle named by a guard is counted anew even if its addresses are gone: somebody may have died in between
+    # a handle named by a guard is recounted even if its addresses are gone: a process may have died in between
     handle_ids = {release.handle_id for release in releases if release.handle_id}
     while (block := ledger.block(cidr)) is not None:
         holders = [holder_of(block, release.address) for release in releases]
@@ -123,7 +124,7 @@ def _addresses(outcome: object) -> tuple[Address, ...]:
 
 
 def _find_block(ledger: Ledger, address: Address, pools: Sequence[IPPool]) -> Network | None:
-    """The block an address lies in: its pool's, or, when that pool is gone or was made anew, whichever contains it."""
+    """The block of an address: its pool's, or, if that pool is gone or was created again, whichever contains it."""
     pool = pool_of(pools, address)
     if pool is not None and count_blocks(pool):
         cidr = block_of(pool, address)
@@ -137,9 +138,9 @@ def _find_block(ledger: Ledger, address: Address, pools: Sequence[IPPool]) -> Ne
 
 
 def leave_emptied(ledger: Ledger, cidrs: Iterable[Network], now_ns: int) -> None:
-    """Let go of those of these blocks that are empty now and whose pool does not select their node any more.
+    """Release those of these blocks that are empty now and whose pool no longer selects their node.
 
-    The addresses are released already, so what goes wrong here is left to the next request of the block's node.
+    The addresses are released already, so what fails here is left to the next request of the block's node.
     """
     try:
         for cidr in cidrs:
@@ -154,7 +155,7 @@ def leave_emptied(ledger: Ledger, cidrs: Iterable[Network], now_ns: int) -> None
 def leave_unselected_blocks(
     ledger: Ledger, node: NodeFacts, cidrs: Iterable[Network], pools: Sequence[IPPool], now_ns: int
 ) -> None:
-    """Let go of the node's empty blocks whose pool does not select it any more; never raises what is not a bug.
+    """Release the node's empty blocks whose pool no longer selects it; raises nothing except bugs.
 
     A node without a record, and a block without a pool, are not ours to judge.
     """

@@ -1,9 +1,9 @@
 """The blocks of one family that a request may take addresses from, best first, found only as far as they are needed.
 
-Rule: the node's own blocks; then a free one is claimed; then an abandoned empty one of another node is reclaimed; then,
-unless affinity is strict, others' blocks to borrow single addresses from. The search ends by raising why there is no
-more. A free block is found by looking at a few places in the node's order and, when all of those are taken, at the
-affinities of all nodes; blocks of other nodes are read only when the pools have no free block left.
+Rule: first the node's own blocks; then a free one is claimed; then an abandoned empty one of another node is reclaimed;
+then, unless affinity is strict, single addresses are borrowed from other nodes' blocks. The search ends with an error
+that says why there is no more. To find a free block it checks a few places in the node's order and, if all of those are
+taken, the affinities of all nodes; other nodes' blocks are read only if the pools have no free block left.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from cni_calico.model.keys import AffinityKey, BlockKey
 from cni_calico.model.resources import Block, IPAMConfig, IPPool, Network
 
 MAX_BLOCKS_DEFAULT = 20
-PROBES = 64  # places looked at before the affinities of all nodes are asked for
+PROBES = 64  # places checked before the affinities of all nodes are read
 _OWN_CHUNK = 8
 _CHUNK = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What one family of a request may use; ``pools`` in the order of preference."""
+    """What a request may use for one family; ``pools`` in the order of preference."""
 
     node: str
     family: int
@@ -51,7 +51,7 @@ class Source:
 
 
 class BlockSearch:
-    """``sources`` may be asked for one block at a time; what it found is in the ledger."""
+    """``sources`` yields one block at a time; what it found is in the ledger."""
 
     def __init__(self, ledger: Ledger, scope: Scope) -> None:
         self._ledger = ledger
@@ -64,7 +64,7 @@ class BlockSearch:
         self.elsewhere: tuple[Network, ...] = ()  # the node's blocks outside the pools of this request
 
     def sources(self) -> Iterator[Source]:
-        """Raises PoolExhausted or BlockLimit at the end, never just ends."""
+        """Always ends by raising PoolExhausted or BlockLimit."""
         yield from self._own()
         if not self._scope.config.auto_allocate_blocks:
             raise PoolExhausted(
@@ -78,7 +78,7 @@ class BlockSearch:
                 self._owned.add(cidr)
                 yield Source(cidr)
             elif (block := self._ledger.block(cidr)) is not None:
-                self._remember(block)  # somebody was faster
+                self._remember(block)  # another node was faster
         yield from self._lent()
 
     def _require_below_limit(self) -> None:
@@ -120,13 +120,13 @@ class BlockSearch:
         return self._occupied
 
     def _absent(self, cidrs: Sequence[Network]) -> Iterator[Network]:
-        """Those of ``cidrs`` that are nobody else's block; the others are remembered for what they may be good for."""
+        """Those of ``cidrs`` that are no other node's block; the others are remembered for reclaiming and borrowing."""
         ledger = self._ledger
         wanted = [cidr for cidr in cidrs if cidr not in self._owned and not self._is_reserved(cidr)]
         self._seen.update(wanted)
         for cidr, found in zip(wanted, ledger.view.blocks(wanted, ledger.deadline), strict=True):
             if isinstance(found, CorruptRecord):
-                continue  # somebody else's trouble, and not free
+                continue  # it cannot be read: it concerns its owner, and is not free
             block = found.record if found is not None else None
             ours = isinstance(block, Block) and block.node == self._scope.node  # claimed since the affinities were read
             if isinstance(block, Block) and not block.deleted and not ours:
@@ -163,7 +163,7 @@ class BlockSearch:
                 yield cidr
 
     def _is_abandoned_now(self, cidr: Network) -> bool:
-        """Take the block from its owner, if it still is what it looked like."""
+        """Take the block from its owner, if it still is as it was found."""
         scope, ledger = self._scope, self._ledger
         block = self._reread(cidr)
         if block is None or not is_reclaimable(block, scope.node, scope.now_ns):
@@ -184,7 +184,7 @@ class BlockSearch:
         raise PoolExhausted(f"No IPs available in pools: [{' '.join(str(pool.cidr) for pool in scope.pools)}]")
 
     def _reread(self, cidr: Network) -> Block | None:
-        """The block as it is now; None when it is gone or cannot be read."""
+        """The block as it is now; None if it is gone or cannot be read."""
         self._ledger.forget(BlockKey(cidr))
         try:
             return self._ledger.block(cidr)

@@ -1,7 +1,7 @@
-"""What of a handle belongs to one interface of its container.
+"""The part of a handle that belongs to one interface of its container.
 
-Rule: an address whose attributes name an interface is that interface's. One that upstream or an older version assigned
-names none: whoever asks says whose it is, and no other interface gives it back.
+Rule: an address whose attributes name an interface belongs to that interface. Addresses assigned by upstream or an
+older version name none: the caller decides whose they are, and no other interface releases them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ INTERFACE = "interface"  # the key in the attributes of an allocation
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """``claim`` is given the addresses that name no interface, and answers which of them are this interface's."""
+    """``claim`` gets the addresses that name no interface, and returns those that are this interface's."""
 
     interface: str
     claim: Callable[[frozenset[Address]], Collection[Address]]
 
     def others(self, held: Mapping[Address, str]) -> frozenset[Address]:
-        """Those of ``held`` (address -> interface, "" where none is named) that are not this interface's."""
+        """Those of ``held`` (address -> interface, "" if none is named) that are not this interface's."""
         unnamed = frozenset(address for address, interface in held.items() if not interface)
         claimed = frozenset(self.claim(unnamed)) if unnamed else unnamed
         return frozenset(a for a, interface in held.items() if interface != self.interface and a not in claimed)

@@ -1,6 +1,6 @@
-"""PURE: points in time as Calico's records spell them.
+"""PURE: points in time in the spelling of Calico's records.
 
-Rule: times are Unix nanoseconds inside; texts only here.
+Rule: everywhere else times are Unix nanoseconds; only this module makes texts of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def allocation_time(now_ns: int) -> str:
 
 
 def stamped(attributes: Mapping[str, str], now_ns: int) -> dict[str, str]:
-    """An allocation's attributes with its time; those of tunnel addresses (the ones with a type) have none upstream."""
+    """An allocation's attributes with its time; in upstream those of tunnel addresses (the ones with a
+    type) have none.
+    """
     return dict(attributes) if "type" in attributes else {**attributes, "timestamp": allocation_time(now_ns)}
 
 
@@ -43,8 +45,8 @@ def claim_time(now_ns: int) -> str:
 
 
 def parse_claim_time(text: str) -> int | None:
-    """Unix nanoseconds of an RFC 3339 time; None for what is none (it then says nothing about the block's age)."""
-    from datetime import datetime  # only looked at when blocks run out
+    """Unix nanoseconds of an RFC 3339 time; None if it is not one (it then says nothing about the block's age)."""
+    from datetime import datetime  # only needed when blocks run out
 
     try:
         parsed = datetime.fromisoformat(text)

@@ -1,7 +1,7 @@
-"""What the allocator reads, and its plain implementation: a few questions to the datastore per request.
+"""What the allocator reads, and the plain implementation: a few requests to the datastore per call.
 
-Rule: a view gives decoded records together with what they were decoded from, so that a write can be compared against
-it. A stale answer is harmless: every write is compare-and-swap, and a conflict brings the truth. The resident server
+Rule: a view returns decoded records together with what they were decoded from, so that a write can be compared against
+it. A stale answer is harmless: every write is compare-and-swap, and a conflict returns the truth. The resident server
 answers the same questions from its caches.
 """
 
@@ -33,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 else:
-    Protocol = object  # typing costs milliseconds of import on the call path
+    Protocol = object  # typing takes milliseconds to import on the call path
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What an assignment needs to know first; ``config`` and ``handle`` are None where there is no record."""
+    """What an assignment needs to know first; ``config`` and ``handle`` are None if there is no record."""
 
     pools: Sequence[IPPool]
     reservations: Sequence[IPReservation]
@@ -56,7 +56,7 @@ class Facts:
 
 
 class View(Protocol):
-    """Answers may be old, never torn. All of them raise DatastoreError and DeadlineExceeded."""
+    """Answers may be old, but never torn. All of them raise DatastoreError and DeadlineExceeded."""
 
     def facts(self, node: str, handle_id: str, deadline: Deadline) -> Facts:
         """All of pools, reservations, config, node and handle, in as few round trips as possible."""
@@ -73,18 +73,18 @@ class View(Protocol):
         """The host affinities of a node."""
 
     def occupied(self, family: int, deadline: Deadline) -> frozenset[Network]:
-        """Blocks that a confirmed affinity of any node names: the cheap half of the truth about who has what."""
+        """Blocks that a confirmed affinity of any node names: a cheap first answer to which blocks are taken."""
 
     def block_cidrs(self, family: int, deadline: Deadline) -> Sequence[Network]:
-        """Which blocks there are; for the rare case that their pool does not tell."""
+        """The blocks that exist; for the rare case that their pool does not say which."""
 
     def blocks(self, cidrs: Sequence[Network], deadline: Deadline) -> Sequence[Stored | CorruptRecord | None]:
-        """In the order asked for. A block that cannot be read is given as its error, so that one bad block of
-        somebody else does not hide the others.
+        """In the order asked for. A block that cannot be read is returned as its error, so that another node's bad
+        block does not hide the others.
         """
 
     def handle(self, handle_id: str, deadline: Deadline) -> Stored | None:
-        """None only if it is known that there is none: a release believes it."""
+        """None only if it is known that there is none: a release relies on that."""
 
 
 def stored(found: Versioned) -> Stored:
@@ -100,7 +100,7 @@ def node_facts(name: str, found: Versioned | None) -> NodeFacts:
 
 
 class DirectView:
-    """Every answer comes from the datastore, now."""
+    """Every answer is read from the datastore now."""
 
     def __init__(self, store: Datastore) -> None:
         self._store = store
@@ -121,7 +121,7 @@ class DirectView:
         )
 
     def _node_if_asked(self, node: str, pools: Sequence[IPPool], deadline: Deadline) -> NodeFacts:
-        """Where every record is a request of its own (Kubernetes): the node's labels, if any selector looks at them."""
+        """On a store with one request per record (Kubernetes): the node's labels, only if a selector looks at them."""
         if all(pool.node_selector.strip() in ("", "all()") for pool in pools):
             return NodeFacts(node)
         return self.node(node, deadline)
@@ -164,7 +164,7 @@ class DirectView:
 
 
 def require_readable(listing: Listing) -> Sequence[Versioned]:
-    """All records of a listing: what it had to leave out may be what matters. Raises CorruptRecord."""
+    """All records of a listing: a record that had to be left out may be the one that matters. Raises CorruptRecord."""
     for key, why in listing.unreadable:
         raise CorruptRecord(f"cannot read {codec.describe(key)}: {why}")
     return listing.items
@@ -179,12 +179,12 @@ def _is_confirmed(item: Versioned) -> bool:
     try:
         affinity = codec.decode(item.key, item.value)
     except CorruptRecord:
-        return False  # its block is looked at instead
+        return False  # its block is checked instead
     return isinstance(affinity, Affinity) and affinity.confirmed
 
 
 def read_each(store: Datastore, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | CorruptRecord | None]:
-    """Like get_many, with a record that is no document given as its error."""
+    """Like get_many, but a record that is not a document is returned as its error."""
     if not keys:
         return ()
     try:

@@ -1,8 +1,8 @@
 """The allocator of the resident server: requests that arrive together are computed together and written in one commit.
 
-Rule: the ordinary case is served from what is known in memory (the node's own blocks, the pools) and found out by the
-commit's comparison; whatever is not ordinary (no block with room, a handle that exists, a conflict that stays, any
-error) goes the allocator's own way, which reads. So a memory that is wrong costs time, never an address.
+Rule: the ordinary case is served from memory (the node's own blocks, the pools), and the commit's comparison detects
+when memory is wrong. Any other case (no block with room, a handle that exists, a repeated conflict, any error) is left
+to the plain allocator, which reads. So a memory that is wrong costs time, never an address.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from cni_calico.ipam.view import Facts, View
 from cni_calico.model.keys import BlockKey, HandleKey
 from cni_calico.model.resources import Address, Block, IPPool, Network
 
-BATCH_MAX = 48  # with its blocks well below what one etcd transaction takes
-ALONE_S = 5.0  # how long a batch waits for the one of its members that goes first on its own
+BATCH_MAX = 48  # with its blocks well below the limit of one etcd transaction
+ALONE_S = 5.0  # how long a batch waits for a member that goes first on its own
 
 
 @dataclass(slots=True)
 class GroupStatistics:
-    """``sizes[n]``: how many batches of n requests there were."""
+    """``sizes[n]``: the number of batches of n requests."""
 
     fast: int = 0
     slow: int = 0
@@ -46,7 +46,7 @@ class GroupStatistics:
 
 
 class GroupAllocator(Allocator):
-    """An Allocator whose ``assign`` and ``release_handle`` of several threads share commits."""
+    """An Allocator whose ``assign`` and ``release_handle`` share commits between threads."""
 
     def __init__(self, store: Datastore, snapshot: ClusterFacts, **options: Any) -> None:
         super().__init__(store, **options)
@@ -66,7 +66,7 @@ class GroupAllocator(Allocator):
     def assign(
         self, request: AssignRequest, deadline: Deadline, companion: Companion | None = None
     ) -> tuple[Assigned, ...]:
-        """``companion`` is created with the addresses where that is one commit anyway; it says whether it was."""
+        """``companion`` is created with the addresses if that is one commit anyway; its fields say whether it was."""
         if request.addresses:
             return super().assign(request, deadline)
         item = Item(deadline, request.handle_id, request, companion=companion)
@@ -87,8 +87,10 @@ class GroupAllocator(Allocator):
             raise
 
     def _make_handle(self, item: Item) -> bool:
-        """Where every record is a request of its own: create the handle while the batch before is under way, for the
-        block that the addresses will probably be of. False: what was tried has to be looked at.
+        """On a store with one request per record: create the handle while the previous batch is under way.
+
+        It is made for the block that the addresses will probably come from. False: the outcome of the attempt must be
+        checked.
         """
         assert item.request is not None
         facts, key = self._snapshot.facts(item.request.node), HandleKey(item.handle_id)
@@ -109,7 +111,7 @@ class GroupAllocator(Allocator):
         return True
 
     def _remembers_blocks(self, request: AssignRequest) -> bool:
-        """Whether a plan can be made without reading."""
+        """Whether a request can be planned without reading."""
         families = [family for family, count in ((4, request.num4), (6, request.num6)) if count]
         found = [self._snapshot.affinities(request.node, family) for family in families]
         return all(cidr in self.known.blocks for own in found for cidr, item in own.items() if item.confirmed)
@@ -120,19 +122,19 @@ class GroupAllocator(Allocator):
         return tuple(item.freed)
 
     def _settle(self, item: Item, outcome: Outcome) -> None:
-        """What a batch has left of a release for its caller to do."""
+        """Do what a batch has left of a release for its caller."""
         if outcome is SLOW or (isinstance(outcome, Ending) and not self._end(outcome, item.deadline)):
             self.statistics.slow += 1
             self._release_alone(item)
 
     def _end(self, ending: Ending, deadline: Deadline) -> bool:
-        """Whether the handle is now what it must be; if not, it has changed meanwhile or could not be written."""
+        """Whether the handle is now as it must be; if not, it has changed meanwhile or could not be written."""
         ledger = self.ledger(deadline)
         ledger.learn(ending.step.key, ending.stored)
         try:
             return ledger.apply((ending.step,))
         except CalicoError:
-            return False  # what is wrong shows when it is tried alone
+            return False  # if something is wrong, it shows when it is tried alone
 
     def _release_alone(self, item: Item) -> None:
         item.freed.update(dict.fromkeys(super().release_handle(item.handle_id, item.deadline, item.share)))
@@ -146,7 +148,9 @@ class GroupAllocator(Allocator):
             raise
 
     def _take_back(self, item: Item, error: CalicoError) -> None:
-        """What the request's batch may have stored looked to the allocator as if it had been there before."""
+        """Release what the request's batch may have stored, which to the allocator looked as if it had been there
+        before.
+        """
         if not item.planned and not item.begun:
             return
         deadline = Deadline.after(UNDO_TIMEOUT_S)
@@ -163,7 +167,7 @@ class GroupAllocator(Allocator):
     def _find_planned(
         self, handle_id: str, planned: Assigned, attributes: Mapping[str, str], deadline: Deadline
     ) -> Release | None:
-        """How to release exactly what was planned; None when that was not stored."""
+        """How to release exactly what was planned; None if that was not stored."""
         block = self.ledger(deadline).block(planned.block)
         holder = None if block is None else holder_of(block, planned.address)
         if block is None or holder is None or holder.handle_id != handle_id or holder.secondary != attributes:
@@ -177,7 +181,7 @@ class GroupAllocator(Allocator):
         groups: dict[object, list[int]] = {}
         for i, item in enumerate(items):
             groups.setdefault(_scope_of(item), []).append(i)
-        for scope in sorted(groups, key=lambda scope: scope is not None):  # what comes back may be needed
+        for scope in sorted(groups, key=lambda scope: scope is not None):  # an address that is released may be needed
             members = groups[scope]
             unique = _first_of_each(items, members)
             group = [items[i] for i in unique]
@@ -186,7 +190,7 @@ class GroupAllocator(Allocator):
                 for i, outcome in zip(unique, self._serve(group, ledger), strict=True):
                     outcomes[i] = outcome
             except CalicoError:
-                pass  # whose trouble it is shows when each goes its own way
+                pass  # which request has the problem shows when each is carried out alone
             finally:
                 self.known.learn(ledger.known())
         return outcomes
@@ -224,7 +228,7 @@ class GroupAllocator(Allocator):
                 del waiting[i]
             if alone or not waiting:
                 break
-            alone = True  # one goes first, and perhaps claims the block that the others need
+            alone = True  # one goes first, and may claim the block that the others need
             i, first = waiting.popitem()
             outcomes[i] = self._outcome_alone(first, ledger)
             if not isinstance(outcomes[i], tuple):
@@ -241,7 +245,7 @@ class GroupAllocator(Allocator):
         return given
 
     def _take_once(self, ledger: Ledger, facts: Facts, items: Mapping[int, Item]) -> dict[int, Outcome] | None:
-        """What each got, without those for whom there was no room; None after a conflict."""
+        """What each request got, without those for which there was no room; None after a conflict."""
         planned = self._plan(ledger, facts, items)
         if planned is None:
             return {}
@@ -256,7 +260,7 @@ class GroupAllocator(Allocator):
         return given
 
     def _plan(self, ledger: Ledger, facts: Facts, items: Mapping[int, Item]) -> tuple[BatchPlan, Sequence[Take]] | None:
-        """None when there is no room for any."""
+        """None if there is no room for any request."""
         requests = [item.request for item in items.values() if item.request is not None]
         sources = self._sources(ledger, facts, requests) if requests else []
         if not sources:
@@ -264,7 +268,7 @@ class GroupAllocator(Allocator):
         now_ns = self.clock()
         takes = [Take(r.handle_id, stamped(r.attributes, now_ns), num4=r.num4, num6=r.num6) for r in requests]
         handles = {take.handle_id: ledger.handle(take.handle_id) for take in takes}
-        # a block that a handle was made for and that is full now gives nothing, but the handle's count of it has to go
+        # a block that a handle was made for and that is now full gives nothing, but its count in the handle must go
         counted = {cidr for handle in handles.values() if handle is not None for cidr in handle.blocks}
         withheld = {cidr: frozenset(range(cidr.num_addresses)) for cidr in counted.difference(sources)}
         reserved = reserved_networks(facts.reservations)
@@ -272,7 +276,7 @@ class GroupAllocator(Allocator):
         return plan_batch({cidr: ledger.block(cidr) for cidr in withheld}, handles, takes, withheld), takes
 
     def _sources(self, ledger: Ledger, facts: Facts, requests: Sequence[AssignRequest]) -> list[Network]:
-        """The node's own blocks with room for all of these alike requests; [] when there is not enough for any."""
+        """The node's own blocks with room for all these requests of one scope; [] if there is not enough for any."""
         first = requests[0]
         chosen: list[Network] = []
         for family, count in ((4, first.num4), (6, first.num6)):
@@ -297,7 +301,7 @@ class GroupAllocator(Allocator):
     def _own_blocks(
         self, ledger: Ledger, facts: Facts, node: str, family: int, pools: tuple[IPPool, ...], wanted: int
     ) -> tuple[list[Network], int]:
-        """Blocks with at least ``wanted`` free addresses together, as far as there are; how many would be left."""
+        """Blocks that together have at least ``wanted`` free addresses, as far as possible; how many would be left."""
         reserved = reserved_networks(facts.reservations)
         affinities = self._snapshot.affinities(node, family)
         own = {cidr: None for cidr, affinity in affinities.items() if affinity.confirmed}
@@ -318,7 +322,7 @@ class GroupAllocator(Allocator):
 
 
 def _scope_of(item: Item) -> object:
-    """Requests of one scope can be served from the same blocks; None: to give back."""
+    """Requests of one scope can be served from the same blocks; None for a release."""
     request = item.request
     if request is None:
         return None
@@ -335,7 +339,7 @@ def _scope_of(item: Item) -> object:
 
 
 def _first_of_each(items: Sequence[Item], members: Iterable[int]) -> list[int]:
-    """One item per handle; a second one of the same handle goes its own way."""
+    """One item per handle; a second one of the same handle is carried out alone."""
     first: dict[str, int] = {}
     for i in members:
         first.setdefault(items[i].handle_id, i)

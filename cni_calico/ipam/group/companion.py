@@ -1,8 +1,8 @@
-"""A record that is created in the same transaction as the addresses it names: a pod's endpoint, one write for both.
+"""A record created in the same transaction as the addresses it names: a pod's endpoint, so that one write serves both.
 
-Rule: it goes along at most once, with the commit that creates its request's handle, and only where there is room for
-it. Whatever is not plain success (it exists, a conflict, a lost answer) leaves it to the caller, who writes it as if
-nothing had been tried; an address never waits for it.
+Rule: it is tried at most once, with the commit that creates its request's handle, and only if there is room for it. In
+every case except plain success (it exists, a conflict, a lost answer) the caller writes it as if nothing had been
+tried; an address never waits for it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class AccompaniedStore:
         return self._store.watch(listing, revision)
 
     def close(self) -> None:
-        """The store belongs to the allocator."""
+        """Does nothing: the store belongs to the allocator."""
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
         companions, creates = self._companions(writes)
@@ -79,7 +79,7 @@ class AccompaniedStore:
         return Committed(committed.revision, committed.stored[:first])
 
     def _companions(self, writes: Sequence[Write]) -> tuple[list[Companion], list[Write]]:
-        """Those that go along with these writes, and how they are created."""
+        """The companions to be written with these writes, and how they are created."""
         companions: list[Companion] = []
         creates: list[Write] = []
         for write in writes:

@@ -1,7 +1,7 @@
-"""Releases that arrived together, carried out in one commit, or in one write of each block.
+"""Releases that arrived together, carried out in one commit, or in one write per block.
 
-Rule: an address is given back only as its handle counts it: a count that does not fit says that the block in memory is
-not the one that is stored, and that release goes its own way, which reads.
+Rule: an address is released only if its handle's count includes it. A count that does not match means that the block in
+memory is not the stored one; that release is then left to the plain allocator, which reads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Giving:
         self._now_ns = now_ns
 
     def run(self, items: Sequence[Item]) -> list[Outcome]:
-        """None, an Ending or SLOW for each."""
+        """None, an Ending or SLOW for each item."""
         self._load_handles([item.handle_id for item in items])
         for _ in range(ATTEMPTS):
             given = self._give_once(items)
@@ -49,11 +49,11 @@ class Giving:
                 self._ledger.learn(HandleKey(handle_id), known)
         for key, found in zip(unknown, read_each(self._store, unknown, self._ledger.deadline), strict=True):
             decoded = decode_found(found)
-            if not isinstance(decoded, CorruptRecord):  # one that is corrupt is its own request's trouble
+            if not isinstance(decoded, CorruptRecord):  # a corrupt handle concerns only its own request
                 self._ledger.learn(key, decoded)
 
     def _give_once(self, items: Sequence[Item]) -> list[Outcome] | None:
-        """None for each whose handle holds nothing any more, SLOW for the others; None after a conflict."""
+        """None for each item whose handle holds nothing any more, SLOW for the others; None after a conflict."""
         ledger = self._ledger
         known = ledger.known()
         outcomes: list[Outcome] = [SLOW] * len(items)
@@ -73,7 +73,7 @@ class Giving:
             blocks = {cidr: ledger.block(cidr) for cidr in cidrs}
             plan = plan_batch(blocks, {items[i].handle_id: handle for i, handle in held.items()}, gives)
             given = {i: _assigned(out) for i, out in zip(held, plan.outcomes, strict=True)}
-            # a count that does not fit says that the block we know is not the one that is stored
+            # a count that does not match means that the block we know is not the stored one
             doubtful = [i for i, out in given.items() if not _accounts_for(held[i], out)]
             if not doubtful:
                 for i, out in given.items():
@@ -92,14 +92,16 @@ class Giving:
         return outcomes
 
     def _is_whole(self, item: Item, handle: Handle) -> bool:
-        """Whether all that a handle holds is to be given back; to look for whose the rest is takes reading."""
+        """Whether everything that a handle holds is to be released; finding the owner of the rest would
+        need reading.
+        """
         if item.share is None:
             return True
         blocks = filter(None, map(self._ledger.block, handle.blocks))
         return all(set(interfaces_of(b, item.handle_id).values()) <= {item.share.interface} for b in blocks)
 
     def _endings(self, steps: Sequence[Step]) -> list[Step]:
-        """Those steps that each caller takes itself when the others are done."""
+        """The steps that each caller carries out itself once the others are done."""
         return [step for step in steps if isinstance(step.key, HandleKey)] if self._store.max_commit == 1 else []
 
 
@@ -109,7 +111,7 @@ def _assigned(outcome: object) -> tuple[Assigned, ...]:
 
 
 def _accounts_for(handle: Handle, given: Sequence[Assigned]) -> bool:
-    """Whether what was given back is what the handle counts, block by block."""
+    """Whether the released addresses match the handle's counts, block by block."""
     found: dict[Network, int] = {}
     for assigned in given:
         found[assigned.block] = found.get(assigned.block, 0) + 1

@@ -1,7 +1,7 @@
 """What passes between the callers of the group allocator and the one that carries out a batch for all of them.
 
-Rule: an item is its caller's; the batch only notes in it what may have been stored for it, so that a caller whose
-batch ended half way can put right exactly that.
+Rule: an item belongs to its caller; the batch only notes in it what may have been stored for it, so that a caller whose
+batch ended half-way can repair exactly that.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ ATTEMPTS = 4
 
 @dataclass(slots=True)
 class Item:
-    """One request in a batch: ``request`` to take, or else to give back what ``handle_id`` holds, or the ``share``.
+    """One request in a batch: take if ``request`` is set, otherwise release what ``handle_id`` holds, or the ``share``.
 
-    ``handle``: the one that was made for it beforehand; ``begun``: that was tried. ``planned``: what a commit of this
-    request may have stored, with the attributes that only it writes (they have its time). ``freed``: what it may have
-    given back, also by an attempt that a conflict ended half way. ``given``: the addresses of the attempt under way;
-    ``companion``: what is to be created with them.
+    ``handle``: made for this request before the batch; ``begun``: that was tried. ``planned``: what a commit of this
+    request may have stored, with attributes that only this request writes (they have its time). ``freed``: what it may
+    have released, including attempts that a conflict ended half-way. ``given``: the addresses of the attempt under way;
+    ``companion``: the record to be created with them.
     """
 
     deadline: Deadline
@@ -44,7 +44,7 @@ class Item:
 
 
 class Slow:
-    """The outcome of an item that has to go the allocator's own way."""
+    """The outcome of an item that must be carried out by the plain allocator."""
 
 
 SLOW = Slow()
@@ -52,12 +52,13 @@ SLOW = Slow()
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The outcome of an item whose addresses are given back and whose handle is still to follow, by its own caller:
-    where every record is a request of its own, the next batch need not wait for it.
+    """The outcome of an item whose addresses are released and whose handle remains to be removed by its caller.
+
+    On a store with one request per record the next batch then need not wait for it.
     """
 
     step: Step
     stored: Stored | None
 
 
-Outcome = Any  # a tuple of Assigned, None for what was given back, an Ending, SLOW, or an exception
+Outcome = Any  # a tuple of Assigned, None for a release, an Ending, SLOW, or an exception

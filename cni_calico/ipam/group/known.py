@@ -1,6 +1,6 @@
-"""Blocks and handles as the last commits of this process showed them, and a view that answers from them.
+"""Blocks and handles as this process's last commits left them, and a view that answers from them.
 
-Rule: a memory is never the truth, only what a commit is compared against: a conflict brings the truth. That there is no
+Rule: memory is never the truth, only what a commit is compared against: a conflict returns the truth. The absence of a
 record is never remembered.
 """
 
@@ -21,16 +21,18 @@ from cni_calico.model.resources import Affinity, Block, Handle, IPPool, Network
 
 
 class ClusterFacts(Protocol):
-    """What the server's caches know, without asking anybody."""
+    """What the server's caches know without any request."""
 
     def facts(self, node: str) -> Facts | None:
-        """None before the caches are filled, while they cannot be kept, and for a node that they do not follow."""
+        """None before the caches are filled, while they cannot be kept current, and for a node that they do
+        not follow.
+        """
 
     def affinities(self, node: str, family: int) -> Mapping[Network, Affinity]: ...
 
 
 class KnownRecords:
-    """Safe with threads: each operation is one of a dictionary's own."""
+    """Safe with threads: each operation is a single dictionary operation."""
 
     def __init__(self) -> None:
         self.blocks: dict[Network, Stored] = {}
@@ -55,7 +57,7 @@ class KnownRecords:
 
 
 class KnownView(DirectView):
-    """The store, but for blocks that are known and what the caches have."""
+    """The store, except for blocks that are remembered and what the caches have."""
 
     def __init__(self, store: Datastore, known: KnownRecords, snapshot: ClusterFacts) -> None:
         super().__init__(store)
@@ -78,7 +80,7 @@ class KnownView(DirectView):
 
 
 class LearningLedger(Ledger):
-    """The ledger of a request that goes its own way: what it writes is known from then on."""
+    """The ledger of a request that is carried out alone: what it writes is remembered."""
 
     def __init__(self, memory: KnownRecords, *parts: Any) -> None:
         super().__init__(*parts)

@@ -1,7 +1,7 @@
-"""One more block for a node before its last one is full, so that no request has to wait for the claim.
+"""Claims one more block for a node before its last one is full, so that no request has to wait for the claim.
 
-Rule: never one of a small pool's last blocks, others may need them; what another node could use it takes back by
-itself, an empty block of more than a minute may be reclaimed. Where there was none to spare, nobody looks again for a
+Rule: never one of a small pool's last blocks, because others may need them. A claimed block that another node needs is
+not lost: an empty block older than a minute may be reclaimed. If there was no spare block, nobody looks again for a
 while.
 """
 
@@ -21,20 +21,20 @@ from cni_calico.ipam.search import MAX_BLOCKS_DEFAULT
 from cni_calico.model.resources import IPPool, Network
 
 TIMEOUT_S = 10.0
-KEEP_FREE = 4  # blocks that a pool must have left for others
+KEEP_FREE = 4  # the number of blocks that a pool must have left for others
 PAUSE_S = 30.0
 _SPARE_BELOW = 16
 _LOOK_AT = 32
 
 
 def is_short(pools: Sequence[IPPool], left: int) -> bool:
-    """Whether so few addresses are left in the node's blocks that it is time for one more."""
+    """Whether so few addresses are left in the node's blocks that it is time to claim one more."""
     smallest = min((p.cidr.max_prefixlen - p.block_size for p in pools if count_blocks(p)), default=0)
     return left < min(_SPARE_BELOW, 1 << max(0, smallest - 1))
 
 
 class SpareBlocks:
-    """Claims beside the requests, one at a time; ``claimed`` counts them."""
+    """Claims made beside the requests, one at a time; ``claimed`` counts them."""
 
     def __init__(self, allocator: Allocator) -> None:
         self.claimed = 0
@@ -43,7 +43,7 @@ class SpareBlocks:
         self._again_at: dict[object, float] = {}
 
     def request(self, node: str, family: int, pools: Sequence[IPPool]) -> None:
-        """Have one more block claimed, unless that is under way or was in vain a moment ago."""
+        """Have one more block claimed, unless a claim is under way or failed a moment ago."""
         what = (node, family, tuple(pool.cidr for pool in pools))
         if time.monotonic() < self._again_at.get(what, 0.0) or not self._claiming.acquire(blocking=False):
             return
@@ -53,7 +53,7 @@ class SpareBlocks:
                 found = claim_spare(self._allocator, node, family, pools)
                 self.claimed += found is not None
             except CalicoError:
-                found = None  # a request that needs the block will say why there is none
+                found = None  # a request that needs the block will report why there is none
             finally:
                 self._claiming.release()
             if found is None:
@@ -61,13 +61,13 @@ class SpareBlocks:
 
         try:
             threading.Thread(target=claim, name="spare-block", daemon=True).start()
-        except RuntimeError:  # there cannot be more threads: a spare block is no reason for a request to fail
+        except RuntimeError:  # there cannot be more threads: a spare block must not make a request fail
             self._again_at[what] = time.monotonic() + PAUSE_S
             self._claiming.release()
 
 
 def claim_spare(allocator: Allocator, node: str, family: int, pools: Sequence[IPPool]) -> Network | None:
-    """The block claimed; None when there is none to spare. Raises IPAMError, DatastoreError."""
+    """The block claimed; None if there is none to spare. Raises IPAMError, DatastoreError."""
     deadline = Deadline.after(TIMEOUT_S)
     view = allocator.view
     config = view.config(deadline) or DEFAULT_CONFIG

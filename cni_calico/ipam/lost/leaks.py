@@ -1,9 +1,9 @@
-"""PURE: what of address management nobody has any more, as far as somebody knows: addresses, blocks, handles,
-endpoints.
+"""PURE: what in address management has no owner any more, as far as is known: addresses, blocks, handles, endpoints.
 
-Rule: only what can be nothing else is called lost. An address is a pod's when its attributes say so and nothing
-besides, a tunnel's when they say that; whatever else somebody took it for (podman, a load balancer, a virtual machine,
-a person) is not ours to judge. That a thing looks lost is a suspicion; ipam/lost/reclaim.py asks again before it acts.
+Rule: only what can be nothing else is called lost. An address belongs to a pod if its attributes say so and nothing
+besides, to a tunnel if they say that; an address that was taken for anything else (podman, a load balancer, a virtual
+machine, a person) is not ours to judge. Looking lost is only a suspicion; ipam/lost/reclaim.py checks again before it
+acts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OF_TUNNELS = frozenset(("node", "type", "timestamp"))
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """An address that a block says is taken. ``foreign``: taken for something that is not ours to judge."""
+    """An address that a block records as taken. ``foreign``: taken for something that is not ours to judge."""
 
     address: Address
     block: Network
@@ -51,7 +51,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class LostBlock:
-    """A block, or the affinity to one, of a node that is gone."""
+    """A block of a node that is gone, or the affinity to one."""
 
     node: str
     cidr: Network
@@ -62,7 +62,7 @@ class LostBlock:
 
 @dataclass(frozen=True, slots=True)
 class IdleHandle:
-    """A handle without addresses; ``revision`` is what it has been for as long as it is suspected."""
+    """A handle without addresses; ``revision`` is the revision it has had for as long as it has been suspected."""
 
     handle_id: str
     revision: str
@@ -73,7 +73,7 @@ class IdleHandle:
 
 @dataclass(frozen=True, slots=True)
 class LostEndpoint:
-    """A pod's endpoint in a datastore of its own (etcd), as it is at ``revision``."""
+    """A pod's endpoint in a separate datastore (etcd), as it is at ``revision``."""
 
     key: ResourceKey
     revision: str
@@ -86,7 +86,7 @@ class LostEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class LostNode:
-    """A node's record in a datastore of its own (etcd), and what Kubernetes calls the node."""
+    """A node's record in a separate datastore (etcd), and the node's Kubernetes name."""
 
     name: str
     kubernetes: str
@@ -107,7 +107,7 @@ KINDS: Mapping[type[Any], str] = {
 
 @dataclass(frozen=True, slots=True)
 class BlockFacts:
-    """What of a block is looked at."""
+    """The part of a block that is looked at."""
 
     node: str | None
     holdings: frozenset[Holding]
@@ -115,14 +115,14 @@ class BlockFacts:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod that exists, as far as it tells which sandbox it runs in: ``container_id`` "" says nothing."""
+    """A pod that exists, and the sandbox it runs in; ``container_id`` is "" if that is unknown."""
 
     container_id: str = ""
     addresses: frozenset[Address] = frozenset()
 
 
 class Known(Protocol):
-    """What somebody knows, perhaps of a while ago."""
+    """What is known; it may be a while old."""
 
     @property
     def knows_pods(self) -> bool:
@@ -136,14 +136,14 @@ class Known(Protocol):
     def has_kubernetes_node(self, name: str) -> bool: ...
 
     def pod(self, namespace: str, name: str, node: str) -> Pod | None:
-        """The same with what is known of it, also by an endpoint of its own; None when there is neither."""
+        """The same with what is known of it, also from its endpoint record; None if there is neither."""
 
 
 # -- judging ----------------------------------------------------------------------------------------------------------
 
 
 def judge_holding(holding: Holding, known: Known) -> str:
-    """Why nobody has the address any more; "" when somebody may have it."""
+    """Why the address has no owner any more; "" if it may have one."""
     if holding.foreign:
         return ""
     if holding.tunnel:
@@ -160,15 +160,16 @@ def judge_holding(holding: Holding, known: Known) -> str:
 
 
 def is_of_container(holding: Holding, container_id: str) -> bool:
-    """Whether the handle is, or may be, that container's: a further interface's ends with that one's name, and very old
-    ones name the pod.
+    """Whether the handle is, or may be, that container's.
+
+    The handle of a further interface ends with that interface's name, and very old ones name the pod.
     """
     folded = holding.handle_id.casefold()
     return f".{container_id.casefold()}." in f"{folded}." or folded == f"{holding.namespace}.{holding.pod}".casefold()
 
 
 def judge_block(lost: LostBlock, facts: BlockFacts | None, known: Known) -> str:
-    """Why a node has the block no more; "" while the node exists, or something of it is left in the block."""
+    """Why a node no longer has the block; "" while the node exists, or something of it is left in the block."""
     if known.has_node(lost.node):
         return ""
     if facts is not None and facts.node == lost.node and any(held.node == lost.node for held in facts.holdings):
@@ -177,14 +178,14 @@ def judge_block(lost: LostBlock, facts: BlockFacts | None, known: Known) -> str:
 
 
 def judge_endpoint(endpoint: LostEndpoint, known: Known) -> str:
-    """Why a pod's endpoint is nobody's; "" when it may be somebody's."""
+    """Why a pod's endpoint belongs to no pod; "" if it may belong to one."""
     if not known.knows_pods or known.has_pod(endpoint.key.namespace, endpoint.pod, endpoint.node):
         return ""
     return f"pod {endpoint.key.namespace}/{endpoint.pod} is not on node {endpoint.node} any more"
 
 
 def judge_node(lost: LostNode, known: Known) -> str:
-    """Why a node's record is of no node any more."""
+    """Why a node's record belongs to no node any more."""
     if not known.knows_pods or known.has_kubernetes_node(lost.kubernetes):
         return ""
     return f"Kubernetes node {lost.kubernetes} is gone"
@@ -220,21 +221,21 @@ def reduce_block(block: Block) -> BlockFacts:
 
 
 def kubernetes_name(node: Node) -> str:
-    """What Kubernetes calls a node, as its record says; "" when it does not."""
+    """A node's Kubernetes name, as its record says; "" if it does not."""
     refs = (ref for ref in node.orch_refs if ref.get("orchestrator") == "k8s")
     return next((str(ref["nodeName"]) for ref in refs if ref.get("nodeName")), "")
 
 
 def reduce_endpoint(endpoint: WorkloadEndpoint) -> Pod:
-    """What an endpoint tells about its pod."""
+    """What an endpoint says about its pod."""
     return Pod(endpoint.container_id, frozenset(network.network_address for network in endpoint.ip_networks))
 
 
 def parse_pod(obj: Mapping[str, Any], node: str | None) -> Pod | None:
-    """What a pod as Kubernetes has it tells; None for one that is on another node than the one Kubernetes calls
-    ``node`` (None: it cannot be told which that is).
+    """What a pod object in Kubernetes says.
 
-    One that is on no node yet, whose annotations nobody wrote or which cannot be read, tells nothing.
+    None if the pod is on a node other than the one that Kubernetes calls ``node`` (None: that name is unknown). A pod
+    that is on no node yet, or whose annotations are missing or cannot be read, says nothing.
     """
     bound = (obj.get("spec") or {}).get("nodeName") or ""
     if bound and node is not None and bound != node:

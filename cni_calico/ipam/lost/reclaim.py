@@ -1,9 +1,9 @@
-"""Releasing what is lost: asked again, then written over exactly what the answer was about.
+"""Releases what is lost: checks it again, then writes over exactly what it has read.
 
-Rule: a suspicion is worth nothing here: pod, node and records are read anew right before the write, and the write
-compares. An address goes only if it is still held under the same handle and since the same sequence number, a block
-only if nobody wrote it since it was read, a handle and an endpoint only as they were. Where the store has transactions,
-that a node is gone is compared in the same one. What cannot be told is kept.
+Rule: a suspicion proves nothing here: pod, node and records are read again right before the write, and the write
+compares. An address is released only if it is still held under the same handle and sequence number, a block only if
+nobody wrote it since it was read, a handle and an endpoint only if unchanged. On a store with transactions the same
+transaction also checks that the node is gone. In doubt everything is kept.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from cni_calico.model.keys import BlockKey, HandleKey, ResourceKey, ResourceList
 from cni_calico.model.names import endpoint_name
 from cni_calico.model.resources import Block, WorkloadEndpoint
 
-_OF_NO_BLOCK = -1  # a sequence number: a block that is there in the end was made meanwhile
+_OF_NO_BLOCK = -1  # a sequence number: a block that exists at the end was made meanwhile
 
 
 class Kubernetes(Protocol):
-    """Its objects as they are now; datastore.kubernetes.objects.KubernetesObjects. Raises DatastoreError."""
+    """Its objects as they are now; see datastore.kubernetes.objects.KubernetesObjects. Raises DatastoreError."""
 
     def pod(self, namespace: str, name: str, uid: str, deadline: Deadline) -> Mapping[str, Any] | None: ...
 
@@ -46,12 +46,13 @@ class Kubernetes(Protocol):
 
 
 class Overtaken(TryAgain):
-    """What a release was decided by has changed meanwhile; nothing was released."""
+    """Something that a release was based on has changed meanwhile; nothing was released."""
 
 
 @dataclass(frozen=True, slots=True)
 class FreshFacts:
-    """What is so now. ``kubernetes`` None: there is none.
+    """The present state. ``kubernetes`` is None if there is none.
+
     ``is_kubernetes``: the datastore is Kubernetes too, where pods are endpoints; elsewhere endpoints are looked at.
     """
 
@@ -71,7 +72,7 @@ class FreshFacts:
         return self._read(namespace, name, node) is not None
 
     def pod(self, namespace: str, name: str, node: str) -> Pod | None:
-        """With its endpoints: as long as one is recorded, its addresses are somebody's."""
+        """The pod with its endpoints: as long as one is recorded, its addresses are in use."""
         pod = self._read(namespace, name, node)
         endpoints = [] if self.is_kubernetes else self.endpoints(namespace, name, node)
         if not endpoints:
@@ -85,7 +86,7 @@ class FreshFacts:
         return None if found is None else leaks.parse_pod(found, self._kubernetes_node(node))
 
     def _kubernetes_node(self, node: str) -> str | None:
-        """How Kubernetes calls a node: in a datastore of its own the names may differ."""
+        """A node's Kubernetes name: in a separate datastore the names may differ."""
         if self.is_kubernetes:
             return node
         key = ResourceKey("Node", node)
@@ -107,7 +108,7 @@ class FreshFacts:
 
 @dataclass(slots=True)
 class ReclaimOutcome:
-    """What became of suspects; ``kept`` says why, ``at`` is the one being worked on when it ended early."""
+    """What became of suspects; ``kept`` says why, ``at`` is the one that was being worked on if it ended early."""
 
     at: Subject | None = None
     confirmed: list[tuple[Subject, str]] = field(default_factory=list)
@@ -116,7 +117,9 @@ class ReclaimOutcome:
 
 
 class Reclaimer:
-    """``store`` is fenced. ``pace`` is called before every look and may wait; False from it ends the work. ``make``
+    """Confirms and releases suspects.
+
+    ``store`` is fenced. ``pace`` is called before every check and may wait; if it returns False the work ends. ``make``
     makes an allocator for a store; ``is_kubernetes``: pods are this datastore's endpoints.
     """
 
@@ -138,7 +141,9 @@ class Reclaimer:
     # -- asking again -------------------------------------------------------------------------------------------------
 
     def confirm(self, subject: Subject, deadline: Deadline) -> str:
-        """Why it is lost, by what is so now; "" when it is not, or cannot be told. Raises DatastoreError."""
+        """Why it is lost, according to the present state; "" if it is not, or if that is unknown. Raises
+        DatastoreError.
+        """
         facts = FreshFacts(self._store, self._kubernetes, deadline, self._is_kubernetes)
         try:
             if isinstance(subject, Holding):
@@ -154,7 +159,7 @@ class Reclaimer:
             unchanged = handle is not None and str(handle.revision) == subject.revision
             return "it holds no address" if unchanged else ""
         except (CorruptRecord, ValueError):
-            return ""  # cannot be told
+            return ""  # unknown
 
     def _block(self, lost: LostBlock, deadline: Deadline) -> Block | None:
         found = self._store.get(BlockKey(lost.cidr), deadline)
@@ -168,7 +173,7 @@ class Reclaimer:
     ) -> ReclaimOutcome:
         """Confirm and release, one after the other. Raises LeaseLost, DatastoreError, DeadlineExceeded.
 
-        ``outcome`` has what was done before that; the next run finds the rest.
+        ``outcome`` has what was done before an error; the next run finds the rest.
         """
         outcome = outcome if outcome is not None else ReclaimOutcome()
         for subject in subjects:
@@ -178,7 +183,7 @@ class Reclaimer:
             outcome.at = subject
             reason = self.confirm(subject, deadline)
             if not reason:
-                outcome.kept.append((subject, "it is in use, or it cannot be told"))
+                outcome.kept.append((subject, "it is in use, or that is unknown"))
                 continue
             outcome.confirmed.append((subject, reason))
             try:
@@ -203,7 +208,7 @@ class Reclaimer:
         return self._drop_handle(subject, deadline)
 
     def _allocator(self, node: str = "") -> Allocator:
-        """``node``: writes only while there is no such node, where the store can compare that."""
+        """An allocator; ``node``: it writes only while there is no such node, if the store can compare that."""
         absent = Write.expect_absent(ResourceKey("Node", node))
         return self._make(_While(self._store, absent) if node and self._store.max_commit > 2 else self._store)
 
@@ -216,7 +221,7 @@ class Reclaimer:
         return bool(freed)
 
     def _release_block(self, lost: LostBlock, deadline: Deadline) -> bool:
-        """Only as it was read when it was confirmed once more: nothing of the node in it."""
+        """Only as it was read at the second confirmation: nothing of the node is in it."""
         allocator = self._allocator(lost.node)
         ledger = allocator.ledger(deadline)
         block = ledger.block(lost.cidr)
@@ -231,8 +236,9 @@ class Reclaimer:
         return found is not None and str(found.revision) == lost.revision and self._delete(found, deadline)
 
     def _remove_node(self, lost: LostNode, deadline: Deadline) -> bool:
-        """If it is still the node that Kubernetes does not have. Its peers, host endpoints and configuration go first;
-        its addresses and blocks go in their turn.
+        """Remove it if it is still the node that Kubernetes does not have.
+
+        Its peers, host endpoints and configuration go first; its addresses and blocks are released later.
         """
         key = ResourceKey("Node", lost.name)
         found = self._store.get(key, deadline)
@@ -259,7 +265,7 @@ class Reclaimer:
 
 
 class _Gone:
-    """Every node is gone: that was asked before."""
+    """Facts in which every node is gone: that has been checked before."""
 
     knows_pods = False
 

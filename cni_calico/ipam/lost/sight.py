@@ -1,7 +1,7 @@
-"""What caches show of addresses and who has them: enough to suspect, not to release.
+"""What caches show of addresses and their owners: enough to suspect, not to release.
 
-Rule: records are reduced as they are read to what is looked at; a cache of all pods of a large cluster must fit. What a
-cache does not show is not there, as far as anybody here knows.
+Rule: records are reduced while they are read to the part that is looked at, because a cache of all pods of a large
+cluster must fit in memory. What a cache does not show does not exist, as far as this module knows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cni_calico.model.resources import Network
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An endpoint, or a pod as one. ``orchestrated``: it is a Kubernetes pod's."""
+    """An endpoint, or a pod in the form of one. ``orchestrated``: it is a Kubernetes pod's."""
 
     node: str
     pod: Pod
@@ -38,14 +38,14 @@ class Shelf(Protocol):
     """A listing in memory; datastore.cache.Cache is one."""
 
     def get(self, key: Key) -> Versioned | None:
-        """With its revision; maybe without its document."""
+        """The record with its revision, perhaps without its document."""
 
     def record(self, key: Key) -> Any:
-        """What ``decode`` made of it; None when it is absent or cannot be read."""
+        """What ``decode`` made of it; None if it is absent or cannot be read."""
 
 
 def decode(found: Versioned) -> Any:
-    """What of a record is kept. Raises CorruptRecord."""
+    """The part of a record that is kept. Raises CorruptRecord."""
     if isinstance(found.key, BlockKey):
         block = codec.decode_block(found.key, found.value)
         return None if block.deleted else reduce_block(block)
@@ -59,8 +59,8 @@ def decode(found: Versioned) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Shelves:
-    """``pods``: Kubernetes' pods as endpoints, None where there is no Kubernetes; ``endpoints``: the datastore's own,
-    None where it is Kubernetes, or there is none.
+    """``pods``: Kubernetes' pods as endpoints, None without Kubernetes; ``endpoints``: the datastore's own, None if the
+    datastore is Kubernetes or there are none.
     """
 
     blocks: Shelf
@@ -69,11 +69,11 @@ class Shelves:
     nodes: Shelf
     endpoints: Shelf | None
     pods: Shelf | None
-    kubernetes_nodes: Shelf | None = None  # beside nodes of another datastore
+    kubernetes_nodes: Shelf | None = None  # in addition to the nodes of a separate datastore
 
 
 class ShelfSight:
-    """The Sight of suspects.py out of shelves. Not to be shared between threads."""
+    """The Sight of suspects.py based on shelves. Not to be shared between threads."""
 
     def __init__(self, shelves: Shelves) -> None:
         self._shelves = shelves
@@ -129,7 +129,7 @@ class ShelfSight:
         return self._pod(namespace, name, node) is not None
 
     def _pod(self, namespace: str, name: str, node: str) -> Pod | None:
-        """Kubernetes may have another name for the node, where the datastore is not its own."""
+        """If the datastore is not Kubernetes' own, Kubernetes may have another name for the node."""
         pods = self._seen(self._shelves.pods, namespace, name)
         if self._shelves.endpoints is not None:
             return Pod() if pods else None

@@ -1,7 +1,7 @@
-"""What has looked lost for how long, kept up to date change by change.
+"""What has looked lost and for how long, updated change by change.
 
-Rule: nothing is listed: ``refresh`` is told which records changed, and looks at what hangs on those and at nothing
-else. A suspicion lasts only as long as nothing contradicts it; when it comes again it starts anew.
+Rule: nothing is listed: ``refresh`` gets the records that changed, and looks only at what depends on those. A suspicion
+lasts only as long as nothing contradicts it; if it comes back, it starts again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from cni_calico.model.resources import Network
 _NOTHING = BlockFacts(None, frozenset())
 _K = TypeVar("_K")
 _M = TypeVar("_M")
-Anchor = tuple[str, ...]  # what a subject hangs on: ("node", name), ("kubernetes node", name), ("pod", namespace, name)
+# what a subject depends on: ("node", name), ("kubernetes node", name), ("pod", namespace, name)
+Anchor = tuple[str, ...]
 Hanging = Holding | LostEndpoint | LostNode
 
 
@@ -44,18 +45,18 @@ class Sight(Known, Protocol):
         """The revision of its record."""
 
     def endpoint(self, key: ResourceKey) -> LostEndpoint | None:
-        """A Kubernetes pod's endpoint in a datastore of its own; None for every other record."""
+        """A Kubernetes pod's endpoint in a separate datastore; None for every other record."""
 
     def node(self, name: str) -> LostNode | None:
-        """The record of a node that Kubernetes has too, in a datastore of its own; None for every other."""
+        """The record of a node of Kubernetes in a separate datastore; None for every other."""
 
     def learn_pod(self, namespace: str, pod: str, key: ResourceKey) -> None:
-        """The record behind ``key``, of this pod, has come, changed or gone."""
+        """Note that the record behind ``key``, of this pod, was added, changed or removed."""
 
 
 @dataclass(slots=True)
 class Suspicion:
-    """``since``: when it was first seen, ``not_before``: when to look at it again; on the janitor's clock."""
+    """``since``: when it was first seen, ``not_before``: when to check it again; on the janitor's clock."""
 
     reason: str
     since: float
@@ -72,20 +73,20 @@ class Suspects:
         self._on: dict[Anchor, set[Hanging]] = {}
         self._nodes: dict[str, LostNode] = {}
         self._endpoints: dict[ResourceKey, LostEndpoint] = {}
-        self._owned: dict[str, set[Network]] = {}  # node -> blocks that are or are said to be its own
+        self._owned: dict[str, set[Network]] = {}  # node -> blocks that are, or are recorded as, its own
         self._owners: dict[Network, set[str]] = {}
-        self._used: dict[str, int] = {}  # folded handle -> in how many blocks it has addresses
-        self._handles: dict[str, str] = {}  # folded -> as the record has it
+        self._used: dict[str, int] = {}  # folded handle -> the number of blocks in which it has addresses
+        self._handles: dict[str, str] = {}  # folded -> as in the record
         self._idle: dict[str, IdleHandle] = {}
-        self._gone: dict[str, float] = {}  # node -> since when it is missed
+        self._gone: dict[str, float] = {}  # node -> since when it has been missing
 
     def refresh(self, changed: Iterable[Key], now: float) -> None:
-        """Judge anew what hangs on the records that changed."""
+        """Judge again what depends on the records that changed."""
         for key in changed:
             self._look(key, now)
 
     def due(self, now: float, grace_s: float) -> list[Subject]:
-        """Those suspected for that long: nodes, endpoints, addresses, blocks, handles."""
+        """Those suspected for at least that long: nodes, endpoints, addresses, blocks, handles."""
         found = [s for s, what in self.all.items() if now - what.since >= grace_s and now >= what.not_before]
         order = list(KINDS)
         return sorted(found, key=lambda subject: (order.index(type(subject)), str(subject)))
@@ -189,7 +190,7 @@ class Suspects:
         _discard(self._on, anchor, held)
 
     def _count(self, before: frozenset[Holding], after: frozenset[Holding], now: float) -> None:
-        """Keep in mind which handles have addresses anywhere."""
+        """Track which handles have addresses anywhere."""
         had, has = ({held.handle_id.casefold() for held in holdings} for holdings in (before, after))
         for folded in had ^ has:
             self._used[folded] = self._used.get(folded, 0) + (1 if folded in has else -1)
@@ -199,7 +200,7 @@ class Suspects:
                 self._look_at_handle(self._handles[folded], now)
 
     def _claim(self, node: str, cidr: Network) -> None:
-        """Remember, or forget, that a block is or is said to be a node's."""
+        """Remember, or forget, that a block is, or is recorded as, a node's."""
         facts = self._blocks.get(cidr)
         if (facts is not None and facts.node == node) or self._sight.has_affinity(AffinityKey(node, cidr)):
             self._owned.setdefault(node, set()).add(cidr)
@@ -210,7 +211,7 @@ class Suspects:
         _discard(self._owners, cidr, node)
 
     def _missed(self, node: str, now: float) -> float:
-        """Since when a node is missed: what it leaves behind need not wait one thing after the other."""
+        """Since when a node has been missing, so that the things it leaves behind need not wait one after the other."""
         if self._sight.has_node(node):
             self._gone.pop(node, None)
             return now
