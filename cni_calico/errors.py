@@ -136,9 +136,7 @@ class NotReady(TryAgain):
 
 
 class DatastoreError(CalicoError):
-    """The datastore failed in a way that none of the following codes covers; base class of the errors its
-    door raises.
-    """
+    """The datastore failed in a way that none of the following codes covers; base class of its door's errors."""
 
     code = 100
     blame = "cluster"
@@ -183,9 +181,7 @@ class DatastoreDamaged(DatastoreError):
 
 
 class DatastoreUnsupported(DatastoreError):
-    """The store cannot be used by this program: it is of a newer version, another program's, or on a network file
-    system.
-    """
+    """The store is not usable here: it is a newer version's, another program's, or on a network file system."""
 
     code = 106
     blame = "user"
@@ -202,9 +198,7 @@ class RecordRefused(DatastoreError):
 
 
 class IPAMError(CalicoError):
-    """Addresses cannot be assigned or released for a reason that none of the following codes covers; base class of
-    those.
-    """
+    """Addresses cannot be assigned or released for a reason that none of the following codes covers; base class."""
 
     code = 110
     blame = "cluster"
@@ -370,9 +364,7 @@ class PythonNotExecutable(CalicoError):
 
 
 class BirdError(CalicoError):
-    """The BGP daemon failed in a way that none of the following codes covers; base class of the errors its
-    doors raise.
-    """
+    """The BGP daemon failed in a way that none of the following codes covers; base class of its doors' errors."""
 
     code = 150
 
