@@ -221,7 +221,7 @@ def test_one_that_takes_its_time_holds_up_nobody_else(backends: Backends, tmp_pa
     slow.start()
     assert at_it.wait(60)
     use_once(backends, local(tmp_path, "quick"))
-    with pytest.raises(DeadlineExceeded, match="another call is still at it"):
+    with pytest.raises(DeadlineExceeded, match="another call is still doing it"):
         backends.use(local(tmp_path, "slow"), Files(), Deadline.after(0.05))
     go_on.set()
     slow.join()
