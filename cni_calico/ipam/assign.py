@@ -34,10 +34,10 @@ DEFAULT_CONFIG = IPAMConfig(auto_allocate_blocks=True, extra={"kubeVirtVMAddress
 
 @dataclass(frozen=True, slots=True)
 class AssignRequest:
-    """``addresses`` exactly, or else so many from these pools (names or CIDRs; none of them: automatic ones).
+    """A request for exactly ``addresses``, or for that many from these pools (names or CIDRs; empty: automatic ones).
 
-    ``attributes`` without the timestamp; ``namespace_labels`` None: nobody knows them. ``share`` None: all that the
-    handle holds counts.
+    ``attributes`` are without the timestamp; ``namespace_labels`` is None if they are unknown; with ``share`` None
+    everything that the handle holds counts.
     """
 
     node: str
