@@ -67,7 +67,7 @@ class Parts:
             policing=lambda: self._policy.standing,
             policing_stalled_s=self._policy.stalled_s,
         )
-        self._metrics.policing = lambda: self._policy.standing
+        self._metrics.policing = lambda: (self._policy.standing, self._policy.figures)
         self._agent.facts["environment"] = list(opened.wrong)
         self._host_status = make_host_status(self.context, self.node)
         self._tunnels = TunnelKeeper(self.context, self.node)

@@ -68,11 +68,15 @@ def prepare(node: Lab) -> None:
         metadata = document["metadata"]
         key = ResourceKey(document["kind"], metadata["name"], metadata.get("namespace", ""))
         node.put_document(key, document)
+    load_upstream(node)
+    node.connect("a", "calia", "10.65.0.1")
+    node.connect("b", "calib", "10.65.0.2")
+
+
+def load_upstream(node: Lab) -> None:
     command = ["nsenter", f"--net={node.host.path}", "nft", "-f", "-"]
     done = subprocess.run(command, input=upstream_rules(), text=True, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    node.connect("a", "calia", "10.65.0.1")
-    node.connect("b", "calib", "10.65.0.2")
 
 
 def listed(node: Lab) -> str:
@@ -107,3 +111,40 @@ def test_from_upstream_without_a_gap(tmp_path: Path) -> None:
             if pid:
                 os.kill(pid, 15)
                 os.waitpid(pid, 0)
+
+
+def documented_removal() -> str:
+    """The command of the way back in docs/node.md."""
+    text = (GOLDEN.parents[2] / "docs" / "node.md").read_text()
+    (command,) = re.findall(r"(?m)^ +(printf .*calico-policy.* \| nft -f -)$", text)
+    return str(command)
+
+
+def test_back_to_upstream_without_a_gap(tmp_path: Path) -> None:
+    """By docs/node.md: ours stop, upstream's rules come, ours go; nothing forbidden passes, nothing allowed is lost."""
+    with lab(tmp_path) as node:
+        prepare(node)
+        node.host.run("nft", "flush", "ruleset")
+        node.start()
+        node.until_in_force(endpoints=2)
+        verdicts = {port: node.passes("a", "b", port) for port in (53, 80, 5353, 8080, 9999)}
+        forbidden = next(port for port, passes in verdicts.items() if not passes)
+        assert node.passes("b", "a", 80)
+        with (
+            traffic(node, "a", "b", allowed=forbidden, forbidden=forbidden) as closed,
+            traffic(node, "b", "a", allowed=80, forbidden=81) as open_,
+        ):
+            assert node.stop() == 0
+            begun = closed.sent
+            until(lambda: closed.sent > begun + 50, "packets without an agent")
+            load_upstream(node)
+            begun = closed.sent
+            until(lambda: closed.sent > begun + 50, "packets under the rules of both")
+            node.host.run("sh", "-c", documented_removal())
+            begun = closed.sent
+            until(lambda: closed.sent > begun + 50, "packets under upstream's rules")
+        assert "calico-policy" not in node.ruleset() and "filter-cali-FORWARD" in node.ruleset()
+        assert (closed.allowed_arrived, closed.forbidden_arrived) == (0, 0)
+        assert open_.allowed_arrived == open_.sent > 100
+        assert {port: node.passes("a", "b", port) for port in verdicts} == verdicts
+        node.host.run("sh", "-c", documented_removal())  # again: nothing is left to remove

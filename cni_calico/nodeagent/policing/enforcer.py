@@ -12,9 +12,8 @@ again later.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from errno import EAGAIN, EINTR, ENOBUFS, ENOMEM, EPERM
 
 from cni_calico.deadline import Deadline
@@ -28,31 +27,26 @@ from cni_calico.nodeagent.dataplane.policy.naming import policy_chain
 from cni_calico.nodeagent.dataplane.policy.optional import OptionalFeature, Transaction, refused_feature, transactions
 from cni_calico.nodeagent.dataplane.policy.tables import ARP, TABLES
 from cni_calico.nodeagent.policing.audit import Audit
+from cni_calico.nodeagent.status.policing import PolicyFigures
 from cni_calico.policy.wanted import PolicyId
 
 _TRANSIENT = (0, ENOMEM, ENOBUFS, EAGAIN, EINTR, EPERM)  # refused, but not because of what was asked
 _ATTEMPTS = 50  # one for each policy that is found out to be impossible, and a few
 
 
-@dataclass(slots=True)
-class Figures:
-    """What metrics say. Times in seconds."""
-
-    transactions: int = 0
-    operations: int = 0
-    refused: int = 0
-    compared: int = 0
-    found_changed: int = 0  # comparisons that found something else than was left there
-    repairs: int = 0  # of those, the ones that somebody else was seen to cause
-    apply_s: deque[float] = field(default_factory=lambda: deque(maxlen=1000))  # of the last ones
-
-
 class Enforcer:
     """One thread, in whose network namespace ``kernel`` is. ``held``: what its tables hold, as far as known."""
 
-    def __init__(self, kernel: PacketFilter, goal: Goal, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        kernel: PacketFilter,
+        goal: Goal,
+        log: Log,
+        figures: PolicyFigures | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.goal = goal
-        self.figures = Figures()
+        self.figures = figures or PolicyFigures()
         self.held: dict[TableId, NftTable] = {}
         self._kernel = kernel
         self._log = log
@@ -123,7 +117,7 @@ class Enforcer:
                 if not self._find_fault(e, transaction, suspects) and attempt:
                     raise
                 continue
-            self.figures.apply_s.append(self._clock() - begun)
+            self.figures.apply.observe(self._clock() - begun)
             return done
         raise RulesRefused(f"cannot bring the policies into force: {len(suspects)} of them were refused, one by one")
 

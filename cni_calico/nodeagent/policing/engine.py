@@ -21,7 +21,7 @@ from cni_calico.nodeagent.dataplane.policy.tables import NAME
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing.feed import RecordFeed
 from cni_calico.nodeagent.policing.rounds import Rounds
-from cni_calico.nodeagent.status.policing import Standing
+from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 
 KERNEL_AGAIN_S = 30.0
 LOOK_S = 1.0  # how often a thread that nothing happens to looks whether it should end
@@ -37,6 +37,7 @@ class PolicyEngine:
 
     def __init__(self, context: Context, node: str, on_change: Callable[[], None] = lambda: None) -> None:
         self.standing = Standing()
+        self.figures = PolicyFigures()
         self._context = context
         self._node = node
         self._on_change = on_change
@@ -89,7 +90,7 @@ class PolicyEngine:
         told = self._told
         assert told is not None
         context = self._context
-        rounds = Rounds(context, self._node, told[0], kernel, conntrack, self._tell, monitor.watch_rules)
+        rounds = Rounds(context, self._node, told[0], kernel, conntrack, self._tell, monitor.watch_rules, self.figures)
         rounds.follow_tunnels(told[1])
         feed = RecordFeed(context.store, self._node, monitor.wake, context.kubernetes_store)
         news, unread_since = True, 0.0
@@ -103,8 +104,8 @@ class PolicyEngine:
                 happened = monitor.take()
                 rounds.notice(happened)
                 synced = feed.synced  # asked first: what was read until then is taken below
-                records = feed.take()
-                rounds.take(records)
+                records, since = feed.take()
+                rounds.take(records, since)
                 if synced or rounds.in_force:
                     rounds.follow()
                     synced = feed.need(endpoints=rounds.needs_endpoints, services=rounds.needs_services) and synced

@@ -12,6 +12,7 @@ this node's pods are is said by the listing of its own pods alone: the other one
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -84,6 +85,7 @@ class RecordFeed:
         self._left_out: dict[ResourceKey, tuple[str, ...]] = {}
         self._guard = threading.Lock()
         self._pending: dict[ResourceKey, FedRecord] = {}
+        self._waiting_since = 0.0  # on time.monotonic
         self._store = store
         self._stopped = threading.Event()
         self._absent: set[ResourceKey] = set()  # what a cache takes for absent, because it is no document at all
@@ -181,6 +183,8 @@ class RecordFeed:
     def _put(self, key: Key, record: FedRecord) -> None:
         assert isinstance(key, ResourceKey)
         with self._guard:
+            if not self._pending:
+                self._waiting_since = time.monotonic()
             self._pending[key] = record
             if not isinstance(record, Refusal):
                 self._absent.discard(key)
@@ -239,11 +243,11 @@ class RecordFeed:
         """Why what is known is not kept up to date; "" when it is."""
         return next((str(cache.error) for cache in self._caches if cache.error is not None), "")
 
-    def take(self) -> dict[ResourceKey, FedRecord]:
-        """What changed since this was last asked."""
+    def take(self) -> tuple[dict[ResourceKey, FedRecord], float]:
+        """What changed since this was last asked, and since when (time.monotonic) the first of it has waited."""
         with self._guard:
             taken, self._pending = self._pending, {}
-        return taken
+            return taken, self._waiting_since
 
     def stop(self) -> None:
         self._stopped.set()

@@ -24,6 +24,7 @@ from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
+from cni_calico.nodeagent.dataplane.policy.tables import FILTER
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing.announce import describe_policing
 from cni_calico.nodeagent.policing.audit import SLICE_S
@@ -34,7 +35,7 @@ from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE, Gate, GateFact
 from cni_calico.nodeagent.policing.owners import Owners
 from cni_calico.nodeagent.policing.parameters import filter_settings, parse_service_networks
 from cni_calico.nodeagent.policing.status_files import StatusFiles
-from cni_calico.nodeagent.status.policing import Standing
+from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.policy.graph import Graph
 
 APPLY_S = 60.0
@@ -46,6 +47,7 @@ _POLICY_KINDS = (
     "KubernetesNetworkPolicy",
     "KubernetesClusterNetworkPolicy",
 )
+_COUNTED_KINDS = ("Tier", "Profile", "HostEndpoint")
 _SERVICES = ResourceKey("BGPConfiguration", "default")
 
 
@@ -61,6 +63,7 @@ class Rounds:
         conntrack: Nfnetlink | None,
         tell: Callable[[Standing], None],
         watch_rules: Callable[[], None] = lambda: None,
+        figures: PolicyFigures | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
@@ -73,7 +76,8 @@ class Rounds:
         self._graph = Graph(lambda endpoint: endpoint.node == node)
         self._service_networks = parse_service_networks(None)
         self._goal = Goal(filter_settings(felix, self._service_networks))
-        self._enforcer = Enforcer(kernel, self._goal, self._log)
+        self._figures = figures or PolicyFigures()
+        self._enforcer = Enforcer(kernel, self._goal, self._log, self._figures)
         self._files = StatusFiles(
             context.files, self._log, felix.endpoint_status_prefix, lambda: self._goal.endpoints.all
         )
@@ -93,9 +97,12 @@ class Rounds:
         self.needs_services = False
         self._warnings: tuple[str, ...] = ()
         self._left_out: tuple[str, ...] = ()
-        self._count = 0  # of policies in the goal
+        self._governing = 0  # policies in the goal
         self._files_due = True
         self._repaired_after = ""
+        self._changed_since = float("inf")  # the oldest change that is not in force
+        self._counted_at = -1  # transactions, when what is in the kernel was counted
+        self._known: dict[str, set[ResourceKey]] = {kind: set() for kind in _COUNTED_KINDS}
         self._standing = Standing()
         self._said: frozenset[str] = frozenset()
 
@@ -123,13 +130,18 @@ class Rounds:
                 else:
                     self._up.pop(name, None)  # unknown counts as down, and names of interfaces never end
 
-    def take(self, records: Mapping[ResourceKey, FedRecord]) -> None:
+    def take(self, records: Mapping[ResourceKey, FedRecord], since: float | None = None) -> None:
+        """``since``: when (time.monotonic) the first of them came; None: now."""
+        if records:
+            self._changed_since = min(self._changed_since, self._now() if since is None else since)
         for key, record in records.items():
             if isinstance(record, Refusal):
                 if key.kind in _POLICY_KINDS:
                     self._policies.add(key)  # it exists: a host whose only policy is unreadable does not open
                 self._graph.refuse(key, record.why)
                 continue
+            if key.kind in _COUNTED_KINDS:
+                (self._known[key.kind].discard if record is None else self._known[key.kind].add)(key)
             if key.kind in _POLICY_KINDS:
                 (self._policies.discard if record is None else self._policies.add)(key)
             elif key.kind == "Profile":
@@ -159,7 +171,7 @@ class Rounds:
         self._goal.update(changes)
         self._files_due = self._files_due or bool(changes.endpoints)
         if changes.policies:
-            self._count = sum(1 for policy in self._goal.policies if policy.kind != "Profile")
+            self._governing = sum(1 for policy in self._goal.policies if policy.kind != "Profile")
             self.needs_endpoints = bool(self._graph.selector_sources())
             self.needs_services = bool(self._graph.services())
             warnings = self._graph.warnings().items()
@@ -186,6 +198,7 @@ class Rounds:
             self._next_retry = float("inf")
         except CalicoError as e:
             self._failing = str(e)
+            self._figures.failures += 1
             self._next_retry = self._now() + self._retry_s
             self._next_full = max(self._next_full, self._next_retry)
             self._retry_s = min(2 * self._retry_s, RETRY_LAST_S)
@@ -228,9 +241,12 @@ class Rounds:
             self._next_full = self._now() + interval_s if interval_s else float("inf")
         if self._enforcer.compare_on():
             self._repaired_after = self._repaired_after or "somebody"
-        figures, repaired_after = self._enforcer.figures, self._repaired_after
+        figures, repaired_after = self._figures, self._repaired_after
         found_changed = figures.found_changed
         self._enforcer.bring_about(Deadline.after(APPLY_S))
+        if self._changed_since < float("inf"):
+            figures.change.observe(self._now() - self._changed_since)
+            self._changed_since = float("inf")
         self._repaired_after = ""
         if figures.found_changed > found_changed and repaired_after:
             figures.repairs += 1
@@ -295,7 +311,26 @@ class Rounds:
 
     # -- told ---------------------------------------------------------------------------------------------------------
 
+    def _count(self) -> None:
+        """What only the metrics tell."""
+        figures = self._figures
+        figures.records = {kind: len(keys) for kind, keys in self._known.items()} | {"Policy": len(self._policies)}
+        figures.selectors = len(self._graph.selector_sources())
+        if figures.transactions == self._counted_at:
+            return
+        self._counted_at = figures.transactions
+        figures.in_kernel = {
+            family: {
+                "chains": len(table.chains),
+                "rules": sum(len(chain.rules) for chain in table.chains.values()),
+                "sets": len(table.elements),
+            }
+            for family, id_ in (("4", FILTER[4]), ("6", FILTER[6]))
+            if (table := self._enforcer.held.get(id_)) is not None
+        }
+
     def _report(self, gate: Gate) -> None:
+        self._count()
         problems = [f"{key.kind} {_path(key)}: {why}" for key, why in self._graph.problems.items()]
         problems += [f"{policy}: {why}" for policy, why in self._goal.problems.items()]
         problems += [f"{feature.value} is not in force: {why}" for feature, why in self._goal.lacking.items()]
@@ -310,13 +345,13 @@ class Rounds:
             warnings=self._warnings + self._left_out + self._troubles(),
             counts={
                 "records": len(self._policies),
-                "policies": self._count,
-                "profiles": len(self._goal.policies) - self._count,
+                "policies": self._governing,
+                "profiles": len(self._goal.policies) - self._governing,
                 "endpoints": len(self._goal.endpoints.all),
                 "classes": len(self._goal.classes),
                 "sets": self._graph_sets(),
             },
-            repairs=self._enforcer.figures.repairs,
+            repairs=self._figures.repairs,
         )
         if standing != self._standing:
             self._say(standing)

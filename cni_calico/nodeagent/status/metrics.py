@@ -16,7 +16,8 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.ipam.pools import pool_of
 from cni_calico.nodeagent.status.numbers import BUCKETS_S, Numbers
-from cni_calico.nodeagent.status.policing import Standing
+from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
+from cni_calico.nodeagent.status.policy_metrics import collect_policing
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from cni_calico.plugin.call import protocol
 
@@ -33,7 +34,7 @@ class Metrics:
         self.snapshot: Snapshot | None = None
         self.bird: BirdController | None = None
         self.janitor: Tally | None = None
-        self.policing: Callable[[], Standing] | None = None
+        self.policing: Callable[[], tuple[Standing, PolicyFigures]] | None = None
         self._numbers = numbers
         self._socket = f"{run_dir}/cni.sock"
         self._pending = f"{state_dir}/cni/pending-del"
@@ -80,27 +81,13 @@ class Metrics:
             "calico_cni_pending_dels", "Releases owed to the datastore.", value=self._count_pending()
         )
         yield from self._of_ipam(GaugeMetricFamily)
-        yield from self._of_policies(GaugeMetricFamily, CounterMetricFamily)
+        if self.policing is not None:
+            yield from collect_policing(*self.policing())
+        if self.snapshot is not None:
+            hosts = len(self.snapshot.nodes)
+            yield GaugeMetricFamily("felix_cluster_num_hosts", "Nodes of the cluster.", value=hosts)
         yield from self._of_janitor(GaugeMetricFamily, CounterMetricFamily)
         yield from self._of_bird(GaugeMetricFamily)
-
-    def _of_policies(self, gauge: Callable[..., Any], counter: Callable[..., Any]) -> Iterator[Any]:
-        """The first ones under the names that upstream's agent gives them."""
-        if self.policing is None:
-            return
-        standing = self.policing()
-        counts = standing.counts
-        for metric, text, name in (
-            ("felix_active_local_endpoints", "Workloads of this node whose policy is known.", "endpoints"),
-            ("felix_active_local_policies", "Policies that apply to workloads of this node.", "policies"),
-            ("felix_ipsets_calico", "Sets of addresses and ports that rules look up.", "sets"),
-            ("calico_policy_classes", "Groups of workloads with the same policies.", "classes"),
-        ):
-            yield gauge(metric, text, value=counts.get(name, 0))
-        yield gauge("calico_policy_in_force", "1 while policies are in force on this node.", value=standing.in_force)
-        yield gauge("calico_policy_failing", "1 while changes cannot be applied.", value=bool(standing.failing))
-        yield gauge("calico_policy_problems", "Policies not in force as written.", value=len(standing.problems))
-        yield counter("calico_policy_repairs", "Repairs of what others changed.", value=standing.repairs)
 
     def _count_pending(self) -> int:
         try:

@@ -1,12 +1,16 @@
-"""PURE: what the policy engine says of itself: one value, for the status, the metrics and the probes.
+"""PURE: what the policy engine says of itself: one value for the status and the probes, and figures for the metrics.
 
-Rule: written by the engine's thread, read by any; "enforced" means in force in the kernel, not wanted.
+Rule: written by the engine's thread, read by any; "enforced" means in force in the kernel, not wanted. Figures are
+plain counts, and a reader may see the moment before.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +54,51 @@ class Standing:
             said = f"{policies} policies are in force for {endpoints} workloads"
             return f"{said}; changes are NOT: {self.failing}" if self.failing else said
         return f"no policy is enforced on this node: {self.failing or self.why_not}"
+
+
+@dataclass(slots=True)
+class Durations:
+    """How long something took, in seconds: by BUCKETS_S (and one above them), and the last thousand themselves."""
+
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    total_s: float = 0.0
+    last_s: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
+
+    def observe(self, seconds: float) -> None:
+        self.buckets[sum(seconds > limit for limit in BUCKETS_S)] += 1
+        self.total_s += seconds
+        self.last_s.append(seconds)
+
+    @property
+    def count(self) -> int:
+        return sum(self.buckets)
+
+    def quantile(self, part: float) -> float:
+        """Of the last thousand; 0 when there was none."""
+        ordered = sorted(self.last_s)
+        return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
+
+
+@dataclass(slots=True)
+class PolicyFigures:
+    """Since the start, unless said otherwise.
+
+    ``refused``: transactions; ``failures``: attempts to bring a change into force that failed. ``compared``: full
+    comparisons with the kernel; ``found_changed``: those that found something else than was left there; ``repairs``: of
+    those, the ones that somebody else was seen to cause. ``apply``: changes brought into force, from the first look;
+    ``change``: from the datastore's word to the last commit. ``in_kernel``: chains, rules and sets of each family
+    ("4", "6") now; ``records``: how many of each kind are known now.
+    """
+
+    transactions: int = 0
+    operations: int = 0
+    refused: int = 0
+    failures: int = 0
+    compared: int = 0
+    found_changed: int = 0
+    repairs: int = 0
+    selectors: int = 0
+    apply: Durations = field(default_factory=Durations)
+    change: Durations = field(default_factory=Durations)
+    in_kernel: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    records: Mapping[str, int] = field(default_factory=dict)

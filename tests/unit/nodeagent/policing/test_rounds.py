@@ -17,9 +17,10 @@ from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
 from cni_calico.nodeagent.context.settings import parse_settings
+from cni_calico.nodeagent.dataplane.policy.tables import FILTER
 from cni_calico.nodeagent.policing.feed import FedRecord, Refusal
 from cni_calico.nodeagent.policing.rounds import RETRY_FIRST_S, Rounds
-from cni_calico.nodeagent.status.policing import Standing
+from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.nftables import FakePacketFilter
 from tests.unit.nodeagent.fabric import FELIX, INTERFACES, workload
@@ -61,7 +62,7 @@ class Host:
     kernel: Unreadable = field(default_factory=Unreadable)
     told: list[Standing] = field(default_factory=list)
 
-    def rounds(self) -> Rounds:
+    def rounds(self, figures: PolicyFigures | None = None) -> Rounds:
         context = Context(parse_settings({}), MemoryStore(), SILENT, lambda _: True)
         context.kubernetes = OnKubernetes() if self.kubernetes else None
         felix = replace(
@@ -70,7 +71,7 @@ class Host:
             endpoint_status_prefix=str(self.directory),
             nftables_refresh_s=90,
         )
-        return Rounds(context, "n1", felix, self.kernel, None, self.told.append, now=lambda: self.time)
+        return Rounds(context, "n1", felix, self.kernel, None, self.told.append, figures=figures, now=lambda: self.time)
 
 
 def test_what_upstream_left_may_go_where_nothing_is_policed_though_the_kernel_cannot_be_read(tmp_path: Path) -> None:
@@ -195,3 +196,24 @@ def _with_endpoint(host: Host) -> Rounds:
 
 def _files(host: Host) -> list[Path]:
     return list((host.directory / "endpoint-status").glob("*"))
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_figures(tmp_path: Path) -> None:
+    host, figures = Host(tmp_path), PolicyFigures()
+    rounds = host.rounds(figures)
+    rounds.take(
+        {POLICY: Refusal("no"), ResourceKey("Tier", "default"): Resource("Tier", Metadata("default"), {})}, 990.0
+    )
+    rounds.once()
+    assert figures.failures == 1 and figures.change.count == 0
+    host.kernel.broken = False
+    rounds.once()
+    assert figures.change.count == figures.apply.count == 1 and figures.change.last_s[0] == 10.0
+    assert figures.records == {"Tier": 1, "Profile": 0, "HostEndpoint": 0, "Policy": 1}
+    table = host.kernel.tables[FILTER[4]]
+    assert figures.in_kernel["4"]["chains"] == len(table.chains) > 0
+    rounds.once()
+    assert figures.change.count == 1
