@@ -24,6 +24,7 @@ from cni_calico.nodeagent.dataplane import encapsulation
 from cni_calico.nodeagent.dataplane import endpoints as desired_endpoints
 from cni_calico.nodeagent.dataplane import routes as desired_routes
 from cni_calico.nodeagent.view.snapshot import Snapshot
+from cni_calico.plugin.network.plan import Sysctl
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Desired:
     routes: frozenset[HostRoute] = frozenset()
     neighbours: frozenset[NeighbourEntry] = frozenset()
     forwarding: frozenset[ForwardingEntry] = frozenset()
-    settings: tuple[desired_endpoints.Setting, ...] = ()
+    settings: tuple[Sysctl, ...] = ()
     unsigned: tuple[desired_endpoints.Unsigned, ...] = ()
     nat: tuple[Nat, ...] = ()
     forward_prefixes: tuple[str, ...] = ()

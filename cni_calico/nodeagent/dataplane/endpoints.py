@@ -1,6 +1,6 @@
 """PURE: what the host's side of this node's workloads must look like: routes and interface settings.
 
-Rule: the same as the CNI plugin makes (plugin/network/plan.py, compared by a test), so that the agent repairs what
+Rule: the same as the CNI plugin makes (the settings are plugin/network/plan.py's), so that the agent repairs what
 somebody changed and never what the plugin made. An endpoint whose interface is not there gets nothing: it is
 being made or gone.
 """
@@ -14,8 +14,7 @@ from cni_calico.model.host import HostInterface, HostRoute, Network
 from cni_calico.model.names import veth_alias
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.context.felix import FelixSettings
-
-Setting = tuple[tuple[str, ...], str]  # path below /proc/sys/net, value
+from cni_calico.plugin.network.plan import Sysctl, host_sysctls
 
 
 def is_workload_interface(name: str, felix: FelixSettings) -> bool:
@@ -103,41 +102,19 @@ def select_proven(unsigned: Iterable[Unsigned], actual: Iterable[HostRoute]) -> 
     return tuple(item for item in unsigned if all((item.device, network) in routed for network in item.networks))
 
 
-def desired_endpoint_settings(present: Mapping[str, WorkloadEndpoint]) -> list[Setting]:
-    wanted: list[Setting] = []
+def desired_endpoint_settings(present: Mapping[str, WorkloadEndpoint]) -> list[Sysctl]:
+    wanted: list[Sysctl] = []
     for name, endpoint in sorted(present.items()):
         families = {network.version for network in endpoint.ip_networks}
-        wanted += interface_settings(name, v4=4 in families, v6=6 in families)
+        wanted += host_sysctls(name, v4=4 in families, v6=6 in families)
     return wanted
 
 
-def interface_settings(name: str, *, v4: bool, v6: bool) -> list[Setting]:
-    """The settings of one workload's host interface."""
-    conf4, conf6 = ("ipv4", "conf", name), ("ipv6", "conf", name)
-    wanted: list[Setting] = [((*conf6, "accept_ra"), "0")]
-    if v4:
-        wanted += [
-            ((*conf4, "route_localnet"), "1"),
-            ((*conf4, "proxy_arp"), "1"),
-            ((*conf4, "forwarding"), "1"),
-            (("ipv4", "neigh", name, "proxy_delay"), "0"),
-        ]
-    if v6:
-        wanted += [
-            ((*conf6, "addr_gen_mode"), "0"),
-            ((*conf6, "disable_ipv6"), "0"),
-            ((*conf6, "accept_dad"), "0"),
-            ((*conf6, "proxy_ndp"), "1"),
-            ((*conf6, "forwarding"), "1"),
-        ]
-    return wanted
-
-
-def host_settings(felix: FelixSettings) -> list[Setting]:
+def host_settings(felix: FelixSettings) -> list[Sysctl]:
     """What the host as a whole needs."""
     if felix.ip_forwarding != "Enabled":
         return []
-    wanted: list[Setting] = [(("ipv4", "ip_forward"), "1")]
+    wanted: list[Sysctl] = [(("ipv4", "ip_forward"), "1")]
     if felix.ipv6_support:
         wanted.append((("ipv6", "conf", "all", "forwarding"), "1"))
     return wanted

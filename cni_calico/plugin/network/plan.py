@@ -97,27 +97,31 @@ def _destinations(plan: PodPlan, version: int) -> tuple[Network, ...]:
 
 
 def desired_host_sysctls(plan: PodPlan) -> tuple[Sysctl, ...]:
-    """The sysctls of the host's end; accept_dad comes before anything that could bring the link up with a tentative
-    address.
+    return host_sysctls(plan.host_ifname, v4=plan.has_v4, v6=plan.has_v6)
+
+
+def host_sysctls(ifname: str, *, v4: bool, v6: bool) -> tuple[Sysctl, ...]:
+    """The sysctls of a workload's host interface, which the node agent repairs; accept_dad comes before anything that
+    could bring the link up with a tentative address.
     """
-    v4, v6 = ("ipv4", "conf", plan.host_ifname), ("ipv6", "conf", plan.host_ifname)
-    wanted: list[Sysctl] = [((*v6, "accept_ra"), "0")]
-    if plan.has_v4:
+    conf4, conf6 = ("ipv4", "conf", ifname), ("ipv6", "conf", ifname)
+    wanted: list[Sysctl] = [((*conf6, "accept_ra"), "0")]
+    if v4:
         wanted += [
-            ((*v4, "route_localnet"), "1"),
-            ((*v4, "proxy_arp"), "1"),
-            ((*v4, "forwarding"), "1"),
-            (("ipv4", "neigh", plan.host_ifname, "proxy_delay"), "0"),
+            ((*conf4, "route_localnet"), "1"),
+            ((*conf4, "proxy_arp"), "1"),
+            ((*conf4, "forwarding"), "1"),
+            (("ipv4", "neigh", ifname, "proxy_delay"), "0"),
         ]
-    if plan.has_v6:
+    if v6:
         wanted += [
             # the pod's IPv6 gateway is the link-local address derived from the host MAC: eui64, whatever the node's
             # default
-            ((*v6, "addr_gen_mode"), "0"),
-            ((*v6, "disable_ipv6"), "0"),
-            ((*v6, "accept_dad"), "0"),
-            ((*v6, "proxy_ndp"), "1"),
-            ((*v6, "forwarding"), "1"),
+            ((*conf6, "addr_gen_mode"), "0"),
+            ((*conf6, "disable_ipv6"), "0"),
+            ((*conf6, "accept_dad"), "0"),
+            ((*conf6, "proxy_ndp"), "1"),
+            ((*conf6, "forwarding"), "1"),
         ]
     return tuple(wanted)
 

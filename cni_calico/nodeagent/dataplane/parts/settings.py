@@ -13,15 +13,15 @@ from cni_calico.kernel import sysctl
 from cni_calico.kernel.monitor import SETTINGS
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.desired import Desired
-from cni_calico.nodeagent.dataplane.endpoints import Setting
 from cni_calico.nodeagent.dataplane.passes import Pass
+from cni_calico.plugin.network.plan import Sysctl
 
 
 class KernelSettings:
     name = "settings"
 
     def __init__(self) -> None:
-        self._settled: frozenset[Setting] = frozenset()
+        self._settled: frozenset[Sysctl] = frozenset()
 
     def wants(self, changed: Collection[str]) -> bool:
         return SETTINGS in changed

@@ -14,7 +14,7 @@ from cni_calico.model.resources import Attribute, Block
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.desired import desired_state, with_routes_in_doubt
 from cni_calico.nodeagent.dataplane.encapsulation import derived_mac
-from cni_calico.nodeagent.dataplane.endpoints import interface_settings
+from cni_calico.nodeagent.dataplane.endpoints import desired_endpoint_settings
 from cni_calico.nodeagent.view.snapshot import reduce_block
 from cni_calico.plugin.network.plan import PodPlan, desired_host_sysctls
 from tests.unit.nodeagent.fabric import BLOCKS, FELIX, INTERFACES, NODES, block, node, pool, snapshot, workload
@@ -135,7 +135,8 @@ def test_workloads():
 def test_interface_settings_are_the_plugins(v4, v6):
     addresses = [ip_address("10.65.1.5")] * v4 + [ip_address("fd65::5")] * v6
     plan = PodPlan("calia", "eth0", 1500, tuple(addresses))
-    assert interface_settings("calia", v4=v4, v6=v6) == list(desired_host_sysctls(plan))
+    endpoint = workload("a", "calia", *map(str, addresses))
+    assert desired_endpoint_settings({"calia": endpoint}) == list(desired_host_sysctls(plan))
 
 
 # -- devices ----------------------------------------------------------------------------------------------------------
