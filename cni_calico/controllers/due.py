@@ -10,6 +10,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from cni_calico.backoff import Backoff
+
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 60.0
 
@@ -21,7 +23,7 @@ class DueTasks(Generic[T]):
     """Tasks in the order in which they were noted."""
 
     _due: dict[T, float] = field(default_factory=dict)
-    _failures: dict[T, int] = field(default_factory=dict)
+    _retries: dict[T, Backoff] = field(default_factory=dict)
 
     def note(self, tasks: Iterable[T], now: float) -> None:
         """Something has changed: due now, whatever happened before."""
@@ -43,12 +45,13 @@ class DueTasks(Generic[T]):
 
     def done(self, task: T) -> None:
         self._due.pop(task, None)
-        self._failures.pop(task, None)
+        self._retries.pop(task, None)
 
     def failed(self, task: T, now: float) -> float:
         """Try it again later; after how many seconds."""
-        count = self._failures[task] = self._failures.get(task, 0) + 1
-        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(count - 1, 16))
+        if task not in self._retries:
+            self._retries[task] = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        pause_s = self._retries[task].next()
         self._due[task] = now + pause_s
         return pause_s
 
@@ -57,4 +60,4 @@ class DueTasks(Generic[T]):
 
     @property
     def failing(self) -> int:
-        return len(self._failures)
+        return len(self._retries)

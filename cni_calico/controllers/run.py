@@ -35,6 +35,7 @@ from cni_calico.controllers.settings import (
 )
 from cni_calico.daemon.http_doors import Doors
 from cni_calico.daemon.http_server import TEXT, Page
+from cni_calico.daemon.said import Said
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.connect import open_datastore
@@ -83,7 +84,7 @@ class Controllers:
         self._running: Running | None = None
         self.numbers: dict[str, LoopNumbers] = {}
         self.tally = Tally()
-        self._said: set[str] = set()
+        self._said = Said(self._log)
 
     def run(self) -> int:
         """Until a signal or a failure; the exit status."""
@@ -98,7 +99,7 @@ class Controllers:
                 if settings.synced:
                     self._follow(settings.record(SETTINGS), is_there=settings.get(SETTINGS) is not None)
                 elif settings.error is not None:
-                    self._say_once(f"waiting for the datastore: {settings.error}")
+                    self._said.once(f"waiting for the datastore: {settings.error}")
                     self._not_started(str(settings.error))
         finally:
             self._end(list(self._parts))
@@ -142,7 +143,7 @@ class Controllers:
             ensure_present(store, SETTINGS, document, Deadline.after(CALL_S))
             ensure_record(store, SETTINGS, plan, Deadline.after(CALL_S))
         except CalicoError as e:
-            self._say_once(f"cannot write KubeControllersConfiguration default: {e}")
+            self._said.once(f"cannot write KubeControllersConfiguration default: {e}")
 
     # -- the threads --------------------------------------------------------------------------------------------------
 
@@ -166,11 +167,11 @@ class Controllers:
             elif name in FOLLOWINGS and not cluster.is_kubernetes_datastore:
                 works[name] = self._copy_loop(FOLLOWINGS[name]).run
             elif name in FOLLOWINGS:
-                self._say_once(f"{name}: {NOT_ON_KUBERNETES}")
+                self._said.once(f"{name}: {NOT_ON_KUBERNETES}")
             else:
-                self._say_once(f"{name}: this controller is not built; nothing is done for it")
+                self._said.once(f"{name}: this controller is not built; nothing is done for it")
         if self._settings.auto_host_endpoints:
-            self._say_once("AUTO_HOST_ENDPOINTS is set and has no effect: automatic host endpoints are not built")
+            self._said.once("AUTO_HOST_ENDPOINTS is set and has no effect: automatic host endpoints are not built")
         if isinstance(cluster.store, EtcdStore) and running.compaction_s > 0:
             works["compaction"] = self._compact
         return works
@@ -206,7 +207,7 @@ class Controllers:
                 if revision:
                     self._log.debug(f"compacted etcd to revision {revision}")
             except CalicoError as e:
-                self._say_once(f"cannot compact etcd: {e}")
+                self._said.once(f"cannot compact etcd: {e}")
             stopping.wait((self._running.compaction_s if self._running is not None else 0) or COMPACTION_S)
 
     def _keep_health(self, stopping: Stopping) -> None:
@@ -219,14 +220,14 @@ class Controllers:
             try:
                 health.look()
             except OSError as e:
-                self._say_once(f"cannot write the status file {self._status_file}: {e.strerror or e}")
+                self._said.once(f"cannot write the status file {self._status_file}: {e.strerror or e}")
             stopping.wait(ROUND_S)
 
     def _not_started(self, why: str) -> None:
         try:
             write_status(self._status_file, {"Startup": {"Ready": False, "Reason": why}})
         except OSError as e:
-            self._say_once(f"cannot write the status file {self._status_file}: {e.strerror or e}")
+            self._said.once(f"cannot write the status file {self._status_file}: {e.strerror or e}")
 
     def _start(self, name: str, work: Callable[[Stopping], object]) -> None:
         own = Stopping()
@@ -262,11 +263,6 @@ class Controllers:
             return 200, "text/plain; version=0.0.4; charset=utf-8", text.encode()
 
         return {"/metrics": page, "/": lambda: (200, TEXT, b"metrics are at /metrics\n")}
-
-    def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._log.warning(text)
 
 
 def open_cluster(environ: Mapping[str, str], log: Log) -> Cluster:

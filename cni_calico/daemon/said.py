@@ -25,6 +25,10 @@ class Said:
                 self._log.write(level, text)
         self._texts[topic] = now
 
+    def once(self, text: str, level: str = "warning") -> None:
+        """A text that is said no second time."""
+        self.say(text, [text], level)
+
     def texts(self, topic: str) -> tuple[str, ...]:
         """What was said last about a topic."""
         return self._texts.get(topic, ())

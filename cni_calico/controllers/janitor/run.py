@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cni_calico.controllers.cluster import Cluster
+from cni_calico.daemon.said import Said
 from cni_calico.daemon.settings_table import parse_duration_s
 from cni_calico.datastore.election import Election, Terms
 from cni_calico.deadline import Deadline
@@ -96,7 +97,7 @@ class Janitor:
         self._habits = habits or Habits()
         self._log = cluster.log
         self.tally = tally
-        self._said: dict[str, str] = {}
+        self._said = Said(cluster.log)
         self._renew_at = 0.0
         self._grace_s: float | None = self._habits.grace_s
         self._settings_at = 0.0
@@ -130,16 +131,10 @@ class Janitor:
             result = do()
         except CalicoError as e:
             self.tally.failures += 1
-            self._say(doing, f"cannot {doing}: {e}" + (f" ({e.details})" if e.details else ""))
+            self._said.say(doing, [f"cannot {doing}: {e}" + (f" ({e.details})" if e.details else "")])
             return None
-        self._say(doing, "")
+        self._said.say(doing, [])
         return result
-
-    def _say(self, topic: str, text: str) -> None:
-        """Once, until there is something else to say about it; "": all is well."""
-        if text and self._said.get(topic) != text:
-            self._log.warning(text)
-        self._said[topic] = text
 
     # -- the work -----------------------------------------------------------------------------------------------------
 
@@ -166,7 +161,9 @@ class Janitor:
             suspects = Suspects(caches.sight)
             reclaimer = self._reclaimer(stopping)
             while not stopping.is_set() and self._keep_lease():
-                self._say("caches", f"the janitor waits for the datastore: {caches.error}" if caches.error else "")
+                self._said.say(
+                    "caches", [f"the janitor waits for the datastore: {caches.error}"] if caches.error else []
+                )
                 if caches.healthy and self._round(caches, suspects, reclaimer):
                     continue  # there is more
                 self._pause(caches, stopping)
@@ -264,10 +261,10 @@ class Janitor:
         try:
             found = self._cluster.store.get(SETTINGS, Deadline.after(CALL_S))
         except DatastoreDenied as e:
-            self._say("grace", str(e))
+            self._said.say("grace", [str(e)])
             found = None
         except CalicoError as e:
-            self._say("grace", str(e))
+            self._said.say("grace", [str(e)])
             return self._settings_at > 0
         self._settings_at = time.monotonic() + self._habits.settings_s
         self._grace_s = self._habits.grace_s if found is None else parse_grace(found.value, self._habits.grace_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cni_calico.daemon.keeper import Keeper
+from cni_calico.daemon.said import Said
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AttachmentBusy, TryAgain
@@ -30,15 +31,13 @@ class _Once(Log):
     def __init__(self, log: Log) -> None:
         super().__init__("none", stderr=False)
         self._log = log
-        self._said: set[str] = set()
+        self.forget()
 
     def write(self, level: str, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._log.write(level, text)
+        self._said.once(text, level)
 
     def forget(self) -> None:
-        self._said.clear()
+        self._said = Said(self._log)
 
 
 class _OwnServices(Services):

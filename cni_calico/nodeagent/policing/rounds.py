@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from cni_calico.backoff import Backoff
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.kernel.interfaces import read_interfaces
@@ -86,7 +87,7 @@ class Rounds:
         self._policies: set[ResourceKey] = set()
         self._has_namespace_profile = False
         self._up: dict[str, bool] | None = None
-        self._retry_s = RETRY_FIRST_S
+        self._retry = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         self._next_retry = float("inf")
         self._next_full = 0.0
         self._failing = ""
@@ -194,14 +195,14 @@ class Rounds:
                 self._police()
             else:
                 self._leave(gate)
-            self._failing, self._retry_s = unread, RETRY_FIRST_S
+            self._failing = unread
+            self._retry.reset()
             self._next_retry = float("inf")
         except CalicoError as e:
             self._failing = str(e)
             self._figures.failures += 1
-            self._next_retry = self._now() + self._retry_s
+            self._next_retry = self._now() + self._retry.next()
             self._next_full = max(self._next_full, self._next_retry)
-            self._retry_s = min(2 * self._retry_s, RETRY_LAST_S)
         self._report(gate)
 
     def patience_s(self) -> float:
