@@ -197,3 +197,39 @@ def test_no_class_name_twice() -> None:
             if isinstance(node, ast.ClassDef) and not name.endswith("_pb2"):
                 places.setdefault(node.name, []).append(name)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+# where a name of an attribute is data, or what has the attribute is somebody else's
+REFLECTION = {
+    "bounded": "libyaml's loader is not in every build of PyYAML",
+    "ctl.arguments": "argparse's namespace",
+    "ctl.ipam.release": "ValueError has no strerror",
+    "datastore.etcd.link": "gRPC's errors have no common class with a code",
+    "datastore.etcd.slim_grpc": "an attribute of the package grpc",
+    "datastore.kubernetes.dial": "UnicodeError has no strerror",
+    "datastore.kubernetes.http": "a socket or one with TLS",
+    "datastore.kubernetes.login": "PyYAML's errors may have no place",
+    "datastore.local.file": "SQLite's errors may have no code",
+    "expanded": "it is what a dataclass is made of",
+    "install.main": "sys.frozen, of the frozen executable",
+    "kernel.child": "ValueError has no errno",
+    "kernel.netns": "os.setns is newer than the oldest Python; ValueError has no errno",
+    "kernel.process": "sys.frozen, of the frozen executable; ValueError has no errno",
+    "kernel.url": "http.client's errors have no errno",
+    "model.documents.fields": "a table names the attributes of a record",
+    "nodeagent.keepers.tunnel_addresses": "a table names the attributes of a record",
+    "nodeagent.main": "sys.frozen, of the frozen executable",
+    "server.run": "RuntimeError has no strerror",
+    "tuples": "it is what a named tuple is made of",
+}
+
+
+def test_nobody_asks_whether_an_object_has_an_attribute() -> None:
+    """What can be relied on is said by a type."""
+    found = set()
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Name) and called.id in ("getattr", "hasattr", "setattr", "delattr"):
+                found.add(name.removeprefix("cni_calico."))
+    assert found == set(REFLECTION)

@@ -18,7 +18,7 @@ from cni_calico.ipam.view import Stored, View, decode_found, read_each
 from cni_calico.ipam.view import stored as decode_stored
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKey, Key
-from cni_calico.model.resources import Affinity, Block, Handle, IPAMConfig, Network, Record
+from cni_calico.model.resources import Affinity, Block, Handle, IPAMConfig, Network, Record, is_deleted
 
 CONFLICTS_MAX = 100
 REREADS_MAX, UNKNOWNS_MAX = 3, 4
@@ -114,7 +114,7 @@ class Ledger:
 
     def _current(self, key: Key) -> Record | None:
         found = self._known[key]
-        return None if found is None or _is_leaving(found) else found.record
+        return None if found is None or is_deleted(found.record) else found.record
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class Ledger:
         """A record marked as deleted counts as absent but blocks a new one: a process died between mark and end."""
         for step in steps:
             found = self._known[step.key]
-            if found is not None and step.record is not None and _is_leaving(found):
+            if found is not None and step.record is not None and is_deleted(found.record):
                 self._store.commit([Write.delete(found.at)], self.deadline)
                 self._known[step.key] = None
 
@@ -257,7 +257,3 @@ def _is_alike(group: Sequence[Step], step: Step) -> bool:
         and kinds == {type(step.key)}
         and all(other.key != step.key for other in group)
     )
-
-
-def _is_leaving(found: Stored) -> bool:
-    return isinstance(found.record, Block | Handle | Affinity) and found.record.deleted

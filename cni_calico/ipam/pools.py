@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from cni_calico.errors import InvalidConfig, NoPool
 from cni_calico.model.resources import Address, IPPool, IPReservation, Network
@@ -131,7 +131,7 @@ def _matches(pool: IPPool, name: str, selector: str, labels: Mapping[str, str]) 
 
 def pool_of(pools: Iterable[IPPool], network: Network | Address) -> IPPool | None:
     """The pool (the narrowest, if they overlap) that contains an address or block."""
-    first = network.network_address if hasattr(network, "network_address") else network
+    first = network.network_address if isinstance(network, IPv4Network | IPv6Network) else network
     found = [pool for pool in pools if pool.cidr.version == first.version and first in pool.cidr]
     return max(found, key=lambda pool: pool.cidr.prefixlen, default=None)
 

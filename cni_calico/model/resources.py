@@ -233,3 +233,8 @@ Record = (
     | Handle
     | IPAMConfig
 )
+
+
+def is_deleted(record: object) -> bool:
+    """Whether a record of address management is marked as deleted: whoever marked it has not removed it yet."""
+    return isinstance(record, Block | Handle | Affinity) and record.deleted

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv6Address, ip_address, ip_network
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.errors import FeatureDisabled, InvalidAnnotation
@@ -160,7 +160,8 @@ def _parse_ips(text: str) -> tuple[Address, ...]:
             address = ip_address(item)
         except ValueError as e:
             raise _Wrong("expected a JSON list of IP addresses") from e
-        if getattr(address, "scope_id", None) or address.is_unspecified or address.is_multicast or address.is_loopback:
+        zoned = isinstance(address, IPv6Address) and address.scope_id
+        if zoned or address.is_unspecified or address.is_multicast or address.is_loopback:
             raise _Wrong("expected addresses that a pod can have")
         found.append(address)
     return tuple(found)

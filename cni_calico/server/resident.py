@@ -48,6 +48,12 @@ PLACES_KEPT = 64  # roots and run directories of callers: a host has few, but mo
 Outcome = TypeVar("Outcome")
 
 
+class _Worker(threading.local):
+    """What one of the server's threads keeps."""
+
+    host: Host | None = None
+
+
 class Resident:
     """Owns everything that outlives a call."""
 
@@ -57,7 +63,7 @@ class Resident:
         self.backends = Backends(log)
         self._beside: dict[object, tuple[int, int] | None] = {}  # ordered by when they were last checked, oldest first
         self._meeting = threading.Lock()
-        self._worker = threading.local()
+        self._worker = _Worker()
         self._own_root = _identity("/", "/proc/self/ns/mnt")
         self.links: Batcher[LinkRemoval, None] = Batcher(self._remove_links, limit=LINKS_AT_ONCE)
         self._descriptors_max = raise_descriptor_limit()
@@ -73,7 +79,7 @@ class Resident:
             services.leave()
 
     def _host(self) -> Host:
-        host: Host | None = getattr(self._worker, "host", None)
+        host = self._worker.host
         if host is None:
             host = self._worker.host = Host()
         return host
@@ -94,9 +100,8 @@ class Resident:
 
     def end_worker(self) -> None:
         """Called by a worker when it ends."""
-        host: Host | None = getattr(self._worker, "host", None)
+        host, self._worker.host = self._worker.host, None
         if host is not None:
-            del self._worker.host
             host.close()
 
     def files_of(self, request: CallRequest) -> Files:

@@ -26,6 +26,7 @@ from cni_calico.model.keys import ResourceKey
 
 if TYPE_CHECKING:
     from cni_calico.controllers.janitor.caches import JanitorCaches
+    from cni_calico.ipam.lost.leaks import Subject
     from cni_calico.ipam.lost.reclaim import Reclaimer, ReclaimOutcome
     from cni_calico.ipam.lost.suspects import Suspects
 
@@ -86,6 +87,12 @@ def make_election(cluster: Cluster, node: str, terms: Terms) -> Election:
     from cni_calico.datastore.election import SoleElection
 
     return SoleElection()
+
+
+def _is_pods(subject: Subject) -> bool:
+    from cni_calico.ipam.lost.leaks import Holding, LostEndpoint
+
+    return isinstance(subject, Holding | LostEndpoint) and bool(subject.pod)
 
 
 class Janitor:
@@ -203,7 +210,7 @@ class Janitor:
         self.tally.candidates = suspects.counts()
         due = suspects.due(now, self._habits.grace_s if self._grace_s is None else self._grace_s)
         if self._grace_s is None:
-            due = [subject for subject in due if not getattr(subject, "pod", "")]
+            due = [subject for subject in due if not _is_pods(subject)]
         batch = due[: self._habits.batch]
         if not batch or not self._try("see whether the datastore is locked", self._may_write):
             return False

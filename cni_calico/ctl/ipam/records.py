@@ -25,7 +25,7 @@ from cni_calico.model.keys import (
     ResourceKey,
     ResourceList,
 )
-from cni_calico.model.resources import Block, IPPool, Network
+from cni_calico.model.resources import Block, IPPool, Network, is_deleted
 
 _KINDS = ("WorkloadEndpoint", "Node", "IPPool")
 # without a snapshot, blocks are read before endpoints: else each ADD during the scan would look like a leak
@@ -84,7 +84,7 @@ def _read(session: Session, listing: ListKey, corrupt: list[tuple[str, str]]) ->
         except CorruptRecord as e:
             corrupt.append((describe(item.key), str(e)))
             continue
-        if not getattr(record, "deleted", False):
+        if not is_deleted(record):
             found.append((item.key, record))
     return found
 

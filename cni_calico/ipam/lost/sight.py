@@ -21,7 +21,7 @@ from cni_calico.ipam.lost.leaks import (
 )
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
-from cni_calico.model.resources import Network
+from cni_calico.model.resources import Network, is_deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def decode(found: Versioned) -> Any:
         return Seen(endpoint.node, reduce_endpoint(endpoint), endpoint.pod, endpoint.orchestrator == "k8s")
     if isinstance(found.key, ResourceKey):
         return kubernetes_name(codec.decode_node(found.key, found.value))
-    return not getattr(codec.decode(found.key, found.value), "deleted", False)
+    return not is_deleted(codec.decode(found.key, found.value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Unknown(Dict):
 
 def source_of(extra: JSON) -> JSON | None:
     """The object that a record's ``extra`` was read with; None for a record that is newly made."""
-    return getattr(extra, "source", None)
+    return extra.source if isinstance(extra, Unknown) else None
 
 
 def shown(value: object) -> str:

@@ -54,7 +54,7 @@ class SpecUnknown(Unknown):
 
 def document_of(extra: JSON) -> JSON | None:
     """The document that a record with this ``extra`` was read from; None for a record that is newly made."""
-    return getattr(extra, "document", None)
+    return extra.document if isinstance(extra, SpecUnknown) else None
 
 
 def read_metadata(raw: JSON, key: ResourceKey) -> Metadata:
