@@ -1,10 +1,14 @@
 #!/bin/sh
-# Regenerate cni_calico/datastore/etcd/etcd_pb2.py from etcd.proto; run it after a change there, with the project's Python.
+# Regenerate the messages (NAME_pb2.py) of every NAME.proto; run it after a change there, with the project's Python.
 #
 #   build/proto.sh [PYTHON]
 set -eu
-cd "$(dirname "$0")/../cni_calico/datastore/etcd"
-python=${1:-../../../.venv/bin/python}
-"$python" -m grpc_tools.protoc -I. --python_out=. --pyi_out=. etcd.proto
-stubs=$(cat etcd_pb2.pyi)
-printf '# mypy: disable-error-code="type-arg"\n%s\n' "$stubs" >etcd_pb2.pyi
+cd "$(dirname "$0")/.."
+python=${1:-.venv/bin/python}
+for proto in cni_calico/datastore/etcd/etcd.proto cni_calico/cnidataplane/dataplane.proto; do
+  directory=$(dirname "$proto")
+  "$python" -m grpc_tools.protoc "-I$directory" "--python_out=$directory" "--pyi_out=$directory" "$(basename "$proto")"
+  stub=${proto%.proto}_pb2.pyi
+  stubs=$(cat "$stub")
+  printf '# mypy: disable-error-code="type-arg"\n%s\n' "$stubs" >"$stub"
+done

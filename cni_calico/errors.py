@@ -11,7 +11,6 @@ from __future__ import annotations
 # CNI specification, "Error" (1.1.0)
 INCOMPATIBLE_VERSION = 1
 UNSUPPORTED_FIELD = 2
-UNKNOWN_CONTAINER = 3
 INVALID_ENVIRONMENT = 4
 IO_FAILURE = 5
 DECODE_FAILURE = 6
@@ -56,13 +55,6 @@ class UnsupportedField(CalicoError):
     """A configuration field asks for something that this plugin does not support."""
 
     code = UNSUPPORTED_FIELD
-    blame = "user"
-
-
-class UnknownContainer(CalicoError):
-    """The container (attachment) asked about does not exist."""
-
-    code = UNKNOWN_CONTAINER
     blame = "user"
 
 
@@ -358,6 +350,13 @@ class PythonNotExecutable(CalicoError):
 
     code = 136
     hint = "install the plugin again: calico.python, calico-ipam.python and .calico-* belong beside the executable"
+
+
+class DataplaneFailed(CalicoError):
+    """The external data plane (``dataplane_options``) did not answer, or refused; its own words are in the text."""
+
+    code = 137
+    hint = "check that the program behind dataplane_options.socket is running; its log says more"
 
 
 # -- BIRD -------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = Path(sys.executable).parent
 LONGEST_MODULE = 400
-GENERATED = {"cni_calico/datastore/etcd/etcd_pb2.py"}
+GENERATED = {"cni_calico/cnidataplane/dataplane_pb2.py", "cni_calico/datastore/etcd/etcd_pb2.py"}
 
 
 @cache

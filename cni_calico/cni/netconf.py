@@ -13,6 +13,7 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_interface, ip_network
 from typing import Any
 
 from cni_calico.cni import versions
+from cni_calico.cni.dataplane import ExternalDataplane, parse_dataplane
 from cni_calico.cni.fields import JsonFields, wrong
 from cni_calico.cni.mesos import MesosLabels, parse_mesos
 from cni_calico.errors import DecodeFailure, IncompatibleVersion, InvalidConfig
@@ -94,6 +95,7 @@ class NetConf:
     runtime_config: Mapping[str, Any] = field(default_factory=dict)
     prev_result: Mapping[str, Any] | None = None
     valid_attachments: tuple[ValidAttachment, ...] | None = None
+    dataplane: ExternalDataplane | None = None
 
 
 def _refuse_number(text: str) -> float:
@@ -146,7 +148,6 @@ def parse_netconf(document: Mapping[str, Any], environ: Mapping[str, str], comma
     top = JsonFields(document)
     name = top.text("name")
     _require_network_name(name)
-    _require_dataplane(top.section("dataplane_options"))
     control = top.section("feature_control")
     kubernetes = top.section("kubernetes")
     return NetConf(
@@ -179,6 +180,7 @@ def parse_netconf(document: Mapping[str, Any], environ: Mapping[str, str], comma
         runtime_config=top.mapping("runtimeConfig"),
         prev_result=None if document.get("prevResult") is None else top.mapping("prevResult"),
         valid_attachments=_parse_attachments(top),
+        dataplane=parse_dataplane(top.section("dataplane_options")),
     )
 
 
@@ -190,23 +192,6 @@ def _require_network_name(name: str) -> None:
         raise InvalidConfig(
             f"invalid characters found in network name: {shown!r}",
             details=f"a name matches [a-zA-Z0-9][a-zA-Z0-9_.-]*, at most {names.NETWORK_NAME_MAX} characters",
-        )
-
-
-def _require_dataplane(options: JsonFields) -> None:
-    """Only the kernel's data plane is supported; a veth in another data plane's node would leave the pod without
-    network.
-    """
-    kind = options.values.get("type")
-    if kind == "grpc":
-        raise InvalidConfig(
-            "cannot use dataplane_options.type 'grpc': external data planes (Calico/VPP) are not supported",
-            details="remove dataplane_options for pods in the kernel's network, or keep upstream's plugin on this node",
-        )
-    if kind is not None:
-        raise InvalidConfig(
-            f"Invalid dataplane type: {str(kind)[:80]}",
-            details="without dataplane_options pods are in the kernel's network",
         )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_interface
 from typing import TYPE_CHECKING, Any
 
-from cni_calico.cni.result import Result, ResultInterface, ResultIP, ResultRoute, render_result
+from cni_calico.cni.result import Result, ResultInterface, ResultIP, render_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig, LinkConflict, OutcomeUnknown
 from cni_calico.model.names import sha1_hex, veth_alias
@@ -39,6 +39,7 @@ from cni_calico.plugin.endpoints import (
     remove_endpoint,
     rfc3339,
 )
+from cni_calico.plugin.given import Addresses, plan_delegated, plan_recorded
 from cni_calico.plugin.ipam.addresses import (
     UNDO_TIMEOUT_S,
     assign,
@@ -57,16 +58,6 @@ if TYPE_CHECKING:
     from cni_calico.ipam.assign import Companion
 
 Address = IPv4Address | IPv6Address
-
-
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """What IPAM assigned: the addresses, the routes of its result, and destinations that replace the default routes."""
-
-    addresses: tuple[Address, ...]
-    result_routes: tuple[ResultRoute, ...]
-    dns: Mapping[str, Any]
-    extra_routes: tuple[Any, ...] = ()
 
 
 def add(task: Task) -> Mapping[str, Any]:
@@ -123,6 +114,8 @@ class _Addition:
     def run(self) -> Result:
         """Raises _Unsure with everything undone."""
         task, attachment, recorded = self.task, self.attachment, self.recorded
+        if task.conf.dataplane is not None and not self.sure:
+            raise _Unsure  # an interface that lives is not ours to give back, and only the record says whether one does
         self.facts = read_facts(task, attachment, recorded.stored)
         if self.facts.endpoint is None and is_second_network(recorded, attachment, task.conf):
             result = join_network(task, attachment, recorded)
@@ -135,7 +128,8 @@ class _Addition:
         services = self.task.services
         with ExitStack() as undo:
             given = self._addresses(undo)
-            plan, mac = self._network(given, undo)
+            network = self._network if self.task.conf.dataplane is None else self._external_network
+            plan, mac = network(given, undo)
             self._endpoint(plan, mac, undo)
             services.require_caller()
             pending.take_back(services.files, services.state_dir, self.attachment)
@@ -146,7 +140,7 @@ class _Addition:
 
     def _addresses(self, undo: ExitStack) -> Addresses:
         if self.facts.request.addresses_no_ipam:
-            return Addresses(self.facts.request.addresses_no_ipam, (), self._dns({}))
+            return Addresses(self.facts.request.addresses_no_ipam, (), self.task.conf.dns)
         if self.task.conf.ipam.is_calico:
             return self._calico_addresses(undo)
         return self._delegated_addresses(undo)
@@ -177,7 +171,7 @@ class _Addition:
         result = result_of(assigned, explicit=bool(request.addresses))
         # a pod that names its addresses gets no routes in the result, as upstream does it
         routes = () if self.facts.request.addresses else result.routes
-        return Addresses(addresses=tuple(item.address for item in assigned), result_routes=routes, dns=self._dns({}))
+        return Addresses(addresses=tuple(item.address for item in assigned), result_routes=routes, dns=task.conf.dns)
 
     def _handle(self, allocator: Allocator) -> str:
         """The container's handle; this interface's own handle if an older version allocated its addresses under that
@@ -215,25 +209,16 @@ class _Addition:
             services.log.error(f"cannot record that {self.attachment.label} is to be released: {e}")
 
     def _delegated_addresses(self, undo: ExitStack) -> Addresses:
-        from cni_calico.plugin.delegate import assign_delegated, configured_routes, plan_extra_routes
+        from cni_calico.plugin.delegate import assign_delegated, configured_routes
 
         own = self.recorded.own
         if not self.sure and own is None:
             raise _Unsure  # reading is cheap compared with starting a program, which may hold the addresses already
         if own is not None and self.recorded.is_ours(self.attachment) and own.ip_networks:
             # the delegate would refuse to allocate twice for one container
-            addresses = tuple(network.network_address for network in own.ip_networks)
-            given = configured_routes(self.task.conf)
-            routes = given or tuple(ResultRoute(str(network)) for network in own.ip_networks)
-            return Addresses(addresses, routes, self._dns({}), plan_extra_routes(given))
+            return plan_recorded(own, configured_routes(self.task.conf), self.task.conf.dns)
         undo.callback(self._release_delegated)
-        result = assign_delegated(self.task)
-        return Addresses(
-            addresses=tuple(ip.address.ip for ip in result.ips),
-            result_routes=result.routes or tuple(ResultRoute(str(ip.address)) for ip in result.ips),
-            dns=self._dns(result.dns),
-            extra_routes=plan_extra_routes(result.routes),
-        )
+        return plan_delegated(assign_delegated(self.task), self.task.conf.dns)
 
     def _release_delegated(self) -> None:
         from cni_calico.plugin.delegate import run_delegate
@@ -242,9 +227,6 @@ class _Addition:
             run_delegate(self.task.until(Deadline.after(UNDO_TIMEOUT_S)), command="DEL")
         except CalicoError as e:
             self.task.log.error(f"while undoing: {e.message}")
-
-    def _dns(self, from_ipam: Mapping[str, Any]) -> Mapping[str, Any]:
-        return from_ipam or self.task.conf.dns
 
     # -- kernel -------------------------------------------------------------------------------------------------------
 
@@ -308,6 +290,19 @@ class _Addition:
         ours = self.task.conf.ipam.is_calico and not self.facts.request.addresses_no_ipam
         apply_addresses(plan, links, self.netns, deadline, owned=lambda _: ours, log=services.log, host=services.host)
         return plan, links.mac
+
+    def _external_network(self, given: Addresses, undo: ExitStack) -> tuple[PodPlan, str]:
+        """The plan with the host interface that the data plane made, and the MAC of the pod's side."""
+        from cni_calico.plugin import external
+
+        task = self.task
+        plan = replace(self._plan(given), host_ifname=select_veth(self.attachment, None, self.recorded.others))
+        record = self._record(self.recorded.own, plan.host_ifname, "", plan.addresses)
+        if not self.recorded.is_ours(self.attachment):
+            undo.callback(external.give_back, task)
+        fields = external.plan_add(task, plan, record, given.gateways, self.facts.annotations)
+        host_ifname, mac = external.add_interface(task, fields)
+        return replace(plan, host_ifname=host_ifname), mac
 
     # -- record and result --------------------------------------------------------------------------------------------
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from collections.abc import Mapping
 from typing import Any
 
 from cni_calico.cni.netconf import NetConf
@@ -95,11 +94,6 @@ def configured_routes(conf: NetConf) -> tuple[ResultRoute, ...]:
         return parse_result({"routes": conf.ipam.raw.get("routes")}, "ipam.").routes
     except InvalidConfig:
         return ()
-
-
-def plan_extra_routes(routes: Iterable[ResultRoute]) -> tuple[IPv4Network | IPv6Network, ...]:
-    """Destinations that an IPAM plugin wants the pod to reach."""
-    return tuple(ip_network(route.dst, strict=False) for route in routes)
 
 
 def assign_delegated(task: Task, document: Mapping[str, Any] | None = None) -> Result:

@@ -53,8 +53,8 @@ DATASTORE_PATIENCE_S = 3.5  # out of the 5 s within which DEL answers if the dat
 def delete(task: Task) -> bool:
     """Whether everything is released; if False, the rest is recorded.
 
-    Raises TeardownIncomplete if the kernel side could not be removed, CorruptRecord, DelegateFailed, NotReady;
-    repeating DEL finishes it.
+    Raises TeardownIncomplete if the kernel side could not be removed (DataplaneFailed if the interface is that of an
+    external data plane), CorruptRecord, DelegateFailed, NotReady; repeating DEL finishes it.
     """
     services = task.services
     attachment = plan_attachment(task.call, task.conf, _node_or_host_name(task))
@@ -165,6 +165,11 @@ class Removal:
     # -- kernel -------------------------------------------------------------------------------------------------------
 
     def _remove_network(self, netns: int | None, recorded: Recorded, *, sure: bool) -> None:
+        if self.task.conf.dataplane is not None:
+            from cni_calico.plugin.external import remove_interface
+
+            remove_interface(self.task)
+            return
         from cni_calico.plugin.network.ownership import RECORDED, UNKNOWN, UNREADABLE, plan_claim
         from cni_calico.plugin.network.teardown import LinkRemoval, remove_pod_network
 

@@ -8,7 +8,7 @@ selectors.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cni_calico.cni.environment import Call
@@ -31,11 +31,14 @@ NO_REQUEST = PodRequest()
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """``endpoint`` has the labels, ports, profiles and service account of the pod; None if the pod was not read."""
+    """``endpoint`` has the labels, ports, profiles and service account of the pod; None if the pod was not read.
+    ``annotations`` are all of the pod's.
+    """
 
     request: PodRequest = NO_REQUEST
     endpoint: WorkloadEndpoint | None = None
     generate_name: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 NOTHING = PodFacts()
@@ -71,7 +74,9 @@ def _read_facts(task: Task, attachment: Attachment, stored: Versioned | None) ->
     for text in request.ignored:
         task.log.warning(f"{text}; it is left out")
     endpoint = plan_pod_endpoint(pod, attachment)
-    return PodFacts(request, endpoint, str((pod.get("metadata") or {}).get("generateName") or ""))
+    metadata = pod.get("metadata") or {}
+    annotations = {str(name): str(value) for name, value in (metadata.get("annotations") or {}).items()}
+    return PodFacts(request, endpoint, str(metadata.get("generateName") or ""), annotations)
 
 
 def read_addresses_past_ipam(task: Task, attachment: Attachment, stored: Versioned | None) -> tuple[Address, ...]:

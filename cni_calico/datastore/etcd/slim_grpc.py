@@ -1,53 +1,10 @@
-"""gRPC and etcd's messages, without what they import for others: half of the time that a single call needs for them.
-
-Rule: only this module imports them. What is left out are gRPC's asyncio half (with it asyncio, ssl, subprocess) and
-protobuf's messages in pure Python, which are not used where its compiled ones are. While they are imported, empty
-modules stand in their places; so this is done only while no other thread could see them, and later imports find the
-real ones.
-"""
+"""gRPC and etcd's messages, without what they import for others (cni_calico/slim_grpc.py)."""
 
 from __future__ import annotations
 
-import sys
-import threading
-from contextlib import contextmanager
-from types import ModuleType
+from cni_calico.slim_grpc import load_grpc, slim_messages
 
-from google.protobuf.internal import api_implementation
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-_ASYNC = ("asyncio", "grpc.aio")
-_PURE_PYTHON = ("google.protobuf.internal.python_message",)
-
-
-@contextmanager
-def _without(names: tuple[str, ...]) -> Iterator[None]:
-    alone = threading.active_count() == 1
-    empty = {name: ModuleType(name) for name in names if alone and name not in sys.modules}
-    sys.modules.update(empty)
-    try:
-        yield
-    finally:
-        for name in empty:
-            del sys.modules[name]
-
-
-with _without(_PURE_PYTHON if api_implementation.Type() == "upb" else ()):
+with slim_messages():
     from cni_calico.datastore.etcd import etcd_pb2 as pb
-
-
-def load_grpc() -> Any:
-    """The package ``grpc``."""
-    with _without(_ASYNC):
-        import grpc
-        import grpc._channel  # what the first channel would import
-    if "grpc.aio" not in sys.modules and hasattr(grpc, "aio"):
-        del grpc.aio  # the empty one
-    return grpc
-
 
 __all__ = ["load_grpc", "pb"]

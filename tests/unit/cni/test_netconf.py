@@ -73,7 +73,6 @@ def test_datastore_type_follows_the_endpoints():
         ({"ipam": {"type": "calico-ipam", "ipv6_pools": ["10.0.0.0/8"]}}, "IPv6 pools"),
         ({"policy_setup_timeout_seconds": -1}, "policy_setup_timeout_seconds"),
         ({"calico_api_group": "projectcalico.org/v3"}, "calico_api_group"),
-        ({"dataplane_options": {"type": "grpc", "socket": "unix:///s"}}, "dataplane_options.type 'grpc'"),
         ({"dataplane_options": {"type": "dpdk"}}, "Invalid dataplane type: dpdk"),
         ({"dataplane_options": {"type": 7}}, "Invalid dataplane type: 7"),
         ({"dataplane_options": "grpc"}, "dataplane_options: expected an object"),

@@ -1,0 +1,56 @@
+"""PURE: what IPAM gave an attachment, whichever plugin it was: addresses, routes and DNS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from typing import TYPE_CHECKING, Any
+
+from cni_calico.cni.result import ResultRoute
+
+if TYPE_CHECKING:
+    from cni_calico.cni.result import Result
+    from cni_calico.model.resources import WorkloadEndpoint
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """The addresses, IPAM's routes for the result, destinations that replace the default routes, and the gateways that
+    IPAM named for single addresses.
+    """
+
+    addresses: tuple[Address, ...]
+    result_routes: tuple[ResultRoute, ...]
+    dns: Mapping[str, Any]
+    extra_routes: tuple[Network, ...] = ()
+    gateways: Mapping[Address, str] = field(default_factory=dict)
+
+
+def plan_delegated(result: Result, dns: Mapping[str, Any]) -> Addresses:
+    """What another IPAM plugin gave. ``dns`` is the configuration's, for a plugin that says nothing of it."""
+    return Addresses(
+        addresses=tuple(ip.address.ip for ip in result.ips),
+        result_routes=result.routes or tuple(ResultRoute(str(ip.address)) for ip in result.ips),
+        dns=result.dns or dns,
+        extra_routes=plan_extra_routes(result.routes),
+        gateways={ip.address.ip: ip.gateway for ip in result.ips if ip.gateway},
+    )
+
+
+def plan_recorded(own: WorkloadEndpoint, routes: tuple[ResultRoute, ...], dns: Mapping[str, Any]) -> Addresses:
+    """What another IPAM plugin gave the attachment earlier. ``routes`` are the configuration's."""
+    return Addresses(
+        addresses=tuple(network.network_address for network in own.ip_networks),
+        result_routes=routes or tuple(ResultRoute(str(network)) for network in own.ip_networks),
+        dns=dns,
+        extra_routes=plan_extra_routes(routes),
+    )
+
+
+def plan_extra_routes(routes: Iterable[ResultRoute]) -> tuple[Network, ...]:
+    """Destinations that an IPAM plugin wants reached from the pod."""
+    return tuple(ip_network(route.dst, strict=False) for route in routes)
