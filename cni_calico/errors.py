@@ -118,9 +118,8 @@ class LeaseLost(TryAgain):
 
 
 class NotReady(TryAgain):
-    """ClusterInformation has datastoreReady: false, or is missing, or STATUS finds that no ADD could succeed."""
+    """ClusterInformation has datastoreReady: false, or is missing; with code 50: STATUS finds no ADD could succeed."""
 
-    code = NOT_AVAILABLE
     blame = "cluster"
 
 

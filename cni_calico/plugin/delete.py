@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from cni_calico.cni.result import parse_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
-    TRY_AGAIN,
     AttachmentBusy,
     CalicoError,
     CorruptRecord,
@@ -27,7 +26,6 @@ from cni_calico.errors import (
     InvalidConfig,
     NetnsGone,
     NodeNotSetUp,
-    NotReady,
     TeardownIncomplete,
     TryAgain,
 )
@@ -132,9 +130,6 @@ class Removal:
             if self._may_be_old(recorded):
                 recorded = read_recorded(self.task.fresh_store, self.attachment, deadline)
             return recorded, None
-        except NotReady as e:
-            e.code = TRY_AGAIN  # code 50 is for STATUS and ADD: a DEL is to be repeated
-            raise
         except (DatastoreError, DeadlineExceeded) as e:
             return Recorded(None, None, ()), e
 

@@ -14,7 +14,7 @@ from typing import Any
 from cni_calico.cni.answer import Answer
 from cni_calico.cni.environment import Call
 from cni_calico.cni.result import render_result
-from cni_calico.errors import TRY_AGAIN, CheckFailed, NotReady
+from cni_calico.errors import CheckFailed
 from cni_calico.plugin.call import ready
 from cni_calico.plugin.call.serve import Handler, run_call
 from cni_calico.plugin.call.services import Services
@@ -49,11 +49,7 @@ def _delete(task: Task) -> None:
     conf, services, deadline = task.conf, task.services, task.deadline
     handles = handle_ids(conf, task.call)
     with handle_lock(handles[0], services, deadline):
-        try:
-            ready.require_not_locked(services, conf.datastore, deadline)
-        except NotReady as e:
-            e.code = TRY_AGAIN  # code 50 is for STATUS and ADD: a DEL is to be repeated
-            raise
+        ready.require_not_locked(services, conf.datastore, deadline)
         with services.ipam_lock(conf, deadline):
             release(task.allocator, handles, find_share(task), deadline)
 

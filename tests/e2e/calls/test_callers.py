@@ -13,7 +13,8 @@ import pytest
 
 from cni_calico.model.keys import ResourceKey, etcd_path
 from tests.conftest import LAB_CACHE
-from tests.e2e.host import EtcdNode, Node, added, addresses
+from tests.e2e import not_ready
+from tests.e2e.host import EtcdNode, Node, added
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace
 
@@ -95,26 +96,9 @@ def test_arguments_that_are_no_flags(plain_node: Node, name: str, arguments: lis
 
 
 @pytest.mark.etcd
-def test_a_cluster_without_cluster_information(on_etcd: EtcdNode, pod_ns: Namespace) -> None:
+def test_a_cluster_without_cluster_information(on_etcd: EtcdNode, make_pod_ns: MakeNamespace) -> None:
     """For calico it is not ready; calico-ipam by itself does not ask for the record."""
-    node, nothing = on_etcd, {"cni.dev/valid-attachments": []}
-    added(node, "c1", pod_ns)
-    node.put({CLUSTER: None})
-    for command, code in (("ADD", None), ("DEL", 11), ("GC", None), ("STATUS", 50)):
-        refused = node.call(command, "c1", pod_ns.path, **nothing)
-        assert not refused.ok and code in (None, refused.document["code"]), (command, refused)
-        assert "Calico is currently not ready to process requests" in refused.document["msg"], (command, refused)
-        assert "ClusterInformation 'default' does not exist" in refused.document["msg"]
-        assert "wiped on purpose" in refused.document["details"]
-    assert len(node.taken()) == 1 and pod_ns.link("eth0") is not None
-    reply = added(node, "c2", pod_ns, plugin="calico-ipam")
-    assert len(addresses(reply)) == 1 and node.call("STATUS", "", "", plugin="calico-ipam").ok
-    assert node.call("DEL", "c2", "", plugin="calico-ipam").ok
-    node.apply("ClusterInformation", "default", {"datastoreReady": False})
-    for command in ("ADD", "DEL"):
-        assert not node.call(command, "c2", pod_ns.path, plugin="calico-ipam").ok
-    node.apply_cluster()
-    assert node.call("DEL", "c1", pod_ns.path).ok and not node.leftovers()
+    not_ready.try_without_cluster_information(on_etcd, make_pod_ns)
 
 
 def test_the_embedded_store_is_a_cluster_by_itself(node: Node, pod_ns: Namespace) -> None:

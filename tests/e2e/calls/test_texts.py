@@ -145,12 +145,12 @@ ADDRESSES = {
     "neither family": Case(
         7, "assign_ipv4 and ipam.assign_ipv6 are both false", {"ipam": {**IPAM, "assign_ipv4": "false"}}
     ),
-    "not ready": Case(50, "Calico is currently not ready to process requests", prepare=not_ready),
+    "not ready": Case(11, "Calico is currently not ready to process requests", prepare=not_ready),
     "not ready for DEL": Case(
         11, "Calico is currently not ready to process requests", prepare=not_ready, command="DEL"
     ),
     "not ready for GC": Case(
-        50,
+        11,
         "Calico is currently not ready to process requests",
         {"cni.dev/valid-attachments": []},
         prepare=not_ready,
