@@ -14,6 +14,7 @@ from cni_calico.ctl.command_line import (
     Commands,
     common_options,
     description,
+    dry_run_option,
     duration_s,
     flag,
     manifest_options,
@@ -82,19 +83,22 @@ def _add_resources(commands: Commands, common: CommandParser) -> None:
     outputs = "ps|wide|yaml|json|name|custom-columns=...|go-template=...|go-template-file=... (default ps)"
     get.add_argument("-o", "--output", default="ps", metavar="FORMAT", help=outputs)
     get.add_argument("-a", "-A", "--all-namespaces", action="store_true", help="of all namespaces")
+    get.add_argument("-w", "--watch", action="store_true", help="go on, and show each change until interrupted")
     get.add_argument("--export", action="store_true", help="without metadata of this cluster (uid, ...)")
-    writing = (*resource, writing_options(), manifest_options(required=True))
+    writing = (*resource, writing_options(), dry_run_option(), manifest_options(required=True))
     create = commands.add("create", *writing)
     create.add_argument("--skip-exists", action="store_true", help="leave resources that exist as they are")
-    for name in ("replace", "apply", "validate"):
+    for name in ("replace", "apply"):
         commands.add(name, *writing)
-    delete = commands.add("delete", *resource, manifest_options(required=False))
+    for name in ("validate", "diff"):
+        commands.add(name, *resource, writing_options(), manifest_options(required=True))
+    delete = commands.add("delete", *resource, dry_run_option(), manifest_options(required=False))
     _add_words(delete, "KIND NAME... or KIND/NAME...; kinds and names may be lists with commas")
     delete.add_argument(
         "-s", "--skip-not-exists", action="store_true", help="do not fail for resources that do not exist"
     )
     delete.add_argument("--force", action="store_true", help="delete a pool even if workloads use its addresses")
-    patch = commands.add("patch", *resource, writing_options())
+    patch = commands.add("patch", *resource, writing_options(), dry_run_option())
     _add_words(patch, "KIND NAME or KIND/NAME")
     patch.add_argument("-p", "--patch", required=True, metavar="PATCH", help="JSON or YAML")
     patch.add_argument(
@@ -105,7 +109,7 @@ def _add_resources(commands: Commands, common: CommandParser) -> None:
         metavar="TYPE",
         help="strategic, merge or json (default strategic)",
     )
-    label = commands.add("label", *resource, writing_options())
+    label = commands.add("label", *resource, writing_options(), dry_run_option())
     _add_words(label, "KIND NAME or KIND/NAME, then KEY=VALUE, or KEY with --remove")
     label.add_argument("--overwrite", action="store_true", help="change a label that has another value")
     label.add_argument("--remove", action="store_true", help="take the label away")

@@ -137,6 +137,18 @@ def writing_options() -> CommandParser:
     return options
 
 
+def dry_run_option() -> CommandParser:
+    options = CommandParser(add_help=False)
+    options.add_argument(
+        "--dry-run",
+        choices=("server", "client", "none"),
+        default="none",
+        metavar="server|client",
+        help="change nothing: server checks against what is stored, client without a datastore",
+    )
+    return options
+
+
 def manifest_options(*, required: bool) -> CommandParser:
     options = CommandParser(add_help=False)
     options.add_argument(

@@ -31,7 +31,7 @@ Document = Mapping[str, Any]
 Manifest = list[tuple[ResourceKey, dict[str, Any]]]
 
 
-def _manifest(arguments: Namespace) -> Manifest:
+def read_manifest(arguments: Namespace) -> Manifest:
     documents = read_files(arguments.filename, arguments.stdin, recursive=arguments.recursive)
     found = [(parse_key(document, arguments.namespace), document) for document in documents]
     if not found and not arguments.skip_empty:
@@ -39,11 +39,11 @@ def _manifest(arguments: Namespace) -> Manifest:
     return found
 
 
-def _require_placed(key: ResourceKey, document: Document, arguments: Namespace) -> None:
+def require_placed(key: ResourceKey, document: Document, arguments: Namespace) -> None:
     require_namespace(key.kind, document["metadata"].get("namespace"), arguments.namespace)
 
 
-def _key(kind: str, name: str, arguments: Namespace) -> ResourceKey:
+def key_of(kind: str, name: str, arguments: Namespace) -> ResourceKey:
     require_namespace(kind, "", arguments.namespace)
     return ResourceKey(kind, name, (arguments.namespace or DEFAULT_NAMESPACE) if kind in NAMESPACED_KINDS else "")
 
@@ -55,20 +55,39 @@ def get(session: Session, arguments: Namespace) -> str:
     """Raises CommandFailed when one of several is missing; its output has those found."""
     require_format(arguments.output)
     if arguments.filename:
-        found = _manifest(arguments)
+        found = read_manifest(arguments)
         for key, document in found:
-            _require_placed(key, document, arguments)
+            require_placed(key, document, arguments)
         return _get_named(session, arguments, [key for key, _ in found])
+    kinds, named = _parse_wanted(arguments)
+    if kinds:
+        return _get_lists(session, arguments, kinds)
+    return _get_named(session, arguments, [key_of(kind, name, arguments) for kind, name in named])
+
+
+def _parse_wanted(arguments: Namespace) -> tuple[list[str], list[tuple[str, str]]]:
     kinds, named = parse_targets(arguments.words)
     if not kinds and not named:
         raise InvalidConfig("cannot get resources: name a kind, or a file with -f")
     for kind in dict.fromkeys([*kinds, *(kind for kind, _ in named)]):
         require_namespace(kind, "", arguments.namespace, everywhere=arguments.all_namespaces)
-    if kinds:
-        return _get_lists(session, arguments, kinds)
-    if arguments.all_namespaces:
+    if named and arguments.all_namespaces:
         raise InvalidConfig("cannot use --all-namespace flag for getting a single resource")
-    return _get_named(session, arguments, [_key(kind, name, arguments) for kind, name in named])
+    return kinds, named
+
+
+def wanted_kinds(arguments: Namespace) -> dict[str, frozenset[str]]:
+    """The names that are asked for of each kind; no names: all. Raises InvalidConfig."""
+    kinds, named = _parse_wanted(arguments)
+    if kinds:
+        return dict.fromkeys(kinds, frozenset())
+    return {kind: frozenset(name for other, name in named if other == kind) for kind, _ in named}
+
+
+def list_key(kind: str, arguments: Namespace) -> ResourceList:
+    """The resources of a kind in the namespaces that are asked for."""
+    everywhere = kind not in NAMESPACED_KINDS or arguments.all_namespaces
+    return ResourceList(kind, "" if everywhere else arguments.namespace or DEFAULT_NAMESPACE)
 
 
 def _get_named(session: Session, arguments: Namespace, keys: list[ResourceKey]) -> str:
@@ -89,7 +108,7 @@ def _get_named(session: Session, arguments: Namespace, keys: list[ResourceKey]) 
 
 
 def _get_lists(session: Session, arguments: Namespace, kinds: Sequence[str]) -> str:
-    bodies = [_read_list(session, arguments, kind) for kind in kinds]
+    bodies = [read_list(session, arguments, kind) for kind in kinds]
     for kind, body in zip(kinds, bodies, strict=True):
         if not body["items"]:
             arguments.note(_describe_nothing(kind, arguments))
@@ -105,11 +124,8 @@ def _describe_nothing(kind: str, arguments: Namespace) -> str:
     return f"No {kind} found in namespace {arguments.namespace or DEFAULT_NAMESPACE}; -A looks in all."
 
 
-def _read_list(session: Session, arguments: Namespace, kind: str) -> dict[str, Any]:
-    namespace = ""
-    if kind in NAMESPACED_KINDS and not arguments.all_namespaces:
-        namespace = arguments.namespace or DEFAULT_NAMESPACE
-    listing = session.store.list(ResourceList(kind, namespace), session.deadline)
+def read_list(session: Session, arguments: Namespace, kind: str) -> dict[str, Any]:
+    listing = session.store.list(list_key(kind, arguments), session.deadline)
     documents = []
     for item in listing.items:
         try:
@@ -152,17 +168,17 @@ def _write(
     operation: Callable[..., None],
     skip: tuple[type[CalicoError], ...] = (),
 ) -> str:
-    found = _manifest(arguments)
+    found = read_manifest(arguments)
 
     def act(i: int) -> None:
         key, document = found[i]
-        _require_placed(key, document, arguments)
-        operation(session, key, document, _checks(arguments))
+        require_placed(key, document, arguments)
+        operation(session, key, document, checks_of(arguments))
 
     return batch.run_batch(verb, [key for key, _ in found], act, skip=skip)
 
 
-def _checks(arguments: Namespace) -> resources.Checks:
+def checks_of(arguments: Namespace) -> resources.Checks:
     return resources.Checks(arguments.warn, allow_unknown=arguments.allow_unknown_fields)
 
 
@@ -170,11 +186,11 @@ def validate(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Whether each resource could be stored, as far as that can be told without a datastore."""
     from cni_calico.model.validation.check import require_valid
 
-    found = _manifest(arguments)
+    found = read_manifest(arguments)
 
     def act(i: int) -> None:
         key, document = found[i]
-        _require_placed(key, document, arguments)
+        require_placed(key, document, arguments)
         placed = with_defaults(resources.placed(key, document))
         for problem in require_valid(placed, allow_unknown=arguments.allow_unknown_fields):
             arguments.warn(problem)
@@ -187,16 +203,16 @@ def delete(session: Session, arguments: Namespace) -> str:
 
     documents: dict[int, Document] = {}
     if arguments.filename:
-        found = _manifest(arguments)
+        found = read_manifest(arguments)
         keys, documents = [key for key, _ in found], {i: document for i, (_, document) in enumerate(found)}
     else:
-        keys = [_key(kind, name, arguments) for kind, name in parse_targets(arguments.words)[1]]
+        keys = [key_of(kind, name, arguments) for kind, name in parse_targets(arguments.words)[1]]
         if not keys:
             raise InvalidConfig("cannot delete resources: name a kind and at least one resource, or a file with -f")
 
     def act(i: int) -> None:
         if i in documents:
-            _require_placed(keys[i], documents[i], arguments)
+            require_placed(keys[i], documents[i], arguments)
         removal.delete_resource(session, keys[i], force=arguments.force)
 
     skip = (ResourceMissing,) if arguments.skip_not_exists else ()
@@ -208,13 +224,13 @@ def delete(session: Session, arguments: Namespace) -> str:
 
 def patch(session: Session, arguments: Namespace) -> str:
     """Types "strategic" and "merge" are the same here: no list of Calico's has a merge key."""
-    key = _key(*parse_target(arguments.words, "patch"), arguments)
-    change = _parse_patch(arguments.patch, arguments.type)
-    resources.modify(session, key, change, _checks(arguments))
+    key = key_of(*parse_target(arguments.words, "patch"), arguments)
+    change = parse_patch(arguments.patch, arguments.type)
+    resources.modify(session, key, change, checks_of(arguments))
     return f"Successfully patched 1 '{key.kind}' resource\n"
 
 
-def _parse_patch(text: str, kind: str) -> Callable[[Document], Document]:
+def parse_patch(text: str, kind: str) -> Callable[[Document], Document]:
     try:
         parsed = parse_json(text, "patch")
     except ValueError:
@@ -237,7 +253,7 @@ def _object(value: Any) -> Document:
 
 def label(session: Session, arguments: Namespace) -> str:
     *words, wanted = arguments.words or [""]
-    key = _key(*parse_target(words, "label"), arguments)
+    key = key_of(*parse_target(words, "label"), arguments)
     name, equals, value = wanted.partition("=")
     if bool(equals) == arguments.remove:
         raise InvalidConfig("cannot label: give KEY=VALUE, or KEY together with --remove")
@@ -250,7 +266,7 @@ def label(session: Session, arguments: Namespace) -> str:
         done[:] = [_change_label(labels, where, name, None if arguments.remove else value, arguments.overwrite)]
         return {**document, "metadata": {**metadata, "labels": labels}}
 
-    resources.modify(session, key, plan, _checks(arguments))
+    resources.modify(session, key, plan, checks_of(arguments))
     return f"{done[0]}\n"
 
 

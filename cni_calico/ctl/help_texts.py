@@ -51,6 +51,7 @@ COMMANDS: Mapping[str, Help] = {
             ("get networkpolicy -A -o name", "of all namespaces, names only"),
             ("get ippool -o custom-columns=NAME,CIDR", "columns of your choice"),
             ("get ippool default-ipv4-ippool -o yaml --export", "for another cluster"),
+            ("get networkpolicy -A --watch", "and every change from now on"),
             ("get -f policies/ -R --skip-empty", "what is stored of the resources in these files"),
         ),
     ),
@@ -61,6 +62,7 @@ COMMANDS: Mapping[str, Help] = {
             ("create -f pool.yaml", "a pool from a file"),
             ("create -f manifests/ -R --skip-exists", "all files below a directory, leaving what exists"),
             ("create -f - -n shop --skip-empty", "from standard input, for one namespace"),
+            ("create -f pool.yaml --dry-run=client", "check the file, without a datastore"),
             ("create -f new.yaml --allow-unknown-fields", "with fields that only a newer version knows"),
         ),
     ),
@@ -70,6 +72,7 @@ COMMANDS: Mapping[str, Help] = {
         (
             ("replace -f pool.yaml", "a pool by what the file says"),
             ("replace -f policies/ -R -n shop --skip-empty", "all files below a directory"),
+            ("replace -f pool.yaml --dry-run=server", "whether it could be done"),
             ("replace -f new.yaml --allow-unknown-fields", "with fields that only a newer version knows"),
         ),
     ),
@@ -79,6 +82,7 @@ COMMANDS: Mapping[str, Help] = {
         (
             ("apply -f pool.yaml", "create or change a pool"),
             ("apply -f policies/ -R -n shop --skip-empty", "all files below a directory"),
+            ("apply -f pool.yaml --dry-run=server", "whether it could be done"),
             ("apply -f new.yaml --allow-unknown-fields", "with fields that only a newer version knows"),
         ),
     ),
@@ -91,6 +95,15 @@ COMMANDS: Mapping[str, Help] = {
             ("validate -f new.yaml --allow-unknown-fields", "with fields that only a newer version knows"),
         ),
     ),
+    "diff": Help(
+        "what apply would change",
+        "The exit status is 0 when nothing would change, 1 when something would, and 2 after an error.",
+        (
+            ("diff -f pool.yaml", "the changes, line by line"),
+            ("diff -f policies/ -R -n shop --skip-empty", "all files below a directory"),
+            ("diff -f new.yaml --allow-unknown-fields", "with fields that only a newer version knows"),
+        ),
+    ),
     "delete": Help(
         "delete resources",
         "A pool whose addresses are in use is not deleted without --force. Deleting a node releases its addresses.",
@@ -98,6 +111,7 @@ COMMANDS: Mapping[str, Help] = {
             ("delete ippool old", "one pool"),
             ("delete networkpolicy/a,networkpolicy/b -n shop", "two policies of a namespace"),
             ("delete -f policies/ -R --skip-empty --skip-not-exists", "what these files name, as far as it is there"),
+            ("delete ippool old --dry-run=server", "whether it could be done"),
             ("delete ippool old --force", "also while workloads have its addresses"),
         ),
     ),
@@ -107,6 +121,7 @@ COMMANDS: Mapping[str, Help] = {
         (
             ('patch ippool default-ipv4-ippool -p \'{"spec":{"natOutgoing":true}}\'', "set one field"),
             ('patch np/web -n shop -t json -p \'[{"op":"remove","path":"/spec/order"}]\'', "a list of operations"),
+            ("patch node/a --dry-run=server -p 'spec: {}'", "whether it could be done"),
             (
                 "patch node/a --allow-unknown-fields -p 'spec: {newer: 1}'",
                 "with a field that only a newer version knows",
@@ -120,6 +135,7 @@ COMMANDS: Mapping[str, Help] = {
             ("label node a rack=r1", "set a label that is not there yet"),
             ("label networkset/web -n shop zone=b --overwrite", "change a label"),
             ("label node a rack --remove", "remove a label"),
+            ("label node a rack=r1 --dry-run=server", "whether it could be done"),
             ("label node a rack=r1 --allow-unknown-fields", "keep fields that this version does not know"),
         ),
     ),
@@ -231,7 +247,8 @@ COMMANDS: Mapping[str, Help] = {
     "node": Help("look at this host"),
     "node status": Help(
         "state of calico-node and its BGP sessions",
-        "Asks the agent and BIRD on this host, never the datastore. Needs root.",
+        "Asks the agent and BIRD on this host, never the datastore. Needs root. The exit status is 1 when the node is "
+        "not ready.",
         (("node status", "ready or why not, tunnels, policy, BGP peers"),),
     ),
     "node diags": Help(

@@ -23,7 +23,7 @@ _WRITING = ("create", "replace", "apply", "delete", "patch", "label")
 _CREATING = (*_WRITING, "ipam configure", "datastore import")
 
 
-def _find(name: str) -> Command:
+def _find(name: str, *, watching: bool) -> Command:
     """A command that works on a datastore; only its own module is imported."""
     group, _, verb = name.partition(" ")
     if group == "ipam" and verb in ("show", "configure"):
@@ -54,6 +54,14 @@ def _find(name: str) -> Command:
         from cni_calico.ctl import restore
 
         return restore.load
+    if name == "diff":
+        from cni_calico.ctl import rehearsal
+
+        return rehearsal.diff
+    if name == "get" and watching:
+        from cni_calico.ctl import following
+
+        return following.watch
     if group == "datastore":
         from cni_calico.ctl import migrate
 
@@ -71,7 +79,7 @@ def _find(name: str) -> Command:
     }[name]
 
 
-def _standalone(name: str) -> HostCommand | None:
+def _standalone(name: str, dry_run: str) -> HostCommand | None:
     """A command that opens no datastore, or opens it by itself."""
     if name == "version":
         from cni_calico.ctl import version
@@ -85,6 +93,10 @@ def _standalone(name: str) -> HostCommand | None:
         from cni_calico.ctl import commands
 
         return commands.validate
+    if name in _WRITING and dry_run == "client":
+        from cni_calico.ctl import rehearsal
+
+        return rehearsal.check
     if name.startswith("node "):
         from cni_calico.ctl import node_checksystem, node_diags, node_run, node_status
 
@@ -141,31 +153,35 @@ def _warn(problem: object) -> None:
     _note(f"Warning: {problem}")
 
 
-def _complain(error: CalicoError) -> None:
+def _complain(error: CalicoError, status: int) -> int:
+    """Say what went wrong; the exit status, which is ``status`` but for a command that could be carried out."""
     from cni_calico.ctl.session import CommandFailed
 
     if isinstance(error, CommandFailed):
         _say(error.output)
+        status = 1
     if error.message:
         _note(error.message)
     if error.details:
         _note(f"({error.details})")
+    return status
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl") -> int:
     """Run a command line and return its exit status."""
     from cni_calico.ctl.arguments import parse_arguments
 
+    failing = 1
     try:
         arguments = parse_arguments(argv, prog)
+        failing = 2 if arguments.command == "diff" else 1  # there 1 means that something would change, as kubectl's
         words = (arguments.command, vars(arguments).get("subcommand"))
         arguments.stdin = _read_stdin(words[1] == "import") if vars(arguments).get("filename") == "-" else ""
         arguments.prog, arguments.warn, arguments.note, arguments.say = prog, _warn, _note, _say
         _say(_run_command(" ".join(filter(None, words)), arguments, environ))
         return 0
     except CalicoError as e:
-        _complain(e)
-        return 1
+        return _complain(e, failing)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -174,18 +190,23 @@ def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl"
 
 
 def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) -> str:
-    standalone = _standalone(name)
+    dry_run = vars(arguments).get("dry_run", "none")
+    standalone = _standalone(name, dry_run)
     if standalone is not None:
         return standalone(arguments, environ)
     from cni_calico.ctl.opening import open_session
 
-    command = _find(name)
-    with open_session(arguments, environ, creating=name in _CREATING) as session:
+    command = _find(name, watching=bool(vars(arguments).get("watch")))
+    with open_session(arguments, environ, creating=name in _CREATING and dry_run == "none") as session:
+        if dry_run == "server":
+            from cni_calico.ctl.rehearsal import rehearse
+
+            session = rehearse(session)
         if name in _WRITING:
             from cni_calico.ctl.initialize import initialize
 
             initialize(session)
-        return command(session, arguments)
+        return command(session, arguments) + ("" if dry_run == "none" else "Nothing was changed: --dry-run=server.\n")
 
 
 def main() -> int:

@@ -35,7 +35,7 @@ _TOPICS = (
 
 
 def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
-    """Raises CommandFailed, with what could be found out, when neither the agent nor BIRD runs."""
+    """Raises CommandFailed, with what could be found out, when this node is not ready or its agent does not run."""
     run_dir = environ.get("CALICO_RUN_DIR") or RUN_DIR
     fields = {**agent_status.read_status(run_dir), "cni": why_cni_silent(f"{run_dir}/cni.sock") or ANSWERS}
     not_live = agent_status.why_not_live(fields, agent_status.since_boot())
@@ -48,6 +48,10 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
     text = render_agent(fields, agent_status.since_boot()) + "\n" + render_bird(bird, fields, now)
     if not_live and isinstance(bird, str):
         raise CommandFailed("neither calico-node nor BIRD answers on this host", output=text)
+    if not_live:
+        raise CommandFailed("calico-node does not answer on this host", output=text)
+    if why := agent_status.why_not_ready(fields, agent_status.since_boot()):
+        raise CommandFailed(f"this node is not ready: {why}", output=text)
     return text
 
 

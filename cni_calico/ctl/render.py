@@ -122,11 +122,15 @@ def _render_template(values: list[Document], output: str) -> str:
     return render_template(text, values)
 
 
-def _render_kind(kind: str, documents: Sequence[Document], output: str, namespaced: bool) -> str:
+def headings_for(kind: str, output: str, *, namespaced: bool) -> list[str]:
+    """The columns of a table in this format. Raises InvalidConfig for a column that the kind does not have."""
     if output.startswith(CUSTOM):
-        headings = parse_headings(kind, output.removeprefix(CUSTOM))
-    else:
-        headings = headings_of(kind, wide=output == "wide", namespaced=namespaced)
+        return parse_headings(kind, output.removeprefix(CUSTOM))
+    return headings_of(kind, wide=output == "wide", namespaced=namespaced)
+
+
+def _render_kind(kind: str, documents: Sequence[Document], output: str, namespaced: bool) -> str:
+    headings = headings_for(kind, output, namespaced=namespaced)
     return render_columns(headings, [row_of(document, kind, headings) for document in documents])
 
 

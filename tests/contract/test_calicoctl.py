@@ -3,14 +3,22 @@
 import io
 import json
 import re
+import signal
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from cni_calico.ctl.main import run
+from cni_calico.deadline import Deadline
+from cni_calico.model.keys import BlockList, ResourceList
+from tests.conftest import ROOT
 
 VECTORS = Path(__file__).parents[1] / "golden" / "vectors"
 pytestmark = pytest.mark.parametrize("backend", ["etcd", "kubernetes", "local"], indirect=True)
+PROGRAM = "import sys; from cni_calico.ctl.main import main; sys.exit(main())"
 HEAD = "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata:\nspec:\n"
 
 
@@ -136,3 +144,113 @@ def test_usage_as_a_document(calicoctl):
     assert free == {"ip": "192.0.2.1", "assigned": False}
     settings = json.loads(calicoctl("ipam", "show", "--show-configuration", "-o", "json"))
     assert settings["StrictAffinity"] is False
+
+
+@pytest.fixture
+def stored(space):
+    """Everything in the datastore, as it is read without calicoctl."""
+
+    def read():
+        with closing(space.open()) as store:
+            listings = (ResourceList("IPPool"), ResourceList("NetworkSet"), ResourceList("Tier"), BlockList())
+            return [(i.key, i.value, i.revision) for one in listings for i in store.list(one, Deadline.after(10)).items]
+
+    return read
+
+
+def test_a_dry_run_changes_nothing_and_says_what_would_be_wrong(calicoctl, stored):
+    pools = json.dumps([pool("a", "10.1.0.0/16"), pool("b", "10.2.0.0/16")])
+    calicoctl("create", "-f", "-", stdin=pools)
+    before = stored()
+    assert before
+    changed = json.dumps(pool("a", "10.1.0.0/16", natOutgoing=True))
+    new = json.dumps([pool("c", "10.3.0.0/16"), pool("d", "10.4.0.0/16")])
+    clash = json.dumps([pool("c", "10.3.0.0/16"), pool("d", "10.3.128.0/17")])  # with what the first would have stored
+    for line, stdin, code, said in (
+        ("apply -f -", changed, 0, "Successfully applied 1 'IPPool' resource(s)\nNothing was changed"),
+        ("create -f -", new, 0, "Successfully created 2 'IPPool' resource(s)\n"),
+        ("create -f -", changed, 1, "resource already exists: IPPool(a)"),
+        ("create -f -", clash, 1, "overlaps"),
+        ("replace -f -", json.dumps(pool("c", "10.3.0.0/16")), 1, "resource does not exist: IPPool(c)"),
+        ("delete ippool a b", "", 0, "Successfully deleted 2 'IPPool' resource(s)\n"),
+        ("delete ippool a a", "", 1, "resource does not exist: IPPool(a)"),
+        ("delete tier default", "", 1, "tier"),
+        ("label ippool a x=y", "", 0, "Successfully set label x on ippool a\n"),
+        ("patch ippool a -p {}", "", 0, "Successfully patched 1 'IPPool' resource\n"),
+        ('patch ippool a -p {"spec":{"cidr":"x"}}', "", 1, "spec.cidr"),
+    ):
+        assert said in calicoctl(*line.split(), "--dry-run=server", stdin=stdin, code=code), line
+        assert stored() == before, line
+    wrong = json.dumps(pool("a", "nonsense"))
+    for line, stdin, code, said in (
+        ("apply -f -", wrong, 1, "spec.cidr"),
+        ("apply -f -", changed, 0, "no datastore was asked"),
+        ("delete ippool nobody", "", 0, "no datastore was asked"),
+        ("delete ippool", "", 1, "at least one resource"),
+        ("patch ippool a -p [", "", 1, "patch"),
+        ("label ippool a x=y", "", 0, "no datastore was asked"),
+    ):
+        assert said in calicoctl(*line.split(), "--dry-run=client", stdin=stdin, code=code), line
+        assert stored() == before, line
+
+
+def test_differences(calicoctl, stored):
+    calicoctl("create", "-f", "-", stdin=json.dumps(pool("a", "10.1.0.0/16")))
+    before = stored()
+    assert calicoctl("diff", "-f", "-", stdin=json.dumps(pool("a", "10.1.0.0/16"))) == ""
+    changed = [pool("a", "10.1.0.0/16", natOutgoing=True), pool("b", "10.2.0.0/16")]
+    lines = calicoctl("diff", "-f", "-", stdin=json.dumps(changed), code=1).splitlines()
+    assert [line for line in lines if line.startswith(("---", "+++"))] == [
+        *("--- stored IPPool(a)", "+++ applied IPPool(a)", "--- stored IPPool(b)", "+++ applied IPPool(b)")
+    ]
+    assert "+  natOutgoing: true" in lines and "+  cidr: 10.2.0.0/16" in lines
+    assert not any("uid" in line or "resourceVersion" in line for line in lines)
+    assert "spec.cidr" in calicoctl("diff", "-f", "-", stdin=json.dumps(pool("a", "nonsense")), code=2)
+    assert stored() == before
+    calicoctl("apply", "-f", "-", stdin=json.dumps(changed))
+    assert calicoctl("diff", "-f", "-", stdin=json.dumps(changed)) == ""
+
+
+def nets(name, *cidrs):
+    metadata = {"name": name, "labels": {}}
+    return {"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkSet"} | {
+        "metadata": metadata,
+        "spec": {"nets": list(cidrs)},
+    }
+
+
+def test_watching(calicoctl, space, tmp_path):
+    calicoctl("create", "-f", "-", stdin=json.dumps(nets("a", "10.1.0.0/16")))
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        "-c",
+        str(tmp_path / "calicoctl.cfg"),
+        "get",
+        "gnetset",
+        "-o",
+        "wide",
+        "-w",
+    ]
+    started = {"stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
+    with subprocess.Popen([*command, "-o", "json"], **started) as raw, subprocess.Popen(command, **started) as table:
+        try:
+            assert [table.stdout.readline().split()[:3] for _ in range(2)] == [
+                *(["EVENT", "NAME", "NETS"], ["ADDED", "a", "10.1.0.0/16"])
+            ]
+            said = [json.loads(raw.stdout.readline())]
+            for line in ("label gnetset a x=y", "delete gnetset a"):
+                calicoctl(*line.split())
+                said.append(json.loads(raw.stdout.readline()))
+                table.stdout.readline()
+            calicoctl("create", "-f", "-", stdin=json.dumps(nets("b", "10.2.0.0/16")))
+            said.append(json.loads(raw.stdout.readline()))
+            assert table.stdout.readline().split()[:3] == ["ADDED", "b", "10.2.0.0/16"]
+            shown = [(event["type"], event["object"]["metadata"]["name"]) for event in said]
+            assert shown == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a"), ("ADDED", "b")]
+            assert said[1]["object"]["metadata"]["labels"]["x"] == "y"
+        finally:
+            for process in (raw, table):
+                process.send_signal(signal.SIGINT)
+        assert (raw.wait(), table.wait()) == (130, 130)

@@ -16,7 +16,7 @@ from tests.contract.test_calicoctl import calicoctl, config_of  # noqa: F401 - a
 
 ON_THE_HOST = ("node status", "node diags", "node checksystem", "node run")
 EMBEDDED = ("datastore check", "datastore rebuild", "datastore salvage")  # about a file, of one datastore only
-FOREVER = {("version", "--poll")}  # tests/e2e runs it as a program
+FOREVER = {("version", "--poll"), ("get", "--watch")}  # run as programs elsewhere
 HEAD = {"apiVersion": "projectcalico.org/v3"}
 SET = HEAD | {"kind": "NetworkSet", "metadata": {"name": "s", "namespace": "space"}, "spec": {"nets": ["10.0.0.0/8"]}}
 POOL = HEAD | {"kind": "IPPool", "metadata": {"name": "p"}, "spec": {"cidr": "10.9.0.0/24"}}
@@ -28,6 +28,7 @@ BASE = {
     "replace": "replace -f {set}",
     "apply": "apply -f {set}",
     "validate": "validate -f {set}",
+    "diff": "diff -f {set}",
     "delete": "delete networkset s -n space",
     "patch": "patch networkset s -n space -p {{}}",
     "label": "label networkset s -n space a=b",
@@ -62,6 +63,7 @@ VALUES = {
     "--namespace": ["space"],
     "--filename": ["{set}", "{directory}"],
     "--output": ["ps", "wide", "yaml", "json", "name", "custom-columns=NAME,NETS", "go-template={{{{.}}}}"],
+    "--dry-run": ["server", "client", "none"],
     "--patch": ['{{"spec":{{}}}}', "spec: {{}}"],
     "--type": ["strategic", "merge", "json"],
     "--ip": ["10.9.0.1"],
@@ -173,7 +175,7 @@ def test_command_lines(name, space, tmp_path, capsys, monkeypatch):
 def expected(name, option, argv, space):
     if option == "--kubeconfig":
         unreachable = not space.address.startswith("kubernetes") and name not in ("validate", "completion")
-        return 1 if unreachable else expected(name, "", argv[:-2], space)
+        return (2 if name == "diff" else 1) if unreachable else expected(name, "", argv[:-2], space)
     if name in ALWAYS_FAILING or (name, option) in FAILING:
         return 1
     return 0

@@ -12,6 +12,7 @@ from cni_calico.ctl.main import run
 from cni_calico.ctl.node_status import render_agent, render_bird, render_family, render_span
 from cni_calico.ctl.redaction import redact, secrets_in
 from cni_calico.nodeagent.bgp.bird.status import BirdStatus, PeerStatus
+from cni_calico.nodeagent.status.file import write_status
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 FIELDS = {"node": "n1", "synced": True, "updated": 100.0, "mtu": 1480, "routes": 3, "devices": {"tunl0": "10.65.0.1"}}
@@ -200,3 +201,22 @@ def test_status_where_nothing_runs(tmp_path, capsys):
     said = capsys.readouterr()
     assert "Calico process is not running" in said.out
     assert "neither calico-node nor BIRD answers" in said.err
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, ""),
+        ({"datastore_error": "connection refused"}, "not ready: the datastore is out of sync: connection refused"),
+        ({"unmet": ["vxlan.calico is not there"]}, "not ready: vxlan.calico is not there"),
+        (None, "calico-node does not answer on this host"),
+    ],
+)
+def test_the_exit_status_says_whether_the_node_is_ready(tmp_path, capsys, monkeypatch, changed, said):
+    policing = {"ready": True, "in_force": True, "sentence": "in force"}
+    if changed is not None:
+        write_status(str(tmp_path), {**FIELDS, "backend": "vxlan", "policing": policing, **changed})
+    monkeypatch.setattr("cni_calico.ctl.node_status.read_status", lambda path, deadline: BirdStatus("2.0.12", "", ()))
+    assert run(["node", "status"], {"CALICO_RUN_DIR": str(tmp_path)}) == (1 if said else 0)
+    err = capsys.readouterr().err
+    assert said in err and bool(err) == bool(said)
