@@ -213,9 +213,12 @@ def pool_variables(lab: Lab) -> dict[str, str]:
 
 
 def install_bundle(lab: Lab) -> None:
-    """The bundle in the plugin directories, ``calico-node run`` as a program of each node, rights of the manifests."""
+    """The bundle in the plugin directories, ``calico-node run`` as a program of each node, rights of the manifests.
+
+    Nothing runs from an image, so nothing but the tests' own pods is on the nodes.
+    """
     assert lab.bundle is not None
-    lab.apply(*manifest(leave_out=["DaemonSet", "ConfigMap"]))
+    lab.apply(*manifest(leave_out=["DaemonSet", "Deployment", "PodDisruptionBudget", "ConfigMap"]))
     for node in lab.nodes:
         run(ROOT / "build" / "install-bundle.sh", lab.bundle, node.disk("/opt/cni/bin"), "/opt/cni/bin")
         node.install_plugins("portmap", "loopback", source=PLUGINS)

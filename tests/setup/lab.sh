@@ -15,8 +15,8 @@ cd "$(dirname "$0")/../.."
 # shellcheck source=tests/setup/go.sh
 . tests/setup/go.sh
 
-PACKAGES=(runc iptables openssl iproute2 util-linux procps busybox-static)
-KUBERNETES=(kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet)
+PACKAGES=(runc iptables conntrack openssl iproute2 util-linux procps busybox-static)
+KUBERNETES=(kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy)
 CONTAINERD=v2.2.9
 MODULE=github.com/containerd/containerd/v2
 PROGRAMS=(containerd containerd-shim-runc-v2 ctr)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 OPEN_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 30.0  # for the rest of a chunk that has begun to arrive
 SHORT_LIFE_S = 5.0
+TYPE_RETRY_S = 30.0  # until a type that the cluster does not know is asked for again; at most twice that
 _SETTLE_S = 0.02
 _LINE_LIMIT = 64 * 1024 * 1024
 
@@ -47,7 +48,6 @@ class Stream:
     def __init__(self, api: KubernetesAPI, collection: Collection, position: str) -> None:
         self.collection = collection
         self.position = position
-        self.gone = False  # the cluster has no such type
         self.not_before = 0.0
         self.connection: Connection | None = None
         self._api = api
@@ -72,7 +72,8 @@ class Stream:
         except DatastoreUnsupported:
             if not self.collection.optional:
                 raise
-            self.gone = True
+            # the type may be defined at any time; its first watch then tells of all that is there
+            self.not_before = time.monotonic() + TYPE_RETRY_S * (1 + os.urandom(1)[0] / 256)
             return
         self._opened_at = time.monotonic()
         self._chunks = self.connection.chunks(lambda: Deadline.after(READ_TIMEOUT_S))
@@ -172,7 +173,7 @@ class KubernetesWatch:
     def _open_streams(self) -> None:
         now = time.monotonic()
         for stream in self.streams:
-            if stream.connection is None and not stream.gone and stream.not_before <= now:
+            if stream.connection is None and stream.not_before <= now:
                 stream.open()
 
     def _collect(self, timeout_s: float) -> bool:
@@ -201,7 +202,7 @@ class KubernetesWatch:
         by_fd = {stream.connection.fileno(): stream for stream in open_streams if stream.connection}
         for fd in by_fd:
             poll.register(fd, select.POLLIN)
-        waits = [s.not_before - time.monotonic() for s in self.streams if s.connection is None and not s.gone]
+        waits = [s.not_before - time.monotonic() for s in self.streams if s.connection is None]
         ready = poll.poll(int(1000 * max(0.0, min([timeout_s, *waits]))) + 1)
         return [by_fd[fd] for fd, _ in ready if fd in by_fd]
 

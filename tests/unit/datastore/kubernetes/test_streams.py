@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.datastore.kubernetes import watch as watch_module
+from cni_calico.datastore.kubernetes.layout import KUBERNETES_CLUSTER_POLICY
 from cni_calico.datastore.kubernetes.store import KubernetesStore
+from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.model.access import KubernetesAccess
-from cni_calico.model.keys import AffinityList, HandleList, ResourceList
+from cni_calico.model.keys import AffinityList, HandleList, ResourceKey, ResourceList
 from tests.fakes.scripted_http import Scripted, scripted
 from tests.unit.datastore.kubernetes.test_api import NOW, bookmark, changed, kubeconfig
 
@@ -54,6 +57,21 @@ def test_a_server_that_fails_for_long_is_told(tmp_path: Path) -> None:
         with pytest.raises(DatastoreUnavailable, match="no quorum"):
             watch.next(5)
         assert len(server.requests) == 5
+
+
+def test_a_type_that_is_defined_later_is_followed_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_module, "TYPE_RETRY_S", 0.1)
+    missing = (404, {"message": "the server could not find the requested resource"})
+    policy = {"metadata": {"name": "p", "uid": "u", "resourceVersion": "6"}, "spec": {"tier": "Admin"}}
+    listing = ResourceList(KUBERNETES_CLUSTER_POLICY)
+    with scripted(missing, missing, missing, [{"type": "ADDED", "object": policy}, "hang"]) as server:
+        store = store_of(server, tmp_path / "k")
+        found = store.list(listing, Deadline.after(5))
+        assert not found.items
+        with store.watch(listing, found.revision) as watch:
+            assert not watch.next(0.01)
+            assert [event.key.name for event in watch.next(5) if isinstance(event.key, ResourceKey)] == ["p"]
+        assert "resourceVersion" not in server.requests[-1][1]
 
 
 def test_what_watches_ask_for(tmp_path: Path) -> None:

@@ -1,0 +1,402 @@
+"""Policies on a cluster of real kubelets with kube-proxy: between pods of two nodes, through services, under traffic.
+
+Rule: packets are the proof. Ports: 8000 is what policies here allow, 8001 what they do not, 53 the name service's.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.host import until
+from tests.lab.images import BUSYBOX
+from tests.lab.lab import Lab, install_bundle, running_lab
+from tests.lab.probes import Probe, flowing, hearing, probes_of, serving
+from tests.lab.proxy import install_kube_proxy
+
+pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(600)]
+OPEN, CLOSED, DNS = 8000, 8001, 53
+PORTS = (OPEN, CLOSED, DNS)
+BURST = 100
+CLUSTER_POLICY = "policy.networking.k8s.io"
+# pods of two namespaces, one of each on either node
+PODS = {
+    "web-1": ("a", "web", 0),
+    "web-2": ("a", "web", 1),
+    "client-1": ("a", "client", 0),
+    "client-2": ("a", "client", 1),
+    "other-1": ("b", "client", 0),
+    "other-2": ("b", "client", 1),
+}
+
+
+def pod(name: str, namespace: str, app: str, node: str, *command: str) -> dict[str, Any]:
+    run = list(command) or ["sleep", "100000"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app": app}},
+        "spec": {
+            "nodeName": node,
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "containers": [{"name": "c", "image": BUSYBOX, "imagePullPolicy": "Never", "command": run}],
+        },
+    }
+
+
+class World:
+    """The lab, its probes by name, and what has been applied since the test began."""
+
+    def __init__(self, lab: Lab, probes: dict[str, Probe]) -> None:
+        self.lab = lab
+        self.probes = probes
+        self.applied: list[dict[str, Any]] = []
+
+    def apply(self, *documents: dict[str, Any]) -> None:
+        self.applied += documents
+        self.lab.apply(*documents)
+
+    def remove_all(self) -> None:
+        for document in reversed(self.applied):
+            metadata = document["metadata"]
+            group, slash, version = document["apiVersion"].rpartition("/")
+            kind = f"{document['kind']}.{version}.{group}" if slash else document["kind"]
+            scope = ["-n", metadata["namespace"]] if "namespace" in metadata else []
+            self.lab.kubectl("delete", kind, metadata["name"], *scope, "--ignore-not-found", "--wait=true")
+        self.applied.clear()
+
+    def reached(self, target: str, port: int, protocol: str = "udp") -> set[str]:
+        """Who reaches a pod's port, of all others."""
+        address = self.probes[target].address
+        others = [probe for name, probe in self.probes.items() if name != target]
+        return who_reach(others, port, address, protocol)
+
+    def until_reached(self, target: str, port: int, by: set[str]) -> None:
+        until(lambda: self.reached(target, port) == by, f"{target}:{port} is reached by {sorted(by)}", seconds=30)
+        assert self.reached(target, port, "tcp") == by
+
+
+def who_reach(probes: Iterable[Probe], port: int, address: str, protocol: str = "tcp") -> set[str]:
+    """All at the same time: a packet that is dropped is waited for."""
+
+    def ask(probe: Probe) -> str:
+        return probe.name if probe.reaches(port, address, protocol=protocol) else ""
+
+    with ThreadPoolExecutor() as pool:
+        return set(pool.map(ask, probes)) - {""}
+
+
+EVERYBODY = set(PODS)
+
+
+@pytest.fixture(scope="module", params=["iptables", "nftables"])
+def cluster(request: pytest.FixtureRequest, busybox_image: Path, own_bundle: Path) -> Iterator[World]:
+    with running_lab(images=[busybox_image], bundle=own_bundle) as lab:
+        install_bundle(lab)
+        install_kube_proxy(lab, request.param)
+        for name in ("a", "b"):
+            lab.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"team": name}}})
+        lab.apply(*(pod(name, namespace, app, lab.nodes[node].name) for name, (namespace, app, node) in PODS.items()))
+        probes = probes_of(lab, "a", 4) | probes_of(lab, "b", 2)
+        with serving(list(probes.values()), *PORTS):
+            yield World(lab, probes)
+
+
+@pytest.fixture
+def world(cluster: World) -> Iterator[World]:
+    cluster.until_reached("web-1", CLOSED, EVERYBODY - {"web-1"})
+    yield cluster
+    cluster.remove_all()
+
+
+# -- documents --------------------------------------------------------------------------------------------------------
+
+
+def kubernetes(name: str, selector: dict[str, Any], *, namespace: str = "a", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"podSelector": selector, **spec},
+    }
+
+
+def calico(kind: str, name: str, spec: dict[str, Any], namespace: str = "") -> dict[str, Any]:
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": "crd.projectcalico.org/v1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+WEB = {"matchLabels": {"app": "web"}}
+CLIENT = {"matchLabels": {"app": "client"}}
+OPEN_PORTS = [{"protocol": protocol, "port": OPEN} for protocol in ("UDP", "TCP")]
+
+
+def allow_open(source: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"action": "Allow", "protocol": p, "source": source, "destination": {"ports": [OPEN]}} for p in ("UDP", "TCP")
+    ]
+
+
+# -- kinds ------------------------------------------------------------------------------------------------------------
+
+
+def test_kubernetes_ingress_by_pods_namespaces_and_ports(world: World) -> None:
+    world.apply(kubernetes("deny", WEB, policyTypes=["Ingress"]))
+    world.until_reached("web-1", OPEN, set())
+    world.until_reached("web-2", OPEN, set())
+    assert world.reached("client-1", OPEN) == EVERYBODY - {"client-1"}
+
+    world.apply(kubernetes("clients", WEB, ingress=[{"from": [{"podSelector": CLIENT}], "ports": OPEN_PORTS}]))
+    for web in ("web-1", "web-2"):
+        world.until_reached(web, OPEN, {"client-1", "client-2"})
+        assert world.reached(web, CLOSED) == set()
+
+    team = {"namespaceSelector": {"matchLabels": {"team": "b"}}, "podSelector": CLIENT}
+    world.apply(kubernetes("team", WEB, ingress=[{"from": [team]}]))
+    world.until_reached("web-1", CLOSED, {"other-1", "other-2"})
+    world.until_reached("web-1", OPEN, {"client-1", "client-2", "other-1", "other-2"})
+
+
+def test_kubernetes_blocks_and_egress(world: World) -> None:
+    one = world.probes["client-1"]
+    block = {"ipBlock": {"cidr": "10.65.0.0/16", "except": [f"{one.address}/32"]}}
+    world.apply(kubernetes("block", WEB, ingress=[{"from": [block]}]))
+    world.until_reached("web-2", OPEN, EVERYBODY - {"client-1", "web-2"})
+
+    dns = {"ports": [{"protocol": protocol, "port": DNS} for protocol in ("UDP", "TCP")]}
+    world.apply(kubernetes("egress", CLIENT, egress=[dns], policyTypes=["Egress"]))
+    world.until_reached("other-1", OPEN, {"web-1", "web-2", "other-2"})
+    assert world.reached("other-1", DNS) == EVERYBODY - {"other-1"}
+
+
+def test_calico_policies_tiers_and_sets(world: World) -> None:
+    world.apply(
+        calico("Tier", "first", {"order": 10}),
+        calico("GlobalNetworkSet", "friends", {"nets": [f"{world.probes['other-2'].address}/32"]})
+        | {"metadata": {"name": "friends", "labels": {"are": "friends"}}},
+        calico("GlobalNetworkPolicy", "first.friends", {
+            "tier": "first", "order": 1, "selector": "app == 'web'", "types": ["Ingress"],
+            "ingress": [
+                *allow_open({"selector": "are == 'friends'"}),
+                {"action": "Pass", "source": {"selector": "app == 'client'"}},
+            ],
+        }),
+    )  # fmt: skip
+    # those who pass come to the profile, which allows; the two webs are denied by the end of the tier
+    world.until_reached("web-1", OPEN, EVERYBODY - {"web-1", "web-2"})
+    world.apply(calico("NetworkPolicy", "default.only", {
+        "order": 1, "selector": "app == 'web'", "types": ["Ingress"],
+        "ingress": allow_open({"namespaceSelector": "projectcalico.org/name == 'a'", "selector": "app == 'client'"}),
+    }, "a"))  # fmt: skip
+    world.until_reached("web-1", OPEN, {"client-1", "client-2", "other-2"})
+    world.until_reached("web-2", CLOSED, set())
+
+
+def cluster_policy_definition() -> dict[str, Any]:
+    names = {"kind": "ClusterNetworkPolicy", "plural": "clusternetworkpolicies", "singular": "clusternetworkpolicy"}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"clusternetworkpolicies.{CLUSTER_POLICY}",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a test's"},
+        },
+        "spec": {
+            "group": CLUSTER_POLICY,
+            "names": names,
+            "scope": "Cluster",
+            "versions": [{"name": "v1alpha2", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+
+
+def test_cluster_network_policy(world: World) -> None:
+    world.lab.apply(cluster_policy_definition())
+    until(lambda: CLUSTER_POLICY in world.lab.kubectl("api-versions"), "the definition is served")
+    teams = {"namespaces": {"matchLabels": {"team": "b"}}}
+    until(
+        lambda: not _refused(world, {
+            "apiVersion": f"{CLUSTER_POLICY}/v1alpha2",
+            "kind": "ClusterNetworkPolicy",
+            "metadata": {"name": "no-team-b"},
+            "spec": {
+                "tier": "Admin",
+                "priority": 10,
+                "subject": {"namespaces": {"matchLabels": {"team": "a"}}},
+                "ingress": [{"name": "b", "action": "Deny", "from": [teams]}],
+            },
+        }),
+        "the policy is taken",
+    )  # fmt: skip
+    try:
+        until(
+            lambda: world.reached("web-1", OPEN) == {"web-2", "client-1", "client-2"}, "team b is kept out", seconds=90
+        )
+    except AssertionError as e:
+        raise AssertionError(f"{e}: {world.lab.describe()}") from None
+
+
+def _refused(world: World, document: dict[str, Any]) -> bool:
+    try:
+        world.apply(document)
+    except RuntimeError:
+        return True
+    return False
+
+
+# -- services ---------------------------------------------------------------------------------------------------------
+
+
+def service(name: str, **spec: Any) -> dict[str, Any]:
+    ports = [{"name": p.lower(), "protocol": p, "port": 80, "targetPort": OPEN} for p in ("TCP", "UDP")]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": "a"},
+        "spec": {"selector": {"app": "web"}, "ports": ports, **spec},
+    }
+
+
+def test_services_are_policed_by_who_is_behind_them(world: World) -> None:
+    world.apply(service("web"))
+    address = world.lab.get("service", "web", "-n", "a")["spec"]["clusterIP"]
+
+    def reached() -> set[str]:
+        return who_reach(world.probes.values(), 80, address)
+
+    clients = {"client-1", "client-2", "other-1", "other-2"}
+    until(lambda: reached() >= clients, "the service is there", seconds=60)
+    world.apply(kubernetes("clients", WEB, ingress=[{"from": [{"podSelector": CLIENT}], "ports": OPEN_PORTS}]))
+    until(lambda: reached() & clients == {"client-1", "client-2"}, "only the clients reach the service", seconds=30)
+    for name in ("other-1", "other-2"):
+        assert [world.probes[name].reaches(80, address, protocol="tcp") for _ in range(6)] == [set()] * 6, name
+
+
+def test_node_ports_from_outside(world: World) -> None:
+    """With the local traffic policy the source stays what it was, and an ipBlock can name it."""
+    world.apply(service("outside", type="NodePort", externalTrafficPolicy="Local"))
+    ports = world.lab.get("service", "outside", "-n", "a")["spec"]["ports"]
+    port = next(entry["nodePort"] for entry in ports if entry["protocol"] == "TCP")
+    node = world.lab.nodes[0]
+
+    def reached() -> bool:
+        done = world.lab.plane.inside("timeout", "3", "bash", "-c", f"exec 3<>/dev/tcp/{node.address}/{port}")
+        return _succeeds(done)
+
+    until(reached, "the node port answers", seconds=60)
+    world.apply(kubernetes("inside", WEB, ingress=[{"from": [{"podSelector": {}}]}]))
+    until(lambda: not reached(), "nobody from outside", seconds=30)
+    gateway = {"ipBlock": {"cidr": "10.99.0.1/32"}}
+    world.apply(kubernetes("outside", WEB, ingress=[{"from": [gateway], "ports": OPEN_PORTS}]))
+    until(reached, "the address that a policy names", seconds=30)
+
+
+def _succeeds(command: list[str | Path]) -> bool:
+    return subprocess.run([str(word) for word in command], capture_output=True, timeout=30).returncode == 0
+
+
+# -- under traffic ----------------------------------------------------------------------------------------------------
+
+
+def only_clients(world: World) -> None:
+    world.apply(kubernetes("clients", WEB, ingress=[{"from": [{"podSelector": CLIENT}], "ports": OPEN_PORTS}]))
+    for web in ("web-1", "web-2"):
+        world.until_reached(web, OPEN, {"client-1", "client-2"})
+
+
+@pytest.mark.parametrize("whom", ["agent", "all"])
+def test_an_agent_that_is_killed_under_traffic(world: World, whom: str) -> None:
+    only_clients(world)
+    web = world.probes["web-2"]
+    with (
+        flowing(world.probes["client-1"], web.address, allowed=OPEN, forbidden=CLOSED) as across,
+        flowing(world.probes["client-2"], web.address, allowed=OPEN, forbidden=CLOSED) as beside,
+    ):
+        before = web.node.run("nft", "list", "tables")
+        kill_agent(web, whom)
+        until(lambda: in_force(web), "policies in force again", seconds=60)
+        assert web.node.run("nft", "list", "tables") == before
+    for counts in (across, beside):
+        assert counts.sent > 200
+        assert (counts.allowed, counts.forbidden) == (counts.sent, 0)
+
+
+def agents(probe: Probe) -> list[str]:
+    """The process numbers of the agent's programs, the supervisor first."""
+    first = (probe.node.directory / "calico-node.pid").read_text().strip()
+    return [first, *probe.node.run("pgrep", "-P", first).split()]
+
+
+def kill_agent(probe: Probe, whom: str) -> None:
+    supervisor, *children = agents(probe)
+    probe.node.run("kill", "-9", *([supervisor] if whom == "all" else []), *children)
+    until(lambda: set(agents(probe)).isdisjoint(children), "the agent runs again", seconds=30)
+
+
+def in_force(probe: Probe) -> bool:
+    return _succeeds(probe.node.inside("/opt/cni/bin/calico-node", "-felix-ready"))
+
+
+def test_policies_and_labels_change_under_traffic(world: World) -> None:
+    """What stays allowed loses nothing while policies of others come, change and go."""
+    only_clients(world)
+    web, source = world.probes["web-2"], world.probes["client-1"]
+    with flowing(source, web.address, allowed=OPEN, forbidden=CLOSED) as counts:
+        for number in range(10):
+            cidr = {"ipBlock": {"cidr": f"192.0.2.{number}/32"}}
+            world.apply(kubernetes(f"more-{number}", WEB, ingress=[{"from": [cidr]}]))
+            world.lab.kubectl("label", "pod", "-n", "b", "other-1", f"turn=t{number}", "--overwrite")
+        for number in range(10):
+            world.lab.kubectl("delete", "networkpolicy", "-n", "a", f"more-{number}")
+        world.lab.kubectl("label", "pod", "-n", "b", "other-1", "turn-")
+    assert counts.sent > 200
+    assert (counts.allowed, counts.forbidden) == (counts.sent, 0)
+
+    world.lab.kubectl("label", "pod", "-n", "a", "client-1", "app=none", "--overwrite")
+    try:
+        world.until_reached("web-2", OPEN, {"client-2"})
+    finally:
+        world.lab.kubectl("label", "pod", "-n", "a", "client-1", "app=client", "--overwrite")
+    world.until_reached("web-2", OPEN, {"client-1", "client-2"})
+
+
+def test_pods_that_start_while_a_policy_denies(world: World) -> None:
+    """From their first moment they try to send what they may not."""
+    world.apply(kubernetes("silence", {"matchLabels": {"app": "silent"}}, policyTypes=["Ingress", "Egress"]))
+    sink = world.probes["web-1"]
+    loop = f"while :; do echo hello | timeout 0.2 nc -u {sink.address} 9; done"
+    with hearing(sink, 9) as heard:
+        names = [f"silent-{number}" for number in range(8)]
+        documents = [
+            pod(name, "a", "silent", world.lab.nodes[i % 2].name, "sh", "-c", loop) for i, name in enumerate(names)
+        ]
+        loud = pod("loud", "a", "loud", world.lab.nodes[1].name, "sh", "-c", loop)
+        world.apply(*documents, loud)
+        new = probes_of(world.lab, "a", 4 + len(names) + 1)
+        until(lambda: new["loud"].address in heard, "the one that may send is heard", seconds=30)
+    assert heard == {new["loud"].address}
+    silent = [new[name].address for name in names]
+    assert world.probes["client-1"].reaches(OPEN, *silent, new["loud"].address, protocol="tcp") == {new["loud"].address}
+
+
+def test_a_burst_of_pods_with_policies(world: World) -> None:
+    burst = {"matchLabels": {"app": "burst"}}
+    clients = {"from": [{"podSelector": CLIENT}], "ports": OPEN_PORTS}
+    world.apply(kubernetes("burst", burst, namespace="b", ingress=[clients]))
+    documents = [pod(f"burst-{i}", "b", "burst", world.lab.nodes[i % 2].name) for i in range(BURST)]
+    world.apply(*documents)
+    found = probes_of(world.lab, "b", 2 + BURST)
+    made = {probe.address for name, probe in found.items() if name.startswith("burst")}
+    assert len(made) == BURST
+    until(lambda: world.probes["other-1"].reaches(OPEN, *made, protocol="tcp") == made, "all reached", seconds=30)
+    assert world.probes["other-2"].reaches(OPEN, *made, protocol="tcp") == made
+    for name, port in (("other-1", CLOSED), ("web-1", OPEN), ("client-2", OPEN)):
+        assert world.probes[name].reaches(port, *made, protocol="tcp") == set(), name
