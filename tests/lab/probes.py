@@ -86,10 +86,10 @@ def serving(probes: Sequence[Probe], *ports: int) -> Iterator[None]:
 
 
 @contextmanager
-def hearing(probe: Probe, port: int) -> Iterator[set[str]]:
-    """The addresses that have sent a datagram to the port so far; complete when the block has ended."""
+def hearing(probe: Probe) -> Iterator[set[str]]:
+    """The addresses that have sent a ping so far; complete when the block has ended."""
     heard: set[str] = set()
-    process = _start(probe, "hearing", "hear", port)
+    process = _start(probe, "hearing", "hear")
     assert process.stdout is not None
 
     def read() -> None:

@@ -4,7 +4,7 @@
     traffic.py flow ADDRESS ALLOWED FORBIDDEN        a datagram to both ports from a new port of its own, every 4 ms,
                                                      until SIGTERM; then one line of JSON: sent, allowed, forbidden
                                                      (answers)
-    traffic.py hear PORT                             a line for each address that sends a datagram there, once
+    traffic.py hear                                  a line for each address that sends a ping, once
     traffic.py ask PROTOCOL PORT ADDRESS...          one line of JSON: the addresses that answered within two seconds
 
 Rule: an answer is what proves that a packet passed. For TCP a refusal is an answer too: the packet has arrived.
@@ -21,6 +21,7 @@ import sys
 import time
 
 ROUND_S, LAST_S, ASK_S = 0.004, 2.0, 2.0
+ECHO_REQUEST = 8
 OPEN = 250  # rounds whose sockets are still listened to
 
 
@@ -51,14 +52,14 @@ def serve(ports: list[int]) -> None:
                 opened.sendto(data, source)
 
 
-def hear(port: int) -> None:
-    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    opened.bind(("0.0.0.0", port))
+def hear() -> None:
+    opened = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
     known: set[str] = set()
     print("hearing", flush=True)
     while True:
-        source = opened.recvfrom(2048)[1][0]
-        if source not in known:
+        packet, (source, _) = opened.recvfrom(2048)
+        is_request = packet[(packet[0] & 15) * 4] == ECHO_REQUEST
+        if is_request and source not in known:
             known.add(source)
             print(source, flush=True)
 
@@ -132,6 +133,6 @@ if __name__ == "__main__":
     elif verb == "flow":
         flow(rest[0], int(rest[1]), int(rest[2]))
     elif verb == "hear":
-        hear(int(rest[0]))
+        hear()
     else:
         ask(rest[0], int(rest[1]), rest[2:])
