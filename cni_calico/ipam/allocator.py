@@ -136,6 +136,10 @@ class Allocator:
         """What a handle holds, or one interface of it, IPv4 first."""
         return held_addresses(self.ledger(deadline), handle_id, share)
 
+    def handles_of(self, addresses: Iterable[Address], deadline: Deadline) -> Mapping[Address, str]:
+        """The handle under which each of these addresses is held; free ones are left out. Raises DatastoreError."""
+        return release.find_handles(self.ledger(deadline, DirectView(self.store)), addresses)
+
     # -- giving back --------------------------------------------------------------------------------------------------
 
     def release_handle(self, handle_id: str, deadline: Deadline, share: Share | None = None) -> tuple[Address, ...]:

@@ -123,6 +123,19 @@ def _addresses(outcome: object) -> tuple[Address, ...]:
     return tuple(item.address for item in given)
 
 
+def find_handles(ledger: Ledger, addresses: Iterable[Address]) -> dict[Address, str]:
+    """The handle under which each of these addresses is held; free ones are left out. Raises DatastoreError."""
+    found: dict[Address, str] = {}
+    pools = ledger.view.pools(ledger.deadline)
+    for address in addresses:
+        cidr = _find_block(ledger, address, pools)
+        block = None if cidr is None else ledger.block(cidr)
+        holder = None if block is None else holder_of(block, address)
+        if holder is not None and holder.handle_id:
+            found[address] = holder.handle_id
+    return found
+
+
 def _find_block(ledger: Ledger, address: Address, pools: Sequence[IPPool]) -> Network | None:
     """The block of an address: its pool's, or, if that pool is gone or was created again, whichever contains it."""
     pool = pool_of(pools, address)

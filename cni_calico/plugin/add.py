@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_interface
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cni_calico.cni.result import Result, ResultInterface, ResultIP, render_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig, LinkConflict, OutcomeUnknown
-from cni_calico.model.names import sha1_hex, veth_alias
+from cni_calico.model.names import sha1_hex
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.plugin.attachment import (
     KUBERNETES,
@@ -47,13 +47,13 @@ from cni_calico.plugin.ipam.addresses import (
     result_of,
 )
 from cni_calico.plugin.mtu import read_mtu
+from cni_calico.plugin.network.ownership import plan_aliases
 from cni_calico.plugin.network.plan import PodPlan, random_mac
 from cni_calico.plugin.owed import record as pending
 from cni_calico.plugin.pods import NOTHING, PodFacts, is_another_pod, plan_pod_record, plan_pod_request, read_facts
 from cni_calico.plugin.second_network import is_second_network, join_network
 
 if TYPE_CHECKING:
-    from cni_calico.datastore.interface import Versioned
     from cni_calico.ipam.allocator import Allocator, Share
     from cni_calico.ipam.assign import Companion
 
@@ -108,8 +108,8 @@ class _Addition:
     endpoint_may_come: bool = False  # whether the endpoint's write has an unknown outcome
     alone: bool = False  # whether the kernel has shown that no living interface belongs to this attachment
     mac: bytes | None = None
-    companion: Companion | None = None  # the endpoint that was created together with its addresses
-    is_companion: Callable[[Versioned], bool] = bool
+    companion: Companion | None = None  # the endpoint, created with its addresses
+    companion_uids: Sequence[str] = ()
 
     def run(self) -> Result:
         """Raises _Unsure with everything undone."""
@@ -199,10 +199,10 @@ class _Addition:
     def _share_of(self, handle_id: str) -> Share | None:
         return None if handle_id == self.attachment.own_handle_id else self.recorded.share(self.attachment)
 
-    def _owe(self) -> None:
-        """Record what cannot be undone now; it is released when the datastore is back."""
+    def _owe(self, uids: Sequence[str] = ()) -> None:
+        """What cannot be undone now is recorded, and released when the datastore is back; ``uids``: of its endpoint."""
         services = self.task.services
-        intent = pending.plan_intent(self.attachment, self.task.conf.datastore)
+        intent = pending.plan_intent(self.attachment, self.task.conf.datastore, uids=uids)
         try:
             pending.record_intent(services.files, services.state_dir, intent)
         except OSError as e:
@@ -231,9 +231,9 @@ class _Addition:
     # -- kernel -------------------------------------------------------------------------------------------------------
 
     def _plan(self, given: Addresses) -> PodPlan:
-        conf, own = self.task.conf, self.recorded.own
+        conf, own, attachment = self.task.conf, self.recorded.own, self.attachment
         return PodPlan(
-            host_ifname=select_veth(self.attachment, own, self.recorded.others),
+            host_ifname=select_veth(attachment, own, self.recorded.others),
             pod_ifname=self.task.call.ifname,
             mtu=self.mtu,
             addresses=given.addresses,
@@ -242,7 +242,7 @@ class _Addition:
             include_default_routes=conf.include_default_routes,
             extra_routes=given.extra_routes,
             allow_ip_forwarding=conf.allow_ip_forwarding,
-            alias=veth_alias(self.attachment.network, self.attachment.container_id, self.attachment.ifname),
+            aliases=plan_aliases(attachment.network, attachment.container_id, attachment.ifname),
         )
 
     def _mac(self) -> bytes | None:
@@ -332,7 +332,7 @@ class _Addition:
         if self.mac is None:
             return
         veth, mac = select_veth(self.attachment, None, self.recorded.others), self.mac.hex(":")
-        self.companion, self.is_companion = plan_companion(
+        self.companion, self.companion_uids = plan_companion(
             self.attachment.endpoint_key, lambda addresses: self._record(None, veth, mac, addresses)
         )
 
@@ -340,7 +340,8 @@ class _Addition:
         if self.companion is not None and self.companion.stored is not None:
             self._remove_endpoint()
         elif self.companion is not None and self.companion.unknown:
-            self._remove_endpoint(only=self.is_companion)
+            self._owe(self.companion_uids)  # also when it is not there now: the write may still be under way
+            self._remove_endpoint(only=self.companion_uids)
 
     def _ensure_profile(self) -> None:
         conf = self.task.conf
@@ -367,14 +368,13 @@ class _Addition:
             self.endpoint_may_come = True
             raise
 
-    def _remove_endpoint(self, only: Callable[[Versioned], bool] | None = None) -> None:
+    def _remove_endpoint(self, only: Sequence[str] = ()) -> None:
+        """``only``: the UIDs of the record that is meant."""
         attachment, store, deadline = self.attachment, self.task.store, Deadline.after(UNDO_TIMEOUT_S)
-        if self.endpoint_may_come:  # also if it is not there now: the write may still be under way
+        if self.endpoint_may_come:
             self._owe()
         try:
-            found = None if only is None else store.get(attachment.endpoint_key, deadline)
-            if only is None or (found is not None and only(found)):
-                remove_endpoint(store, attachment.endpoint_key, attachment.container_id, deadline, stored=found)
+            remove_endpoint(store, attachment.endpoint_key, attachment.container_id, deadline, only=only)
         except CalicoError as e:
             self.task.log.error(f"cannot remove the endpoint of {attachment.label}: {e.message}")
             if self.companion is None or self.alone:  # otherwise a replay could release what a living pod uses

@@ -39,7 +39,7 @@ def _replay(task: Task) -> None:
     """The next call that reaches the datastore releases what an earlier DEL still owes."""
     services = task.services
     if services.files.exists(f"{services.state_dir}/cni/pending-del"):
-        from cni_calico.plugin.owed.pay import replay_after
+        from cni_calico.plugin.replay import replay_after
 
         replay_after(services, task.conf.datastore)
 

@@ -12,7 +12,7 @@ import os
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING
 
 from cni_calico.cni.result import parse_result
@@ -24,6 +24,7 @@ from cni_calico.errors import (
     DatastoreError,
     DeadlineExceeded,
     InvalidConfig,
+    KernelError,
     NetnsGone,
     NodeNotSetUp,
     TeardownIncomplete,
@@ -34,14 +35,18 @@ from cni_calico.model.names import valid_ifname
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.call.node_name import os_host_name
-from cni_calico.plugin.call.ready import require_ready
+from cni_calico.plugin.call.ready import require_not_locked, require_ready
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.endpoints import Recorded, apply_endpoint, read_recorded, remove_endpoint
-from cni_calico.plugin.ipam.addresses import release
+from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, release
 from cni_calico.plugin.owed import record as pending
 
 if TYPE_CHECKING:
-    from cni_calico.ipam.allocator import Allocator
+    from collections.abc import Collection, Iterable
+
+    from cni_calico.ipam.allocator import Allocator, Release
+    from cni_calico.kernel.netlink.links import Link
+    from cni_calico.plugin.network.ownership import Claim
 
 Address = IPv4Address | IPv6Address
 
@@ -94,23 +99,29 @@ class Removal:
 
     task: Task
     attachment: Attachment
-    ready: bool = False  # whether the cluster is known to accept requests
+    paying: bool = False  # whether this is what an earlier DEL has recorded: then errors are raised
+    ready: bool = False  # whether the cluster is known to take requests
+    owed: pending.Intent | None = None  # what is recorded already
 
     def run(self, netns: int | None) -> bool:
         """Whether everything is released; if False, the rest is recorded."""
         services, config = self.task.services, self.task.conf.datastore
         store_deadline = self.task.deadline.sooner(DATASTORE_PATIENCE_S)
+        self.owed = pending.read_own(services.files, services.state_dir, self.attachment)
         recorded, failure = self._read(store_deadline)
+        if self.paying and self._is_anothers(recorded):
+            self._forget_intent()
+            return True
         if failure is None and self._has_joined(recorded):
             self._leave(recorded)
+            self._forget_intent()
             return True
-        with services.meanwhile(lambda: failure or self._remove_endpoint(recorded, store_deadline)) as removed:
-            self._remove_network(netns, recorded, sure=failure is None)
-        failure = removed()
+        failure = self._remove(netns, recorded, failure, store_deadline)
         delegate_failure = self._release_delegated()
-        if recorded.is_ours(self.attachment) or not services.was_deleted(config, self.attachment.label):
+        is_known = self.paying or recorded.is_ours(self.attachment)
+        if is_known or not services.was_deleted(config, self.attachment.label):
             failure = self._release(recorded, failure, store_deadline)
-        if isinstance(failure, CorruptRecord):
+        if isinstance(failure, CorruptRecord) or (failure is not None and self.paying):
             raise failure
         if failure is not None:
             self.owe(failure, recorded.addresses(self.attachment))
@@ -121,8 +132,17 @@ class Removal:
             services.note_deleted(config, self.attachment.label)
         return failure is None
 
+    def _is_anothers(self, recorded: Recorded) -> bool:
+        """Whether the record that is there is not the one that the debt is about."""
+        uids = self.owed.uids if self.owed is not None else ()
+        return bool(uids) and recorded.own is not None and recorded.own.metadata.uid not in uids
+
     def _read(self, deadline: Deadline) -> tuple[Recorded, CalicoError | None]:
-        """What is recorded, and the error that prevented reading it. Raises NotReady."""
+        """What is recorded, and the error that kept it from being read. Raises NotReady."""
+        if self.paying:
+            require_not_locked(self.task.services, self.task.conf.datastore, deadline)
+            self.ready = True
+            return read_recorded(self.task.fresh_store, self.attachment, deadline), None
         try:
             require_ready(self.task.services, self.task.conf.datastore, deadline)
             self.ready = True
@@ -159,18 +179,74 @@ class Removal:
 
     # -- kernel -------------------------------------------------------------------------------------------------------
 
-    def _remove_network(self, netns: int | None, recorded: Recorded, *, sure: bool) -> None:
+    def _remove(
+        self, netns: int | None, recorded: Recorded, failure: CalicoError | None, deadline: Deadline
+    ) -> CalicoError | None:
+        """Interface and record; the error that kept the record from being removed."""
+        from cni_calico.plugin.network.ownership import RECORDED, UNKNOWN, UNREADABLE, belongs_to_another
+
+        if failure is not None or not recorded.is_ours(self.attachment):
+            self._remove_network(netns, recorded, self._claim(UNREADABLE if failure is not None else UNKNOWN))
+            return failure
+        claim, end = self._claim(RECORDED), self._read_host_end(recorded)
+        if end is not None and belongs_to_another(end, *claim.aliases):
+            try:
+                claim = self._claim(RECORDED, self._former_networks(recorded, deadline))
+            except (DatastoreError, DeadlineExceeded) as e:
+                failure = e  # whose it is will be known when the debt is paid
+        if end is None or end.alias not in claim.aliases:  # after a crash the record must be there to say whose it is
+            self._remove_network(netns, recorded, claim)
+            return failure or self._remove_endpoint(recorded, deadline)
+        with self.task.services.meanwhile(lambda: self._remove_endpoint(recorded, deadline)) as removed:
+            self._remove_network(netns, recorded, claim)
+        return removed()
+
+    def _claim(self, record: str, former_networks: Iterable[str] = ()) -> Claim:
+        from cni_calico.plugin.network.ownership import plan_claim
+
+        own = self.attachment
+        return plan_claim(own.network, own.container_id, own.ifname, record, former_networks=former_networks)
+
+    def _read_host_end(self, recorded: Recorded) -> Link | None:
+        """The interface that the record names; None when it is not there or cannot be read."""
+        from cni_calico.plugin.network.host import Borrowed, read_link
+
+        name = self._host_ifnames(recorded)[0]
+        try:
+            with Borrowed(self.task.services.host) as host:
+                return read_link(host.rtnl, name, self.task.deadline)
+        except KernelError:
+            return None
+
+    def _former_networks(self, recorded: Recorded, deadline: Deadline) -> set[str]:
+        """Other names that the network may have had when the container was added: of its profiles, of the handles that
+        its addresses are held under. Raises DatastoreError.
+        """
+        assert recorded.own is not None
+        end = f".{self.attachment.container_id}"
+        held = self._held_elsewhere(recorded.addresses(self.attachment), deadline)
+        return {*recorded.own.profiles, *(str(item.handle_id).rpartition(end)[0] for item in held)}
+
+    def _held_elsewhere(self, addresses: Collection[Address], deadline: Deadline) -> list[Release]:
+        """Those of the addresses that are held under a handle of the container, of whatever network. Raises
+        DatastoreError.
+        """
+        from cni_calico.ipam.block import Release
+
+        end = f".{self.attachment.container_id}"
+        ends = (end, f"{end}.{self.attachment.ifname}")
+        found = self.task.allocator.handles_of(addresses, deadline)
+        return [Release(address, handle) for address, handle in found.items() if handle.endswith(ends)]
+
+    def _remove_network(self, netns: int | None, recorded: Recorded, claim: Claim) -> None:
         if self.task.conf.dataplane is not None:
             from cni_calico.plugin.external import remove_interface
 
             remove_interface(self.task)
             return
-        from cni_calico.plugin.network.ownership import RECORDED, UNKNOWN, UNREADABLE, plan_claim
         from cni_calico.plugin.network.teardown import LinkRemoval, remove_pod_network
 
-        services, deadline, attachment = self.task.services, self.task.deadline, self.attachment
-        record = UNREADABLE if not sure else RECORDED if recorded.is_ours(attachment) else UNKNOWN
-        claim = plan_claim(attachment.network, attachment.container_id, attachment.ifname, record)
+        services, deadline = self.task.services, self.task.deadline
         for name in self._host_ifnames(recorded):
             if name and services.remove_link is not None:
                 services.remove_link(LinkRemoval(name, claim), deadline)
@@ -240,11 +316,25 @@ class Removal:
         return failure
 
     def _release_addresses(self, allocator: Allocator, recorded: Recorded, deadline: Deadline) -> None:
-        share, mine = recorded.share(self.attachment), recorded.addresses(self.attachment)
-        if mine and mine <= set(allocator.release_handle(self.attachment.handle_id, deadline, share)):
-            return
-        own_handle_id = self.attachment.own_handle_id
-        release(allocator, self._handles(allocator, deadline), share, deadline, own_handle_id=own_handle_id)
+        attachment, mine = self.attachment, recorded.addresses(self.attachment)
+        share = recorded.share(attachment, self._told_addresses(), leaving=True)
+        released = set(allocator.release_handle(attachment.handle_id, deadline, share)) if mine else set[Address]()
+        is_usual = attachment.ifname == FIRST_IFNAME and not recorded.has_other_interfaces(attachment)
+        if is_usual and mine and mine <= released:
+            return  # older versions gave only further interfaces addresses under a handle of their own
+        own_handle_id = attachment.own_handle_id
+        handles = self._handles(allocator, deadline)
+        released.update(release(allocator, handles, share, deadline, own_handle_id=own_handle_id))
+        if mine - released:  # the network had another name
+            allocator.release_addresses(self._held_elsewhere(mine - released, deadline), deadline)
+
+    def _told_addresses(self) -> set[Address]:
+        """What an earlier DEL has recorded of the addresses, and what the runtime says: the result of the ADD."""
+        told = {ip_address(address) for address in (self.owed.addresses if self.owed is not None else ())}
+        try:
+            return told.union(ip.address.ip for ip in parse_result(self.task.conf.prev_result or {}).ips)
+        except InvalidConfig:
+            return told
 
     def _handles(self, allocator: Allocator, deadline: Deadline) -> tuple[str, ...]:
         """Those of this container's handles that exist: one read instead of a release for each."""

@@ -6,7 +6,7 @@ Rule: an endpoint is written and removed by compare-and-swap, and removed only i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from cni_calico.model.documents.codec import decode_endpoint, encode
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Address, Resource, WorkloadEndpoint
 from cni_calico.plugin.attachment import Attachment
-from cni_calico.plugin.ipam.addresses import plan_share
+from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, plan_share
 
 if TYPE_CHECKING:
     from cni_calico.ipam.share import Share
@@ -47,10 +47,17 @@ class Recorded:
         own = self.own.ip_networks if self.own is not None and self.is_ours(attachment) else ()
         return frozenset(network.network_address for network in own)
 
-    def share(self, attachment: Attachment) -> Share:
-        """The attachment's part of its container's addresses."""
-        others = {n.network_address for other in self._same_container(attachment) for n in other.ip_networks}
-        return plan_share(attachment.ifname, self.addresses(attachment) - others, others)
+    def share(
+        self, attachment: Attachment, known: Collection[Address] = frozenset(), *, leaving: bool = False
+    ) -> Share:
+        """What the attachment has of its container's addresses; ``known``: what somebody else than its record says that
+        it has. ``leaving``: also what no record names, once the record of the first interface does not either.
+        """
+        same = self._same_container(attachment)
+        others = {n.network_address for other in same for n in other.ip_networks}
+        first_known = leaving and any(other.endpoint == FIRST_IFNAME and other.ip_networks for other in same)
+        own = self.addresses(attachment).union(known) - others
+        return plan_share(attachment.ifname, own, others, first_known=first_known)
 
     def has_other_interfaces(self, attachment: Attachment) -> bool:
         """Whether endpoints of the container's other interfaces are known."""
@@ -104,8 +111,8 @@ def ensure_profile(store: Datastore, profile: Resource, deadline: Deadline) -> N
 
 def plan_companion(
     key: ResourceKey, build: Callable[[Sequence[Address]], WorkloadEndpoint]
-) -> tuple[Companion, Callable[[Versioned], bool]]:
-    """The endpoint as something that is created with its addresses, and a test whether a stored record is that one."""
+) -> tuple[Companion, Sequence[str]]:
+    """The endpoint as something that is created with its addresses, and the UIDs that it was tried with so far."""
     from cni_calico.ipam.assign import Companion
 
     uids: list[str] = []
@@ -115,7 +122,7 @@ def plan_companion(
         uids.append(record.metadata.uid)
         return Write.create(key, encode(record))
 
-    return Companion(create), lambda found: decode_endpoint(key, found.value).metadata.uid in uids
+    return Companion(create), uids
 
 
 def apply_endpoint(
@@ -160,14 +167,25 @@ def _read_again(store: Datastore, key: ResourceKey, deadline: Deadline, error: O
 
 
 def remove_endpoint(
-    store: Datastore, key: ResourceKey, container_id: str, deadline: Deadline, *, stored: Versioned | None = None
+    store: Datastore,
+    key: ResourceKey,
+    container_id: str,
+    deadline: Deadline,
+    *,
+    stored: Versioned | None = None,
+    only: Collection[str] = (),
 ) -> None:
-    """Remove an endpoint if it is this container's; absent, or another container's, is success."""
+    """Remove an endpoint if it is this container's, and has one of the UIDs ``only`` where there are any; absent, or
+    another one, is success.
+    """
     if stored is None:
         stored = store.get(key, deadline)
     unknown: OutcomeUnknown | None = None
     for _ in range(_ATTEMPTS):
-        if stored is None or decode_endpoint(key, stored.value).container_id != container_id:
+        if stored is None:
+            return
+        endpoint = decode_endpoint(key, stored.value)
+        if endpoint.container_id != container_id or (only and endpoint.metadata.uid not in only):
             return
         try:
             store.commit([Write.delete(stored)], deadline)

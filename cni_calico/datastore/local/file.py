@@ -11,6 +11,7 @@ Never open the file by other means while a connection is open: closing that desc
 from __future__ import annotations
 
 import _thread
+import fcntl
 import os
 import sqlite3
 import stat
@@ -179,6 +180,24 @@ def _sync_directory(directory: str) -> None:
         os.close(fd)
 
 
+def _replace_empty(path: str) -> None:
+    """An empty file that nobody can have open: it is refused, or made anew by one at a time. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)  # who comes second finds another file, or none
+        status = os.fstat(fd)
+        if not status.st_size and os.path.exists(path) and os.path.samestat(status, os.stat(path)):
+            os.unlink(path)
+            _create_file(path)
+    finally:
+        os.close(fd)
+
+
+def _may_have_been_made(path: str) -> bool:
+    """Whether anything says that there has been more in the file: an earlier release made no marker."""
+    return any(os.path.exists(name) for name in (marker_path(path), f"{path}-wal", f"{path}-journal"))
+
+
 def _write_schema(path: str) -> None:
     connection = sqlite3.connect(_uri(path), uri=True, isolation_level=None)
     try:
@@ -227,7 +246,8 @@ def _require_ours(path: str, status: os.stat_result) -> None:
             raise lost(path, "it is empty")
         raise DatastoreDamaged(
             f"cannot open datastore {path}: it is empty, which no datastore is",
-            details="remove it when no container of this host has an address from it; else put it back from a backup",
+            details=f"{path}-wal or {path}-journal says that there was more in it: put it back from a backup; or remove"
+            " all of them when no container of this host has an address from it",
         )
     identity = (status.st_dev, status.st_ino)
     with _proving:
@@ -314,6 +334,12 @@ def open_connection(path: str, deadline: Deadline, *, create: bool) -> sqlite3.C
 
 def _status(path: str, *, create: bool) -> os.stat_result | None:
     try:
+        status = os.stat(path)
+        if status.st_size or not stat.S_ISREG(status.st_mode) or _may_have_been_made(path):
+            return status
+        if not create:
+            return None  # what a process left that was killed while it made a store
+        _replace_empty(path)
         return os.stat(path)
     except FileNotFoundError:
         pass

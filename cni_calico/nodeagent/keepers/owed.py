@@ -19,7 +19,7 @@ from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.owed import record as pending
-from cni_calico.plugin.owed.pay import LOCK_NAME, replay_intents
+from cni_calico.plugin.replay import LOCK_NAME, replay_intents
 
 LOOK_S = 5.0
 REPLAY_S = 20.0

@@ -12,6 +12,7 @@ from cni_calico.model import names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import NamedTuple
 
     from cni_calico.kernel.netlink.links import Link
@@ -32,11 +33,20 @@ class Claim(NamedTuple):
     record: str = RECORDED
 
 
-def plan_claim(network: str, container_id: str, ifname: str, record: str) -> Claim:
-    """The claim of an attachment; "" as network: the agent's alias on older versions' interfaces, whose network is
-    unknown.
+def plan_claim(
+    network: str, container_id: str, ifname: str, record: str, *, former_networks: Iterable[str] = ()
+) -> Claim:
+    """``former_networks``: other names that the network had when this container's interface was made."""
+    return Claim(
+        tuple(a for name in (network, *former_networks) for a in plan_aliases(name, container_id, ifname)), record
+    )
+
+
+def plan_aliases(network: str, container_id: str, ifname: str) -> tuple[str, str]:
+    """What an ADD signs with, and what the agent signs the interfaces of older versions with: it does not know their
+    network.
     """
-    return Claim(tuple(names.veth_alias(known, container_id, ifname) for known in (network, "")), record)
+    return names.veth_alias(network, container_id, ifname), names.veth_alias("", container_id, ifname)
 
 
 def belongs_to_another(host_end: Link, *aliases: str) -> bool:

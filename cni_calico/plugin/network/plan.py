@@ -25,9 +25,9 @@ DEFAULT_V6 = IPv6Network("::/0")
 class PodPlan:
     """The network of one attachment.
 
-    ``mac`` None lets the kernel choose; ``extra_routes`` (of a delegated IPAM) replace the default routes unless
-    ``include_default_routes`` is set. All routes of the pod lead to the host, whatever gateway an IPAM names. ``alias``
-    is set on the host interface and proves whose it is (ownership.py).
+    ``mac`` None lets the kernel choose; ``extra_routes`` (of a delegated IPAM) take the place of the default routes
+    unless ``include_default_routes``. All routes of the pod lead to the host, whatever gateway an IPAM names.
+    ``aliases`` prove whose the host interface is (ownership.py); it gets the first of them.
     """
 
     host_ifname: str
@@ -39,7 +39,7 @@ class PodPlan:
     include_default_routes: bool = False
     extra_routes: tuple[Network, ...] = ()
     allow_ip_forwarding: bool = False
-    alias: str = ""
+    aliases: tuple[str, ...] = ()
 
     @property
     def has_v4(self) -> bool:

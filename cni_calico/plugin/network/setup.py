@@ -148,7 +148,7 @@ def _settle_links(
     if pair.joined and pair.host is not None:
         return pair.host
     if pair.host is not None and not named_after_pod:
-        may_replace = may_replace and not belongs_to_another(pair.host, plan.alias)
+        may_replace = may_replace and not belongs_to_another(pair.host, *plan.aliases)
     for link in _select_stale(host, creation, pair, deadline, may_replace):
         log.warning(f"replacing interface {link.name}, left over from an earlier attachment")
         try:
@@ -239,7 +239,7 @@ def _apply_host(
     host: Host, plan: PodPlan, made: Links, deadline: Deadline, owned: Callable[[Address], bool], log: Log
 ) -> None:
     index, name = made.host_index, plan.host_ifname
-    batch: list[Request] = [links.set_link(index, name, up=True, alias=plan.alias)]
+    batch: list[Request] = [links.set_link(index, name, up=True, alias=plan.aliases[0] if plan.aliases else "")]
     batch += [hostroutes.add_request(address, index, name) for address in plan.addresses]
     batch += [routes.match_route(address) for address in plan.addresses]
     batch.append(links.get_link(index))

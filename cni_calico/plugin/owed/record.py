@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cni_calico.errors import CalicoError, DecodeFailure, KernelError
 from cni_calico.kernel.files import Files
 from cni_calico.model.access import DatastoreConfig, KubernetesAccess
-from cni_calico.model.names import sha1_hex
+from cni_calico.model.names import parse_endpoint_name, sha1_hex
 from cni_calico.plugin.attachment import Attachment
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """An owed release. ``endpoint`` is (namespace, name) of the record to clear, ("", "") if unknown."""
+    """A release that is owed. ``endpoint`` is (namespace, name) of the record to clear."""
 
     network: str
     container_id: str
@@ -37,6 +37,7 @@ class Intent:
     datastore: DatastoreConfig
     recorded: str = field(default="", compare=False)
     addresses: tuple[str, ...] = ()  # those of the endpoint, which may be gone by the time of the replay
+    uids: tuple[str, ...] = ()  # of the endpoint's record, when another one that is there is not meant; (): any
 
     @property
     def file_name(self) -> str:
@@ -49,7 +50,12 @@ def intent_file(network: str, container_id: str, ifname: str) -> str:
 
 
 def plan_intent(
-    attachment: Attachment, datastore: DatastoreConfig, *, recorded: str = "", addresses: Collection[Address] = ()
+    attachment: Attachment,
+    datastore: DatastoreConfig,
+    *,
+    recorded: str = "",
+    addresses: Collection[Address] = (),
+    uids: Collection[str] = (),
 ) -> Intent:
     """Everything an attachment may hold in the datastore."""
     key = attachment.endpoint_key
@@ -62,6 +68,7 @@ def plan_intent(
         datastore=datastore,
         recorded=recorded,
         addresses=tuple(sorted(map(str, addresses))),
+        uids=tuple(uids),
     )
 
 
@@ -70,10 +77,15 @@ def directory(state_dir: str) -> str:
 
 
 def record_intent(files: Files, state_dir: str, intent: Intent) -> None:
-    """Make the record durable. Raises OSError."""
-    from dataclasses import asdict  # the import takes 5 ms
+    """Make the intent durable; what is owed of the attachment already is owed on. Raises OSError."""
+    from dataclasses import asdict, replace  # the import takes 5 ms
 
     files.make_directory(directory(state_dir))
+    before = _read_if_possible(files, state_dir, intent.file_name)
+    if before is not None:
+        addresses = tuple(sorted({*before.addresses, *intent.addresses}))
+        uids = (*before.uids, *intent.uids) if before.uids and intent.uids else ()
+        intent = replace(intent, addresses=addresses, uids=uids)
     document = {"format": FORMAT, **asdict(intent)}
     data = json.dumps(document, separators=(",", ":")).encode()
     files.write_atomic(f"{directory(state_dir)}/{intent.file_name}", data, 0o600)
@@ -113,6 +125,22 @@ def take_back(files: Files, state_dir: str, attachment: Attachment) -> None:
         ) from e
 
 
+def read_own(files: Files, state_dir: str, attachment: Attachment) -> Intent | None:
+    """What is owed of this attachment, as far as it can be read."""
+    return _read_if_possible(
+        files, state_dir, intent_file(attachment.network, attachment.container_id, attachment.ifname)
+    )
+
+
+def _read_if_possible(files: Files, state_dir: str, name: str) -> Intent | None:
+    if not files.exists(f"{directory(state_dir)}/{name}"):
+        return None
+    try:
+        return read_intent(files, state_dir, name)
+    except (OSError, CalicoError):
+        return None
+
+
 def read_intents(files: Files, state_dir: str, *, after: str = "") -> Iterator[tuple[str, Intent | str]]:
     """(file name, record) of every owed release; (file name, what is wrong) for one that cannot be read.
 
@@ -144,14 +172,15 @@ def read_intent(files: Files, state_dir: str, name: str) -> Intent | None:
 def _parse(document: Mapping[str, Any]) -> Intent:
     if document["format"] != FORMAT:
         raise ValueError(f"format {document['format']!r} is not {FORMAT}: written by another release")
-    document = {"addresses": (), **document}  # earlier releases did not record them
+    document = {"addresses": (), "uids": (), **document}  # earlier releases did not record them
     values = {name: document[name] for name in Intent.__match_args__}
     datastore = dict(values["datastore"])
     datastore["kubernetes"] = KubernetesAccess(**datastore["kubernetes"])
     datastore["etcd_endpoints"] = tuple(datastore["etcd_endpoints"])
     values["datastore"] = DatastoreConfig(**datastore)
-    for name in ("handle_ids", "endpoint", "addresses"):
+    for name in ("handle_ids", "endpoint", "addresses", "uids"):
         values[name] = tuple(values[name])
     for address in values["addresses"]:
         ip_address(address)
+    parse_endpoint_name(values["endpoint"][1])
     return Intent(**values)

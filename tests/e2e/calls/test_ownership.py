@@ -11,6 +11,7 @@ import pytest
 
 from cni_calico.model.keys import ResourceList
 from tests.e2e.host import EtcdNode, Node, added, addresses
+from tests.e2e.served import ForkedServer
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Killed, Namespace
 
@@ -178,3 +179,53 @@ def test_what_the_agent_has_signed(node: Node, make_pod_ns: MakeNamespace) -> No
     require_alive(node, pod)
     assert node.call("DEL", S1, args=POD).ok
     assert pod.link("eth0") is None and not node.leftovers()
+
+
+@pytest.mark.parametrize("profiles", [["calnet"], ["kns.space"]])
+def test_a_network_that_was_renamed(node: Node, pod_ns: Namespace, profiles: list[str]) -> None:
+    """The alias and the handle have its old name; with policies of Kubernetes only the handle tells it."""
+    added(node, S1, pod_ns, args=POD)
+    ((path, endpoint),) = node.records(ResourceList("WorkloadEndpoint")).items()
+    node.put({path: {**endpoint, "spec": {**endpoint["spec"], "profiles": profiles}}})
+    living = host_end(node)
+    assert node.call("DEL", S2, args=POD, name="renamed").ok and host_end(node) == living
+    assert node.call("DEL", S1, pod_ns.path, args=POD, name="renamed").ok
+    assert pod_ns.link("eth0") is None and not node.leftovers()
+
+
+def test_what_the_agent_has_signed_is_replaced(node: Node, make_pod_ns: MakeNamespace) -> None:
+    """Outside Kubernetes, when the container has got another namespace."""
+    added(node, S1, make_pod_ns())
+    name = host_end(node)
+    digest = hashlib.sha1(f"/{S1}/eth0".encode()).hexdigest()
+    node.host.do("link", "set", name, "alias", SIGNED + digest)
+    again = make_pod_ns()
+    added(node, S1, again)
+    require_alive(node, again)
+    assert node.call("DEL", S1).ok and not node.leftovers()
+
+
+def order_of(node: Node, server: ForkedServer, container: str, pod: Namespace) -> list[str]:
+    """What the server does to the interface and to the records in a DEL."""
+    trace = node.root / "trace"
+    trace.unlink(missing_ok=True)
+    server.arm("", str(trace))
+    assert node.call("DEL", container, pod.path).ok
+    server.arm("")
+    return [line for line in trace.read_text().split() if line.startswith(("netlink.link-delete", "local.commit"))]
+
+
+def test_an_unsigned_interface_goes_before_the_record_that_says_whose_it_is(
+    plain_node: Node, make_pod_ns: MakeNamespace
+) -> None:
+    """A server that is killed between the two would leave it; a signed one may go at the same time."""
+    signed, unsigned = make_pod_ns(), make_pod_ns()
+    with ForkedServer(plain_node) as server:
+        added(plain_node, S1, unsigned)
+        plain_node.host.do("link", "set", host_end(plain_node), "alias", "")
+        found = order_of(plain_node, server, S1, unsigned)
+        assert found.index("netlink.link-delete:after") < found.index("local.commit:before"), found
+        added(plain_node, S2, signed)
+        found = order_of(plain_node, server, S2, signed)
+        assert found.index("local.commit:before") < found.index("netlink.link-delete:after"), found
+    assert not plain_node.leftovers()

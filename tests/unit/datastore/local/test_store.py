@@ -10,6 +10,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -338,6 +339,34 @@ def test_a_lost_store_never_becomes_a_new_one(path: str, soon: Deadline, lose, s
                 way(store)
     assert not os.path.exists(path) or os.path.getsize(path) == 0
     store.close()
+
+
+def test_an_empty_file_that_was_never_more_becomes_a_store(path: str, soon: Deadline) -> None:
+    """An earlier release that was killed at the wrong moment left it."""
+    os.makedirs(os.path.dirname(path))
+    Path(path).touch()
+    store = LocalStore(path)
+    assert store.get(ONE, soon) is None and os.path.getsize(path) == 0
+    with ThreadPoolExecutor(8) as pool:
+        stores = [LocalStore(path) for _ in range(8)]
+        keys = [HandleKey(f"net.{i}") for i in range(8)]
+        list(pool.map(lambda n: stores[n].commit([Write.put(keys[n], {"n": n})], soon), range(8)))
+    assert [store.get(key, soon).value for key in keys] == [{"n": n} for n in range(8)]
+    assert os.path.exists(marker_path(path)) and os.stat(path).st_mode & 0o777 == 0o600
+    for each in (store, *stores):
+        each.close()
+
+
+@pytest.mark.parametrize("beside", ["-wal", "-journal"])
+def test_an_empty_file_beside_what_was_in_it_is_refused(path: str, soon: Deadline, beside: str) -> None:
+    os.makedirs(os.path.dirname(path))
+    Path(path).touch()
+    Path(path + beside).write_bytes(b"something")
+    for way in ways(soon):
+        with pytest.raises(DatastoreDamaged) as caught:
+            way(LocalStore(path))
+        assert path + beside in caught.value.details
+    assert os.path.getsize(path) == 0 and Path(path + beside).read_bytes() == b"something"
 
 
 def test_a_store_of_an_earlier_release_gets_its_marker_at_the_next_write(path: str, soon: Deadline) -> None:

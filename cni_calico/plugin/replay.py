@@ -1,8 +1,9 @@
 """Carries out owed releases once the datastore is back: by the next successful call, or by the agent.
 
-Rule: an owed release is carried out under its attachment's lock, by handle and by container ID, and its file is removed
-last; after a crash in between, repeating it has no further effect. One that cannot be carried out stays, and does not
-hold up the others: rounds are short, but they do not all begin with the same one.
+Rule: an intent is carried out as the DEL that it stands for, without the container's namespace: under its attachment's
+lock, the interface first, by handle and by container ID, its file last; a crash in between repeats what has no further
+effect. One that cannot be carried out stays, and keeps none of the others
+waiting: rounds are short, but they do not all begin with the same intent.
 """
 
 from __future__ import annotations
@@ -10,28 +11,23 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from ipaddress import ip_address
 from itertools import islice
 
+from cni_calico.cni.environment import Call
+from cni_calico.cni.netconf import IpamSection, LogSection, NetConf
+from cni_calico.cni.versions import CURRENT
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord, DatastoreError, NotReady, RecordRefused
 from cni_calico.model import names
 from cni_calico.model.access import DatastoreConfig, is_same_datastore
-from cni_calico.model.keys import ResourceKey
 from cni_calico.plugin.attachment import Attachment
-from cni_calico.plugin.call.ready import require_not_locked
 from cni_calico.plugin.call.services import Services
-from cni_calico.plugin.endpoints import read_recorded, remove_endpoint
-from cni_calico.plugin.ipam.addresses import plan_share, release
+from cni_calico.plugin.call.task import Task
+from cni_calico.plugin.delete import Removal
 from cni_calico.plugin.owed import record as pending
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cni_calico.ipam.share import Share
-
-LOCK_NAME = "cni-replay.lock"  # in the run directory; only one process at a time carries out owed releases
-# one per datastore; its time stamp: when a round last found nothing owed to that datastore
-IDLE_NAME = "cni-replay.idle"
+LOCK_NAME = "cni-replay.lock"  # in the run directory; one payer at a time
+IDLE_NAME = "cni-replay.idle"  # one per datastore; its time: when a round last found nothing owed to that one
 LOCK_PATIENCE_S = 0.05
 BATCH = 16
 LOOKED_AT = 64  # files read in one round, whichever datastore they concern
@@ -124,32 +120,22 @@ def _replay(services: Services, name: str, config: DatastoreConfig, deadline: De
     intent = pending.read_intent(services.files, services.state_dir, name)
     if intent is None:
         return
-    label = f"{intent.network}/{intent.container_id}/{intent.ifname}"
-    with services.attachment_lock(label, deadline.sooner(LOCK_PATIENCE_S)):
+    attachment = _plan_attachment(intent)
+    patience = deadline.sooner(LOCK_PATIENCE_S)
+    with (
+        services.attachment_lock(attachment.label, patience),
+        services.attachment_lock(attachment.veth_label, patience),
+    ):
         if pending.read_intent(services.files, services.state_dir, name) is None:
-            return  # an ADD has cancelled it, or another process was faster
-        require_not_locked(services, config, deadline)
-        share = _recorded_share(services, config, intent, deadline)
-        namespace, endpoint = intent.endpoint
-        if endpoint:
-            key = ResourceKey("WorkloadEndpoint", endpoint, namespace)
-            remove_endpoint(services.store(config), key, intent.container_id, deadline)
-        own = f"{names.handle_id(intent.network, intent.container_id)}.{intent.ifname}"
-        release(services.allocator(config), intent.handle_ids, share, deadline, own_handle_id=own)
-        pending.remove_intent(services.files, services.state_dir, name)
-        services.log.info(f"released what {label} held, as recorded by an earlier DEL")
+            return  # an ADD has taken it back, or somebody else was faster
+        ipam = IpamSection(type="calico-ipam")
+        conf = NetConf(intent.network, CURRENT, "calico", config, ipam, LogSection(), {})
+        call = Call("DEL", intent.container_id, ifname=intent.ifname)
+        Removal(Task(call, conf, services, deadline), attachment, paying=True).run(None)
+        services.log.info(f"released what {attachment.label} held, as recorded by an earlier DEL")
 
 
-def _recorded_share(services: Services, config: DatastoreConfig, intent: pending.Intent, deadline: Deadline) -> Share:
-    """The attachment's part of its container's addresses, as far as it is recorded. Raises DatastoreError."""
+def _plan_attachment(intent: pending.Intent) -> Attachment:
     namespace, endpoint = intent.endpoint
-    known = frozenset(map(ip_address, intent.addresses))
-    try:
-        node, orchestrator, workload, ifname = names.parse_endpoint_name(endpoint)
-    except ValueError:
-        return plan_share(intent.ifname, known, ())  # no endpoint was known
-    attachment = Attachment(intent.network, node, orchestrator, namespace, workload, intent.container_id, ifname)
-    recorded = read_recorded(services.fresh_store(config), attachment, deadline)
-    siblings = [other for other in recorded.others if other.container_id == intent.container_id]
-    others = {network.network_address for other in siblings for network in other.ip_networks}
-    return plan_share(intent.ifname, (recorded.addresses(attachment) | known) - others, others)
+    node, orchestrator, workload, ifname = names.parse_endpoint_name(endpoint)
+    return Attachment(intent.network, node, orchestrator, namespace, workload, intent.container_id, ifname)

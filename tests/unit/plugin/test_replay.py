@@ -18,9 +18,10 @@ from cni_calico.model.documents.codec import encode, new_metadata
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.keepers.owed import Owed
+from cni_calico.plugin.attachment import Attachment, plan_endpoint
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.owed import record as pending
-from cni_calico.plugin.owed.pay import BATCH, LOOKED_AT, replay_after, replay_intents
+from cni_calico.plugin.replay import BATCH, LOOKED_AT, replay_after, replay_intents
 from tests.fakes.memory_store import MemoryStore
 
 LOCAL = DatastoreConfig("local", path="/somewhere")
@@ -166,7 +167,9 @@ def test_five_thousand_that_are_owed_to_others_or_unreadable_cost_a_call_next_to
     directory = pending.directory(services.state_dir)
     services.files.make_directory(directory)
     other = DatastoreConfig("local", path="/elsewhere")
-    pending.record_intent(services.files, services.state_dir, pending.Intent("n", "c", "e", (), ("", ""), other))
+    pending.record_intent(
+        services.files, services.state_dir, pending.Intent("n", "c", "e", (), ("default", "n1-cni-c-e"), other)
+    )
     (name,) = services.files.names(directory)
     original = Path(directory, name).read_bytes()
     for i in range(5000):
@@ -198,7 +201,9 @@ def test_an_address_without_interface_is_released_though_its_endpoint_is_gone(tm
 
 def test_records_with_and_without_addresses_are_read(tmp_path):
     services = OneStore(tmp_path, MemoryStore())
-    intent = pending.Intent("net", "c", "net1", ("net.c",), ("", ""), LOCAL, addresses=("10.0.0.2",))
+    intent = pending.Intent(
+        "net", "c", "net1", ("net.c",), ("default", "n1-cni-c-net1"), LOCAL, addresses=("10.0.0.2",)
+    )
     pending.record_intent(services.files, services.state_dir, intent)
     path = Path(pending.directory(services.state_dir), intent.file_name)
     assert pending.read_intent(services.files, services.state_dir, intent.file_name) == intent
@@ -210,3 +215,40 @@ def test_records_with_and_without_addresses_are_read(tmp_path):
     path.write_text(json.dumps(document))
     found = pending.read_intent(services.files, services.state_dir, intent.file_name)
     assert found is not None and found.addresses == ()
+
+
+@pytest.mark.parametrize(("meant", "left"), [("mine", 0), ("another", 1)])
+def test_a_debt_of_one_record_takes_no_other(tmp_path, meant, left):
+    """An ADD whose write of the endpoint may still be carried out owes that one: what else is there lives."""
+    services = OneStore(tmp_path, MemoryStore())
+    pool = IPPool(new_metadata("four", uid="u", now="2026-11-20T12:06:00Z"), ip_network("10.0.0.0/24"), 26)
+    services.only.elsewhere(Write.put(ResourceKey("IPPool", "four"), encode(pool)))
+    allocator, soon = Allocator(services.only), Deadline.after(5)
+    allocator.assign_address(ip_address("10.0.0.1"), "net.c", {"node": "n1", "interface": "eth0"}, "n1", soon)
+    attachment = Attachment("net", "n1", "cni", "default", "c", "c", "eth0")
+    endpoint = plan_endpoint(
+        attachment, own=None, veth="cali1", mac="", addresses=(), now="2026-11-20T12:06:00Z", uid="mine"
+    )
+    services.only.elsewhere(Write.put(attachment.endpoint_key, encode(endpoint)))
+    pending.record_intent(services.files, services.state_dir, pending.plan_intent(attachment, LOCAL, uids=(meant,)))
+    assert replay(services).done == 1
+    assert services.files.names(pending.directory(services.state_dir)) == []
+    assert len(allocator.addresses_of("net.c", soon)) == left
+    assert (services.only.get(attachment.endpoint_key, soon) is not None) == bool(left)
+
+
+def test_what_is_owed_twice_is_owed_together(tmp_path):
+    """A debt without a condition is not narrowed by a later one, and no address is forgotten."""
+    services = OneStore(tmp_path, MemoryStore())
+    attachment = Attachment("net", "n1", "cni", "default", "c", "c", "net1")
+
+    def owe(*addresses, uids=()):
+        intent = pending.plan_intent(attachment, LOCAL, addresses=tuple(map(ip_address, addresses)), uids=uids)
+        pending.record_intent(services.files, services.state_dir, intent)
+        found = pending.read_own(services.files, services.state_dir, attachment)
+        return found.addresses, found.uids
+
+    assert owe(uids=("a",)) == ((), ("a",))
+    assert owe("10.0.0.1", uids=("b",)) == (("10.0.0.1",), ("a", "b"))
+    assert owe("10.0.0.2") == (("10.0.0.1", "10.0.0.2"), ())
+    assert owe(uids=("c",)) == (("10.0.0.1", "10.0.0.2"), ())
