@@ -1,19 +1,27 @@
 """What was asked and answered, and whether that can have been right.
 
-Rule: nothing of the product is used here. An address belongs to a container from the moment its ADD answered with it
-until the moment its first DEL was made; no two containers may have one at once, whatever was killed meanwhile.
+Rule: nothing of the product is used here. An address belongs to an attachment (a container's interface) from the moment
+its ADD answered with it until the moment somebody asked for its end: a DEL, or a GC that does not name it. No two
+attachments may have one at once, whatever was killed meanwhile.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+ENDS = ("DEL", "GC")
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One call. Times are of the clock that all processes of the host share; ``rc`` None: it was killed."""
+    """One call. Times are of the clock that all processes of the host share; ``rc`` None: it was killed.
+
+    ``container`` is the attachment: "container ID/interface". A GC is there once for each that it does not name.
+    """
 
     began: float
     ended: float
@@ -22,6 +30,7 @@ class Operation:
     rc: int | None
     addresses: tuple[str, ...] = ()
     code: int = 0
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -38,27 +47,47 @@ class Verdict:
 
     operations: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
+    texts: dict[int, str] = field(default_factory=dict)  # one for each code
     violations: list[str] = field(default_factory=list)
 
 
+def read_history(path: Path) -> tuple[list[Operation], set[str]]:
+    """The calls that ended, and the attachments of which a call has begun and not ended."""
+    ended: list[Operation] = []
+    open_now: set[str] = set()
+    for line in path.read_text().splitlines() if path.exists() else ():
+        entry = json.loads(line)
+        if "begins" in entry:
+            open_now.update(entry["begins"])
+            continue
+        ended.append(Operation(**{**entry, "addresses": tuple(entry["addresses"])}))
+        open_now.discard(entry["container"])
+    return ended, open_now
+
+
 def ownerships(history: Iterable[Operation]) -> list[Ownership]:
-    """Who certainly had which address when; for ever where no DEL was made."""
-    added: dict[str, Operation] = {}
-    released: dict[str, float] = {}
+    """Who certainly had which address when; for ever where nobody asked for its end."""
+    held: dict[str, Operation] = {}
+    found: list[Ownership] = []
+
+    def close(container: str, at: float) -> None:
+        operation = held.pop(container, None)
+        if operation is not None:
+            found.extend(Ownership(address, container, operation.ended, at) for address in operation.addresses)
+
     for operation in sorted(history, key=lambda each: each.began):
         if operation.command == "ADD" and operation.rc == 0:
-            added[operation.container] = operation
-        elif operation.command == "DEL" and operation.container in added:
-            released.setdefault(operation.container, operation.began)
-    return [
-        Ownership(address, container, operation.ended, released.get(container, float("inf")))
-        for container, operation in added.items()
-        for address in operation.addresses
-    ]
+            close(operation.container, operation.began)
+            held[operation.container] = operation
+        elif operation.command in ENDS:
+            close(operation.container, operation.began)
+    for container in list(held):
+        close(container, float("inf"))
+    return found
 
 
 def find_double(owned: Sequence[Ownership]) -> list[str]:
-    """Addresses that two containers had at once."""
+    """Addresses that two attachments had at once."""
     by_address = defaultdict(list)
     for each in owned:
         by_address[each.address].append(each)
@@ -77,12 +106,16 @@ def find_double(owned: Sequence[Ownership]) -> list[str]:
 
 def judge(history: Sequence[Operation]) -> Verdict:
     verdict = Verdict(violations=find_double(ownerships(history)))
-    for operation in history:
+    for operation in {(each.command, each.began): each for each in history}.values():  # a GC once
         verdict.operations[operation.command] += 1
         how = (
             "killed" if operation.rc is None else "succeeded" if operation.rc == 0 else f"failed with {operation.code}"
         )
         verdict.outcomes[f"{operation.command} {how}"] += 1
+        if operation.code:
+            verdict.texts[operation.code] = f"{operation.command} of {operation.container}: {operation.text}"
         if operation.code == 199:
-            verdict.violations.append(f"{operation.command} of {operation.container} was answered as a defect (199)")
+            verdict.violations.append(
+                f"{operation.command} of {operation.container} is a defect (199): {operation.text}"
+            )
     return verdict

@@ -1,0 +1,208 @@
+"""One run: hosts, workers, what goes wrong around them, and the judgement.
+
+Rule: the judge knows the calls' answers, what ``ip`` shows and the raw records, and nothing of the product.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.host import Reply
+from tests.e2e.kube_node import KubeNode
+from tests.faults.acts import Acts
+from tests.faults.calls import begin
+from tests.faults.history import Verdict, judge, read_history
+from tests.faults.places import PODS, Host, Lab, lab
+from tests.faults.power import PowerCuts
+from tests.faults.servers import Server
+from tests.faults.worker import Options, Slot, Worker
+from tests.netns.namespaces import Namespace, namespace, until
+
+LONGEST_S = 6 * 3600
+PAYERS = 400
+
+
+@dataclass(frozen=True)
+class Asked:
+    """``store``: local, etcd, kubernetes; ``mode``: one-shot, served (the CNI server alone) or agent (all of
+    calico-node); ``power``: power cuts, on the embedded datastore.
+    """
+
+    store: str = "local"
+    mode: str = "served"
+    hosts: int = 1
+    members: int = 1
+    operations: int = 2000
+    workers: int = 8
+    seed: int = 0
+    bundle: Path | None = None
+    power: bool = False
+
+
+def run(asked: Asked) -> tuple[Verdict, dict[str, Any]]:
+    began = time.monotonic()
+    hosts = 1 if asked.store == "local" else asked.hosts
+    with ExitStack() as held:
+        made = held.enter_context(lab(asked.store, hosts, asked.members, block_device=asked.power))
+        made.bundle = asked.bundle
+        output = str(made.root / "history")
+        slots = [_slots(made, held, w, made.hosts[w % hosts]) for w in range(asked.workers)]
+        spares = [held.enter_context(namespace("spare")) for _ in made.hosts]
+        options = Options(output, asked.bundle, made.clock.environ)
+        children = [
+            _work(made.hosts[w % hosts], w, asked, slots[w], options, asked.operations // asked.workers)
+            for w in range(asked.workers)
+        ]
+        if asked.mode != "one-shot":
+            for host in made.hosts:
+                host.server = Server(made, host, asked.mode)
+                held.callback(host.server.stop)
+        counts: Counter[str] = Counter()
+        cuts = PowerCuts(made.hosts[0], children, Path(output), asked.seed) if asked.power else None
+        with Acts(made, asked.seed) as acts, cuts or ExitStack():
+            until(
+                lambda: _all_ready(output, asked.workers), "the workers have made their calls", LONGEST_S, pause_s=0.1
+            )
+        for host in made.hosts:
+            if host.server is not None:
+                host.node.await_server(host.server.process)
+        problems = _compare_living(made, output, asked.workers)
+        Path(f"{output}.drain").touch()
+        for pid in children:
+            os.waitpid(pid, 0)
+        verdict = judge(read_history(Path(output))[0])
+        counts.update(acts.counts)
+        verdict.violations += problems
+        for w in range(asked.workers):
+            told = json.loads(Path(f"{output}.{w}").read_text())
+            counts.update(told["faults"])
+            verdict.violations += told["problems"]
+        verdict.violations += _left_over(made, spares)
+        for host in made.hosts:
+            if host.server is not None:
+                verdict.violations += [f"a trace of the server: {trace}" for trace in host.server.traces()[:3]]
+        if cuts is not None:
+            counts["power cut"] = cuts.copies
+            verdict.violations += cuts.violations
+    return verdict, _report(asked, verdict, counts, began)
+
+
+def _report(asked: Asked, verdict: Verdict, counts: Counter[str], began: float) -> dict[str, Any]:
+    return {
+        "store": asked.store,
+        "mode": asked.mode,
+        "hosts": asked.hosts,
+        "members": asked.members,
+        "bundle": asked.bundle is not None,
+        "seed": asked.seed,
+        "workers": asked.workers,
+        "seconds": round(time.monotonic() - began),
+        "operations": dict(verdict.operations),
+        "outcomes": dict(sorted(verdict.outcomes.items())),
+        "texts": dict(sorted(verdict.texts.items())),
+        "faults": {name: count for name, count in sorted(counts.items()) if count},
+        "violations": verdict.violations[:50],
+    }
+
+
+# -- the workers -------------------------------------------------------------------------------------------------------
+
+
+def _slots(made: Lab, held: ExitStack, number: int, host: Host) -> list[Slot]:
+    """Two sandboxes of pods, a container by itself where that is possible, and two interfaces of calico-ipam alone."""
+
+    def fresh(label: str) -> Namespace:
+        return held.enter_context(namespace(f"f{number}-{label}"))
+
+    pods = [_pod(made, host, f"pod-{number}-{i}") for i in range(2)]
+    slots = [Slot(fresh(f"p{i}"), pod=args) for i, args in enumerate(pods)]
+    if not isinstance(host.node, KubeNode):
+        slots.append(Slot(fresh("c")))
+    shared = fresh("i")
+    return slots + [Slot(shared, ifname, fixed=f"ipam-{number}") for ifname in ("eth0", "net1")]
+
+
+def _pod(made: Lab, host: Host, name: str) -> str:
+    args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE={PODS};K8S_POD_NAME={name}"
+    if made.kube is None:
+        return args
+    return f"{args};K8S_POD_UID={made.kube.create_pod(PODS, name, host.node.nodename)['metadata']['uid']}"
+
+
+def _work(host: Host, number: int, asked: Asked, slots: list[Slot], options: Options, operations: int) -> int:
+    """In a process of its own: the faults it made and the problems it saw, as JSON beside the history."""
+    pid = os.fork()
+    if pid:
+        return pid
+    output, worker = options.output, Worker(host.node, number, asked.seed, slots, options)
+    try:
+        worker.run(operations)
+        Path(f"{output}.living-{number}").write_text(json.dumps(worker.living()))
+        Path(f"{output}.ready-{number}").touch()
+        until(Path(f"{output}.drain").exists, "all faults have ended", LONGEST_S, pause_s=0.05)
+        worker.drain()
+        Path(f"{output}.{number}").write_text(json.dumps({"faults": worker.faults, "problems": worker.problems}))
+        os._exit(0)
+    except BaseException as e:
+        problems = [*worker.problems, f"worker {number}: {e!r}"]
+        Path(f"{output}.{number}").write_text(json.dumps({"faults": worker.faults, "problems": problems}))
+        os._exit(1)
+
+
+def _all_ready(output: str, workers: int) -> bool:
+    return all(Path(f"{output}.ready-{w}").exists() or Path(f"{output}.{w}").exists() for w in range(workers))
+
+
+# -- the judgement -----------------------------------------------------------------------------------------------------
+
+
+def _compare_living(made: Lab, output: str, workers: int) -> list[str]:
+    """What lives holds what it was given."""
+    taken = made.stored().taken
+    found = []
+    for w in range(workers):
+        path = Path(f"{output}.living-{w}")
+        for container, addresses in json.loads(path.read_text()) if path.exists() else ():
+            found += [
+                f"{address} of {container}, which lives, is held by {taken.get(address)!r}"
+                for address in addresses
+                if container not in taken.get(address, "")
+            ]
+    return found
+
+
+def _left_over(made: Lab, spares: list[Namespace]) -> list[str]:
+    """What is owed is paid by calls that succeed; what is left after many of them."""
+    found = []
+    for host, spare in zip(made.hosts, spares, strict=True):
+        for n in range(PAYERS):
+            if not host.node.intents():
+                break
+            _call(made, host, "DEL", f"payer-{n}", spare)
+        ip = host.node.host.ip
+        links = [link["ifname"] for link in ip("link", "show") if link["ifname"].startswith(("cali", "renamed"))]
+        routes = [r for v in (4, 6) for r in host.node.host.routes(v) if str(r.get("dev", "")).startswith("cali")]
+        files = [path.name for path in host.node.root.rglob("*.new")]
+        what = {"links": links, "routes": routes, "files": files, "owed": host.node.intents()}
+        found += [f"left over on {host.node.nodename}: {name}: {value}" for name, value in what.items() if value]
+    return found + [f"left over: {name}: {value}" for name, value in made.stored().of_containers().items()]
+
+
+def _call(made: Lab, host: Host, command: str, container: str, spare: Namespace) -> Reply:
+    """Through a child that is in the host's namespace."""
+    environ = {k: v for k, v in host.node.env(command, container, spare.path, "eth0", "").items() if v}
+    stdin = json.dumps(host.node.conf(name="payers")).encode()
+    rc, out = host.node.host.call(_finish, environ, stdin, made.bundle, timeout_s=150)
+    return Reply(rc, json.loads(out) if out.strip() else None)
+
+
+def _finish(environ: dict[str, str], stdin: bytes, bundle: Path | None) -> tuple[int | None, bytes]:
+    rc, out, _ = begin("calico", environ, stdin, bundle).finish(120)
+    return rc, out

@@ -1,0 +1,62 @@
+"""What keeps running on a host: the resident server by itself, or the agent that has one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.faults.places import Host, Lab, agents_environ, environ_of
+
+ROOT = Path(__file__).parents[2]
+
+
+class Server:
+    """Started again whenever it has ended; ``log`` holds what it wrote to stderr in all its lives."""
+
+    def __init__(self, lab: Lab, host: Host, mode: str) -> None:
+        self.host = host
+        self.log = host.node.root / "server.log"
+        module, arguments = ("cni_calico.nodeagent.main", ["run"])
+        if mode == "served":
+            module, arguments = ("cni_calico.server.run", []) if lab.bundle is None else ("", ["-cni-server"])
+        program = [sys.executable, "-m", module] if lab.bundle is None else [str(lab.bundle / "calico-node")]
+        self._argv = ["nsenter", f"--net={host.node.host.path}", *program, *arguments]
+        self._environ = {**environ_of(host), **agents_environ(host), **lab.clock.environ, "PYTHONPATH": str(ROOT)}
+        self.process = self._start(())
+
+    def _start(self, limits: tuple[str, ...]) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [*limits, *self._argv], env=self._environ, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+
+    def start(self, *limits: str) -> None:
+        """``limits``: words of prlimit(1)."""
+        self.process = self._start(("prlimit", *limits) if limits else ())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def limit(self, *options: str) -> None:
+        subprocess.run(["prlimit", "--pid", str(self.process.pid), *options], capture_output=True)
+
+    def revive(self) -> None:
+        if self.process.poll() is not None:
+            self.start()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def traces(self) -> list[str]:
+        """What no program may ever write."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return [trace[:3000] for trace in text.split("Traceback (most recent call last)")[1:]]
