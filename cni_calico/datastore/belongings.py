@@ -1,6 +1,6 @@
-"""What belongs to a node that is deleted: found, and removed with it.
+"""Finds and removes the records that belong to a node that is deleted.
 
-Rule: each is removed only as it was read, so whoever gives it to another node meanwhile keeps it.
+Rule: each is removed only as it was read, so one that is given to another node meanwhile stays.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def read_belongings(store: Datastore, node: str, deadline: Deadline) -> list[Ver
 
 
 def remove_belongings(store: Datastore, node: str, deadline: Deadline) -> int:
-    """How many were removed. Raises DatastoreError."""
+    """The number of records removed. Raises DatastoreError."""
     removed = 0
     for found in read_belongings(store, node, deadline):
         try:

@@ -1,9 +1,9 @@
 """A listing kept in memory: list once, then watch; the resident server and the agent read it instead of the store.
 
-Rule: a record never goes back to an older revision, whatever order our own commits, watch events and lists arrive in.
-An outage keeps the last snapshot (``healthy`` says so); what was missed meanwhile is watched or, when it is compacted
-away, listed again. A record that cannot be decoded is there (``get``) but has no ``record``. Lists are decoded page by
-page: nothing else of a page stays in memory.
+Rule: a record never goes back to an older revision, in whatever order our own commits, watch events and lists arrive.
+During an outage the last snapshot is kept (``healthy`` is then False); what was missed is watched afterwards or, if it
+has been compacted, listed again. A record that cannot be decoded exists (``get``) but has no ``record``. Lists are
+decoded page by page, and nothing else of a page stays in memory.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LIST_S = 30.0  # without any record of a list
-WATCH_S = 5.0  # how long one wait for events lasts; stop() does not wait for it
+WATCH_S = 5.0  # how long one wait for events lasts; stop() does not wait for it to end
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
 
 
 def order_of(revision: Revision) -> int:
-    """Where a revision stands among others of the same store: the number it is or begins with."""
+    """A number by which revisions of one store can be ordered: the number that the revision is or begins with."""
     if isinstance(revision, int):
         return revision
     digits = revision[: len(revision) - len(revision.lstrip("0123456789"))]
@@ -45,17 +45,18 @@ def _nothing(_: object, __: object = None) -> None:
 
 
 class Cache(Generic[T]):
-    """``decode(versioned)`` makes a record of type T and may raise CorruptRecord, reported to ``corrupt(key, why)``.
+    """``decode(versioned)`` makes a record of type T and may raise CorruptRecord, which is passed to ``corrupt(key,
+    why)``.
 
-    ``on_change(keys)`` is called after every change, outside the lock, by the thread that made it. With ``same`` only
-    after those that make a difference: not when what was decoded is the ``same`` as before. Without ``keep_documents``
-    only the records are kept (``get`` then gives empty documents, and of a revision its order). ``hand_over(key,
-    record)`` is given every record that is taken, which is then not kept here.
+    ``on_change(keys)`` is called after every change, outside the lock, by the thread that made it; with ``same`` only
+    after changes that matter, not if the decoded record is the ``same`` as before. Without ``keep_documents`` only the
+    records are kept (``get`` then returns empty documents, and revisions that only have their order). ``hand_over(key,
+    record)`` is called with every record that is taken, which is then not kept here.
 
-    ``decode`` may be asked for records of a list that fails later; it must not matter that it was.
+    ``decode`` may be called for records of a list that fails later; that must do no harm.
 
-    ``delay_s`` is waited before the first list; with ``cached`` the server's own cache may answer that one. What it is
-    behind by, the watch tells. Safe with threads.
+    ``delay_s`` is waited before the first list; with ``cached`` the server's own cache may answer that list, and the
+    watch then reports what the cache was behind by. Safe with threads.
     """
 
     def __init__(
@@ -85,8 +86,8 @@ class Cache(Generic[T]):
         self._changed = threading.Condition()
         self._entries: dict[
             Key, tuple[Revision, T | None, Versioned | None]
-        ] = {}  # the last: only if documents are kept
-        self._removed: dict[Key, int] = {}  # by our own commits, until the watch has passed them
+        ] = {}  # the last entry: only if documents are kept
+        self._removed: dict[Key, int] = {}  # deleted by our own commits, until the watch has passed them
         self._revision: Revision | None = None
         self._error: CalicoError | None = None
         self._watch: Watch | None = None
@@ -109,12 +110,12 @@ class Cache(Generic[T]):
 
     @property
     def error(self) -> CalicoError | None:
-        """Why the store cannot be watched now."""
+        """Why the store cannot be watched now, or None."""
         return self._error
 
     @property
     def revision(self) -> Revision | None:
-        """Everything up to here has been seen; None before the first list."""
+        """Everything up to this revision has been seen; None before the first list."""
         return self._revision
 
     def get(self, key: Key) -> Versioned | None:
@@ -122,7 +123,7 @@ class Cache(Generic[T]):
         return _as_versioned(key, entry) if entry is not None else None
 
     def record(self, key: Key) -> T | None:
-        """The decoded record; None when it is absent or corrupt."""
+        """The decoded record; None if it is absent or corrupt."""
         entry = self._entries.get(key)
         return entry[1] if entry is not None else None
 
@@ -132,28 +133,30 @@ class Cache(Generic[T]):
             return {key: _as_versioned(key, entry) for key, entry in self._entries.items()}
 
     def records(self) -> dict[Key, T]:
-        """A snapshot of what could be decoded."""
+        """A snapshot of the records that could be decoded."""
         with self._changed:
             return {key: entry[1] for key, entry in self._entries.items() if entry[1] is not None}
 
     def wait_synced(self, deadline: Deadline) -> None:
-        """Raises what keeps the listing from being read, DeadlineExceeded when nothing is known to."""
+        """Raises the error that prevents reading the listing, DeadlineExceeded if there is none."""
         if not self.wait_until(lambda: self.synced, deadline):
             raise self._error or DeadlineExceeded(f"cannot read {self.listing}: no answer before the deadline")
 
     def wait_until(self, condition: Callable[[], bool], deadline: Deadline) -> bool:
-        """Wait until ``condition`` holds, asked after every change (under the lock); whether it does."""
+        """Wait until ``condition`` holds, which is checked after every change (under the lock). Returns whether it
+        holds.
+        """
         with self._changed:
             return self._changed.wait_for(condition, deadline.remaining_s())
 
     # -- our own writes -------------------------------------------------------------------------------------------
 
     def apply(self, committed: Committed, writes: Sequence[Write] = ()) -> None:
-        """Take a commit of ours into account at once; ``writes`` are its members, which tell what was deleted."""
+        """Apply a commit of ours at once; ``writes`` are its members, which show what was deleted."""
         with self._changed:
             revision = order_of(committed.revision)
             if self._revision is not None and revision <= order_of(self._revision):
-                return  # the watch has brought it, and perhaps what came after it
+                return  # the watch has reported it, and perhaps what came after it
             changed = [v.key for v in committed.stored if self._covered(v.key) and self._take(v)]
             for write in writes:
                 if write.op in ("delete", "remove") and self._covered(write.key) and self._drop(write.key, revision):
@@ -170,7 +173,7 @@ class Cache(Generic[T]):
     # -- changes, under the lock ----------------------------------------------------------------------------------
 
     def _take(self, versioned: Versioned) -> bool:
-        """Take a record unless what we know of it is as new; whether that is to be told."""
+        """Take a record, unless the one we know is at least as new. Returns whether the change is to be reported."""
         revision = order_of(versioned.revision)
         entry = self._entries.get(versioned.key)
         known = order_of(entry[0]) if entry is not None else self._removed.get(versioned.key, -1)
@@ -185,7 +188,7 @@ class Cache(Generic[T]):
             return e
 
     def _keep(self, versioned: Versioned, read: T | CorruptRecord) -> bool:
-        """Whether it makes a difference."""
+        """Store the entry; returns whether that makes a difference."""
         key = versioned.key
         record = None if isinstance(read, CorruptRecord) else read
         if isinstance(read, CorruptRecord):
@@ -213,13 +216,14 @@ class Cache(Generic[T]):
         return self._entries.pop(key, None) is not None or key not in self._removed
 
     def _replace(self, listing: Listing, decoded: Mapping[Key, T | CorruptRecord] | None = None) -> list[Key]:
-        """Take a list: it is the truth but for what we wrote after it was made. ``decoded`` are its records, as far as
-        they were decoded while it was read.
+        """Take a list: it is the truth, except for what we wrote after it was made.
+
+        ``decoded`` has its records, as far as they were decoded while it was read.
         """
         decoded = decoded or {}
         at = order_of(listing.revision)
         if self._revision is not None and at < order_of(self._revision):
-            self._entries, self._removed = {}, {}  # another store took the place of ours: nothing known counts
+            self._entries, self._removed = {}, {}  # another store has taken the place of ours: nothing known counts
         newer = {key for key, entry in self._entries.items() if order_of(entry[0]) > at}
         newer.update(key for key, removed in self._removed.items() if removed > at)
         changed, listed = [], set()
@@ -269,7 +273,7 @@ class Cache(Generic[T]):
                 self._follow_watch()
             except CalicoError as e:  # also Compacted: until the next list we do not know what we missed
                 self._blind(e)
-            except Exception as e:  # a thread that dies would leave a snapshot that looks alive
+            except Exception as e:  # a thread that dies would leave a snapshot that looks current
                 self._blind(InternalError(f"cannot keep {self.listing} up to date: {type(e).__name__}: {e}"))
             self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
 
@@ -282,7 +286,7 @@ class Cache(Generic[T]):
             decoded[versioned.key] = self._read(versioned)
             return versioned if self._keep_documents else Versioned(versioned.key, {}, order_of(versioned.revision))
 
-        # only the first: what a cache of the server's says may be older than what we have seen
+        # only the first list: an answer from the server's cache may be older than what we have seen
         reading = Reading(read, cached=self._cached and not self.synced)
         listing = self._store.list(self.listing, patience, reading=reading)
         with self._changed:
@@ -331,7 +335,9 @@ def _as_versioned(key: Key, entry: tuple[Revision, Any, Versioned | None]) -> Ve
 
 
 def stop_caches(caches: Iterable[Cache[Any]]) -> None:
-    """End the threads of all, waiting WATCH_S for them together: one that hangs costs no more than that."""
+    """End the threads of all caches, waiting WATCH_S for all of them together: one that hangs costs no more
+    than that.
+    """
     caches = tuple(caches)
     for cache in caches:
         cache._ask_to_stop()

@@ -1,9 +1,9 @@
 """The one loop that reads a record, applies a pure function, and writes the result with compare-and-swap.
 
-Rule: the function may be called several times, each time with what is stored then; a conflict brings the new value
-along, so it costs no read. After a lost answer the record is read again: the write counts as done when the record is
-what was wanted. If others changed it since, nobody can tell whether ours came first: the function then has to recognise
-its own effect in what it is given, so make it idempotent ("this address is mine", not "one more").
+Rule: the function may be called several times, each time with what is stored then; a conflict returns the new value, so
+it costs no read. After a lost answer the record is read again: the write counts as done if the record is as wanted. If
+others have changed it since, it is unknown whether our write came first: the function must then recognise its own
+effect in its input, so make it idempotent ("this address is mine", not "one more").
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def update(store: Datastore, key: Key, change: Change, deadline: Deadline) -> Versioned | None:
-    """Make a record what ``change`` says; returns it as stored (None: absent).
+    """Change a record as ``change`` says; returns it as stored (None: absent).
 
-    ``change(current)`` returns the document to store, None for "there shall be no record", or the very object
-    ``current.value`` for "leave it". What it raises ends the loop. Raises DatastoreError, DeadlineExceeded;
-    OutcomeUnknown when an answer was lost and the record could not be read again.
+    ``change(current)`` returns the document to store, None to remove the record, or the very object ``current.value``
+    to leave it unchanged. An exception from it ends the loop. Raises DatastoreError, DeadlineExceeded; OutcomeUnknown
+    when an answer was lost and the record could not be read again.
     """
     current = store.get(key, deadline)
     lost = False
@@ -51,7 +51,7 @@ def update(store: Datastore, key: Key, change: Change, deadline: Deadline) -> Ve
 
 
 def plan_write(key: Key, current: Versioned | None, wanted: Document | None) -> Write | None:
-    """The compare-and-swap write from ``current`` to ``wanted``; None when there is nothing to write."""
+    """The compare-and-swap write from ``current`` to ``wanted``; None if there is nothing to write."""
     if current is None:
         return None if wanted is None else Write.create(key, wanted)
     if wanted is None:
@@ -63,7 +63,7 @@ def _read_again(store: Datastore, key: Key, deadline: Deadline, unknown: Outcome
     try:
         return store.get(key, deadline)
     except DatastoreUnavailable as e:
-        raise unknown from e  # not the read's error: that one would say that nothing was written
+        raise unknown from e  # not the read's error: that would mean that nothing was written
 
 
 def _same(current: Versioned | None, wanted: Document | None) -> bool:

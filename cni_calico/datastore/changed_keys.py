@@ -1,6 +1,7 @@
-"""Which records have changed since somebody last asked.
+"""The records that have changed since they were last taken.
 
-Rule: a key noted several times before it is taken counts once; whoever takes the keys reads the records in the caches.
+Rule: a key noted several times before it is taken counts once; the caller that takes the keys reads the records in the
+caches.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from cni_calico.model.keys import Key
 
 
 class ChangedKeys:
-    """``note`` may be called by any thread. ``any`` is set while something waits to be taken."""
+    """Any thread may call ``note``. ``any`` is set while something waits to be taken."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,7 +26,7 @@ class ChangedKeys:
             self.any.set()
 
     def take(self) -> frozenset[Key]:
-        """Everything noted since the last time."""
+        """Everything noted since the last call."""
         with self._lock:
             noted, self._noted = self._noted, set()
             self.any.clear()

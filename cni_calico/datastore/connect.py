@@ -15,9 +15,9 @@ def open_datastore(
 ) -> Datastore:
     """Open the backend that ``config`` names. Raises InvalidConfig, DatastoreError.
 
-    ``veth_prefix`` begins the host interfaces' names where they are not stored (Kubernetes): FELIX_INTERFACEPREFIX.
-    ``reach`` makes a path in the configuration one that this process can open, each time it is opened; the embedded
-    store's path is always this process's own.
+    ``veth_prefix`` is the prefix of host interfaces' names if they are not stored (Kubernetes): FELIX_INTERFACEPREFIX.
+    ``reach`` turns a path in the configuration into one that this process can open, each time it is opened; the
+    embedded store's path is always this process's own.
     """
     if config.type == "local":
         from cni_calico.datastore.local.store import LocalStore
@@ -56,7 +56,7 @@ def open_datastore(
 
 
 def reader(reach: Callable[[str], str] | None) -> Callable[[str], bytes]:
-    """How to read the files that a kubeconfig is and names."""
+    """A function that reads a kubeconfig and the files that it names."""
     from cni_calico.datastore.kubernetes.login import read_file
 
     return read_file if reach is None else lambda path: read_file(reach(path))

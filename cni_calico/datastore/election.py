@@ -1,7 +1,8 @@
-"""One of many: who does the work that a cluster needs done once, decided in the datastore.
+"""Leader election: which process does the work that a cluster needs done only once, decided in the datastore.
 
-Rule: whoever holds the lease knows until when it certainly does, counted from before the request that said so; after
-that moment nothing is written, whoever asks. Losing it is an error of the write, never a write too much.
+Rule: the holder of the lease knows until when it certainly holds it, counted from before the request that confirmed it;
+after that moment nothing is written, whoever asks. Losing the lease makes the write fail, so there is never a write too
+many.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How long a lease lasts without renewal, how often it is renewed, how often others look whether it is free.
+    """How long a lease lasts without renewal, how often it is renewed, how often others check whether it is free.
 
-    Every agent of a cluster looks: often enough for work that has minutes, seldom enough for a thousand nodes. A
-    candidate with ``priority`` is given the lease by a holder without.
+    Every agent of a cluster checks: often enough for work that can wait minutes, rarely enough for a thousand nodes. A
+    holder without ``priority`` hands the lease to a candidate that has it.
     """
 
     lasts_s: float = 60.0
@@ -34,35 +35,35 @@ class Terms:
 
     @property
     def margin_s(self) -> float:
-        """How much earlier than others the holder counts it as over."""
+        """How much earlier the holder treats the lease as expired than others do."""
         return self.lasts_s / 5
 
 
 class Election(Protocol):
-    """One candidate. Not to be shared by threads, but for ``remaining_s``."""
+    """One candidate. Not to be shared by threads, except ``remaining_s``."""
 
     def campaign(self, deadline: Deadline) -> bool:
-        """Become the holder, or stay it; whether we are. Raises DatastoreError, DeadlineExceeded."""
+        """Become the holder, or remain it; returns whether we are. Raises DatastoreError, DeadlineExceeded."""
 
     def remaining_s(self) -> float:
-        """How long the lease is certainly ours from now; 0: it is not."""
+        """How long the lease is certainly ours from now; 0 if it is not."""
 
     def resign(self, deadline: Deadline) -> None:
-        """Let another have it at once. Raises DatastoreError, DeadlineExceeded."""
+        """Let another candidate have it at once. Raises DatastoreError, DeadlineExceeded."""
 
     def fenced(self, store: Datastore) -> Datastore:
-        """``store`` for the holder alone: its commits raise LeaseLost when the lease is not ours."""
+        """``store`` for the holder only: its commits raise LeaseLost if the lease is not ours."""
 
 
 class Held:
-    """Until when a lease is ours, on the monotonic clock."""
+    """The time until which a lease is ours, on the monotonic clock."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self.clock = clock
         self._until = float("-inf")
 
     def extend(self, asked_at: float, seconds: float) -> None:
-        """``asked_at``: before the request that was answered with yes."""
+        """``asked_at``: the time before the request that was granted."""
         self._until = asked_at + seconds
 
     def give_up(self) -> None:
@@ -73,7 +74,7 @@ class Held:
 
 
 class SoleElection:
-    """A store of one host: there is nobody else."""
+    """For a store of one host: there are no other candidates."""
 
     def campaign(self, deadline: Deadline) -> bool:
         return True
@@ -82,14 +83,14 @@ class SoleElection:
         return float("inf")
 
     def resign(self, deadline: Deadline) -> None:
-        """Nobody waits for it."""
+        """Nobody waits for it, so there is nothing to do."""
 
     def fenced(self, store: Datastore) -> Datastore:
         return store
 
 
 class FencedStore(ForwardingStore):
-    """A Datastore that does not write, nor wait for a write, longer than the lease is ours."""
+    """A Datastore that neither writes nor waits for a write after the lease is no longer ours."""
 
     def __init__(self, store: Datastore, election: Election) -> None:
         super().__init__(store)
@@ -98,5 +99,5 @@ class FencedStore(ForwardingStore):
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
         left_s = self._election.remaining_s()
         if left_s <= 0:
-            raise LeaseLost(f"cannot write {writes[0].key}: the lease that allows it is not ours any more")
+            raise LeaseLost(f"cannot write {writes[0].key}: the lease that allows it is no longer ours")
         return self.store.commit(writes, deadline.sooner(left_s))

@@ -1,6 +1,6 @@
-"""How keys and documents are written where the store keeps plain keys and bytes (etcd, the embedded store).
+"""How keys and documents are encoded on stores with plain keys and bytes (etcd, the embedded store).
 
-Rule: what cannot be written faithfully is a ValueError before anything is written; what cannot be read is a
+Rule: what cannot be encoded faithfully is a ValueError before anything is written; what cannot be decoded is a
 ValueError that the backend turns into CorruptRecord.
 """
 
@@ -24,7 +24,7 @@ OPERATIONS = (*WRITING, "delete", "remove", "expect")
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} is no JSON value")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 def _refuse_constant(text: str) -> None:
@@ -36,7 +36,7 @@ _decode = JSONDecoder(parse_constant=_refuse_constant).decode
 
 
 def encode_document(document: Document) -> str:
-    """The JSON text of a document (ASCII). Raises ValueError for what JSON cannot say."""
+    """The JSON text of a document (ASCII). Raises ValueError for what JSON cannot express."""
     if not isinstance(document, Mapping):
         raise ValueError(f"a document is a mapping, not {type(document).__name__}")
     try:
@@ -46,7 +46,7 @@ def encode_document(document: Document) -> str:
 
 
 def decode_document(raw: bytes) -> dict[str, Any]:
-    """The document behind stored bytes; nothing at all reads as {} (upstream's empty affinity). Raises ValueError."""
+    """The document in stored bytes; no bytes at all read as {} (upstream's empty affinity). Raises ValueError."""
     try:
         document = _decode(raw.decode()) if raw else {}
     except RecursionError as e:
@@ -76,7 +76,7 @@ def record_path(key: Key) -> str:
 
 
 def plan_commit(writes: Sequence[Write], max_commit: int) -> tuple[list[str], list[str | None]]:
-    """Stored keys and texts of a commit's members. Raises ValueError for a commit that breaks the contract."""
+    """Stored keys and texts of a commit's members. Raises ValueError for a commit that violates the contract."""
     if not 0 < len(writes) <= max_commit:
         raise ValueError(f"a commit has 1 to {max_commit} members, not {len(writes)}")
     paths = [record_path(write.key) for write in writes]
@@ -85,7 +85,7 @@ def plan_commit(writes: Sequence[Write], max_commit: int) -> tuple[list[str], li
     texts: list[str | None] = []
     for write in writes:
         if write.op not in OPERATIONS:
-            raise ValueError(f"{write.op!r} is no operation of a commit")
+            raise ValueError(f"{write.op!r} is not an operation of a commit")
         if (write.op in WRITING) != (write.value is not None):
             raise ValueError(f"{write.op} of {write.key} with {'no' if write.value is None else 'a'} document")
         texts.append(None if write.value is None else encode_document(write.value))
@@ -93,5 +93,5 @@ def plan_commit(writes: Sequence[Write], max_commit: int) -> tuple[list[str], li
 
 
 def prefix_end(prefix: str) -> str:
-    """The first key behind every key that starts with ``prefix`` (which ends in an ASCII character)."""
+    """The first key after every key that starts with ``prefix`` (which ends in an ASCII character)."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)

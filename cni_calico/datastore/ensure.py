@@ -1,7 +1,7 @@
-"""Records made to be what a pure function says, over the one compare-and-swap loop (datastore/cas.py).
+"""Makes records what a pure function says, with the compare-and-swap loop of datastore/cas.py.
 
 Rule: the function gets the stored document (None: absent) and returns the one to store, or None to leave it as it is;
-equal documents are not written. It must be content with its own result.
+equal documents are not written. It must accept its own result unchanged.
 """
 
 from __future__ import annotations
@@ -43,5 +43,5 @@ def ensure_record(store: Datastore, key: Key, plan: Plan, deadline: Deadline) ->
 
 
 def ensure_present(store: Datastore, key: Key, document: Mapping[str, Any], deadline: Deadline) -> bool:
-    """Create the record unless there is one, whatever it says; whether it was created."""
+    """Create the record unless one exists, whatever its content; returns whether it was created."""
     return ensure_record(store, key, lambda old: document if old is None else None, deadline).changed

@@ -1,6 +1,6 @@
-"""A Datastore over another one, for those that change a part of what it does.
+"""A Datastore on top of another one, for classes that change a part of what it does.
 
-Rule: everything is the other store's, ``close`` is not: whoever opened it closes it.
+Rule: everything goes to the other store, except ``close``: whoever opened that store closes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cni_calico.model.keys import Key, ListKey
 
 
 class ForwardingStore:
-    """A Datastore whose methods are those of ``store``; it writes by ``commit`` alone."""
+    """A Datastore whose methods are those of ``store``; it writes only with ``commit``."""
 
     commit_each = None
 
@@ -70,4 +70,4 @@ class ForwardingStore:
         return self.store.watch(listing, revision)
 
     def close(self) -> None:
-        """The store belongs to somebody else."""
+        """Does nothing: the store belongs to its opener."""

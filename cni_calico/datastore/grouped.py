@@ -1,7 +1,7 @@
-"""Single writes of several threads, in one commit.
+"""Combines single writes of several threads into one commit.
 
-Rule: what is wrong with one member (a conflict, a deadline, a record that the store refuses) is its own error and the
-others are tried again; a lost answer is everybody's. What has more than one member goes to the store as it is.
+Rule: a problem of one member (a conflict, a deadline, a record that the store refuses) is its own error, and the others
+are tried again; a lost answer affects all. A commit with more than one member goes to the store unchanged.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class GroupedStore(ForwardingStore):
         return [outcomes[i] for i in range(len(entries))]
 
     def _commit(self, entries: Sequence[Entry]) -> Sequence[Committed | BaseException]:
-        """One commit: what it means for each, AGAIN for those whom another one's trouble held up."""
+        """One commit, and its outcome for each entry; AGAIN for entries that another entry's problem held up."""
         try:
             committed = self.store.commit([write for write, _ in entries], Deadline(min(d.at for _, d in entries)))
         except CommitConflict as e:
@@ -62,10 +62,12 @@ class GroupedStore(ForwardingStore):
             return [own.get(i, AGAIN) for i in range(len(entries))]
         except OutcomeUnknown as e:
             return [own_error(e) for _ in entries]
-        except (DatastoreUnavailable, DeadlineExceeded) as e:  # nothing was written: who has more time tries again
+        # nothing was written: those with more time left try again
+        except (DatastoreUnavailable, DeadlineExceeded) as e:
             late = [deadline.expired() for _, deadline in entries]
             return [own_error(e) if is_late or not any(late) else AGAIN for is_late in late]
-        except (CalicoError, ValueError) as e:  # a record that the store refuses: whose it is shows when it is alone
+        # a record that the store refuses: which one it is shows when each is written alone
+        except (CalicoError, ValueError) as e:
             return [e] if len(entries) == 1 else [self._commit([entry])[0] for entry in entries]
         stored = {versioned.key: versioned for versioned in committed.stored}
         return [Committed(committed.revision, _found(stored, write.key)) for write, _ in entries]
@@ -76,7 +78,7 @@ def _found(stored: Mapping[Key, Versioned], key: Key) -> tuple[Versioned, ...]:
 
 
 def _distinct(entries: Sequence[Entry], pending: Sequence[int]) -> list[int]:
-    """The first write of each key; a later one of the same key comes with the next commit."""
+    """The first write of each key; a later one of the same key is left for the next commit."""
     first: dict[Key, int] = {}
     for i in pending:
         first.setdefault(entries[i][0].key, i)

@@ -1,10 +1,10 @@
 """The datastore door: what every backend offers, and the values that pass through it.
 
 Rule: records cross this door as ``Key`` and JSON document (a dict in etcd's form, whatever the backend); a backend
-translates its client's errors into cni_calico.errors and never lets them through. Every backend passes
-tests/contract/. Backends declare fault points ``<backend>.<operation>``.
+translates its client's errors into cni_calico.errors and never lets them through. Every backend passes tests/contract/.
+Backends declare fault points ``<backend>.<operation>``.
 
-Documents are not to be changed in place by anybody: ``copy`` first.
+Never change a document in place: ``copy`` it first.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ else:
     Fields = dict
 
 Document = Mapping[str, Any]
-Revision = int | str  # opaque: etcd's and the embedded store's are numbers, Kubernetes' are texts
+Revision = int | str  # opaque: numbers on etcd and the embedded store, texts on Kubernetes
 
 
 class PodDocument(Fields):
-    """An endpoint's document that remembers the pod it was read from: who reads both asks the server once."""
+    """An endpoint's document that keeps the pod it was read from, so that a caller needing both asks the
+    server once.
+    """
 
     __slots__ = ("pod",)
 
@@ -38,7 +40,7 @@ class PodDocument(Fields):
 
 
 def pod_of(found: Versioned | None) -> Document | None:
-    """The pod that an endpoint was read from, where the datastore is Kubernetes."""
+    """The pod that an endpoint was read from, if the datastore is Kubernetes."""
     return found.value.pod if found is not None and isinstance(found.value, PodDocument) else None
 
 
@@ -54,9 +56,9 @@ class Versioned:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A consistent list; ``revision`` is the store's, from which a watch misses nothing.
+    """A consistent list; a watch from ``revision``, which is the store's, misses nothing.
 
-    ``unreadable``: (key, why) of the records left out because they are no JSON objects, from backends that can tell.
+    ``unreadable``: (key, why) of the records left out because they are not JSON objects, on backends that report them.
     """
 
     items: Sequence[Versioned]
@@ -66,9 +68,11 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a list is read. ``each`` is given every record as soon as it was read, and what it returns is listed in its
-    place: whoever needs a part of the records need not hold all of them at once. It may be given records of a list that
-    fails later. ``cached``: a copy that the server keeps may answer; it may be older than what this client has seen.
+    """How a list is read.
+
+    ``each`` is called with every record as soon as it is read, and what it returns is listed instead: a caller that
+    needs a part of each record need not hold all of them at once. It may get records of a list that fails later.
+    ``cached``: the server may answer from its cache, which may be older than what this client has seen.
     """
 
     each: Callable[[Versioned], Versioned] | None = None
@@ -83,9 +87,16 @@ WHOLE = Reading()
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One member of a commit. ``op`` is "create" (must be absent), "update" (must be at ``revision``), "put" (whatever
-    is there), "delete" (must be at ``revision``), "remove" (whatever is there, absent is fine) or "expect" (must be at
-    ``revision``; None: must be absent; nothing is written). ``was``: what a "delete" deletes, where it is known.
+    """One member of a commit. ``op`` is one of:
+
+    - "create": must be absent;
+    - "update": must be at ``revision``;
+    - "put": replaces whatever is there;
+    - "delete": must be at ``revision``;
+    - "remove": whatever is there, absent is fine;
+    - "expect": must be at ``revision`` (None: absent); nothing is written.
+
+    ``was``: the document that a "delete" deletes, if known.
     """
 
     op: str
@@ -134,7 +145,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A member whose comparison did not hold, and what is stored instead (None: nothing)."""
+    """A member whose comparison failed, and what is stored instead (None: nothing)."""
 
     index: int
     key: Key
@@ -142,7 +153,7 @@ class Failed:
 
 
 class CommitConflict(DatastoreError):
-    """At least one comparison did not hold; nothing was written. ``failed`` names every such member."""
+    """At least one comparison failed; nothing was written. ``failed`` names every such member."""
 
     code = 11
 
@@ -186,10 +197,10 @@ class Watch(Protocol):
 class Datastore(Protocol):
     """A backend. Safe to use from several threads.
 
-    ``kind`` is the ``datastore_type`` that opens it. ``max_commit`` is how many members one commit may have: 1 where
-    there are no transactions (Kubernetes). ``identity`` names the store for logs and cache keys, without secrets.
-    ``corrupt(key, why)`` is a hook, told of records that lists and watches leave out. ``round_trips`` counts what it
-    asked for.
+    ``kind`` is the ``datastore_type`` that opens it. ``max_commit`` is the maximum number of members of a commit: 1 on
+    a store without transactions (Kubernetes). ``identity`` names the store for logs and cache keys, without secrets.
+    ``corrupt(key, why)`` is a hook that is called for records left out of lists and watches. ``round_trips`` counts its
+    requests.
     """
 
     max_commit: int
@@ -208,26 +219,28 @@ class Datastore(Protocol):
         """The record, or None. Raises DatastoreUnavailable, DatastoreDenied, CorruptRecord, DeadlineExceeded."""
 
     def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
-        """The records in the order of the keys, read in one round trip where the backend can."""
+        """The records in the order of the keys, read in one round trip if the backend can."""
 
     def list(
         self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None, reading: Reading = WHOLE
     ) -> Listing:
-        """All records of a listing in key order; as they were at ``revision`` when given (raises Compacted).
-        ``reading`` says how; an exact list of whole records otherwise.
+        """All records of a listing in key order; as they were at ``revision`` if given (raises Compacted).
 
-        A record that is no JSON object is left out of ``items`` and raised only by ``get`` (CorruptRecord); it must
-        not take the whole listing down. Backends report it in ``corrupt``.
+        ``reading`` says how to read; by default an exact list of whole records. A record that is not a JSON object is
+        left out of ``items``, so that it does not make the whole listing fail; only ``get`` raises CorruptRecord for
+        it. Backends report it with ``corrupt``.
         """
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
-        """All writes or none. Raises CommitConflict, OutcomeUnknown, DatastoreUnavailable, ValueError for an empty or
-        too long commit or a key that occurs twice.
+        """All writes or none.
+
+        Raises CommitConflict, OutcomeUnknown, DatastoreUnavailable; ValueError for an empty or too long commit or a key
+        that occurs twice.
         """
 
     @property
     def commit_each(self) -> CommitEach | None:
-        """Commits each write by itself, several at a time; None where a commit has room for many."""
+        """Commits each write separately, several at a time; None on a store whose commits have room for many."""
 
     def watch(self, listing: ListKey, revision: Revision) -> Watch:
         """Changes after ``revision``."""
@@ -240,7 +253,7 @@ CommitEach = Callable[[Sequence[Write], Deadline], Sequence["Committed | CalicoE
 
 @dataclass(slots=True)
 class RoundTrips:
-    """Counts what a backend asked of its store; the server exports them, tests compare them with the budget."""
+    """Counts a backend's requests to its store; the server exports them, tests compare them with the budget."""
 
     reads: int = 0
     writes: int = 0

@@ -1,8 +1,8 @@
-"""Caches whose records go on saying what they said when they become unreadable.
+"""Caches that keep the last readable version of a record that becomes unreadable.
 
-Rule: a record that cannot be read never counts as one that is not there. While we run, the last good one counts, even
-when nothing but garbage is left under its key; one that was never readable is ``unread``: whoever uses these records
-takes nothing away on its account.
+Rule: a record that cannot be read never counts as absent. While we run, the last good version counts, even if only
+garbage is left under its key; a record that was never readable is ``unread``: users of these caches then remove nothing
+that depends on it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 
 class KeptCaches:
-    """``follow`` makes one. ``records``, ``unread`` and ``problems`` are for one thread, ``on_change`` is called from
-    those of the caches, and only when something is different: a record that was written again as it was tells nothing.
+    """``follow`` makes a cache. ``records``, ``unread`` and ``problems`` are for one thread; the caches' threads call
+    ``on_change``, and only for a difference: a record that was written again unchanged causes no call.
     """
 
     def __init__(self, store: Datastore, on_change: Callable[[], None]) -> None:
@@ -32,10 +32,10 @@ class KeptCaches:
         self._store = store
         self._on_change = on_change
         self._corrupt: dict[Key, str] = {}
-        self._missing: set[Key] = set()  # those of them of which nothing is known
+        self._missing: set[Key] = set()  # those of them of which no version is known
         self._before: dict[ListKey, dict[Key, Any]] = {}
         self._no_documents = Unreadable(store, lambda key, why: self._note(key, f"{describe(key)}: {why}"))
-        listen(store, self._no_documents.note)  # a cache takes them for absent
+        listen(store, self._no_documents.note)  # a cache treats them as absent
 
     def follow(
         self,
@@ -45,7 +45,7 @@ class KeptCaches:
         same: Callable[[T, T], bool] = eq,
         delay_s: float = 0.0,
     ) -> Cache[T]:
-        """``same``, ``delay_s``: as for Cache. The first list may come from a cache of the server's."""
+        """``same``, ``delay_s``: as for Cache. The first list may come from the server's cache."""
         cache: Cache[T] | None = None  # its thread may decode before we have it
 
         def decode_again(item: Versioned) -> T:
@@ -54,7 +54,7 @@ class KeptCaches:
             try:
                 record = decode(item)
                 if was_corrupt:
-                    self._on_change()  # it may say what it said before
+                    self._on_change()  # it may be the same as before
                 return record
             except CorruptRecord as e:
                 before = self._record_before(cache, item.key)
@@ -79,7 +79,7 @@ class KeptCaches:
         return cache
 
     def _record_before(self, cache: Cache[T] | None, key: Key) -> T | None:
-        """What a record said when it could be read last, also if it was no document at all since then."""
+        """The last readable version of a record, even if it has not been a document at all since then."""
         if cache is None:
             return None
         record = cache.record(key)
@@ -99,7 +99,7 @@ class KeptCaches:
         return all(cache.synced for cache in self.all)
 
     def records(self, cache: Cache[T]) -> dict[Key, T]:
-        """What is there, with the last that is known of what cannot be read any more."""
+        """The present records, with the last known version of those that have become unreadable."""
         records, before = cache.records(), self._before.get(cache.listing, {})
         for key in self._no_documents.all_of((cache.listing,)):
             if key in before:
@@ -108,13 +108,13 @@ class KeptCaches:
         return records
 
     def unread(self, cache: Cache[Any]) -> frozenset[Key]:
-        """The keys of which nothing is known though something is there."""
+        """The keys that exist but of which no version is known."""
         missing = {key for key in list(self._missing) if cache.get(key) is not None}
         missing.update(self._no_documents.all_of((cache.listing,)))
         return frozenset(missing - self.records(cache).keys() if missing else ())
 
     def problems(self) -> tuple[str, ...]:
-        """Records that cannot be read, as long as they are there."""
+        """A message for each record that cannot be read, as long as it exists."""
         absent = self._no_documents.all_of(cache.listing for cache in self.all)
         for key in list(self._corrupt):
             if key not in absent and all(cache.get(key) is None for cache in self.all):

@@ -1,7 +1,7 @@
-"""Several commits at the same time, for a store whose commits are one record each: a batch then waits for a few of them
-rather than for all of them one after the other.
+"""Runs several commits at the same time, for a store with one record per commit, so that a batch does not wait for all
+of them one after the other.
 
-Rule: every item is done, whatever happens to the others, and has its own outcome; the number of threads is bounded.
+Rule: every item is done, whatever happens to the others, and has its own outcome; the number of threads is limited.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
 WIDTH = 8  # measured with answers after 10 ms: 8 take a third of the time of 1, 16 no less than 8
-WORTH_IT = 3  # fewer items than that are done one after the other
+WORTH_IT = 3  # fewer items than this are done one after the other
 
 
 def run_each(

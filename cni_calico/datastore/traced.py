@@ -1,6 +1,6 @@
-"""A Datastore that says what it is asked, and how long each answer took.
+"""A Datastore that logs each request and how long its answer took.
 
-Rule: etcd keys are named (whatever the backend), never documents: those hold secrets.
+Rule: etcd keys are named (whatever the backend), never documents, because those hold secrets.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Answer = TypeVar("Answer")
 
 def _named(listing: ListKey) -> str:
     if isinstance(listing, ResourceList) and listing.kind not in PLURALS:
-        return listing.kind  # Kubernetes' own, which etcd has no key for
+        return listing.kind  # Kubernetes' own kinds, for which etcd has no key
     return etcd_prefix(listing)
 
 
 class TracedStore(ForwardingStore):
-    """A Datastore over another one; ``say`` gets a line for each request."""
+    """A Datastore on top of another one; ``say`` is called with a line for each request."""
 
     def __init__(self, store: Datastore, say: Callable[[str], None]) -> None:
         super().__init__(store)

@@ -1,8 +1,8 @@
-"""The records that caches leave out because nobody can read them.
+"""The records that caches leave out because they cannot be read.
 
-Rule: while there is one, what the caches say is not the whole truth: the resident server's calls ask the store, which
-names the record, and the agent takes nothing away. One that was repaired or removed is found out by asking again from
-time to time, by whoever wants to know.
+Rule: while there is one, the caches do not show the whole truth: the resident server's calls ask the store, which names
+the record, and the agent removes nothing. Whether it has been repaired or removed is found out by asking again from
+time to time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _listening = threading.Lock()
 
 
 def listen(store: Datastore, note: Callable[[Key, str], None]) -> None:
-    """Have ``note`` told of the records that lists and watches of ``store``, begun from now on, leave out.
+    """Have ``note`` called for the records that lists and watches of ``store`` begun from now on leave out.
 
-    Who listened before is told as well: several parts of the agent share a store.
+    Earlier listeners are still called: several parts of the agent share a store.
     """
     with _listening:
         before = store.corrupt
@@ -38,7 +38,7 @@ def listen(store: Datastore, note: Callable[[Key, str], None]) -> None:
 
 
 class Unreadable:
-    """``note`` is told of a record, by the caches and by the store; safe with threads."""
+    """The caches and the store call ``note`` for each such record; safe with threads."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class Unreadable:
             self._report(key, why)
 
     def is_noted(self, key: Key) -> bool:
-        """Whether it could not be read when it was looked at last; asks nobody."""
+        """Whether it could not be read at the last look; makes no request."""
         return key in self._asked
 
     def any_of(self, listings: Iterable[ListKey]) -> bool:
-        """Whether one of these listings has a record that cannot be read."""
+        """Whether one of these listings contains a record that cannot be read."""
         return any(self._is_still(key) for key in self._noted(listings))
 
     def all_of(self, listings: Iterable[ListKey]) -> list[Key]:
@@ -92,7 +92,7 @@ class Unreadable:
             if found is not None:
                 codec.decode(key, found.value)
         except CalicoError:
-            return True  # CorruptRecord, or a store that has told nothing new
+            return True  # CorruptRecord, or a store that has reported nothing new
         with self._guard:
             self._asked.pop(key, None)
         return False

@@ -1,4 +1,4 @@
-"""PURE: how to reach a datastore and a Kubernetes API, as values; who parses them decides where they come from."""
+"""PURE: how to reach a datastore and a Kubernetes API, as values; the parser decides where they come from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ LOCAL_PATH = "/var/lib/calico/datastore.db"
 
 @dataclass(frozen=True, slots=True)
 class KubernetesAccess:
-    """A Kubernetes API server. Inline values win over ``kubeconfig``; all empty: the pod's service account."""
+    """A Kubernetes API server. Inline values win over ``kubeconfig``; if all are empty, the pod's service account is
+    used.
+    """
 
     kubeconfig: str = ""
     context: str = ""  # of the kubeconfig; "": its current one
@@ -25,7 +27,7 @@ class KubernetesAccess:
     insecure: bool = False  # do not verify the server's certificate
     qps: float = 0.0
     burst: int = 0
-    https_proxy: str = field(default="", repr=False)  # it may hold a password
+    https_proxy: str = field(default="", repr=False)  # it may contain a password
     no_proxy: str = ""
 
 
@@ -46,8 +48,8 @@ class DatastoreConfig:
 
 
 def is_same_datastore(one: DatastoreConfig, other: DatastoreConfig) -> bool:
-    """Whether both mean one datastore, however each reaches it: by another endpoint of the same etcd, with a renewed
-    token, through a proxy. A node is of one Kubernetes cluster only.
+    """Whether both mean one datastore, however each reaches it: through another endpoint of the same etcd, with a
+    renewed token, through a proxy. (A node belongs to only one Kubernetes cluster.)
     """
     if one.type != other.type:
         return False
@@ -60,13 +62,13 @@ def is_same_datastore(one: DatastoreConfig, other: DatastoreConfig) -> bool:
 
 
 def _authorities(config: DatastoreConfig) -> set[str]:
-    """Host and port of each etcd endpoint, in one spelling."""
+    """Host and port of each etcd endpoint, in normalised spelling."""
     return {
         endpoint.lower().partition("://")[2].partition("/")[0].rpartition("@")[2] for endpoint in config.etcd_endpoints
     }
 
 
 def parse_proxy_variables(environ: Mapping[str, str]) -> tuple[str, str]:
-    """``https_proxy`` and ``no_proxy`` of a KubernetesAccess; of a variable's two spellings that in capitals wins."""
+    """``https_proxy`` and ``no_proxy`` of a KubernetesAccess; of a variable's two spellings, upper case wins."""
     https = environ.get("HTTPS_PROXY") or environ.get("https_proxy") or ""
     return https, environ.get("NO_PROXY") or environ.get("no_proxy") or ""

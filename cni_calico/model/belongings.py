@@ -1,7 +1,8 @@
-"""PURE: which resources belong to one node and go with it when the node is deleted.
+"""PURE: which resources belong to one node and are deleted with it.
 
-Rule: what names the node and no other: its BGP peers and host endpoints (``spec.node``), and the configuration of its
-own (``node.<name>``). What selects nodes by label stays. Source: upstream's node controller and client library.
+Rule: resources that name the node and no other: its BGP peers and host endpoints (``spec.node``), and its own
+configuration (``node.<name>``). Resources that select nodes by label stay. Source: upstream's node controller and
+client library.
 """
 
 from __future__ import annotations

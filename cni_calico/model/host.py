@@ -1,7 +1,7 @@
-"""PURE: what the kernel of this host holds, as values: interfaces, routes, neighbours, forwarding entries.
+"""PURE: what this host's kernel holds, as values: interfaces, routes, neighbours, forwarding entries.
 
 Rule: kernel/ reads and writes these, nodeagent/ computes with them; interfaces are named, never numbered, so that a
-value stays true when a device is removed and made again (``HostInterface.index`` is only an order).
+value stays true if a device is removed and created again (``HostInterface.index`` is only an order).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Network = IPv4Network | IPv6Network
 Interface = IPv4Interface | IPv6Interface
 
 PROTO_BOOT = 3
-PROTO_CALICO = 80  # upstream's number for routes that its agent programs
+PROTO_CALICO = 80  # upstream's number for routes that its agent writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class HostInterface:
 class HostRoute:
     """A route of the main table. ``device`` is "" and ``via`` None for a blackhole.
 
-    ``metric`` 0 is the kernel's default of the family (shown as 1024 by IPv6: readers turn that into 0).
+    ``metric`` 0 is the kernel's default for the family (IPv6 shows it as 1024: readers turn that into 0).
     """
 
     dst: Network
@@ -78,8 +78,8 @@ class ForwardingEntry:
 class TunnelDevice:
     """A tunnel device with everything about it that the agent decides.
 
-    ``kind`` is "vxlan" or "ipip"; ``parent``, ``local``, ``vni``, ``port``, ``mac`` and ``learning`` mean VXLAN only.
-    ``address`` is the device's only one: a device that is read and has several is not equal to what is wanted.
+    ``kind`` is "vxlan" or "ipip"; ``parent``, ``local``, ``vni``, ``port``, ``mac`` and ``learning`` apply to VXLAN
+    only. ``address`` is the device's only address: a device read with several never equals the wanted one.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """PURE: the identity of every stored thing, and its etcd key (which the embedded store uses too).
 
-Rule: a key is a value; two keys are equal exactly when they name the same record. Kubernetes names are made in
-datastore/kubernetes/store.py from the same identities. Source: SPEC-datamodel "etcd keys".
+Rule: a key is a value; two keys are equal exactly when they name the same record. Kubernetes names are made from the
+same identities in model/kubernetes/custom.py.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ class IPAMConfigKey:
 
 @dataclass(frozen=True, slots=True)
 class ResourceList:
-    """All resources of a kind; of one namespace, and there with one beginning of the name, when these are given.
+    """All resources of a kind; if given, only those of one namespace, and of these only names with one prefix.
 
-    ``brief``: Nodes may come without what only Kubernetes knows of them (its addresses and pod CIDRs), which makes a
-    Node a quarter of its size where the datastore is Kubernetes.
+    ``brief``: Nodes may come without the parts that only Kubernetes knows (its addresses and pod CIDRs), which makes a
+    Node a quarter of its size if the datastore is Kubernetes.
     """
 
     kind: str
@@ -118,11 +118,11 @@ class IPAMConfigList:
 
 @dataclass(frozen=True, slots=True)
 class EverythingList:
-    """Every record of Calico (export, ipam check)."""
+    """All of Calico's records (export, ipam check)."""
 
 
 def endpoints_of_node(node: str) -> ResourceList:
-    """The WorkloadEndpoints of a node, and maybe of others whose names go on after a "-"."""
+    """The WorkloadEndpoints of a node, and possibly of others whose names continue after a "-"."""
     return ResourceList("WorkloadEndpoint", "", node.replace("-", "--") + "-")
 
 
@@ -149,11 +149,11 @@ def etcd_path(key: Key) -> str:
 
 
 def etcd_prefix(listing: ListKey) -> str:
-    """The etcd key prefix under which a listing's records lie (it may hold others: filter with ``parse_path``)."""
+    """The etcd key prefix of a listing's records (others may share it: filter with ``parse_path``)."""
     if isinstance(listing, ResourceList):
         namespace = f"{listing.namespace}/" if listing.namespace else ""
         if not namespace and listing.kind in NAMESPACED_KINDS:
-            return f"{RESOURCES}{PLURALS[listing.kind]}/"  # the names come behind namespaces that are not known
+            return f"{RESOURCES}{PLURALS[listing.kind]}/"  # the names come after namespaces that are unknown
         return f"{RESOURCES}{PLURALS[listing.kind]}/{namespace}{listing.name_prefix}"
     if isinstance(listing, BlockList):
         return f"{IPAM}assignment/" + (f"ipv{listing.family}/block/" if listing.family else "")
@@ -201,7 +201,7 @@ def _parse_cidr_name(text: str) -> Network:
 
 
 def parse_path(path: str) -> Key | None:
-    """The identity behind an etcd key, or None for a key that is not one of ours to read."""
+    """The identity in an etcd key, or None for a key that is not one of ours to read."""
     if path.startswith(RESOURCES):
         plural, _, rest = path[len(RESOURCES) :].partition("/")
         kind = KINDS.get(plural)

@@ -1,11 +1,11 @@
 """PURE: the names that Calico gives to interfaces, handles, endpoints and stored objects.
 
-Rule: text in, text out; nothing here looks at the system. Source: SPEC "Handles and names", upstream's stored data.
+Rule: text in, text out; nothing here looks at the system. Source: upstream's stored data.
 """
 
 from __future__ import annotations
 
-from _sha1 import sha1  # hashlib would load libcrypto: milliseconds and megabytes on every call
+from _sha1 import sha1  # hashlib would load libcrypto: milliseconds and megabytes in every call
 
 HOST_MAC = "ee:ee:ee:ee:ee:ee"
 HOST_MAC_BYTES = b"\xee" * 6
@@ -18,7 +18,7 @@ NETWORK_NAME_MAX = 250
 
 
 def sha1_hex(text: str) -> str:
-    """SHA-1 in hex: what Calico derives names from."""
+    """SHA-1 in hex, from which Calico derives names."""
     digest: str = sha1(text.encode()).hexdigest()
     return digest
 
@@ -34,12 +34,12 @@ def container_veth(container_id: str) -> str:
 
 
 def hashed_veth(container_id: str, ifname: str) -> str:
-    """Host interface when container_veth() is taken by another endpoint (ours, not upstream's)."""
+    """Host interface if container_veth() is taken by another endpoint (our scheme, not upstream's)."""
     return DEFAULT_PREFIX + sha1_hex(f"{container_id}.{ifname}")[:11]
 
 
 def veth_alias(network: str, container_id: str, ifname: str) -> str:
-    """The alias of an attachment's host interface, which proves whose it is; ``network`` "": of any network."""
+    """The alias of an attachment's host interface, which proves whose it is; ``network`` "": unknown."""
     return ALIAS_PREFIX + sha1_hex(f"{network}/{container_id}/{ifname}")
 
 
@@ -65,7 +65,7 @@ def endpoint_name(node: str, orchestrator: str, workload: str, ifname: str) -> s
 
 
 def parse_endpoint_name(name: str) -> tuple[str, str, str, str]:
-    """(node, orchestrator, workload, ifname) of a WorkloadEndpoint name. Raises ValueError when it is not one."""
+    """(node, orchestrator, workload, ifname) of a WorkloadEndpoint name. Raises ValueError if it is not one."""
     parts, current, i = [], "", 0
     while i < len(name):
         if name[i] == "-":

@@ -1,7 +1,7 @@
 """PURE: packet filter objects of the kernel (nf_tables) as values: expressions, rules, chains, sets, operations.
 
-Rule: two values are equal exactly if the kernel would do the same with them; names, never handles, so that a value can
-be written without reading anything first. kernel/netlink/ turns them into messages and back.
+Rule: two values are equal exactly if the kernel would do the same with them; they contain names, never handles, so that
+a value can be written without reading anything first. kernel/netlink/ turns them into messages and back.
 
 Byte strings are in the order in which the kernel compares them: network order for headers, the host's for marks and
 connection tracking words (``host32``).
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 IPV4, IPV6, ARP = "ip", "ip6", "arp"
-ANY_REGISTER = 1  # the 16-byte register that everything but concatenations uses
+ANY_REGISTER = 1  # the 16-byte register that everything except concatenations uses
 
 
 def host32(value: int) -> bytes:
@@ -61,7 +61,9 @@ class PayloadLoad:
 
 @dataclass(frozen=True, slots=True)
 class FibSourceInterface:
-    """The interface that the packet's source is routed to, 0 if not the one it came by (``fib saddr . mark . iif``)."""
+    """The interface that the packet's source is routed to, 0 if it is not the one it came in on (``fib saddr . mark .
+    iif``).
+    """
 
     register: int = ANY_REGISTER
 
@@ -96,7 +98,7 @@ class CompareRange:
 
 @dataclass(frozen=True, slots=True)
 class SetLookup:
-    """The register in (``invert``: not in) a set; ``verdict``: in a map, whose verdict is carried out."""
+    """Whether the register is (``invert``: is not) in a set; ``verdict``: in a map, whose verdict is executed."""
 
     name: str
     invert: bool = False
@@ -106,7 +108,7 @@ class SetLookup:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Matches while the rate is kept to (``over``: while it is exceeded). ``per_s`` is the unit in seconds."""
+    """Matches while the rate is not exceeded (``over``: while it is). ``per_s`` is the unit in seconds."""
 
     rate: int
     per_s: int = 1
@@ -131,7 +133,7 @@ class LogPacket:
 
 @dataclass(frozen=True, slots=True)
 class RejectPacket:
-    """With a TCP reset (``icmp_code`` None), or ICMP's unreachable: port is code 3 in IPv4, 4 in IPv6."""
+    """Rejects with a TCP reset (``icmp_code`` None), or with ICMP unreachable: port is code 3 in IPv4, 4 in IPv6."""
 
     icmp_code: int | None = None
 
@@ -143,12 +145,12 @@ class NoTrack:
 
 @dataclass(frozen=True, slots=True)
 class PacketCounter:
-    """Counts; what it has counted is not part of the value."""
+    """Counts packets; the counts are not part of the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """``kind``: accept, drop, continue, return, jump, goto; the last two with a chain."""
+    """``kind``: accept, drop, continue, return, jump, goto; the last two need a chain."""
 
     kind: str
     chain: str = ""
@@ -156,7 +158,7 @@ class Immediate:
 
 @dataclass(frozen=True, slots=True)
 class UnknownExpression:
-    """Something that is read and that we never write."""
+    """An expression that is read but never written by us."""
 
     name: str
     data: bytes
@@ -186,19 +188,19 @@ ACCEPT, DROP, RETURN = Immediate("accept"), Immediate("drop"), Immediate("return
 
 
 def jump(chain: str) -> Immediate:
-    """Go on in ``chain``, and behind this rule when nothing in there decides."""
+    """Continue in ``chain``, and after this rule if nothing in there decides."""
     return Immediate("jump", chain)
 
 
 # -- objects ----------------------------------------------------------------------------------------------------------
 
 
-COMMENT_CHARACTERS = 120  # of ASCII: what a rule can carry
+COMMENT_CHARACTERS = 120  # of ASCII: the most that a rule can carry
 
 
 @dataclass(frozen=True, slots=True)
 class NftRule:
-    """``comment``: no more of it than COMMENT_CHARACTERS bytes of UTF-8 reaches the kernel."""
+    """``comment``: at most COMMENT_CHARACTERS bytes of UTF-8 of it reach the kernel."""
 
     expressions: tuple[Expression, ...]
     comment: str = ""
@@ -206,9 +208,9 @@ class NftRule:
 
 @dataclass(frozen=True, slots=True)
 class BaseHook:
-    """Where a base chain stands: ``kind`` filter or route; ``hook`` prerouting, input, forward, output, postrouting.
+    """The place of a base chain: ``kind`` filter or route; ``hook`` prerouting, input, forward, output, postrouting.
 
-    The policy of a base chain is always accept: what is dropped is dropped by a rule.
+    The policy of a base chain is always accept: dropped packets are dropped by a rule.
     """
 
     hook: str
@@ -223,13 +225,13 @@ class NftChain:
     hook: BaseHook | None = None
 
 
-# what the parts of a set's key are, as nft calls them, and their lengths
+# the possible parts of a set's key, as nft calls them, and their lengths
 KEY_BYTES = {"ipv4_addr": 4, "ipv6_addr": 16, "inet_proto": 1, "inet_service": 2, "ifname": 16}
 
 
 @dataclass(frozen=True, slots=True)
 class NftSet:
-    """A set, or a map to verdicts; its elements stand apart.
+    """A set, or a map to verdicts; its elements are separate.
 
     ``key``: one of KEY_BYTES, or several (a concatenation: each part padded to four bytes). An element is its key's
     bytes; with ``interval`` the first and the last key of a range, both included, one after the other.
@@ -249,7 +251,7 @@ class NftSet:
 
 @dataclass(slots=True)
 class NftTable:
-    """One table as read. ``elements`` and ``verdicts`` by the set's name; a set has one of the two."""
+    """One table as it was read. ``elements`` and ``verdicts`` are by the set's name; a set has one of the two."""
 
     family: str
     name: str
@@ -259,7 +261,7 @@ class NftTable:
     verdicts: dict[str, dict[bytes, Immediate]] = field(default_factory=dict)
 
 
-# -- operations: a transaction is a sequence of them, done as a whole or not at all -----------------------------------
+# -- operations: a transaction is a sequence of them, done completely or not at all -----------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,14 +280,14 @@ class AddTable:
 
 @dataclass(frozen=True, slots=True)
 class DropTable:
-    """With everything in it. It must be there."""
+    """Drop the table with everything in it. It must exist."""
 
     table: TableId
 
 
 @dataclass(frozen=True, slots=True)
 class AddChain:
-    """The chain itself, empty if it is new; its rules are AddRules."""
+    """The chain itself, empty if it is new; AddRules adds its rules."""
 
     table: TableId
     name: str
@@ -300,7 +302,7 @@ class FlushChain:
 
 @dataclass(frozen=True, slots=True)
 class DropChain:
-    """Refused while a rule or a map leads to it."""
+    """Refused while a rule or a map refers to it."""
 
     table: TableId
     name: str
@@ -308,7 +310,7 @@ class DropChain:
 
 @dataclass(frozen=True, slots=True)
 class AddRules:
-    """Behind the rules that are there."""
+    """Add the rules after the existing ones."""
 
     table: TableId
     chain: str
@@ -331,7 +333,7 @@ class DropSet:
 
 @dataclass(frozen=True, slots=True)
 class AddElements:
-    """Of a set: those that are there already are no error."""
+    """Add to a set; elements that exist already are not an error."""
 
     table: TableId
     spec: NftSet
@@ -340,7 +342,7 @@ class AddElements:
 
 @dataclass(frozen=True, slots=True)
 class DropElements:
-    """Of a set or a map; refused when one is not there."""
+    """Remove from a set or a map; refused if an element does not exist."""
 
     table: TableId
     spec: NftSet
@@ -349,7 +351,7 @@ class DropElements:
 
 @dataclass(frozen=True, slots=True)
 class AddVerdicts:
-    """Of a map; refused when the key is there with another verdict."""
+    """Add to a map; refused if the key exists with another verdict."""
 
     table: TableId
     spec: NftSet

@@ -1,7 +1,7 @@
 """PURE: quality-of-service annotations of a pod as the fields of an endpoint's ``qosControls``.
 
-Rule: a value is a Kubernetes quantity within the bounds of its field; what is not is left out and named, as upstream
-does: a pod must not stay without network for a typing error in a limit.
+Rule: a value is a Kubernetes quantity within the bounds of its field; any other value is left out and reported, as in
+upstream: a typing error in a limit must not leave a pod without network.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def parse_quantity(text: str) -> int:
 
 
 def parse_qos(annotations: Mapping[str, str]) -> tuple[dict[str, int], tuple[str, ...]]:
-    """(fields of qosControls, annotations left out with their reasons)."""
+    """(fields of qosControls, annotations left out with the reasons)."""
     found: dict[str, int] = {}
     ignored = []
     for name, text in sorted(annotations.items()):

@@ -25,7 +25,7 @@ Interface = IPv4Interface | IPv6Interface
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """``resource_version`` is never stored: readers fill it from the key's revision for display."""
+    """``resource_version`` is never stored: readers fill it in from the key's revision for display."""
 
     name: str
     namespace: str = ""
@@ -86,13 +86,13 @@ class ClusterInformation:
     cluster_guid: str = ""
     cluster_type: str = ""
     calico_version: str = ""
-    datastore_ready: bool | None = None  # None: not said; only False stops requests
+    datastore_ready: bool | None = None  # None: not given; only False stops requests
     extra: Extra = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """``ipv4``/``ipv6`` carry their prefix, tunnel addresses do not."""
+    """``ipv4``/``ipv6`` include their prefix length, tunnel addresses do not."""
 
     metadata: Metadata
     ipv4: IPv4Interface | None = None
@@ -153,7 +153,7 @@ class WorkloadEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """Who holds an address: what an ``allocations`` index refers to."""
+    """The holder of an address: what an ``allocations`` index refers to."""
 
     handle_id: str | None
     secondary: Mapping[str, str] = field(default_factory=dict)
@@ -165,7 +165,7 @@ class Block:
     """An allocation block. ``affinity`` is "host:<node>", "virtual:<name>" or None.
 
     ``allocations[ordinal]`` is an index into ``attributes`` or None; ``unallocated`` holds the free ordinals in the
-    order they will be given out; ``sequence_for`` the block's sequence number when each ordinal was taken.
+    order in which they will be assigned; ``sequence_for`` the block's sequence number when each ordinal was taken.
     """
 
     cidr: Network
@@ -204,7 +204,7 @@ class Affinity:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Addresses per block held under one handle; deleted when it falls to nothing."""
+    """The number of addresses per block held under one handle; deleted when it holds none."""
 
     blocks: Mapping[Network, int]
     deleted: bool = False

@@ -1,8 +1,8 @@
-"""PURE: what policies need to know of a selector beside whether it matches: identity, requirements, its keys' prefix.
+"""PURE: what policies need from a selector besides matching: identity, requirements, a prefix on its keys.
 
-Rule: every function keeps the meaning of the tree it is given, except ``with_prefix`` and ``read_specially``, which say
-how they change it. A normal form is a text that ``parse_selector`` reads; equal normal forms have equal meaning (the
-reverse does not hold: this is no theorem prover).
+Rule: every function keeps the meaning of its tree, except ``with_prefix`` and ``read_specially``, which say how they
+change it. A normal form is a text that ``parse_selector`` reads; equal normal forms have equal meaning (the reverse
+does not hold: this is not a theorem prover).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from cni_calico.model.selectors import ALL, Selector, Tree, parse_selector
 NAMESPACE = "projectcalico.org/namespace"
 SERVICE_ACCOUNT = "projectcalico.org/serviceaccount"
 ORCHESTRATOR = "projectcalico.org/orchestrator"
-_UNSELECTIVE = {ORCHESTRATOR: 2, NAMESPACE: 1}  # many endpoints share these values
+_UNSELECTIVE = {ORCHESTRATOR: 2, NAMESPACE: 1}  # many endpoints have these values
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """Whatever matches has ``label``, with one of ``values`` unless that is None."""
+    """Whatever matches has ``label``, with one of ``values`` unless ``values`` is None."""
 
     label: str
     values: frozenset[str] | None = None
@@ -58,7 +58,7 @@ def with_prefix(tree: Tree, prefix: str) -> Tree:
 
 
 def read_specially(tree: Tree, label: str) -> Tree:
-    """``all()`` as "has the label", ``global()`` as "has it not": what they mean about namespaces and accounts."""
+    """``all()`` becomes "has the label", ``global()`` "does not have it": their meaning for namespaces and accounts."""
     kind = tree[0]
     if kind == "all":
         return has(label)
@@ -84,7 +84,7 @@ def mentions_global(tree: Tree) -> bool:
 
 
 def normal_text(tree: Tree) -> str:
-    """Flattened, sorted, without repetitions, double negations and needless all()."""
+    """The text without nesting, repetitions, double negations and needless all(), in sorted order."""
     return _text(normal_form(tree))
 
 
@@ -149,14 +149,15 @@ def _values_text(values: frozenset[str], one: str, several: str) -> str:
 def _quoted(value: str) -> str:
     if '"' not in value:
         return f'"{value}"'
-    return f"'{value}'" if "'" not in value else repr(value)  # the last cannot be written as a selector at all
+    # a value with both kinds of quotes cannot be written as a selector at all
+    return f"'{value}'" if "'" not in value else repr(value)
 
 
 # -- requirements -----------------------------------------------------------------------------------------------------
 
 
 def requirements(tree: Tree) -> tuple[Requirement, ...]:
-    """What must be so for a match, the most selective first; empty where nothing positive is required."""
+    """What every match must have, the most selective first; empty if nothing positive is required."""
     found: dict[str, Requirement] = {}
     for one in _requirements(normal_form(tree)):
         held = found.get(one.label)
@@ -191,7 +192,7 @@ def _requirements(tree: Tree) -> list[Requirement]:
 
 
 def _common(alternatives: list[tuple[Requirement, ...]]) -> list[Requirement]:
-    """What every one of the alternatives requires."""
+    """What all of the alternatives require."""
     common = []
     by_label = [{one.label: one.values for one in alternative} for alternative in alternatives]
     for label in by_label[0]:

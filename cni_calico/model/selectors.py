@@ -1,14 +1,15 @@
-"""PURE: Calico's selector language: text to a ``Selector`` that tells whether a set of labels matches.
+"""PURE: Calico's selector language: from a text to a ``Selector`` that says whether a set of labels matches.
 
-Rule: recursive descent over a token list, one function per precedence level; every error says where in the text.
+Rule: recursive descent over a token list, one function per precedence level; every error gives its position in the
+text.
 
     or      := and ("||" and)*
     and     := unary ("&&" unary)*
     unary   := "!" unary | "(" or ")" | "all()" | "global()" | "has(" label ")" | label test
     test    := ("==" | "!=" | "contains" | "starts with" | "ends with") quoted | ("in" | "not in") "{" quoted, ... "}"
 
-A label that is absent fails every test but "!=" and "not in". An empty text matches everything. Both all() and global()
-match everything here: what they mean in a namespaceSelector is the policies' affair (model/selector_forms.py).
+An absent label fails every test except "!=" and "not in". An empty text matches everything. Both all() and global()
+match everything here; model/selector_forms.py gives them their meaning in a namespaceSelector.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 else:
     Tree = tuple
 
-# A tree: ("all",), ("global",), ("has", label), ("in", label, frozenset of values), ("contains" | "starts with" |
-# "ends with", label, value), ("not", tree), ("and" | "or", (tree, tree, ...)). A type of its own for each would cost
-# milliseconds of import on the call path.
+# A tree: ("all",), ("global",), ("has", label), ("in", label, frozenset of values), ("contains" | "starts with" | "ends
+# with", label, value), ("not", tree), ("and" | "or", (tree, tree, ...)). A separate type for each would add
+# milliseconds of import to the call path.
 ALL: Tree = ("all",)
 
 _LABEL = r"[A-Za-z0-9_./-]{1,512}"
@@ -45,7 +46,7 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_DEPTH_MAX = 100  # of nesting: Python's stack is not the user's problem
+_DEPTH_MAX = 100  # levels of nesting: a user's selector must not exhaust Python's stack
 
 
 class InvalidSelector(InvalidConfig):
@@ -73,7 +74,7 @@ class Selector:
 
 @lru_cache(maxsize=1024)
 def parse_selector(text: str) -> Selector:
-    """Raises InvalidSelector, whose text names the position."""
+    """Raises InvalidSelector, whose text gives the position."""
     parser = _SelectorParser(text)
     if not parser.tokens:
         return Selector(text, ALL)
@@ -143,7 +144,7 @@ class _SelectorParser:
         return self._error_at(position, expected)
 
     def accept(self, kind: str, *texts: str) -> str | None:
-        """The next token's text if it is such a one, which is then consumed."""
+        """The next token's text if it matches; it is then consumed."""
         if self.at < len(self.tokens):
             found, text, _ = self.tokens[self.at]
             if found == kind and (not texts or text in texts):

@@ -1,10 +1,10 @@
-"""The members of an etcd cluster as one: choosing one that answers, authenticating, giving up in time.
+"""Treats the members of an etcd cluster as one: chooses one that answers, authenticates, gives up in time.
 
-Rule: one member serves all calls until it fails. Looking for another starts with the first in the order written and
-goes on to the next when there is no answer for STAGGER_S, so that a dead member costs that once, and is asked last for
-the next MEMORY_S. When none answers within CONNECT_S the call fails, naming all of them; threads that wait for an
-attempt that began after they came fail with it instead of starting their own. Not to be used in a forked child: gRPC's
-threads are not there.
+Rule: one member serves all calls until it fails. The search for another starts with the first in the order written and
+continues with the next if there is no answer for STAGGER_S, so a dead member costs that time once and is asked last for
+the next MEMORY_S. If none answers within CONNECT_S the call fails, naming all of them; threads that wait for an attempt
+that began after they came fail with it instead of starting their own. Do not use it in a forked child: gRPC's threads
+do not exist there.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from cni_calico.datastore.etcd.link import Metadata, Reach
     from cni_calico.deadline import Deadline
 
-CONNECT_S = 1.0  # to connect and answer, per member
+CONNECT_S = 1.0  # time to connect and answer, per member
 STAGGER_S = 0.25  # before the next member is asked too
-MEMORY_S = 30.0  # how long a member that failed is asked last
+MEMORY_S = 30.0  # how long a failed member is asked last
 ELECTION_S = 3.0  # how long to wait for members that answer but have no leader
 READ_S = 2.0  # for one member's answer to a read
-WRITE_S = 3.0  # for the answer to a write, which cannot be asked for again
+WRITE_S = 3.0  # for the answer to a write, which cannot be sent again
 TOTAL_S = 4.5  # for all attempts of one call
-RETIRE_S = 10.0  # others may still have calls on a link that failed one
-FILES_S = 1.0  # between looks at the TLS files
+RETIRE_S = 10.0  # others may still have calls on a link on which a call failed
+FILES_S = 1.0  # between checks of the TLS files
 
 
 class Search:
@@ -70,7 +70,7 @@ class Search:
         return next((link for link in self.asked if self.answers.get(link) == ""), None)
 
     def wait(self, timeout_s: float) -> EtcdLink | None:
-        """The first usable link; None when all asked so far failed, or after ``timeout_s``."""
+        """The first usable link; None if all asked so far failed, or after ``timeout_s``."""
         with self.changed:
             self.changed.wait_for(lambda: self.found() or len(self.answers) == len(self.asked), timeout_s)
             return self.found()
@@ -81,10 +81,10 @@ class Search:
 
 
 class EtcdCluster:
-    """Calls on whichever member answers. Safe with threads. ``reach`` makes a path of the TLS files one to open."""
+    """Calls on any member that answers. Safe with threads. ``reach`` turns a path of the TLS files into one to open."""
 
     def __init__(self, config: EtcdConfig, reach: Reach = as_it_is) -> None:
-        # gRPC's own lines on stderr would end up in the runtime's log; what matters of them is in our errors.
+        # gRPC's own lines on stderr would end up in the runtime's log; the important parts are in our errors.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         self._config = config
         self._reach = reach
@@ -96,7 +96,7 @@ class EtcdCluster:
         self._link: EtcdLink | None = None
         self._credentials: Credentials | None = None
         self._looked_at_files = 0.0
-        self._token: str | None = None  # "": the cluster wants none
+        self._token: str | None = None  # "": the cluster requires none
         self._bad: dict[EtcdEndpoint, float] = {}
         self._retired: list[tuple[float, EtcdLink]] = []
         self._last_failure: tuple[float, str] = (0.0, "")
@@ -110,8 +110,9 @@ class EtcdCluster:
         return self._repeat(name, request, doing, deadline, until, attempt_s, write=False)
 
     def write(self, name: str, request: Any, doing: str, deadline: Deadline) -> Any:
-        """The answer to a call that is sent once. Raises OutcomeUnknown when the answer was lost, other DatastoreErrors
-        and DeadlineExceeded when it was not applied.
+        """The answer to a call that is sent only once.
+
+        Raises OutcomeUnknown if the answer was lost; other DatastoreErrors and DeadlineExceeded if it was not applied.
         """
         return self._repeat(name, request, doing, deadline, deadline.sooner(TOTAL_S), WRITE_S, write=True)
 
@@ -143,7 +144,7 @@ class EtcdCluster:
             raise
 
     def _forgive_or_raise(self, link: EtcdLink, failed: CallFailed, doing: str, logins: int) -> None:
-        """Return when a further attempt makes sense."""
+        """Return if a further attempt makes sense."""
         if failed.meaning in (LOST, ELSEWHERE):
             self.fail(link, failed.why)
         elif failed.meaning == LOGIN and self._config.username and logins < 3:
@@ -157,7 +158,7 @@ class EtcdCluster:
         return DatastoreUnavailable(f"cannot {doing}: {why}")
 
     def metadata(self, link: EtcdLink, timeout_s: float) -> Metadata:
-        """What goes with every call: who we are. Raises CallFailed."""
+        """The metadata sent with every call: our identity. Raises CallFailed."""
         if not self._config.username:
             return REQUIRE_LEADER
         token = self._token
@@ -166,7 +167,7 @@ class EtcdCluster:
         return (*REQUIRE_LEADER, ("token", token)) if token else REQUIRE_LEADER
 
     def forget_login(self) -> None:
-        """The token has expired, or the member that gave it was restarted."""
+        """The token has expired, or the member that issued it was restarted."""
         self._token = None
 
     def _authenticate(self, link: EtcdLink, timeout_s: float) -> str:
@@ -177,7 +178,7 @@ class EtcdCluster:
         except CallFailed as e:
             if "authentication is not enabled" in e.why:
                 return ""
-            # Nothing but the login was sent: whatever it failed of, our call was not applied.
+            # Only the login was sent: whatever made it fail, our call was not applied.
             raise CallFailed(ELSEWHERE if e.meaning == LOST else e.meaning, e.why) from e
         return token
 
@@ -209,11 +210,11 @@ class EtcdCluster:
             self._lock.release()
 
     def _settle(self) -> None:
-        """Let go of a broken link, and of those retired long enough."""
+        """Drop a broken link, and those that were retired long enough ago."""
         now = time.monotonic()
         if self._link is not None and self._link.broken:
             self._retire(self._link)
-        if self._link is None:  # perhaps for what is wrong with the old files
+        if self._link is None:  # perhaps because of what is wrong with the old files
             self._looked_at_files = now
             if self._is_outdated():
                 self._credentials = None
@@ -221,7 +222,9 @@ class EtcdCluster:
             self._retired.pop(0)[1].close()
 
     def _renew(self, doing: str, deadline: Deadline) -> None:
-        """A link made with what the TLS files hold now; while they do not fit together yet the old one goes on."""
+        """A link with the present content of the TLS files; while they do not match each other yet, the old one is
+        used.
+        """
         self._looked_at_files = time.monotonic()
         if not self._is_outdated():
             return
@@ -244,7 +247,7 @@ class EtcdCluster:
         self._link = None
 
     def fail(self, link: EtcdLink, why: str) -> None:
-        """A call or watch on this link failed: look for another member, and ask this one last for a while."""
+        """A call or watch on this link failed: search for another member, and ask this one last for a while."""
         link.broken = link.broken or why or "failed"
         self._bad[link.endpoint] = time.monotonic()
         link.end_watches()
@@ -269,7 +272,7 @@ class EtcdCluster:
         while not deadline.expired():
             search = Search()
             found = self._ask_members(search, self._candidates(deadline), deadline)
-            reasons = search.reasons()  # before closing adds its own
+            reasons = search.reasons()  # before closing adds its own errors
             for link in search.asked:
                 if link is not found:
                     self._bad[link.endpoint] = time.monotonic()

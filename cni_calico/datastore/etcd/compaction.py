@@ -1,7 +1,7 @@
 """Compaction of etcd, shared with Kubernetes' API servers on the same etcd: their protocol, their key.
 
-Rule: the key's version is the lock: who makes it one higher compacts to the revision that etcd had when the key was
-looked at before. So of all that run a round compacts only one, and nothing younger than a round is compacted.
+Rule: the key's version is the lock: whoever increments it compacts to the revision that etcd had when the key was read
+before. So in each round only one participant compacts, and nothing younger than a round is compacted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KEY = b"compact_rev_key"
 
 
 class EtcdCompaction:
-    """One participant; ``step`` is to be called once a period."""
+    """One participant; call ``step`` once per period."""
 
     def __init__(self, store: EtcdStore) -> None:
         self._cluster = store.cluster
@@ -25,7 +25,7 @@ class EtcdCompaction:
         self._revision = 0
 
     def step(self, deadline: Deadline) -> int:
-        """The revision that was compacted to; 0: somebody else does it, or it is too early.
+        """The revision that was compacted to; 0 if another participant does it, or it is too early.
 
         Raises DatastoreError, DeadlineExceeded. After a lost answer the next step finds another version and waits.
         """
@@ -45,7 +45,7 @@ class EtcdCompaction:
         try:
             self._cluster.read("Compact", pb.CompactionRequest(revision=before), "compact etcd", deadline)
         except Compacted:
-            return 0  # somebody has compacted further, by hand or by etcd's own setting
+            return 0  # somebody has compacted further, by hand or through etcd's own setting
         return before
 
 

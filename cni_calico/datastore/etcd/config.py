@@ -1,4 +1,4 @@
-"""PURE: where an etcd cluster is and who we are there.
+"""PURE: where an etcd cluster is, and the identity we use there.
 
 Rule: what cannot be an endpoint is an InvalidConfig before anything is contacted; texts never contain the password.
 """
@@ -56,7 +56,7 @@ def _refused(text: str, why: str) -> InvalidConfig:
 
 
 def parse_endpoint(text: str, *, tls: bool) -> EtcdEndpoint:
-    """An endpoint from ``[http[s]://]HOST[:PORT][/]``; ``tls`` holds where no scheme is given. Raises InvalidConfig."""
+    """An endpoint from ``[http[s]://]HOST[:PORT][/]``; ``tls`` applies if no scheme is given. Raises InvalidConfig."""
     scheme, separator, rest = text.strip().partition("://")
     if not separator:
         scheme, rest = "https" if tls else "http", scheme
@@ -64,7 +64,7 @@ def parse_endpoint(text: str, *, tls: bool) -> EtcdEndpoint:
         raise _refused(text, "its scheme is neither http nor https")
     rest = rest.removesuffix("/")
     if "@" in rest or "/" in rest or "?" in rest or any(c.isspace() for c in rest):
-        raise _refused(text, "only a host and a port belong into it")
+        raise _refused(text, "it may only contain a host and a port")
     host, port = _host_and_port(text, rest)
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise _refused(text, "a host name or address and a port from 1 to 65535 are expected")
@@ -93,8 +93,8 @@ def _require_ipv6(text: str, host: str) -> None:
 
 
 def parse_endpoints(config: EtcdConfig) -> tuple[EtcdEndpoint, ...]:
-    """The endpoints that are written down, each once, in their order. Raises InvalidConfig when there are none and no
-    discovery domain either.
+    """The configured endpoints, each once, in their order. Raises InvalidConfig if there is neither an endpoint nor a
+    discovery domain.
     """
     tls = any(config.files)
     found = dict.fromkeys(

@@ -1,7 +1,7 @@
-"""Looking up SRV records (RFC 2782) for etcd's discovery, with one small query per name server.
+"""Looks up SRV records (RFC 2782) for etcd's discovery, with one small query per name server.
 
-Rule: bounded by the deadline; a server that does not answer, or answers something else, is passed over. The system's
-resolver library cannot ask for SRV records, and a DNS package would be loaded for this alone.
+Rule: limited by the deadline; a server that does not answer, or gives a bad answer, is skipped. The system's resolver
+library cannot ask for SRV records, and a DNS package would be loaded only for this.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class SrvService:
 
 
 def parse_nameservers(text: str) -> list[str]:
-    """The addresses of resolv.conf(5)'s nameserver lines; the local one when there are none."""
+    """The addresses in resolv.conf(5)'s nameserver lines; the local one if there are none."""
     lines = [line.split() for line in text.splitlines()]
     return [words[1] for words in lines if len(words) > 1 and words[0] == "nameserver"] or ["127.0.0.1"]
 
 
 def render_query(name: str, ident: int) -> bytes:
-    """A DNS query for the SRV records of a name. Raises ValueError for what is no domain name."""
+    """A DNS query for the SRV records of a name. Raises ValueError for something that is not a domain name."""
     labels = name.rstrip(".").encode("idna" if not name.isascii() else "ascii").split(b".")
     if any(not 0 < len(label) < 64 for label in labels) or len(name) > 253:
         raise ValueError(f"{name!r} is not a domain name")
@@ -54,7 +54,7 @@ def render_query(name: str, ident: int) -> bytes:
 
 
 def _read_name(message: bytes, at: int) -> tuple[str, int]:
-    """(name, offset behind it); follows compression pointers."""
+    """(name, offset after it); follows compression pointers."""
     labels, end, jumps = [], 0, 0
     while True:
         length = message[at]
@@ -72,7 +72,7 @@ def _read_name(message: bytes, at: int) -> tuple[str, int]:
 
 
 def parse_answer(message: bytes, ident: int) -> tuple[list[SrvService], bool]:
-    """(records, truncated). An unknown name has none. Raises ValueError for what is no answer to our query."""
+    """(records, truncated). An unknown name has none. Raises ValueError if it is not an answer to our query."""
     try:
         got, flags, questions, answers, _, _ = struct.unpack_from("!6H", message)
         code = flags & 0xF
@@ -92,7 +92,7 @@ def parse_answer(message: bytes, ident: int) -> tuple[list[SrvService], bool]:
                 found.append(SrvService(priority, weight, port, _read_name(message, at + 6)[0]))
             at += length
     except (struct.error, IndexError, UnicodeDecodeError) as e:
-        raise ValueError("the answer is cut short") from e
+        raise ValueError("the answer is truncated") from e
     return found, bool(flags & 0x0200)
 
 
@@ -116,7 +116,7 @@ def _ask(server: str, name: str, timeout_s: float) -> list[SrvService]:
 
 
 def lookup_srv(name: str, servers: Sequence[str], deadline: Deadline) -> list[SrvService]:
-    """The SRV records of a name, best first; [] when it has none. Raises DatastoreUnavailable, DeadlineExceeded."""
+    """The SRV records of a name, best first; [] if it has none. Raises DatastoreUnavailable, DeadlineExceeded."""
     reasons = []
     for server in servers:
         timeout_s = min(ATTEMPT_S, deadline.require(f"look up {name}"))
@@ -128,7 +128,7 @@ def lookup_srv(name: str, servers: Sequence[str], deadline: Deadline) -> list[Sr
 
 
 def discover_endpoints(domain: str, deadline: Deadline) -> list[EtcdEndpoint]:
-    """The etcd endpoints of a domain, those with TLS first. Raises DatastoreUnavailable when there are none."""
+    """The etcd endpoints of a domain, those with TLS first. Raises DatastoreUnavailable if there are none."""
     try:
         with open(RESOLV_CONF) as f:
             servers = parse_nameservers(f.read())

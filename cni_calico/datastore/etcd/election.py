@@ -1,8 +1,8 @@
-"""An election by an etcd lease: a key that goes when its lease is not renewed.
+"""An election with an etcd lease: a key that disappears if its lease is not renewed.
 
-Rule: the holder is who made the key; its create revision is compared in the same transaction as everything the holder
-writes, so etcd itself refuses what comes too late. The key lies in Calico's tree, where every role for Calico may
-write, and is no record: nobody reads it but other candidates.
+Rule: the holder is the creator of the key. Every transaction of the holder compares the key's create revision, so etcd
+itself refuses what comes too late. The key is in Calico's tree, where every role for Calico may write, but is not a
+record: only other candidates read it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EtcdElection:
 
     def _guard(self) -> tuple[bytes, int]:
         if not self._created:
-            raise LeaseLost(f"cannot write: lease {self._name} is not ours any more")
+            raise LeaseLost(f"cannot write: lease {self._name} is no longer ours")
         return self._key, self._created
 
     def campaign(self, deadline: Deadline) -> bool:
@@ -81,7 +81,9 @@ class EtcdElection:
         return bool(self._cluster.read("Range", pb.RangeRequest(key=self._asked), doing, deadline).kvs)
 
     def _ask(self, deadline: Deadline) -> None:
-        """A key that lasts as long as a lease without renewal: one who asked and died keeps nobody out for longer."""
+        """Write a key that lasts as long as a lease without renewal: a candidate that asked and died keeps nobody out
+        longer.
+        """
         doing = f"ask for lease {self._name}"
         if self._is_asked_for(deadline):
             return
@@ -93,11 +95,11 @@ class EtcdElection:
         self._write(request, doing, deadline)
 
     def resign(self, deadline: Deadline) -> None:
-        """The key goes with its lease."""
+        """The key disappears with its lease."""
         self._give_up(deadline)
 
     def _renew(self, deadline: Deadline) -> bool:
-        """Have a lease that lasts from now; False: the one we had is over."""
+        """Get or renew a lease that lasts from now; False: the one we had has expired."""
         if self._lease:
             request: Any = pb.LeaseKeepAliveRequest(ID=self._lease)
             answer = self._cluster.read("LeaseKeepAlive", request, f"renew lease {self._name}", deadline)
@@ -107,9 +109,9 @@ class EtcdElection:
         return True
 
     def _take(self, deadline: Deadline) -> int:
-        """Make the key if there is none; its create revision, 0 when somebody else made it.
+        """Create the key if there is none; returns its create revision, 0 if another candidate created it.
 
-        After a lost answer the next campaign finds the key with our lease, or none.
+        After a lost answer the next campaign finds the key with our lease, or no key.
         """
         request = pb.TxnRequest()
         request.compare.add(result=pb.Compare.EQUAL, target=pb.Compare.CREATE, key=self._key, create_revision=0)
@@ -119,7 +121,7 @@ class EtcdElection:
         return int(answer.header.revision) if answer.succeeded else 0
 
     def _remove(self, found: Any, deadline: Deadline) -> None:
-        """A key without a lease (of a mirror or a copy of the datastore) would be everybody's, or nobody's for ever."""
+        """A key without a lease (from a mirror or a copy of the datastore) would never expire."""
         request = pb.TxnRequest()
         request.compare.add(
             result=pb.Compare.EQUAL, target=pb.Compare.MOD, key=self._key, mod_revision=found.mod_revision
@@ -152,7 +154,7 @@ class EtcdElection:
             request = pb.LeaseRevokeRequest(ID=lease)
             self._cluster.read("LeaseRevoke", request, f"give up lease {self._name}", deadline)
         except DatastoreError:
-            return  # it ends by itself, a little later
+            return  # it expires by itself, a little later
 
 
 def _has_priority(value: bytes) -> bool:

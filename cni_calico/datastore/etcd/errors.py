@@ -1,6 +1,6 @@
-"""PURE: what an error of an etcd call means: was it applied, does another member help, whose fault is it.
+"""PURE: what an error of an etcd call means: whether it was applied, whether another member helps, who has to act.
 
-Rule: only what is certain not to have reached the store counts as "not applied"; everything unknown is LOST.
+Rule: only what certainly has not reached the store counts as "not applied"; everything unknown is LOST.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from cni_calico.errors import (
     DatastoreUnsupported,
 )
 
-ELSEWHERE = "elsewhere"  # not applied; another member may do it
+ELSEWHERE = "elsewhere"  # not applied; another member may succeed
 LOGIN = "login"  # not applied; authenticate again
 DENIED = "denied"
 COMPACTED = "compacted"
-FULL = "full"  # not applied, and no member will
+FULL = "full"  # not applied, and no member will apply it
 TOO_LARGE = "too large"
-REJECTED = "rejected"  # not applied: the member does not take such a request
+REJECTED = "rejected"  # not applied: the member does not accept such a request
 NOT_ETCD = "not etcd"
 LOST = "lost"  # perhaps applied
 
-# (status, beginning of the text, meaning); the first that matches counts. Texts: etcd's api/v3rpc/rpctypes, gRPC core.
+# (status, beginning of the text, meaning); the first match counts. Texts: etcd's api/v3rpc/rpctypes, gRPC core.
 _MEANINGS = (
     ("UNAVAILABLE", "failed to connect to all addresses", ELSEWHERE),
     ("UNAVAILABLE", "DNS resolution failed", ELSEWHERE),

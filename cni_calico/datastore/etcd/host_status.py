@@ -1,7 +1,4 @@
-"""A host's status keys in etcd, as other programs watch them: one that goes when it is not renewed, one that stays.
-
-Rule: both are written in one transaction; nothing reads them here. Source: upstream's Felix, "state reporting".
-"""
+"""A host's status keys in etcd, as other programs watch them: one that expires unless renewed, one that stays."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ class HostStatusKeys:
         self._lease, self._lasts_s = 0, 0
 
     def write(self, value: bytes, lasts_s: int, deadline: Deadline) -> None:
-        """``status`` for ``lasts_s`` seconds, ``last_reported_status`` for good."""
+        """Write ``status`` for ``lasts_s`` seconds, and ``last_reported_status`` permanently."""
         doing = f"write the status of host {self._host}"
         lease = self._renew(lasts_s, doing, deadline)
         request = pb.TxnRequest()

@@ -1,7 +1,7 @@
 """One connection to one etcd member, and the calls on it.
 
-Rule: gRPC's errors end here, as ``CallFailed``. A link counts as usable only after the member answered on it, so what
-fails before that was certainly not sent.
+Rule: gRPC's errors are translated here, into ``CallFailed``. A link counts as usable only after the member has answered
+on it, so a call that fails before that was certainly not sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Metadata = tuple[tuple[str, str], ...]
     Reach = Callable[[str], str]
 
-# Where distributions keep the certificates that the system trusts (Go's list).
+# Where distributions keep the certificates that the system trusts (the list that Go uses).
 _SYSTEM_CAS = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -41,11 +41,11 @@ _OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.enable_retries", 0),  # a write is sent once; what to do when it is lost is decided above
+    ("grpc.enable_retries", 0),  # a write is sent once; the caller decides what to do if it is lost
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),  # a new link must not inherit another's back-off
 )
-# Asked for with every call: a member that lost the others says so at once instead of letting the call wait.
+# Required on every call: a member that has lost the others then reports that at once instead of letting the call wait.
 REQUIRE_LEADER: Metadata = (("hasleader", "true"),)
 METHODS: dict[str, tuple[str, Any]] = {
     "Range": ("/etcdserverpb.KV/Range", pb.RangeResponse),
@@ -53,7 +53,7 @@ METHODS: dict[str, tuple[str, Any]] = {
     "Compact": ("/etcdserverpb.KV/Compact", pb.CompactionResponse),
     "LeaseGrant": ("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantResponse),
     "LeaseRevoke": ("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeResponse),
-    # a stream to etcd; one request and one answer on it look the same on the wire
+    # a stream to etcd; a unary request and answer on it look the same on the wire
     "LeaseKeepAlive": ("/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveResponse),
     "Authenticate": ("/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse),
     "Status": ("/etcdserverpb.Maintenance/Status", pb.StatusResponse),
@@ -62,7 +62,7 @@ _WATCH = "/etcdserverpb.Watch/Watch"
 
 
 class CallFailed(Exception):
-    """A call that brought no answer. ``meaning``: see etcd_errors; ``why`` for people."""
+    """A call that returned no answer. ``meaning``: see errors.py; ``why`` is for people."""
 
     def __init__(self, meaning: str, why: str) -> None:
         super().__init__(why)
@@ -72,7 +72,7 @@ class CallFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What the TLS files hold now; ``stamp`` changes when they do."""
+    """The present content of the TLS files; ``stamp`` changes when they do."""
 
     ca: bytes | None = None
     cert: bytes | None = None
@@ -81,7 +81,7 @@ class Credentials:
 
 
 def as_it_is(path: str) -> str:
-    """How this process reaches a path of its own root."""
+    """The path as this process sees it in its own root."""
     return path
 
 
@@ -99,7 +99,7 @@ def files_stamp(config: EtcdConfig, reach: Reach = as_it_is) -> tuple[tuple[int,
 
 def read_credentials(config: EtcdConfig, reach: Reach = as_it_is) -> Credentials:
     """Raises DatastoreUnavailable naming the file that cannot be read (never its content)."""
-    stamp = files_stamp(config, reach)  # before reading: what changes meanwhile is read again
+    stamp = files_stamp(config, reach)  # before reading: if something changes meanwhile it is read again
     contents = []
     for path in config.files:
         try:
@@ -136,7 +136,7 @@ class EtcdLink:
     def __init__(self, endpoint: EtcdEndpoint, credentials: Credentials) -> None:
         grpc = load_grpc()
         self.endpoint = endpoint
-        self.broken = ""  # why it is not to be used any more
+        self.broken = ""  # why it must not be used any more
         options = [*_OPTIONS, ("grpc.default_authority", endpoint.authority)]
         if endpoint.tls:
             tls = grpc.ssl_channel_credentials(credentials.ca, credentials.key, credentials.cert)
@@ -182,7 +182,7 @@ class EtcdLink:
         return stream
 
     def end_watches(self) -> None:
-        """Wake those who watch on this link: it is silent, and they would believe that nothing happens."""
+        """Wake the watchers on this link: it is silent, and they would believe that nothing happens."""
         for stream in list(self._streams):
             stream.cancel()
 
@@ -196,7 +196,7 @@ def _serialize(message: Any) -> bytes:
 
 
 def _unusable(answer: Any) -> str:
-    """Why a member that was asked for its status cannot serve us; "" when it can."""
+    """Why a member that was asked for its status cannot serve us; "" if it can."""
     if answer.cancelled():
         return "given up"
     error = answer.exception()
@@ -219,5 +219,5 @@ def _failed(error: Any) -> CallFailed:
 
 
 def stream_failure(error: Exception) -> CallFailed:
-    """What ended a watch stream."""
+    """The failure that ended a watch stream."""
     return _failed(error) if hasattr(error, "code") else CallFailed(LOST, str(error))

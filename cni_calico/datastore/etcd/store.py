@@ -1,7 +1,8 @@
 """The etcd v3 datastore: what upstream stores under /calico/, read linearizably and written in transactions.
 
-Rule: a commit is one transaction that compares modification revisions; when it fails, its other branch brings what is
-stored instead. "put" over whatever is there costs a read, because a corrupt record must not be overwritten unseen.
+Rule: a commit is one transaction that compares modification revisions; if it fails, its other branch returns what is
+stored instead. A "put", which writes over any revision, costs a read, because a corrupt record must not be overwritten
+unseen.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ COMMIT = faults.declare("etcd.commit")
 PAGE = 500  # records of a list in one answer
 PAGE_S = 10.0  # for one page
 MANY = 100  # reads in one transaction; etcd allows 128
-RELISTS = 3  # when a list was overtaken by compaction
+RELISTS = 3  # if a list was overtaken by compaction
 
 
 def _ignore(key: Key, why: str) -> None:
@@ -69,10 +70,10 @@ def _range(path: str) -> Any:
 
 
 class EtcdStore:
-    """A Datastore (see client.py) on an etcd cluster. Connects at the first use. Revisions are integers.
+    """A Datastore (see interface.py) on an etcd cluster. Connects at the first use. Revisions are integers.
 
     Safe with threads; not to be used in a forked child, where it raises DatastoreUnavailable. ``corrupt(key, why)`` is
-    told of records left out of lists.
+    called for records left out of lists.
     """
 
     kind = "etcdv3"
@@ -92,8 +93,10 @@ class EtcdStore:
         self._guard: Guard | None = None
 
     def guarded(self, guard: Guard) -> EtcdStore:
-        """The same store on the same connections, whose commits fail with LeaseLost unless the key that ``guard()``
-        names was created at the revision it names. Closing is left to the original.
+        """The same store on the same connections, with guarded commits.
+
+        A commit fails with LeaseLost unless the key that ``guard()`` names was created at the revision it names.
+        Closing is left to the original.
         """
         other = EtcdStore.__new__(EtcdStore)
         other._cluster, other.identity, other.corrupt = self._cluster, self.identity, self.corrupt
@@ -102,7 +105,7 @@ class EtcdStore:
 
     @property
     def cluster(self) -> EtcdCluster:
-        """What makes the calls, for those that are no records' (leases)."""
+        """The cluster, for calls that do not concern records (leases)."""
         return self._cluster
 
     @property
@@ -148,7 +151,7 @@ class EtcdStore:
         raise AssertionError("not reached")
 
     def _read_pages(self, listing: ListKey, doing: str, deadline: Deadline, revision: int, reading: Reading) -> Listing:
-        """All pages as of one revision, the newest when it is 0."""
+        """All pages as of one revision, or the newest if ``revision`` is 0."""
         prefix = etcd_prefix(listing)
         items: list[Versioned] = []
         unreadable: list[tuple[Key, str]] = []
@@ -193,7 +196,7 @@ class EtcdStore:
             if conflicts:
                 raise CommitConflict(conflicts)
             if not failed:
-                raise LeaseLost(f"cannot {doing}: the lease that allows it is not ours any more")
+                raise LeaseLost(f"cannot {doing}: the lease that allows it is no longer ours")
             bases.update({f.index: f.current.revision if f.current else 0 for f in failed})
             deadline.require(doing)
 
@@ -232,7 +235,7 @@ def _reading(doing: str) -> Iterator[None]:
 
 
 def _expected_revision(write: Write, base: Revision | None) -> int | None:
-    """The modification revision that a member compares with (0: absent); None: it does not compare."""
+    """The modification revision that a member compares with (0: absent); None if it does not compare."""
     if write.op == "remove":
         return None
     if base is not None:
@@ -257,7 +260,7 @@ def _transaction(
 
 
 def _failed_members(writes: Sequence[Write], expected: Sequence[int | None], answer: Any) -> list[Failed]:
-    """The members whose comparison does not hold for what the failure branch read. Raises CorruptRecord."""
+    """The members whose comparison fails against what the failure branch read. Raises CorruptRecord."""
     compared = [i for i, revision in enumerate(expected) if revision is not None]
     failed = []
     for i, response in zip(compared, answer.responses, strict=True):

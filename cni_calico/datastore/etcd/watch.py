@@ -1,8 +1,8 @@
 """Watches on etcd: one stream and one thread each, resumed on another member without losing or repeating an event.
 
-Rule: ``revision`` moves only behind what was handed on (or what the member's progress report covers), and a stream is
-always opened right after it. One failure after another without an opened stream in between ends the watch with
-DatastoreUnavailable: who watches has to know that it is blind.
+Rule: ``revision`` moves only past events that were delivered (or that the member's progress report covers), and a
+stream is always opened right after it. Repeated failures without an opened stream in between end the watch with
+DatastoreUnavailable: the watcher must know that it sees nothing.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ OPEN_S = 5.0
 LOGIN_S = 2.0
 FAILURES = 2  # in a row, without an opened stream
 LOGINS = 3  # refused in a row, as for calls
-# What is not taken yet; then the member has to wait. A decoded document takes about ten times its bytes.
+# Events not taken yet; beyond this the member has to wait. A decoded document takes about ten times its bytes.
 BACKLOG = 1000  # commits
 BACKLOG_BYTES = 2 * 1024 * 1024
 
 
 class EtcdWatch:
-    """A Watch (see client.py) on an etcd cluster."""
+    """A Watch (see interface.py) on an etcd cluster."""
 
     def __init__(
         self, cluster: EtcdCluster, listing: ListKey, revision: int, corrupt: Callable[[Key, str], None]
@@ -52,7 +52,7 @@ class EtcdWatch:
         self._corrupt = corrupt
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._batches: deque[tuple[int, list[Event]]] = deque()  # with their size as they came
+        self._batches: deque[tuple[int, list[Event]]] = deque()  # with their size as received
         self._bytes = 0
         self._error: CalicoError | None = None
         self._cancelled = False
@@ -110,7 +110,7 @@ class EtcdWatch:
                 self._opened = False
                 failed = self._follow(link)
                 if self._cancelled:
-                    return  # our own doing: the link is as good as before
+                    return  # our own doing: the link is still good
                 if self._opened:
                     failures = logins = 0
                 failures += failed.meaning in (LOST, ELSEWHERE) and not self._opened
@@ -206,12 +206,12 @@ class EtcdWatch:
             try:
                 value = decode_document(raw.kv.value)
             except ValueError as e:
-                self._corrupt(key, str(e))  # as in a list: a record that cannot be read is not there
+                self._corrupt(key, str(e))  # as in a list: a record that cannot be read is treated as absent
         return Event(key, value, raw.kv.mod_revision)
 
 
 def _commits(events: Any) -> Iterator[tuple[int, list[Any]]]:
-    """(revision, its members) of what one answer brings."""
+    """(revision, its members) in one answer."""
     revision = 0
     members: list[Any] = []
     for raw in events:

@@ -1,4 +1,4 @@
-"""What an API server's answers mean, in our words. No effects.
+"""What an API server's answers mean, as errors of our tree. No effects.
 
 Rule: an error keeps the server's own sentence, which names user, verb and resource.
 """
@@ -59,7 +59,7 @@ def refusal(answer: HttpAnswer, doing: str) -> DatastoreError:
 
 
 def require_known_type(reply: ApiReply, path: str, doing: str) -> None:
-    """Raises DatastoreUnsupported when a 404 is not about the object but about its type."""
+    """Raises DatastoreUnsupported if a 404 is not about the object but about its type."""
     if reply.reason != "NotFound" or not (reply.document.get("details") or {}).get("name"):
         raise missing_type(path, doing)
 

@@ -1,8 +1,8 @@
-"""The door to a Kubernetes API server: requests as somebody, repeated when that is safe, refused in our words.
+"""The door to a Kubernetes API server: authenticated requests, repeated when that is safe, with errors of our tree.
 
-Rule: an answer of the server's is either returned or raised as one of cni_calico.errors, with the server's own sentence
-(which names user, verb and resource). A write is repeated only when the server cannot have applied it, or said itself
-when to come back; ``ApiReply.repeated`` then tells that an earlier attempt may have been applied after all.
+Rule: an answer of the server is either returned or raised as one of cni_calico.errors, with the server's own sentence
+(which names user, verb and resource). A write is repeated only if the server cannot have applied it, or has itself said
+when to come back; ``ApiReply.repeated`` then says that an earlier attempt may have been applied after all.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ class KubernetesAPI:
 
     @property
     def identity(self) -> str:
-        """What names the server, for logs: known without asking anybody."""
+        """A name of the server for logs, known without a request."""
         return without_secrets(self.access.kubeconfig or self.access.api_root or "in the cluster")
 
     # -- whole answers ------------------------------------------------------------------------------------------------
 
     def get(self, path: str, deadline: Deadline, doing: str) -> Mapping[str, Any] | None:
-        """An object; None when it does not exist. Raises DatastoreError, DeadlineExceeded."""
+        """An object; None if it does not exist. Raises DatastoreError, DeadlineExceeded."""
         reply = self.request("GET", path, deadline, doing, expect=(404,))
         if reply.status == 404:
             require_known_type(reply, path, doing)
@@ -104,8 +104,10 @@ class KubernetesAPI:
         expect: tuple[int, ...] = (),
         accept: str = "",
     ) -> ApiReply:
-        """One request; ``expect`` are the error statuses to return, ``accept`` is the form of the answer to ask for
-        ("": JSON). Raises DatastoreError, DeadlineExceeded.
+        """One request; ``expect`` are the error statuses to return, ``accept`` is the requested form of the answer ("":
+        JSON).
+
+        Raises DatastoreError, DeadlineExceeded.
         """
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         attempt = _Attempt(self, method, path, data, content_type, deadline, doing, accept)
@@ -113,7 +115,7 @@ class KubernetesAPI:
         return ApiReply(answer.status, decode_answer(answer, doing), maybe_applied)
 
     def text(self, path: str, deadline: Deadline, doing: str) -> str:
-        """An answer that is no JSON, such as a log. Raises DatastoreError, DeadlineExceeded."""
+        """An answer that is not JSON, such as a log. Raises DatastoreError, DeadlineExceeded."""
         answer, _ = self._settled(_Attempt(self, "GET", path, b"", "", deadline, doing), ())
         return answer.body.decode("utf-8", "replace")
 
@@ -127,8 +129,9 @@ class KubernetesAPI:
     def items(
         self, path: str, deadline: Deadline, doing: str, take: Callable[[Any], object], *, accept: str = ""
     ) -> Mapping[str, Any]:
-        """A list whose items are given to ``take`` one by one as they arrive; the rest of its document. Fails after
-        some of them, too. Raises DatastoreError, DeadlineExceeded.
+        """Read a list, calling ``take`` for each item as it arrives; returns the rest of its document.
+
+        It may fail after some items. Raises DatastoreError, DeadlineExceeded.
         """
         attempt = _Attempt(self, "GET", path, b"", "", deadline, doing, accept)
         while True:
@@ -152,7 +155,7 @@ class KubernetesAPI:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def session(self, deadline: Deadline) -> _Session:
-        """Credentials read once for all threads; each waits for them no longer than its own deadline.
+        """The credentials, read once for all threads; each waits for them no longer than its own deadline.
 
         Raises DatastoreDenied, DeadlineExceeded.
         """
@@ -173,7 +176,7 @@ class KubernetesAPI:
 
     def _known(self) -> _Session | None:
         with self._lock:
-            if self._pid != os.getpid():  # a fork's connections are its parent's: forgotten, not closed
+            if self._pid != os.getpid():  # a fork's connections belong to its parent: forgotten, not closed
                 _INHERITED.append(self._session)
                 self._pid, self._session = os.getpid(), None
                 self._opening = threading.Lock()
@@ -226,7 +229,7 @@ class _Attempt:
         self._session: _Session | None = None
 
     def run(self) -> HttpAnswer | None:
-        """The answer; None to run again. Raises DatastoreError, DeadlineExceeded."""
+        """The answer; None if it must run again. Raises DatastoreError, DeadlineExceeded."""
         session = self._begin(write=self.writing)
         headers = self._headers(session)
         if self.data:
@@ -242,7 +245,7 @@ class _Attempt:
             return None
 
     def open(self, point: str) -> Connection | HttpAnswer:
-        """A stream's connection, or the answer that is none. ``point`` is where tests may break it."""
+        """A stream's connection, or an answer that is not a stream. ``point`` is the fault point of the request."""
         session = self._begin(write=False)
         server = session.pool.server
         connection: Connection | None = None
@@ -293,7 +296,7 @@ class _Attempt:
         return self._session
 
     def _fail(self, error: OSError) -> None:
-        """Raises, or returns when the request may be made once more."""
+        """Raises, or returns if the request may be made once more."""
         self.api.round_trips.errors += 1
         lost = isinstance(error, Lost) or (isinstance(error, faults.Injected) and error.when == "after")
         if lost and self.writing:
@@ -306,7 +309,9 @@ class _Attempt:
         raise self._unavailable(error) from error
 
     def _has_renewed(self, error: OSError) -> bool:
-        """Whether TLS failed, before anything was sent, of files that have been replaced since they were read."""
+        """Whether TLS failed, before anything was sent, because of files that have been replaced since they
+        were read.
+        """
         from ssl import SSLError  # loaded by then
 
         session, api = self._session, self.api
@@ -325,7 +330,7 @@ class _Attempt:
         return DatastoreUnavailable(text)
 
     def settle(self, answer: HttpAnswer) -> None:
-        """Raises what an answer means, or returns when the request is to be made once more."""
+        """Raises the error that an answer means, or returns if the request is to be made once more."""
         self.api.round_trips.errors += 1
         if answer.status == 401 and not self._renewed:
             self._renewed = True
@@ -359,6 +364,6 @@ class _Attempt:
 
 
 def backoff_s(attempt: int, *, random: Callable[[int], bytes] = os.urandom) -> float:
-    """Doubling from 0.1 s to 5 s, less up to half of it at random, so that many clients do not come back at once."""
+    """Doubles from 0.1 s to 5 s, less up to half of it at random, so that many clients do not come back at once."""
     full = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempt, 16))
     return full * (1 - random(1)[0] / 512)

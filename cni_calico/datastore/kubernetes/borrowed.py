@@ -1,7 +1,7 @@
-"""Records that stand for other objects of Kubernetes: a Pod's endpoint, a Node; Profiles, which are only read.
+"""Records stored in Kubernetes' own objects: a Pod's endpoint, a Node; and Profiles, which are read-only.
 
-Rule: nothing but Calico's annotations is written, with one patch of the ``status`` subresource, and compare-and-swap
-looks at them alone: the rest of a pod or node changes all the time.
+Rule: only Calico's annotations are written, with one patch of the ``status`` subresource, and compare-and-swap looks at
+them alone: the rest of a pod or node changes all the time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _uid(obj: JSON) -> str:
 
 
 def plan_pod_patch(uid: str, state: str, annotations: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A JSON patch that sets annotations if the pod is the one meant and its endpoint is in that state."""
+    """A JSON patch that sets annotations if the pod is the intended one and its endpoint is in that state."""
     patch: list[dict[str, Any]] = []
     if uid:
         patch.append({"op": "test", "path": "/metadata/uid", "value": uid})
@@ -70,7 +70,7 @@ def _annotation(name: str) -> str:
 
 
 class PodRecords:
-    """WorkloadEndpoints. ``prefix`` begins the names of host interfaces."""
+    """WorkloadEndpoints. ``prefix`` is the prefix of host interfaces' names."""
 
     def __init__(self, api: KubernetesAPI, prefix: str) -> None:
         self._api = api
@@ -85,7 +85,9 @@ class PodRecords:
         return None if obj is None else self._versioned(key, obj)
 
     def create(self, key: ResourceKey, value: Document, deadline: Deadline) -> Versioned:
-        """Raises CommitConflict when the pod's endpoint is a container's already, DatastoreError without the pod."""
+        """Raises CommitConflict if the pod's endpoint already belongs to a container, DatastoreError
+        without the pod.
+        """
         current = self._require(key, deadline)
         if current.value["spec"].get("containerID"):
             raise conflict(key, current)
@@ -99,7 +101,7 @@ class PodRecords:
         return self._patch(key, state_of(revision or ""), uid, annotations, deadline, f"write {describe(key)}")
 
     def delete(self, key: ResourceKey, revision: Revision | None, uid: str, deadline: Deadline) -> Versioned | None:
-        """The pod afterwards; None when there was nothing to do. Raises CommitConflict, DatastoreError."""
+        """The pod afterwards; None if there was nothing to do. Raises CommitConflict, DatastoreError."""
         state = state_of(revision or "")
         known = json.loads(state) if state else None
         if not known or not (known[0] or known[1]):
@@ -249,7 +251,7 @@ class ProfileRecords:
         return None if obj is None else Versioned(key, obj, render_revision(obj, ""), _uid(obj))
 
     def read_own(self, key: ResourceKey, deadline: Deadline) -> Versioned | None:
-        """An object of Kubernetes' own in a namespace, as a document."""
+        """An object of Kubernetes in a namespace, as a document."""
         obj = self._api.get(object_path_of_kind(key), deadline, f"read {key.kind} {key.namespace}/{key.name}")
         return None if obj is None else Versioned(key, obj, render_revision(obj, ""), _uid(obj))
 

@@ -1,8 +1,8 @@
 """Records that are custom resources of ``crd.projectcalico.org``: one object each, compare-and-swap by resourceVersion.
 
-Rule: a block, affinity or handle is first marked ``deleted`` and then deleted, both only as it was (UID and
-resourceVersion). Marked is as good as gone: whoever reads such an object treats it as absent and finishes its deletion;
-so nobody has to wait for the end of a handle, of which there is one for every pod.
+Rule: a block, affinity or handle is first marked ``deleted`` and then deleted, both only if unchanged (UID and
+resourceVersion). A marked object counts as gone: whoever reads it treats it as absent and finishes its deletion, so
+nobody has to wait for the deletion of a handle, of which every pod has one.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def conflict(key: Key, current: Versioned | None) -> CommitConflict:
 
 
 def is_marked(obj: JSON) -> bool:
-    """Whether an object is marked as deleted; affinities say so with a text."""
+    """Whether an object is marked as deleted; affinities are marked with a text."""
     return (obj.get("spec") or {}).get("deleted") in (True, "true")
 
 
 def versioned(key: Key, obj: JSON) -> Versioned:
-    """The record in a custom resource. Raises CorruptRecord, also when it is another record's under this name."""
+    """The record in a custom resource. Raises CorruptRecord, also if it is another record stored under this name."""
     found, document = read_object(obj)
     if found != key and not isinstance(key, ResourceKey):
         raise corrupt_record(key, f"the object of its name is {describe(found)}")
@@ -92,7 +92,7 @@ class CustomRecords:
             known["uid"] = uid
         old: Mapping[str, Any] = {"metadata": known}
         if isinstance(key, ResourceKey):
-            # others' finalizers and owners must survive; the records of IPAM have none, and are written often
+            # others' finalizers and owners must survive; IPAM's records have none, and are written often
             stored = self._read_object(key, deadline, doing)
             if stored is None:
                 raise conflict(key, None)
@@ -128,8 +128,9 @@ class CustomRecords:
         return render_revision(obj, "")
 
     def finish(self, key: Key, obj: JSON, deadline: Deadline) -> bool:
-        """Delete an object that is marked; whether it could be tried. It is as good as gone already, so that failing
-        here is no failure: the next reader tries again.
+        """Try to delete an object that is marked; returns whether it could be tried.
+
+        It counts as gone already, so a failure here is no failure: the next reader tries again.
         """
         metadata = obj["metadata"]
         try:
@@ -165,7 +166,7 @@ class CustomRecords:
         return self._api.request("DELETE", object_path(key), deadline, doing, body=body, expect=(404, 409))
 
     def _contradiction(self, reply: ApiReply, key: Key, current: Versioned | None, doing: str) -> DatastoreError:
-        """What a comparison that did not hold means: after a repetition it may be our own write that stands there."""
+        """What a failed comparison means: after a repeated request the stored record may be our own write."""
         if reply.repeated:
             return OutcomeUnknown(f"cannot {doing}: an earlier attempt failed and may have been applied")
         return conflict(key, current)

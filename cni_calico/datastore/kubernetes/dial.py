@@ -1,9 +1,9 @@
-"""From a host's name to a connected socket, with every wait bounded.
+"""From a host's name to a connected socket, with every wait limited.
 
-Rule: the C library's resolver takes no timeout and can hang for minutes, so a name is looked up in a thread of its own,
-one thread per name however many wait for it; a literal address needs none. An answer that was slow in coming is
-remembered for a while, or a call with less patience than the resolver would never get one. A host's addresses are
-tried in the resolver's order, each with a fair share of the time that is left.
+Rule: the C library's resolver takes no timeout and can hang for minutes, so a name is looked up in its own thread, one
+thread per name however many callers wait for it; a literal address needs none. A slow answer is remembered for a while,
+or a call with less time than the resolver needs would never get one. A host's addresses are tried in the resolver's
+order, each with a fair share of the remaining time.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    Resolved = list[tuple[Any, ...]]  # as getaddrinfo answers
+    Resolved = list[tuple[Any, ...]]  # in getaddrinfo's format
     Resolve = Callable[[str, int], Resolved]
     Question = tuple[int, str, int]
 
-LOOKUP_TIMEOUT_S = 15.0  # a name server that is down costs the resolver 5 s before it asks the next one
+LOOKUP_TIMEOUT_S = 15.0  # if a name server is down, the resolver waits 5 s before it asks the next one
 SLOW_S = 1.0
 KEEP_S = 60.0
 
 
 def resolve(host: str, port: int) -> Resolved:
-    """The system's answer, whenever it comes. Raises OSError (gaierror), UnicodeError."""
+    """The system's answer, however long it takes. Raises OSError (gaierror), UnicodeError."""
     return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 class _Lookup:
-    """One question under way; everybody who asks the same meanwhile waits for its answer."""
+    """One lookup under way; everybody who asks the same meanwhile waits for its answer."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
@@ -49,11 +49,11 @@ _guard = threading.Lock()
 
 
 def lookup(host: str, port: int, deadline: Deadline, *, resolver: Resolve = resolve) -> Resolved:
-    """The addresses of a host. Raises TimeoutError at the deadline, OSError for a name that is not known."""
+    """The addresses of a host. Raises TimeoutError at the deadline, OSError for a name that is unknown."""
     literal = _literal(host, port)
     if literal:
         return literal
-    question = (os.getpid(), host, port)  # a fork's threads are its parent's: it must not wait for them
+    question = (os.getpid(), host, port)  # a fork's threads belong to its parent: the fork must not wait for them
     with _guard:
         kept_until, kept = _slow.get(question, (0.0, []))
         if time.monotonic() < kept_until:
@@ -62,7 +62,7 @@ def lookup(host: str, port: int, deadline: Deadline, *, resolver: Resolve = reso
         if under_way is None:
             under_way = _Lookup()
             try:
-                # it cannot end before it is pending: that takes the guard
+                # it cannot end before it is pending, because that needs the guard
                 threading.Thread(target=_run, args=(question, under_way, resolver), daemon=True).start()
             except RuntimeError as e:
                 raise OSError(f"cannot resolve {host}: {e}") from e
@@ -77,7 +77,7 @@ def lookup(host: str, port: int, deadline: Deadline, *, resolver: Resolve = reso
 
 
 def _literal(host: str, port: int) -> Resolved:
-    """The answer for a host that is an address already, which the resolver gives without asking anybody."""
+    """The answer for a host that is an address already, which needs no lookup."""
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
@@ -90,7 +90,7 @@ def _run(question: Question, own: _Lookup, resolver: Resolve) -> None:
         own.found = resolver(question[1], question[2])
         if time.monotonic() - begun > SLOW_S:
             _slow[question] = (time.monotonic() + KEEP_S, own.found)
-    except Exception as e:  # it is raised where the answer is waited for
+    except Exception as e:  # it is raised where the answer is awaited
         own.error = e
     finally:
         with _guard:
@@ -103,7 +103,7 @@ def connect(
 ) -> socket.socket:
     """A connected TCP socket; ``timeout_s`` is for the connection, once the name is known.
 
-    Raises TimeoutError, OSError of the last address tried.
+    Raises TimeoutError, or the OSError of the last address tried.
     """
     failure: OSError = OSError(f"{host} has no address")
     found = lookup(host, port, deadline.sooner(LOOKUP_TIMEOUT_S), resolver=resolver)

@@ -1,7 +1,7 @@
-"""An election by a Lease of coordination.k8s.io, as Kubernetes' own components do it.
+"""An election with a Lease of coordination.k8s.io, as Kubernetes' own components do it.
 
-Rule: clocks of different hosts are never compared: a lease is over when it has not changed for as long as it lasts, by
-the watch of the one who looks. Every write is compare-and-swap against the lease that was read.
+Rule: clocks of different hosts are never compared: a lease has expired if it has not changed for its duration, by the
+observer's own clock. Every write is compare-and-swap against the lease that was read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ASKED, PRIORITY = "cni-calico.io/asked-by", "cni-calico.io/priority"
 
 
 class KubernetesElection:
-    """``holder`` must be another text for every process. Raises DatastoreError, DeadlineExceeded."""
+    """``holder`` must be different in every process. Raises DatastoreError, DeadlineExceeded."""
 
     def __init__(
         self,
@@ -67,9 +67,10 @@ class KubernetesElection:
         return self._write("PUT", self._path, self._plan(lease), asked_at, deadline)
 
     def _leaves(self, lease: Mapping[str, Any], asked_by: str, deadline: Deadline) -> bool:
-        """Whether the lease is left to one with priority who asks for it: given up, or not taken at the first look.
+        """Whether to leave the lease to a candidate with priority that asks for it: give it up, or not take it at the
+        first look.
 
-        Who asked and died keeps nobody out for longer.
+        A candidate that asked and died keeps nobody out for longer.
         """
         if not asked_by:
             self._left_to = ""
@@ -90,7 +91,7 @@ class KubernetesElection:
         self._api.request("PUT", self._path, deadline, f"ask for lease {self._name}", body=body, expect=(404, 409))
 
     def resign(self, deadline: Deadline) -> None:
-        """Empties the lease, if it is still ours."""
+        """Clear the lease's holder, if it is still us."""
         self._held.give_up()
         lease = self._api.get(self._path, deadline, f"read lease {self._name}")
         if lease is None or (lease.get("spec") or {}).get("holderIdentity") != self._holder:
@@ -100,7 +101,7 @@ class KubernetesElection:
         self._api.request("PUT", self._path, deadline, doing, body={**lease, "spec": spec}, expect=(404, 409))
 
     def _may_take(self, spec: Mapping[str, Any], now: float) -> bool:
-        """Whether it is ours, nobody's, or has not been renewed for as long as it lasts."""
+        """Whether the lease is ours, free, or has not been renewed for its duration."""
         holder = spec.get("holderIdentity") or ""
         seen = (holder, spec.get("renewTime"), spec.get("leaseTransitions"))
         if seen != self._seen:
@@ -128,10 +129,11 @@ class KubernetesElection:
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
     def _write(self, method: str, path: str, lease: Mapping[str, Any], asked_at: float, deadline: Deadline) -> bool:
-        # a lease that is gone was somebody else's; one that cannot be made, for want of its namespace, is an error
+        # a lease that is gone was somebody else's; one that cannot be created because its namespace is missing is an
+        # error
         expect = (409,) if method == "POST" else (404, 409)
         reply = self._api.request(method, path, deadline, f"write lease {self._name}", body=lease, expect=expect)
-        if reply.status >= 400:  # somebody else was faster; the next look says who
+        if reply.status >= 400:  # another candidate was faster; the next look shows which
             self._held.give_up()
             return False
         spec = reply.document.get("spec") or {}

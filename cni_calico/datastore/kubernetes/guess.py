@@ -1,6 +1,6 @@
-"""Which record an unreadable object is, as far as its name tells. PURE: for messages and for staying away from it.
+"""Which record an unreadable object is, judging by its name. PURE: for messages and for leaving it alone.
 
-Rule: a guess is never written to; what the name does not tell is a key of the object's own kind and name.
+Rule: a guess is never written to; if the name does not say enough, the key has the object's own kind and name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def guess_key(obj: JSON, plural: str) -> Key:
 
 
 def parse_cidr_name(name: str) -> Network | None:
-    """The network behind "10-65-0-0-26" or "fd00-65--40-122"; None for a name that is none's."""
+    """The network in "10-65-0-0-26" or "fd00-65--40-122"; None if the name is not a network's."""
     address, _, length = name.rpartition("-")
     for separator in (".", ":"):
         try:
@@ -52,7 +52,9 @@ def parse_cidr_name(name: str) -> Network | None:
 
 
 def _parse_affinity_name(name: str) -> AffinityKey | None:
-    """Of an IPv4 block: its network are the last five parts. Where that of an IPv6 block begins cannot be told."""
+    """The affinity of an IPv4 block: the last five parts are its network. For IPv6 it is unknown where the network
+    begins.
+    """
     parts = name.rsplit("-", 5)
     cidr = parse_cidr_name("-".join(parts[1:])) if len(parts) == 6 else None
     return AffinityKey(parts[0], cidr) if cidr is not None and cidr.version == 4 else None

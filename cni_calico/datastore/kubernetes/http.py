@@ -1,10 +1,10 @@
-"""HTTP/1.1 to one server over TCP or TLS: a pool of connections, whole answers and streams, every wait bounded.
+"""HTTP/1.1 to one server over TCP or TLS: a pool of connections, whole answers and streams, every wait limited.
 
-Rule: this file knows HTTP and nothing of Kubernetes. It says of every failure whether the request can have reached the
-server (``Lost``) or cannot (``NotSent``), because a write may be repeated only in the second case.
+Rule: this file knows HTTP and nothing about Kubernetes. For every failure it says whether the request can have reached
+the server (``Lost``) or not (``NotSent``), because a write may be repeated only in the second case.
 
-Why not a library: urllib3 costs 60 ms of import and http.client 25, which a CNI call without the resident server pays
-each time; what the API server speaks needs the few lines below. Source: RFC 9112.
+Why not a library: importing urllib3 takes 60 ms and http.client 25, which a CNI call without the resident server would
+pay each time; what the API server needs is the few lines below. Source: RFC 9112.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NotSent(HTTPFailure):
 
 
 class Lost(HTTPFailure):
-    """The request was sent, at least in part; whether the server processed it is not known."""
+    """The request was sent, at least in part; it is unknown whether the server processed it."""
 
 
 class Server:
@@ -95,7 +95,7 @@ class Connection:
             raise NotSent(f"no connection to {server.authority}: {e.strerror or e}") from e
 
     def fresh(self) -> bool:
-        """Whether the server has left the idle connection open: an idle one that became readable was closed."""
+        """Whether the server has left the idle connection open: one that became readable while idle was closed."""
         if self._buffer:
             return False
         try:
@@ -153,8 +153,8 @@ class Connection:
         return body
 
     def chunks(self, deadline: Callable[[], Deadline], limit: int | None = BODY_LIMIT) -> Iterator[bytes]:
-        """The chunks of a chunked body as they arrive; ``deadline`` is asked before each wait, ``limit`` is how many
-        bytes there may be (None: any number). Raises Lost.
+        """The chunks of a chunked body as they arrive; ``deadline`` is called before each wait, ``limit`` is the
+        maximum number of bytes (None: any number). Raises Lost.
         """
         total = 0
         while True:
@@ -225,7 +225,7 @@ class Connection:
 
 
 class ConnectionPool:
-    """Idle connections to one server; the last one given back is the first one taken."""
+    """Idle connections to one server; the last one returned is the first one taken."""
 
     def __init__(self, server: Server, *, limit: int = 32) -> None:
         self.server = server
@@ -278,7 +278,7 @@ class ConnectionPool:
 
 
 def render_head(server: Server, method: str, path: str, headers: Mapping[str, str], length: int) -> bytes:
-    """A request's head. Header values come from credentials: a line break in one must not become a header."""
+    """A request's head. Header values come from credentials: a line break in one must not start a new header."""
     lines = [f"{method} {server.base}{path} HTTP/1.1", f"Host: {server.authority}"]
     for name, value in headers.items():
         if "\r" in value or "\n" in value:
@@ -328,7 +328,7 @@ def _connect(server: Server, deadline: Deadline) -> socket.socket:
     limit = deadline.sooner(CONNECT_TIMEOUT_S)
     try:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # a peer that vanished (node crash, dropped NAT entry) must not hold an idle watch for ever
+        # a peer that vanished (node crash, dropped NAT entry) must not hold an idle watch forever
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
@@ -349,7 +349,8 @@ def _tunnel(raw: socket.socket, server: Server, limit: Deadline) -> None:
     login = f"Proxy-Authorization: {server.proxy_authorization}\r\n" if server.proxy_authorization else ""
     raw.sendall(f"CONNECT {server.authority} HTTP/1.1\r\nHost: {server.authority}\r\n{login}\r\n".encode())
     answer = b""
-    while b"\r\n\r\n" not in answer:  # byte by byte would be exact; a proxy sends nothing beyond its head before we do
+    # reading byte by byte would be exact; a proxy sends nothing beyond its head before we do
+    while b"\r\n\r\n" not in answer:
         data = raw.recv(4096)
         if not data or len(answer) > HEAD_LIMIT:
             raise OSError("the proxy closed the connection")

@@ -1,7 +1,7 @@
-"""PURE: the items of a list out of its JSON text, one by one as the text arrives.
+"""PURE: parses the items of a list from its JSON text, one by one as the text arrives.
 
-Rule: of the text only the item that is not complete yet is kept. The rest of the list's document, which may stand
-before or behind the items, comes at the end.
+Rule: of the text, only the item that is not complete yet is kept. The rest of the list's document, which may be before
+or after the items, is returned at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _More(Exception):
 
 
 class ItemParser:
-    """``feed`` it the text piece by piece; ``finish`` gives the other members of the document."""
+    """``feed`` it the text piece by piece; ``finish`` returns the other members of the document."""
 
     def __init__(self) -> None:
         self._utf8 = codecs.getincrementaldecoder("utf-8")()
@@ -34,7 +34,7 @@ class ItemParser:
         self._rest: dict[str, Any] = {}
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """The items that are complete now. Raises ValueError for what is no JSON object."""
+        """The items that are complete now. Raises ValueError if the text is not a JSON object."""
         self._text = self._text[self._at :] + self._utf8.decode(data)
         self._at = 0
         try:
@@ -53,13 +53,13 @@ class ItemParser:
             raise ValueError("something follows the document")
 
     def finish(self) -> dict[str, Any]:
-        """Raises ValueError when the document is not complete."""
+        """Raises ValueError if the document is not complete."""
         if self._state != _END:
             raise ValueError("the document ends too early")
         return self._rest
 
     def _member(self) -> None:
-        """Read one member of the document; of "items" only that it begins."""
+        """Read one member of the document; of "items" only its beginning."""
         begun = self._at
         try:
             sign = self._sign("{" if self._state == _BEGIN else ",}")
@@ -80,7 +80,9 @@ class ItemParser:
             raise
 
     def _sign(self, signs: str, *, needed: bool = False) -> str:
-        """The next character if it is one of these; "" where a list's first item needs none. Raises ValueError."""
+        """The next character if it is one of these; "" if none is needed, as for a list's first item. Raises
+        ValueError.
+        """
         found = self._peek()
         if found in signs:
             self._at += 1
@@ -107,7 +109,7 @@ class ItemParser:
         return value
 
     def _plain_value(self) -> Any:
-        """A number or a name, which only what follows ends."""
+        """A number or a name, which ends only at the next character."""
         end = self._at
         while end < len(self._text) and self._text[end] not in ",]}" + _BLANK:
             end += 1

@@ -1,8 +1,8 @@
-"""Where Calico's records lie in the Kubernetes API: paths of objects, collections of listings. No effects.
+"""Where Calico's records are in the Kubernetes API: paths of objects, collections of listings. No effects.
 
-Rule: custom resources (model/kubernetes/custom.py) hold most records; Nodes, Pods, Namespaces and ServiceAccounts stand
-for those that Kubernetes has already. Profiles are derived from the last two: EverythingList leaves them out, because
-nobody stored them.
+Rule: custom resources (model/kubernetes/custom.py) hold most records; Nodes, Pods, Namespaces and ServiceAccounts hold
+those that Kubernetes already has. Profiles are derived from the last two: EverythingList leaves them out, because they
+are not stored.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 CRD_ROOT = "/apis/crd.projectcalico.org/v1"
 CORE_ROOT = "/api/v1"
-# the Kubernetes object itself, which no other backend has: its annotations say what its pods get
+# the Kubernetes object itself, which no other backend has: its annotations control what its pods get
 NAMESPACE = "Namespace"
-# likewise; listed and watched only: BGP announces services' addresses
+# likewise; only listed and watched: BGP announces services' addresses
 SERVICE, ENDPOINT_SLICE = "Service", "EndpointSlice"
 # likewise: Kubernetes' own policies, of which clusters may lack the second kind
 KUBERNETES_POLICY, KUBERNETES_CLUSTER_POLICY = "KubernetesNetworkPolicy", "KubernetesClusterNetworkPolicy"
@@ -59,7 +59,7 @@ _SERVICE_PATHS = {
     KUBERNETES_CLUSTER_POLICY: "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies",
 }
 KUBERNETES_KINDS = (NAMESPACE, *_SERVICE_PATHS)
-# a server takes the first form that it knows
+# a server uses the first form that it knows
 _BRIEF = "application/json;as={};g=meta.k8s.io;v=v1,application/json"
 _DERIVED = ("Node", "WorkloadEndpoint", "Profile", *KUBERNETES_KINDS)
 AFFINITY_TYPE, HOSTNAME_HASH = "projectcalico.org/affinity-type", "projectcalico.org/hostname-hash"
@@ -68,9 +68,9 @@ _IPAM_PLURALS = ("ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs")
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Objects of one type: ``path`` lists them, ``query`` narrows that down, ``read`` makes a record of one; ``state``
-    is the part of its revision that says what of it is Calico's. ``brief``: the objects' metadata is asked for without
-    the rest, of servers that can leave it out.
+    """Objects of one type: ``path`` lists them, ``query`` narrows the list, ``read`` turns one into a record; ``state``
+    is the part of its revision that covers Calico's part of it. ``brief``: only the objects' metadata is requested,
+    from servers that can leave out the rest.
     """
 
     path: str
@@ -86,7 +86,7 @@ class Collection:
 
     @property
     def accept_list(self) -> str:
-        """The form that a list is asked for in; "": JSON."""
+        """The requested form of a list; "": JSON."""
         return _BRIEF.format("PartialObjectMetadataList") if self.brief else ""
 
     @property
@@ -100,7 +100,7 @@ class Collection:
 
 
 def quote(text: str) -> str:
-    """Percent-encoding for a path segment or query value; urllib.parse would cost milliseconds of import."""
+    """Percent-encoding for a path segment or query value; importing urllib.parse would take milliseconds."""
     return "".join(c if c.isascii() and (c.isalnum() or c in "-._~") else _percent(c) for c in text)
 
 
@@ -144,7 +144,7 @@ def secret_path(namespace: str, name: str) -> str:
 
 
 def object_path_of_kind(key: ResourceKey) -> str:
-    """The path of one of KUBERNETES_KINDS that lie in namespaces."""
+    """The path of an object of the namespaced KUBERNETES_KINDS."""
     root, _, plural = _SERVICE_PATHS[key.kind].rpartition("/")
     return f"{root}/namespaces/{quote(key.namespace)}/{plural}/{quote(key.name)}"
 
@@ -163,7 +163,7 @@ def marks_deleted(key: Key) -> bool:
 
 
 def pod_of(key: ResourceKey) -> tuple[str, str]:
-    """(node, pod) behind an endpoint's name. Raises DatastoreUnsupported for one that no pod stands for."""
+    """(node, pod) from an endpoint's name. Raises DatastoreUnsupported if the endpoint is not a pod's."""
     try:
         node, orchestrator, pod, ifname = parse_endpoint_name(key.name)
     except ValueError as e:
@@ -171,7 +171,7 @@ def pod_of(key: ResourceKey) -> tuple[str, str]:
     if orchestrator != "k8s" or ifname != crd_pods.ENDPOINT:
         raise DatastoreUnsupported(
             f"cannot use {describe(key)}: in the Kubernetes datastore an endpoint is a pod's, named after eth0",
-            details="a container that is no pod needs datastore_type etcdv3 or local",
+            details="a container that is not a pod needs datastore_type etcdv3 or local",
         )
     return node, pod
 
@@ -180,7 +180,7 @@ def pod_of(key: ResourceKey) -> tuple[str, str]:
 
 
 def select_collections(listing: ListKey, prefix: str = DEFAULT_PREFIX) -> tuple[Collection, ...]:
-    """The collections that hold a listing's records (and maybe others: filter with ``covers``)."""
+    """The collections that hold a listing's records (and perhaps others: filter with ``covers``)."""
     if isinstance(listing, BlockList):
         return (_custom("ipamblocks"),)
     if isinstance(listing, AffinityList):
@@ -199,7 +199,7 @@ def _custom(plural: str, namespace: str = "", *, query: str = "", optional: bool
 
 
 def _affinity_query(listing: AffinityList) -> str:
-    """All of one node: by the labels that upstream selects by too."""
+    """All affinities of one node: by the labels that upstream uses too."""
     if not listing.node:
         return ""
     labels = {
@@ -212,7 +212,7 @@ def _affinity_query(listing: AffinityList) -> str:
 
 
 def unlabelled_affinities() -> Collection:
-    """Those of older versions, which no listing of one node finds."""
+    """Those written by older versions, which no listing of one node finds."""
     return _custom("blockaffinities", query="labelSelector=" + quote(f"!{HOSTNAME_HASH}"))
 
 
@@ -220,7 +220,7 @@ def _resources(listing: ResourceList, prefix: str) -> tuple[Collection, ...]:
     if listing.kind == "WorkloadEndpoint":
         return (_pods(listing, prefix),)
     if listing.kind == "Node":
-        # the beginning of a name is taken for the whole: to follow one node must not mean to be told of all
+        # the beginning of a name is treated as a whole name: following one node must not deliver all
         query = f"fieldSelector={quote(f'metadata.name={listing.name_prefix}')}" if listing.name_prefix else ""
         return (Collection(f"{CORE_ROOT}/nodes", crd_nodes.read_node, node_state, query, brief=listing.brief),)
     if listing.kind == NAMESPACE:
@@ -240,7 +240,7 @@ def _resources(listing: ResourceList, prefix: str) -> tuple[Collection, ...]:
 
 
 def _pods(listing: ResourceList, prefix: str) -> Collection:
-    """Pods of a namespace and, as far as the beginning of the name says it, of a node."""
+    """Pods of a namespace and, if the beginning of the name gives it, of a node."""
     path = f"{CORE_ROOT}/namespaces/{quote(listing.namespace)}/pods" if listing.namespace else f"{CORE_ROOT}/pods"
     node = _node_of_prefix(listing.name_prefix)
     query = f"fieldSelector={quote(f'spec.nodeName={node}')}" if node else ""
@@ -248,7 +248,7 @@ def _pods(listing: ResourceList, prefix: str) -> Collection:
 
 
 def read_pod(obj: JSON, prefix: str) -> Found:
-    """A pod's endpoint. After DEL the pod still shows its container and addresses, but nobody has them any more."""
+    """A pod's endpoint. After DEL the pod still shows its container and addresses, but they are no longer in use."""
     found = crd_pods.read_pod(obj, prefix=prefix)
     if found is None:
         return None
@@ -271,7 +271,8 @@ def _read_as(kind: str, obj: JSON) -> Found:
 def pod_of_prefix(listing: ResourceList) -> ResourceKey | None:
     """The one endpoint that a listing is about: "<node>-k8s-<pod>-" in a namespace; None for any other listing.
 
-    (Pods named "<pod>-..." begin like that too, but nobody who says where a part ends means them.)
+    (The names of pods named "<pod>-..." begin like that too, but a caller that ends the prefix with a dash does not
+    mean them.)
     """
     if listing.kind != "WorkloadEndpoint" or not listing.namespace or not listing.name_prefix.endswith("-"):
         return None
@@ -284,7 +285,7 @@ def pod_of_prefix(listing: ResourceList) -> ResourceKey | None:
 
 
 def _node_of_prefix(text: str) -> str:
-    """The node that an endpoint name beginning with ``text`` must be of; "" when it does not say."""
+    """The node that endpoint names beginning with ``text`` belong to; "" if ``text`` does not say."""
     node, dash, _ = text.replace("--", "\0").partition("-")
     return node.replace("\0", "-") if dash else ""
 

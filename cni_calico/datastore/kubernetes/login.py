@@ -1,8 +1,9 @@
-"""Which Kubernetes API server to talk to, and as whom: kubeconfig files, inline values, a pod's service account.
+"""Which Kubernetes API server to use, and with which identity: kubeconfig files, inline values, a pod's service
+account.
 
-Rule: files are read when asked and never remembered, so that asking again after a 401 finds renewed credentials. What
-only the official client can do (auth-provider plugins) is left to it; everything else is read here, because that
-library costs 190 ms of import. Source: Kubernetes' kubeconfig (v1) reference.
+Rule: files are read on request and never remembered, so that a second request after a 401 finds renewed credentials.
+What only the official client can do (auth-provider plugins) is left to it; everything else is read here, because that
+library takes 190 ms to import. Source: Kubernetes' kubeconfig (v1) reference.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ HINT = "the file named by kubernetes.kubeconfig in the network configuration is 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A server and credentials as they were at one moment. PEM texts; ``ca`` None means the system's authorities."""
+    """A server and credentials as they were at one moment, as PEM texts; ``ca`` None means the system's authorities."""
 
     url: str
     ca: bytes | None = None
@@ -45,14 +46,14 @@ class Login:
 
 
 def read_file(path: str) -> bytes:
-    """The content of a file of this process's own root. Raises OSError."""
+    """The content of a file in this process's own root. Raises OSError."""
     return read_regular(path)
 
 
 def read_login(
     access: KubernetesAccess, deadline: Deadline, *, read: Read = read_file, environ: Environ = os.environ
 ) -> Login:
-    """The server and credentials that ``access`` names, by the deadline where a program gives them.
+    """The server and credentials that ``access`` names; the deadline limits a credential program.
 
     Raises DatastoreDenied, which names the file or field; DeadlineExceeded.
     """
@@ -67,11 +68,11 @@ def read_login(
 
 
 def is_outdated(login: Login, access: KubernetesAccess, read: Read, deadline: Deadline) -> bool:
-    """Whether ``access`` names others than ``login`` by now; not while that cannot be told."""
+    """Whether ``access`` now names different ones than ``login``; False while that is unknown."""
     try:
         return read_login(access, deadline, read=read) != login
     except (DatastoreDenied, DeadlineExceeded):
-        return False  # in the middle of being replaced
+        return False  # it is just being replaced
 
 
 def _with_inline(login: Login, access: KubernetesAccess, read: Read) -> Login:
@@ -96,7 +97,7 @@ def _with_inline(login: Login, access: KubernetesAccess, read: Read) -> Login:
 
 
 def _proxy_for(url: str, access: KubernetesAccess) -> str:
-    """The environment's proxy, if it stands before that server."""
+    """The environment's proxy, if that server is reached through it."""
     from cni_calico.datastore.kubernetes.proxy import is_direct
 
     scheme, host, port, _ = parse_url(url)
@@ -133,7 +134,7 @@ def _read_in_cluster(read: Read, environ: Environ) -> Login:
 
 
 def _read_merged(paths: str, read: Read) -> dict[str, Any]:
-    """``paths`` may be several, separated by ":" as in KUBECONFIG: the first that defines a name wins."""
+    """``paths`` may be several, separated by ":" as in KUBECONFIG: the first definition of a name wins."""
     merged: dict[str, Any] = {"clusters": {}, "users": {}, "contexts": {}, "current-context": ""}
     for path in filter(None, paths.split(":")):
         document = parse_kubeconfig(_read(path, "kubeconfig", read), path)
@@ -145,7 +146,7 @@ def _read_merged(paths: str, read: Read) -> dict[str, Any]:
 
 
 def runs_program(paths: str, *, read: Read = read_file) -> bool:
-    """Whether a program gives the credentials of a kubeconfig. What cannot be read is told by whoever uses it."""
+    """Whether a kubeconfig uses a credential program. Errors are left to the code that uses the kubeconfig."""
     try:
         if not any(word in read(path) for path in paths.split(":") if path for word in (b"exec", b"auth-provider")):
             return False  # the usual case, without parsing anything
@@ -156,7 +157,7 @@ def runs_program(paths: str, *, read: Read = read_file) -> bool:
 
 
 def parse_kubeconfig(raw: bytes, path: str) -> dict[str, Any]:
-    """JSON (which is YAML too, and read faster: what the installer writes) or YAML. Raises DatastoreDenied."""
+    """Parse JSON (which is YAML too, and read faster; the installer writes it) or YAML. Raises DatastoreDenied."""
     try:
         require_size(raw, path, limit=CONFIG_BYTES)
         try:
@@ -176,7 +177,7 @@ def _parse_yaml(raw: bytes, path: str) -> Any:
     try:
         documents = parse_yaml(raw, path)
     except (yaml.YAMLError, UnicodeDecodeError) as e:
-        # the error's own text quotes the file: it may hold a token
+        # the error's own text quotes the file, which may contain a token
         line = getattr(getattr(e, "problem_mark", None), "line", None)
         where = "" if line is None else f" (line {line + 1})"
         raise DatastoreDenied(f"cannot use kubeconfig {path}: it is not YAML{where}", details=HINT) from None
@@ -213,7 +214,7 @@ def _login_of(merged: dict[str, Any], paths: str, read: Read, environ: Environ, 
     if user.get("exec") or user.get("auth-provider"):
         if read is not read_file:
             raise DatastoreDenied(
-                f"cannot use kubeconfig {paths}: a program gives the credentials, and it must run where the caller is",
+                f"cannot use kubeconfig {paths}: it uses a credential program, which must run where the caller is",
                 details="let the CNI server run in the host's mount namespace, or use a token or a certificate",
             )
     if user.get("auth-provider"):
@@ -307,8 +308,9 @@ def basic(pair: str) -> str:
 
 
 def _login_by_library(paths: str, context: str, proxy_url: str, deadline: Deadline) -> Login:
-    """Credentials of auth-provider plugins, which the official client asks for; it knows no NO_PROXY and no deadline:
-    where it hangs its thread is left alone with it.
+    """Credentials of auth-provider plugins, through the official client.
+
+    That client knows neither NO_PROXY nor deadlines: if it hangs, its thread is abandoned.
     """
     from threading import Thread
 
@@ -320,7 +322,7 @@ def _login_by_library(paths: str, context: str, proxy_url: str, deadline: Deadli
     def load() -> None:
         try:
             config.load_kube_config(config_file=paths, context=context, client_configuration=found)
-        except BaseException as e:  # the plugin's own failures come as whatever they are
+        except BaseException as e:  # the plugin may raise anything
             failures.append(e)
 
     doing = f"get credentials for kubeconfig {paths}"
@@ -365,7 +367,7 @@ def parse_url(url: str) -> tuple[str, str, int, str]:
 
 
 def own_namespace() -> str:
-    """The namespace of the pod this runs in, upstream's usual one outside of a pod."""
+    """The namespace of the pod this runs in; outside of a pod, the one that upstream usually uses."""
     try:
         return read_regular(f"{SERVICE_ACCOUNT}/namespace").decode("ascii").strip() or NAMESPACE
     except (OSError, ValueError):

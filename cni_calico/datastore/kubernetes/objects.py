@@ -1,7 +1,7 @@
 """Kubernetes' own objects that a CNI call looks at: the pod, its namespace, its node. They are read, never written.
 
-Rule: one GET each; who keeps some of them in memory (the resident server) offers the same methods. Others are only
-counted.
+Rule: one GET each; a class that keeps some of them in memory (the resident server's) has the same methods. Other kinds
+are only counted.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ MIRROR = "kubernetes.io/config.mirror"
 
 
 class KubernetesObjects:
-    """Raises DatastoreError, DeadlineExceeded; an object that does not exist is None."""
+    """Raises DatastoreError, DeadlineExceeded; for an object that does not exist the result is None."""
 
     def __init__(self, api: KubernetesAPI) -> None:
         self.api = api
 
     def pod(self, namespace: str, name: str, uid: str, deadline: Deadline) -> Mapping[str, Any] | None:
-        """The pod of that name; ``uid`` ("": any) may be used to tell a remembered one from its successor."""
+        """The pod of that name; ``uid`` ("": any) tells a remembered pod from its successor."""
         return self.api.get(pod_path(namespace, name), deadline, f"read pod {namespace}/{name}")
 
     def namespace(self, name: str, deadline: Deadline) -> Mapping[str, Any] | None:
@@ -37,15 +37,16 @@ class KubernetesObjects:
 
 
 def count_objects(api: KubernetesAPI, path: str, deadline: Deadline, doing: str) -> int:
-    """How many objects a collection has, at the price of one. Raises DatastoreError, DeadlineExceeded."""
+    """The number of objects in a collection, at the cost of fetching one. Raises DatastoreError, DeadlineExceeded."""
     reply = api.request("GET", f"{path}?limit=1", deadline, doing)
     metadata = reply.document.get("metadata") or {}
     return len(reply.document.get("items") or ()) + int(metadata.get("remainingItemCount") or 0)
 
 
 def is_pod(obj: Mapping[str, Any], uid: str) -> bool:
-    """Whether a pod is the one that a runtime calls by ``uid``: a static pod has another one at the API server, whose
-    mirror of it names the runtime's in an annotation.
+    """Whether a pod is the one for which the runtime passes ``uid``.
+
+    A static pod has a different UID at the API server, where an annotation of its mirror pod has the runtime's.
     """
     metadata = obj.get("metadata") or {}
     return uid in ("", metadata.get("uid"), (metadata.get("annotations") or {}).get(MIRROR))

@@ -1,8 +1,8 @@
-"""A collection of the API server's, read page by page.
+"""Reads a collection of the API server, page by page.
 
-Rule: of a page only what the reader keeps of its records outlives it. Pages that expire while they are read are thrown
-away, and everything is read once more in one answer. A copy that the server keeps (resourceVersion 0) comes in one
-answer, whatever limit is asked for; such an answer is taken apart while it arrives.
+Rule: of a page only what the reader keeps of its records stays in memory. If pages expire while they are read, they are
+dropped, and everything is read again in one answer. A copy from the server's cache (resourceVersion 0) comes in one
+answer, whatever limit is requested; such an answer is parsed while it arrives.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ PAGE = 500
 
 
 class Pages:
-    """The records of ``listing`` in one collection; ``items`` and ``unreadable`` are there after ``read``.
+    """The records of ``listing`` in one collection; ``items`` and ``unreadable`` are set by ``read``.
 
-    ``corrupt(key, why)`` is told of records left out; objects that are marked as deleted are finished with ``custom``.
+    ``corrupt(key, why)`` is called for records left out; ``custom`` finishes the deletion of objects marked as deleted.
     """
 
     def __init__(
@@ -54,7 +54,8 @@ class Pages:
         self._finishing = FINISHED_PER_LIST
 
     def read(self, version: str, deadline: Deadline) -> str:
-        """All of it as it was at ``version`` ("": now); the resourceVersion it is of, "" for a type that is missing.
+        """Read all of it as it was at ``version`` ("": now); returns its resourceVersion, "" for a type that is
+        missing.
 
         Raises DatastoreError, DeadlineExceeded.
         """
@@ -73,7 +74,7 @@ class Pages:
         return self._read_whole({}, deadline)
 
     def _read_whole(self, parameters: dict[str, str], deadline: Deadline) -> str:
-        """In one answer, taken item by item."""
+        """Read it in one answer, item by item."""
         self.items, self.unreadable = [], []
         collection = self._collection
         doing, url = f"list {collection.path}", collection.url(**parameters)

@@ -1,7 +1,7 @@
-"""Credentials that a program gives: a kubeconfig's ``exec`` section (client.authentication.k8s.io/v1 and v1beta1).
+"""Credentials from a program: a kubeconfig's ``exec`` section (client.authentication.k8s.io/v1 and v1beta1).
 
-Rule: the program has the call's deadline and a process group that dies with it; nothing that it wrote is repeated in an
-error, for it may be a token. Source: Kubernetes' "client-go credential plugins".
+Rule: the program gets the call's deadline, and a process group that is killed with it; its output is never repeated in
+an error, because it may be a token. Source: Kubernetes' "client-go credential plugins".
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def ask_program(
         how = f"was killed by signal {-done.rc}" if done.rc < 0 else f"ended with status {done.rc}"
         raise DatastoreDenied(
             f"cannot get credentials for kubeconfig {kubeconfig}: {command} {how}",
-            details="run it by hand: what it says is not repeated here, for it may be a secret",
+            details="run it by hand: its output is not repeated here, because it may be a secret",
         )
     return _parse_answer(done.stdout, command, kubeconfig)
 
@@ -85,7 +85,7 @@ def _spec(call: Mapping[str, Any], cluster: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _find(command: str, kubeconfig: str, path: str) -> str | None:
-    """With a slash it is relative to the kubeconfig's directory, without one it is looked for in PATH."""
+    """With a slash it is relative to the kubeconfig's directory; without one it is searched in PATH."""
     directories = [os.path.dirname(kubeconfig) or "."] if "/" in command else path.split(":")
     for directory in directories:
         found = os.path.join(directory, command)
@@ -105,5 +105,5 @@ def _parse_answer(raw: bytes, command: str, kubeconfig: str) -> ProgramCredentia
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         found = ProgramCredentials()
     if not found.token and not (found.certificate and found.key):
-        raise DatastoreDenied(f"cannot get credentials for kubeconfig {kubeconfig}: {command} gave none")
+        raise DatastoreDenied(f"cannot get credentials for kubeconfig {kubeconfig}: {command} returned none")
     return found

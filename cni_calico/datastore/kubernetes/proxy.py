@@ -1,8 +1,8 @@
-"""PURE: whether a proxy of the environment stands between us and an API server, by the rules that client-go follows.
+"""PURE: whether an API server is reached through a proxy from the environment, by the rules of client-go.
 
-Rule: HTTPS_PROXY counts for https servers, but never for this host itself and never for what NO_PROXY names: domains
-(with what is below them; ".domain" or "*.domain": only what is below), addresses and CIDRs, each with a port if given.
-Source: Go's golang.org/x/net/http/httpproxy, which client-go asks.
+Rule: HTTPS_PROXY applies to https servers, but never to this host itself and never to what NO_PROXY names: domains
+(including what is below them; ".domain" or "*.domain": only what is below), addresses and CIDRs, each with a port if
+given. Source: Go's golang.org/x/net/http/httpproxy, which client-go uses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def parse_proxy(text: str) -> tuple[str, int, str]:
     host, port = _split_port(authority)
     if scheme.lower() != "http" or not host or (port and not (port.isascii() and port.isdecimal())):
         raise DatastoreDenied(
-            f"cannot use the proxy {scheme}://{authority}: it is no HTTP proxy's address", details=_HINT
+            f"cannot use the proxy {scheme}://{authority}: it is not the address of an HTTP proxy", details=_HINT
         )
     number = int(port) if port else 80
     if not 0 < number < 65536:

@@ -1,7 +1,7 @@
 """Revisions of the Kubernetes backend. PURE.
 
 A revision is "<resourceVersion>[@<resourceVersion>,...][/<state>]": the object's own; for a watch of several
-collections where each of them stands; and for a Pod or Node what of it is Calico's, because the rest of it changes all
+collections the position in each; and for a Pod or Node the state of Calico's part of it, because the rest changes all
 the time and must not make our writes fail.
 """
 
@@ -24,7 +24,7 @@ def resource_version(revision: Revision | None) -> str:
 
 
 def positions(revision: Revision, count: int) -> list[str]:
-    """Where each of ``count`` collections is to be watched from."""
+    """The resourceVersions from which to watch each of ``count`` collections."""
     head = str(revision).partition("/")[0]
     own, _, each = head.partition("@")
     found = each.split(",") if each else []
@@ -48,7 +48,7 @@ def no_state(_: JSON) -> str:
 
 
 def pod_state(obj: JSON) -> str:
-    """What of a pod is its endpoint's: null without annotations, else [containerID, podIPs], null where absent."""
+    """The endpoint's part of a pod: null without annotations, else [containerID, podIPs], each null if absent."""
     annotations = (obj.get("metadata") or {}).get("annotations")
     if annotations is None:
         return "null"
@@ -57,7 +57,7 @@ def pod_state(obj: JSON) -> str:
 
 
 def node_state(obj: JSON) -> str:
-    """A digest of what of a Node is Calico's."""
+    """A digest of Calico's part of a Node."""
     annotations = (obj.get("metadata") or {}).get("annotations") or {}
     own = {name: value for name, value in annotations.items() if name.startswith("projectcalico.org/")}
     return sha1_hex(json.dumps(own, sort_keys=True))

@@ -1,7 +1,7 @@
 """The Kubernetes datastore: Calico's records as custom resources, and as parts of Pods and Nodes.
 
-Rule: one record a commit, compare-and-swap by the API server. Documents have etcd's form here as everywhere
-(model/kubernetes/ translate). Source: SPEC-datamodel "Kubernetes".
+Rule: one record per commit, with compare-and-swap by the API server. Documents have etcd's form here as everywhere
+(model/kubernetes/ translates).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def _ignore(key: Key, why: str) -> None:
 
 
 class KubernetesStore:
-    """A Datastore (see client.py) in the API server that ``access`` names. Revisions are texts.
+    """A Datastore (see interface.py) in the API server that ``access`` names. Revisions are texts.
 
-    ``read`` opens the files that ``access`` names; ``veth_prefix`` begins the names of host interfaces; ``corrupt(key,
-    why)`` is told of records left out of lists and watches.
+    ``read`` opens the files that ``access`` names; ``veth_prefix`` is the prefix of host interfaces' names;
+    ``corrupt(key, why)`` is called for records left out of lists and watches.
     """
 
     kind = "kubernetes"
@@ -82,7 +82,7 @@ class KubernetesStore:
         self.api.close()
 
     def finish_by(self, later: Callable[[Callable[[], object]], object]) -> None:
-        """Let the deletion of handles that are marked, and so as good as gone, be finished by ``later``."""
+        """Let ``later`` finish the deletion of handles that are marked as deleted and so count as gone."""
         self._custom.later = later
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class KubernetesStore:
         return Listing(items, _listing_revision(standing), unreadable)
 
     def unlabelled_affinities(self, deadline: Deadline) -> Sequence[Versioned]:
-        """Block affinities without the labels that listings select by: older versions wrote them so."""
+        """Block affinities without the labels by which listings select: older versions wrote them without."""
         pages = Pages(self.api, self._custom, unlabelled_affinities(), EverythingList(), WHOLE, self.corrupt)
         pages.read("", deadline)
         return pages.items
@@ -147,7 +147,7 @@ class KubernetesStore:
         return self._apply(write, deadline)
 
     def commit_each(self, writes: Sequence[Write], deadline: Deadline) -> Sequence[Committed | CalicoError]:
-        """A commit of its own for each, several at a time: its result or its error."""
+        """A separate commit for each, several at a time: its result or its error."""
         from cni_calico.datastore.overlapped import run_each
 
         return run_each(writes, lambda write: self.commit((write,), deadline))
@@ -183,7 +183,7 @@ class KubernetesStore:
         raise self._profiles.refuse(key)
 
     def _delete(self, write: Write, deadline: Deadline) -> Committed:
-        """What is ``stored`` afterwards is a pod without its endpoint; nothing for the others."""
+        """``stored`` afterwards has a pod without its endpoint; nothing for the other kinds."""
         key = write.key
         if is_custom(key):
             return Committed(self._custom.delete(key, write.revision, write.uid, write.was, deadline))
@@ -235,7 +235,9 @@ def _order(key: Key) -> str:
 
 
 def _listing_revision(standing: Sequence[str]) -> str:
-    """Where to watch from so that nothing is missed: of each collection, and of all the earliest."""
+    """Where to watch from so that nothing is missed: the position in each collection, and the earliest of
+    them for all.
+    """
     known = [version for version in standing if version]
     earliest = min(known, key=lambda version: (len(version), version)) if known else ""
     if len(standing) == 1:

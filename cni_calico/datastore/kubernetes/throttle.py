@@ -1,6 +1,6 @@
-"""How often an API server is asked: k8s_client_qps and k8s_client_burst, and pauses that end with the call.
+"""How often an API server is asked: k8s_client_qps and k8s_client_burst, and pauses limited by the call's deadline.
 
-Rule: no pause is begun that would not end before the deadline.
+Rule: no pause is begun that would end after the deadline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def pause(pause_s: float, deadline: Deadline, doing: str) -> None:
 
 
 class Throttle:
-    """At most ``qps`` requests a second after ``burst`` at once; 0: no limit."""
+    """At most ``qps`` requests per second after a burst of ``burst``; 0: no limit."""
 
     def __init__(self, qps: float, burst: int) -> None:
         self._qps = qps

@@ -1,6 +1,6 @@
-"""Tokens for a service account (TokenRequest), and the kubeconfig that carries one. The plugin reads that file.
+"""Tokens for a service account (TokenRequest), and the kubeconfig that contains one. The plugin reads that file.
 
-Rule: a token lives in memory and in that one file (mode 0600), nowhere else; no message has it.
+Rule: a token is kept in memory and in that one file (mode 0600), nowhere else; no message contains it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LIFETIME_S = 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """``lifetime_s``: how long it is valid from when it was given, by the server's own account."""
+    """``lifetime_s``: how long it is valid from its issue, according to the server."""
 
     text: str = field(repr=False)
     lifetime_s: float
@@ -33,7 +33,7 @@ def request_token(
 ) -> Token:
     """A new token of a service account. Raises DatastoreError, DeadlineExceeded.
 
-    The server may give it a shorter or longer life than asked for.
+    The server may give it a shorter or longer lifetime than requested.
     """
     doing = f"get a token of service account {namespace}/{account}"
     body = {
@@ -56,7 +56,9 @@ def request_token(
 
 
 def parse_lifetime_s(token: str, *, default_s: float) -> float:
-    """From ``iat`` to ``exp`` of a JWT: both are the server's clock, so this host's may be wrong."""
+    """The time from ``iat`` to ``exp`` of a JWT: both come from the server's clock, because this host's may
+    be wrong.
+    """
     from binascii import a2b_base64
 
     try:
@@ -86,5 +88,5 @@ def render_kubeconfig(server: str, token: str, ca: bytes | None) -> bytes:
 
 
 def refresh_pause_s(lifetime_s: float, *, random: float) -> float:
-    """When to get the next token: after a half to three quarters of its life; ``random`` is from 0 to 1."""
+    """When to get the next token: after a half to three quarters of its lifetime; ``random`` is from 0 to 1."""
     return lifetime_s * (0.5 + 0.25 * random)

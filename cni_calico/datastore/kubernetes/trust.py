@@ -1,6 +1,6 @@
-"""From a login to a server that connections are opened to: its certificates, its proxy.
+"""From a login to a server that connections can be opened to: its certificates, its proxy.
 
-Rule: keys are handed to OpenSSL through memory that nobody else can open, never through a file on disk.
+Rule: keys are passed to OpenSSL through memory that no other process can open, never through a file on disk.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _tls_of(login: Login) -> SSLContext:
 
 
 def _load_certificate(context: SSLContext, login: Login) -> None:
-    """OpenSSL's interface wants a file: one in memory, which nobody else can open."""
+    """OpenSSL's interface needs a file: this one is in memory, and no other process can open it."""
     fd = os.memfd_create("certificate")
     try:
         data = login.certificate.rstrip() + b"\n" + login.key

@@ -1,8 +1,8 @@
-"""Block affinities that older versions of Calico wrote without labels: found, and written again with them.
+"""Finds block affinities that older versions of Calico wrote without labels, and writes them again with labels.
 
-Rule: whoever asks for the affinities of one node asks by their labels, so those without are as good as not there until
-this has been done. They are found without reading all others, and written as they are: what somebody changes meanwhile
-is looked at again. Source: SPEC-datamodel "Kubernetes".
+Rule: the affinities of one node are selected by their labels, so those without labels are invisible until this has been
+done. They are found without reading all others, and written unchanged otherwise; one that somebody changes meanwhile is
+looked at again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _ATTEMPTS = 5
 def label_affinities(
     kubernetes: KubernetesStore, deadline: Deadline, *, node: str = "", store: Datastore | None = None
 ) -> Sequence[Versioned]:
-    """Label those of ``node`` ("": of all nodes, and of load balancers); the records with labels that were without.
+    """Label those of ``node`` ("": of all nodes, and of load balancers); returns the records that had no labels, with
+    labels.
 
-    ``store`` writes in place of ``kubernetes``. One request where there is nothing to do. Raises DatastoreError,
+    ``store`` writes instead of ``kubernetes``. One request if there is nothing to do. Raises DatastoreError,
     DeadlineExceeded, TryAgain.
     """
     labelled: list[Versioned] = []
@@ -38,10 +39,10 @@ def label_affinities(
             if node and not (isinstance(item.key, AffinityKey) and (item.key.node, item.key.type) == (node, "host")):
                 continue
             try:
-                value = {**item.value, "state": item.value.get("state") or "confirmed"}  # types want one
+                value = {**item.value, "state": item.value.get("state") or "confirmed"}  # the API server requires a state
                 labelled += (store or kubernetes).commit([Write.update(item, value)], deadline).stored
             except CommitConflict as e:
-                # gone, or an object whose name is not that of its block: there is nothing to look at again
+                # gone, or an object whose name is not that of its block: no reason to look again
                 contended |= e.failed[0].current is not None
         if not contended:
             return labelled

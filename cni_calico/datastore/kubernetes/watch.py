@@ -1,8 +1,8 @@
 """Watches of the Kubernetes API: one stream per collection, resumed from the last resourceVersion seen.
 
-Rule: a stream that ends is opened again where it was, each time later while it keeps ending at once; what cannot be
-resumed is Compacted. Within a collection the order is the server's; across collections it is that of the
-resourceVersions as far as events arrive within a few milliseconds.
+Rule: a stream that ends is opened again at its position, with growing pauses while it keeps ending at once; one that
+cannot be resumed is Compacted. Within a collection the order is the server's; across collections it follows the
+resourceVersions of events that arrive within a few milliseconds of each other.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Stream:
         self._rest = b""
 
     def _delay(self) -> None:
-        """When to open again if this time it does not work, or not for long."""
+        """When to open it again if it fails this time, or ends soon."""
         self._short += 1
         self.not_before = time.monotonic() + backoff_s(self._short)
 
@@ -90,7 +90,7 @@ class Stream:
             connection.close()
 
     def read(self) -> list[Mapping[str, Any]]:
-        """The events of the next chunk; none when the stream has ended."""
+        """The events of the next chunk; none if the stream has ended."""
         try:
             data = self._rest + next(self._chunks)
         except (StopIteration, Lost):
@@ -115,7 +115,7 @@ def _parse(line: bytes, path: str) -> Mapping[str, Any]:
 
 
 class KubernetesWatch:
-    """A Watch (see client.py) of one or several collections."""
+    """A Watch (see interface.py) of one or several collections."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class KubernetesWatch:
                 stream.open()
 
     def _collect(self, timeout_s: float) -> bool:
-        """Read what arrives within the time, and what else comes with it; whether anything did."""
+        """Read what arrives within the time, and what else comes with it; returns whether anything did."""
         readable = self._readable(timeout_s)
         if not readable:
             return False
@@ -217,14 +217,14 @@ class KubernetesWatch:
         if kind == "BOOKMARK":
             return
         if kind == "DELETED" and is_marked(obj):
-            return  # it was told as deleted when it was marked
+            return  # it was reported as deleted when it was marked
         self._tell(stream, obj, deleted=kind == "DELETED" or is_marked(obj))
 
     def _tell(self, stream: Stream, obj: Mapping[str, Any], *, deleted: bool) -> None:
         try:
             found = stream.collection.read(obj)
         except CorruptRecord as e:
-            # as in a list: a record that cannot be read is not there
+            # as in a list: a record that cannot be read is treated as absent
             self._corrupt(guess_key(obj, stream.collection.plural), str(e))
             return
         if found is None or not covers(self._listing, found[0]):

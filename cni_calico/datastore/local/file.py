@@ -1,11 +1,11 @@
-"""The embedded store's file: opening it, what may lie in it, and what SQLite's errors mean.
+"""The embedded store's file: opening it, what it may contain, and what SQLite's errors mean.
 
-Rule: a file that is not ours, is damaged, is of a newer version or lies on a network file system is refused with its
-name and left as it is, mode included. Only a write creates a store, and never where one has been lost. Connections are
-never used by two threads at once nor over a fork, and never outlive the file they were opened for.
+Rule: a file that is not ours, is damaged, is of a newer version or is on a network file system is refused by name and
+left unchanged, including its mode. Only a write creates a store, and never where one has been lost. Connections are
+never used by two threads at once nor across a fork, and never outlive the file they were opened for.
 
-Never open the file by other means while a connection is open: closing that descriptor would drop SQLite's locks
-(POSIX locks belong to the process, not to the descriptor).
+Never open the file by other means while a connection is open: closing that descriptor would drop SQLite's locks (POSIX
+locks belong to the process, not to the descriptor).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ OPEN = faults.declare("local.open")
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x63616C69  # "cali"
-# A change's id is revision << SUB_BITS | its place in the commit, so that the newest id tells the store's revision.
-# ``previous`` is the id that a change replaced: compaction finds what may go without searching.
+# A change's id is revision << SUB_BITS | its place in the commit, so that the newest id gives the store's revision.
+# ``previous`` is the id that a change replaced: with it compaction finds what to delete without searching.
 SCHEMA = (
     "CREATE TABLE change (id INTEGER PRIMARY KEY, key TEXT NOT NULL, previous INTEGER NOT NULL,"
     " created INTEGER NOT NULL, value TEXT)",
@@ -55,7 +55,7 @@ SUB_BITS = 10
 _BUSY = (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
 _DAMAGED = (1, 11, 26)  # SQLITE_ERROR (a table is missing), SQLITE_CORRUPT, SQLITE_NOTADB
 _DENIED = (3, 8, 23)  # SQLITE_PERM, SQLITE_READONLY, SQLITE_AUTH
-# SQLite's locks and shared memory do not work, or not reliably, between the hosts that share such a file.
+# On these, SQLite's locks and shared memory do not work reliably between the hosts that share such a file.
 _REMOTE = ("nfs", "cifs", "smb", "9p", "fuse", "ceph", "afs", "lustre", "gfs2", "ocfs2", "virtiofs", "gpfs", "coda")
 _KINDS = (
     (stat.S_ISDIR, "a directory"),
@@ -89,7 +89,7 @@ def translated(error: Exception, doing: str) -> DatastoreError:
 def patiently(step: Callable[[], T], deadline: Deadline, doing: str) -> T:
     """Repeat ``step`` while another process holds SQLite's lock, until the deadline.
 
-    SQLite's own busy handler sleeps up to 100 ms at a time, a commit takes less than one.
+    SQLite's own busy handler sleeps up to 100 ms at a time, but a commit takes less than one.
     """
     pause_s = 0.0003
     while True:
@@ -105,9 +105,9 @@ def patiently(step: Callable[[], T], deadline: Deadline, doing: str) -> T:
 
 
 def filesystem_of(path: str, mountinfo: str) -> str:
-    """The file system type of the mount that ``path`` (absolute, resolved) lies on; "" when it is not listed.
+    """The file system type of the mount that contains ``path`` (absolute, resolved); "" if it is not listed.
 
-    ``mountinfo``: the text of /proc/self/mountinfo (proc_pid_mountinfo(5)); the last of equal mount points counts.
+    ``mountinfo``: the text of /proc/self/mountinfo (proc_pid_mountinfo(5)); of equal mount points the last one counts.
     """
     best, found = "", ""
     for line in mountinfo.splitlines():
@@ -126,7 +126,7 @@ def filesystem_of(path: str, mountinfo: str) -> str:
 
 def _refuse_remote(path: str, device: int) -> None:
     if os.major(device) != 0:
-        return  # a block device: local. Network file systems, FUSE, overlay and tmpfs have anonymous devices.
+        return  # a block device is local. Network file systems, FUSE, overlay and tmpfs have anonymous devices.
     with open("/proc/self/mountinfo") as f:
         kind = filesystem_of(os.path.realpath(path), f.read())
     if kind.startswith(_REMOTE):
@@ -137,12 +137,12 @@ def _refuse_remote(path: str, device: int) -> None:
 
 
 def marker_path(path: str) -> str:
-    """The file beside a store that says that one was made there."""
+    """The file beside a store that records that one was made there."""
     return f"{path}.was-made"
 
 
 def lost(path: str, how: str) -> DatastoreDamaged:
-    """A store was here and is not any more: a new one would hand out the addresses of running containers again."""
+    """A store existed and is gone: a new one would assign the addresses of running containers again."""
     return DatastoreDamaged(
         f"cannot open datastore {path}: {how}, and {marker_path(path)} says that a datastore was made here",
         details="put the file back from a backup; or run 'calicoctl datastore rebuild', which makes a new one in which"
@@ -152,7 +152,7 @@ def lost(path: str, how: str) -> DatastoreDamaged:
 
 
 def _create_file(path: str) -> None:
-    """A complete, empty store, mode 0600 from its first moment; its directory, when missing too, has mode 0700."""
+    """Make a complete, empty store, mode 0600 from the first moment; a missing directory is made with mode 0700."""
     directory = os.path.dirname(path)
     os.makedirs(directory, mode=0o700, exist_ok=True)
     _refuse_remote(directory, os.stat(directory).st_dev)
@@ -160,7 +160,7 @@ def _create_file(path: str) -> None:
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     try:
         _write_schema(temporary)
-        os.link(temporary, path)  # unlike rename it never replaces what another process created meanwhile
+        os.link(temporary, path)  # unlike rename, it never replaces what another process created meanwhile
     except FileExistsError:
         pass
     finally:
@@ -215,7 +215,7 @@ def create_tables(connection: sqlite3.Connection) -> None:
 
 
 def ensure_marker(path: str) -> None:
-    """Stores of earlier releases get theirs at their next write. Raises OSError."""
+    """Write the marker file; stores of earlier releases get theirs at their next write. Raises OSError."""
     marker = marker_path(path)
     if os.path.exists(marker):
         return
@@ -245,7 +245,7 @@ def _require_ours(path: str, status: os.stat_result) -> None:
         if os.path.exists(marker_path(path)):
             raise lost(path, "it is empty")
         raise DatastoreDamaged(
-            f"cannot open datastore {path}: it is empty, which no datastore is",
+            f"cannot open datastore {path}: it is empty, which a datastore never is",
             details=f"{path}-wal or {path}-journal says that there was more in it: put it back from a backup; or remove"
             " all of them when no container of this host has an address from it",
         )
@@ -271,7 +271,7 @@ def _require_header(path: str) -> None:
 
 def _uri(path: str) -> str:
     escaped = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    return f"file:{escaped}?mode=rw"  # rw: SQLite must not create it with a mode of its own
+    return f"file:{escaped}?mode=rw"  # rw: SQLite must not create it with its own mode
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int | bytes:
@@ -291,14 +291,14 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
         )
     if _pragma(connection, "journal_mode") != b"wal" and _pragma(connection, "journal_mode = WAL") != b"wal":
         raise DatastoreUnsupported(f"cannot open datastore {path}: its file system does not allow shared memory files")
-    # An address handed out must not be handed out again after a power loss: every commit reaches the disk.
+    # An address that was assigned must not be assigned again after a power loss: every commit reaches the disk.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA secure_delete = OFF")
     connection.execute("PRAGMA cache_size = -256")  # kB, for each connection; the system caches the file anyway
 
 
 def open_connection(path: str, deadline: Deadline, *, create: bool) -> sqlite3.Connection | None:
-    """A connection to the store; None when there is none yet and ``create`` is not asked for.
+    """A connection to the store; None if there is none yet and ``create`` is False.
 
     Raises DatastoreError, DeadlineExceeded.
     """
@@ -352,7 +352,7 @@ def _status(path: str, *, create: bool) -> os.stat_result | None:
 
 
 def empty_connection() -> sqlite3.Connection:
-    """What reads see of a store that is not there yet."""
+    """A connection that shows an empty store, for reads before a store exists."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     connection.text_factory = bytes
     create_tables(connection)

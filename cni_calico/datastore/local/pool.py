@@ -1,7 +1,7 @@
-"""The embedded store's connections: one user each at a time, given back or closed.
+"""The embedded store's connections: one user each at a time, then returned or closed.
 
-Rule: a connection is never used over a fork (SQLite's locks belong to the process that took them), nor after the file
-it was opened for was replaced: writing addresses into a file that no longer has a name would lose them.
+Rule: a connection is never used across a fork (SQLite's locks belong to the process that took them), nor after the file
+it was opened for was replaced: addresses written into a file that no longer has a name would be lost.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from cni_calico.datastore.local.file import empty_connection, ensure_marker, ope
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable
 
-# Connections of the parent process: kept so that nobody closes them here, which would touch the parent's database.
+# Connections of the parent process: kept so that they are not closed here, which would affect the parent's database.
 _inherited: list[sqlite3.Connection] = []
 NO_FILE = (0, 0)
 
 
 class SqlitePool:
-    """Idle connections to one file; the last one given back is the next one taken (its statements are prepared)."""
+    """Idle connections to one file; the last one returned is the next one taken (its statements are prepared)."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.closed = False
         self._pid = os.getpid()
         self._file = NO_FILE
-        self._marked = NO_FILE  # the file whose marker is known to be there
+        self._marked = NO_FILE  # the file whose marker is known to exist
         self._idle: list[sqlite3.Connection] = []
 
     def generation(self) -> tuple[int, int, int]:
-        """(process, device, inode): connections of another generation are not to be used. Zeros: no file yet."""
+        """(process, device, inode): connections of another generation must not be used. Zeros: no file yet."""
         try:
             status = os.stat(self.path)
-        except (OSError, ValueError):  # opening it says what is wrong
+        except (OSError, ValueError):  # opening it reports the problem
             return os.getpid(), *NO_FILE
         return os.getpid(), status.st_dev, status.st_ino
 
@@ -49,8 +49,10 @@ class SqlitePool:
                 connection.close()
 
     def take(self, deadline: Deadline, *, create: bool = False) -> tuple[sqlite3.Connection, tuple[int, int]]:
-        """A connection, and the file it belongs to (for ``give``); where there is no file yet, one that shows an empty
-        store, or with ``create`` one to a new file. Raises DatastoreError, DeadlineExceeded.
+        """A connection, and the file it belongs to (for ``give``).
+
+        If there is no file yet: a connection that shows an empty store, or with ``create`` one to a new file. Raises
+        DatastoreError, DeadlineExceeded.
         """
         if self.closed:
             raise DatastoreUnavailable(f"cannot use datastore {self.path}: it has been closed")
@@ -70,10 +72,10 @@ class SqlitePool:
             self._settle()
             if before in (NO_FILE, self._file):
                 return connection, self._file
-            connection.close()  # the file was replaced while it was opened: whose connection is this?
+            connection.close()  # the file was replaced while it was opened: it is unknown which one the connection has
 
     def _mark(self, file: tuple[int, int]) -> None:
-        """A connection that a read opened is about to be written with: a read does not make the marker."""
+        """Write the marker before a connection opened by a read is used for writing: a read does not write it."""
         if file == self._marked:
             return
         try:
@@ -83,14 +85,14 @@ class SqlitePool:
         self._marked = file
 
     def give(self, connection: sqlite3.Connection, file: tuple[int, int], *, broken: bool = False) -> None:
-        """Give back what ``take`` gave; a broken or stale connection is closed."""
+        """Return what ``take`` gave; a broken or stale connection is closed."""
         if broken or self.closed or file != self._file or connection.in_transaction:
             connection.close()
         else:
             self._idle.append(connection)
 
     def close(self) -> None:
-        """Close what is idle now, and what is lent out when it is given back."""
+        """Close what is idle now, and what is in use once it is returned."""
         self.closed = True
         if os.getpid() != self._pid:
             _inherited.extend(self._idle)

@@ -1,7 +1,7 @@
-"""What can still be read of a damaged store, written into a new one.
+"""Writes what can still be read of a damaged store into a new one.
 
-Rule: works on a copy; the damaged file is never opened for writing. A page that cannot be read costs the records in it
-and no others: the rest is read around it, by halves. What was lost is named.
+Rule: works on a copy; the damaged file is never opened for writing. A page that cannot be read costs only the records
+in it: the rest is read around it, by halving ranges. Lost records are named.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _IDS_MAX = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """``saved``: how many records; ``lost``: the keys of those that are not; ``problems``: what SQLite found."""
+    """``saved``: the number of records; ``lost``: the keys of those that are not saved; ``problems``: what SQLite
+    found.
+    """
 
     saved: int
     lost: tuple[str, ...]
@@ -36,15 +38,15 @@ class Salvaged:
 
 
 def read_problems(path: str) -> tuple[str, ...]:
-    """What SQLite's own check finds wrong with the file, and records that are no documents; () when nothing is.
+    """What SQLite's own check finds wrong with the file, and records that are not documents; () if nothing is.
 
-    Raises DatastoreDamaged when it cannot be opened at all, OSError.
+    Raises DatastoreDamaged if it cannot be opened at all, OSError.
     """
     with tempfile.TemporaryDirectory(prefix="calico-salvage-") as directory:
         connection = _open_copy(path, directory)
         try:
             records, lost = _read_records(connection)
-            unreadable = [f"record {key} is no document" for key, raw in records.items() if _decoded(raw) is None]
+            unreadable = [f"record {key} is not a document" for key, raw in records.items() if _decoded(raw) is None]
             return (*_check(connection), *(f"record {key} is lost" for key in lost), *unreadable)
         finally:
             connection.close()
@@ -53,7 +55,7 @@ def read_problems(path: str) -> tuple[str, ...]:
 def salvage(path: str, target: str, deadline: Deadline) -> Salvaged:
     """Write what can be read of the store at ``path`` into a new one at ``target``.
 
-    Raises DatastoreDamaged when nothing can be read, DatastoreError, OSError.
+    Raises DatastoreDamaged if nothing can be read, DatastoreError, OSError.
     """
     with tempfile.TemporaryDirectory(prefix="calico-salvage-") as directory:
         connection = _open_copy(path, directory)
@@ -133,7 +135,7 @@ def _changes(connection: sqlite3.Connection, first: int, last: int) -> Iterator[
         return
     except sqlite3.Error:
         if last - first < 1 << SUB_BITS:
-            if first != last:  # one commit: row by row, for it has few
+            if first != last:  # one commit: row by row, because it has few
                 for one in range(first, min(last, first + 512) + 1):
                     yield from _changes(connection, one, one)
             return
@@ -143,7 +145,7 @@ def _changes(connection: sqlite3.Connection, first: int, last: int) -> Iterator[
 
 
 def _heads(connection: sqlite3.Connection) -> dict[str, int]:
-    """What is said to exist, as far as that can be read from either end."""
+    """The keys recorded as existing, as far as they can be read from either end."""
     found: dict[str, int] = {}
     for query in ("SELECT key, id FROM head ORDER BY key", "SELECT key, id FROM head ORDER BY key DESC"):
         try:

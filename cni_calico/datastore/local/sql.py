@@ -1,7 +1,7 @@
 """What the embedded store does inside one SQLite transaction: read a snapshot, compare and write, compact.
 
-Rule: every function runs on a connection inside a transaction that its caller opened; all but ``apply_commit`` leave
-ending it to the caller too. Tables: see local/file.SCHEMA.
+Rule: every function runs on a connection inside a transaction that its caller opened; all except ``apply_commit`` also
+leave ending it to the caller. Tables: see local/file.SCHEMA.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 COMMIT = faults.declare("local.commit")
 
 CHANGES_BYTES = 1024 * 1024  # as stored; decoded they take about ten times as much
-COMPACT_EVERY = 64  # revisions; so that the work of compaction is shared out evenly and stays small
+COMPACT_EVERY = 64  # revisions; so that the work of compaction is spread evenly and stays small
 _CURRENT = "SELECT h.key, h.id, c.value, c.created FROM head h LEFT JOIN change c ON c.id = h.id WHERE h.key "
 _AT_REVISION = (
     "SELECT key, max(id), value FROM change WHERE id < ? AND key >= ? AND key < ?"
@@ -57,7 +57,7 @@ def current_rows(connection: sqlite3.Connection, paths: Sequence[str]) -> dict[s
 
 
 def listed_rows(connection: sqlite3.Connection, prefix: str, revision: Revision | None) -> tuple[int, list[Row]]:
-    """(revision, rows under a prefix as they were then); None: now. Raises Compacted."""
+    """(revision, rows under a prefix at that revision); ``revision`` None: now. Raises Compacted."""
     bounds = (prefix, prefix_end(prefix))
     newest = newest_revision(connection)
     if revision is None or revision == newest:
@@ -68,8 +68,9 @@ def listed_rows(connection: sqlite3.Connection, prefix: str, revision: Revision 
 
 
 def changed_rows(connection: sqlite3.Connection, prefix: str, after: int) -> tuple[int, list[Row]]:
-    """(a revision, rows of every change under a prefix after ``after`` and up to it). It is the newest one, unless that
-    would be more than CHANGES_BYTES; commits are given whole. Raises Compacted.
+    """(a revision, rows of every change under a prefix after ``after`` and up to it).
+
+    It is the newest revision, unless that would exceed CHANGES_BYTES; commits are never split. Raises Compacted.
     """
     newest = newest_revision(connection)
     if not compacted_revision(connection) <= after <= newest:
@@ -90,14 +91,14 @@ def versioned(key: Key, row: Row) -> Versioned:
     change, raw = row[1], row[2]
     try:
         if not isinstance(raw, bytes):
-            raise ValueError("its value is missing" if raw is None else "its value is no text")
+            raise ValueError("its value is missing" if raw is None else "its value is not a text")
         return Versioned(key, decode_document(raw), change >> SUB_BITS)
     except ValueError as e:
         raise corrupt_record(key, e) from e
 
 
 def _require_as_expected(writes: Sequence[Write], paths: Sequence[str], current: dict[str, Row]) -> None:
-    """Raises CommitConflict, or CorruptRecord when a record that would be compared or replaced cannot be read."""
+    """Raises CommitConflict, or CorruptRecord if a record that would be compared or replaced cannot be read."""
     failed = []
     for index, (write, path) in enumerate(zip(writes, paths, strict=True)):
         if write.op == "remove":
@@ -131,8 +132,10 @@ def apply_commit(
     keep: int,
     doing: str,
 ) -> Committed:
-    """Compare, write, and commit the transaction. Raises CommitConflict, CorruptRecord, sqlite3.Error, and OSError when
-    nothing was written, OutcomeUnknown when that is not certain.
+    """Compare, write, and commit the transaction.
+
+    Raises CommitConflict, CorruptRecord, sqlite3.Error and OSError if nothing was written, OutcomeUnknown if that is
+    uncertain.
     """
     newest = newest_revision(connection)
     current = current_rows(connection, paths)
@@ -160,7 +163,7 @@ def apply_commit(
 
 
 def _compact(connection: sqlite3.Connection, upto: int) -> None:
-    """Forget what was replaced or deleted at or before revision ``upto``; the newest change always stays."""
+    """Delete what was replaced or deleted at or before revision ``upto``; the newest change always stays."""
     done = compacted_revision(connection)
     if upto <= done:
         return

@@ -2,7 +2,7 @@
 
 Rule: a commit is one SQLite transaction and one revision; what it replaced stays readable for ``keep_revisions``
 revisions (lists at a revision, watches), then it is compacted away. A corrupt record is named and never overwritten;
-only "remove" takes it away.
+only "remove" deletes it.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def _named(paths: Sequence[str]) -> str:
 
 
 class LocalStore:
-    """A Datastore (see interface.py) in the SQLite file ``path``, created at the first write when it is missing.
+    """A Datastore (see interface.py) in the SQLite file ``path``, created at the first write if it is missing.
 
-    ``poll_s`` bounds how late a watch sees what another process wrote; ``corrupt(key, why)`` is told of records left
-    out of lists. Revisions are integers. Safe with threads; a forked child opens connections of its own, but must not
-    be forked while another thread is inside a call: SQLite's locks would stay held in the child.
+    ``poll_s`` limits how late a watch sees what another process wrote; ``corrupt(key, why)`` is called for records left
+    out of lists. Revisions are integers. Safe with threads. A forked child opens its own connections, but do not fork
+    while another thread is inside a call: SQLite's locks would stay held in the child.
     """
 
     kind = "local"
@@ -106,7 +106,7 @@ class LocalStore:
         return Listing(items, at, unreadable)
 
     def changes(self, listing: ListKey, after: int, deadline: Deadline) -> tuple[int, Batches]:
-        """(newest revision, what changed since ``after``: the events of each commit). Raises Compacted."""
+        """(newest revision, the events of each commit since ``after``). Raises Compacted."""
         prefix = etcd_prefix(listing)
         newest, rows = self._read("changes", f"watch {prefix}", deadline, lambda c: changed_rows(c, prefix, after))
         batches: Batches = []
@@ -125,7 +125,7 @@ class LocalStore:
             try:
                 value = versioned(key, row).value
             except CorruptRecord as e:
-                self.corrupt(key, str(e))  # as in a list: a record that cannot be read is not there
+                self.corrupt(key, str(e))  # as in a list: a record that cannot be read is treated as absent
         return Event(key, value, row[1] >> SUB_BITS)
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
@@ -151,7 +151,7 @@ class LocalStore:
         from cni_calico.datastore.local.watch import Feed, LocalWatch
 
         self._settle_process()
-        with self._feeding:  # one looks at the file for all watches
+        with self._feeding:  # one thread looks at the file for all watches
             feed = self._feed
             if feed is None or feed.error is not None:
                 feed = self._feed = Feed(self._pool, self._poll_s)
@@ -168,7 +168,7 @@ class LocalStore:
     def _read(self, operation: str, doing: str, deadline: Deadline, step: Callable[[sqlite3.Connection], T]) -> T:
         """Run ``step`` on one snapshot of the store."""
         deadline.require(doing)
-        if operation != "changes":  # a watch looking for its events asks nothing that a caller waits for
+        if operation != "changes":  # a watch that looks for its events asks nothing that a caller waits for
             self.round_trips.count(operation)
         with self._connection(doing, deadline) as connection:
             faults.before(READ)
@@ -179,7 +179,7 @@ class LocalStore:
 
     @contextmanager
     def _connection(self, doing: str, deadline: Deadline, *, create: bool = False) -> Iterator[sqlite3.Connection]:
-        """A connection for one operation: what it left open is rolled back, its errors are translated."""
+        """A connection for one operation: an open transaction is rolled back, errors are translated."""
         broken = False
         connection, file = self._pool.take(deadline, create=create)
         try:
@@ -198,7 +198,7 @@ class LocalStore:
             self._pool.give(connection, file, broken=broken)
 
     def _settle_process(self) -> None:
-        """In a forked child: the parent's lock may be held for ever by a thread that is not here."""
+        """In a forked child: a thread that does not exist here may hold the parent's lock forever."""
         if self._pid != getpid():
             self._pid, self._writing, self._feed = getpid(), _thread.allocate_lock(), None
             self._feeding = _thread.allocate_lock()

@@ -1,8 +1,9 @@
 """Watches on the embedded store: one thread per store notices commits, each watch reads its own changes.
 
 Rule: a watch sees every commit after its revision exactly once, in order, because it reads them from the kept history;
-the thread only says that there is something new. SQLite's ``data_version`` changes when another connection commits
-(1.7 us to ask), our own commits announce themselves with what they changed, so that a watch reads only what is its own.
+the thread only signals that there is something new. SQLite's ``data_version`` changes when another connection commits
+(1.7 us to ask); our own commits announce themselves with the keys they changed, so that a watch reads only if its
+records are among them.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
 
     Changed = Callable[[ListKey, int, Deadline], tuple[int, list[list[Event]]]]
 
-# Held while the thread is inside SQLite: whose own locks a fork would otherwise copy, held for ever, into the child.
+# Held while the thread is inside SQLite: a fork would otherwise copy SQLite's locks, held forever, into the child.
 _in_sqlite = threading.Lock()
 register_at_fork(before=_in_sqlite.acquire, after_in_parent=_in_sqlite.release, after_in_child=_in_sqlite.release)
 
-READ_S = 5.0  # to read changes: local, so only a stuck disk needs longer
-_OWN_MAX = 512  # commits of ours whose keys are remembered
+READ_S = 5.0  # for reading changes: the file is local, so only a stuck disk takes longer
+_OWN_MAX = 512  # the number of our own commits whose keys are remembered
 
 
 class Feed:
-    """``latest`` is the newest revision known, ``error`` set once why no more will be noticed."""
+    """``latest`` is the newest revision known; ``error`` is set once no more will be noticed, and says why."""
 
     def __init__(self, pool: SqlitePool, poll_s: float) -> None:
         self.changed = threading.Condition()
@@ -50,13 +51,13 @@ class Feed:
         self._poll_s = poll_s
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        opened = self._open()  # here, not in the thread: the file that is there now is the one to watch
+        opened = self._open()  # opened here, not in the thread: the file that exists now is the one to watch
         if opened is not None:
             self._thread = threading.Thread(target=self._run, args=opened, name="local-watch", daemon=True)
             self._thread.start()
 
     def announce(self, revision: int, keys: Sequence[str] = ()) -> None:
-        """A commit of this process, with the keys it changed; or one the thread noticed."""
+        """A commit of this process, with the keys it changed; or one that the thread noticed."""
         with self.changed:
             if keys:
                 self._own[revision] = keys
@@ -67,9 +68,9 @@ class Feed:
                 self.changed.notify_all()
 
     def passed(self, revision: int, prefix: str) -> int:
-        """The revision up to which nothing below ``prefix`` is known to have changed since ``revision``.
+        """The revision up to which nothing under ``prefix`` is known to have changed since ``revision``.
 
-        Under ``changed``.
+        Call it while holding ``changed``.
         """
         while (keys := self._own.get(revision + 1)) is not None and not any(key.startswith(prefix) for key in keys):
             revision += 1
@@ -114,7 +115,7 @@ class Feed:
             connection, file = opened
 
     def _poll(self, connection: sqlite3.Connection, file: tuple[int, int]) -> None:
-        """Follow one file until ``stop``, or until there is one where there was none."""
+        """Follow one file until ``stop``, or until a file appears where there was none."""
         seen = None
         while not self._stop.is_set():
             with _in_sqlite:
@@ -130,7 +131,7 @@ class Feed:
 
 
 class LocalWatch:
-    """A Watch (datastore/interface.py) on a LocalStore, whose ``changes`` it is given."""
+    """A Watch (datastore/interface.py) on a LocalStore, which passes in its ``changes``."""
 
     def __init__(self, changes: Changed, feed: Feed, listing: ListKey, revision: int) -> None:
         self._changes = changes
@@ -140,7 +141,8 @@ class LocalWatch:
         self._revision = revision
         self._pending: list[list[Event]] = []
         self._cancelled = False
-        self._first = True  # is the revision still kept, has it been reached at all? Asked once, at the first read.
+        # Checks, once at the first read, whether the revision is still kept and has been reached at all.
+        self._first = True
 
     @property
     def cancelled(self) -> bool:
@@ -174,7 +176,7 @@ class LocalWatch:
             return self._is_behind()
 
     def _is_behind(self) -> bool:
-        """Under the feed's ``changed``."""
+        """Call it while holding the feed's ``changed``."""
         if self._feed.latest > self._revision:
             self._revision = self._feed.passed(self._revision, self._prefix)
         return self._feed.latest > self._revision

@@ -1,4 +1,4 @@
-"""PURE: records from and to the JSON documents that every datastore backend carries (etcd's form).
+"""PURE: converts records from and to the JSON documents that every datastore backend carries (etcd's form).
 
 Rule: ``encode(decode(key, document)) == document``, field for field. A document of the wrong shape raises CorruptRecord
 and nothing else; the text names the record, the field and the value.
@@ -156,7 +156,7 @@ def decode_endpoint(key: ResourceKey, document: JSON) -> WorkloadEndpoint:
 
 
 def decode_resource(key: ResourceKey, document: JSON) -> Resource:
-    """Any kind in the shape that all of them share."""
+    """Any kind, in the shape that all kinds share."""
     resource: Resource = _read_resource(key, document, codec_resources.read_resource)
     return resource
 
@@ -205,5 +205,7 @@ def encode(record: Record) -> dict[str, Any]:
 def new_metadata(
     name: str, *, uid: str, now: str, namespace: str = "", labels: Mapping[str, str] | None = None
 ) -> Metadata:
-    """Metadata of a resource that is made now; ``now`` is RFC 3339 in whole seconds and UTC, as upstream stores it."""
+    """Metadata of a resource that is created now; ``now`` is RFC 3339 in whole seconds and UTC, as upstream
+    stores it.
+    """
     return Metadata(name=name, namespace=namespace, uid=uid, creation_timestamp=now, labels=labels or {})

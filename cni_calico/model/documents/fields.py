@@ -1,8 +1,8 @@
 """PURE: JSON fields as typed values, described in tables that are read and written by two functions.
 
-Rule: what is not known, or was not changed, is written back exactly as it was read. ``Unknown`` makes that possible:
-it holds the fields no table names and remembers the object they came from, so that a default which was not in the
-input is not in the output either, and a spelling of ours never replaces one that means the same.
+Rule: fields that are unknown or unchanged are written back exactly as they were read. ``Unknown`` makes that possible:
+it holds the fields that no table names and remembers the object they came from. So a default that was not in the input
+is not in the output either, and our spelling never replaces another one with the same meaning.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Wrong(ValueError):
 
 
 class Unknown(Dict):
-    """Fields without a meaning to us; ``source`` is the object they were read with. Compares as the fields alone."""
+    """Fields that we do not know; ``source`` is the object they were read from. Compared by the fields alone."""
 
     __slots__ = ("source",)
 
@@ -47,7 +47,7 @@ class Unknown(Dict):
 
 
 def source_of(extra: JSON) -> JSON | None:
-    """The object that a record's ``extra`` was read with; None for a record that is newly made."""
+    """The object that a record's ``extra`` was read from; None for a new record."""
     return extra.source if isinstance(extra, Unknown) else None
 
 
@@ -93,12 +93,14 @@ def parse_int(raw: Any, at: str) -> int:
 
 
 def parse_number_or_text(raw: Any, at: str) -> str:
-    """What Go's numorstring reads: a number or a text, as text."""
+    """A number or a text, as text: what Go's numorstring reads."""
     return str(raw) if type(raw) is int else parse_text(raw, at)
 
 
 def without_zone(text: str) -> str:
-    """The text, unless it has a zone ("fe80::1%eth0"): Go's parsers know none, and Python's take anything for one."""
+    """The text, unless it has a zone ("fe80::1%eth0"): Go's parsers accept none, and Python's accept any
+    text as one.
+    """
     if "%" in text:
         raise ValueError("an address with a zone")
     return text
@@ -119,7 +121,7 @@ def parse_interface(raw: Any, at: str) -> Interface:
 
 
 def parse_network(raw: Any, at: str) -> Network:
-    """A network in CIDR notation; bits beyond the prefix are dropped, as Go's ParseCIDR does."""
+    """A network in CIDR notation; bits beyond the prefix are dropped, as in Go's ParseCIDR."""
     try:
         return ip_network(without_zone(parse_text(raw, at)), strict=False)
     except ValueError as e:
@@ -162,7 +164,7 @@ def render_text_list(value: Any) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A JSON field: ``empty`` is its value when absent or null, ``always`` writes that into newly made records too."""
+    """A JSON field: ``empty`` is its value if absent or null; with ``always`` new records contain that value too."""
 
     name: str
     attr: str
@@ -197,7 +199,7 @@ def decode_fields(raw: JSON, table: Table, at: str) -> tuple[dict[str, Any], Unk
 
 
 def encode_fields(values: JSON, table: Table, extra: JSON) -> dict[str, Any]:
-    """The JSON object that ``decode_fields`` reads; a field whose value is the stored one keeps its stored form."""
+    """The JSON object that ``decode_fields`` reads; a field whose value is unchanged keeps its stored form."""
     out = dict(extra)
     source = source_of(extra)
     for field in table:

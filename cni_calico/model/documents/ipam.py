@@ -1,7 +1,7 @@
 """PURE: blocks, affinities, handles and the IPAM configuration from and to their etcd documents.
 
-Rule: linear in the number of addresses, with the loops over addresses done by built-ins: these run inside every ADD.
-A decoded block is safe to allocate from: no free ordinal is out of range, listed twice or taken.
+Rule: linear in the number of addresses, and built-ins loop over the addresses, because these functions run in every
+ADD. A decoded block is safe to allocate from: no free ordinal is out of range, listed twice or taken.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _parse_sequences(raw: Any) -> dict[int, int]:
 
 
 def _parse_affinity_of(raw: JSON) -> str | None:
-    """The affinity; old blocks say ``hostAffinity`` instead."""
+    """The affinity; old blocks have ``hostAffinity`` instead."""
     affinity = raw.get("affinity")
     if affinity is not None:
         return parse_text(affinity, "affinity")
@@ -132,7 +132,7 @@ def _parse_affinity_of(raw: JSON) -> str | None:
 
 
 def _remembered(raw: JSON) -> Extra:
-    """The unknown fields, and as their source the known ones that a plain encoding would not give back."""
+    """The unknown fields; their source has the known ones that a plain encoding would not reproduce."""
     unknown = {k: v for k, v in raw.items() if k not in _BLOCK_FIELD_SET}
     odd: dict[str, Any] = {}
     for name in _BLOCK_FIELDS:
@@ -145,7 +145,7 @@ def _remembered(raw: JSON) -> Extra:
 
 
 class _Absent:
-    """Marks in an ``Unknown.source`` that a field was not there at all."""
+    """Marks in an ``Unknown.source`` that a field was absent."""
 
 
 _ABSENT = _Absent()
@@ -218,7 +218,7 @@ def encode_block(block: Block) -> dict[str, Any]:
 
 
 def _restore(out: dict[str, Any], block: Block) -> None:
-    """Put absent and null fields back as they were read, as far as they still mean the same."""
+    """Put absent and null fields back as they were read, if they still mean the same."""
     odd = source_of(block.extra) or _NOTHING
     for name, raw in odd.items():
         if name != "affinity" and not out.get(name):
@@ -230,7 +230,7 @@ def _restore(out: dict[str, Any], block: Block) -> None:
     elif "affinity" in odd and block.affinity == f"host:{host}":
         _restore_field(out, "affinity", odd["affinity"])
     elif "affinity" in odd or block.affinity is None:
-        # whoever reads hostAffinity believes it: it must not survive the affinity it stood for
+        # readers of hostAffinity trust it: it must not outlive the affinity it stood for
         del out["hostAffinity"]
 
 

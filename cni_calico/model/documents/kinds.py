@@ -55,7 +55,7 @@ def _text_or(default: str) -> Any:
 
 
 def _version(parse: Any, version: int) -> Any:
-    """``parse`` for one family; an empty text is no address."""
+    """``parse`` for one family; an empty text means no address."""
 
     def parse_version(raw: Any, at: str) -> Any:
         if raw == "":

@@ -1,7 +1,7 @@
-"""PURE: API resources from and to their documents: what all kinds have in common.
+"""PURE: converts API resources from and to their documents: what all kinds have in common.
 
-Rule: ``extra`` of a record that has a class of its own holds the unknown fields of its spec and remembers the whole
-document, so that unknown fields beside the spec survive too. The kinds' own tables are in codec_kinds.py.
+Rule: ``extra`` of a record with its own class holds the unknown fields of its spec and remembers the whole document, so
+that unknown fields beside the spec survive too. The kinds' own tables are in kinds.py.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class SpecUnknown(Unknown):
 
 
 def document_of(extra: JSON) -> JSON | None:
-    """The document that a record with this ``extra`` was read from; None for a record that is newly made."""
+    """The document that a record with this ``extra`` was read from; None for a new record."""
     return extra.document if isinstance(extra, SpecUnknown) else None
 
 
 def read_metadata(raw: JSON, key: ResourceKey) -> Metadata:
-    """Raises Wrong, also when the document says it is another resource than its key."""
+    """Raises Wrong, also if the document says that it is another resource than its key."""
     values, extra = decode_fields(raw, METADATA, "metadata")
     for attr, expected in (("name", key.name), ("namespace", key.namespace)):
         if values[attr] and values[attr] != expected:
@@ -100,7 +100,7 @@ def unknown_top(raw: JSON) -> dict[str, Any]:
 def build_document(
     kind: str, metadata: Metadata, spec: JSON, status: JSON | None, extra: JSON, document: JSON | None
 ) -> dict[str, Any]:
-    """The document of a resource; ``extra`` are its unknown top-level fields, ``document`` what it was read from."""
+    """The document of a resource; ``extra`` are its unknown top-level fields, ``document`` is what it was read from."""
     out: dict[str, Any] = {**extra}
     if document is None:
         out.update(apiVersion=API_VERSION, kind=kind, metadata=encode_metadata(metadata), spec=dict(spec))

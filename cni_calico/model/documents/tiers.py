@@ -1,6 +1,6 @@
-"""PURE: the tiers that every cluster has, whoever writes to it first: start-up or calicoctl.
+"""PURE: the tiers that every cluster has, whether start-up or calicoctl writes to it first.
 
-Rule: the one place of their names, orders and actions. Values: what upstream stores (tests/golden/vectors).
+Rule: the one place for their names, orders and actions. Values: what upstream stores (tests/golden/vectors).
 """
 
 from __future__ import annotations

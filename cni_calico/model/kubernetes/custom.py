@@ -1,8 +1,8 @@
 """PURE: Calico's custom resources (``crd.projectcalico.org/v1``) from and to keys and documents in etcd's form.
 
 Rule: ``object_of(key, document_of(object), object) == object``: what upstream stored survives our reading and writing.
-Nodes, pods and profiles, which are other Kubernetes objects, are in crd_nodes.py and crd_pods.py. Source:
-SPEC-datamodel "Kubernetes", tests/golden/vectors, upstream's behaviour for labels and annotations.
+Nodes, pods and profiles, which are other Kubernetes objects, are in nodes.py and pods.py. Source: tests/golden/vectors,
+upstream's behaviour for labels and annotations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CRD_VERSION = "crd.projectcalico.org/v1"
 METADATA = "projectcalico.org/metadata"
 NAME_MAX = 252
 _HASH_LENGTH = 11
-# what the API server keeps about an object: never part of a document, carried over from the stored object on update
+# what the API server maintains about an object: never in a document, kept from the stored object on update
 _SERVERS = ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink")
 _KEPT_FROM_OLD = (*_SERVERS, "finalizers", "ownerReferences", "deletionTimestamp", "deletionGracePeriodSeconds")
 # upstream's order inside the annotation
@@ -67,7 +67,9 @@ def cidr_name(cidr: Network) -> str:
 
 
 def affinity_name(node: str, cidr: Network) -> str:
-    """Node and block joined by "-"; over 252 characters the node is cut and part of a hash of the whole appended."""
+    """Node and block joined by "-"; if over 252 characters, the node is cut and part of a hash of the whole is
+    appended.
+    """
     short = cidr_name(cidr)
     name = f"{node}-{short}"
     if len(name) <= NAME_MAX:
@@ -79,7 +81,7 @@ def affinity_name(node: str, cidr: Network) -> str:
 
 
 def hostname_hash(node: str) -> str:
-    """The value of label ``projectcalico.org/hostname-hash``: base32 without padding of SHA3-256."""
+    """The value of label ``projectcalico.org/hostname-hash``: SHA3-256 in base32 without padding."""
     import base64
     import hashlib
 
@@ -117,7 +119,7 @@ def place_of(key: Key) -> Place:
 
 
 def read_object(obj: JSON) -> tuple[Key, dict[str, Any]]:
-    """The key and the document behind a custom resource. Raises CorruptRecord, which names the object."""
+    """The key and the document in a custom resource. Raises CorruptRecord, which names the object."""
     try:
         kind = parse_text(obj.get("kind"), "kind")
         if kind in _IPAM_KINDS:
@@ -247,7 +249,7 @@ def _ours(name: str) -> bool:
 
 
 def _compact(value: JSON) -> str:
-    """As Go writes it: no spaces, the keys of maps sorted."""
+    """JSON as Go writes it: no spaces, the keys of maps sorted."""
     ordered = {name: value[name] for name in _NOTE_ORDER if name in value}
     ordered.update({name: value[name] for name in sorted(value) if name not in ordered})
     for name in ("labels", "annotations"):
@@ -282,7 +284,7 @@ def _ipam_spec(key: Key, document: JSON) -> dict[str, Any]:
     if isinstance(key, BlockKey):
         spec = _renamed(document, tuple((ours, theirs) for theirs, ours in _BLOCK_NAMES))
         if spec.get("affinity", "") is None:
-            del spec["affinity"]  # the CRD's schema has no null there
+            del spec["affinity"]  # the CRD's schema does not allow null there
         return {"strictAffinity": False, **spec}
     if isinstance(key, AffinityKey):
         deleted = "true" if document.get("deleted") else "false"

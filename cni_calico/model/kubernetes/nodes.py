@@ -1,7 +1,7 @@
 """PURE: the Kubernetes Node from and to Calico's Node document.
 
 Rule: Calico's fields live in annotations; labels of the Kubernetes node are inherited and never written back. An
-annotation that cannot be read is left out, as upstream does: a typing error must not take a node's record away.
+annotation that cannot be read is left out, as in upstream: a typing error must not make a node's record disappear.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _as_number(text: str) -> bool:
     return 0 <= int(high) < 1 << 32 and (not dot or 0 <= int(low) < 1 << 16)
 
 
-# annotation, where it goes (path in the document), and whether a text is a value of it
+# annotation, its place (path in the document), and a check whether a text is a valid value
 _FIELDS: tuple[tuple[str, tuple[str, ...], Callable[[str], bool]], ...] = (
     ("IPv4Address", ("spec", "bgp", "ipv4Address"), _interface(4)),
     ("IPv6Address", ("spec", "bgp", "ipv6Address"), _interface(6)),
@@ -76,7 +76,7 @@ _FIELDS: tuple[tuple[str, tuple[str, ...], Callable[[str], bool]], ...] = (
     ("WireguardPublicKey", ("status", "wireguardPublicKey"), bool),
     ("WireguardPublicKeyV6", ("status", "wireguardPublicKeyV6"), bool),
 )
-# where in a document the fields are that a Node's annotations hold; labels and annotations aside
+# the places in a document of the fields that a Node's annotations hold, except labels and annotations
 STORED = (*(path for _, path, _ in _FIELDS), ("spec", "interfaces"))
 
 
@@ -91,8 +91,9 @@ def _valid(check: Callable[[str], bool], text: str) -> bool:
 
 
 def read_node(obj: JSON, *, use_pod_cidr: bool = False) -> tuple[ResourceKey, dict[str, Any]]:
-    """Key and document behind a Kubernetes Node. ``use_pod_cidr``: host-local IPAM gives addresses out of podCIDR, and
-    the IPIP tunnel's is its first. Raises CorruptRecord.
+    """Key and document of a Kubernetes Node. Raises CorruptRecord.
+
+    ``use_pod_cidr``: host-local IPAM assigns addresses from podCIDR, and the IPIP tunnel's is the first of them.
     """
     try:
         return _read_node(obj, use_pod_cidr)
@@ -182,7 +183,7 @@ def _read_interfaces(annotations: JSON) -> list[JSON]:
 
 
 def inherited_labels(document: JSON) -> dict[str, str]:
-    """The labels in a Node's document that are the Kubernetes node's own."""
+    """The labels in a Node's document that belong to the Kubernetes node itself."""
     return _json_map((document.get("metadata") or {}).get("annotations") or {}, KUBE_LABELS)
 
 
@@ -194,7 +195,7 @@ def _compact(value: Any) -> str:
 
 
 def node_annotations(document: JSON, old: JSON) -> dict[str, str]:
-    """All annotations of the Kubernetes Node once ``document`` is written; ``old`` are those it has now."""
+    """All annotations that the Kubernetes Node has once ``document`` is written; ``old`` are its present ones."""
     metadata = document.get("metadata") or {}
     out = dict(old)
     own = dict(metadata.get("annotations") or {})
@@ -215,7 +216,7 @@ def node_annotations(document: JSON, old: JSON) -> dict[str, str]:
 
 
 def _with_prefix(text: str) -> str:
-    """A node's own address as the annotations carry it; whoever gives none means the whole address."""
+    """A node's own address as the annotations hold it; without a prefix length it means the whole address."""
     if not text or "/" in text:
         return text
     try:
@@ -232,7 +233,7 @@ def _set(annotations: dict[str, str], name: str, value: str) -> None:
 
 
 def node_object(document: JSON, old: JSON) -> dict[str, Any]:
-    """The stored Kubernetes Node with Calico's annotations as ``document`` says."""
+    """The stored Kubernetes Node with Calico's annotations as in ``document``."""
     metadata = dict(old.get("metadata") or {})
     annotations = node_annotations(document, metadata.get("annotations") or {})
     if annotations or "annotations" in metadata:

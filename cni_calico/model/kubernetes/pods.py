@@ -1,7 +1,7 @@
 """PURE: Pods as WorkloadEndpoint documents, Namespaces and ServiceAccounts as Profile documents.
 
-Rule: these Calico resources are derived: nothing is stored for them but three annotations of the pod. A pod's endpoint
-is always named after eth0. Sources: SPEC-datamodel, tests/golden/vectors, upstream's conversion.
+Rule: these Calico resources are derived: only three annotations of the pod are stored for them. A pod's endpoint is
+always named after eth0. Source: tests/golden/vectors, upstream's conversion.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def endpoint_key(namespace: str, pod: str, node: str) -> ResourceKey:
 
 
 def read_pod(obj: JSON, *, prefix: str = names.DEFAULT_PREFIX) -> tuple[ResourceKey, dict[str, Any]] | None:
-    """Key and document of a pod's endpoint; None for a pod on the host's network or not on a node yet.
+    """Key and document of a pod's endpoint; None for a pod in the host's network or not on a node yet.
 
-    ``prefix`` begins the host interface's name. Raises CorruptRecord.
+    ``prefix`` is the prefix of the host interface's name. Raises CorruptRecord.
     """
     try:
         return _read_pod(obj, prefix)
@@ -113,7 +113,7 @@ def _read_metadata(key: ResourceKey, metadata: JSON, account: str, annotations: 
 
 
 def finished(obj: JSON) -> bool:
-    """Whether the pod has lost its addresses: it ran to its end, or is being deleted and its DEL was done."""
+    """Whether the pod no longer has its addresses: it has completed, or is being deleted and its DEL is done."""
     metadata, status = parse_object(obj.get("metadata"), "metadata"), parse_object(obj.get("status") or {}, "status")
     annotations = parse_text_map(metadata.get("annotations") or {}, "metadata.annotations")
     if metadata.get("deletionTimestamp") and annotations.get(POD_IP) == "":
@@ -133,7 +133,9 @@ def _address_texts(annotations: JSON, status: JSON) -> list[Any]:
 
 
 def _select_single(texts: list[str]) -> list[str]:
-    """Whoever may patch a pod may write "0.0.0.0/0" there; what is no address at all is an error further on."""
+    """Only single addresses: anyone who may patch a pod can write "0.0.0.0/0" there. A text that is no address fails
+    later.
+    """
     return [text for text in texts if "/" not in text or text.endswith("/128" if ":" in text else "/32")]
 
 
@@ -204,7 +206,7 @@ def _read_port(port: JSON, protocol: str) -> dict[str, Any]:
 
 
 def endpoint_annotations(document: JSON) -> dict[str, str]:
-    """The pod's annotations that stand for its endpoint."""
+    """The pod's annotations that represent its endpoint."""
     spec = document.get("spec") or {}
     networks = list(spec.get("ipNetworks") or ())
     return {
@@ -215,7 +217,7 @@ def endpoint_annotations(document: JSON) -> dict[str, str]:
 
 
 def is_recorded(obj: JSON) -> bool:
-    """Whether a pod's annotations say an endpoint that its DEL has not cleared."""
+    """Whether a pod's annotations have an endpoint that its DEL has not cleared."""
     annotations = (obj.get("metadata") or {}).get("annotations") or {}
     addresses = annotations.get(POD_IP) or annotations.get(POD_IPS)
     return bool(addresses or (annotations.get(CONTAINER_ID) and POD_IP not in annotations))

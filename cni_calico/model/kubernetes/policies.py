@@ -1,7 +1,7 @@
 """PURE: Kubernetes' NetworkPolicy and ClusterNetworkPolicy as policies in Calico's form.
 
-Rule: whatever cannot be said in Calico's form never makes a policy wider: a rule that allows is left out, one that
-denies or passes denies everything. What was left out is told. Sources: upstream's conversion, and the API
+Rule: what cannot be expressed in Calico's form never makes a policy wider: a rule that allows is left out, and one that
+denies or passes denies everything. What was left out is reported. Sources: upstream's conversion, and the API
 ``policy.networking.k8s.io/v1alpha2``.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 NETWORK_POLICY = "KubernetesNetworkPolicy"
 CLUSTER_NETWORK_POLICY = "KubernetesClusterNetworkPolicy"
-STORED_PREFIX = "knp.default."  # of the NetworkPolicy that upstream's controller keeps of one in etcd
+STORED_PREFIX = "knp.default."  # of the NetworkPolicy in etcd that upstream's controller derives from one
 ORDER = 1000
 TIERS = {"Admin": "kube-admin", "Baseline": "kube-baseline"}
 ACTIONS = {"Accept": "Allow", "Deny": "Deny", "Pass": "Pass"}
@@ -47,7 +47,7 @@ _LABEL = re.compile(r"[A-Za-z0-9_./-]{1,512}")
 
 @dataclass(frozen=True, slots=True)
 class ConvertedPolicy:
-    """``document`` is the policy; ``left_out`` says, in words, which rules could not be converted as they are."""
+    """``document`` is the policy; ``left_out`` says in words which rules could not be converted as they are."""
 
     key: ResourceKey
     document: JSON
@@ -69,7 +69,7 @@ def _metadata(obj: JSON) -> JSON:
 
 
 def _read_selector(raw: Any, at: str) -> list[str]:
-    """A label selector as terms of Calico's language; none for one that selects everything."""
+    """A label selector as terms of Calico's language; none for a selector that matches everything."""
     selector = parse_object(raw, at)
     labels = parse_text_map(selector.get("matchLabels") or {}, f"{at}.matchLabels")
     terms = [f"{_label(key, at)} == {_quoted(labels[key], at)}" for key in sorted(labels)]
@@ -106,7 +106,7 @@ def _pods(raw: Any, at: str) -> str:
 
 
 def _namespaces(raw: Any, at: str) -> str:
-    """Nothing for no selector (the policy's own namespace), all() for an empty one."""
+    """Nothing for an absent selector (the policy's own namespace), all() for an empty one."""
     return "" if raw is None else " && ".join(_read_selector(raw, at)) or "all()"
 
 
@@ -114,12 +114,12 @@ def _namespaces(raw: Any, at: str) -> str:
 
 
 def read_network_policy(obj: JSON) -> ConvertedPolicy:
-    """As policy of its own kind, which the engine enforces where Kubernetes is the datastore. Raises CorruptRecord."""
+    """As a policy of its own kind, which the engine enforces if Kubernetes is the datastore. Raises CorruptRecord."""
     return _read_network_policy(obj, NETWORK_POLICY, "")
 
 
 def read_stored_network_policy(obj: JSON) -> ConvertedPolicy:
-    """As the NetworkPolicy that is kept of it in etcd. Raises CorruptRecord."""
+    """As the NetworkPolicy that is stored for it in etcd. Raises CorruptRecord."""
     return _read_network_policy(obj, "NetworkPolicy", STORED_PREFIX)
 
 
@@ -171,7 +171,7 @@ def _combined(action: str, protocol: str | None, ports: list[Any], peer: JSON, s
 
 
 def _read_peers(raw: Any, at: str) -> list[dict[str, Any]]:
-    """One of nothing where everybody is meant."""
+    """One empty peer if everybody is meant."""
     peers = parse_objects(raw or (), at)
     return [_read_peer(peer, f"{at}[{i}]") for i, peer in enumerate(peers)] or [{}]
 
@@ -205,7 +205,7 @@ def _network(raw: Any, at: str) -> str:
 
 
 def _read_ports(raw: Any, at: str) -> list[tuple[str | None, list[Any]]]:
-    """(protocol, its ports), sorted; no ports: all of the protocol. No protocol: all traffic."""
+    """(protocol, its ports), sorted; no ports: all of the protocol; no protocol: all traffic."""
     entries = parse_objects(raw or (), at)
     listed = []
     for i, entry in enumerate(entries):
@@ -248,7 +248,7 @@ def _by_protocol(
 
 
 def _merged(ports: list[tuple[int, int] | str]) -> list[Any]:
-    """Names first, then as few ranges as possible, written as Calico writes them."""
+    """Names first, then as few ranges as possible, in Calico's notation."""
     out: list[Any] = list(dict.fromkeys(port for port in ports if isinstance(port, str)))
     ranges: list[list[int]] = []
     for low, high in sorted(port for port in ports if not isinstance(port, str)):
@@ -263,7 +263,7 @@ def _merged(ports: list[tuple[int, int] | str]) -> list[Any]:
 
 
 def read_cluster_network_policy(obj: JSON) -> ConvertedPolicy | None:
-    """None for a tier that is not known. Raises CorruptRecord."""
+    """None for an unknown tier. Raises CorruptRecord."""
     try:
         metadata = _metadata(obj)
         key = ResourceKey(CLUSTER_NETWORK_POLICY, parse_text(metadata.get("name"), "metadata.name"))

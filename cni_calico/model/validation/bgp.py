@@ -1,6 +1,6 @@
 """PURE: rules for BGP peers, BGP configuration and BGP filters.
 
-Rule: each function looks at one kind's spec and tells the report what is wrong. Source: upstream's validation.
+Rule: each function checks one kind's spec and records in the report what is wrong. Source: upstream's validation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PURE: whether a resource may be stored.
 
 Rule: everything wrong is reported at once, each problem with field and value. A field that the kind does not have is
-wrong too (it would be stored without effect), unless it is stored already or the user insists.
+wrong too (it would be stored without effect), unless it is stored already or unknown fields are allowed.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def check_resource(
 ) -> Report:
     """Problems and warnings of a resource's document.
 
-    ``old`` is what is stored now (for what must not change), ``pools`` are the stored pools (for overlaps).
-    ``allow_unknown`` only warns of fields that the kind does not have.
+    ``old`` is the stored resource (to check that fixed fields do not change), ``pools`` are the stored pools (for
+    overlaps). With ``allow_unknown``, fields that the kind does not have only cause warnings.
     """
     kind = str(document.get("kind"))
     report = Report(kind)
@@ -81,7 +81,7 @@ def _check_known(
 
 
 def _check_readable(report: Report, document: Mapping[str, Any]) -> None:
-    """What no rule above looked at must at least have a shape that we can read again."""
+    """Fields that no rule above checks must at least have a shape that can be read again."""
     metadata = document["metadata"]
     key = ResourceKey(report.kind, metadata["name"], metadata.get("namespace") or "")
     try:

@@ -1,6 +1,6 @@
 """PURE: the fields that upstream fills in when a resource is written, and those it shows when one is read.
 
-Rule: what is given stays as it is, except AS numbers in dotted form, which are stored as numbers. Source: upstream's
+Rule: given values stay unchanged, except AS numbers in dotted form, which are stored as numbers. Source: upstream's
 client library and its vectors.
 """
 
@@ -21,7 +21,7 @@ _AS_NUMBERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "BGPPeer": (("asNumber",), ("localASNumber",)),
     "BGPConfiguration": (("asNumber",),),
 }
-# what is shown of a record that does not say it; nobody stores it
+# what is shown of a record that does not say it; never stored
 _SHOWN: Mapping[str, Mapping[str, Any]] = {
     "FelixConfiguration": {
         "bpfConnectTimeLoadBalancing": "TCP",
@@ -50,8 +50,9 @@ def with_defaults(document: Document) -> dict[str, Any]:
 
 
 def as_shown(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with the defaults that upstream shows. Only in the cluster's own configuration: in a node's they
-    would, once applied again, win over the cluster's.
+    """The document with the defaults that upstream shows.
+
+    Only in the cluster's own configuration: in a node's they would, once applied again, win over the cluster's.
     """
     kind, spec = str(document.get("kind")), document.get("spec")
     if kind in _SHOWN and isinstance(spec or {}, Mapping) and document["metadata"].get("name") == "default":
@@ -138,7 +139,7 @@ def _with_as_numbers(kind: str, spec: Document) -> dict[str, Any]:
 
 
 def _as_number(text: str) -> Any:
-    """The number 65546 of "1.10" or "65546"; what is no AS number stays for validation to name."""
+    """The number 65546 for "1.10" or "65546"; any other text stays, and validation reports it."""
     parts = text.split(".")
     if len(parts) > 2 or not all(part.isascii() and part.isdecimal() and len(part) <= 10 for part in parts):
         return text

@@ -1,7 +1,8 @@
 """PURE: rules for FelixConfiguration.
 
-Rule: a field's type and values are a table. A text where upstream has a number or a word it does not know makes its
-list drop the whole record, and with it every Felix its configuration; so those are refused. Source: upstream's API.
+Rule: a table has each field's type and values. If upstream finds a text instead of a number, or a word it does not
+know, it drops the whole record, and every Felix loses its configuration; so such values are refused. Source: upstream's
+API.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "routeSource": ("WorkloadIPs", "CalicoIPAM"),
     "windowsManageFirewallRules": _SWITCH,
 }
-_ANY_CASE: Mapping[str, tuple[str, ...]] = {  # upstream takes these in any case
+_ANY_CASE: Mapping[str, tuple[str, ...]] = {  # upstream accepts these in any case
     "bpfEnforceRPF": ("Disabled", "Strict", "Loose"),
     "chainInsertMode": ("Insert", "Append"),
     "serviceLoopPrevention": ("Drop", "Reject", "Disabled"),
@@ -165,7 +166,7 @@ def _check_tables(report: Report, spec: Spec) -> None:
 
 
 def _check_range(report: Report, at: str, raw: Any, highest: int) -> int:
-    """How many tables are in a range; 0 for one that is wrong."""
+    """The number of tables in a range; 0 for a wrong range."""
     tables = report.object(at, raw)
     low, high = (report.number(f"{at}.{end}", tables.get(end), 1, highest) for end in ("min", "max"))
     for end in ("min", "max"):

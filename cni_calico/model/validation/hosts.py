@@ -1,6 +1,6 @@
 """PURE: rules for host endpoints, node statuses, names of tiers and the configuration of Calico's controllers.
 
-Rule: each function looks at one kind's spec and tells the report what is wrong. Source: upstream's validation.
+Rule: each function checks one kind's spec and records in the report what is wrong. Source: upstream's validation.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _check_node_controller(report: Report, controller: Spec) -> None:
 
 
 def _check_template(report: Report, at: str, template: Spec, names: set[str]) -> None:
-    """A template makes host endpoints of what matches; ``names`` are those of the templates before it."""
+    """A template makes host endpoints for matching interfaces; ``names`` are those of the templates before it."""
     generated = report.string(f"{at}.generateName", template.get("generateName"))
     report.name(f"{at}.generateName", generated)
     if generated in names:
@@ -98,7 +98,7 @@ def _check_template(report: Report, at: str, template: Spec, names: set[str]) ->
         try:
             re.compile(pattern)
         except re.error as e:
-            report.wrong(f"{at}.interfacePattern", pattern, f"is no regular expression: {e}")
+            report.wrong(f"{at}.interfacePattern", pattern, f"is not a regular expression: {e}")
     if not cidrs and not pattern:
         report.wrong(f"{at}.interfaceCIDRs", None, "either it or interfacePattern must be given")
     report.selector(f"{at}.nodeSelector", template.get("nodeSelector"))
@@ -110,7 +110,9 @@ def _check_template(report: Report, at: str, template: Spec, names: set[str]) ->
 
 
 def check_tier_name(report: Report, spec: Spec, name: str) -> None:
-    """A tier is part of its policies' names and a label's value; those that every cluster has keep their order."""
+    """A tier's name is part of its policies' names and of a label's value; the tiers of every cluster keep
+    their order.
+    """
     if not _TIER_NAME.fullmatch(name):
         report.wrong("metadata.name", name, "must consist of lower case letters, digits and '-', at most 63 of them")
     if name in TIERS and spec.get("order") != TIERS[name][0]:

@@ -1,6 +1,6 @@
 """PURE: rules for pools, reservations, nodes and workload endpoints.
 
-Rule: each function looks at one kind's spec and tells the report what is wrong. Source: upstream's validation.
+Rule: each function checks one kind's spec and records in the report what is wrong. Source: upstream's validation.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ def _check_uses(report: Report, spec: Spec) -> None:
 
 
 def check_pool_update(report: Report, spec: Spec, old: Spec) -> None:
-    """The addresses of a pool that blocks were cut from cannot be moved."""
+    """A pool from which blocks have been cut cannot be moved."""
     for field in ("cidr", "blockSize"):
         before, now = old.get(field), spec.get(field)
         if field == "blockSize":
             default = BLOCK_SIZES[6 if ":" in str(old.get("cidr")) else 4][2]
             before, now = before or default, now or default
         if before != now:
-            report.wrong(f"spec.{field}", now, f"cannot be changed (it is {before}); make a new pool instead")
+            report.wrong(f"spec.{field}", now, f"cannot be changed (it is {before}); create a new pool instead")
 
 
 def check_pool_overlap(report: Report, name: str, spec: Spec, pools: Iterable[IPPool]) -> None:

@@ -1,7 +1,7 @@
 """PURE: which fields each kind's spec has, so that a misspelt one is refused instead of stored without effect.
 
-Rule: a table of names; ``name{...}`` has fields of its own (so has each item when it is a list), a name without braces
-is not looked into. Source: upstream's API types, v3.32.
+Rule: a table of names; ``name{...}`` has these fields itself (or each of its items, if it is a list); what is below a
+name without braces is not checked. Source: upstream's API types, v3.32.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from cni_calico.model.validation.felix_fields import KNOWN as FELIX
 
-Fields = dict[str, Any]  # a name and the fields below it, None where nobody looks further
+Fields = dict[str, Any]  # a name and the fields below it, None if those are not checked
 
 _ENTITY = (
     "nets notNets selector notSelector namespaceSelector ports notPorts services{name namespace} "
@@ -97,9 +97,9 @@ def known_fields(kind: str) -> Fields:
 
 
 def unknown_fields(document: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> Iterator[tuple[str, Any, str]]:
-    """(path, value, nearest known name or "") of fields that the kind does not have and ``old`` does not have either.
+    """(path, value, nearest known name or "") of fields that neither the kind nor ``old`` has.
 
-    What is stored already stays: somebody's newer version knows it.
+    Fields that are stored already stay: a newer version may know them.
     """
     kind = str(document.get("kind"))
     if kind in _SPECS:

@@ -1,7 +1,7 @@
 """PURE: rules for policies, staged ones too, profiles, tiers and network sets.
 
-Rule: each function looks at one kind's spec and tells the report what is wrong. Verdicts are those of upstream's
-validation (tests/golden/verdicts), so that whatever is stored here can be read there.
+Rule: each function checks one kind's spec and records in the report what is wrong. The verdicts are those of upstream's
+validation (tests/golden/verdicts), so that upstream can read whatever is stored here.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _check_host_flags(report: Report, spec: Spec, types: Any) -> None:
     if spec.get("doNotTrack") is True and spec.get("preDNAT") is True:
         report.wrong("spec.preDNAT", True, "cannot be given together with doNotTrack")
     if spec.get("preDNAT") is True and (spec.get("egress") or "Egress" in types):
-        report.wrong("spec.preDNAT", True, "governs what comes in: such a policy has no egress")
+        report.wrong("spec.preDNAT", True, "concerns incoming packets only: such a policy has no egress")
     for field in ("doNotTrack", "preDNAT"):
         if spec.get(field) is True and spec.get("applyOnForward") is not True:
             report.wrong("spec.applyOnForward", spec.get("applyOnForward"), f"must be true where {field} is")
@@ -75,7 +75,7 @@ def check_staged_policy(report: Report, spec: Spec) -> None:
 
 
 def check_staged_kubernetes_policy(report: Report, spec: Spec) -> None:
-    """StagedKubernetesNetworkPolicy: Kubernetes' own fields are its API server's affair."""
+    """StagedKubernetesNetworkPolicy: Kubernetes' own fields are left to its API server."""
     report.choice("spec.stagedAction", spec.get("stagedAction"), STAGED_ACTIONS)
     if spec.get("stagedAction") == "Delete":
         for field, value in spec.items():
@@ -164,7 +164,7 @@ def _check_icmp(report: Report, at: str, icmp: Spec) -> None:
 
 
 def _check_families(report: Report, at: str, rule: Spec) -> None:
-    """A rule speaks of one family: by its networks, its protocol, its ipVersion."""
+    """A rule is about one family: its networks, protocol and ipVersion must agree."""
     version = rule.get("ipVersion") if rule.get("ipVersion") in (4, 6) else None
     for field in ("protocol", "notProtocol"):
         family = {"ICMP": 4, "ICMPv6": 6}.get(str(rule.get(field)))
@@ -179,7 +179,7 @@ def _check_families(report: Report, at: str, rule: Spec) -> None:
             if version is not None and families - {version}:
                 report.wrong(f"{at}.{side}.{field}", peer[field], f"must be of IPv{version}, the rule's ipVersion")
             elif families and len(families | seen) > 1:
-                report.wrong(f"{at}.{side}.{field}", peer[field], "mixes IPv4 and IPv6: make two rules of it")
+                report.wrong(f"{at}.{side}.{field}", peer[field], "mixes IPv4 and IPv6: split it into two rules")
             seen |= families
 
 
@@ -189,7 +189,7 @@ def _families(raw: Any) -> set[int]:
         try:
             found.add(ip_network(str(item), strict=False).version)
         except ValueError:
-            continue  # said elsewhere
+            continue  # reported elsewhere
     return found
 
 
@@ -241,7 +241,9 @@ def _check_peer(report: Report, at: str, peer: Spec, protocol: str) -> None:
 
 
 def _check_services(report: Report, at: str, rule: Spec, direction: str, *, is_global: bool) -> None:
-    """Services are the source of an ingress rule or the destination of an egress rule, and nothing stands beside."""
+    """Services may only be the source of an ingress rule or the destination of an egress rule, with nothing beside
+    them.
+    """
     right = "source" if direction == "ingress" else "destination"
     for side in ("source", "destination"):
         peer = rule.get(side)
@@ -267,7 +269,7 @@ def _has_global(raw: Any) -> bool:
     try:
         return isinstance(raw, str) and mentions_global(parse_selector(raw).tree)
     except InvalidSelector:
-        return False  # said elsewhere
+        return False  # reported elsewhere
 
 
 def _refuse_global(report: Report, at: str, raw: Any) -> None:
@@ -276,7 +278,7 @@ def _refuse_global(report: Report, at: str, raw: Any) -> None:
 
 
 def _check_nets(report: Report, at: str, raw: Any) -> None:
-    """Networks; a plain address is one too."""
+    """Networks; a plain address counts as one too."""
     for i, item in enumerate(report.list(at, raw)):
         if isinstance(item, str) and "/" not in item:
             report.address(f"{at}[{i}]", item)
@@ -289,7 +291,7 @@ def _is_numeric(raw: Any) -> bool:
 
 
 def _check_port(report: Report, at: str, raw: Any) -> None:
-    """A number, two with a colon between them, or a name."""
+    """A number, a range such as 80:90, or a name."""
     if type(raw) is int and 1 <= raw <= PORT_MAX:
         return
     if isinstance(raw, str):

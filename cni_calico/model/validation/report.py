@@ -1,4 +1,4 @@
-"""PURE: what validation is made of: problems, the report that collects them, and checks of single values.
+"""PURE: the parts of validation: problems, the report that collects them, and checks of single values.
 
 Rule: a check records what is wrong with a value and where, returns the parsed value or None, and never raises.
 """
@@ -57,7 +57,7 @@ class Report:
         self.warnings.append(Problem(f"{self.kind}.{at}", value, reason))
 
     def text(self) -> str:
-        """All problems in one message, as upstream words it."""
+        """All problems in one message, in upstream's wording."""
         if len(self.problems) == 1:
             return f"error with field {self.problems[0]}"
         return "error with the following fields:\n" + "\n".join(f"-  {problem}" for problem in self.problems)
@@ -65,7 +65,7 @@ class Report:
     # -- shapes -------------------------------------------------------------------------------------------------------
 
     def object(self, at: str, raw: Any) -> Mapping[str, Any]:
-        """``raw``, or nothing when it is absent or no object."""
+        """``raw``, or an empty object if it is absent or not an object."""
         if raw is not None and not isinstance(raw, Mapping):
             self.wrong(at, raw, "must be an object")
         return raw if isinstance(raw, Mapping) else {}
@@ -76,7 +76,7 @@ class Report:
         return raw if isinstance(raw, (list, tuple)) else ()
 
     def string(self, at: str, raw: Any) -> str:
-        """A text; "" when it is absent or none."""
+        """A text; "" if it is absent or not a text."""
         if raw is not None and not isinstance(raw, str):
             self.wrong(at, raw, "must be a text")
         return raw if isinstance(raw, str) else ""
@@ -130,7 +130,7 @@ class Report:
             self.wrong(at, raw, str(e))
 
     def network(self, at: str, raw: Any, version: int = 0, *, strict: bool = False) -> Network | None:
-        """A network; with ``strict`` no bit beyond the prefix may be set. None when it is wrong."""
+        """A network; with ``strict`` no bit beyond the prefix may be set. None if it is wrong."""
         text = self.string(at, raw)
         try:
             network = ip_network(text, strict=False)

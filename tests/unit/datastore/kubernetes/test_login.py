@@ -157,9 +157,9 @@ def test_a_program_is_given_its_environment_and_the_cluster(tmp_path: Path) -> N
     ("section", "cause"),
     [
         (program("echo " + SECRET + " >&2; exit 3"), "ended with status 3"),
-        (program("echo " + SECRET), "gave none"),
-        (program(answered()), "gave none"),
-        (program("echo '" + "[" * 100_000 + "'"), "gave none"),
+        (program("echo " + SECRET), "returned none"),
+        (program(answered()), "returned none"),
+        (program("echo '" + "[" * 100_000 + "'"), "returned none"),
         (program("kill -9 $$"), "killed by signal 9"),
         (program("", command="no-such-helper"), "there is no program no-such-helper"),
         (program("", apiVersion="v7"), "exec.apiVersion is not one of"),

@@ -84,7 +84,7 @@ def test_a_record_that_is_no_document_is_a_problem(path: str, tmp_path: Path) ->
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE change SET value = '{' WHERE key = ?", (key,))
     connection.close()
-    assert read_problems(path) == (f"record {key} is no document",)
+    assert read_problems(path) == (f"record {key} is not a document",)
     done = salvage(path, str(tmp_path / "new"), SOON)
     assert done.lost == (key,) and done.saved == COUNT - 2
 
