@@ -39,7 +39,10 @@ def label_affinities(
             if node and not (isinstance(item.key, AffinityKey) and (item.key.node, item.key.type) == (node, "host")):
                 continue
             try:
-                value = {**item.value, "state": item.value.get("state") or "confirmed"}  # the API server requires a state
+                value = {
+                    **item.value,
+                    "state": item.value.get("state") or "confirmed",
+                }  # the API server requires a state
                 labelled += (store or kubernetes).commit([Write.update(item, value)], deadline).stored
             except CommitConflict as e:
                 # gone, or an object whose name is not that of its block: no reason to look again
