@@ -1,7 +1,8 @@
 """Deleting resources that others depend on: a node's endpoints, addresses, blocks and configuration, a pool's blocks.
 
 Rule: what depends on it goes first, so that a deletion that failed half-way can be repeated. On Kubernetes a node is
-Kubernetes' own: the datastore refuses to delete it, and nothing of it is touched.
+Kubernetes' own: the datastore refuses to delete it, and nothing of it is touched; of one that Kubernetes has no more,
+its peers, host endpoints and configuration go.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def delete_resource(session: Session, key: ResourceKey, *, force: bool = False) 
     """
     resources.require_changeable("delete", key)
     kubernetes = session.store.kind == "kubernetes"
-    if key.kind == "Node" and not kubernetes:
+    if key.kind == "Node" and kubernetes:
+        if _leave_gone_node(session, key):
+            return
+    elif key.kind == "Node":
         _leave_node(session, key)
     elif key.kind == "IPPool":
         _leave_pool(session, key, force=force)
@@ -105,6 +109,13 @@ def _leave_node(session: Session, key: ResourceKey) -> None:
     for cidr in owned:
         allocator.release_node_block(key.name, cidr, session.deadline, require_empty=False)
     remove_belongings(session.store, key.name, session.deadline)
+
+
+def _leave_gone_node(session: Session, key: ResourceKey) -> bool:
+    """Whether Kubernetes has no such node, and something of it was left and has been removed."""
+    if session.store.get(key, session.deadline) is not None:
+        return False
+    return remove_belongings(session.store, key.name, session.deadline) > 0
 
 
 def _host_affinities(session: Session, node: str = "") -> list[AffinityKey]:

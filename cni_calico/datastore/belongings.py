@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cni_calico.datastore.interface import CommitConflict, Datastore, Versioned, Write
 from cni_calico.deadline import Deadline
-from cni_calico.model.belongings import LISTINGS, names_node, own_configuration
+from cni_calico.model.belongings import LISTINGS, names_node, own_configuration, was_made_before
 
 
 def read_belongings(store: Datastore, node: str, deadline: Deadline) -> list[Versioned]:
@@ -18,10 +18,15 @@ def read_belongings(store: Datastore, node: str, deadline: Deadline) -> list[Ver
     return found
 
 
-def remove_belongings(store: Datastore, node: str, deadline: Deadline) -> int:
-    """The number of records removed. Raises DatastoreError."""
+def remove_belongings(store: Datastore, node: str, deadline: Deadline, *, made_before_s: float | None = None) -> int:
+    """The number of records removed. ``made_before_s`` (Unix time): what was made later, or cannot be told, stays.
+
+    Raises DatastoreError.
+    """
     removed = 0
     for found in read_belongings(store, node, deadline):
+        if made_before_s is not None and not was_made_before(found.value, made_before_s):
+            continue
         try:
             store.commit([Write.delete(found)], deadline)
             removed += 1

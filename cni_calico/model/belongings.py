@@ -8,6 +8,7 @@ client library.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from cni_calico.model.keys import ResourceKey, ResourceList
 
@@ -27,3 +28,13 @@ def names_node(document: Mapping[str, Any], node: str) -> bool:
     """Whether a BGPPeer or HostEndpoint is this node's alone."""
     spec = document.get("spec")
     return isinstance(spec, Mapping) and spec.get("node") == node
+
+
+def was_made_before(document: Mapping[str, Any], time_s: float) -> bool:
+    """By its creationTimestamp (RFC 3339) and Unix time; False when that cannot be told."""
+    metadata = document.get("metadata")
+    stamp = metadata.get("creationTimestamp") if isinstance(metadata, Mapping) else None
+    try:
+        return datetime.fromisoformat(str(stamp)).timestamp() < time_s
+    except ValueError:
+        return False

@@ -191,6 +191,7 @@ class Janitor:
             open_objects(self._cluster.kubernetes),
             is_kubernetes=self._cluster.is_kubernetes_datastore,
             pace=pace,
+            grace_s=lambda: self._habits.grace_s if self._grace_s is None else self._grace_s,
         )
 
     def _pause(self, caches: JanitorCaches, stopping: threading.Event) -> None:
@@ -219,6 +220,7 @@ class Janitor:
         for subject, reason in outcome.confirmed:
             if subject in outcome.released:
                 self._log.info(f"released {subject}: {reason}")
+        self._look_after_departed(suspects, outcome)
         again = time.monotonic() + self._habits.again_s
         for subject in (*(subject for subject, _ in outcome.kept), *outcome.released):  # the watch tells what is gone
             suspects.put_off(subject, again)
@@ -244,6 +246,19 @@ class Janitor:
         labelled = label_affinities(self._cluster.kubernetes, Deadline.after(LABELS_S), store=fenced)
         if labelled:
             self._log.info(f"{len(labelled)} block affinities of an older version have got their labels")
+
+    def _look_after_departed(self, suspects: Suspects, outcome: ReclaimOutcome) -> None:
+        """Once for each time that a node leaves, whatever came of it."""
+        from cni_calico.ipam.lost.leaks import DepartedNode
+
+        for subject in outcome.released:
+            if isinstance(subject, DepartedNode):
+                suspects.looked_after(subject)
+        for subject, why in outcome.kept:
+            if isinstance(subject, DepartedNode):
+                suspects.looked_after(subject)
+                if any(subject == confirmed for confirmed, _ in outcome.confirmed):
+                    self._log.warning(f"kept the {subject}: {why}")
 
     def _may_write(self) -> bool:
         """Not while the datastore is migrated or upgraded."""

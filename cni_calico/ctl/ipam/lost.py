@@ -16,12 +16,14 @@ from cni_calico.datastore.interface import Versioned
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.lost.leaks import (
     KINDS,
+    DepartedNode,
     Holding,
     LostBlock,
     LostEndpoint,
     LostNode,
     Subject,
     judge_block,
+    judge_departed,
     judge_endpoint,
     judge_holding,
     judge_node,
@@ -83,6 +85,8 @@ def _judge(subject: Subject, sight: ShelfSight) -> str:
         return judge_holding(subject, sight)
     if isinstance(subject, LostNode):
         return judge_node(subject, sight)
+    if isinstance(subject, DepartedNode):
+        return judge_departed(subject, sight)
     if isinstance(subject, LostEndpoint):
         return judge_endpoint(subject, sight)
     if isinstance(subject, LostBlock):

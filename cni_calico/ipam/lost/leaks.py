@@ -95,8 +95,21 @@ class LostNode:
         return f"node {self.name}"
 
 
-Subject = Holding | LostBlock | IdleHandle | LostEndpoint | LostNode
+@dataclass(frozen=True, slots=True)
+class DepartedNode:
+    """A node that was here and that Kubernetes, which is the datastore too, has no more: its peers, host endpoints and
+    configuration are left. One that has not joined yet is none, for nobody has seen it.
+    """
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"configuration of node {self.name}"
+
+
+Subject = Holding | LostBlock | IdleHandle | LostEndpoint | LostNode | DepartedNode
 KINDS: Mapping[type[Any], str] = {
+    DepartedNode: "configuration",  # before its blocks, which prove that it was here
     LostNode: "node",
     LostEndpoint: "endpoint",
     Holding: "address",
@@ -189,6 +202,11 @@ def judge_node(lost: LostNode, known: Known) -> str:
     if not known.knows_pods or known.has_kubernetes_node(lost.kubernetes):
         return ""
     return f"Kubernetes node {lost.kubernetes} is gone"
+
+
+def judge_departed(departed: DepartedNode, known: Known) -> str:
+    """Why a node that was here is gone."""
+    return "" if known.has_node(departed.name) else f"there is no Node {departed.name} any more"
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

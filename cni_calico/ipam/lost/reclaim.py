@@ -8,11 +8,12 @@ transaction also checks that the node is gone. In doubt everything is kept.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cni_calico.datastore.belongings import remove_belongings
+from cni_calico.datastore.belongings import read_belongings, remove_belongings
 from cni_calico.datastore.forwarding import ForwardingStore
 from cni_calico.datastore.interface import (
     CommitConflict,
@@ -22,11 +23,21 @@ from cni_calico.datastore.interface import (
     Write,
 )
 from cni_calico.deadline import Deadline
-from cni_calico.errors import AddressMismatch, CorruptRecord, TryAgain
+from cni_calico.errors import AddressMismatch, CorruptRecord, DatastoreDenied, TryAgain
 from cni_calico.ipam.allocator import Allocator, Release
 from cni_calico.ipam.claims import release_block
 from cni_calico.ipam.lost import leaks
-from cni_calico.ipam.lost.leaks import KINDS, Holding, IdleHandle, LostBlock, LostEndpoint, LostNode, Pod, Subject
+from cni_calico.ipam.lost.leaks import (
+    KINDS,
+    DepartedNode,
+    Holding,
+    IdleHandle,
+    LostBlock,
+    LostEndpoint,
+    LostNode,
+    Pod,
+    Subject,
+)
 from cni_calico.ipam.release import drop_idle_handle, leave_emptied, release_in_block
 from cni_calico.ipam.view import stored
 from cni_calico.model.documents import codec
@@ -120,7 +131,8 @@ class Reclaimer:
     """Confirms and releases suspects.
 
     ``store`` is fenced. ``pace`` is called before every check and may wait; if it returns False the work ends. ``make``
-    makes an allocator for a store; ``is_kubernetes``: pods are this datastore's endpoints.
+    makes an allocator for a store; ``is_kubernetes``: pods are this datastore's endpoints. ``grace_s``: how
+    long what comes here has been suspected.
     """
 
     def __init__(
@@ -131,12 +143,14 @@ class Reclaimer:
         is_kubernetes: bool,
         make: Callable[[Datastore], Allocator] = Allocator,
         pace: Callable[[], bool] = lambda: True,
+        grace_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._store = store
         self._kubernetes = kubernetes
         self._is_kubernetes = is_kubernetes
         self._make = make
         self._pace = pace
+        self._grace_s = grace_s
 
     # -- asking again -------------------------------------------------------------------------------------------------
 
@@ -152,6 +166,8 @@ class Reclaimer:
                 return leaks.judge_node(subject, facts)
             if isinstance(subject, LostEndpoint):
                 return leaks.judge_endpoint(subject, facts)
+            if isinstance(subject, DepartedNode):
+                return leaks.judge_departed(subject, facts) if self._has_configuration(subject, deadline) else ""
             if isinstance(subject, LostBlock):
                 found = self._block(subject, deadline)
                 return leaks.judge_block(subject, None if found is None else leaks.reduce_block(found), facts)
@@ -160,6 +176,13 @@ class Reclaimer:
             return "it holds no address" if unchanged else ""
         except (CorruptRecord, ValueError):
             return ""  # unknown
+
+    def _has_configuration(self, departed: DepartedNode, deadline: Deadline) -> bool:
+        """Whether something is left of it; who may not see that cannot remove it either."""
+        try:
+            return bool(read_belongings(self._store, departed.name, deadline))
+        except DatastoreDenied:
+            return False
 
     def _block(self, lost: LostBlock, deadline: Deadline) -> Block | None:
         found = self._store.get(BlockKey(lost.cidr), deadline)
@@ -205,6 +228,8 @@ class Reclaimer:
             return self._remove_endpoint(subject, deadline)
         if isinstance(subject, LostNode):
             return self._remove_node(subject, deadline)
+        if isinstance(subject, DepartedNode):
+            return self._remove_configuration(subject, deadline)
         return self._drop_handle(subject, deadline)
 
     def _allocator(self, node: str = "") -> Allocator:
@@ -246,6 +271,19 @@ class Reclaimer:
             return False
         remove_belongings(self._store, lost.name, deadline)
         return self._delete(found, deadline)
+
+    def _remove_configuration(self, departed: DepartedNode, deadline: Deadline) -> bool:
+        """What was made since the node left is meant for one of its name that is still to come.
+
+        Raises Overtaken, also where this process has no right to delete it.
+        """
+        try:
+            before_s = time.time() - self._grace_s()
+            if remove_belongings(self._store, departed.name, deadline, made_before_s=before_s):
+                return True
+            raise Overtaken("all of it was made after the node had left")
+        except DatastoreDenied as e:
+            raise Overtaken(f"{e.message}; 'calicoctl delete node {departed.name}' removes it") from e
 
     def _delete(self, found: Versioned, deadline: Deadline) -> bool:
         try:

@@ -83,6 +83,10 @@ class ShelfSight:
     def knows_pods(self) -> bool:
         return self._shelves.pods is not None
 
+    @property
+    def is_kubernetes(self) -> bool:
+        return self._shelves.pods is not None and self._shelves.endpoints is None
+
     def has_node(self, name: str) -> bool:
         return self._shelves.nodes.get(ResourceKey("Node", name)) is not None
 

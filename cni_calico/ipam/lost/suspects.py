@@ -14,6 +14,7 @@ from cni_calico.ipam.lost import leaks
 from cni_calico.ipam.lost.leaks import (
     KINDS,
     BlockFacts,
+    DepartedNode,
     Holding,
     IdleHandle,
     Known,
@@ -36,6 +37,10 @@ Hanging = Holding | LostEndpoint | LostNode
 
 class Sight(Known, Protocol):
     """What the caches show now."""
+
+    @property
+    def is_kubernetes(self) -> bool:
+        """Whether the datastore's nodes are Kubernetes' own."""
 
     def block(self, cidr: Network) -> BlockFacts | None: ...
 
@@ -79,6 +84,7 @@ class Suspects:
         self._handles: dict[str, str] = {}  # folded -> as in the record
         self._idle: dict[str, IdleHandle] = {}
         self._gone: dict[str, float] = {}  # node -> since when it has been missing
+        self._met: set[str] = set()  # nodes that were here, and whose configuration nobody has removed since
 
     def refresh(self, changed: Iterable[Key], now: float) -> None:
         """Judge again what depends on the records that changed."""
@@ -103,6 +109,11 @@ class Suspects:
         if suspicion is not None:
             suspicion.not_before = until
 
+    def looked_after(self, departed: DepartedNode) -> None:
+        """What comes after that is for a node of the same name that is still to join."""
+        self.all.pop(departed, None)
+        self._met.discard(departed.name)
+
     # -- one change ---------------------------------------------------------------------------------------------------
 
     def _look(self, key: Key, now: float) -> None:
@@ -111,7 +122,7 @@ class Suspects:
         elif isinstance(key, HandleKey):
             self._look_at_handle(key.handle_id, now)
         elif isinstance(key, AffinityKey) and key.type == "host":
-            self._claim(key.node, key.cidr)
+            self._claim(key.node, key.cidr, now)
             self._judge_block(LostBlock(key.node, key.cidr), now)
         elif isinstance(key, ResourceKey) and key.kind == "Node":
             self._look_at_node(key.name, now)
@@ -132,12 +143,15 @@ class Suspects:
         self._count(before.holdings, holdings, now)
         for facts in (before, after):
             if facts is not None and facts.node is not None:
-                self._claim(facts.node, cidr)
+                self._claim(facts.node, cidr, now)
         for node in tuple(self._owners.get(cidr, ())):
             self._judge_block(LostBlock(node, cidr), now)
 
     def _look_at_node(self, name: str, now: float) -> None:
         self._missed(name, now)
+        if self._sight.has_node(name):
+            self._met.add(name)
+        self._judge_departed(name, now)
         node, old = self._sight.node(name), self._nodes.pop(name, None)
         if old is not None and old != node:
             self._forget(old, ("kubernetes node", old.kubernetes))
@@ -199,10 +213,13 @@ class Suspects:
             if folded in self._handles:
                 self._look_at_handle(self._handles[folded], now)
 
-    def _claim(self, node: str, cidr: Network) -> None:
+    def _claim(self, node: str, cidr: Network, now: float) -> None:
         """Remember, or forget, that a block is, or is recorded as, a node's."""
         facts = self._blocks.get(cidr)
         if (facts is not None and facts.node == node) or self._sight.has_affinity(AffinityKey(node, cidr)):
+            if cidr not in self._owned.get(node, ()):
+                self._met.add(node)  # a node that has never been here has no block
+                self._judge_departed(node, now)
             self._owned.setdefault(node, set()).add(cidr)
             self._owners.setdefault(cidr, set()).add(node)
             return
@@ -227,6 +244,11 @@ class Suspects:
         else:
             since = self._missed(held.node, now) if held.tunnel else now
             self._judge(held, leaks.judge_holding(held, self._sight), since)
+
+    def _judge_departed(self, node: str, now: float) -> None:
+        if self._sight.is_kubernetes and node in self._met:
+            departed = DepartedNode(node)
+            self._judge(departed, leaks.judge_departed(departed, self._sight), now)
 
     def _judge_block(self, lost: LostBlock, now: float) -> None:
         if lost.cidr not in self._owned.get(lost.node, ()):

@@ -6,7 +6,7 @@ import pytest
 
 from cni_calico.datastore.interface import Write
 from cni_calico.errors import DatastoreUnavailable
-from cni_calico.ipam.lost.leaks import KINDS
+from cni_calico.ipam.lost.leaks import KINDS, DepartedNode
 from cni_calico.model.keys import AffinityKey, BlockKey, BlockList, HandleKey, ResourceKey
 from cni_calico.model.resources import Affinity, Handle
 from tests.unit.ipam.cluster import GRACE_S, Cluster, Janitor
@@ -468,3 +468,124 @@ def test_the_pace_is_asked_before_every_look(cluster):
     paced = []
     janitor.reclaimer._pace = lambda: paced.append(1) or len(paced) < 3
     assert len(janitor.run().released) == 2 and len(paced) == 3
+
+
+# -- what is left of a node that Kubernetes, which is the datastore, has no more ---------------------------------------
+
+LONG_AGO, SINCE = "2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
+
+
+def configure(cluster, node, made=LONG_AGO, name="own"):
+    """Everything that names the node and no other; its keys."""
+    found = {
+        ResourceKey("BGPPeer", name): {"node": node, "peerIP": "10.0.0.1"},
+        ResourceKey("HostEndpoint", name): {"node": node, "interfaceName": "eth0"},
+        ResourceKey("FelixConfiguration", f"node.{node}"): {},
+        ResourceKey("BGPConfiguration", f"node.{node}"): {},
+    }
+    for key, spec in found.items():
+        document = {"metadata": {"name": key.name, "creationTimestamp": made}, "spec": spec}
+        cluster.store.elsewhere(Write.put(key, document))
+    return set(found)
+
+
+def left(cluster, keys):
+    return {key for key in keys if cluster.store.get(key, soon()) is not None}
+
+
+def departed(janitor):
+    return {subject.name for subject in janitor.suspects.all if isinstance(subject, DepartedNode)}
+
+
+def look_after(janitor):
+    """A round as the janitor makes it."""
+    outcome = janitor.run()
+    for subject in (*outcome.released, *(subject for subject, _ in outcome.kept)):
+        if isinstance(subject, DepartedNode):
+            janitor.suspects.looked_after(subject)
+    return outcome
+
+
+def test_the_configuration_of_a_node_that_was_seen_here():
+    cluster = Cluster(True)
+    mine, others = configure(cluster, "n1"), configure(cluster, "n2", name="other")
+    planned = configure(cluster, "n9", name="planned")  # of a node that has not joined yet
+    janitor = Janitor(cluster)
+    assert departed(janitor) == set()
+    cluster.delete_node("n1")
+    janitor.see()
+    pass_by(cluster, GRACE_S - 1)
+    cluster.create_node("n1")
+    janitor.see()
+    pass_by(cluster, 2)
+    assert look_after(janitor).released == [] and not departed(janitor)  # it was back in time
+    cluster.delete_node("n1")
+    janitor.see()
+    pass_by(cluster, GRACE_S - 1)
+    assert look_after(janitor).released == [] and departed(janitor) == {"n1"}
+    pass_by(cluster, 2)
+    assert [str(s) for s in look_after(janitor).released] == ["configuration of node n1"]
+    assert left(cluster, mine) == set() and left(cluster, others | planned) == others | planned
+    again = configure(cluster, "n1")  # for the node that is to come
+    for _ in range(3):
+        pass_by(cluster)
+        janitor.see()
+        look_after(janitor)
+    assert left(cluster, again) == again and departed(janitor) == set()
+
+
+def test_a_node_that_left_before_this_janitor_came_is_known_by_its_block():
+    cluster = Cluster(True)
+    cluster.take_tunnel("n1")
+    mine, planned = configure(cluster, "n1"), configure(cluster, "n9", name="planned")
+    cluster.delete_node("n1")
+    janitor = Janitor(cluster)
+    assert departed(janitor) == {"n1"}
+    pass_by(cluster)
+    released = [str(s) for s in look_after(janitor).released]
+    assert released[0] == "configuration of node n1" and len(released) > 1  # before what proves that it was here
+    assert left(cluster, mine) == set() and left(cluster, planned) == planned
+
+
+def test_what_was_made_after_the_node_had_left_stays():
+    cluster = Cluster(True)
+    janitor = Janitor(cluster)
+    old = configure(cluster, "n1")
+    cluster.delete_node("n1")
+    janitor.see()
+    new = ResourceKey("BGPPeer", "new")
+    document = {"metadata": {"name": "new", "creationTimestamp": SINCE}, "spec": {"node": "n1", "peerIP": "10.0.0.2"}}
+    cluster.store.elsewhere(Write.put(new, document))
+    pass_by(cluster)
+    look_after(janitor)
+    assert left(cluster, old | {new}) == {new}
+    cluster.create_node("n1")
+    janitor.see()
+    cluster.delete_node("n1")
+    janitor.see()
+    pass_by(cluster)
+    [(subject, why)] = look_after(janitor).kept
+    assert isinstance(subject, DepartedNode) and "after the node had left" in why and left(cluster, {new}) == {new}
+
+
+def test_a_node_that_is_back_when_it_is_asked_for_keeps_its_configuration():
+    cluster = Cluster(True)
+    mine = configure(cluster, "n1")
+    janitor = Janitor(cluster)
+    cluster.delete_node("n1")
+    janitor.see()
+    pass_by(cluster)
+    cluster.create_node("n1")  # no cache has told it yet
+    assert look_after(janitor).released == [] and left(cluster, mine) == mine
+
+
+def test_elsewhere_the_node_takes_it_along_itself():
+    cluster = Cluster(False)
+    janitor = Janitor(cluster)
+    mine = configure(cluster, "n1")
+    cluster.delete_node("n1")
+    janitor.see()
+    assert departed(janitor) == set()
+    pass_by(cluster)
+    look_after(janitor)
+    assert left(cluster, mine) == mine  # whoever deletes the Node removes them

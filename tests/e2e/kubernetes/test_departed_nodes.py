@@ -1,0 +1,106 @@
+"""What names a node goes with it where the datastore is Kubernetes: by the controllers, with the manifest's rights, and
+by calicoctl for a node that Kubernetes has no more.
+"""
+
+from __future__ import annotations
+
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.ctl.main import run as run_calicoctl
+from cni_calico.datastore.interface import Datastore, Write
+from cni_calico.deadline import Deadline
+from cni_calico.model.keys import ResourceKey
+from tests.e2e.kube import CONTROLLERS_USER, Cluster, free_port
+from tests.e2e.kubernetes.test_controllers import SETTINGS, Process, rights
+from tests.e2e.kubernetes.test_manifests import used
+from tests.netns.namespaces import until
+
+pytestmark = pytest.mark.kubernetes
+
+GENERAL = {ResourceKey("BGPPeer", "all"): {"nodeSelector": "all()", "peerIP": "10.0.0.9", "asNumber": 64512}}
+
+
+def soon() -> Deadline:
+    return Deadline.after(30)
+
+
+def of_node(node: str) -> dict[ResourceKey, dict[str, Any]]:
+    """What names this node and no other."""
+    return {
+        ResourceKey("BGPPeer", f"tor-of-{node}"): {"node": node, "peerIP": "10.0.0.1", "asNumber": 64512},
+        ResourceKey("HostEndpoint", f"eth0-of-{node}"): {"node": node, "interfaceName": "eth0"},
+        ResourceKey("FelixConfiguration", f"node.{node}"): {"reportingInterval": "0s"},
+        ResourceKey("BGPConfiguration", f"node.{node}"): {"logSeverityScreen": "Info"},
+    }
+
+
+def put(store: Datastore, documents: dict[ResourceKey, dict[str, Any]]) -> set[ResourceKey]:
+    for key, spec in documents.items():
+        document = {
+            "apiVersion": "projectcalico.org/v3",
+            "kind": key.kind,
+            "metadata": {"name": key.name},
+            "spec": spec,
+        }
+        store.commit([Write.create(key, document)], soon())
+    return set(documents)
+
+
+def left(store: Datastore, keys: set[ResourceKey]) -> set[ResourceKey]:
+    return {key for key in keys if store.get(key, soon()) is not None}
+
+
+def has_looked(port: int) -> bool:
+    """Whether the controllers have judged what they see: then there are numbers of it."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            return b'calico_janitor_candidates{kind="configuration"} 0' in page.read()
+    except OSError:
+        return False
+
+
+def test_by_the_controllers(kube: Cluster, store: Datastore, tmp_path: Path) -> None:
+    """Nodes that leave while they look; one that has not joined, one that stays and one that is back keep theirs."""
+    since = len(kube.audited())
+    for name in ("goes", "stays", "returns", "last"):
+        kube.create_node(name)
+    gone = put(store, of_node("goes"))
+    kept = put(store, {**of_node("stays"), **of_node("returns"), **of_node("planned"), **GENERAL})
+    last, port = put(store, of_node("last")), free_port()
+    put(store, {SETTINGS: {"prometheusMetricsPort": port, "controllers": {"node": {"leakGracePeriod": "4s"}}}})
+    with rights(kube, "calico.yaml"):
+        process = Process(kube, tmp_path, DATASTORE_TYPE="kubernetes", ENABLED_CONTROLLERS="node")
+        try:
+            until(lambda: has_looked(port), "it has looked at the nodes", 60)
+            kube.request("DELETE", "/api/v1/nodes/returns")
+            kube.create_node("returns")
+            kube.request("DELETE", "/api/v1/nodes/goes")
+            until(lambda: left(store, gone) == set(), f"removed: {process.log.read_text()[-2000:]}", 60)
+            assert left(store, kept) == kept
+            again = put(store, of_node("goes"))  # for the one that is to come
+            kube.request("DELETE", "/api/v1/nodes/last")
+            until(lambda: left(store, last) == set(), f"removed: {process.log.read_text()[-2000:]}", 60)
+            assert left(store, again) == again and left(store, kept) == kept
+        finally:
+            process.process.terminate()
+            process.process.wait(20)
+    requests, refused = used(kube, CONTROLLERS_USER, since)
+    assert not refused and {("delete", "bgppeers"), ("delete", "felixconfigurations")} <= requests
+    assert "released configuration of node goes" in process.log.read_text()
+
+
+def test_by_calicoctl(kube: Cluster, store: Datastore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kube.create_node("stays")
+    gone, kept = put(store, of_node("gone")), put(store, {**of_node("stays"), **GENERAL})
+    environ = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": kube.kubeconfig()}
+    assert run_calicoctl(["delete", "node", "stays"], environ) == 1
+    assert "kubectl delete node" in capsys.readouterr().err and left(store, kept) == kept
+    assert run_calicoctl(["delete", "node", "gone"], environ) == 0
+    assert "Successfully deleted 1 'Node' resource" in capsys.readouterr().out
+    assert left(store, gone) == set() and left(store, kept) == kept
+    assert run_calicoctl(["delete", "node", "gone"], environ) == 1
+    assert "does not exist" in capsys.readouterr().err
