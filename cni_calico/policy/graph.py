@@ -21,6 +21,7 @@ from cni_calico.policy.active import ActivePolicies
 from cni_calico.policy.endpoints import LocalEndpoints
 from cni_calico.policy.records import (
     POLICY_KINDS,
+    Labelled,
     PolicyRecord,
     ServiceMembers,
     labelled_host,
@@ -35,7 +36,7 @@ from cni_calico.policy.sets import Sets
 from cni_calico.policy.sources import PortSource, SelectorSource, SetSource
 from cni_calico.policy.wanted import PolicyId, Wanted, WantedChanges, WantedEndpoint, WantedPolicy
 
-GraphRecord = Resource | WorkloadEndpoint | ServiceMembers
+GraphRecord = Resource | WorkloadEndpoint | ServiceMembers | PolicyRecord | Labelled
 NETWORK_SETS = ("GlobalNetworkSet", "NetworkSet")
 SLICE = "EndpointSlice"
 
@@ -45,7 +46,8 @@ class Graph:
 
     Keys: ResourceKey with the kind of the record; policies of Kubernetes have the kinds "KubernetesNetworkPolicy" and
     "KubernetesClusterNetworkPolicy" (policy/kubernetes.py makes the records), services' parts "EndpointSlice".
-    Records of other kinds, staged policies among them, are not looked at.
+    Records of other kinds, staged policies among them, are not looked at. Who has many may hand over less than the
+    record: of a policy a PolicyRecord, of an endpoint that is not local a Labelled.
     """
 
     def __init__(self, is_local: Callable[[WorkloadEndpoint], bool]) -> None:
@@ -77,7 +79,12 @@ class Graph:
         self._problems[key] = why
 
     def _put(self, key: ResourceKey, record: GraphRecord | None) -> None:
-        if isinstance(record, WorkloadEndpoint) or (record is None and key.kind == "WorkloadEndpoint"):
+        if isinstance(record, Labelled):
+            self._endpoints.put(key, None)
+            self._sets.set_item(key, record)
+        elif isinstance(record, PolicyRecord):
+            self._set_policy(record.wanted.id, record)
+        elif isinstance(record, WorkloadEndpoint) or (record is None and key.kind == "WorkloadEndpoint"):
             self._set_workload(key, record)
         elif isinstance(record, ServiceMembers) or (record is None and key.kind == SLICE):
             self._sets.set_slice(key, record)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from ipaddress import ip_network
 from typing import Any, Literal, cast, get_args
 
@@ -225,6 +226,12 @@ def parse_nets(raw: Any, at: str) -> tuple[Network, ...]:
     return tuple(nets)
 
 
+@lru_cache(maxsize=4096)
+def _shared(side: WantedSide) -> WantedSide:
+    """One for all that are equal: the same ports stand in many rules."""
+    return side
+
+
 def _parse_side(
     raw: JSON, at: str, namespace: str, protocol: int | None, is_destination: bool, sources: Sources
 ) -> WantedSide:
@@ -246,7 +253,7 @@ def _parse_side(
         (service_sets if is_destination else sets).append(service)
     for source in (*port_sets, *not_port_sets, *sets, *not_sets, *service_sets):
         sources[source.id] = source
-    return WantedSide(
+    side = WantedSide(
         nets=parse_nets(raw.get("nets"), f"{at}.nets"),
         not_nets=parse_nets(raw.get("notNets"), f"{at}.notNets"),
         ports=ranges,
@@ -257,6 +264,7 @@ def _parse_side(
         not_sets=_ids(not_sets),
         service_sets=_ids(service_sets),
     )
+    return side if side.set_ids() else _shared(side)
 
 
 def _ids(sources: Iterable[SetSource]) -> tuple[str, ...]:

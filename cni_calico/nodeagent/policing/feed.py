@@ -1,8 +1,9 @@
 """What the policy graph is fed with: caches of the datastore, whose changes wait here for the engine's thread.
 
-Rule: a record is decoded once, in its cache's thread, handed over, and not kept here: the graph keeps what it needs. A
-record that cannot be read is handed over as refused, never as gone, so its last good version stays in force. Until
-every listing was read once, what there is to take is not everything (``synced``).
+Rule: a record is decoded once, in its cache's thread, cut down to what the graph needs of it (a policy's rules, the
+labels and addresses of other nodes' pods), handed over, and not kept here. A record that cannot be read is handed over
+as refused, never as gone, so its last good version stays in force. Until every listing was read once, what there is to
+take is not everything (``synced``).
 
 With Kubernetes as the datastore the pods of other nodes are followed only once a rule asks for their addresses, and the
 parts of services once a rule names one (``need``): without them a node would be told of every pod of the cluster. What
@@ -14,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cni_calico.datastore.cache import Cache, stop_caches
@@ -24,7 +25,9 @@ from cni_calico.datastore.unreadable import listen
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.model.documents.codec import decode_endpoint, decode_resource
+from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList, endpoints_of_node
+from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.policy.graph import GraphRecord
 from cni_calico.policy.kubernetes import (
     DEFAULT_ALLOW,
@@ -33,10 +36,12 @@ from cni_calico.policy.kubernetes import (
     read_slice,
     record_of,
 )
+from cni_calico.policy.records import POLICY_KINDS, Labelled, labelled_workload, parse_policy
 
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.store import KubernetesStore
 
+Labels = frozenset[tuple[str, str]]
 KINDS = (
     "Tier",
     "GlobalNetworkPolicy",
@@ -57,15 +62,17 @@ class Refusal:
     why: str
 
 
+FedRecord = GraphRecord | Refusal | None  # None: gone
+
+
 @dataclass(frozen=True, slots=True)
 class _Fed:
     """A record as it goes into the graph, and what of it could not be converted."""
 
-    record: GraphRecord | None
+    record: FedRecord
     left_out: tuple[str, ...] = ()
 
 
-FedRecord = GraphRecord | Refusal | None  # None: gone
 _ENDPOINTS, _SLICES = ResourceList("WorkloadEndpoint"), ResourceList(ENDPOINT_SLICE)
 _CONVERTED = (KUBERNETES_POLICY, KUBERNETES_CLUSTER_POLICY)
 
@@ -84,7 +91,9 @@ class RecordFeed:
         self._kubernetes = kubernetes
         self._left_out: dict[ResourceKey, tuple[str, ...]] = {}
         self._guard = threading.Lock()
+        self._node = node
         self._pending: dict[ResourceKey, FedRecord] = {}
+        self._shared: dict[Labels, Labels] = {}  # one for all that are equal, of what is pending
         self._waiting_since = 0.0  # on time.monotonic
         self._store = store
         self._stopped = threading.Event()
@@ -161,6 +170,26 @@ class RecordFeed:
         """Raises CorruptRecord."""
         key = item.key
         assert isinstance(key, ResourceKey)
+        fed = self._read(key, item)
+        record = fed.record
+        if isinstance(record, WorkloadEndpoint) and record.node != self._node:
+            return _Fed(self._reduced(record))
+        if isinstance(record, Resource) and key.kind in POLICY_KINDS:
+            try:
+                return _Fed(parse_policy(key, record), fed.left_out)
+            except Wrong as e:
+                return _Fed(Refusal(str(e)), fed.left_out)
+        return fed
+
+    def _reduced(self, endpoint: WorkloadEndpoint) -> Labelled | None:
+        labelled = labelled_workload(endpoint)
+        if labelled is None:
+            return None
+        with self._guard:
+            labels = self._shared.setdefault(labelled.labels, labelled.labels)
+        return replace(labelled, labels=labels)
+
+    def _read(self, key: ResourceKey, item: Versioned) -> _Fed:
         if key.kind == "WorkloadEndpoint":
             return _Fed(decode_endpoint(key, item.value))
         if key.kind == ENDPOINT_SLICE:
@@ -247,6 +276,7 @@ class RecordFeed:
         """What changed since this was last asked, and since when (time.monotonic) the first of it has waited."""
         with self._guard:
             taken, self._pending = self._pending, {}
+            self._shared = {}
             return taken, self._waiting_since
 
     def stop(self) -> None:

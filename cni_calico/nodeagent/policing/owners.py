@@ -9,6 +9,7 @@ from collections import Counter
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.policy.records import Labelled
 
 
 class Owners:
@@ -19,10 +20,11 @@ class Owners:
         self._local: set[ResourceKey] = set()
         self._let_go: set[bytes] = set()
 
-    def put(self, key: ResourceKey, endpoint: WorkloadEndpoint | None) -> None:
+    def put(self, key: ResourceKey, endpoint: WorkloadEndpoint | Labelled | None) -> None:
+        """Labelled: of another node."""
         before = self._addresses.pop(key, ())
         was_local = key in self._local
-        after = () if endpoint is None else tuple(net.network_address.packed for net in endpoint.ip_networks)
+        after = _addresses(endpoint)
         self._held.update(after)
         self._held.subtract(before)
         for address in before:
@@ -30,7 +32,7 @@ class Owners:
                 del self._held[address]
         if was_local:
             self._let_go.update(set(before) - set(after))
-        if endpoint is not None and endpoint.node == self._node:
+        if isinstance(endpoint, WorkloadEndpoint) and endpoint.node == self._node:
             self._local.add(key)
         else:
             self._local.discard(key)
@@ -46,3 +48,9 @@ class Owners:
         gone = {address for address in self._let_go if address not in self._held}
         self._let_go.clear()
         return gone
+
+
+def _addresses(endpoint: WorkloadEndpoint | Labelled | None) -> tuple[bytes, ...]:
+    if isinstance(endpoint, Labelled):
+        return endpoint.addresses
+    return () if endpoint is None else tuple(net.network_address.packed for net in endpoint.ip_networks)

@@ -38,6 +38,7 @@ from cni_calico.nodeagent.policing.parameters import filter_settings, parse_serv
 from cni_calico.nodeagent.policing.status_files import StatusFiles
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.policy.graph import Graph
+from cni_calico.policy.records import Labelled
 
 APPLY_S = 60.0
 RETRY_FIRST_S, RETRY_LAST_S = 0.2, 30.0
@@ -148,7 +149,7 @@ class Rounds:
             elif key.kind == "Profile":
                 self._has_namespace_profile |= record is not None and key.name.startswith(NAMESPACE_PROFILE)
             elif key.kind == "WorkloadEndpoint":
-                assert record is None or isinstance(record, WorkloadEndpoint)
+                assert record is None or isinstance(record, WorkloadEndpoint | Labelled)
                 self._owners.put(key, record)
             elif key == _SERVICES:
                 assert record is None or isinstance(record, Resource)

@@ -13,8 +13,10 @@ import pytest
 from cni_calico.datastore.interface import WHOLE, Listing, Reading, Revision, Write
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import PLURALS, Key, ListKey, ResourceKey, ResourceList
+from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.policing import feed as feeds
 from cni_calico.nodeagent.policing.feed import FedRecord, RecordFeed, Refusal
+from cni_calico.policy.records import Labelled, PolicyRecord
 from tests.fakes.memory_store import MemoryStore
 from tests.netns.namespaces import until
 
@@ -54,7 +56,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 def selector(world: World) -> object:
     record = world.record()
-    return record.spec.get("selector") if record is not None and not isinstance(record, Refusal) else record  # type: ignore[union-attr]
+    return record.selector.text.replace('"', "'") if isinstance(record, PolicyRecord) else record
 
 
 def test_put_and_removed(world: World) -> None:
@@ -107,8 +109,15 @@ def pod(node: str, name: str) -> ResourceKey:
     return ResourceKey("WorkloadEndpoint", f"{node.replace('-', '--')}-k8s-{name}-eth0", "default")
 
 
-def put_pod(store: MemoryStore, key: ResourceKey, node: str, app: str) -> None:
-    spec = {"orchestrator": "k8s", "node": node, "pod": "p", "endpoint": "eth0", "interfaceName": "calip"}
+def put_pod(store: MemoryStore, key: ResourceKey, node: str, app: str, *nets: str) -> None:
+    spec = {
+        "ipNetworks": nets,
+        "orchestrator": "k8s",
+        "node": node,
+        "pod": "p",
+        "endpoint": "eth0",
+        "interfaceName": "calip",
+    }
     metadata = {"name": key.name, "namespace": "default", "uid": "u", "labels": {"app": app}}
     body = {"kind": key.kind, "apiVersion": "projectcalico.org/v3", "metadata": metadata, "spec": spec}
     store.commit((Write.put(key, body),), Deadline.after(5))
@@ -138,3 +147,29 @@ def test_a_listing_of_all_pods_that_is_behind_says_nothing_of_this_nodes() -> No
         assert all(key in {**seen, **later} for key in others)
     finally:
         feed.stop()
+
+
+def test_of_other_nodes_pods_only_what_selectors_need_is_handed_over() -> None:
+    """And equal labels are one object: a large cluster has few sets of labels, and many pods."""
+    store = MemoryStore()
+    put_pod(store, pod("n1", "a"), "n1", "x")
+    others = [pod("n2", f"p{i}") for i in range(3)]
+    for key in others:
+        put_pod(store, key, "n2", "x", "10.65.0.7/32")
+    put_pod(store, pod("n3", "c"), "n3", "x")  # no address: no endpoint
+    feed = RecordFeed(store, "n1", lambda: None)
+    try:
+        until(lambda: feed.synced, "all listings read")
+        seen, _ = feed.take()
+        assert isinstance(seen[pod("n1", "a")], WorkloadEndpoint) and seen[pod("n3", "c")] is None
+        found = [seen[key] for key in others]
+        assert all(isinstance(one, Labelled) and one.addresses == (b"\x0a\x41\0\7",) for one in found)
+        assert len({id(one.labels) for one in found if isinstance(one, Labelled)}) == 1
+    finally:
+        feed.stop()
+
+
+def test_a_policy_that_cannot_be_understood_is_refused(world: World) -> None:
+    assert selector(world) == "all()"
+    world.store.commit((Write.put(DENY, document("app == 'b")),), Deadline.after(5))
+    until(lambda: isinstance(world.record(), Refusal), "the refusal")
