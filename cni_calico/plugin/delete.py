@@ -102,6 +102,7 @@ class Removal:
     paying: bool = False  # whether this is what an earlier DEL has recorded: then errors are raised
     ready: bool = False  # whether the cluster is known to take requests
     owed: pending.Intent | None = None  # what is recorded already
+    is_nameless: bool = False  # whether the record, which is ours, names no container
 
     def run(self, netns: int | None) -> bool:
         """Whether everything is released; if False, the rest is recorded."""
@@ -142,14 +143,15 @@ class Removal:
         if self.paying:
             require_not_locked(self.task.services, self.task.conf.datastore, deadline)
             self.ready = True
-            return read_recorded(self.task.fresh_store, self.attachment, deadline), None
+            recorded = read_recorded(self.task.fresh_store, self.attachment, deadline)
+            return self._name_container(recorded, deadline), None
         try:
             require_ready(self.task.services, self.task.conf.datastore, deadline)
             self.ready = True
             recorded = read_recorded(self.task.store, self.attachment, deadline)
             if self._may_be_old(recorded):
                 recorded = read_recorded(self.task.fresh_store, self.attachment, deadline)
-            return recorded, None
+            return self._name_container(recorded, deadline), None
         except (DatastoreError, DeadlineExceeded) as e:
             return Recorded(None, None, ()), e
 
@@ -161,6 +163,20 @@ class Removal:
         """
         is_memory = self.task.services.optimistic and self.task.conf.datastore.type != "kubernetes"
         return is_memory and recorded.own is not None and bool(recorded.own.pod)
+
+    def _name_container(self, recorded: Recorded, deadline: Deadline) -> Recorded:
+        """Old versions left a pod in Kubernetes without its container's ID: the record is ours if our handle holds an
+        address of it. Raises DatastoreError, DeadlineExceeded.
+        """
+        own, attachment, ipam = recorded.own, self.attachment, self.task.conf.ipam
+        if own is None or own.container_id or (ipam.type and not ipam.is_calico):
+            return recorded
+        allocator, named = self.task.allocator, {network.network_address for network in own.ip_networks}
+        held = {item.address for handle in attachment.handle_ids for item in allocator.addresses_of(handle, deadline)}
+        if not held & named:
+            return recorded
+        self.is_nameless = True
+        return replace(recorded, own=replace(own, container_id=attachment.container_id))
 
     # -- a network that joined the endpoint of another ----------------------------------------------------------------
 
@@ -282,9 +298,9 @@ class Removal:
         """The error that prevented the removal."""
         if not recorded.is_ours(self.attachment):
             return None
-        key = self.attachment.endpoint_key
+        key, container_id = self.attachment.endpoint_key, "" if self.is_nameless else self.attachment.container_id
         try:
-            remove_endpoint(self.task.store, key, self.attachment.container_id, deadline, stored=recorded.stored)
+            remove_endpoint(self.task.store, key, container_id, deadline, stored=recorded.stored)
         except (DatastoreError, TryAgain) as e:
             return e
         return None

@@ -110,7 +110,7 @@ class Backend:
             raise DeadlineExceeded(f"cannot {doing}: another call is still at it")
         try:
             if not self._in_order and isinstance(self.store, KubernetesStore):
-                for labelled in label_once(files, run_dir, log, self.store, node, deadline):
+                for labelled in label_once(files, run_dir, log, self.store, node, deadline, has_started=True):
                     self.caches.affinities_of_node.apply(Committed(labelled.revision, (labelled,)))
             self._in_order = True
         finally:

@@ -102,6 +102,14 @@ def _policy_name(name: str) -> str:
     return name if "." in name else f"default.{name}"
 
 
+def _own_name(kind: str, metadata: JSON, note: JSON) -> Any:
+    """A policy's own name is in the note; where an old version wrote none, the object's is "default." and that name."""
+    name = metadata.get("name")
+    if kind not in _POLICIES:
+        return name
+    return note.get("name") or (name.removeprefix("default.") if isinstance(name, str) else name)
+
+
 def place_of(key: Key) -> Place:
     if isinstance(key, BlockKey):
         return Place("IPAMBlock", "ipamblocks", cidr_name(key.cidr))
@@ -201,8 +209,7 @@ def _read_resource(kind: str, obj: JSON) -> tuple[ResourceKey, dict[str, Any]]:
     annotations = parse_text_map(metadata.get("annotations") or {}, "metadata.annotations")
     note = _parse_note(annotations)
     out = {name: value for name, value in note.items() if value is not None}
-    name = note.get("name") if kind in _POLICIES else None
-    out["name"] = parse_text(name or metadata.get("name"), "metadata.name")
+    out["name"] = parse_text(_own_name(kind, metadata, note), "metadata.name")
     for field in ("namespace", "uid", "deletionTimestamp"):
         if metadata.get(field):
             out[field] = metadata[field]

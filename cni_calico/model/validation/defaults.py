@@ -57,6 +57,10 @@ def as_shown(document: dict[str, Any]) -> dict[str, Any]:
     kind, spec = str(document.get("kind")), document.get("spec")
     if kind in _SHOWN and isinstance(spec or {}, Mapping) and document["metadata"].get("name") == "default":
         document = {**document, "spec": {**_SHOWN[kind], **(spec or {})}}
+    if isinstance(spec, Mapping) and _FILLED.get(kind) is _fill_policy:
+        document = {**document, "spec": _filled(spec, tier="default")}  # versions without tiers stored none
+    if isinstance(spec, Mapping) and kind == "IPPool":
+        document = {**document, "spec": _fill_pool(document, spec)}
     if kind in _WITH_STATUS and "status" not in document:
         document = {**document, "status": {}}
     return document

@@ -21,11 +21,21 @@ MARKER = "cni/ipam_upgraded"  # below the run directory, which is emptied at boo
 
 
 def label_once(
-    files: Files, run_dir: str, log: Log, store: KubernetesStore, node: str, deadline: Deadline
+    files: Files,
+    run_dir: str,
+    log: Log,
+    store: KubernetesStore,
+    node: str,
+    deadline: Deadline,
+    *,
+    has_started: bool = False,
 ) -> Sequence[Versioned]:
-    """The node's block affinities that have got their labels now. Raises DatastoreError, DeadlineExceeded, TryAgain."""
+    """The node's block affinities that have got their labels now. Raises DatastoreError, DeadlineExceeded, TryAgain.
+
+    A server that has just started looks whatever the file says: an older version may have run on the node meanwhile.
+    """
     path = f"{run_dir}/{MARKER}"
-    if files.exists(path):
+    if files.exists(path) and not has_started:
         return ()
     from cni_calico.datastore.kubernetes.unlabelled import label_affinities
 

@@ -131,13 +131,29 @@ def test_the_first_add_finds_the_nodes_own_blocks(plugin: str, node: KubeNode, m
     assert labels(kube)["10.65.20.0/26"] == set() and unlabelled_lists(kube, CNI_USER, since) == 1
 
 
-def test_what_upstreams_plugin_has_done_is_not_done_again(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+def test_what_upstreams_plugin_has_done_is_not_done_again(
+    restricted: KubeNode,  # noqa: F811
+    make_pod_ns: MakeNamespace,
+) -> None:
+    node = restricted
     marker(node).parent.mkdir(parents=True)
     marker(node).touch()
     lay_down(node.kube, "node1", BLOCKS["node1"])
     since = len(node.kube.audited())
     add(node, make_pod_ns, "p")
     assert labels(node.kube)[BLOCKS["node1"]] == set() and not unlabelled_lists(node.kube, CNI_USER, since)
+
+
+def test_a_server_looks_when_it_has_started(restricted: KubeNode, make_pod_ns: MakeNamespace) -> None:  # noqa: F811
+    """Whatever the file says, and once: it is there before start-up has looked."""
+    node = restricted
+    marker(node).parent.mkdir(parents=True)
+    marker(node).touch()
+    lay_down(node.kube, "node1", BLOCKS["node1"], held=2)
+    since = len(node.kube.audited())
+    with node.server():
+        assert {block_of(add(node, make_pod_ns, name)) for name in ("p", "q")} == {BLOCKS["node1"]}
+    assert unlabelled_lists(node.kube, CNI_USER, since) == 1
 
 
 def test_a_directory_that_cannot_be_written_is_no_failure(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
