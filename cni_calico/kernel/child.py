@@ -1,7 +1,8 @@
-"""Processes that run as long as we do: started, watched and ended by the one who owns them.
+"""Processes that run as long as we do: started, watched and ended by their owner.
 
-Rule: the owner alone decides; nothing is restarted here. A child has a process group of its own, nothing of the frozen
-bundle's environment, no input, and its output where the owner says. ``adopt`` takes over one that outlived its owner.
+Rule: only the owner decides; nothing is restarted here. A child has its own process group, nothing of the frozen
+bundle's environment, no input, and its output goes where the owner says. ``adopt`` takes over a process that outlived
+its owner.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ START = faults.declare("child.start")
 SIGNAL = faults.declare("child.signal")
 
 
-_KILLED_S = 5.0  # a killed process that sleeps in the kernel may take its time
-_TICK_S = 0.05  # where the kernel (before 5.3) cannot tell us that a process has ended
+_KILLED_S = 5.0  # a killed process that sleeps in the kernel may take a while to end
+_TICK_S = 0.05  # used if the kernel (before 5.3) cannot notify us that a process has ended
 
 
 class Child:
@@ -34,7 +35,7 @@ class Child:
     def __init__(self, name: str, pid: int, *, ours: bool) -> None:
         self.name = name
         self.pid = pid
-        self.ours = ours  # an adopted one cannot be reaped: its exit status stays unknown
+        self.ours = ours  # an adopted process cannot be reaped: its exit status stays unknown
         self.rc: int | None = None
         self._reaping = Lock()
         try:
@@ -75,7 +76,7 @@ class Child:
 
     @classmethod
     def adopt(cls, name: str, pid: int, *, argument: str) -> Child | None:
-        """The process ``pid`` if it is the one meant (it has ``argument`` on its command line), else None."""
+        """The process ``pid`` if it is the expected one (it has ``argument`` on its command line), else None."""
         child = cls(name, pid, ours=False)
         if argument.encode() in child.arguments():
             return child
@@ -108,7 +109,7 @@ class Child:
             if self.rc is None and self.ours:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
                 self.rc = os.waitstatus_to_exitcode(status) if pid else None
-            elif self.rc is None and not self.arguments():  # gone, or a zombie of somebody else's
+            elif self.rc is None and not self.arguments():  # gone, or a zombie of another parent
                 self.rc = 0
             return self.rc is not None
 
@@ -118,7 +119,7 @@ class Child:
             return
         try:
             faults.before(SIGNAL)
-            os.kill(self.pid, number)  # ours until reaped, adopted: looked at a moment ago
+            os.kill(self.pid, number)  # our own child until reaped; an adopted one was checked a moment ago
             faults.after(SIGNAL)
         except ProcessLookupError:
             return
@@ -126,7 +127,9 @@ class Child:
             raise KernelError(f"cannot signal {self.name} ({self.pid}): {e.strerror}", errno=e.errno or 0) from e
 
     def stop(self, grace_s: float) -> int:
-        """End the process, kindly first. Its exit status, or minus the signal that ended it; 0 for an adopted one."""
+        """End the process, gently first. Returns its exit status, or minus the signal that ended it; 0 for an adopted
+        one.
+        """
         self.send(signal.SIGTERM)
         if not self.ended(grace_s):
             self.send(signal.SIGKILL)
@@ -134,7 +137,7 @@ class Child:
         return self.rc or 0
 
     def close(self) -> None:
-        """Forget the process; it goes on running if it does."""
+        """Stop watching the process and leave it running."""
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1

@@ -1,8 +1,8 @@
-"""The files of the caller: every path in a request is resolved in the caller's root, whoever serves it.
+"""The files of the caller: every path in a request is resolved in the caller's root, whichever process serves it.
 
 Rule: with ``root_fd`` None paths are this process's own; with an O_PATH descriptor of the caller's "/" they resolve
-below it (openat2 RESOLVE_IN_ROOT), so a resident server in another mount namespace sees what the caller sees.
-Writes are atomic (temporary name, fsync, rename, fsync of the directory).
+below it (openat2 RESOLVE_IN_ROOT), so a resident server in another mount namespace sees what the caller sees. Writes
+are atomic (temporary name, fsync, rename, fsync of the directory).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Files:
         return os.path.isfile(real) and os.access(real, os.X_OK)
 
     def names(self, directory: str) -> list[str]:
-        """The names in a directory, sorted; none when it does not exist."""
+        """The names in a directory, sorted; none if it does not exist."""
         try:
             return sorted(os.listdir(self.path(directory)))
         except FileNotFoundError:
@@ -62,7 +62,7 @@ class Files:
         os.makedirs(self.path(directory), mode=mode, exist_ok=True)
 
     def write_atomic(self, path: str, data: bytes, mode: int = 0o600) -> None:
-        """Replace ``path`` by ``data``: after a crash there is the old content or the new, never a part."""
+        """Replace ``path`` by ``data``: after a crash the file has the old content or the new, never a part."""
         target = self.path(path)
         directory, name = os.path.split(target)
         temporary = os.path.join(directory, f".{name[:200]}.{os.getpid()}.new")
@@ -85,7 +85,7 @@ class Files:
         faults.after(RENAME)
 
     def append(self, path: str, data: bytes, mode: int = 0o600) -> int:
-        """Add to the end of a file; its size then. Raises OSError."""
+        """Append to a file; returns its new size. Raises OSError."""
         faults.before(WRITE)
         fd = os.open(self.path(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | _SAFELY, mode)
         try:
@@ -110,7 +110,7 @@ def _remove_leftover(path: str) -> None:
     try:
         os.unlink(path)
     except OSError:
-        pass  # the error that is on its way says more
+        pass  # the error being raised says more
 
 
 def _sync_directory(directory: str) -> None:

@@ -1,7 +1,7 @@
-"""Changes of interfaces that somebody else made.
+"""Changes interfaces that were made by others.
 
-Rule: an interface is named by its index, so that one which was replaced meanwhile is not taken for it; one that has
-gone is no failure.
+Rule: an interface is named by its index, so that an interface that replaced it is not mistaken for it; one that is gone
+is not a failure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cni_calico.kernel.netlink.socket import Rtnl
 
 
 def set_aliases(aliases: Mapping[tuple[int, str], str], deadline: Deadline) -> list[CalicoError]:
-    """Give the interfaces (index, name) these aliases; what failed. Raises KernelError, DeadlineExceeded."""
+    """Give the interfaces (index, name) these aliases; returns the failures. Raises KernelError, DeadlineExceeded."""
     if not aliases:
         return []
     requests = [set_link(index, name, alias=alias) for (index, name), alias in aliases.items()]

@@ -1,8 +1,7 @@
 """The main table's routes as HostRoute values: read, added, removed; many at a time.
 
-Rule: names stand for interfaces on this side of the door; a failure of one route does not keep the others from being
-tried, and all failures are reported. The hand-encoded netlink of the call path does it: thousands of routes are read in
-milliseconds.
+Rule: above this module interfaces are identified by name. A failure of one route does not stop the others, and all
+failures are reported. It uses the hand-encoded netlink of the call path: thousands of routes are read in milliseconds.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _BATCH = 100
 
 
 def read_host_routes(deadline: Deadline) -> list[HostRoute]:
-    """Every route of the main tables of both families that is no local, broadcast or multicast one."""
+    """Every route of the main tables of both families, except local, broadcast and multicast routes."""
     routes = []
     with Rtnl() as rtnl:
         names = _names(rtnl, deadline)
@@ -66,7 +65,7 @@ def _decode(payload: bytes, names: dict[int, str]) -> HostRoute | None:
     unicast = route.kind == 1
     return HostRoute(
         dst=route.dst,
-        device=names.get(route.oif, "") if unicast else "",  # IPv6 shows "lo" for a blackhole
+        device=names.get(route.oif, "") if unicast else "",  # IPv6 shows "lo" for a blackhole route
         via=route.gateway,
         kind=KINDS[route.kind],
         onlink=bool(flags & RTNH_F_ONLINK),
@@ -80,7 +79,7 @@ def _decode(payload: bytes, names: dict[int, str]) -> HostRoute | None:
 def apply_host_routes(
     add: Sequence[HostRoute], remove: Sequence[HostRoute], deadline: Deadline
 ) -> list[tuple[HostRoute, KernelError]]:
-    """Replace or add, then remove; (route, error) of every one that failed. Absent is success for a removal."""
+    """Replace or add, then remove; returns (route, error) for each that failed. Removing an absent route is success."""
     failures: list[tuple[HostRoute, KernelError]] = []
     with Rtnl() as rtnl:
         indexes = {name: index for index, name in _names(rtnl, deadline).items()}

@@ -1,7 +1,7 @@
 """The interfaces of the network namespace the calling thread is in, as values.
 
-Rule: reads only, and nothing is kept between calls: the caller decides how fresh an answer must be. The hand-encoded
-netlink of the call path reads it: a node with a thousand pods is dumped in milliseconds.
+Rule: reads only, and keeps nothing between calls: the caller decides how fresh an answer must be. It uses the
+hand-encoded netlink of the call path: a node with a thousand pods is dumped in milliseconds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_interfaces(deadline: Deadline) -> tuple[HostInterface, ...]:
 
 
 def _address(payload: bytes) -> tuple[int, bool, Interface | None]:
-    """(interface, whether others should not be told it, the address; None for one that cannot be used)."""
+    """(interface, whether the address is not for others, the address; None if it cannot be used)."""
     found = decode_address(payload)
     address = ip_interface((found.address, found.prefix_length))
     if address.version == 4:
@@ -65,7 +65,7 @@ def _sorted(held: Sequence[tuple[bool, Interface]]) -> tuple[Interface, ...]:
 
 
 def read_default_interface(family: int, deadline: Deadline) -> str:
-    """The interface of the default route of a family with the lowest metric, "" without one. Raises KernelError."""
+    """The interface of a family's default route with the lowest metric, "" if there is none. Raises KernelError."""
     with Rtnl() as rtnl:
         routes = [decode_route(payload) for payload in rtnl.dump(list_routes(family), deadline)]
         found = [(route.metric, route.oif) for route in routes if route.dst.prefixlen == 0 and route.oif]
@@ -73,7 +73,7 @@ def read_default_interface(family: int, deadline: Deadline) -> str:
 
 
 def read_source_address(target: str, family: int) -> Address | None:
-    """The source address of a packet to ``target`` (an address or a host name); None when there is no way there."""
+    """The source address of a packet to ``target`` (an address or a host name); None if there is no route to it."""
     kernel_family = socket.AF_INET if family == 4 else socket.AF_INET6
     try:
         places = socket.getaddrinfo(target, _ANY_PORT, kernel_family, socket.SOCK_DGRAM)

@@ -1,8 +1,8 @@
 """Lock files that threads and processes wait for until their deadline.
 
-Rule: flock on a descriptor of its own for every holder, so it excludes threads too and ends with its process. A file
-that is removed while somebody waits for it is no lock any more: whoever gets it looks whether it is still the one at
-the path, and starts again when it is not.
+Rule: every holder uses flock on its own descriptor, so the lock also excludes threads and ends with its process. A file
+that is removed while somebody waits for it is no longer a lock: whoever gets it checks whether it is still the file at
+the path, and starts again if not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def file_lock(path: str, deadline: Deadline) -> Iterator[None]:
 
 @contextmanager
 def attachment_lock(directory: str, label: str, deadline: Deadline) -> Iterator[None]:
-    """Hold the lock of the attachment ``label``; its file is gone afterwards.
+    """Hold the lock of the attachment ``label``; its file is removed afterwards.
 
     Raises AttachmentBusy at the deadline, KernelError.
     """
@@ -48,16 +48,16 @@ def attachment_lock(directory: str, label: str, deadline: Deadline) -> Iterator[
     try:
         yield
     finally:
-        # removed while it is held: who waits for it finds another file, or none, at the path
+        # removed while it is held: a waiter then finds another file, or none, at the path
         try:
             os.unlink(path)
         except OSError:
-            pass  # left behind it does no harm
+            pass  # left behind, it does no harm
         os.close(fd)
 
 
 def lock_path(directory: str, label: str) -> str:
-    """The label may be longer than a file name and hold any character."""
+    """A name for the label, which may be longer than a file name and contain any character."""
     from _sha1 import sha1
 
     return f"{directory}/{sha1(label.encode()).hexdigest()}.lock"
@@ -91,7 +91,7 @@ def _acquire(path: str, what: str, deadline: Deadline) -> int:
 
 
 def _try(path: str) -> int | None:
-    """The descriptor that holds the lock; None when somebody else does or the file was removed under us."""
+    """The descriptor that holds the lock; None if another holder has it or the file was removed meanwhile."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
     try:
         flock(fd, LOCK_EX | LOCK_NB)

@@ -1,8 +1,8 @@
-"""Notice that the kernel's network configuration changed; not what changed.
+"""Notices that the kernel's network configuration has changed, but not how.
 
-Rule: the agent is level-triggered: a notification only says "look again". What a busy node does all the time (BIRD's
-routes, neighbours that are learnt) is filtered out here, and what is costly to look at is only called changed where it
-can have: pods' interfaces come and go without a tunnel's neighbours.
+Rule: the agent is level-triggered: a notification only says "look again". What changes all the time on a busy node
+(BIRD's routes, learned neighbours) is filtered out here, and things that are expensive to look at count as changed only
+if they can have: pods' interfaces come and go without affecting a tunnel's neighbours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # link, neighbours, IPv4 addresses, routes, IPv6 addresses, routes, settings of interfaces (netconf)
 _GROUPS = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400 | 1 << 23 | 1 << 24
 _NETLINK_NETFILTER, _NFTABLES_GROUP = 12, 1 << 6
-# the subsystem; each of its messages begins with the table's name, attribute 1, so there is no need to decode them all
+# the subsystem; each of its messages begins with the table's name, attribute 1, so they need not all be decoded
 _NFTABLES, _TABLE, _NFGENMSG_BYTES = 10, 1, 4
 SETTINGS, NEIGHBOURS, RULES = "settings", "neighbours", "rules"
 _LINKS, _ROUTES, _NEIGHBOURS, _SETTINGS = (16, 17), (24, 25), (28, 29), (80, 81)
@@ -33,15 +33,15 @@ _CONCERNS = {
 _PROTOCOL_AT, _STATE_AT, _NAME_AT = 5, 8, 16
 _IFNAME = 3  # the first attribute of every message about an interface
 _BIRD = 12
-_STATIC = 0x40 | 0x80  # NUD_NOARP, NUD_PERMANENT: entries that somebody made
+_STATIC = 0x40 | 0x80  # NUD_NOARP, NUD_PERMANENT: entries that were added on purpose
 _BUFFER = 65536
 
 
 class Monitor:
-    """Notifications of the namespace the opening thread was in. ``wake`` may be called from any thread.
+    """Notifications of the namespace that the opening thread was in. Any thread may call ``wake``.
 
-    ``table``: an nftables table whose changes matter too, where the kernel has nftables. ``devices``: the interfaces
-    whose neighbours are looked after.
+    ``table``: an nftables table whose changes matter too, if the kernel has nftables. ``devices``: the interfaces whose
+    neighbours are maintained.
     """
 
     def __init__(self, table: str = "", devices: Iterable[str] = ()) -> None:
@@ -54,7 +54,7 @@ class Monitor:
         try:
             self._rules = _listen(_NETLINK_NETFILTER, _NFTABLES_GROUP) if table else None
         except OSError:
-            self._rules = None  # the full resync looks after it
+            self._rules = None  # the full resync covers it
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._changed: set[str] = set()
 
@@ -73,7 +73,7 @@ class Monitor:
         return self.drain() or woken
 
     def drain(self) -> bool:
-        """Read what has arrived; whether any of it matters."""
+        """Read what has arrived; returns whether any of it matters."""
         matters = self._drain(self._socket, {SETTINGS, NEIGHBOURS}, self._take)
         if self._rules is not None:
             matters = self._drain(self._rules, {RULES}, self._take_rule) or matters
@@ -86,7 +86,7 @@ class Monitor:
                 data = source.recv(_BUFFER)
             except OSError as e:
                 if e.errno == ENOBUFS:
-                    matters = True  # more than fits: look again at everything
+                    matters = True  # more than fits: look at everything again
                     self._changed |= everything
                     continue
                 if e.errno == EAGAIN:
@@ -112,7 +112,7 @@ class Monitor:
         return True
 
     def take_changed(self) -> set[str]:
-        """Of what is costly to look at: what changed since this was last asked."""
+        """Of the things that are expensive to look at: what has changed since the last call."""
         changed, self._changed = self._changed, set()
         return changed
 

@@ -1,4 +1,4 @@
-"""The MTU of the interfaces of the current network namespace, asked with the hand-encoded netlink of the call path."""
+"""The MTU of the interfaces of the current network namespace, read with the hand-encoded netlink of the call path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cni_calico.kernel.netlink.socket import Rtnl
 
 
 def mtu_of_address(address: IPv4Address | IPv6Address, deadline: Deadline) -> int:
-    """The MTU of the interface that holds ``address``; 0 when none does. Raises KernelError."""
+    """The MTU of the interface that has ``address``; 0 if none has it. Raises KernelError."""
     with Rtnl() as rtnl:
         for payload in rtnl.dump(list_addresses(0), deadline):
             found = decode_address(payload)
@@ -22,7 +22,7 @@ def mtu_of_address(address: IPv4Address | IPv6Address, deadline: Deadline) -> in
 
 
 def mtu_of_default_route(deadline: Deadline) -> int:
-    """The MTU of the interface of the default route, IPv4's first; 0 when there is none. Raises KernelError."""
+    """The MTU of the interface of the default route, IPv4's first; 0 if there is none. Raises KernelError."""
     with Rtnl() as rtnl:
         for version in (4, 6):
             for payload in rtnl.dump(list_routes(version), deadline):

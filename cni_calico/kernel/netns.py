@@ -1,8 +1,8 @@
 """Network namespaces: opened and checked, entered and left again.
 
-Rule: setns acts on the calling thread only; a thread that cannot get back to its own namespace must not do anything
-else in the other one, so it ends. Python 3.11 has no os.setns: libc's is called through ``_ctypes`` (0.4 ms of import
-against 5 ms of ctypes).
+Rule: setns affects only the calling thread. A thread that cannot return to its own namespace must not do anything else
+in the other one, so it ends. Python 3.11 has no os.setns: libc's is called through ``_ctypes`` (0.4 ms of import, where
+ctypes takes 5 ms).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CLONE_NEWNET = 0x40000000
 _NS_GET_NSTYPE = 0xB703
 _OWN = "/proc/thread-self/ns/net"
-_LOST = 70  # exit code of a process whose main thread cannot get back
+_LOST = 70  # exit code of a process whose main thread cannot return
 
 
 def _load_setns() -> Callable[[int, int], None]:
@@ -63,7 +63,7 @@ def enter(fd: int) -> None:
 def open_netns(path: str) -> int:
     """A descriptor of the network namespace at ``path``; the caller closes it. Raises NetnsGone."""
     try:
-        # nsfs files are regular; anything else could block or act on being opened
+        # nsfs files are regular; opening anything else could block or have effects
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise NetnsGone(f"cannot open network namespace {path!r}: not a namespace")
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -82,7 +82,8 @@ def require_netns(fd: int, path: str) -> None:
     """Raises NetnsGone, naming ``path``, unless ``fd`` is a network namespace, and not the host's own.
 
     The descriptor may have come from another process. A path such as /proc/PID/ns/net names the host's own namespace
-    once the PID is somebody else's: a pod there would take over the host, a DEL remove the host's interfaces.
+    once the PID belongs to another process: a pod there would take over the host, a DEL would remove the host's
+    interfaces.
     """
     try:
         kind = ioctl(fd, _NS_GET_NSTYPE)

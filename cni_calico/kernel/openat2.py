@@ -9,7 +9,7 @@ import ctypes
 import os
 from errno import ELOOP
 
-_SYS_OPENAT2 = 437  # the same on every architecture (it came after the numbers were unified)
+_SYS_OPENAT2 = 437  # the same on every architecture (it was added after the numbers were unified)
 _RESOLVE_IN_ROOT = 0x10
 _LINKS_MAX = 40  # as many as the kernel follows
 
@@ -50,8 +50,9 @@ def real_path(root_fd: int, path: str) -> str:
 def below(root_fd: int, path: str) -> str:
     """A path through /proc/self/fd that reaches ``path`` below ``root_fd`` from this process.
 
-    Every link in it is resolved in that root, also one that points to what does not exist yet: an absolute one would
-    lead into this process's own root. What does not exist keeps its name (a file about to be written). Raises OSError.
+    Every link in it is resolved in that root, even one whose target does not exist yet: an absolute link would lead
+    into this process's own root. The part that does not exist keeps its name (a file about to be written). Raises
+    OSError.
     """
     for _ in range(_LINKS_MAX):
         head, missing = path.rstrip("/"), ""

@@ -1,6 +1,6 @@
 """The only place that starts processes.
 
-Rule: a process gets exactly the arguments, environment and input it is given, is killed with all its children at the
+Rule: a process gets exactly the given arguments, environment and input, is killed with all its children at the
 deadline, and cannot fill our memory. Nothing of the frozen bundle (its libraries' path) reaches it.
 """
 
@@ -27,7 +27,7 @@ START = faults.declare("process.start")
 OUTPUT_LIMIT_BYTES = 1024 * 1024
 _running: set[int] = set()  # of this process: a fork's copy is emptied
 os.register_at_fork(after_in_child=_running.clear)
-_TICK_S = 0.01  # where the kernel (before 5.3) cannot tell us that a process has ended
+_TICK_S = 0.01  # used if the kernel (before 5.3) cannot notify us that a process has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class Completed:
 
 
 def run(argv: Sequence[str], *, stdin: bytes = b"", env: Mapping[str, str], deadline: Deadline) -> Completed:
-    """Run ``argv[0]`` (a path) to its end. Its network namespace is that of the calling thread.
+    """Run ``argv[0]`` (a path) to its end, in the network namespace of the calling thread.
 
-    Raises KernelError when it cannot be started or writes more than OUTPUT_LIMIT_BYTES, DeadlineExceeded.
+    Raises KernelError if it cannot be started or writes more than OUTPUT_LIMIT_BYTES, DeadlineExceeded.
     """
     deadline.require(f"run {argv[0]}")
     child = _Child(argv, stdin)
@@ -58,7 +58,7 @@ def run(argv: Sequence[str], *, stdin: bytes = b"", env: Mapping[str, str], dead
 
 @atexit.register
 def _end_all() -> None:
-    """What a thread that does not keep the process from ending still waits for."""
+    """End the processes that a thread still waits for which does not itself keep this process alive."""
     for pid in list(_running):
         try:
             os.killpg(pid, signal.SIGKILL)
@@ -67,7 +67,9 @@ def _end_all() -> None:
 
 
 def clean_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Without what the frozen executable's loader set for itself; the caller's own LD_LIBRARY_PATH is put back."""
+    """The environment without what the frozen executable's loader set for itself; the caller's LD_LIBRARY_PATH is
+    restored.
+    """
     cleaned = {name: value for name, value in env.items() if not name.startswith(("_PYI_", "_MEIPASS"))}
     original = cleaned.pop("LD_LIBRARY_PATH_ORIG", None)
     if original is not None:
@@ -119,7 +121,7 @@ class _Child:
             pass
 
     def converse(self, deadline: Deadline) -> None:
-        """Feed and drain until the process has ended; pipes that its children keep open do not hold us up."""
+        """Feed and drain until the process has ended; pipes that its children keep open do not delay that."""
         poller = poll()
         for fd, number in self.fds.items():
             poller.register(fd, POLLOUT if number == 0 else POLLIN)
@@ -140,7 +142,7 @@ class _Child:
                 self._drain(fd, number)
 
     def _serve(self, fd: int, events: int) -> bool:
-        """False when this pipe is done."""
+        """Returns False if this pipe is done."""
         number = self.fds[fd]
         if number == 0:
             return not events & (POLLERR | POLLHUP) and self._feed(fd)
@@ -174,7 +176,7 @@ class _Child:
             self.rc = os.waitstatus_to_exitcode(status)
 
     def close(self) -> None:
-        """Leave no process, no zombie, no descriptor behind, however it ended."""
+        """Leave no process, zombie or descriptor behind, however it ended."""
         if self.pid and self.rc is None:
             try:
                 os.killpg(self.pid, signal.SIGKILL)

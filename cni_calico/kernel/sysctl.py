@@ -1,7 +1,7 @@
 """Kernel settings below /proc/sys/net of the namespace that the calling thread is in.
 
-Rule: a setting is named by its path parts, because interface names may hold dots. What already has the value is not
-written: most writes wait for the lock that all network changes of the host share.
+Rule: a setting is named by the parts of its path, because interface names may contain dots. A setting that already has
+the value is not written: most writes wait for the lock that all network changes of the host share.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ROOT = "/proc/sys/net/"
 
 
 def read(name: tuple[str, ...]) -> str | None:
-    """The value without its line end; None when this kernel has no such setting. Raises KernelError."""
+    """The value without its line end; None if this kernel has no such setting. Raises KernelError."""
     try:
         fd = os.open(_ROOT + "/".join(name), os.O_RDONLY | os.O_CLOEXEC)
     except OSError as e:
@@ -33,7 +33,7 @@ def read(name: tuple[str, ...]) -> str | None:
 
 
 def write(name: tuple[str, ...], value: str, *, optional: bool = False) -> None:
-    """Make the setting ``value``. ``optional`` tolerates that it does not exist. Raises KernelError."""
+    """Set the setting to ``value``. ``optional`` tolerates that it does not exist. Raises KernelError."""
     try:
         faults.before(WRITE)
         _write(name, value)

@@ -1,7 +1,8 @@
-"""Tunnel devices, their permanent neighbours and forwarding entries: read, made, changed, removed; with pyroute2.
+"""Tunnel devices, their permanent neighbours and forwarding entries: read, created, changed, removed; with pyroute2.
 
-Rule: a device is found by its name; what can be changed in place is, the rest is for the caller to decide (remove and
-make again). tunl0 belongs to its driver and cannot be removed: down and without addresses is as good as absent.
+Rule: a device is found by its name; what can be changed in place is changed, the rest is for the caller to decide
+(remove and create again). tunl0 belongs to its driver and cannot be removed: down and without addresses counts as
+absent.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _opened(doing: str, tolerated: Iterable[int] = ()) -> Iterator[Any]:
 
 
 def read_tunnels(names: Iterable[str], deadline: Deadline) -> dict[str, TunnelDevice]:
-    """The devices of these names that are there, of whatever kind they are. Raises KernelError."""
+    """The devices with these names that exist, of whatever kind they are. Raises KernelError."""
     interfaces = {interface.name: interface for interface in read_interfaces(deadline)}
     by_index = {interface.index: interface.name for interface in interfaces.values()}
     found = {}
@@ -71,7 +72,9 @@ def read_tunnels(names: Iterable[str], deadline: Deadline) -> dict[str, TunnelDe
 
 
 def _vxlan_data(index: int, deadline: Deadline) -> dict[int, bytes]:
-    """By hand: the agent looks at it whenever anything happens, and pyroute2's sockets alone would be half of that."""
+    """Read by hand: the agent does this whenever anything happens, and opening pyroute2's sockets would be half the
+    time.
+    """
     with Rtnl() as rtnl:
         found = wire.attributes(rtnl.one(get_link(index), deadline), _IFINFOMSG_BYTES)
     return wire.attributes(wire.attributes(found.get(IFLA_LINKINFO, b"")).get(IFLA_INFO_DATA, b""))
@@ -98,7 +101,7 @@ def _device(interface: HostInterface, data: dict[int, bytes], by_index: dict[int
 
 
 def create_tunnel(device: TunnelDevice, deadline: Deadline) -> None:
-    """Make the device, set up and with its address. Raises KernelError."""
+    """Create the device, with its settings and address. Raises KernelError."""
     interfaces = {interface.name: interface.index for interface in read_interfaces(deadline)}
     arguments: dict[str, Any] = {"ifname": device.name, "kind": device.kind}
     if device.kind == "vxlan":
@@ -113,7 +116,7 @@ def create_tunnel(device: TunnelDevice, deadline: Deadline) -> None:
             "vxlan_port": device.port,
             "vxlan_learning": False,
         }
-    # the ipip driver makes tunl0 by itself when the request loads it, and then refuses the request
+    # the ipip driver creates tunl0 by itself when the request loads it, and then refuses the request
     with _opened(f"make {device.name}", (EEXIST,) if device.kind == "ipip" else ()) as ip:
         faults.before(CREATE)
         ip.link("add", **arguments)
@@ -122,7 +125,7 @@ def create_tunnel(device: TunnelDevice, deadline: Deadline) -> None:
 
 
 def change_tunnel(device: TunnelDevice, deadline: Deadline) -> None:
-    """Bring MTU, MAC, addresses and state to what ``device`` says. Raises KernelError."""
+    """Change MTU, MAC, addresses and state to those of ``device``. Raises KernelError."""
     interfaces = {interface.name: interface for interface in read_interfaces(deadline)}
     there = interfaces.get(device.name)
     if there is None:
@@ -188,7 +191,7 @@ def read_vteps(names: Iterable[str], deadline: Deadline) -> tuple[set[NeighbourE
                 remote, mac = message.get_attr("NDA_DST"), message.get_attr("NDA_LLADDR")
                 if message["ifindex"] == index and remote and mac:
                     entries.add(ForwardingEntry(name, mac, ip_address(remote)))
-    # multicast groups that the kernel joins by itself show up as permanent neighbours
+    # multicast groups that the kernel joins by itself appear as permanent neighbours
     return {entry for entry in neighbours if not entry.address.is_multicast}, entries
 
 
@@ -197,7 +200,9 @@ def apply_vteps(
     entries: tuple[Sequence[ForwardingEntry], Sequence[ForwardingEntry]],
     deadline: Deadline,
 ) -> list[KernelError]:
-    """Set the first of each pair, remove the second; every failure. A device that is gone takes its own with it."""
+    """Set the first of each pair, remove the second; returns every failure. A device that is gone takes its entries
+    with it.
+    """
     failures: list[KernelError] = []
     indexes = {interface.name: interface.index for interface in read_interfaces(deadline)}
     with Rtnl() as rtnl, _opened("open a netlink socket") as ip:

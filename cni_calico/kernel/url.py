@@ -1,6 +1,6 @@
-"""One HTTP GET, for readiness gates: what a program on this network says of itself.
+"""One HTTP GET, for readiness gates: what a program on this network reports about itself.
 
-Rule: no redirects are followed, no body is read, and the whole request ends by its deadline's remaining time per step.
+Rule: no redirects are followed, no body is read, and each step may take at most the time left until the deadline.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from cni_calico.errors import KernelError
 
 
 def read_status(url: str, deadline: Deadline) -> int:
-    """The status code of a GET. Raises KernelError when there is no answer, DeadlineExceeded."""
+    """The status code of a GET. Raises KernelError if there is no answer, DeadlineExceeded."""
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
     timeout_s = deadline.require(f"ask {url}")

@@ -1,6 +1,6 @@
-"""IP sets (of iptables): their names read, one removed; with pyroute2, so that the ipset program need not be there.
+"""IP sets (of iptables): reads their names, removes one; with pyroute2, so that the ipset program is not needed.
 
-Rule: a kernel without IP sets has none; looking must not load the module. Absent is success for a removal.
+Rule: a kernel without IP sets has none, and looking must not load the module. Removing an absent set is success.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """iptables in both its forms (legacy tables and nft's compatibility layer): rules read as text, changed by scripts.
 
-Rule: scripts go through iptables-restore --noflush, so one script is one transaction per table and leaves alone what it
-does not name. A legacy table is looked at only if the kernel has it: asking would load the module and make it.
+Rule: scripts go through iptables-restore --noflush, so one script is one transaction per table and leaves everything
+alone that it does not name. A legacy table is read only if the kernel has it: reading would load the module and create
+the table.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _TABLES = {4: "/proc/net/ip_tables_names", 6: "/proc/net/ip6_tables_names"}
 
 
 def _find(family: int, variant: str, suffix: str) -> str:
-    """The program of a variant, "" when it is not installed. Old distributions have the legacy one only, unnamed."""
+    """The program of a variant, "" if it is not installed. Old distributions only have the legacy one, without the
+    suffix.
+    """
     base = "iptables" if family == 4 else "ip6tables"
     if variant == "legacy" and not any(find_program(f"{base}-{known}{suffix}") for known in VARIANTS):
         return find_program(base + suffix)
@@ -30,7 +33,7 @@ def is_installed(family: int, variant: str) -> bool:
 
 
 def in_use(family: int, variant: str) -> bool:
-    """Whether reading this variant's rules cannot make tables that were not there."""
+    """Whether reading this variant's rules cannot create tables that did not exist."""
     if not is_installed(family, variant):
         return False
     if variant == "nft":
@@ -43,18 +46,18 @@ def in_use(family: int, variant: str) -> bool:
 
 
 def readable_variants() -> list[tuple[int, str]]:
-    """The families and variants whose rules can be read without making tables."""
+    """The families and variants whose rules can be read without creating tables."""
     return [(family, variant) for family in (4, 6) for variant in VARIANTS if in_use(family, variant)]
 
 
 def read_rules(family: int, variant: str, deadline: Deadline) -> str:
-    """What iptables-save says of all tables. Raises KernelError."""
+    """The output of iptables-save for all tables. Raises KernelError."""
     argv = [_find(family, variant, "-save")]
     return run_program(argv, b"", deadline).decode(errors="replace")
 
 
 def apply_rules(family: int, variant: str, script: str, deadline: Deadline, *, lock_s: float = LOCK_S) -> None:
-    """Carry out an iptables-restore script, waiting that long for iptables' lock. Raises KernelError."""
+    """Execute an iptables-restore script, waiting up to ``lock_s`` for iptables' lock. Raises KernelError."""
     program = _find(family, variant, "-restore")
     if not program:
         raise KernelError(f"cannot apply IPv{family} iptables rules: the {variant} iptables is not installed")

@@ -1,7 +1,7 @@
-"""nftables through its program: one script applied as a whole or not at all, one table read back as JSON.
+"""nftables through the nft program: a script is applied completely or not at all, a table is read back as JSON.
 
-Rule: only the table named is touched. What is read is normalised (no handles, no counters), so that two readings of
-the same rules are equal.
+Rule: only the table named is touched. What is read is normalised (no handles, no counters), so that two readings of the
+same rules are equal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VOLATILE = ("handle", "index", "packets", "bytes")
 
 
 def apply_script(script: str, deadline: Deadline) -> None:
-    """All of the script in one transaction. Raises KernelError."""
+    """Apply all of the script in one transaction. Raises KernelError."""
     program = find_program("nft")
     if not program:
         raise KernelError("cannot apply nftables rules: nft is not installed")
@@ -32,7 +32,7 @@ def apply_script(script: str, deadline: Deadline) -> None:
 
 
 def read_table(family: str, name: str, deadline: Deadline) -> Any:
-    """The table as nft -j lists it, normalised; None when there is none. Raises KernelError."""
+    """The table as nft -j lists it, normalised; None if there is none. Raises KernelError."""
     program = find_program("nft")
     if not program:
         return None
@@ -52,7 +52,7 @@ def _normal(value: Any) -> Any:
 
 
 def usable(deadline: Deadline) -> bool:
-    """Whether nft is there and this kernel understands it."""
+    """Whether nft is installed and this kernel supports it."""
     program = find_program("nft")
     if not program:
         return False

@@ -16,7 +16,7 @@ _PLACES = ("/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/lo
 
 
 def find_program(name: str) -> str:
-    """The path of a program of the host, "" when it is not installed."""
+    """The path of a program on the host, "" if it is not installed."""
     places = [*os.environ.get("PATH", "").split(":"), *_PLACES]
     for place in places:
         path = f"{place}/{name}"
@@ -26,7 +26,7 @@ def find_program(name: str) -> str:
 
 
 def run_program(argv: list[str], stdin: bytes, deadline: Deadline) -> bytes:
-    """Its stdout. Raises KernelError with what it said when it fails."""
+    """Run a program; returns its stdout. Raises KernelError with the program's own message if it fails."""
     done = run(argv, stdin=stdin, env={"PATH": ":".join(_PLACES), "LC_ALL": "C"}, deadline=deadline)
     if done.rc:
         said = done.stderr.decode(errors="replace").strip().splitlines()

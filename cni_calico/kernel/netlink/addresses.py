@@ -43,7 +43,7 @@ def _address(index: int, address: IPAddress, flags: int) -> bytes:
 
 
 def add_address(index: int, label: str, address: IPAddress) -> Request:
-    """The /32 or /128; IPv6 without duplicate address detection, or it could not be used at once."""
+    """Add the /32 or /128; IPv6 without duplicate address detection, or it could not be used at once."""
     body = _address(index, address, IFA_F_NODAD if address.version == 6 else 0)
     return Request(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, body, f"add address {address} to {label}", ADDR_ADD)
 
@@ -83,7 +83,7 @@ def parse_packed(family: int, packed: bytes) -> IPAddress:
 
 
 def set_neighbour(index: int, label: str, address: IPAddress, mac: bytes) -> Request:
-    """A permanent entry, replacing whatever was learnt."""
+    """A permanent entry, replacing a learned one."""
     family = AF_INET if address.version == 4 else AF_INET6
     body = _NDMSG.pack(family, index, NUD_PERMANENT, 0, 0)
     body += attribute(NDA_DST, address.packed) + attribute(NDA_LLADDR, mac)

@@ -65,11 +65,11 @@ def remove_listed(
 
 def _require_address(address: bytes) -> None:
     if len(address) not in _FAMILIES:
-        raise KernelError(f"cannot {_DOING}: that is no address", errno=EINVAL)
+        raise KernelError(f"cannot {_DOING}: that is not an address", errno=EINVAL)
 
 
 def _remove_chosen(netlink: Nfnetlink, address: bytes, side: int, deadline: Deadline) -> bool:
-    """False when this kernel cannot do that."""
+    """Returns False if this kernel cannot do that."""
     source = nested(side, nested(_IP, attribute(_SOURCES[len(address)], address)))
     flags = [wire.u32(number, _BY_SOURCE if number == side else 0) for number in (_ORIGINAL, _REPLY)]
     body = general(_FAMILIES[len(address)]) + source + nested(_FILTER, *flags)

@@ -1,7 +1,7 @@
 """PURE: nf_tables expressions as netlink attributes, and back.
 
 Rule: what we write is read back as an equal value, whatever attributes a newer kernel adds; what we do not know becomes
-UnknownExpression and equals nothing of ours. Numbers are in network order. Layouts: linux/netfilter/nf_tables.h.
+UnknownExpression, which equals nothing of ours. Numbers are in network order. Layouts: linux/netfilter/nf_tables.h.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def be64(kind: int, value: int) -> bytes:
 
 
 def number_of(payload: bytes | None, default: int = 0) -> int:
-    """A 32-bit attribute in network order. Raises KernelError when it has another size."""
+    """A 32-bit attribute in network order. Raises KernelError if it has another size."""
     if payload is None:
         return default
     if len(payload) != 4:
@@ -186,7 +186,7 @@ _ENCODERS: dict[type, Callable[..., tuple[str, bytes]]] = {
 
 @lru_cache(_CACHED)
 def encode_expression(expression: Expression) -> bytes:
-    """As an element of a rule's list of expressions."""
+    """An element of a rule's list of expressions."""
     name, data = _ENCODERS[type(expression)](expression)
     return wire.nested(_LIST_ELEMENT, wire.text(_NAME, name), wire.nested(_DATA, data))
 
@@ -195,7 +195,7 @@ def encode_expression(expression: Expression) -> bytes:
 
 
 class _Strange(Exception):
-    """Not the form in which we write this expression."""
+    """The expression does not have the form in which we write it."""
 
 
 def _found(payload: bytes | None) -> bytes:
@@ -211,7 +211,7 @@ def _register(payload: bytes | None) -> int:
 
 
 def decode_verdict(payload: bytes | None) -> Immediate | None:
-    """The verdict of a data attribute, None when it holds something else."""
+    """The verdict in a data attribute, None if it holds something else."""
     data = wire.attributes(payload or b"").get(_DATA_VERDICT)
     if data is None:
         return None
@@ -321,7 +321,7 @@ _DECODERS: dict[str, Callable[[dict[int, bytes]], Expression]] = {
 
 @lru_cache(_CACHED)
 def decode_expression(payload: bytes) -> Expression:
-    """One element of a rule's list. Raises KernelError for attributes that lie about their length."""
+    """One element of a rule's list. Raises KernelError for attributes with wrong lengths."""
     found = wire.attributes(payload)
     name, data = wire.name(found.get(_NAME)), found.get(_DATA, b"")
     try:
@@ -343,6 +343,6 @@ def list_elements(payload: bytes) -> list[bytes]:
 
 
 def forget_cached() -> None:
-    """Give back what a large load left in the caches."""
+    """Free what a large load left in the caches."""
     encode_expression.cache_clear()
     decode_expression.cache_clear()

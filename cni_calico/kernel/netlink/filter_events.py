@@ -1,7 +1,8 @@
-"""What the policy engine waits for: other programs' changes of our tables, interfaces up and down, a wake-up.
+"""The events that the policy engine waits for: other programs' changes of our tables, interfaces up and down, a
+wake-up.
 
-Rule: a notification only says "look again"; our own transactions are known by the port of the socket that sent them.
-What does not fit into the socket's buffer is lost, and counts as a change of everything.
+Rule: a notification only says "look again"; our own transactions are recognised by the port of the socket that sent
+them. What does not fit into the socket's buffer is lost, and counts as a change of everything.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _RECEIVE_BYTES = 65536
 
 @dataclass(slots=True)
 class Happened:
-    """``touched_by``: the names of programs that changed one of our tables, "?" for one that is not known.
+    """``touched_by``: the names of programs that changed one of our tables, "?" for an unknown one.
 
-    ``links``: interfaces and whether they are up, as the kernel told; None: ask for all.
+    ``links``: interfaces and whether they are up, as the kernel reported it; None: ask for all.
     """
 
     touched_by: set[str] = field(default_factory=set)
@@ -38,12 +39,12 @@ class Happened:
 
 
 class FilterMonitor:
-    """Of the network namespace the opening thread was in. ``wake`` may be called from any thread."""
+    """Events of the network namespace that the opening thread was in. Any thread may call ``wake``."""
 
     def __init__(self, table: str, own_port: int) -> None:
         self._table = wire.attribute(_TABLE, table.encode() + b"\0")
         self._own_port = own_port
-        self._pending = False  # a transaction of somebody else's, of which the end has not come yet, touched our table
+        self._pending = False  # an unfinished transaction of another program has changed our table
         self._happened = Happened(links=None)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller = poll()
@@ -60,7 +61,9 @@ class FilterMonitor:
         return joined
 
     def watch_rules(self) -> None:
-        """Be told of changed tables from now on; before the first of our own, they would be told to us one by one."""
+        """Report changed tables from now on; call it after our own first changes, which would be reported
+        one by one.
+        """
         if self._rules is None:
             self._rules = self._join(_NETLINK_NETFILTER, _NFTABLES_GROUP)
 
@@ -73,7 +76,7 @@ class FilterMonitor:
         return bool(events)
 
     def take(self) -> Happened:
-        """What has arrived since this was last asked. Raises KernelError."""
+        """What has arrived since the last call. Raises KernelError."""
         for data in self._read(self._rules) if self._rules is not None else ():
             if data is None:
                 self._happened.touched_by.add("?")
@@ -146,7 +149,7 @@ def _listen(family: int, groups: int) -> socket.socket:
         try:
             opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
         except OSError:
-            pass  # what is lost costs a comparison
+            pass  # a lost message costs one comparison
         opened.bind((0, groups))
         opened.setblocking(False)
     except OSError:

@@ -1,7 +1,7 @@
 """PURE: requests about interfaces and namespaces' ids, encoded by hand, and their answers decoded.
 
-Rule: no socket here; kernel/netlink/socket.py sends what these functions build. pyroute2, too slow to import on the
-call path, is the oracle in the tests. Layouts: linux/if_link.h, veth.h, net_namespace.h.
+Rule: no socket here; kernel/netlink/socket.py sends what these functions build. pyroute2, which is too slow to import
+on the call path, is the oracle in the tests. Layouts: linux/if_link.h, veth.h, net_namespace.h.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def create_veth(
     queues: int = 1,
     group: int = 0,
 ) -> Request:
-    """A veth whose peer is born in its namespace: moving it there later would cost 37 ms.
+    """A veth whose peer is created in its namespace: moving it there later would cost 37 ms.
 
-    The host's end gets transmit queue length 0, as upstream's. IFF_UP cannot be asked for here: ENOTCONN for the peer.
+    The host's end gets transmit queue length 0, as in upstream. IFF_UP cannot be requested here: ENOTCONN for the peer.
     """
     ends = [b"", b""]
     for i, (ifname, address) in enumerate(((name, mac), (peer, peer_mac))):
@@ -71,7 +71,7 @@ def create_veth(
 
 
 def get_link(which: str | int) -> Request:
-    """By name or index; answers ENODEV when there is none."""
+    """Get a link by name or index; the answer is ENODEV if there is none."""
     skip = u32(IFLA_EXT_MASK, SKIP_STATISTICS)
     if isinstance(which, int):
         return Request(RTM_GETLINK, 0, _link(which) + skip, f"read interface number {which}")
@@ -93,8 +93,8 @@ def set_link(
     group: int | None = None,
     alias: str = "",
 ) -> Request:
-    """``label`` is the interface's name as error texts give it. The kernel sets an alias ("": leaves it) before it
-    brings the interface up, in one step.
+    """``label`` is the interface's name in error texts. The kernel sets an alias ("": unchanged) before it brings the
+    interface up, in one step.
     """
     flags, change = (IFF_UP if up else 0), (0 if up is None else IFF_UP)
     body = _link(index, flags, change)
@@ -116,7 +116,7 @@ def delete_link(index: int, label: str) -> Request:
 
 
 def delete_group(group: int) -> Request:
-    """Every interface of the group at once: one wait of the kernel instead of one for each."""
+    """Delete every interface of the group at once: the kernel waits once instead of once for each."""
     body = _link() + u32(IFLA_GROUP, group)
     return Request(RTM_DELLINK, 0, body, f"delete the interfaces of group {group}", LINK_DELETE)
 
@@ -144,7 +144,7 @@ class Link(NamedTuple):
 
 
 def decode_link(payload: bytes) -> Link:
-    """Raises KernelError for anything that is not an RTM_NEWLINK payload."""
+    """Raises KernelError for anything except an RTM_NEWLINK payload."""
     if len(payload) < _IFINFO.size:
         raise wire.malformed("an interface", f"{len(payload)} bytes")
     _family, _type, index, flags, _change = _IFINFO.unpack_from(payload)
@@ -172,7 +172,7 @@ def decode_link(payload: bytes) -> Link:
 
 
 def decode_group(payload: bytes) -> tuple[int, int]:
-    """(index, group) of a link: the part of decode_link that looking through all links of a host needs."""
+    """(index, group) of a link: the part of decode_link that is needed to look through all links of a host."""
     if len(payload) < _IFINFO.size:
         raise wire.malformed("an interface", f"{len(payload)} bytes")
     return _IFINFO.unpack_from(payload)[2], wire.number(wire.attributes(payload, _IFINFO.size).get(IFLA_GROUP))
@@ -184,7 +184,7 @@ _INET6 = {"forwarding": 0, "accept_ra": 3, "proxy_ndp": 22, "disable_ipv6": 26, 
 
 
 def devconf(link: Link, family: str, setting: str) -> int | None:
-    """The value of ``net.<family>.conf.<link>.<setting>`` as the link's description gave it; None: not in it."""
+    """The value of ``net.<family>.conf.<link>.<setting>`` from the link's description; None if it is not in it."""
     if family == "ipv6" and setting == "addr_gen_mode":
         return link.addr_gen_mode if link.inet6 else None
     values, positions = (link.inet, _INET) if family == "ipv4" else (link.inet6, _INET6)
@@ -195,7 +195,7 @@ def devconf(link: Link, family: str, setting: str) -> int | None:
 
 
 def get_netns_id(netns_fd: int) -> Request:
-    """The id that this namespace knows another one by (-1: none yet), to tell whose peer a veth has."""
+    """The id by which this namespace knows another one (-1: none yet), which tells where a veth's peer is."""
     return Request(RTM_GETNSID, 0, b"\0\0\0\0" + u32(NETNSA_FD, netns_fd), "read the id of a network namespace")
 
 

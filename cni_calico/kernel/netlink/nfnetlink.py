@@ -1,14 +1,14 @@
 """The nfnetlink socket: transactions and dumps of the packet filter (nf_tables) and of connection tracking.
 
 Rule: one Nfnetlink belongs to the network namespace its opener was in and to one thread at a time. A transaction is in
-force (``transact`` returns), is not (RulesRefused), or nobody knows (RulesUnknown: read back).
+force (``transact`` returns), is not in force (RulesRefused), or its outcome is unknown (RulesUnknown: read it back).
 
 What the kernel's answers to a transaction mean (observed on 6.18, the code is nfnetlink_rcv_batch):
 
 - The last message's acknowledgement says 0 even when an earlier one failed, so success is that acknowledgement and no
   error with any sequence number of the transaction.
 - A transaction that is refused as a whole (no permission, no nf_tables) is answered with the sequence number of its
-  begin, and nothing comes behind.
+  begin message, and nothing follows.
 - Acknowledgements of the end exist only in new kernels, so the last real message asks for one.
 """
 
@@ -44,17 +44,19 @@ _SEQ_MAX = 0x7FFFFFFF
 
 
 def general(family: str, resource: int = 0) -> bytes:
-    """The header behind netlink's own in every message of these subsystems."""
+    """The header after netlink's own in every message of these subsystems."""
     return _GENERAL.pack(_FAMILIES[family], 0, resource)
 
 
 def family_of(payload: bytes) -> str:
-    """The family a message is about; "" for one that we have no name for."""
+    """The family that a message is about; "" for one that we have no name for."""
     return _FAMILY_NAMES.get(payload[0], "") if payload else ""
 
 
 class FilterMessage:
-    """One message of a transaction: ``kind`` with its subsystem, ``operation`` the number of what it belongs to."""
+    """One message of a transaction: ``kind`` with its subsystem, ``operation`` is the number of the operation it
+    belongs to.
+    """
 
     __slots__ = ("body", "flags", "kind", "operation")
 
@@ -104,7 +106,8 @@ class Nfnetlink:
     # -- transactions -------------------------------------------------------------------------------------------------
 
     def transact(self, messages: Sequence[FilterMessage], doing: str, deadline: Deadline) -> None:
-        """All messages of subsystem NFTABLES as one transaction. Raises RulesRefused, RulesUnknown, DeadlineExceeded.
+        """Send all messages of subsystem NFTABLES as one transaction. Raises RulesRefused, RulesUnknown,
+        DeadlineExceeded.
 
         DeadlineExceeded means that nothing was sent.
         """
@@ -128,7 +131,7 @@ class Nfnetlink:
             raise RulesUnknown(f"cannot {doing}: {e}", errno=e.errno or 0) from e
 
     def _batch(self, messages: Sequence[FilterMessage]) -> tuple[int, bytes]:
-        """(sequence number of the begin, the bytes); the messages' numbers follow it, the end's comes last."""
+        """(sequence number of the begin message, the bytes); the messages' numbers follow it, the end's comes last."""
         first = self._reserve(len(messages) + 2)
         parts = [_framed(_BEGIN, NLM_F_REQUEST, first, _GENERAL.pack(0, 0, NFTABLES))]
         last = len(messages) - 1
@@ -163,7 +166,7 @@ class Nfnetlink:
     # -- dumps and single requests ------------------------------------------------------------------------------------
 
     def dump(self, kind: int, body: bytes, doing: str, deadline: Deadline) -> list[bytes]:
-        """The payloads of a list, consistent in itself. Raises KernelError, DeadlineExceeded."""
+        """The payloads of a list that is consistent in itself. Raises KernelError, DeadlineExceeded."""
         for _ in range(_DUMP_ATTEMPTS):
             deadline.require(doing)
             seq = self._reserve(1)
@@ -215,7 +218,7 @@ class Nfnetlink:
             yield part
 
     def request(self, kind: int, flags: int, body: bytes, doing: str, deadline: Deadline) -> list[bytes]:
-        """One request outside of transactions: the payloads of its answers. Raises KernelError."""
+        """Send one request outside of transactions; returns the payloads of its answers. Raises KernelError."""
         deadline.require(doing)
         self._drain()
         seq = self._reserve(1)
@@ -232,7 +235,7 @@ class Nfnetlink:
         return replies
 
     def _read_list(self, seq: int, doing: str, deadline: Deadline) -> list[bytes] | None:
-        """None when it changed while it was read."""
+        """None if the list changed while it was read."""
         replies: list[bytes] = []
         return replies if self._take_list(seq, replies.append, doing, deadline) else None
 
@@ -278,10 +281,10 @@ class Nfnetlink:
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, option, size)
         except OSError:
-            pass  # no CAP_NET_ADMIN: what needs the room says so
+            pass  # no CAP_NET_ADMIN: the operation that needs the room reports it
 
     def _drain(self) -> None:
-        """Throw away what is left of an exchange that broke."""
+        """Discard what is left of an exchange that failed."""
         while True:
             try:
                 self._socket.recv(_RECEIVE_BYTES)
@@ -291,7 +294,7 @@ class Nfnetlink:
                 return
 
     def _answers(self, first: int, last: int, doing: str, deadline: Deadline) -> Iterator[Message]:
-        """The kernel's messages with these sequence numbers, for ever."""
+        """The kernel's messages with these sequence numbers, without end."""
         while True:
             for message in wire.split_messages(self._receive(doing, deadline)):
                 if first <= message.seq <= last and message.kind != wire.NLMSG_NOOP:
@@ -308,7 +311,7 @@ class Nfnetlink:
                 if not self._poller.poll(deadline.remaining_s() * 1000):
                     raise DeadlineExceeded(f"cannot {doing}: the kernel did not answer in time") from None
                 continue
-            if sender[0] == 0:  # the kernel; any process may send to this socket
+            if sender[0] == 0:  # from the kernel; any process may send to this socket
                 return data
 
 

@@ -1,4 +1,4 @@
-"""PURE: nf_tables' numbers, and what the kernel lists as values.
+"""PURE: nf_tables' numbers, and the kernel's lists decoded as values.
 
 Rule: what we did not write ourselves (a foreign flag, policy or key) becomes a value that equals nothing of ours.
 Numbers: linux/netfilter/nf_tables.h.
@@ -48,7 +48,7 @@ INTERVAL_END = be32(FLAGS, 1)
 VERDICT_TYPE = 0xFFFFFF00
 GENERATION = 1
 
-# an address's hook numbers are those of its family; arp has its own
+# the numbers of hooks of the IP families; arp has its own
 HOOKS = {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4}
 ARP_HOOKS = {"input": 0, "output": 1, "forward": 2}
 KEY_TYPES = {"ipv4_addr": 7, "ipv6_addr": 8, "inet_proto": 12, "inet_service": 13, "ifname": 41}
@@ -107,12 +107,12 @@ def decode_map_element(element: bytes) -> tuple[bytes, Immediate]:
 
 
 def join_intervals(raw: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """Pairs of first and last key, from the starts and ends that the kernel lists in an order of its own."""
+    """Pairs of first and last key, from the starts and ends that the kernel lists in its own order."""
     ends = []
     for element in raw:
         attributes = wire.attributes(element)
         ends.append((key_of(attributes), number_of(attributes.get(FLAGS)) & 1))
-    ends.sort(key=lambda end: (end[0], 1 - end[1]))  # where one ends and the next begins: the end first
+    ends.sort(key=lambda end: (end[0], 1 - end[1]))  # where one range ends and the next begins: the end first
     start: bytes | None = None
     for key, is_end in ends:
         if start is not None:

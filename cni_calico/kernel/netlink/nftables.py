@@ -1,8 +1,8 @@
-"""nf_tables spoken directly: operations in one transaction, a table read back as values.
+"""nf_tables without the nft program: operations in one transaction, a table read back as values.
 
-Rule: everything is named, nothing is addressed by a handle, so a change needs no reading first. What ``nft list
-ruleset`` needs to show our tables (byte order of keys, comments) is in the user data of sets and rules; the user data
-of others' objects is never looked at.
+Rule: everything is addressed by name, never by handle, so a change needs no reading first. What ``nft list ruleset``
+needs to show our tables (byte order of keys, comments) is in the user data of sets and rules; the user data of others'
+objects is never looked at.
 """
 
 from __future__ import annotations
@@ -113,16 +113,16 @@ _ATTRIBUTE_ROOM = 60000  # below the 64 KiB that an attribute can hold
 
 
 class PacketFilter(Protocol):
-    """What the policy engine needs of a kernel; the tests' fake is another implementation."""
+    """What the policy engine needs from a kernel; the tests' fake is another implementation."""
 
     def apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:
         """All or nothing. Raises RulesRefused (``index``: the operation), RulesUnknown, DeadlineExceeded."""
 
     def read_table(self, table: TableId, deadline: Deadline) -> NftTable | None:
-        """The table with everything in it, None when there is none. Raises KernelError."""
+        """The table with everything in it, None if there is none. Raises KernelError."""
 
     def generation(self, deadline: Deadline) -> int:
-        """A number that grows with every transaction of anybody. Raises KernelError."""
+        """A number that grows with every transaction by anybody. Raises KernelError."""
 
     @property
     def reader(self) -> TableReader:
@@ -130,7 +130,7 @@ class PacketFilter(Protocol):
 
 
 class NfTables:
-    """The real one, in the network namespace of the thread that made it."""
+    """The real one, in the network namespace of the thread that created it."""
 
     def __init__(self) -> None:
         self._netlink = Nfnetlink()
@@ -142,7 +142,7 @@ class NfTables:
 
     @property
     def port(self) -> int:
-        """Of the socket, as notifications name the cause of a change."""
+        """The socket's port, which notifications give as the cause of a change."""
         return self._netlink.port
 
     def close(self) -> None:
@@ -210,7 +210,7 @@ class NfTables:
 
 
 def encode_operations(operations: Sequence[Operation]) -> list[FilterMessage]:
-    """Each message knows the number of its operation."""
+    """The messages; each has the number of its operation."""
     messages: list[FilterMessage] = []
     for i, operation in enumerate(operations):
         for kind, flags, body in _ENCODERS[type(operation)](operation):
@@ -264,7 +264,7 @@ def _add_rules(o: AddRules) -> _Encoded:
 
 
 def cut_comment(comment: str) -> bytes:
-    """As much of it as a rule can carry, in whole characters."""
+    """As much of it as a rule can hold, in whole characters."""
     data = comment.encode("utf-8", "replace")
     return data if len(data) <= COMMENT_CHARACTERS else data[:COMMENT_CHARACTERS].decode(errors="ignore").encode()
 
@@ -280,7 +280,7 @@ def _add_set(o: AddSet) -> _Encoded:
     if spec.verdicts:
         flags |= MAP
         data = be32(SET_DATA_TYPE, VERDICT_TYPE) + be32(SET_DATA_BYTES, 0)
-    if len(spec.key) == 1:  # without it nft refuses to list the set; a concatenation's it knows
+    if len(spec.key) == 1:  # without it nft refuses to list the set; it knows that of a concatenation itself
         order = _tagged(0, _order(HOST_ORDER if spec.key == ("ifname",) else NETWORK_ORDER))
     body += be32(SET_FLAGS, flags) + be32(SET_KEY_TYPE, kind) + be32(SET_KEY_BYTES, spec.key_bytes) + data
     body += be32(SET_ID, 1)
@@ -307,7 +307,7 @@ def _element(key: bytes, more: bytes = b"") -> bytes:
 
 
 def _interval(element: bytes, size: int) -> bytes:
-    """Its first key, and the first one behind it, which the highest key has none of."""
+    """Its first key, and the first one after it; the highest key has no next one."""
     first, behind = element[:size], int.from_bytes(element[size:], "big") + 1
     encoded = _element(first)
     if behind < 1 << 8 * size:

@@ -65,7 +65,7 @@ def _route(route: Route, flags: int = 0) -> bytes:
 
 
 def add_route(route: Route, label: str, *, replace: bool = False, onlink: bool = False) -> Request:
-    """Without ``replace`` an existing route to the destination answers EEXIST, whatever interface it is on."""
+    """Without ``replace`` an existing route to the destination answers EEXIST, whatever interface it uses."""
     flags = NLM_F_CREATE | (NLM_F_REPLACE if replace else NLM_F_EXCL)
     body = _route(route, RTNH_F_ONLINK if onlink else 0)
     return Request(RTM_NEWROUTE, flags, body, f"add route {route.dst} through {label}", ROUTE_ADD)
@@ -76,7 +76,7 @@ def delete_route(route: Route, label: str) -> Request:
 
 
 def match_route(address: IPAddress) -> Request:
-    """The route that a packet to ``address`` takes now, as the table holds it."""
+    """The route that a packet to ``address`` takes now, as in the table."""
     family = AF_INET if address.version == 4 else AF_INET6
     # without the first, IPv4 does not say which table; with it, IPv6 refuses (and always says)
     flags = RTM_F_FIB_MATCH | (RTM_F_LOOKUP_TABLE if address.version == 4 else 0)
@@ -91,7 +91,7 @@ def list_routes(version: int, *, table: int = TABLE_MAIN, oif: int = 0) -> Reque
 
 
 def decode_route(payload: bytes) -> Route:
-    """Raises KernelError for anything that is not an RTM_NEWROUTE payload of IPv4 or IPv6."""
+    """Raises KernelError for anything except an RTM_NEWROUTE payload of IPv4 or IPv6."""
     if len(payload) < _RTMSG.size:
         raise wire.malformed("a route", f"{len(payload)} bytes")
     family, length, _src, tos, table, protocol, scope, kind, _flags = _RTMSG.unpack_from(payload)

@@ -1,10 +1,10 @@
 """The rtnetlink socket: sends the requests of links.py, addresses.py and routes.py, several at a time.
 
 Rule: one Rtnl belongs to one network namespace (the one its opener was in) and one thread at a time; every error of the
-kernel becomes a KernelError with the kernel's own words. ``_socket`` because ``socket`` costs 6 ms of import.
+kernel becomes a KernelError with the kernel's own words. It uses ``_socket`` because ``socket`` takes 6 ms to import.
 
 The kernel works through the messages of one send in their order and reports every failure, so only the last message
-asks for an acknowledgement: when that has come, everything before it has been done or has failed.
+asks for an acknowledgement: when that has arrived, everything before it has been done or has failed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SEQ_MAX = 0x7FFFFFFF
 
 
 class NetlinkOutcome(NamedTuple):
-    """What became of one request: the payloads it was answered with, or its error."""
+    """The outcome of one request: the payloads of its answers, or its error."""
 
     replies: list[bytes]
     error: KernelError | None
@@ -69,12 +69,12 @@ class Rtnl:
         self.close()
 
     def one(self, request: Request, deadline: Deadline) -> bytes:
-        """The first (for a single object: only) answer to a read; b"" for a request that only changes."""
+        """The first (for a single object: only) answer to a read; b"" for a request that only changes something."""
         replies = self.run((request,), deadline)[0]
         return replies[0] if replies else b""
 
     def run(self, requests: Sequence[Request], deadline: Deadline) -> list[list[bytes]]:
-        """Carry out all, in order; the answers of each. Raises the first error after all were tried."""
+        """Carry out all, in order; returns the answers of each. Raises the first error after all were tried."""
         outcomes = self.submit(requests, deadline)
         for outcome in outcomes:
             if outcome.error is not None:
@@ -82,9 +82,9 @@ class Rtnl:
         return [outcome.replies for outcome in outcomes]
 
     def submit(self, requests: Sequence[Request], deadline: Deadline) -> list[NetlinkOutcome]:
-        """Carry out all, in order and in one send; a failure does not keep later ones from being tried.
+        """Carry out all, in order and in one send; a failure does not prevent later ones from being tried.
 
-        A dump must be alone. Raises DeadlineExceeded, and KernelError when the conversation itself broke.
+        A dump must be sent alone. Raises DeadlineExceeded, and KernelError if the exchange itself failed.
         """
         deadline.require(requests[0].doing)
         if requests[0].is_dump:
@@ -95,7 +95,7 @@ class Rtnl:
             outcomes.append(injected)
             return outcomes
         for i, request in enumerate(requests):
-            if request.point:  # also when it was refused: that answer can be lost as well
+            if request.point:  # even if it was refused: that answer can be lost as well
                 try:
                     faults.after(request.point)
                 except faults.Injected as e:
@@ -133,7 +133,7 @@ class Rtnl:
         raise KernelError(f"cannot {request.doing}: it kept changing while it was read", errno=EINTR)
 
     def _read_list(self, request: Request, deadline: Deadline) -> list[bytes] | None:
-        """All answers to the list request just sent; None when they are not one consistent list."""
+        """All answers to the list request just sent; None if they are not one consistent list."""
         replies: list[bytes] = []
         whole = True
         while True:
@@ -150,10 +150,10 @@ class Rtnl:
             except KernelError as e:
                 if e.errno != ENOBUFS:
                     raise
-                whole = False  # read on to its end: the kernel refuses a new list before
+                whole = False  # read to its end: the kernel refuses a new list before that
 
     def _send(self, requests: Sequence[Request], last_flags: int) -> int:
-        """The sequence number of the last one; the others' lie right before it."""
+        """The sequence number of the last one; the others' come right before it."""
         parts, last = [], len(requests) - 1
         if self._seq > _SEQ_MAX - len(requests):
             self._seq = 0
@@ -169,7 +169,9 @@ class Rtnl:
         return self._seq
 
     def _answers(self, first: int, last: int, doing: str, deadline: Deadline) -> Iterator[Message]:
-        """Messages from the kernel with our sequence numbers, for ever; others are leftovers of a broken exchange."""
+        """Messages from the kernel with our sequence numbers, without end; others are leftovers of a failed
+        exchange.
+        """
         while True:
             for message in wire.split_messages(self._receive(doing, deadline)):
                 if first <= message.seq <= last and message.kind != wire.NLMSG_NOOP:
@@ -187,7 +189,7 @@ class Rtnl:
                 continue
             if size > _RECEIVE_BYTES:
                 raise wire.malformed("a netlink answer", f"{size} bytes are more than fit")
-            if sender[0] == 0:  # the kernel; any process may send to this socket
+            if sender[0] == 0:  # from the kernel; any process may send to this socket
                 return bytes(memoryview(self._buffer)[:size])
 
     def _wait(self, doing: str, deadline: Deadline) -> None:

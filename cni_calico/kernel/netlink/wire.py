@@ -80,7 +80,7 @@ def text(kind: int, value: str) -> bytes:
 
 
 def split_messages(data: bytes) -> Iterator[Message]:
-    """The messages of one datagram. Raises KernelError when a length leads outside of it."""
+    """The messages of one datagram. Raises KernelError if a length points outside of it."""
     return (message for message, _ in split_messages_of(data))
 
 
@@ -98,7 +98,7 @@ def split_messages_of(data: bytes) -> Iterator[tuple[Message, int]]:
 
 
 def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
-    """Attributes by type from ``start`` on; of repeated ones the last. Raises KernelError for lengths that lie."""
+    """Attributes by type, starting at ``start``; of repeated ones the last. Raises KernelError for wrong lengths."""
     found: dict[int, bytes] = {}
     at, end = start, len(data)
     if start > end:
@@ -113,7 +113,7 @@ def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
 
 
 def number(payload: bytes | None, default: int = 0) -> int:
-    """A 32-bit attribute, ``default`` when absent. Raises KernelError when it has another size."""
+    """A 32-bit attribute, ``default`` if absent. Raises KernelError if it has another size."""
     if payload is None:
         return default
     if len(payload) != 4:
@@ -128,7 +128,7 @@ def signed(payload: bytes | None, default: int) -> int:
 
 
 def name(payload: bytes | None) -> str:
-    """A zero-terminated text; what is not UTF-8 is kept visible."""
+    """A zero-terminated text; bytes that are not UTF-8 stay visible."""
     return "" if payload is None else payload.rstrip(b"\0").decode(errors="backslashreplace")
 
 
