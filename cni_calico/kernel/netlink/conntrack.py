@@ -1,9 +1,10 @@
-"""Connection tracking entries of one address, removed: when a workload is gone, its connections are.
+"""Removes the connection tracking entries of one address: when a workload is gone, its connections must be gone too.
 
-Rule: never a delete that names no address, which would remove every entry of the host. Two requests for each address:
-entries whose original source it is, and entries whose replies come from it (what was translated to it). A kernel that
-cannot choose (before about 6.13) refuses; then all are listed once for many addresses, chosen here, and removed one by
-one. That takes as long as the host has entries: not in a thread that somebody waits for.
+Rule: never send a delete that names no address, which would remove every entry of the host. Two requests for each
+address: entries whose original source it is, and entries whose replies come from it (connections translated to it). A
+kernel that cannot filter (before about 6.13) refuses; then all entries are listed once for many addresses, filtered
+here, and removed one by one. That takes time in proportion to the host's entries: never do it in a thread that somebody
+waits for.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _DOING = "remove connection tracking entries"
 
 
 def remove_entries(netlink: Nfnetlink, address: bytes, deadline: Deadline) -> bool:
-    """Every entry in whose tuples the packed ``address`` is the source. None is success. Raises KernelError.
+    """Remove every entry in whose tuples the packed ``address`` is the source. None is success. Raises KernelError.
 
-    False: this kernel cannot choose, see ``remove_listed``.
+    Returns False if this kernel cannot filter, see ``remove_listed``.
     """
     _require_address(address)
     try:
@@ -51,9 +52,11 @@ def remove_listed(
     deadline: Deadline,
     may_go: Callable[[bytes], bool] = lambda address: True,
 ) -> None:
-    """The entries of all these addresses that are listed now and whose address ``may_go`` then. Raises KernelError.
+    """Remove the entries of these addresses that are listed now, if ``may_go`` allows their address then. Raises
+    KernelError.
 
-    ``may_go`` is asked when the list is complete: whoever has taken an address since has connections in the list too.
+    ``may_go`` is called when the list is complete: a workload that has been given an address since has connections in
+    the list too.
     """
     for address in addresses:
         _require_address(address)

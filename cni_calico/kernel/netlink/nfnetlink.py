@@ -183,9 +183,9 @@ class Nfnetlink:
         raise KernelError(f"cannot {doing}: it kept changing while it was read", errno=EINTR)
 
     def dump_each(self, kind: int, body: bytes, take: Callable[[bytes], None], doing: str, deadline: Deadline) -> None:
-        """Have ``take`` see the payloads of a list as they come, none of them kept. Raises KernelError.
+        """Call ``take`` for each payload of a list as it arrives, keeping none of them. Raises KernelError.
 
-        EINTR: the list changed under way, and what was taken may not be all of it.
+        EINTR: the list changed while it was read, and what was taken may not be all of it.
         """
         deadline.require(doing)
         self._drain()
@@ -195,9 +195,9 @@ class Nfnetlink:
             raise KernelError(f"cannot {doing}: it changed while it was read", errno=EINTR)
 
     def dump_in_parts(self, kind: int, body: bytes, doing: str, deadline: Deadline) -> Iterator[list[bytes]]:
-        """The payloads of a list, datagram by datagram; nothing else may be asked here before its end.
+        """The payloads of a list, datagram by datagram; do not use this socket for anything else before the end.
 
-        What changes under way may or may not be in it. Raises KernelError, DeadlineExceeded.
+        What changes during the reading may or may not be included. Raises KernelError, DeadlineExceeded.
         """
         deadline.require(doing)
         self._drain()
@@ -240,7 +240,7 @@ class Nfnetlink:
         return replies if self._take_list(seq, replies.append, doing, deadline) else None
 
     def _take_list(self, seq: int, take: Callable[[bytes], None], doing: str, deadline: Deadline) -> bool:
-        """Whether it is consistent in itself."""
+        """Whether the list is consistent in itself."""
         whole = True
         for message in self._answers(seq, seq, doing, deadline):
             whole = whole and not message.flags & NLM_F_DUMP_INTR

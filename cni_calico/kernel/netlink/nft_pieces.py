@@ -1,7 +1,7 @@
-"""A table of nf_tables read piece by piece, so that whoever reads can do something else in between.
+"""Reads a table of nf_tables piece by piece, so that the reader can do something else in between.
 
-Rule: on a socket of its own, because an unfinished list keeps it busy. A piece is what one datagram of the kernel
-holds. What changes while a list is read may or may not be in it: the reader knows what it changed itself.
+Rule: it uses its own socket, because an unfinished list keeps the socket busy. A piece is what one datagram of the
+kernel contains. What changes while a list is read may or may not be included: the reader knows what it changed itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cni_calico.kernel.netlink.nft_objects import (
 from cni_calico.kernel.netlink.wire import text
 from cni_calico.model.netfilter import Immediate, NftChain, NftRule, NftSet, TableId
 
-# what an element is here: of a map with its verdict; of an interval set the key of one end, and whether it is the end
+# an element: of a map, with its verdict; of an interval set, the key of one end, and whether it is the end
 Atom = bytes | tuple[bytes, Immediate] | tuple[bytes, bool]
 
 
@@ -50,11 +50,11 @@ class TableReader(Protocol):
     def elements(self, table: TableId, spec: NftSet, deadline: Deadline) -> Iterator[list[Atom]]: ...
 
     def reset(self) -> None:
-        """Give up a list that was not read to its end."""
+        """Abandon a list that was not read to its end."""
 
 
 class PieceReader:
-    """The real one, in the network namespace of the thread that made it."""
+    """The real one, in the network namespace of the thread that created it."""
 
     def __init__(self) -> None:
         self._netlink = Nfnetlink()
