@@ -75,10 +75,10 @@ def add(task: Task) -> Mapping[str, Any]:
         held.callback(os.close, netns)
         held.enter_context(services.attachment_lock(attachment.label, deadline))
         held.enter_context(services.attachment_lock(attachment.veth_label, deadline))
-        require_ready(services, conf.datastore, deadline)
-        services.note_added(conf.datastore, attachment.label)
+        require_ready(task.datastore, deadline)
+        task.datastore.note_added(attachment.label)
         recorded = read_recorded(task.store, attachment, deadline)
-        sure = not services.optimistic
+        sure = not task.datastore.from_memory
         if not sure and is_another_pod(recorded.stored, call):
             recorded, sure = read_recorded(task.fresh_store, attachment, deadline), True
         addition = _Addition(task, attachment, recorded, netns, sure)
@@ -147,7 +147,7 @@ class _Addition:
 
     def _calico_addresses(self, undo: ExitStack) -> Addresses:
         task, allocator = self.task, self.task.allocator
-        task.services.before_addresses(task.conf.datastore, self.attachment.node, task.deadline)
+        task.datastore.before_addresses(self.attachment.node, task.deadline)
         handle_id = self._handle(allocator)
         request = plan_pod_request(plan_request(task.conf, task.call, self.attachment.node), self.facts)
         request = replace(request, handle_id=handle_id, share=self._share_of(handle_id))
@@ -167,7 +167,7 @@ class _Addition:
         if self.companion is not None:
             self._ensure_profile()  # only now, so that an ADD that gets no addresses leaves nothing behind
         if self.companion is not None and self.companion.stored is not None:
-            task.services.remember(task.conf.datastore, self.companion.stored)
+            task.datastore.remember(self.companion.stored)
         result = result_of(assigned, explicit=bool(request.addresses))
         # a pod that names its addresses gets no routes in the result, as upstream does it
         routes = () if self.facts.request.addresses else result.routes

@@ -106,7 +106,7 @@ class Removal:
 
     def run(self, netns: int | None) -> bool:
         """Whether everything is released; if False, the rest is recorded."""
-        services, config = self.task.services, self.task.conf.datastore
+        services, datastore = self.task.services, self.task.datastore
         store_deadline = self.task.deadline.sooner(DATASTORE_PATIENCE_S)
         self.owed = pending.read_own(services.files, services.state_dir, self.attachment)
         recorded, failure = self._read(store_deadline)
@@ -120,7 +120,7 @@ class Removal:
         failure = self._remove(netns, recorded, failure, store_deadline)
         delegate_failure = self._release_delegated()
         is_known = self.paying or recorded.is_ours(self.attachment)
-        if is_known or not services.was_deleted(config, self.attachment.label):
+        if is_known or not datastore.was_deleted(self.attachment.label):
             failure = self._release(recorded, failure, store_deadline)
         if isinstance(failure, CorruptRecord) or (failure is not None and self.paying):
             raise failure
@@ -130,7 +130,7 @@ class Removal:
             raise delegate_failure
         if failure is None:
             self._forget_intent()
-            services.note_deleted(config, self.attachment.label)
+            datastore.note_deleted(self.attachment.label)
         return failure is None
 
     def _is_anothers(self, recorded: Recorded) -> bool:
@@ -141,12 +141,12 @@ class Removal:
     def _read(self, deadline: Deadline) -> tuple[Recorded, CalicoError | None]:
         """What is recorded, and the error that kept it from being read. Raises NotReady."""
         if self.paying:
-            require_not_locked(self.task.services, self.task.conf.datastore, deadline)
+            require_not_locked(self.task.datastore, deadline)
             self.ready = True
             recorded = read_recorded(self.task.fresh_store, self.attachment, deadline)
             return self._name_container(recorded, deadline), None
         try:
-            require_ready(self.task.services, self.task.conf.datastore, deadline)
+            require_ready(self.task.datastore, deadline)
             self.ready = True
             recorded = read_recorded(self.task.store, self.attachment, deadline)
             if self._may_be_old(recorded):
@@ -161,7 +161,7 @@ class Removal:
         Endpoint and host interface belong to the pod, not to the sandbox. (A watch keeps pods stored in Kubernetes
         current.)
         """
-        is_memory = self.task.services.optimistic and self.task.conf.datastore.type != "kubernetes"
+        is_memory = self.task.datastore.from_memory and self.task.conf.datastore.type != "kubernetes"
         return is_memory and recorded.own is not None and bool(recorded.own.pod)
 
     def _name_container(self, recorded: Recorded, deadline: Deadline) -> Recorded:

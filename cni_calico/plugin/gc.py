@@ -25,7 +25,7 @@ def collect_garbage(task: Task) -> None:
     conf = task.conf
     valid = require_valid_list(conf)
     node = task.read_nodename()
-    require_ready(task.services, conf.datastore, task.deadline)
+    require_ready(task.datastore, task.deadline)
     collection = _Collection(task)
     found = read_endpoints(task.fresh_store, node, task.deadline)
     collection.failures += found.unreadable

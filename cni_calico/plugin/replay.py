@@ -131,7 +131,8 @@ def _replay(services: Services, name: str, config: DatastoreConfig, deadline: De
         ipam = IpamSection(type="calico-ipam")
         conf = NetConf(intent.network, CURRENT, "calico", config, ipam, LogSection(), {})
         call = Call("DEL", intent.container_id, ifname=intent.ifname)
-        Removal(Task(call, conf, services, deadline), attachment, paying=True).run(None)
+        task = Task(call, conf, services, services.datastore(config), deadline)
+        Removal(task, attachment, paying=True).run(None)
         services.log.info(f"released what {attachment.label} held, as recorded by an earlier DEL")
 
 

@@ -25,7 +25,8 @@ def run_datastore_test(stdin: bytes) -> int:
     services = Services(os.environ)
     try:
         document = parse_json(stdin) if stdin.strip() else {}
-        require_ready(services, parse_datastore(JsonFields(document), os.environ), Deadline.after(TIMEOUT_S))
+        config = parse_datastore(JsonFields(document), os.environ)
+        require_ready(services.datastore(config), Deadline.after(TIMEOUT_S))
     except CalicoError as e:
         os.write(2, f"{e.message}\n".encode())
         os.write(1, answer_error(e, CURRENT).stdout.encode())

@@ -172,6 +172,69 @@ class Resident:
         self.backends.close()
 
 
+class BackendDatastore:
+    """One of the server's open datastores, for one call; what the server remembers of it answers."""
+
+    from_memory = True
+
+    def __init__(self, config: DatastoreConfig, services: ResidentServices) -> None:
+        self.config = config
+        self._services = services
+        self._backend: Backend | None = None
+
+    @property
+    def backend(self) -> Backend:
+        if self._backend is None:
+            self._backend = self._services.use_backend(self.config)
+        return self._backend
+
+    def leave(self) -> None:
+        if self._backend is not None:
+            self._services.leave_backend(self._backend)
+
+    @property
+    def store(self) -> Datastore:
+        """For an ADD, a datastore that skips some reads: creating the record shows by a conflict whether it existed."""
+        return self.backend.door(adding=self._services.is_adding)
+
+    @property
+    def fresh_store(self) -> Datastore:
+        return self.backend.grouped
+
+    @property
+    def allocator(self) -> Allocator:
+        return self.backend.allocator
+
+    @property
+    def kubernetes(self) -> KubernetesObjects:
+        return self.backend.kubernetes()
+
+    def read(self, key: Key, deadline: Deadline) -> Document | None:
+        if key == CLUSTER:
+            known, document = self.backend.caches.cluster_information()
+            if known and document is not None and document.get("spec", {}).get("datastoreReady"):
+                return document  # a call is not refused for what may have changed a moment ago
+        found = self.store.get(key, deadline)
+        return None if found is None else found.value
+
+    def remember(self, stored: Versioned) -> None:
+        self.backend.endpoints.learn((stored,))
+
+    def before_addresses(self, node: str, deadline: Deadline) -> None:
+        if self.config.type == "kubernetes":
+            services = self._services
+            self.backend.before_addresses(services.files, services.run_dir, services.log, node, deadline)
+
+    def was_deleted(self, label: str) -> bool:
+        return label in self.backend.deleted
+
+    def note_deleted(self, label: str) -> None:
+        self.backend.deleted.note(label)
+
+    def note_added(self, label: str) -> None:
+        self.backend.deleted.forget(label)
+
+
 class ResidentServices(Services):
     """Services of one call, using what the server keeps."""
 
@@ -181,23 +244,33 @@ class ResidentServices(Services):
         self._request = request
         self.host = host
         self.stderr = False
-        self.optimistic = True
         self.remove_link = self._remove_link
         self._node = ""
         self._deadline = Deadline.after(CALL_TIMEOUT_S)
-        self._used: dict[BackendKey, Backend] = {}
+        self._in_use: dict[DatastoreConfig, BackendDatastore] = {}
 
-    def _backend(self, config: DatastoreConfig) -> Backend:
-        key = BackendKey(config, self._node, self._resident.root_of(self._request))
-        found = self._used.get(key)
+    def datastore(self, config: DatastoreConfig) -> BackendDatastore:
+        found = self._in_use.get(config)
         if found is None:
-            found = self._used[key] = self._resident.backends.use(key, self.files, self._deadline)
+            found = self._in_use[config] = BackendDatastore(config, self)
         return found
+
+    def use_backend(self, config: DatastoreConfig) -> Backend:
+        """The backend of a configuration as this call's caller means it, until it is left."""
+        key = BackendKey(config, self._node, self._resident.root_of(self._request))
+        return self._resident.backends.use(key, self.files, self._deadline)
+
+    def leave_backend(self, backend: Backend) -> None:
+        self._resident.backends.leave(backend)
+
+    @property
+    def is_adding(self) -> bool:
+        return self._request.environ.get("CNI_COMMAND") == "ADD"
 
     def leave(self) -> None:
         """Called when the call is over."""
-        while self._used:
-            self._resident.backends.leave(self._used.popitem()[1])
+        while self._in_use:
+            self._in_use.popitem()[1].leave()
 
     def begin(self, conf: NetConf, deadline: Deadline) -> None:
         """Raises Declined, also if this process is short of what a call needs: nothing has been done yet."""
@@ -209,49 +282,12 @@ class ResidentServices(Services):
         except NodeNotSetUp:
             self._node = ""  # the command reports it, if it matters there
         try:
-            self._backend(conf.datastore)
+            self.datastore(conf.datastore).backend  # noqa: B018 - opened here, while the call can still be declined
         except Exception as e:
             if lacking := shortage_of(e):
                 self._resident.backends.close_idle(all_of_them=True)
                 raise Declined(f"the server is short of {lacking}") from e
             # the command reports it, if it needs the datastore at all
-
-    def store(self, config: DatastoreConfig) -> Datastore:
-        """For an ADD, a datastore that skips some reads: creating the record shows by a conflict whether it existed."""
-        return self._backend(config).door(adding=self._request.environ.get("CNI_COMMAND") == "ADD")
-
-    def was_deleted(self, config: DatastoreConfig, label: str) -> bool:
-        return label in self._backend(config).deleted
-
-    def note_deleted(self, config: DatastoreConfig, label: str) -> None:
-        self._backend(config).deleted.note(label)
-
-    def note_added(self, config: DatastoreConfig, label: str) -> None:
-        self._backend(config).deleted.forget(label)
-
-    def kubernetes(self, config: DatastoreConfig) -> KubernetesObjects:
-        return self._backend(config).kubernetes()
-
-    def remember(self, config: DatastoreConfig, stored: Versioned) -> None:
-        self._backend(config).endpoints.learn((stored,))
-
-    def fresh_store(self, config: DatastoreConfig) -> Datastore:
-        return self._backend(config).grouped
-
-    def allocator(self, config: DatastoreConfig) -> Allocator:
-        return self._backend(config).allocator
-
-    def read(self, config: DatastoreConfig, key: Key, deadline: Deadline) -> Document | None:
-        backend = self._backend(config)
-        if key == CLUSTER:
-            known, document = backend.caches.cluster_information()
-            if known and document is not None and document.get("spec", {}).get("datastoreReady"):
-                return document  # a call is not refused for what may have changed a moment ago
-        return super().read(config, key, deadline)
-
-    def before_addresses(self, config: DatastoreConfig, node: str, deadline: Deadline) -> None:
-        if config.type == "kubernetes":
-            self._backend(config).before_addresses(self.files, self.run_dir, self.log, node, deadline)
 
     @contextmanager
     def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:

@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 
 from cni_calico.daemon.keeper import Keeper
 from cni_calico.daemon.said import Said
-from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AttachmentBusy, TryAgain
 from cni_calico.kernel.lock import file_lock
 from cni_calico.log import Log
-from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.owed import record as pending
@@ -40,17 +38,12 @@ class _Once(Log):
         self._said = Said(self._log)
 
 
-class _OwnServices(Services):
+def _own_services(context: Context, log: Log) -> Services:
     """Of the agent's own datastore and directories."""
-
-    def __init__(self, context: Context, log: Log) -> None:
-        super().__init__()
-        self.run_dir, self.state_dir = context.settings.run_dir, context.settings.state_dir
-        self.files, self.log = context.files, log
-        self._own = context.store
-
-    def store(self, config: DatastoreConfig) -> Datastore:
-        return self._own
+    services = Services(files=context.files, open_store=lambda config: context.store)
+    services.run_dir, services.state_dir = context.settings.run_dir, context.settings.state_dir
+    services.log = log
+    return services
 
 
 @dataclass(slots=True)
@@ -73,7 +66,7 @@ class Owed:
             return
         try:
             with file_lock(files.path(f"{settings.run_dir}/{LOCK_NAME}"), Deadline.after(0)):
-                services, deadline = _OwnServices(self.context, self._log), Deadline.after(REPLAY_S)
+                services, deadline = _own_services(self.context, self._log), Deadline.after(REPLAY_S)
                 done = replay_intents(services, own, deadline, after=self._last)
         except AttachmentBusy:
             return  # a call is at it

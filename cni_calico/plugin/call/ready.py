@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import NotReady
-from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.documents.codec import decode_cluster_information
 from cni_calico.model.keys import ResourceKey
-from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.services import CallDatastore, Services
 
 CLUSTER = ResourceKey("ClusterInformation", "default")
 
 
-def require_ready(services: Services, config: DatastoreConfig, deadline: Deadline) -> None:
+def require_ready(datastore: CallDatastore, deadline: Deadline) -> None:
     """Raises NotReady, CorruptRecord, DatastoreError."""
-    if not require_not_locked(services, config, deadline) and config.type != "local":
+    if not require_not_locked(datastore, deadline) and datastore.config.type != "local":
         raise NotReady(
             "Calico is currently not ready to process requests: ClusterInformation 'default' does not exist",
             details="calico-node makes it when it starts; if the datastore was wiped on purpose, start calico-node or "
@@ -29,9 +28,9 @@ def require_ready(services: Services, config: DatastoreConfig, deadline: Deadlin
         )
 
 
-def require_not_locked(services: Services, config: DatastoreConfig, deadline: Deadline) -> bool:
+def require_not_locked(datastore: CallDatastore, deadline: Deadline) -> bool:
     """Whether there is a ClusterInformation. Raises NotReady if it says so, CorruptRecord, DatastoreError."""
-    document = services.read(config, CLUSTER, deadline)
+    document = datastore.read(CLUSTER, deadline)
     if document is not None and decode_cluster_information(CLUSTER, document).datastore_ready is False:
         raise NotReady(
             "Calico is currently not ready to process requests",

@@ -47,7 +47,7 @@ def run_call(
         services.log = _log_of(conf, call, services)
         deadline = Deadline.after(min(timeout_s, services.timeout_s))
         services.begin(conf, deadline)
-        result = handlers[call.command](Task(call, conf, services, deadline))
+        result = handlers[call.command](Task(call, conf, services, services.datastore(conf.datastore), deadline))
         return NOTHING if result is None else answer_document(result)
     except Declined:
         raise

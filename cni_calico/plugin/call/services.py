@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Address, IPv6Address
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.connect import open_datastore
@@ -38,15 +38,142 @@ STATE_DIR = "/var/lib/calico"
 BESIDE_MAX = 1024 * 1024  # bytes; the socket of a server that will not come back also stays there
 
 
+class CallDatastore(Protocol):
+    """The datastore of a call's configuration, as the process that serves the call knows it.
+
+    ``from_memory``: ``store`` may not yet know what another process has just written. Whatever opens the datastore
+    raises InvalidConfig, DatastoreError.
+    """
+
+    config: DatastoreConfig
+    from_memory: bool
+
+    @property
+    def store(self) -> Datastore:
+        """What a call reads and writes, answered from memory if there is one."""
+
+    @property
+    def fresh_store(self) -> Datastore:
+        """The datastore itself, bypassing anything remembered."""
+
+    @property
+    def allocator(self) -> Allocator: ...
+
+    @property
+    def kubernetes(self) -> KubernetesObjects:
+        """Pods, namespaces and nodes of the Kubernetes that the configuration names."""
+
+    def read(self, key: Key, deadline: Deadline) -> Document | None:
+        """A record that a call reads but does not write; answered from memory if there is one."""
+
+    def remember(self, stored: Versioned) -> None:
+        """Note what was written without going through ``store``."""
+
+    def before_addresses(self, node: str, deadline: Deadline) -> None:
+        """Called before an ADD takes addresses: what older versions stored is put right, once until the next boot.
+
+        Raises DatastoreError, DeadlineExceeded, TryAgain.
+        """
+
+    def was_deleted(self, label: str) -> bool:
+        """Whether an attachment was released a moment ago and not added again: runtimes repeat their DELs."""
+
+    def note_deleted(self, label: str) -> None:
+        """Note that an attachment has been released."""
+
+    def note_added(self, label: str) -> None:
+        """Note that an attachment is about to be added."""
+
+
+class OwnDatastore:
+    """A one-shot process's own: it remembers nothing."""
+
+    from_memory = False
+
+    def __init__(
+        self, config: DatastoreConfig, services: Services, open_store: Callable[[DatastoreConfig], Datastore]
+    ) -> None:
+        self.config = config
+        self._services = services
+        self._open = open_store
+        self._store: Datastore | None = None
+        self._kubernetes: KubernetesObjects | None = None  # opened here, if that is not the datastore
+
+    @property
+    def store(self) -> Datastore:
+        if self._store is None:
+            self._store = self._open(self.config)
+        return self._store
+
+    @property
+    def fresh_store(self) -> Datastore:
+        return self.store
+
+    @property
+    def allocator(self) -> Allocator:
+        from cni_calico.ipam.allocator import Allocator
+
+        return Allocator(self.store)
+
+    @property
+    def kubernetes(self) -> KubernetesObjects:
+        from cni_calico.datastore.kubernetes.api import KubernetesAPI
+        from cni_calico.datastore.kubernetes.objects import KubernetesObjects
+        from cni_calico.datastore.kubernetes.store import KubernetesStore
+
+        store = self.store if self.config.type == "kubernetes" else None
+        if isinstance(store, KubernetesStore):
+            return KubernetesObjects(store.api)
+        if self._kubernetes is None:
+            self._kubernetes = KubernetesObjects(KubernetesAPI(self.config.kubernetes))
+        return self._kubernetes
+
+    def read(self, key: Key, deadline: Deadline) -> Document | None:
+        found = self.store.get(key, deadline)
+        return None if found is None else found.value
+
+    def remember(self, stored: Versioned) -> None:
+        """There is no memory."""
+
+    def before_addresses(self, node: str, deadline: Deadline) -> None:
+        if self.config.type == "kubernetes":
+            from cni_calico.datastore.kubernetes.store import KubernetesStore
+            from cni_calico.plugin.call.first_use import label_once
+
+            assert isinstance(self.store, KubernetesStore)
+            services = self._services
+            label_once(services.files, services.run_dir, services.log, self.store, node, deadline)
+
+    def was_deleted(self, label: str) -> bool:
+        return False
+
+    def note_deleted(self, label: str) -> None:
+        """There is no memory."""
+
+    def note_added(self, label: str) -> None:
+        """There is no memory."""
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+        if self._kubernetes is not None:
+            self._kubernetes.api.close()
+
+
 class Services:
     """The services of a one-shot process; the resident server has its own class with the same methods."""
 
-    def __init__(self, environ: Mapping[str, str] | None = None, *, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        *,
+        files: Files | None = None,
+        open_store: Callable[[DatastoreConfig], Datastore] = open_datastore,
+    ) -> None:
         environ = environ or {}
         self.files = files or Files()
         self.log: Log = SILENT
         self.stderr = True
-        self.optimistic = False  # whether ``store`` may not yet know what another process has just written
         self.host: Any = None  # a worker's plugin.network.host.Host; None: each step opens its own
         # carries out a LinkRemoval together with those of other calls
         self.remove_link: Callable[[Any, Deadline], None] | None = None
@@ -54,64 +181,18 @@ class Services:
         self.state_dir = environ.get("CALICO_STATE_DIR") or STATE_DIR
         self.timeout_s = inf  # the limit for a whole call, if it must be shorter than usual
         self.stuck = False  # whether a server took the call first and did not answer in time
-        self._stores: dict[DatastoreConfig, Datastore] = {}
-        self._kubernetes: KubernetesObjects | None = (
-            None  # the Kubernetes store if that is not the datastore; one process serves one configuration
-        )
+        self._open_store = open_store
+        self._datastores: dict[DatastoreConfig, OwnDatastore] = {}
 
-    def store(self, config: DatastoreConfig) -> Datastore:
-        """The open datastore of a configuration. Raises InvalidConfig, DatastoreError."""
-        store = self._stores.get(config)
-        if store is None:
-            store = self._stores[config] = open_datastore(config)
-        return store
-
-    def remember(self, config: DatastoreConfig, stored: Versioned) -> None:
-        """Note what was written without going through ``store``."""
-
-    def fresh_store(self, config: DatastoreConfig) -> Datastore:
-        """The datastore itself, bypassing anything remembered."""
-        return self.store(config)
-
-    def kubernetes(self, config: DatastoreConfig) -> KubernetesObjects:
-        """Pods, namespaces and nodes of the Kubernetes that a configuration names. Raises DatastoreError."""
-        from cni_calico.datastore.kubernetes.api import KubernetesAPI
-        from cni_calico.datastore.kubernetes.objects import KubernetesObjects
-        from cni_calico.datastore.kubernetes.store import KubernetesStore
-
-        store = self.store(config) if config.type == "kubernetes" else None
-        if isinstance(store, KubernetesStore):
-            return KubernetesObjects(store.api)
-        if self._kubernetes is None:
-            self._kubernetes = KubernetesObjects(KubernetesAPI(config.kubernetes))
-        return self._kubernetes
+    def datastore(self, config: DatastoreConfig) -> CallDatastore:
+        """The datastore of a configuration, opened when it is used first."""
+        found = self._datastores.get(config)
+        if found is None:
+            found = self._datastores[config] = OwnDatastore(config, self, self._open_store)
+        return found
 
     def begin(self, conf: NetConf, deadline: Deadline) -> None:
         """Called with the configuration once it is parsed."""
-
-    def read(self, config: DatastoreConfig, key: Key, deadline: Deadline) -> Document | None:
-        """A record that a call reads but does not write; answered from memory if there is one."""
-        found = self.store(config).get(key, deadline)
-        return None if found is None else found.value
-
-    def allocator(self, config: DatastoreConfig) -> Allocator:
-        """An allocator on that datastore."""
-        from cni_calico.ipam.allocator import Allocator
-
-        return Allocator(self.store(config))
-
-    def before_addresses(self, config: DatastoreConfig, node: str, deadline: Deadline) -> None:
-        """Called before an ADD takes addresses: what older versions stored is put right, once until the next boot.
-
-        Raises DatastoreError, DeadlineExceeded, TryAgain.
-        """
-        if config.type == "kubernetes":
-            from cni_calico.datastore.kubernetes.store import KubernetesStore
-            from cni_calico.plugin.call.first_use import label_once
-
-            store = self.store(config)
-            assert isinstance(store, KubernetesStore)
-            label_once(self.files, self.run_dir, self.log, store, node, deadline)
 
     @contextmanager
     def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:
@@ -181,16 +262,6 @@ class Services:
 
         return open_netns(self.files.path(path))
 
-    def was_deleted(self, config: DatastoreConfig, label: str) -> bool:
-        """Whether an attachment was released a moment ago and not added again: runtimes repeat their DELs."""
-        return False
-
-    def note_deleted(self, config: DatastoreConfig, label: str) -> None:
-        """Note that an attachment has been released."""
-
-    def note_added(self, config: DatastoreConfig, label: str) -> None:
-        """Note that an attachment is about to be added."""
-
     def was_synced(self) -> bool:
         """Whether the datastore has been reached since this node started (the directory is emptied at boot)."""
         return self.files.exists(f"{self.run_dir}/cni-synced")
@@ -212,7 +283,5 @@ class Services:
 
     def close(self) -> None:
         """Close everything that was opened; do not use the object afterwards."""
-        while self._stores:
-            self._stores.popitem()[1].close()
-        if self._kubernetes is not None:
-            self._kubernetes.api.close()
+        while self._datastores:
+            self._datastores.popitem()[1].close()

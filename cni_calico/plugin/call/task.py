@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cni_calico.deadline import Deadline
     from cni_calico.ipam.allocator import Allocator
     from cni_calico.log import Log
-    from cni_calico.plugin.call.services import Services
+    from cni_calico.plugin.call.services import CallDatastore, Services
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +28,26 @@ class Task:
     call: Call
     conf: NetConf
     services: Services
+    datastore: CallDatastore
     deadline: Deadline
 
     @property
     def store(self) -> Datastore:
         """The datastore as this process knows it, possibly from memory. Raises InvalidConfig, DatastoreError."""
-        return self.services.store(self.conf.datastore)
+        return self.datastore.store
 
     @property
     def fresh_store(self) -> Datastore:
         """The datastore itself, bypassing memory."""
-        return self.services.fresh_store(self.conf.datastore)
+        return self.datastore.fresh_store
 
     @property
     def allocator(self) -> Allocator:
-        return self.services.allocator(self.conf.datastore)
+        return self.datastore.allocator
 
     @property
     def kubernetes(self) -> KubernetesObjects:
-        return self.services.kubernetes(self.conf.datastore)
+        return self.datastore.kubernetes
 
     @property
     def log(self) -> Log:

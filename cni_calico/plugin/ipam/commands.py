@@ -35,9 +35,9 @@ def _add(task: Task) -> Mapping[str, Any]:
     call, conf, services, deadline = task.call, task.conf, task.services, task.deadline
     request = plan_request(conf, call, task.read_nodename(for_ipam=True))
     with handle_lock(request.handle_id, services, deadline):
-        ready.require_not_locked(services, conf.datastore, deadline)
-        services.note_added(conf.datastore, f"{conf.name}/{call.container_id}/{call.ifname}")
-        services.before_addresses(conf.datastore, request.node, deadline)
+        ready.require_not_locked(task.datastore, deadline)
+        task.datastore.note_added(f"{conf.name}/{call.container_id}/{call.ifname}")
+        task.datastore.before_addresses(request.node, deadline)
         request = replace(request, namespace_labels=read_namespace_labels(task), share=find_share(task))
         with services.ipam_lock(conf, deadline):
             assigned = assign(task.allocator, request, deadline)
@@ -49,7 +49,7 @@ def _delete(task: Task) -> None:
     conf, services, deadline = task.conf, task.services, task.deadline
     handles = handle_ids(conf, task.call)
     with handle_lock(handles[0], services, deadline):
-        ready.require_not_locked(services, conf.datastore, deadline)
+        ready.require_not_locked(task.datastore, deadline)
         with services.ipam_lock(conf, deadline):
             release(task.allocator, handles, find_share(task), deadline)
 

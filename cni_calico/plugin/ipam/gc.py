@@ -125,7 +125,7 @@ def collect_addresses(task: Task) -> None:
     conf, store, deadline = task.conf, task.store, task.deadline
     valid = require_valid_list(conf)
     node = task.read_nodename(for_ipam=True)
-    require_not_locked(task.services, conf.datastore, deadline)
+    require_not_locked(task.datastore, deadline)
     endpoints = read_endpoints(store, node, deadline)
     known = valid | {(endpoint.container_id, endpoint.endpoint) for endpoint in endpoints.endpoints}
     orphans, unreadable = find_orphans(store, conf.name, node, known, deadline)

@@ -24,9 +24,8 @@ from cni_calico.errors import (
     NotReady,
 )
 from cni_calico.ipam.pools import select_pools
-from cni_calico.model.access import DatastoreConfig
 from cni_calico.plugin.call.ready import note_synced, require_not_locked, require_ready
-from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.services import CallDatastore
 from cni_calico.plugin.call.task import Task
 
 DATASTORE_PATIENCE_S = 3.0
@@ -69,12 +68,10 @@ def _require_room(task: Task) -> None:
             raise NotReady(f"cannot add a container: the file system of {path} is full", details="make room on it")
 
 
-def _require_datastore(
-    task: Task, node: str, require_cluster: Callable[[Services, DatastoreConfig, Deadline], object]
-) -> None:
+def _require_datastore(task: Task, node: str, require_cluster: Callable[[CallDatastore, Deadline], object]) -> None:
     services = task.services
     try:
-        require_cluster(services, task.conf.datastore, task.deadline)
+        require_cluster(task.datastore, task.deadline)
         if task.conf.ipam.is_calico:
             _require_pools(task, node)
     except (DatastoreUnavailable, DatastoreDenied, DeadlineExceeded) as e:

@@ -19,11 +19,10 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import AddressInUse, AddressOutsidePools, CalicoError, InvalidConfig, KernelError
 from cni_calico.kernel.lock import file_lock
 from cni_calico.log import Log
-from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import ResourceKey, endpoints_of_node
 from cni_calico.plugin.call.ready import require_not_locked
-from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.services import CallDatastore, Services
 from cni_calico.plugin.ipam.hostlocal import (
     LOCK,
     Address,
@@ -54,7 +53,7 @@ class Upgrade:
     """
 
     services: Services
-    config: DatastoreConfig
+    datastore: CallDatastore
     node: str
     network: str
     root: str
@@ -75,7 +74,7 @@ class Upgrade:
         if not os.path.isdir(self.directory):
             self.log.info(f"{self.directory} does not exist: nothing to migrate")
             return
-        require_not_locked(self.services, self.config, self.deadline)
+        require_not_locked(self.datastore, self.deadline)
         if any(not is_bookkeeping(name) for name in os.listdir(self.directory)):
             self._take_plugin_away()
         with file_lock(f"{self.directory}/{LOCK}", self.deadline.sooner(LOCK_S)):
@@ -148,7 +147,7 @@ class Upgrade:
 
     def _allocate(self, address: Address, handle_id: str, attributes: Mapping[str, str]) -> None:
         """Allocate an address. If it was assigned to somebody else meanwhile, its pod has to be created again."""
-        allocator = self.services.allocator(self.config)
+        allocator = self.datastore.allocator
         try:
             allocator.assign_address(address, handle_id, attributes, self.node, self.deadline)
         except AddressInUse as e:
@@ -165,14 +164,14 @@ class Upgrade:
             return
         attributes = {"node": self.node, "type": "ipipTunnelAddress"}
         try:
-            allocator = self.services.allocator(self.config)
+            allocator = self.datastore.allocator
             allocator.assign_address(address, f"ipip-tunnel-addr-{self.node}", attributes, self.node, self.deadline)
         except (AddressInUse, AddressOutsidePools) as e:
             self.log.warning(f"the tunnel address {address} is not kept, calico-node takes another one: {e}")
 
     def _tunnel_address(self) -> Address | None:
         key = ResourceKey("Node", self.node)
-        found = self.services.store(self.config).get(key, self.deadline)
+        found = self.datastore.store.get(key, self.deadline)
         told = None if found is None else codec.decode_node(key, found.value).ipv4_ipip_tunnel
         if told is not None or self.kubernetes is None:
             return told
@@ -199,13 +198,14 @@ class Upgrade:
             self.log.warning(f"cannot remove {self.directory}: {e.strerror}")
 
 
-def open_kubernetes(services: Services, config: DatastoreConfig, environ: Mapping[str, str]) -> KubernetesStore | None:
+def open_kubernetes(datastore: CallDatastore, environ: Mapping[str, str]) -> KubernetesStore | None:
     """Kubernetes' own objects; None outside of Kubernetes."""
+    config = datastore.config
     if config.type != "kubernetes" and not config.kubernetes.kubeconfig and not environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     from cni_calico.datastore.kubernetes.store import KubernetesStore
 
-    store = services.store(config) if config.type == "kubernetes" else None
+    store = datastore.store if config.type == "kubernetes" else None
     return store if isinstance(store, KubernetesStore) else KubernetesStore(config.kubernetes)
 
 
@@ -224,10 +224,10 @@ def run_upgrade(environ: Mapping[str, str]) -> int:
         if other:
             log.info(f"the network configuration uses {other}: nothing is migrated")
             return 0
-        config = parse_datastore(JsonFields({}), environ)
-        kubernetes = open_kubernetes(services, config, environ)
+        datastore = services.datastore(parse_datastore(JsonFields({}), environ))
+        kubernetes = open_kubernetes(datastore, environ)
         network, root = environ.get("CNI_NETWORK_NAME") or NETWORK, environ.get("CALICO_INSTALL_ROOT", "")
-        Upgrade(services, config, node, network, root, kubernetes, log, Deadline.after(TOTAL_S)).run()
+        Upgrade(services, datastore, node, network, root, kubernetes, log, Deadline.after(TOTAL_S)).run()
     except OSError as e:
         return _fail(log, KernelError(f"cannot migrate host-local's addresses: {e}"))
     except CalicoError as e:

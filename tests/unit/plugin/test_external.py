@@ -55,7 +55,8 @@ def test_add():
     conf = replace(
         parse_netconf({"cniVersion": "1.0.0", "name": "n", "datastore_type": "local"}, {}), dataplane=dataplane
     )
-    task = Task(parse_call(environ, b""), conf, Services({}), Deadline.after(1))
+    services = Services({})
+    task = Task(parse_call(environ, b""), conf, services, services.datastore(conf.datastore), Deadline.after(1))
     fields = plan_add(task, plan(), record, {V4: "10.0.0.254"}, {"team": "a"})
     assert fields == {
         "interface_name": "eth0",

@@ -29,10 +29,11 @@ LOCAL = DatastoreConfig("local", path="/somewhere")
 
 class OneStore(Services):
     def __init__(self, directory, store):
-        super().__init__({"CALICO_RUN_DIR": f"{directory}/run", "CALICO_STATE_DIR": f"{directory}/state"})
+        environ = {"CALICO_RUN_DIR": f"{directory}/run", "CALICO_STATE_DIR": f"{directory}/state"}
+        super().__init__(environ, open_store=self.open_only)
         self.only = store
 
-    def store(self, config):
+    def open_only(self, config):
         return self.only
 
 
@@ -133,7 +134,7 @@ def test_what_is_owed_is_paid_however_the_datastore_is_reached_now(tmp_path):
     asked = []
 
     class Asked(OneStore):
-        def store(self, config):
+        def open_only(self, config):
             asked.append(config)
             return self.only
 

@@ -11,6 +11,7 @@ from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.documents.codec import encode, new_metadata
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.ipam import alone
 from tests.fakes.memory_store import MemoryStore
@@ -28,11 +29,11 @@ def claimed(ifname, endpoints):
             metadata, "cni", "n1", name, f"cali{name}", container_id="c1", workload="c1", ip_networks=networks
         )
         store.elsewhere(Write.put(key, encode(record)))
-    datastore = DatastoreConfig("local", path="/x")
-    conf = SimpleNamespace(prev_result=None, nodename="n1", datastore=datastore)
-    services = SimpleNamespace(files=None, fresh_store=lambda config: store)
+    conf = SimpleNamespace(prev_result=None, nodename="n1")
     call = SimpleNamespace(ifname=ifname, container_id="c1")
-    share = alone.find_share(Task(call, conf, services, Deadline.after(5)))
+    services = Services(open_store=lambda config: store)
+    datastore = services.datastore(DatastoreConfig("local", path="/x"))
+    share = alone.find_share(Task(call, conf, services, datastore, Deadline.after(5)))
     return {str(address) for address in share.claim(HELD)}
 
 

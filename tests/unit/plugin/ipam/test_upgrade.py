@@ -83,7 +83,15 @@ class Host:
         services = Services({"CALICO_RUN_DIR": str(self.root), "CALICO_STATE_DIR": str(self.root)})
         pods = self.pods if kubernetes else None
         made = Upgrade(
-            services, self.config, "n1", "k8s-pod-network", str(self.root), pods, self.log, Deadline.after(20), wait_s=0
+            services,
+            services.datastore(self.config),
+            "n1",
+            "k8s-pod-network",
+            str(self.root),
+            pods,
+            self.log,
+            Deadline.after(20),
+            wait_s=0,
         )
         for name, value in options.items():
             setattr(made, name, value)
