@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -96,6 +96,9 @@ class Lab:
 
     def put_document(self, key: ResourceKey, document: dict[str, Any]) -> None:
         self._store.commit((Write.put(key, document),), Deadline.after(10))
+
+    def write(self, writes: Sequence[Write]) -> None:
+        self._store.commit(writes, Deadline.after(30))
 
     def remove(self, kind: str, name: str, namespace: str = "") -> None:
         self._store.commit((Write.remove(ResourceKey(kind, name, namespace)),), Deadline.after(10))

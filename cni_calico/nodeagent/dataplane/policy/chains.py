@@ -1,12 +1,12 @@
 """PURE: policies and classes of endpoints as chains of one family's table.
 
 Rule: no verdict marks. Allow is ``accept``, which ends the base chain only, and the next stage is a base chain of its
-own (stages.py); Deny is ``drop``. The one mark bit says "passed on to the next tier"; it is set by a policy, and
-cleared where it is tested, in the same rule that goes on.
+own (stages.py); Deny is ``drop``. The one mark bit says "passed on to the next tier": set by a policy, it skips the
+rest of the tier, at whose end it is cleared. A chain for what stands behind a tier would need no mark tests, but the
+kernel follows 16 chains at most, and there may be more tiers.
 
     to-CLASS     invalid? drop. tier after tier: jump to each policy, end of tier. profiles. drop
     from-CLASS   the same, but tunnels' packets are dropped before the tiers
-    CLASS/N      what stands behind tier N, where a policy of that tier can pass packets on
     pi-, po-     one policy, ingress and egress
 """
 
@@ -23,7 +23,6 @@ from cni_calico.model.netfilter import (
     Compare,
     CtLoad,
     Expression,
-    Immediate,
     LogPacket,
     MetaLoad,
     MetaStore,
@@ -80,8 +79,8 @@ def _clear_mark(bit: int) -> tuple[Expression, ...]:
     return (MetaLoad("mark"), Bitwise(host32(0xFFFFFFFF & ~bit), ZERO), MetaStore("mark"))
 
 
-def _has_mark(bit: int) -> tuple[Expression, ...]:
-    return (MetaLoad("mark"), Bitwise(host32(bit), ZERO), Compare("neq", ZERO))
+def _no_mark(bit: int) -> tuple[Expression, ...]:
+    return (MetaLoad("mark"), Bitwise(host32(bit), ZERO), Compare("eq", ZERO))
 
 
 def _action(rule: WantedRule, policy: WantedPolicy, family: int, settings: FilterSettings) -> tuple[Expression, ...]:
@@ -121,26 +120,17 @@ def render_denied(policy: PolicyId, ingress: bool, why: str) -> NftChain:
 
 def render_class(
     wanted: WantedClass, ingress: bool, family: int, settings: FilterSettings, passes: Callable[[PolicyId], bool]
-) -> list[NftChain]:
-    """Its chains in one direction: one, and one more for each tier that packets are passed on to."""
-    name = class_chain(wanted.id, ingress)
+) -> NftChain:
+    """Its chain in one direction."""
     tiers = wanted.ingress if ingress else wanted.egress
-    marked = [any(map(passes, tier.policies)) for tier in tiers]
-    chains: list[NftChain] = []
-    part, rules = name, list(_before_tiers(ingress, settings))
-    if any(marked):
+    rules = list(_before_tiers(ingress, settings))
+    if any(passes(policy) for tier in tiers for policy in tier.policies):
         rules.append(NftRule(_clear_mark(settings.pass_mark)))
-    for number, (tier, is_marked) in enumerate(zip(tiers, marked, strict=True), 1):
-        behind = f"{name}/{number}"
-        rules += _tier(tier, ingress, family, settings, passes, behind)
-        if is_marked:
-            if tier.end == "Pass":
-                rules.append(NftRule((Immediate("goto", behind),)))
-            chains.append(NftChain(part, tuple(rules)))
-            part, rules = behind, []
+    for tier in tiers:
+        rules += _tier(tier, ingress, family, settings, passes)
     rules += [NftRule((jump(policy_chain(profile, ingress)),)) for profile in wanted.profiles]
     rules.append(NftRule((deny(family, settings),), "no policy or profile allowed it"))
-    return [*chains, NftChain(part, tuple(rules))]
+    return NftChain(class_chain(wanted.id, ingress), tuple(rules))
 
 
 def _before_tiers(ingress: bool, settings: FilterSettings) -> Iterator[NftRule]:
@@ -157,17 +147,16 @@ def _before_tiers(ingress: bool, settings: FilterSettings) -> Iterator[NftRule]:
 
 
 def _tier(
-    tier: WantedTier,
-    ingress: bool,
-    family: int,
-    settings: FilterSettings,
-    passes: Callable[[PolicyId], bool],
-    behind: str,
+    tier: WantedTier, ingress: bool, family: int, settings: FilterSettings, passes: Callable[[PolicyId], bool]
 ) -> Iterator[NftRule]:
     bit = settings.pass_mark
+    not_passed: tuple[Expression, ...] = ()  # until a policy may have set the mark
     for policy in tier.policies:
-        yield NftRule((jump(policy_chain(policy, ingress)),))
+        yield NftRule((*not_passed, jump(policy_chain(policy, ingress))))
         if passes(policy):
-            yield NftRule((*_has_mark(bit), *_clear_mark(bit), Immediate("goto", behind)), "passed")
+            not_passed = _no_mark(bit)
     if tier.end == "Deny":
-        yield NftRule((deny(family, settings),), f"end of tier {quoted(tier.name)}"[:COMMENT_CHARACTERS])
+        comment = f"end of tier {quoted(tier.name)}"[:COMMENT_CHARACTERS]
+        yield NftRule((*not_passed, deny(family, settings)), comment)
+    if not_passed:
+        yield NftRule(_clear_mark(bit), "passed")

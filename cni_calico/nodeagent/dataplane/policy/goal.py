@@ -55,7 +55,6 @@ class Goal:
         self.classes: dict[str, WantedClass] = {}
         self.lacking: dict[OptionalFeature, str] = {}
         self._refused: dict[PolicyId, str] = {}
-        self._parts: dict[tuple[int, str], tuple[str, ...]] = {}  # a class's chains, by family and first name
         self._stages: dict[int, tuple[stages.Needed, tuple[str, ...]]] = {}
         for table in FILTER.values():
             for spec in stages.MAPS:
@@ -257,21 +256,14 @@ class Goal:
             def passes(policy: PolicyId, ingress: bool = ingress) -> bool:
                 return _passes(self.policies.get(policy), ingress)
 
-            chains = []
             if family in self._families():
-                chains = render_class(wanted, ingress, family, self.settings, passes)
-            for chain in chains:
-                self.tables.put_chain(FILTER[family], chain)
-            names, first = tuple(chain.name for chain in chains), class_chain(wanted.id, ingress)
-            for gone in self._parts.get((family, first), ()):
-                if gone not in names:
-                    self.tables.take_chain(FILTER[family], gone)
-            self._parts[family, first] = names
+                self.tables.put_chain(FILTER[family], render_class(wanted, ingress, family, self.settings, passes))
+            else:
+                self.tables.take_chain(FILTER[family], class_chain(wanted.id, ingress))
 
     def _drop_class(self, wanted: WantedClass) -> None:
         for family, ingress in _BOTH:
-            for name in self._parts.pop((family, class_chain(wanted.id, ingress)), ()):
-                self.tables.take_chain(FILTER[family], name)
+            self.tables.take_chain(FILTER[family], class_chain(wanted.id, ingress))
 
     def _render_stages(self) -> None:
         for family, table in FILTER.items():

@@ -1,0 +1,119 @@
+"""More than anybody has: many policies, tiers and members, a long selector. In force, and packets go by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.datastore.interface import Write
+from cni_calico.model.keys import ResourceKey
+from tests.netns.namespaces import until
+from tests.netns.policing import Lab, lab
+
+pytestmark = pytest.mark.netns
+
+PATIENCE_S = 120.0
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Lab]:
+    """Two workloads that may talk."""
+    with lab(tmp_path) as made:
+        made.put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
+        made.put_profile("kns.default")
+        made.add("a", "10.65.0.1", app="a")
+        made.add("b", "10.65.0.2", app="b")
+        yield made
+
+
+def put_all(node: Lab, records: Iterable[tuple[str, str, dict[str, Any], dict[str, str]]]) -> None:
+    """(kind, name, spec, labels)."""
+    writes = []
+    for kind, name, spec, labels in records:
+        metadata = {"name": name, "uid": f"uid-{kind}-{name}", "labels": labels}
+        body = {"kind": kind, "apiVersion": "projectcalico.org/v3", "metadata": metadata, "spec": spec}
+        writes.append(Write.put(ResourceKey(kind, name), body))
+    for at in range(0, len(writes), 50):
+        node.write(writes[at : at + 50])
+
+
+def udp(action: str, *ports: int, **more: Any) -> dict[str, Any]:
+    return {"action": action, "protocol": "UDP", "destination": {"ports": list(ports)}, **more}
+
+
+def ingress(tier: str, order: int, *rules: dict[str, Any], selector: str = "app == 'b'") -> dict[str, Any]:
+    return {"tier": tier, "order": order, "selector": selector, "types": ["Ingress"], "ingress": list(rules)}
+
+
+def in_force(node: Lab, policies: int) -> None:
+    def reached() -> bool:
+        said = node.standing()
+        return bool(said.get("in_force")) and said["counts"]["policies"] == policies and not said["failing"]
+
+    try:
+        until(reached, f"{policies} policies in force", PATIENCE_S)
+    except AssertionError as e:
+        raise AssertionError(f"{e}: {node.standing()}\n{node.log()}") from None
+    assert node.standing()["problems"] == []
+
+
+def test_a_thousand_tiers_that_pass_on(node: Lab) -> None:
+    """More than the kernel follows chains: each has a rule that passes on, and the last one decides."""
+    count = 1000
+    put_all(node, (("Tier", f"t{i}", {"order": i, "defaultAction": "Deny"}, {}) for i in range(count)))
+    names = ((f"t{i}", ingress(f"t{i}", 1, udp("Deny", 1000 + i), udp("Pass", 80, 81))) for i in range(count))
+    put_all(node, (("GlobalNetworkPolicy", f"{name}.p", spec, {}) for name, spec in names))
+    put_all(node, [("GlobalNetworkPolicy", "last", ingress("default", 1, udp("Allow", 80)), {})])
+    node.start(FELIX_IPV6SUPPORT="false")
+    in_force(node, count + 1)
+    assert node.passes("a", "b", 80)
+    assert not node.passes("a", "b", 81) and not node.passes("a", "b", 1999) and not node.passes("a", "b", 9)
+    node.put("GlobalNetworkPolicy", "t500.p", ingress("t500", 1, udp("Deny", 80)))
+    node.until_passes("a", "b", 80, False)
+
+
+@pytest.mark.slow
+def test_ten_thousand_policies_of_one_workload(node: Lab) -> None:
+    count = 10000
+    specs = ((f"p{i}", ingress("default", i, udp("Allow", 20000 + i))) for i in range(count))
+    put_all(node, (("GlobalNetworkPolicy", name, spec, {}) for name, spec in specs))
+    node.start(FELIX_IPV6SUPPORT="false")
+    in_force(node, count)
+    assert node.passes("a", "b", 20000) and node.passes("a", "b", 20000 + count - 1)
+    assert not node.passes("a", "b", 20000 + count)
+    node.put("GlobalNetworkPolicy", "p9999", ingress("default", 9999, udp("Allow", 80)))
+    node.until_passes("a", "b", 80)
+    assert not node.passes("a", "b", 20000 + count - 1)
+
+
+def test_a_set_of_a_hundred_thousand(node: Lab) -> None:
+    """Networks that nothing can be saved by joining, and one of them is the sender's."""
+    own = int(ip_address("10.65.0.1"))
+    base = int(ip_address("172.16.0.0"))
+    nets = [f"{ip_address(base + 8 * i)}/30" for i in range(99999)] + [f"{ip_address(own)}/32"]
+    sets = (
+        ("GlobalNetworkSet", f"s{i}", {"nets": nets[i * 10000 : (i + 1) * 10000]}, {"kind": "many"}) for i in range(10)
+    )
+    put_all(node, sets)
+    rule = udp("Allow", 80, source={"selector": "kind == 'many'"})
+    put_all(node, [("GlobalNetworkPolicy", "from-many", ingress("default", 1, rule), {})])
+    node.start(FELIX_IPV6SUPPORT="false")
+    in_force(node, 1)
+    assert node.passes("a", "b", 80) and not node.passes("a", "b", 81)
+    node.remove("GlobalNetworkSet", "s9")
+    until(lambda: not node.passes("a", "b", 80), "its network is gone", PATIENCE_S)
+
+
+def test_a_selector_of_four_kilobytes(node: Lab) -> None:
+    wrong = " || ".join(f"app == 'x{i:04}'" for i in range(240))
+    selector = f"({wrong}) || app == 'b'"
+    assert len(selector) > 4096
+    rule = udp("Allow", 80, source={"selector": selector.replace("'b'", "'a'")})
+    put_all(node, [("GlobalNetworkPolicy", "long", ingress("default", 1, rule, selector=selector), {})])
+    node.start()
+    in_force(node, 1)
+    assert node.passes("a", "b", 80) and not node.passes("a", "b", 81)
