@@ -20,8 +20,14 @@ from cni_calico.cni.netconf import parse_datastore
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.controllers.follow.rules import FOLLOWINGS, NODES, Following
 from cni_calico.controllers.health import ROUND_S, Health, write_status
+from cni_calico.controllers.host_endpoints import run as host_endpoints
+from cni_calico.controllers.host_endpoints.rules import HostEndpointWish
+from cni_calico.controllers.host_endpoints.run import HostEndpointLoop
 from cni_calico.controllers.janitor.run import SETTINGS, Habits, Janitor, Tally, make_election
 from cni_calico.controllers.leader import Leader, SharedElection
+from cni_calico.controllers.loadbalancer import run as loadbalancer
+from cni_calico.controllers.loadbalancer.rules import ALL_SERVICES
+from cni_calico.controllers.loadbalancer.run import LoadBalancerLoop
 from cni_calico.controllers.loop import CopyLoop, LoopNumbers
 from cni_calico.controllers.metrics import render_metrics
 from cni_calico.controllers.settings import (
@@ -162,16 +168,15 @@ class Controllers:
         for name in running.periods_s:
             if name == "node":
                 works["node"] = self._keep_clean
+                works[host_endpoints.NAME] = self._host_endpoint_loop().run
                 if running.sync_labels and not cluster.is_kubernetes_datastore:
                     works[NODES.name] = self._copy_loop(NODES).run
+            elif name == loadbalancer.NAME:
+                works[name] = self._load_balancer_loop().run
             elif name in FOLLOWINGS and not cluster.is_kubernetes_datastore:
                 works[name] = self._copy_loop(FOLLOWINGS[name]).run
-            elif name in FOLLOWINGS:
-                self._said.once(f"{name}: {NOT_ON_KUBERNETES}")
             else:
-                self._said.once(f"{name}: this controller is not built; nothing is done for it")
-        if self._settings.auto_host_endpoints:
-            self._said.once("AUTO_HOST_ENDPOINTS is set and has no effect: automatic host endpoints are not built")
+                self._said.once(f"{name}: {NOT_ON_KUBERNETES}")
         if isinstance(cluster.store, EtcdStore) and running.compaction_s > 0:
             works["compaction"] = self._compact
         return works
@@ -187,6 +192,29 @@ class Controllers:
             lambda: self._period_s("node" if following is NODES else following.name),
             self._log,
             numbers=self.numbers.setdefault(following.name, LoopNumbers()),
+        )
+
+    def _host_endpoint_loop(self) -> HostEndpointLoop:
+        return HostEndpointLoop(
+            self._leader.fenced(self._cluster.store),
+            self._leader.leads,
+            lambda: HostEndpointWish() if self._running is None else self._running.host_endpoints,
+            lambda: self._period_s("node"),
+            self._log,
+            self.numbers.setdefault(host_endpoints.NAME, LoopNumbers()),
+        )
+
+    def _load_balancer_loop(self) -> LoadBalancerLoop:
+        kubernetes = self._cluster.kubernetes
+        assert kubernetes is not None
+        return LoadBalancerLoop(
+            kubernetes,
+            self._leader.fenced(self._cluster.store),
+            self._leader.remaining_s,
+            lambda: ALL_SERVICES if self._running is None else self._running.assign_ips,
+            lambda: self._period_s(loadbalancer.NAME),
+            self._log,
+            self.numbers.setdefault(loadbalancer.NAME, LoopNumbers()),
         )
 
     def _period_s(self, name: str) -> float:

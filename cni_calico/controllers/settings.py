@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cni_calico.controllers.host_endpoints.rules import HostEndpointTemplate, HostEndpointWish, parse_template
+from cni_calico.controllers.loadbalancer.rules import ALL_SERVICES, REQUESTED_ONLY
 from cni_calico.daemon.settings_table import (
     DURATION,
     FLAG,
@@ -32,7 +34,7 @@ SECTIONS = {
     "serviceaccount": "serviceAccount",
     "loadbalancer": "loadBalancer",
 }
-PERIOD_S, COMPACTION_S, METRICS_PORT = 300.0, 600.0, 9094
+PERIOD_S, COMPACTION_S, METRICS_PORT, GRACE_S = 300.0, 600.0, 9094, 900.0
 STATUS_FILE = "/status/status.json"
 _NOT_BUILT = {"flannelmigration": "flannel's addresses are not migrated; move the nodes to new pools instead"}
 _LEVEL = choice(
@@ -111,6 +113,9 @@ class Running:
     compaction_s: float
     metrics_port: int
     sync_labels: bool
+    assign_ips: str = ALL_SERVICES
+    host_endpoints: HostEndpointWish = field(default_factory=HostEndpointWish)
+    grace_s: float = GRACE_S
     wrong: tuple[str, ...] = field(default=(), compare=False)
 
 
@@ -190,6 +195,12 @@ def merge(settings: ControllersSettings, spec: Any) -> Running:
     compaction_s = reading.duration_s(spec, "etcdV3CompactionPeriod", "spec", COMPACTION_S)
     health = reading.switch(spec, "healthChecks", "spec", True)
     sync_labels = reading.switch(sections["node"], "syncLabels", "spec.controllers.node", True)
+    assign_ips = sections["loadbalancer"].get("assignIPs") or ALL_SERVICES
+    if assign_ips not in (ALL_SERVICES, REQUESTED_ONLY):
+        reading.wrong.append(
+            f"spec.controllers.loadBalancer.assignIPs: expected {ALL_SERVICES} or {REQUESTED_ONLY}, not {assign_ips!r}"
+        )
+        assign_ips = ALL_SERVICES
     return Running(
         periods_s=periods_s,
         log_level=settings.log_level or _level(reading, spec),
@@ -197,7 +208,29 @@ def merge(settings: ControllersSettings, spec: Any) -> Running:
         compaction_s=compaction_s if settings.compaction_s is None else settings.compaction_s,
         metrics_port=METRICS_PORT if port is None else port,
         sync_labels=sync_labels if settings.sync_labels is None else settings.sync_labels,
+        assign_ips=assign_ips,
+        host_endpoints=_host_endpoints(settings, reading, sections["node"]),
+        grace_s=reading.duration_s(sections["node"], "leakGracePeriod", "spec.controllers.node", GRACE_S),
         wrong=tuple(reading.wrong),
+    )
+
+
+def _host_endpoints(settings: ControllersSettings, reading: _Reading, node: Mapping[str, Any]) -> HostEndpointWish:
+    """A template that cannot be used is left out; the others count."""
+    at = "spec.controllers.node.hostEndpoint"
+    given = reading.object(node.get("hostEndpoint"), at)
+    auto = reading.switch(given, "autoCreate", at, False)
+    listed = given.get("templates") or ()
+    templates: list[HostEndpointTemplate] = []
+    for place, value in enumerate(listed if isinstance(listed, (list, tuple)) else (listed,)):
+        try:
+            templates.append(parse_template(value))
+        except ValueError as e:
+            reading.wrong.append(f"{at}.templates[{place}]: {e}")
+    return HostEndpointWish(
+        auto=auto if settings.auto_host_endpoints is None else settings.auto_host_endpoints,
+        default=reading.switch(given, "createDefaultHostEndpoint", at, True),
+        templates=tuple(templates),
     )
 
 
@@ -219,7 +252,18 @@ def render_status(settings: ControllersSettings, running: Running, environ: Mapp
     for name, period_s in running.periods_s.items():
         controllers[SECTIONS[name]] = {"reconcilerPeriod": render_duration(period_s)}
     if "node" in running.periods_s:
-        controllers["node"]["syncLabels"] = "Enabled" if running.sync_labels else "Disabled"
+        wish = running.host_endpoints
+        controllers["node"] |= {
+            "syncLabels": _switch(running.sync_labels),
+            "leakGracePeriod": render_duration(running.grace_s),
+            "hostEndpoint": {
+                "autoCreate": _switch(wish.auto),
+                "createDefaultHostEndpoint": _switch(wish.default),
+                "templates": [{"generateName": template.name} for template in wish.templates],
+            },
+        }
+    if "loadbalancer" in running.periods_s:
+        controllers["loadBalancer"] = {"assignIPs": running.assign_ips}
     counted = {
         one.name: environ[one.name].strip()
         for one in settings_of(ControllersSettings)
@@ -230,11 +274,15 @@ def render_status(settings: ControllersSettings, running: Running, environ: Mapp
         "runningConfig": {
             "controllers": controllers,
             "etcdV3CompactionPeriod": render_duration(running.compaction_s),
-            "healthChecks": "Enabled" if running.health else "Disabled",
+            "healthChecks": _switch(running.health),
             "logSeverityScreen": running.log_level.capitalize(),
             "prometheusMetricsPort": running.metrics_port,
         },
     }
+
+
+def _switch(on: bool) -> str:
+    return "Enabled" if on else "Disabled"
 
 
 def render_duration(seconds: float) -> str:

@@ -16,50 +16,53 @@ from cni_calico.ipam.timestamps import claim_time
 from cni_calico.model.keys import AffinityKey, BlockKey
 from cni_calico.model.resources import Affinity, Block, Network
 
+HOST, VIRTUAL = "host", "virtual"  # whose a block is: a node's, or that of something that is nowhere
 PENDING = "pending"
 CONFIRMED = "confirmed"
 LEAVING = "pendingDeletion"
 
 
-def secure_block(ledger: Ledger, node: str, cidr: Network, now_ns: int, *, create: bool = True) -> bool:
+def secure_block(
+    ledger: Ledger, node: str, cidr: Network, now_ns: int, *, create: bool = True, kind: str = HOST
+) -> bool:
     """Make the block the node's and its affinity confirmed, whatever state they are in. False: it belongs to another
     node.
 
     With ``create`` False a claim whose release was under way (the block is gone) is not finished: the affinity is
-    removed.
+    removed. ``kind`` is what ``node`` names (HOST, VIRTUAL).
     """
     while True:
-        block, affinity = ledger.block(cidr), ledger.affinity(node, cidr)
+        block, affinity = ledger.block(cidr), ledger.affinity(node, cidr, kind)
         if block is None:
             wanted = create or (affinity is not None and affinity.state != LEAVING)
         else:
-            wanted = block.node == node
+            wanted = block.affinity == f"{kind}:{node}"
+        key = AffinityKey(node, cidr, kind)
         if not wanted:
-            if affinity is None or ledger.apply([_affinity_step(node, cidr, None, "")]):
+            if affinity is None or ledger.apply([Step(key, None)]):
                 return False
             continue
-        if ledger.apply(_claim_steps(node, cidr, block, affinity, now_ns)):
+        if ledger.apply(_claim_steps(key, block, affinity, now_ns)):
             return True
-        ledger.refresh((AffinityKey(node, cidr), BlockKey(cidr)))  # one conflict shows only half of it
+        ledger.refresh((key, BlockKey(cidr)))  # one conflict shows only half of it
 
 
-def _claim_steps(node: str, cidr: Network, block: Block | None, affinity: Affinity | None, now_ns: int) -> list[Step]:
+def _claim_steps(key: AffinityKey, block: Block | None, affinity: Affinity | None, now_ns: int) -> list[Step]:
     if block is not None and affinity is not None and affinity.confirmed:
         return []
-    confirm = _affinity_step(node, cidr, affinity, CONFIRMED)
+    pending, confirm = _affinity_step(key, affinity, PENDING), _affinity_step(key, affinity, CONFIRMED)
     if block is None:
-        claimed = new_block(cidr, node, now_ns, claim_time(now_ns))
-        return [_affinity_step(node, cidr, affinity, PENDING), Step(BlockKey(cidr), claimed), confirm]
+        empty = new_block(key.cidr, key.node, now_ns, claim_time(now_ns))
+        claimed = replace(empty, affinity=f"{key.type}:{key.node}")
+        return [pending, Step(BlockKey(key.cidr), claimed), confirm]
     if affinity is not None and affinity.state == PENDING:
         return [confirm]
     # Another process is, or was, about to release the block: writing it makes that release fail.
-    return [_affinity_step(node, cidr, affinity, PENDING), Step(BlockKey(cidr), next_write(block)), confirm]
+    return [pending, Step(BlockKey(key.cidr), next_write(block)), confirm]
 
 
-def _affinity_step(node: str, cidr: Network, affinity: Affinity | None, state: str) -> Step:
-    if not state:
-        return Step(AffinityKey(node, cidr), None)
-    return Step(AffinityKey(node, cidr), Affinity(state) if affinity is None else replace(affinity, state=state))
+def _affinity_step(key: AffinityKey, affinity: Affinity | None, state: str) -> Step:
+    return Step(key, Affinity(state) if affinity is None else replace(affinity, state=state))
 
 
 def release_block(
@@ -70,34 +73,36 @@ def release_block(
     *,
     require_empty: bool = True,
     sequence_number: int | None = None,
+    kind: str = HOST,
 ) -> bool:
     """Take the block from the node: an empty one is deleted, any other keeps its addresses and has no owner.
 
     False: it was left alone, because it holds addresses and ``require_empty`` is set, or because it was written after
     ``sequence_number``. For a block that is no longer the node's, only a stale affinity is removed.
     """
+    key = AffinityKey(node, cidr, kind)
     while True:
-        block, affinity = ledger.block(cidr), ledger.affinity(node, cidr)
-        mine = block is not None and block.node == node
+        block, affinity = ledger.block(cidr), ledger.affinity(node, cidr, kind)
+        mine = block is not None and block.affinity == f"{kind}:{node}"
         if block is not None and mine and not _may_leave(block, require_empty, sequence_number):
             if affinity is not None and affinity.state == LEAVING:
-                secure_block(ledger, node, cidr, now_ns)  # we, or somebody before us, were too late
+                secure_block(ledger, node, cidr, now_ns, kind=kind)  # we, or somebody before us, were too late
             return False
-        if ledger.apply(_release_steps(node, cidr, block if mine else None, affinity)):
+        if ledger.apply(_release_steps(key, block if mine else None, affinity)):
             return True
-        ledger.refresh((AffinityKey(node, cidr), BlockKey(cidr)))
+        ledger.refresh((key, BlockKey(cidr)))
 
 
 def _may_leave(block: Block, require_empty: bool, sequence_number: int | None) -> bool:
     return (block.empty or not require_empty) and sequence_number in (None, block.sequence_number)
 
 
-def _release_steps(node: str, cidr: Network, block: Block | None, affinity: Affinity | None) -> list[Step]:
+def _release_steps(key: AffinityKey, block: Block | None, affinity: Affinity | None) -> list[Step]:
     steps = []
     if block is not None:
         if affinity is not None:
-            steps.append(_affinity_step(node, cidr, affinity, LEAVING))
-        steps.append(Step(BlockKey(cidr), None if block.empty else next_write(without_affinity(block))))
+            steps.append(_affinity_step(key, affinity, LEAVING))
+        steps.append(Step(BlockKey(key.cidr), None if block.empty else next_write(without_affinity(block))))
     if affinity is not None:
-        steps.append(_affinity_step(node, cidr, None, ""))
+        steps.append(Step(key, None))
     return steps

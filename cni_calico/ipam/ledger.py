@@ -98,8 +98,8 @@ class Ledger:
         record = self._current(key)
         return record if isinstance(record, Handle) else None
 
-    def affinity(self, node: str, cidr: Network) -> Affinity | None:
-        key = AffinityKey(node, cidr)
+    def affinity(self, node: str, cidr: Network, kind: str = "host") -> Affinity | None:
+        key = AffinityKey(node, cidr, kind)
         if key not in self._known:
             self.refresh((key,))
         record = self._current(key)

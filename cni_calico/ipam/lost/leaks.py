@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_network
+from sys import intern
 from typing import Any, Protocol
 
 from cni_calico.ipam.share import INTERFACE
@@ -213,6 +214,7 @@ def judge_departed(departed: DepartedNode, known: Known) -> str:
 
 
 def reduce_block(block: Block) -> BlockFacts:
+    """The names in it are shared with those of pods and handles: a large cluster has each several times."""
     holdings = []
     for ordinal, index in enumerate(block.allocations):
         if index is not None:
@@ -226,12 +228,12 @@ def reduce_block(block: Block) -> BlockFacts:
                 Holding(
                     block.cidr[ordinal],
                     block.cidr,
-                    attribute.handle_id or "",
+                    intern(attribute.handle_id or ""),
                     block.sequence_for.get(ordinal),
-                    said.get("node", ""),
-                    said.get("namespace", ""),
-                    said.get("pod", ""),
-                    tunnel if is_tunnel else "",
+                    intern(said.get("node", "")),
+                    intern(said.get("namespace", "")),
+                    intern(said.get("pod", "")),
+                    intern(tunnel if is_tunnel else ""),
                     not ours,
                 )
             )

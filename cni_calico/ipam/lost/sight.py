@@ -7,6 +7,7 @@ cluster must fit in memory. What a cache does not show does not exist, as far as
 from __future__ import annotations
 
 from dataclasses import dataclass
+from sys import intern
 from typing import Any, Protocol
 
 from cni_calico.datastore.interface import Versioned
@@ -51,7 +52,8 @@ def decode(found: Versioned) -> Any:
         return None if block.deleted else reduce_block(block)
     if isinstance(found.key, ResourceKey) and found.key.kind == "WorkloadEndpoint":
         endpoint = codec.decode_endpoint(found.key, found.value)
-        return Seen(endpoint.node, reduce_endpoint(endpoint), endpoint.pod, endpoint.orchestrator == "k8s")
+        node, pod = intern(endpoint.node), intern(endpoint.pod)
+        return Seen(node, reduce_endpoint(endpoint), pod, endpoint.orchestrator == "k8s")
     if isinstance(found.key, ResourceKey):
         return kubernetes_name(codec.decode_node(found.key, found.value))
     return not is_deleted(codec.decode(found.key, found.value))
@@ -77,7 +79,7 @@ class ShelfSight:
 
     def __init__(self, shelves: Shelves) -> None:
         self._shelves = shelves
-        self._keys: dict[tuple[str, str], set[ResourceKey]] = {}  # of pods, by namespace and name
+        self._keys: dict[tuple[str, str], tuple[ResourceKey, ...]] = {}  # of pods, by namespace and name
 
     @property
     def knows_pods(self) -> bool:
@@ -112,13 +114,11 @@ class ShelfSight:
         return None if found is None else str(found.revision)
 
     def learn_pod(self, namespace: str, pod: str, key: ResourceKey) -> None:
-        keys = self._keys.setdefault((namespace, pod), set())
+        keys = tuple(known for known in self._keys.pop((namespace, pod), ()) if known != key)
         if any(shelf is not None and shelf.get(key) is not None for shelf in self._both()):
-            keys.add(key)
-        else:
-            keys.discard(key)
-        if not keys:
-            del self._keys[namespace, pod]
+            keys = (*keys, key)
+        if keys:
+            self._keys[intern(namespace), intern(pod)] = keys
 
     def _both(self) -> tuple[Shelf | None, Shelf | None]:
         return self._shelves.pods, self._shelves.endpoints

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from sys import intern
 from typing import Protocol, TypeVar
 
 from cni_calico.ipam.lost import leaks
@@ -75,7 +76,7 @@ class Suspects:
         self.all: dict[Subject, Suspicion] = {}
         self._sight = sight
         self._blocks: dict[Network, BlockFacts] = {}
-        self._on: dict[Anchor, set[Hanging]] = {}
+        self._on: dict[Anchor, tuple[Hanging, ...]] = {}  # most have one: a set would be four times as large
         self._nodes: dict[str, LostNode] = {}
         self._endpoints: dict[ResourceKey, LostEndpoint] = {}
         self._owned: dict[str, set[Network]] = {}  # node -> blocks that are, or are recorded as, its own
@@ -138,7 +139,7 @@ class Suspects:
             self._forget(held, _anchor(held))
         for held in holdings - before.holdings:
             if not held.foreign:
-                self._on.setdefault(_anchor(held), set()).add(held)
+                self._hang(_anchor(held), held)
                 self._judge_held(held, now)
         self._count(before.holdings, holdings, now)
         for facts in (before, after):
@@ -157,10 +158,10 @@ class Suspects:
             self._forget(old, ("kubernetes node", old.kubernetes))
         if node is not None:
             self._nodes[name] = node
-            self._on.setdefault(("kubernetes node", node.kubernetes), set()).add(node)
+            self._hang(("kubernetes node", node.kubernetes), node)
             self._judge_held(node, now)
         for anchor in (("node", name), ("kubernetes node", name)):
-            for held in tuple(self._on.get(anchor, ())):
+            for held in self._on.get(anchor, ()):
                 self._judge_held(held, now)
         for cidr in tuple(self._owned.get(name, ())):
             self._judge_block(LostBlock(name, cidr), now)
@@ -179,12 +180,12 @@ class Suspects:
             self._forget(old, anchor)
         if endpoint is not None:
             self._endpoints[key] = endpoint
-            self._on.setdefault(anchor, set()).add(endpoint)
-        for held in tuple(self._on.get(anchor, ())):
+            self._hang(anchor, endpoint)
+        for held in self._on.get(anchor, ()):
             self._judge_held(held, now)
 
     def _look_at_handle(self, handle_id: str, now: float) -> None:
-        revision, folded = self._sight.handle(handle_id), handle_id.casefold()
+        revision, folded = self._sight.handle(handle_id), intern(handle_id.casefold())
         if revision is None:
             self._handles.pop(folded, None)
         else:
@@ -201,11 +202,18 @@ class Suspects:
 
     def _forget(self, held: Hanging, anchor: Anchor) -> None:
         self.all.pop(held, None)
-        _discard(self._on, anchor, held)
+        left = tuple(other for other in self._on.pop(anchor, ()) if other != held)
+        if left:
+            self._on[anchor] = left
+
+    def _hang(self, anchor: Anchor, held: Hanging) -> None:
+        known = self._on.get(anchor, ())
+        if held not in known:
+            self._on[anchor] = (*known, held)
 
     def _count(self, before: frozenset[Holding], after: frozenset[Holding], now: float) -> None:
         """Track which handles have addresses anywhere."""
-        had, has = ({held.handle_id.casefold() for held in holdings} for holdings in (before, after))
+        had, has = ({intern(held.handle_id.casefold()) for held in holdings} for holdings in (before, after))
         for folded in had ^ has:
             self._used[folded] = self._used.get(folded, 0) + (1 if folded in has else -1)
             if not self._used[folded]:

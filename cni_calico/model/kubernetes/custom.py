@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from ipaddress import ip_network
+from sys import intern
 
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.fields import JSON, Wrong, parse_object, parse_text, parse_text_map, without_zone
@@ -180,7 +181,7 @@ def _read_ipam(kind: str, spec: JSON) -> tuple[Key, dict[str, Any]]:
         return key, document
     if kind == "IPAMHandle":
         document = {name: value for name, value in spec.items() if name != "handleID"}
-        return HandleKey(parse_text(spec.get("handleID"), "spec.handleID")), document
+        return HandleKey(intern(parse_text(spec.get("handleID"), "spec.handleID"))), document
     return IPAMConfigKey(), _renamed(spec, _CONFIG_NAMES)
 
 

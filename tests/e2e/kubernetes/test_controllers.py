@@ -293,9 +293,9 @@ def test_on_kubernetes_its_configuration_is_made_and_the_role_suffices(kube: Clu
             return None if found is None else found.value.get("status")
 
         until(status, "the configuration and its status", 60)
-        assert status()["runningConfig"]["controllers"] == {
-            "node": {"reconcilerPeriod": "5m0s", "syncLabels": "Enabled"}
-        }
+        node = status()["runningConfig"]["controllers"]["node"]
+        assert (node["reconcilerPeriod"], node["syncLabels"], node["leakGracePeriod"]) == ("5m0s", "Enabled", "15m0s")
+        assert node["hostEndpoint"]["autoCreate"] == "Disabled"
         assert store.get(SETTINGS, soon()).value["spec"]["controllers"]["node"]["leakGracePeriod"] == "15m0s"  # type: ignore[union-attr]
         assert process.end() == 0
     store.close()
@@ -328,7 +328,15 @@ def test_compaction_takes_turns_as_the_api_server_does(etcd: EtcdStore) -> None:
 
 def test_everything_else_is_refused(kube: Cluster, tmp_path: Path) -> None:
     for manifest, refused in (
-        ("calico.yaml", [("get", "secrets"), ("list", "namespaces"), ("create", "ipamblocks.crd.projectcalico.org")]),
+        (
+            "calico.yaml",
+            [
+                ("get", "secrets"),
+                ("list", "namespaces"),
+                ("update", "services"),
+                ("delete", "ippools.crd.projectcalico.org"),
+            ],
+        ),
         ("calico-etcd.yaml", [("get", "secrets"), ("patch", "nodes"), ("delete", "pods"), ("list", "ippools")]),
     ):
         with rights(kube, manifest):

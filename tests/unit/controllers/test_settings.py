@@ -107,6 +107,9 @@ def test_the_environment_wins():
         {"healthChecks": "yes", "controllers": {"node": {}}},
         {"logSeverityScreen": "Loud", "controllers": {"node": {}}},
         {"etcdV3CompactionPeriod": {}, "controllers": {"node": {}}},
+        {"controllers": {"node": {"leakGracePeriod": "soon"}}},
+        {"controllers": {"node": {"hostEndpoint": {"autoCreate": "yes"}}}},
+        {"controllers": {"node": {"hostEndpoint": {"templates": [{"generateName": "x"}]}}}},
     ],
 )
 def test_what_the_resource_says_wrongly_is_told_and_counts_as_not_given(spec):
@@ -129,7 +132,12 @@ def test_the_status_says_what_is_in_force_and_which_variables_decided():
     assert status["environmentVars"] == {"ENABLED_CONTROLLERS": "node, policy"}
     assert status["runningConfig"] == {
         "controllers": {
-            "node": {"reconcilerPeriod": "5m0s", "syncLabels": "Enabled"},
+            "node": {
+                "reconcilerPeriod": "5m0s",
+                "syncLabels": "Enabled",
+                "leakGracePeriod": "15m0s",
+                "hostEndpoint": {"autoCreate": "Disabled", "createDefaultHostEndpoint": "Enabled", "templates": []},
+            },
             "policy": {"reconcilerPeriod": "5m0s"},
         },
         "etcdV3CompactionPeriod": "10m0s",
@@ -145,3 +153,17 @@ def test_the_status_says_what_is_in_force_and_which_variables_decided():
 def test_durations_are_written_as_go_does_it(seconds, text):
     assert render_duration(seconds) == text
     assert parse_duration_s(text) == seconds
+
+
+def test_load_balancers_and_host_endpoints():
+    hosts = {"autoCreate": "Enabled", "templates": [{"generateName": "x", "interfacePattern": "eth"}]}
+    spec = {"controllers": {"node": {"hostEndpoint": hosts}, "loadBalancer": {"assignIPs": "RequestedServicesOnly"}}}
+    running = merge(parse_environment({}), spec)
+    assert running.assign_ips == "RequestedServicesOnly" and running.host_endpoints.auto
+    assert [template.name for template in running.host_endpoints.templates] == ["x"]
+    status = render_status(parse_environment({}), running, {})["runningConfig"]["controllers"]
+    assert status["loadBalancer"] == {"assignIPs": "RequestedServicesOnly"}
+    assert status["node"]["hostEndpoint"]["templates"] == [{"generateName": "x"}]
+    assert not merge(parse_environment({"AUTO_HOST_ENDPOINTS": "disabled"}), spec).host_endpoints.auto
+    wrong = merge(parse_environment({}), {"controllers": {"loadBalancer": {"assignIPs": "Some"}}})
+    assert wrong.assign_ips == "AllServices" and "assignIPs" in wrong.wrong[0]

@@ -98,6 +98,7 @@ def test_the_controllers_environment_is_one_they_read():
         "serviceaccount",
         "workloadendpoint",
         "node",
+        "loadbalancer",
     )
     own = {"ENABLED_CONTROLLERS", "KUBECONFIG"}
     assert environ.keys() - own <= {row[0] for row in DATASTORE_VARIABLES}

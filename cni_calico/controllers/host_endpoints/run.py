@@ -1,0 +1,185 @@
+"""The controller of automatic host endpoints: all nodes in, the difference to what is stored out.
+
+Rule: level-triggered; a host endpoint without our label is never touched, not even where we want one of its name. A
+node that looks gone is asked for again before its host endpoint is removed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from operator import eq
+
+from cni_calico.controllers.host_endpoints.rules import (
+    KIND,
+    Document,
+    HostEndpointWish,
+    desired_host_endpoints,
+    is_current,
+    is_ours,
+    merged,
+)
+from cni_calico.controllers.loop import CALL_S, LOOK_S, LoopNumbers
+from cni_calico.daemon.fresh import Fresh
+from cni_calico.datastore.cache import Cache, stop_caches
+from cni_calico.datastore.interface import CommitConflict, Datastore, Versioned, Write
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, CorruptRecord
+from cni_calico.log import Log
+from cni_calico.model.documents.codec import decode_node
+from cni_calico.model.keys import Key, ResourceKey, ResourceList
+
+NAME = "host endpoints"
+AGAIN_S = 5.0  # after a failure
+
+
+def _node(item: Versioned) -> Document:
+    """The part of a Node that counts. Raises CorruptRecord."""
+    assert isinstance(item.key, ResourceKey)
+    decode_node(item.key, item.value)
+    metadata, spec = item.value["metadata"], item.value.get("spec") or {}
+    kept = ("bgp", "ipv4VXLANTunnelAddr", "ipv6VXLANTunnelAddr", "wireguard", "addresses", "interfaces")
+    return {
+        "metadata": {"name": item.key.name, "labels": metadata.get("labels") or {}},
+        "spec": {name: spec[name] for name in kept if name in spec},
+    }
+
+
+def _endpoint(item: Versioned) -> Document:
+    if not isinstance(item.value.get("metadata"), dict):
+        raise CorruptRecord(f"cannot read {item.key}: it has no metadata")
+    return item.value
+
+
+class HostEndpoints:
+    """``store`` is fenced. For one thread."""
+
+    def __init__(self, store: Datastore, fresh: Fresh, say: Callable[[str], None]) -> None:
+        self._store, self._fresh, self._say = store, fresh, say
+        self._foreign: set[ResourceKey] = set()
+
+    def apply(
+        self,
+        wish: HostEndpointWish,
+        nodes: dict[Key, Document],
+        unread: set[str],
+        found: dict[Key, Versioned],
+        deadline: Deadline,
+    ) -> int:
+        """How much was written. ``unread``: nodes nobody can read; their host endpoints stay. Raises CalicoError."""
+        wanted = desired_host_endpoints(wish, nodes.values())
+        writes = 0
+        for key, document in wanted.items():
+            current = found.get(key)
+            if current is None or not is_ours(current.value) or not is_current(document, current.value):
+                writes += self._ensure(key, document, deadline)
+        for known, item in found.items():
+            assert isinstance(known, ResourceKey)
+            if known not in wanted and is_ours(item.value):
+                node = str((item.value.get("spec") or {}).get("node") or "")
+                if node not in unread:
+                    writes += self._remove(known, node, wish, deadline)
+        return writes
+
+    def _ensure(self, key: ResourceKey, document: Document, deadline: Deadline) -> int:
+        current = self._store.get(key, deadline)
+        if current is None:
+            identity = {"uid": self._fresh.uid(), "creationTimestamp": self._fresh.timestamp()}
+            write = Write.create(key, {**document, "metadata": {**document["metadata"], **identity}})
+        elif not is_ours(current.value):
+            if key not in self._foreign:
+                self._foreign.add(key)
+                self._say(f"HostEndpoint {key.name} is somebody else's: a node's automatic one would have that name")
+            return 0
+        elif is_current(document, current.value):
+            return 0
+        else:
+            write = Write.update(current, merged(document, current.value))
+        return self._commit(write, deadline)
+
+    def _remove(self, key: ResourceKey, node: str, wish: HostEndpointWish, deadline: Deadline) -> int:
+        current = self._store.get(key, deadline)
+        if current is None or not is_ours(current.value):
+            return 0
+        there = self._store.get(ResourceKey("Node", node), deadline) if wish.auto and node else None
+        if there is not None and key in desired_host_endpoints(wish, [_node(there)]):
+            return 0  # the cache is behind
+        return self._commit(Write.delete(current), deadline)
+
+    def _commit(self, write: Write, deadline: Deadline) -> int:
+        try:
+            self._store.commit([write], deadline)
+        except CommitConflict:
+            return 0  # the watch tells what it is now
+        return 1
+
+
+class HostEndpointLoop:
+    """``fenced`` is the datastore for the leader alone, ``leads`` whether we are it now."""
+
+    def __init__(
+        self,
+        fenced: Datastore,
+        leads: Callable[[], bool],
+        wish: Callable[[], HostEndpointWish],
+        period_s: Callable[[], float],
+        log: Log,
+        numbers: LoopNumbers,
+    ) -> None:
+        self._store, self._leads, self._wish, self._period_s = fenced, leads, wish, period_s
+        self._log, self.numbers = log, numbers
+        self._error = ""
+
+    def run(self, stopping: threading.Event) -> None:
+        """Until ``stopping``, whenever we lead."""
+        while not stopping.is_set():
+            if self._leads():
+                self._lead(stopping)
+            stopping.wait(LOOK_S)
+
+    def _lead(self, stopping: threading.Event) -> None:
+        changed = threading.Event()
+        nodes: Cache[Document] = Cache(
+            self._store,
+            ResourceList("Node"),
+            decode=_node,
+            on_change=lambda keys: changed.set(),
+            keep_documents=False,
+            same=eq,
+        )
+        endpoints: Cache[Document] = Cache(
+            self._store, ResourceList(KIND), decode=_endpoint, on_change=lambda keys: changed.set()
+        )
+        work = HostEndpoints(self._store, Fresh(), lambda text: self._log.warning(f"{NAME}: {text}"))
+        again_at, wish = 0.0, None
+        try:
+            while not stopping.is_set() and self._leads():
+                self.numbers.error = str(nodes.error or endpoints.error or "")
+                if nodes.healthy and endpoints.healthy:
+                    if changed.is_set() or wish != self._wish() or time.monotonic() >= again_at:
+                        changed.clear()
+                        wish = self._wish()
+                        done = self._try(work, wish, nodes, endpoints)
+                        again_at = time.monotonic() + (self._period_s() if done else AGAIN_S)
+                changed.wait(LOOK_S)
+                stopping.wait(LOOK_S)  # what comes in a burst is done together
+        finally:
+            stop_caches((nodes, endpoints))
+
+    def _try(
+        self, work: HostEndpoints, wish: HostEndpointWish, nodes: Cache[Document], endpoints: Cache[Document]
+    ) -> bool:
+        known = nodes.records()
+        unread = {key.name for key in nodes.items() if key not in known and isinstance(key, ResourceKey)}
+        try:
+            self.numbers.writes += work.apply(wish, known, unread, endpoints.items(), Deadline.after(CALL_S))
+        except CalicoError as e:
+            self.numbers.failures += 1
+            if str(e) != self._error:
+                self._log.warning(f"{NAME}: {e}")
+            self._error = str(e)
+            self.numbers.failing = 1
+            return False
+        self._error, self.numbers.failing = "", 0
+        return True

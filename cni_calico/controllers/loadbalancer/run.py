@@ -1,0 +1,357 @@
+"""The load-balancer controller: addresses for Services of type LoadBalancer, out of IPAM, into their status.
+
+Rule: an address is taken before the status says it, and gone from the status before it is released, so whoever dies in
+between leaves nothing that two Services could both believe. What is released is asked about first: the Service, as the
+API server has it now, and the handle that only this Service has. A request that cannot be served is an Event on the
+Service; its status stays.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from operator import eq
+from typing import TYPE_CHECKING, Any
+
+from cni_calico.controllers.due import DueTasks
+from cni_calico.controllers.loadbalancer.rules import (
+    AddressWish,
+    BadRequest,
+    LoadBalancerService,
+    desired_ingress,
+    fits,
+    is_managed,
+    missing_families,
+    parse_wish,
+    read_service,
+)
+from cni_calico.controllers.loop import BATCH, CALL_S, LOOK_S, LoopNumbers
+from cni_calico.datastore.cache import Cache, stop_caches
+from cni_calico.datastore.changed_keys import ChangedKeys
+from cni_calico.datastore.interface import Datastore, Versioned
+from cni_calico.datastore.kubernetes.layout import CORE_ROOT, SERVICE, object_path_of_kind, quote
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, DatastoreError, IPAMError, LeaseLost, TryAgain
+from cni_calico.ipam.allocator import Allocator
+from cni_calico.ipam.virtual import VirtualAddresses
+from cni_calico.log import Log
+from cni_calico.model.documents.codec import decode_pool
+from cni_calico.model.keys import Key, ResourceKey, ResourceList
+from cni_calico.model.names import sha1_hex
+from cni_calico.model.resources import Address, IPPool
+
+if TYPE_CHECKING:
+    from cni_calico.datastore.kubernetes.store import KubernetesStore
+
+NAME = "loadbalancer"
+REASON = "CalicoLoadBalancer"
+
+
+def _pool(item: Versioned) -> IPPool:
+    assert isinstance(item.key, ResourceKey)
+    return decode_pool(item.key, item.value)
+
+
+class ServiceDoor:
+    """Services at the API server. ``remaining_s``: how long the lease is ours, which every write asks."""
+
+    def __init__(self, kubernetes: KubernetesStore, remaining_s: Callable[[], float]) -> None:
+        self._kubernetes = kubernetes
+        self._remaining_s = remaining_s
+
+    def read(self, key: ResourceKey, deadline: Deadline) -> Mapping[str, Any] | None:
+        """As it is now. Raises DatastoreError."""
+        found = self._kubernetes.get(key, deadline)
+        return None if found is None else found.value
+
+    def write_ingress(
+        self, key: ResourceKey, obj: Mapping[str, Any], ingress: Iterable[str], deadline: Deadline
+    ) -> None:
+        """Raises TryAgain when the Service has changed since it was read, LeaseLost, DatastoreError."""
+        status = dict(obj.get("status") or {})
+        balancer = dict(status.get("loadBalancer") or {})
+        known = {entry.get("ip"): entry for entry in balancer.get("ingress") or ()}
+        balancer["ingress"] = [known.get(text, {"ip": text}) for text in ingress]
+        body = {**obj, "apiVersion": "v1", "kind": SERVICE, "status": {**status, "loadBalancer": balancer}}
+        doing, path = f"write the status of Service {key.namespace}/{key.name}", f"{object_path_of_kind(key)}/status"
+        reply = self._kubernetes.api.request(
+            "PUT", path, self._while_ours(doing, deadline), doing, body=body, expect=(404, 409)
+        )
+        if reply.status >= 400:
+            raise TryAgain(f"cannot {doing}: it has just been changed or deleted")
+
+    def tell(self, service: LoadBalancerService, text: str, deadline: Deadline) -> None:
+        """An Event that says why. Raises LeaseLost, DatastoreError."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        name = f"{service.name[:200]}.{sha1_hex(service.uid + text)[:16]}"
+        subject = {"kind": SERVICE, "apiVersion": "v1", "namespace": service.namespace}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": service.namespace},
+            "involvedObject": {**subject, "name": service.name, "uid": service.uid},
+            "type": "Warning",
+            "reason": REASON,
+            "message": text,
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": "calico-kube-controllers"},
+        }
+        doing = f"tell Service {service.namespace}/{service.name} why it has no address"
+        path = f"{CORE_ROOT}/namespaces/{quote(service.namespace)}/events"
+        self._kubernetes.api.request(
+            "POST", path, self._while_ours(doing, deadline), doing, body=body, expect=(404, 409)
+        )
+
+    def _while_ours(self, doing: str, deadline: Deadline) -> Deadline:
+        left_s = self._remaining_s()
+        if left_s <= 0:
+            raise LeaseLost(f"cannot {doing}: the lease that allows it is not ours any more")
+        return deadline.sooner(left_s)
+
+
+class ServiceAddresses:
+    """Makes one Service's addresses and status what they must be. For one thread."""
+
+    def __init__(self, addresses: VirtualAddresses, door: ServiceDoor, say: Callable[[str], None]) -> None:
+        self._addresses = addresses
+        self._door = door
+        self._say = say
+        self._handles: dict[ResourceKey, set[str]] = {}  # that may have addresses, by the Service they were taken for
+        self._told: dict[ResourceKey, str] = {}
+
+    def remember(self, deadline: Deadline) -> set[ResourceKey]:
+        """The Services for which there are addresses. Raises DatastoreError."""
+        found = set()
+        for handle_id, said in self._addresses.handles(deadline).items():
+            if said.get("service") and said.get("namespace"):
+                key = ResourceKey(SERVICE, said["service"], said["namespace"])
+                self._handles.setdefault(key, set()).add(handle_id)
+                found.add(key)
+        return found
+
+    def concerns(self, key: ResourceKey, service: LoadBalancerService | None, assign_ips: str) -> bool:
+        return key in self._handles or (service is not None and is_managed(service, assign_ips))
+
+    def reconcile(self, key: ResourceKey, assign_ips: str, pools: Collection[IPPool] | None, deadline: Deadline) -> int:
+        """How much was written. ``pools`` None: some cannot be read, so no address is given up for its pool's sake.
+
+        Raises CalicoError.
+        """
+        obj = self._door.read(key, deadline)
+        service = None if obj is None else read_service(obj)
+        managed = service is not None and is_managed(service, assign_ips)
+        writes = 0
+        for handle_id in sorted(self._handles.get(key, ())):
+            if service is None or handle_id != service.handle_id:
+                writes += len(self._addresses.release(handle_id, deadline))
+                self._forget(key, handle_id)
+        if service is None or obj is None:
+            self._told.pop(key, None)
+            return writes
+        if managed:
+            return writes + self._serve(key, obj, service, pools, deadline)
+        if service.handle_id in self._handles.get(key, ()):
+            held = {str(address) for address in self._addresses.held(service.handle_id, deadline)}
+            rest = [text for text in service.ingress if text not in held]
+            if len(rest) < len(service.ingress):
+                self._door.write_ingress(key, obj, rest, deadline)
+                writes += 1
+            writes += len(self._addresses.release(service.handle_id, deadline))
+            self._forget(key, service.handle_id)
+        return writes
+
+    def _forget(self, key: ResourceKey, handle_id: str) -> None:
+        self._handles[key].discard(handle_id)
+        if not self._handles[key]:
+            del self._handles[key]
+
+    def _serve(
+        self,
+        key: ResourceKey,
+        obj: Mapping[str, Any],
+        service: LoadBalancerService,
+        pools: Collection[IPPool] | None,
+        deadline: Deadline,
+    ) -> int:
+        try:
+            wish = parse_wish(service)
+        except BadRequest as e:
+            self._tell(key, service, str(e), deadline)
+            return 0
+        held = set(self._addresses.held(service.handle_id, deadline))
+        unfit = set() if pools is None else {address for address in held if not fits(address, wish, tuple(pools))}
+        kept = held - unfit
+        self._handles.setdefault(key, set()).add(service.handle_id)  # also of what may be taken with a lost answer
+        taken, problems = self._take(service, wish, kept, unfit, deadline)
+        if problems:
+            self._tell(key, service, "; ".join(problems), deadline)
+        else:
+            self._told.pop(key, None)
+        writes, has = len(taken), kept | taken
+        wanted = desired_ingress(wish, has)
+        if wanted != service.ingress and (has or not problems or unfit):
+            self._door.write_ingress(key, obj, wanted, deadline)
+            writes += 1
+        for address in sorted(unfit, key=str):
+            self._addresses.release_address(address, service.handle_id, deadline)
+            writes += 1
+        return writes
+
+    def _take(
+        self,
+        service: LoadBalancerService,
+        wish: AddressWish,
+        kept: set[Address],
+        unfit: set[Address],
+        deadline: Deadline,
+    ) -> tuple[set[Address], list[str]]:
+        """What was taken, and why not the rest."""
+        taken: set[Address] = set()
+        problems: list[str] = []
+        for address in wish.addresses:
+            if address not in kept:
+                try:
+                    self._addresses.assign_address(address, service.handle_id, service.attributes, deadline)
+                    taken.add(address)
+                except IPAMError as e:
+                    problems.append(e.message)
+        for family in missing_families(wish, kept):
+            try:
+                names = wish.pools_of(family)
+                taken.add(self._addresses.assign(service.handle_id, service.attributes, family, names, deadline, unfit))
+            except IPAMError as e:
+                problems.append(e.message)
+        return taken, problems
+
+    def _tell(self, key: ResourceKey, service: LoadBalancerService, text: str, deadline: Deadline) -> None:
+        """Once, until there is something else to say."""
+        if self._told.get(key) == text:
+            return
+        self._say(f"Service {service.namespace}/{service.name}: {text}")
+        self._told[key] = text
+        try:
+            self._door.tell(service, text, deadline)
+        except DatastoreError as e:
+            self._say(str(e))
+
+
+class LoadBalancerLoop:
+    """``fenced`` is the datastore for the leader alone; ``remaining_s`` how long we lead for certain."""
+
+    def __init__(
+        self,
+        kubernetes: KubernetesStore,
+        fenced: Datastore,
+        remaining_s: Callable[[], float],
+        assign_ips: Callable[[], str],
+        period_s: Callable[[], float],
+        log: Log,
+        numbers: LoopNumbers,
+    ) -> None:
+        self._kubernetes, self._store = kubernetes, fenced
+        self._remaining_s, self._assign_ips, self._period_s = remaining_s, assign_ips, period_s
+        self._log, self.numbers = log, numbers
+        self._said: dict[ResourceKey, str] = {}
+
+    def run(self, stopping: threading.Event) -> None:
+        """Until ``stopping``, whenever we lead."""
+        while not stopping.is_set():
+            if self._remaining_s() > 0:
+                self._lead(stopping)
+            stopping.wait(LOOK_S)
+
+    def _lead(self, stopping: threading.Event) -> None:
+        services, pools = ChangedKeys(), ChangedKeys()
+        caches: tuple[Cache[LoadBalancerService], Cache[IPPool]] = (
+            Cache(
+                self._kubernetes,
+                ResourceList(SERVICE),
+                decode=lambda item: read_service(item.value),
+                on_change=services.note,
+                keep_documents=False,
+                same=eq,
+            ),
+            Cache(
+                self._store, ResourceList("IPPool"), decode=_pool, on_change=pools.note, keep_documents=False, same=eq
+            ),
+        )
+        try:
+            addresses = VirtualAddresses(Allocator(self._store))
+            door = ServiceDoor(self._kubernetes, self._remaining_s)
+            work = ServiceAddresses(addresses, door, lambda text: self._log.warning(f"{NAME}: {text}"))
+            self._rounds(work, addresses, caches, services, pools, stopping)
+        finally:
+            stop_caches(caches)
+            self.numbers.waiting = self.numbers.failing = 0
+
+    def _rounds(
+        self,
+        work: ServiceAddresses,
+        addresses: VirtualAddresses,
+        caches: tuple[Cache[LoadBalancerService], Cache[IPPool]],
+        services: ChangedKeys,
+        pools: ChangedKeys,
+        stopping: threading.Event,
+    ) -> None:
+        tasks: DueTasks[ResourceKey] = DueTasks()
+        everything_at, assign_ips = 0.0, ""
+        while not stopping.is_set() and self._remaining_s() > 0:
+            self.numbers.error = next((str(cache.error) for cache in caches if cache.error is not None), "")
+            if not all(cache.healthy for cache in caches):
+                stopping.wait(LOOK_S)
+                continue
+            now = time.monotonic()
+            tasks.note(_services(services.take()), now)
+            if pools.take() or assign_ips != self._assign_ips() or now >= everything_at:
+                assign_ips = self._assign_ips()
+                try:
+                    tasks.note(work.remember(Deadline.after(CALL_S)), now)
+                    addresses.leave_blocks_outside(tuple(caches[1].records().values()), Deadline.after(CALL_S))
+                except CalicoError as e:
+                    self._fail(str(e))
+                    pools.note((ResourceKey("IPPool", ""),))  # look again
+                    stopping.wait(LOOK_S)
+                tasks.note(_services(caches[0].items()), now)
+                everything_at = now + self._period_s()
+            self._round(work, tasks, caches, assign_ips)
+            if not tasks.due(time.monotonic(), 1) and not pools.any.is_set():
+                services.any.wait(LOOK_S)
+
+    def _round(
+        self,
+        work: ServiceAddresses,
+        tasks: DueTasks[ResourceKey],
+        caches: tuple[Cache[LoadBalancerService], Cache[IPPool]],
+        assign_ips: str,
+    ) -> None:
+        """Everything that is due now, up to BATCH of it."""
+        known = caches[1].records()
+        pools = tuple(known.values()) if len(known) == len(caches[1].items()) else None
+        for key in tasks.due(time.monotonic(), BATCH):
+            if self._remaining_s() <= 0:
+                return
+            if not work.concerns(key, caches[0].record(key), assign_ips):
+                tasks.done(key)
+                continue
+            try:
+                self.numbers.writes += work.reconcile(key, assign_ips, pools, Deadline.after(CALL_S))
+                tasks.done(key)
+                self._said.pop(key, None)
+            except CalicoError as e:
+                pause_s = tasks.failed(key, time.monotonic())
+                if self._said.get(key) != str(e):
+                    self._said[key] = str(e)
+                    self._log.warning(f"{NAME}: {key.namespace}/{key.name}: {e}; next try in {pause_s:g} s")
+                self.numbers.failures += 1
+        self.numbers.waiting, self.numbers.failing = len(tasks), tasks.failing
+
+    def _fail(self, text: str) -> None:
+        self.numbers.failures += 1
+        self._log.warning(f"{NAME}: {text}")
+
+
+def _services(keys: Iterable[Key]) -> set[ResourceKey]:
+    return {key for key in keys if isinstance(key, ResourceKey)}

@@ -1,0 +1,154 @@
+"""What a large cluster costs one process of ours: an agent's view of it, and the janitor's.
+
+    python tests/bench/scale.py [--source DIR] [--nodes 1000 5000] [--pods 150000]       a few minutes; prints a table
+
+A simulated API server (api_simulation.py) has the cluster; real objects would need one of 64 GB. Each figure is of a
+process of its own that runs the code in DIR (another checkout, to compare). "told" is how often the agent's loop was
+woken: without a change that concerns it, one wake-up is one pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+HEARTBEATS = 2000
+PODS_A_NODE = 30
+
+_COMMON = """
+import json, os, resource, sys, time, urllib.request
+from cni_calico.datastore.kubernetes.store import KubernetesStore
+from cni_calico.deadline import Deadline
+from cni_calico.model.access import KubernetesAccess
+url = sys.argv[1]
+store = KubernetesStore(KubernetesAccess(api_root=url))
+cpu = lambda: time.process_time()
+def rss():
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return [int(lines[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM")]
+"""
+
+AGENT = (
+    _COMMON
+    + """
+from cni_calico.nodeagent.view.sources import Sources
+told = [0]
+def count():
+    told[0] += 1
+before, begun, (empty, _) = cpu(), time.monotonic(), rss()
+try:
+    sources = Sources(store, "node-00000.example.internal", count, brief=True)
+except TypeError:
+    sources = Sources(store, "node-00000.example.internal", count)
+sources.wait_synced(Deadline.after(600))
+snapshot = sources.snapshot()
+out = {"start_cpu_s": cpu() - before, "start_s": time.monotonic() - begun, "nodes": len(snapshot.nodes)}
+del snapshot
+out["rss_mb"], out["peak_mb"] = rss()
+out["empty_mb"] = empty
+time.sleep(1)
+before, told_before = cpu(), told[0]
+count = int(sys.argv[2])
+last = int(urllib.request.urlopen(f"{url}/bench/heartbeats?count={count}").read())
+while int(str(sources._nodes.revision).split("@")[0].split("/")[0]) < last:
+    time.sleep(0.02)
+out["event_cpu_ms"] = (cpu() - before) / count * 1000
+out["told"] = told[0] - told_before
+print(json.dumps(out), flush=True)
+os._exit(0)
+"""
+)
+
+JANITOR = (
+    _COMMON
+    + """
+from cni_calico.controllers.cluster import Cluster
+from cni_calico.controllers.janitor.caches import JanitorCaches
+from cni_calico.ipam.lost.suspects import Suspects
+from cni_calico.log import Log
+before, begun, (empty, _) = cpu(), time.monotonic(), rss()
+caches = JanitorCaches(Cluster(store, Log("error"), store, True))
+while not caches.healthy:
+    time.sleep(0.1)
+out = {"empty_mb": empty, "lists_cpu_s": cpu() - before, "lists_rss_mb": rss()[0], "lists_peak_mb": rss()[1]}
+time.sleep(2)  # a cache tells what it has read right after it has read it
+suspects = Suspects(caches.sight)
+suspects.refresh(caches.changes.take(), time.monotonic())
+out["start_cpu_s"], out["start_s"] = cpu() - before, time.monotonic() - begun
+out["rss_mb"], out["peak_mb"] = rss()
+out["suspects"] = len(suspects.all)
+out["pods"] = len(caches.sight._shelves.pods.items())
+print(json.dumps(out), flush=True)
+os._exit(0)
+"""
+)
+
+
+@contextmanager
+def api_server(nodes: int, pods: int) -> Iterator[str]:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    command = [sys.executable, str(Path(__file__).with_name("api_simulation.py")), str(port), str(nodes), str(pods)]
+    with subprocess.Popen(command) as process:
+        url = f"http://127.0.0.1:{port}"
+        try:
+            while True:
+                try:
+                    urllib.request.urlopen(f"{url}/bench/heartbeats?count=0").read()
+                    break
+                except OSError:
+                    time.sleep(0.05)
+            yield url
+        finally:
+            process.kill()
+
+
+def measure(source: Path, code: str, *arguments: str) -> dict[str, Any]:
+    """Raises CalledProcessError."""
+    environ = {**os.environ, "PYTHONPATH": str(source)}
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, env=environ, cwd=source, stdout=subprocess.PIPE, check=True, timeout=3600)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", type=Path, default=ROOT, help="the checkout whose code is measured")
+    parser.add_argument("--nodes", type=int, nargs="*", default=[1000, 5000])
+    parser.add_argument("--pods", type=int, nargs="*", default=[150_000], help="of the janitor's cluster")
+    options = parser.parse_args()
+    for nodes in options.nodes:
+        with api_server(nodes, PODS_A_NODE) as url:
+            found = measure(options.source, AGENT, url, str(HEARTBEATS))
+        print(
+            f"agent, {nodes} nodes: start {found['start_cpu_s']:.1f} s CPU, memory {found['empty_mb']:.0f} -> "
+            f"{found['rss_mb']:.0f} MB (peak {found['peak_mb']:.0f}), {found['event_cpu_ms']:.2f} ms CPU a heartbeat, "
+            f"{found['told']} wake-ups for {HEARTBEATS} heartbeats",
+            flush=True,
+        )
+    for pods in options.pods:
+        with api_server(pods // PODS_A_NODE, PODS_A_NODE) as url:
+            found = measure(options.source, JANITOR, url)
+        print(
+            f"janitor, {found['pods']} pods with their blocks and handles: {found['start_cpu_s']:.0f} s CPU, memory "
+            f"{found['empty_mb']:.0f} -> {found['lists_rss_mb']:.0f} MB read, {found['rss_mb']:.0f} MB judged (peak "
+            f"{found['peak_mb']:.0f}), {found['suspects']} suspects",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

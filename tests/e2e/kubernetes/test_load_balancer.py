@@ -1,0 +1,287 @@
+"""Addresses for Services of type LoadBalancer, and automatic host endpoints, on both datastores: the executable, with
+the rights of the manifests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.controllers.loadbalancer.rules import handle_of
+from cni_calico.datastore.etcd.config import EtcdConfig
+from cni_calico.datastore.etcd.store import EtcdStore
+from cni_calico.datastore.interface import Datastore, Write
+from cni_calico.deadline import Deadline
+from cni_calico.ipam.virtual import AFFINITY
+from cni_calico.model.documents.codec import encode
+from cni_calico.model.keys import AffinityList, BlockList, HandleKey, ResourceKey, ResourceList
+from tests.e2e.kube import CONTROLLERS_USER, Cluster
+from tests.e2e.kubernetes.test_controllers import SETTINGS, Process, controllers, rights, wipe
+from tests.netns.namespaces import until
+from tests.unit.nodeagent.fabric import node
+
+pytestmark = pytest.mark.kubernetes
+
+SERVICES = "/api/v1/namespaces/space/services"
+
+
+def soon() -> Deadline:
+    return Deadline.after(30)
+
+
+class LoadBalancers:
+    """The datastore, the Services, and what an administrator does."""
+
+    def __init__(self, kube: Cluster, store: Datastore, environ: dict[str, str], manifest: str) -> None:
+        self.kube, self.store, self.environ, self.manifest = kube, store, environ, manifest
+
+    def pool(self, name: str, cidr: str, **spec: Any) -> None:
+        document = {
+            "kind": "IPPool",
+            "apiVersion": "projectcalico.org/v3",
+            "metadata": {"name": name},
+            "spec": {"cidr": cidr, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()", "blockSize": 30, **spec},
+        }
+        if ":" in cidr:
+            document["spec"]["blockSize"] = 126
+        self.store.commit([Write.put(ResourceKey("IPPool", name), document)], soon())
+
+    def service(self, name: str, *, annotations: dict[str, str] | None = None, **spec: Any) -> Any:
+        body = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": name, "annotations": annotations or {}},
+            "spec": {"type": "LoadBalancer", "ports": [{"port": 80}], **spec},
+        }
+        return self.kube.request("POST", SERVICES, body)
+
+    def annotate(self, name: str, text: str) -> None:
+        self.kube.kubectl("annotate", "--overwrite", "-n", "space", "service", name, text)
+
+    def ingress(self, name: str) -> list[str]:
+        found = self.kube.request("GET", f"{SERVICES}/{name}")
+        return [entry["ip"] for entry in found["status"].get("loadBalancer", {}).get("ingress") or ()]
+
+    def events(self, name: str) -> list[str]:
+        found = self.kube.request("GET", "/api/v1/namespaces/space/events")["items"]
+        return [event["message"] for event in found if event["involvedObject"].get("name") == name]
+
+    def held(self) -> dict[str, str]:
+        """The service of every address that IPAM has."""
+        found = {}
+        for item in self.store.list(BlockList(), soon()).items:
+            block = item.value
+            assert block["affinity"] == AFFINITY
+            for ordinal, index in enumerate(block["allocations"]):
+                if index is not None:
+                    said = block["attributes"][index]["secondary"]
+                    assert said["namespace"] == "space" and said["type"] == "LoadBalancer" and said["timestamp"]
+                    found[str(item.key.cidr[ordinal])] = said["service"]  # type: ignore[union-attr]
+        return found
+
+    def clean(self) -> None:
+        for obj in self.kube.request("GET", SERVICES)["items"]:
+            self.kube.request("DELETE", f"{SERVICES}/{obj['metadata']['name']}")
+        self.kube.request("DELETE", "/api/v1/namespaces/space/events")
+
+
+@pytest.fixture(params=["kubernetes", "etcd"])
+def world(request: pytest.FixtureRequest, kube: Cluster) -> Iterator[LoadBalancers]:
+    enabled = {"ENABLED_CONTROLLERS": "node,loadbalancer"}
+    if request.param == "etcd":
+        url = f"http://127.0.0.1:{kube.etcd_port}"
+        store: Any = EtcdStore(EtcdConfig(endpoints=(url,)))
+        wipe(store)
+        made = LoadBalancers(kube, store, {"ETCD_ENDPOINTS": url, **enabled}, "calico-etcd.yaml")
+    else:
+        store = kube.store()
+        made = LoadBalancers(kube, store, {"DATASTORE_TYPE": "kubernetes", **enabled}, "calico.yaml")
+    made.clean()
+    yield made
+    made.clean()
+    if request.param == "etcd":
+        wipe(store)
+    store.close()
+
+
+@pytest.fixture
+def process(world: LoadBalancers, tmp_path: Path) -> Iterator[Process]:
+    document = {"kind": SETTINGS.kind, "metadata": {"name": "default"}, "spec": {"prometheusMetricsPort": 0}}
+    document["spec"]["controllers"] = {"node": {}, "loadBalancer": {"assignIPs": "AllServices"}}
+    world.store.commit([Write.create(SETTINGS, document)], soon())
+    since = len(world.kube.audited())
+    with rights(world.kube, world.manifest), controllers(world.kube, tmp_path, **world.environ) as process:
+        yield process
+        assert process.end() == 0
+    refused = [
+        event["requestURI"]
+        for event in world.kube.audited(since)
+        if event["user"]["username"] == CONTROLLERS_USER and event.get("responseStatus", {}).get("code") == 403
+    ]
+    assert not refused, "the manifests' role does not suffice"
+    assert "Traceback" not in process.log.read_text()
+
+
+def test_a_service_gets_an_address_and_gives_it_back(world: LoadBalancers, process: Process) -> None:
+    world.pool("lb", "203.0.113.0/28")
+    made = world.service("web")
+    until(lambda: world.ingress("web"), "an address", 60)
+    [address] = world.ingress("web")
+    assert world.held() == {address: "web"}
+    handle = handle_of("web", "space", made["metadata"]["uid"])
+    assert world.store.get(HandleKey(handle), soon()) is not None
+    [affinity] = world.store.list(AffinityList(type="virtual"), soon()).items
+    assert affinity.key.node == "load-balancer"  # type: ignore[union-attr]
+    world.service("other", type="ClusterIP")
+    world.service("foreign", loadBalancerClass="example.org/other")
+    world.kube.request("DELETE", f"{SERVICES}/web")
+    until(lambda: world.held() == {}, "it is given back", 30)
+    assert world.store.get(HandleKey(handle), soon()) is None
+    assert world.ingress("other") == [] and world.ingress("foreign") == []
+
+
+def test_an_address_that_is_asked_for(world: LoadBalancers, process: Process) -> None:
+    world.pool("lb", "203.0.113.0/28")
+    asked = {"projectcalico.org/loadBalancerIPs": '["203.0.113.7"]'}
+    world.service("one", annotations=asked)
+    until(lambda: world.ingress("one") == ["203.0.113.7"], "that address", 60)
+    world.service("two", annotations=asked)
+    until(lambda: any("already assigned" in text for text in world.events("two")), "an event says that it is taken", 30)
+    assert world.ingress("two") == [] and world.held() == {"203.0.113.7": "one"}
+    world.annotate("two", 'projectcalico.org/loadBalancerIPs=["198.51.100.1"]')
+    until(lambda: any("no pool" in text for text in world.events("two")), "an event says that no pool has it", 30)
+    world.annotate("two", "projectcalico.org/loadBalancerIPs=nonsense")
+    until(lambda: any("JSON list" in text for text in world.events("two")), "an event says what is wrong", 30)
+    assert world.ingress("two") == []
+    world.kube.request("DELETE", f"{SERVICES}/one")
+    world.annotate("two", 'projectcalico.org/loadBalancerIPs=["203.0.113.7"]')
+    until(lambda: world.ingress("two") == ["203.0.113.7"], "it gets what the other gave back", 60)
+
+
+def test_pools_families_and_changes(world: LoadBalancers, process: Process) -> None:
+    world.pool("lb", "203.0.113.0/28")
+    world.pool("six", "2001:db8::/120")
+    world.pool("extra", "198.51.100.0/28", assignmentMode="Manual")
+    world.service("named", annotations={"projectcalico.org/ipv4pools": '["extra"]'})
+    until(lambda: world.ingress("named"), "an address of the pool", 60)
+    assert world.ingress("named")[0].startswith("198.51.100.")
+    world.annotate("named", "projectcalico.org/ipv4pools-")
+    until(
+        lambda: world.ingress("named")[:1] and world.ingress("named")[0].startswith("203."), "not from a Manual one", 30
+    )
+    until(lambda: list(world.held().values()) == ["named"], "the other is given back", 30)
+    world.kube.request(
+        "PATCH", f"{SERVICES}/named", {"spec": {"type": "ClusterIP"}}, content_type="application/merge-patch+json"
+    )
+    until(lambda: world.held() == {}, "a service that is none any more has none", 30)
+    assert world.ingress("named") == []
+
+
+def test_only_services_that_ask(world: LoadBalancers, process: Process) -> None:
+    world.pool("lb", "203.0.113.0/28")
+    found = world.store.get(SETTINGS, soon())
+    assert found is not None
+    spec = {**found.value["spec"], "controllers": {"loadBalancer": {"assignIPs": "RequestedServicesOnly"}, "node": {}}}
+    world.store.commit([Write.put(SETTINGS, {**found.value, "spec": spec})], soon())
+    until(
+        lambda: "RequestedServicesOnly" in str((world.store.get(SETTINGS, soon()) or found).value.get("status")),
+        "it",
+        60,
+    )
+    world.service("silent")
+    world.service("classed", loadBalancerClass="calico")
+    world.service("asking", annotations={"projectcalico.org/ipv4pools": '["lb"]'})
+    until(lambda: world.ingress("classed") and world.ingress("asking"), "those that ask", 60)
+    assert world.ingress("silent") == []
+
+
+def test_what_was_left_behind_is_released(world: LoadBalancers, tmp_path: Path) -> None:
+    """The service went while no controllers ran, or another of its name came; a living one keeps its address."""
+    document = {"kind": SETTINGS.kind, "metadata": {"name": "default"}, "spec": {"prometheusMetricsPort": 0}}
+    document["spec"]["controllers"] = {"loadBalancer": {}}  # type: ignore[index]
+    world.store.commit([Write.create(SETTINGS, document)], soon())
+    world.pool("lb", "203.0.113.0/28")
+    names = ("living", "gone", "renewed")
+    with rights(world.kube, world.manifest):
+        with controllers(world.kube, tmp_path / "a", **world.environ) as first:
+            for name in names:
+                world.service(name)
+            until(lambda: all(world.ingress(name) for name in names), "addresses", 60)
+            assert first.end() == 0
+        before = world.ingress("living")
+        world.kube.request("DELETE", f"{SERVICES}/gone")
+        world.kube.request("DELETE", f"{SERVICES}/renewed")
+        world.service("renewed")
+        with controllers(world.kube, tmp_path / "b", **world.environ) as second:
+            until(lambda: sorted(world.held().values()) == ["living", "renewed"], "what is left", 60)
+            until(lambda: world.ingress("renewed"), "the new one's address", 30)
+            assert world.ingress("living") == before
+            assert {*world.held()} == {*before, *world.ingress("renewed")}
+            assert second.end() == 0
+
+
+# -- host endpoints ---------------------------------------------------------------------------------------------------
+
+
+def test_host_endpoints_of_nodes(world: LoadBalancers, process: Process) -> None:
+    if world.manifest == "calico.yaml":
+        annotations = {
+            "projectcalico.org/IPv4Address": "10.0.0.1/24",
+            "projectcalico.org/IPv4VXLANTunnelAddr": "10.65.0.1",
+        }
+        addresses = [{"type": "InternalIP", "address": "10.9.9.9"}]
+        labels = {"zone": "a"}
+        world.kube.create_node(
+            "n1", metadata={"annotations": annotations, "labels": labels}, status={"addresses": addresses}
+        )
+        expected = ["10.0.0.1", "10.65.0.1", "10.9.9.9"]
+    else:
+        record = encode(node("n1", "10.0.0.1/24"))
+        record["metadata"]["labels"] = {"zone": "a"}  # type: ignore[index]
+        world.store.commit([Write.create(ResourceKey("Node", "n1"), record)], soon())
+        expected = ["10.0.0.1"]
+    foreign = ResourceKey("HostEndpoint", "n1-eth0")
+    mine = {"kind": "HostEndpoint", "metadata": {"name": "n1-eth0"}, "spec": {"node": "n1", "interfaceName": "eth0"}}
+    world.store.commit([Write.create(foreign, mine)], soon())
+    key = ResourceKey("HostEndpoint", "n1-auto-hep")
+    found = world.store.get(SETTINGS, soon())
+    assert found is not None
+
+    def switch(auto: str, templates: list[Any]) -> None:
+        spec = {
+            "prometheusMetricsPort": 0,
+            "controllers": {"node": {"hostEndpoint": {"autoCreate": auto, "templates": templates}}},
+        }
+        world.store.commit([Write.put(SETTINGS, {**found.value, "spec": spec})], soon())
+
+    template = {"generateName": "lan", "interfaceCIDRs": ["10.0.0.0/24"], "labels": {"zone": "b"}}
+    switch("Enabled", [template, {"generateName": "wrong", "interfacePattern": "("}])
+    until(lambda: world.store.get(key, soon()), "the node's endpoint", 60)
+    made = world.store.get(key, soon())
+    assert made is not None
+    assert made.value["spec"]["expectedIPs"][: len(expected)] == expected
+    assert made.value["spec"]["interfaceName"] == "*" and made.value["spec"]["profiles"] == [
+        "projectcalico-default-allow"
+    ]
+    labels = made.value["metadata"]["labels"]
+    assert labels["zone"] == "a" and labels["projectcalico.org/created-by"] == "calico-kube-controllers"
+    other = ResourceKey("HostEndpoint", "n1-lan-auto-hep")
+    until(lambda: world.store.get(other, soon()), "the template's", 30)
+    templated = world.store.get(other, soon())
+    assert templated is not None
+    assert (
+        templated.value["spec"]["expectedIPs"] == ["10.0.0.1"] and templated.value["metadata"]["labels"]["zone"] == "b"
+    )
+    until(lambda: "templates[1]" in process.log.read_text(), "the wrong template is named", 30)
+    # put right, and gone when it is switched off; what is not ours stays
+    world.store.commit([Write.put(key, {**made.value, "spec": {"node": "n1", "interfaceName": "eth7"}})], soon())
+    until(lambda: world.store.get(key, soon()).value["spec"]["interfaceName"] == "*", "put right", 30)  # type: ignore[union-attr]
+    switch("Disabled", [])
+    until(
+        lambda: [i.key.name for i in world.store.list(ResourceList("HostEndpoint"), soon()).items] == ["n1-eth0"],
+        "ours go",
+        30,
+    )  # type: ignore[union-attr]
