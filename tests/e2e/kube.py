@@ -111,7 +111,9 @@ class Cluster:
             "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
             "current-context": "x",
         }
-        path.write_text(json.dumps(document))
+        text = json.dumps(document)
+        if not path.exists() or path.read_text() != text:  # calls side by side may be reading it
+            path.write_text(text)
         return str(path)
 
     def kubectl(self, *arguments: str, stdin: str = "", token: str = "admin-token", check: bool = True) -> str:

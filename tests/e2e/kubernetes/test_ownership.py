@@ -1,0 +1,254 @@
+"""Whose an interface and an address are on the Kubernetes datastore: through the executables, served and one-shot.
+
+A pod's record is on the pod, which may be gone, spoiled, not to be read or not to be reached; none of that lets a late
+DEL of an old sandbox, or a GC, take the living sandbox's network. Interfaces of one container have their own addresses.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.host import Reply
+from tests.e2e.kube import Cluster
+from tests.e2e.kube_node import POD_PREFIX, KubeNode, kube_node
+from tests.netns.conftest import MakeNamespace
+from tests.netns.namespaces import Namespace
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
+
+S1, S2, S3 = "51" * 32, "52" * 32, "53" * 32
+MERGE = "application/merge-patch+json"
+VALID = "cni.dev/valid-attachments"
+NAMES = ("eth0", "net1", "net2", "net3")
+
+
+@pytest.fixture(params=["one-shot", "served"])
+def node(request: pytest.FixtureRequest, kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
+    with kube_node(kube, host_ns, tmp_path) as made, made.server() if request.param == "served" else nullcontext():
+        yield made
+
+
+# -- what becomes of the record ---------------------------------------------------------------------------------------
+
+
+def forbidden(node: KubeNode) -> None:
+    node.token = "nobody-token"
+
+
+def expired(node: KubeNode) -> None:
+    node.token = "a-token-that-has-expired"
+
+
+def deleted(node: KubeNode) -> None:
+    node.kube.delete_pod(node.kube.read_pod(node.namespace, "web-0"))
+
+
+def unreadable(node: KubeNode) -> None:
+    spoiled = {"metadata": {"annotations": {f"{POD_PREFIX}podIPs": "no address", f"{POD_PREFIX}podIP": "none"}}}
+    path = f"/api/v1/namespaces/{node.namespace}/pods/web-0"
+    node.kube.request("PATCH", path, spoiled, content_type=MERGE)
+
+
+def away(node: KubeNode) -> None:
+    node.relay.cut()
+
+
+RECORD: dict[str, Callable[[KubeNode], None]] = {
+    "there": lambda node: None,
+    "deleted": deleted,
+    "unreadable": unreadable,
+    "forbidden": forbidden,
+    "expired": expired,
+    "away": away,
+}
+OUTAGES = ("forbidden", "expired", "away")
+
+
+def restore(node: KubeNode, record: str) -> None:
+    node.token = "admin-token"
+    if record == "away":
+        node.relay.start()
+
+
+def add(node: KubeNode, container: str, pod: Namespace) -> Any:
+    reply = node.pod_call("ADD", "web-0", container, pod.path)
+    assert reply.ok, reply.document
+    return reply.document
+
+
+def two_sandboxes(node: KubeNode, make: MakeNamespace) -> tuple[Any, Namespace]:
+    """A pod whose first sandbox is gone and whose second lives: the first one's result, the second one's namespace."""
+    node.kube.create_pod(node.namespace, "web-0", node.nodename)
+    old, living = make(), make()
+    first = add(node, S1, old)
+    assert node.pod_call("DEL", "web-0", S1, old.path).ok
+    add(node, S2, living)
+    return first, living
+
+
+def require_alive(node: KubeNode, pod: Namespace) -> None:
+    """Both ends are up, and the address leads there."""
+    link = pod.link("eth0")
+    assert link is not None and "UP" in link["flags"]
+    address = next(iter(pod.addresses("eth0"))).partition("/")[0]
+    [device] = [route["dev"] for route in node.host.routes(4) if route["dst"] == address]
+    end = node.host.link(device)
+    assert end is not None and end["ifalias"].startswith("cni-calico:")
+
+
+@pytest.mark.parametrize("how", ["without a namespace", "with prevResult", "in the living one's namespace"])
+@pytest.mark.parametrize("record", RECORD)
+def test_a_late_del_of_an_old_sandbox(node: KubeNode, make_pod_ns: MakeNamespace, record: str, how: str) -> None:
+    first, living = two_sandboxes(node, make_pod_ns)
+    held = node.taken()
+    RECORD[record](node)
+    changes = {"prevResult": first} if "prevResult" in how else {}
+    path = living.path if "namespace" in how.partition("'s ")[2] else ""
+    reply = node.pod_call("DEL", "web-0", S1, path, uid="", **changes)
+    require_alive(node, living)
+    assert reply.ok or record == "unreadable", reply
+    assert len(node.intents()) <= 1
+    restore(node, record)
+    assert node.taken() == held
+    if record in OUTAGES:  # what was owed is paid, and takes nothing from the living one
+        node.kube.create_pod(node.namespace, "payer", node.nodename)
+        assert node.pod_call("ADD", "payer", S3, make_pod_ns().path).ok
+        require_alive(node, living)
+        assert not node.intents() and held.items() <= node.taken().items()
+
+
+@pytest.mark.parametrize("record", RECORD)
+def test_gc_leaves_the_living_sandbox(node: KubeNode, make_pod_ns: MakeNamespace, record: str) -> None:
+    _, living = two_sandboxes(node, make_pod_ns)
+    held = node.taken()
+    RECORD[record](node)
+    reply = node.call("GC", "", "", **{VALID: [{"containerID": S2, "ifname": "eth0"}]})
+    require_alive(node, living)
+    assert reply.ok or record in (*OUTAGES, "unreadable"), reply
+    restore(node, record)
+    assert node.taken() == held
+
+
+def test_the_living_ones_own_del_works_after_all(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    """Also while nothing can be read: its interface is signed."""
+    for record in ("forbidden", "away"):
+        _, living = two_sandboxes(node, make_pod_ns)
+        RECORD[record](node)
+        assert node.pod_call("DEL", "web-0", S2, uid="").ok
+        assert living.link("eth0") is None and len(node.intents()) == 1
+        restore(node, record)
+        deleted(node)
+        node.kube.create_pod(node.namespace, f"payer-{record}", node.nodename)
+        payer = make_pod_ns()
+        assert node.pod_call("ADD", f"payer-{record}", S3, payer.path).ok
+        assert node.pod_call("DEL", f"payer-{record}", S3, payer.path).ok
+        assert not node.leftovers()
+
+
+# -- interfaces of one container --------------------------------------------------------------------------------------
+
+
+class Container:
+    """A pod's container with interfaces of other plugins (macvlan, ...) that call calico-ipam, and who holds what."""
+
+    def __init__(self, node: KubeNode, number: int) -> None:
+        self.node, self.pod, self.id = node, f"multi-{number}", f"{number:02x}" * 32
+        self.held: dict[str, str] = {}
+        self._guard = threading.Lock()
+        node.kube.create_pod(node.namespace, self.pod, node.nodename)
+        self._args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE={node.namespace};K8S_POD_NAME={self.pod}"
+
+    def ask(self, command: str, ifname: str) -> Reply:
+        return self.node.call(
+            command, self.id, "/proc/self/ns/net", ifname=ifname, plugin="calico-ipam", args=self._args
+        )
+
+    def add(self, ifname: str) -> None:
+        reply = self.ask("ADD", ifname)
+        assert reply.ok, reply
+        [ip] = reply.document["ips"]
+        address = ip["address"].partition("/")[0]
+        with self._guard:
+            others = {held for name, held in self.held.items() if name != ifname}
+            assert address not in others, (ifname, address, self.held)
+            assert self.held.get(ifname, address) == address, (ifname, address, self.held)
+            self.held[ifname] = address
+
+    def delete(self, ifname: str) -> None:
+        with self._guard:
+            self.held.pop(ifname, None)
+        assert self.ask("DEL", ifname).ok
+
+
+def test_each_interface_has_its_own_address(node: KubeNode) -> None:
+    container = Container(node, 1)
+    for name in ("eth0", "net1", "net1", "eth0"):
+        container.add(name)
+    assert set(node.taken()) == set(container.held.values()) and len(container.held) == 2
+    assert set(node.taken().values()) == {f"calnet.{container.id}"}  # upstream releases by handle
+    container.delete("net1")
+    assert set(node.taken()) == {container.held["eth0"]}
+    assert not container.ask("CHECK", "net1").ok
+    container.delete("eth0")
+    assert not node.leftovers()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_order_by_processes_side_by_side(node: KubeNode, seed: int) -> None:
+    """Two containers, four interfaces each, ADD, DEL and GC: no address twice, none lost."""
+    containers = [Container(node, number) for number in (1, 2)]
+
+    def life(container: Container, name: str, orders: random.Random) -> None:
+        for _ in range(4):
+            act = container.add if orders.random() < 0.6 else container.delete
+            act(name)
+
+    for turn in range(2):
+        with ThreadPoolExecutor(8) as pool:
+            done = [
+                pool.submit(life, container, name, random.Random(f"{seed}/{turn}/{container.id}/{name}"))
+                for container in containers
+                for name in NAMES
+            ]
+        for each in done:
+            each.result()
+        given = [address for container in containers for address in container.held.values()]
+        assert len(given) == len(set(given)) and set(node.taken()) == set(given)
+        kept = random.Random(seed + turn).sample(NAMES, 2)
+        valid = [{"containerID": container.id, "ifname": name} for container in containers for name in kept]
+        collected = node.call("GC", "", "", plugin="calico-ipam", **{VALID: valid})
+        assert collected.ok, collected.document
+        for container in containers:
+            container.held = {name: address for name, address in container.held.items() if name in kept}
+        assert set(node.taken()) == {address for container in containers for address in container.held.values()}
+    for container in containers:
+        for name in NAMES:
+            container.delete(name)
+    assert not node.leftovers()
+
+
+def test_beside_the_pods_own_interface(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    """eth0 is calico's, net1 another plugin's in the same network: neither DEL frees the other's address."""
+    for number, first in enumerate(("eth0", "net1"), 1):
+        container, pod = Container(node, number), make_pod_ns()
+        made = node.pod_call("ADD", container.pod, container.id, pod.path)
+        assert made.ok, made.document
+        own = made.document["ips"][0]["address"].partition("/")[0]
+        container.add("net1")
+        assert set(node.taken()) == {own, container.held["net1"]}
+        for name in (first, "net1" if first == "eth0" else "eth0"):
+            if name == "net1":
+                container.delete("net1")
+            else:
+                assert node.pod_call("DEL", container.pod, container.id, pod.path).ok
+            left = {own} if name == "net1" and name == first else set(container.held.values())
+            assert set(node.taken()) == left
+        assert not node.leftovers()
