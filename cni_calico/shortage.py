@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from errno import EMFILE, ENFILE, ENOMEM
 
+# how the dynamic linker says that a shared object found no room
+_NOT_MAPPED = ("failed to map segment", "cannot allocate memory", "cannot create shared object descriptor")
 _BY_ERRNO = {EMFILE: "file descriptors", ENFILE: "file descriptors", ENOMEM: "memory"}
 
 
@@ -15,6 +17,8 @@ def shortage_of(error: BaseException | None) -> str:
     """What is missing: "memory", "threads", "file descriptors"; "" if the error is another one."""
     for _ in range(8):  # a longer chain of causes is not one of ours
         if isinstance(error, MemoryError):
+            return "memory"
+        if isinstance(error, ImportError) and any(text in str(error) for text in _NOT_MAPPED):
             return "memory"
         if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
             return "threads"

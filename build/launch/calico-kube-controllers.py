@@ -1,6 +1,16 @@
 # calico-kube-controllers, and by links of these names kube-controllers, check-status and wrapper; an ordinary exit.
 import sys
 
-from cni_calico.controllers.main import main
+from cni_calico.shortage import shortage_of
 
-sys.exit(main())
+try:
+    from cni_calico.controllers.main import main
+
+    status = main()
+except Exception as e:  # a host without memory is told in a line; everything else is a defect, and shown as one
+    lacking = shortage_of(e)
+    if not lacking:
+        raise
+    sys.stderr.write(f"calico-kube-controllers: cannot go on: this host is short of {lacking}\n")
+    status = 1
+sys.exit(status)

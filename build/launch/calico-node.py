@@ -1,6 +1,16 @@
 # calico-node: its services run for months, so the collector of reference cycles stays on; an ordinary exit.
 import sys
 
-from cni_calico.nodeagent.main import main
+from cni_calico.shortage import shortage_of
 
-sys.exit(main())
+try:
+    from cni_calico.nodeagent.main import main
+
+    status = main()
+except Exception as e:  # a host without memory is told in a line; everything else is a defect, and shown as one
+    lacking = shortage_of(e)
+    if not lacking:
+        raise
+    sys.stderr.write(f"calico-node: cannot go on: this host is short of {lacking}\n")
+    status = 1
+sys.exit(status)

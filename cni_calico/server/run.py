@@ -273,15 +273,19 @@ def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
     """``calico-node -cni-server``: serve until SIGTERM or SIGINT; the exit status."""
     install_from_environment(environ)
     log = Log(environ.get("CALICO_CNI_SERVER_LOG_LEVEL", "info").lower(), context="cni-server: ")
-    server = CniServer(socket_path(environ), log)
     ended = Stopping()
     ended.on_signals(signal.SIGTERM, signal.SIGINT)
+    path = socket_path(environ)
     try:
+        server = CniServer(path, log)
         server.start()
-    except (OSError, RuntimeError, MemoryError) as e:
-        log.error(f"cannot serve on {server.path}: {getattr(e, 'strerror', None) or e or type(e).__name__}")
+    except (OSError, RuntimeError, MemoryError, ImportError) as e:
+        log.error(f"cannot serve on {path}: {getattr(e, 'strerror', None) or e or type(e).__name__}")
         return 1
-    _warm_up()
+    try:
+        _warm_up()
+    except (OSError, MemoryError, ImportError) as e:
+        log.warning(f"the first call will load what there was too little of for now: {e or type(e).__name__}")
     tell_systemd(READY, environ)
     ended.wait()
     tell_systemd(STOPPING, environ)

@@ -9,6 +9,8 @@ from pathlib import Path
 from tests.faults.places import Host, Lab, agents_environ, environ_of
 
 ROOT = Path(__file__).parents[2]
+LAUNCHER = ROOT / "build" / "launch" / "calico-node.py"
+OURS = "cni_calico/"  # in every frame of our modules; an interpreter that cannot start at all shows its own alone
 
 
 class Server:
@@ -17,10 +19,8 @@ class Server:
     def __init__(self, lab: Lab, host: Host, mode: str) -> None:
         self.host = host
         self.log = host.node.root / "server.log"
-        module, arguments = ("cni_calico.nodeagent.main", ["run"])
-        if mode == "served":
-            module, arguments = ("cni_calico.server.run", []) if lab.bundle is None else ("", ["-cni-server"])
-        program = [sys.executable, "-m", module] if lab.bundle is None else [str(lab.bundle / "calico-node")]
+        program = [sys.executable, str(LAUNCHER)] if lab.bundle is None else [str(lab.bundle / "calico-node")]
+        arguments = ["-cni-server"] if mode == "served" else ["run"]
         self._argv = ["nsenter", f"--net={host.node.host.path}", *program, *arguments]
         self._environ = {**environ_of(host), **agents_environ(host), **lab.clock.environ, "PYTHONPATH": str(ROOT)}
         self.process = self._start(())
@@ -59,4 +59,5 @@ class Server:
     def traces(self) -> list[str]:
         """What no program may ever write."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return [trace[:3000] for trace in text.split("Traceback (most recent call last)")[1:]]
+        traces = [trace[:3000] for trace in text.split("Traceback (most recent call last)")[1:]]
+        return [trace for trace in traces if OURS in trace]
