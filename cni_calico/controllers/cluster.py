@@ -1,6 +1,6 @@
 """What a controller works with: the datastore, Kubernetes beside it, a log.
 
-Rule: nothing of a node is in here, so the same controllers run in an agent and in a Deployment.
+Rule: it contains nothing of a node, so the same controllers run in an agent and in a Deployment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """``kubernetes`` is None where there is no Kubernetes; ``is_kubernetes_datastore``: it holds our records, too."""
+    """``kubernetes`` is None if there is no Kubernetes; ``is_kubernetes_datastore``: our records are stored
+    there too.
+    """
 
     store: Datastore
     log: Log

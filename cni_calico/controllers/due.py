@@ -1,7 +1,7 @@
-"""PURE: which tasks are to be tried, and when again after they failed.
+"""PURE: which tasks are to be tried now, and when to retry those that failed.
 
-Rule: nothing is given up: what fails is tried again ever more seldom, at once when something about it changes. The
-caller says what time it is.
+Rule: nothing is given up: a failing task is retried at growing intervals, and at once when something about it changes.
+The caller passes the time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DueTasks(Generic[T]):
     _retries: dict[T, Backoff] = field(default_factory=dict)
 
     def note(self, tasks: Iterable[T], now: float) -> None:
-        """Something has changed: due now, whatever happened before."""
+        """Something has changed: the tasks are due now, whatever happened before."""
         for task in tasks:
             self._due[task] = now
 
@@ -40,7 +40,7 @@ class DueTasks(Generic[T]):
         return found
 
     def next_at(self) -> float | None:
-        """When the next one is due; None: there is none."""
+        """When the next task is due; None: there is none."""
         return min(self._due.values(), default=None)
 
     def done(self, task: T) -> None:
@@ -48,7 +48,7 @@ class DueTasks(Generic[T]):
         self._retries.pop(task, None)
 
     def failed(self, task: T, now: float) -> float:
-        """Try it again later; after how many seconds."""
+        """Try it again later; returns after how many seconds."""
         if task not in self._retries:
             self._retries[task] = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         pause_s = self._retries[task].next()

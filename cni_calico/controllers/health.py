@@ -1,6 +1,6 @@
 """The status file, as upstream's controllers write it and ``check-status`` reads it.
 
-Rule: written in one step, every round; a file that is older than a few rounds is not believed: who wrote it hangs.
+Rule: written in one step, every round; a file older than a few rounds counts as not ready, because its writer hangs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STALE_S = 60.0
 
 @dataclass(slots=True)
 class Health:
-    """``server`` asks the Kubernetes API server whether it is well."""
+    """``server`` asks the Kubernetes API server whether it is healthy."""
 
     path: Path
     store: Datastore
@@ -35,7 +35,7 @@ class Health:
     _written: dict[str, Any] = field(default_factory=dict)
 
     def look(self) -> bool:
-        """Write what is so now; whether all is well. Raises OSError when it cannot be written."""
+        """Write the present state; returns whether all is well. Raises OSError if it cannot be written."""
         found = {
             "CalicoDatastore": self._ask("CalicoDatastore", self._read_cluster),
             "KubeAPIServer": self._ask("KubeAPIServer", self.server),
@@ -47,7 +47,7 @@ class Health:
         self.store.get(CLUSTER, deadline)
 
     def _ask(self, name: str, question: Callable[[Deadline], object]) -> dict[str, Any]:
-        """A server that is slow is given more time, but is not well meanwhile."""
+        """A slow server is given more time, but counts as not healthy meanwhile."""
         call_s = self._call_s.get(name, FIRST_CALL_S)
         try:
             question(Deadline.after(call_s))
@@ -69,7 +69,7 @@ def write_status(path: Path, readiness: Mapping[str, Mapping[str, Any]]) -> None
 
 
 def why_not_ready(path: Path, *, now: Callable[[], float] = time.time) -> str:
-    """The reasons joined by "; ", "" when ready."""
+    """The reasons joined by "; ", "" if ready."""
     try:
         age_s = now() - path.stat().st_mtime
         found = json.loads(path.read_text())["Readiness"]
@@ -79,7 +79,7 @@ def why_not_ready(path: Path, *, now: Callable[[], float] = time.time) -> str:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         return f"cannot read the status file {path}: {e}"
     if not found:
-        return "nothing has been looked at yet"
+        return "nothing has been checked yet"
     if age_s > STALE_S:
         reasons.append(f"the status file {path} was last written {age_s:.0f} s ago")
     return "; ".join(reasons)

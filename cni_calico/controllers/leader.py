@@ -1,4 +1,4 @@
-"""One lease for everything that a cluster needs done once: the janitor and the controllers beside it.
+"""One lease for everything that a cluster needs done only once: the janitor and the controllers beside it.
 
 Rule: one thread campaigns and renews; the others only ask how long the lease is certainly ours, and write through the
 fence, which asks again.
@@ -19,7 +19,7 @@ CALL_S = 10.0
 
 
 class Leader:
-    """``elected`` is told whether we lead, when that changes."""
+    """``elected`` is called with whether we lead, when that changes."""
 
     def __init__(
         self, election: Election, terms: Terms, log: Log, elected: Callable[[bool], None] = lambda leads: None
@@ -38,7 +38,7 @@ class Leader:
         return self._election.fenced(store)
 
     def run(self, stopping: threading.Event) -> None:
-        """Until ``stopping``; then the lease is given up, for another to go on at once."""
+        """Run until ``stopping``; then the lease is given up, so that another instance continues at once."""
         while not stopping.is_set():
             self._campaign()
             stopping.wait(self._terms.renew_s if self.leads() else self._terms.look_s)
@@ -58,12 +58,12 @@ class Leader:
             self.error = ""
         if self.leads() != self._led:
             self._led = not self._led
-            self._log.info("these controllers lead" if self._led else "these controllers do not lead any more")
+            self._log.info("these controllers lead" if self._led else "these controllers no longer lead")
             self._elected(self._led)
 
 
 class SharedElection:
-    """The leader's lease for somebody who expects to be elected himself: whoever asks is what the leader is."""
+    """The leader's lease, for code that expects to be elected itself: its user leads exactly if the leader does."""
 
     def __init__(self, leader: Leader) -> None:
         self._leader = leader
@@ -75,7 +75,7 @@ class SharedElection:
         return self._leader.remaining_s()
 
     def resign(self, deadline: Deadline) -> None:
-        """The leader does."""
+        """Does nothing: the leader gives up the lease."""
 
     def fenced(self, store: Datastore) -> Datastore:
         return self._leader.fenced(store)

@@ -1,7 +1,7 @@
-"""The loop of the controllers that copy: changed keys in, one reconciliation each, again later when it fails.
+"""The loop of the controllers that copy: takes changed keys, reconciles each, and retries those that fail.
 
-Rule: one thread; it works only while the lease is ours, on caches made for that time. A key that fails never holds up
-the others and is never given up; every period all keys are looked at once more.
+Rule: one thread, which works only while the lease is ours, on caches made for that time. A key that fails never holds
+up the others and is never given up; in every period all keys are checked again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOOK_S = 0.5
 
 @dataclass(slots=True)
 class LoopNumbers:
-    """What one controller did, for metrics and status: one thread writes."""
+    """One controller's counters, for metrics and status: one thread writes."""
 
     writes: int = 0
     failures: int = 0
@@ -42,7 +42,7 @@ class LoopNumbers:
 
 
 class CopyLoop:
-    """One controller. ``fenced`` is the datastore for the leader alone, ``leads`` whether we are it now."""
+    """One controller. ``fenced`` is the datastore for the leader only, ``leads`` says whether we lead now."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class CopyLoop:
         self._said: dict[ResourceKey, str] = {}
 
     def run(self, stopping: threading.Event) -> None:
-        """Until ``stopping``, whenever we lead."""
+        """Run until ``stopping``, working whenever we lead."""
         while not stopping.is_set():
             if self._leads():
                 self._lead(stopping)
@@ -113,7 +113,7 @@ class CopyLoop:
         while not stopping.is_set() and self._leads():
             self.numbers.error = next((str(cache.error) for cache in caches if cache.error is not None), "")
             if not all(cache.healthy for cache in caches):
-                # what a broken watch shows may be long gone: nothing is judged by it
+                # what a broken watch shows may be long gone: nothing is decided by it
                 stopping.wait(LOOK_S)
                 continue
             now = self._clock()
@@ -128,7 +128,7 @@ class CopyLoop:
                 objects.any.wait(LOOK_S)
 
     def round(self, follower: Follower, tasks: DueTasks[ResourceKey]) -> None:
-        """Everything that is due now, up to BATCH of it."""
+        """Everything that is due now, up to BATCH tasks."""
         for key in tasks.due(self._clock(), BATCH):
             if not self._leads():
                 return
@@ -151,7 +151,7 @@ class CopyLoop:
         self._log.warning(f"{self.following.name}: {why}")
 
     def _tell(self, key: ResourceKey, texts: tuple[str, ...]) -> None:
-        """What of an object could not be converted: once, until it says something else."""
+        """Log what could not be converted of an object: once, until it changes."""
         if texts and self.numbers.left_out.get(key) != texts:
             self._log.warning(f"{self.following.name}: {key.namespace}/{key.name}: " + "; ".join(texts))
         if texts:

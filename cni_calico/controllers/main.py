@@ -1,7 +1,7 @@
 """Entry point of ``calico-kube-controllers``, also named ``kube-controllers``, ``check-status`` and ``wrapper``.
 
-Rule: the only module here that prints and decides the exit status. The name that it is called by says what it does, as
-in upstream's image.
+Rule: the only module here that prints and decides the exit status. The name under which it is called selects what it
+does, as in upstream's image.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WRAPPER = "usage: wrapper PROGRAM [ARGUMENT...]\n"
 
 
 class WrongFlag(Exception):
-    """The command line says something that is not known."""
+    """The command line contains something unknown."""
 
 
 def parse_flags(arguments: Sequence[str], switches: set[str], texts: set[str]) -> dict[str, str]:
@@ -50,7 +50,7 @@ def parse_flags(arguments: Sequence[str], switches: set[str], texts: set[str]) -
 
 
 def main() -> int:
-    """Run what the program's name selects; the exit status."""
+    """Run what the program's name selects; returns the exit status."""
     return run(Path(sys.argv[0]).name, sys.argv[1:], os.environ)
 
 
@@ -95,7 +95,7 @@ def _run_controllers(arguments: Sequence[str], environ: Mapping[str, str]) -> in
 
 
 def _check_status(arguments: Sequence[str]) -> int:
-    """-r and -l ask the same: upstream's liveness probe reads the same file."""
+    """-r and -l make the same check: upstream's liveness probe reads the same file."""
     flags = parse_flags(arguments, {"r", "l", "v", "readiness", "liveness"}, {"f"})
     if "v" in flags:
         return _version()

@@ -1,4 +1,4 @@
-"""PURE: what the controllers count, as Prometheus reads it."""
+"""PURE: the controllers' counters in Prometheus' format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _family(name: str, kind: str, meaning: str, label: str, values: Mapping[str,
 
 def render_metrics(leads: bool, loops: Mapping[str, LoopNumbers], tally: Tally) -> str:
     """``loops`` by the name of the controller."""
-    families = [_family("calico_controllers_leader", "gauge", "1 where these controllers work.", "", {"": leads})]
+    families = [_family("calico_controllers_leader", "gauge", "1 if these controllers lead.", "", {"": leads})]
     for name, kind, meaning, pick in _LOOPS:
         values = {controller: float(pick(loop)) for controller, loop in loops.items()}
         families.append(_family(f"calico_controllers_{name}", kind, meaning, "controller", values))

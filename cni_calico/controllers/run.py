@@ -1,7 +1,7 @@
-"""The controllers of one process: threads that are started and ended as the configuration asks for them.
+"""The controllers of one process: threads that are started and ended as the configuration requires.
 
-Rule: the configuration is followed while running; nobody restarts for it. A thread that fails for a reason nobody
-foresaw ends the process, because half a set of controllers looks like a whole one; the Deployment starts it again.
+Rule: changes of the configuration take effect without a restart. A thread that fails unexpectedly ends the process,
+because half a set of controllers looks like a whole one; the Deployment starts it again.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ NOT_ON_KUBERNETES = "with the Kubernetes datastore nothing is copied: nodes read
 
 @dataclass(slots=True)
 class _Part:
-    """A thread with an end of its own."""
+    """A thread that can be ended separately."""
 
     thread: threading.Thread
     stopping: Stopping = field(default_factory=Stopping)
 
 
 class Controllers:
-    """``status_file`` is where the health file goes."""
+    """``status_file`` is the path of the health file."""
 
     def __init__(self, environ: Mapping[str, str], status_file: str) -> None:
         """Raises InvalidConfig, DatastoreError."""
@@ -93,7 +93,7 @@ class Controllers:
         self._said = Said(self._log)
 
     def run(self) -> int:
-        """Until a signal or a failure; the exit status."""
+        """Run until a signal or a failure; returns the exit status."""
         self.stopping.on_signals(signal.SIGTERM, signal.SIGINT)
         settings: Cache[Document] = Cache(
             self._cluster.store,
@@ -131,7 +131,7 @@ class Controllers:
             self._write_configuration(status)
 
     def _write_configuration(self, status: Mapping[str, Any]) -> None:
-        """Made when it is absent; its status is the leader's to write, who is one."""
+        """Create it if it is absent; only the leader writes its status."""
         if not self._leader.leads():
             return
         store = self._leader.fenced(self._cluster.store)

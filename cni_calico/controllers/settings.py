@@ -1,7 +1,7 @@
-"""PURE: the environment of calico-kube-controllers, and how it goes together with KubeControllersConfiguration.
+"""PURE: the environment of calico-kube-controllers, and how it is combined with KubeControllersConfiguration.
 
-Rule: a wrong value is an error that names the variable, and all of them are told at once; a variable that is set wins
-over the resource, one that is empty counts as not set. What the resource says wrongly is told and left out.
+Rule: a wrong value is an error that names the variable, and all such errors are reported at once; a variable that is
+set wins over the resource, an empty one counts as not set. A wrong value in the resource is reported and ignored.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class ControllersSettings:
     enabled: tuple[str, ...] | None = setting(
         "ENABLED_CONTROLLERS", _ENABLED, None, "The controllers that run; unset: KubeControllersConfiguration decides."
     )
-    log_level: str | None = setting("LOG_LEVEL", _LEVEL, None, "What is logged.")
+    log_level: str | None = setting("LOG_LEVEL", _LEVEL, None, "Log level.")
     period_s: float | None = setting(
-        "RECONCILER_PERIOD", DURATION, None, "How often everything is compared once more; 0: never."
+        "RECONCILER_PERIOD", DURATION, None, "How often everything is compared again; 0: never."
     )
     compaction_s: float | None = setting("COMPACTION_PERIOD", DURATION, None, "How often etcd is compacted; 0: never.")
     health: bool | None = setting("HEALTH_ENABLED", FLAG, None, "Whether the status file is written.")
@@ -105,7 +105,7 @@ def parse_environment(environ: Mapping[str, str]) -> ControllersSettings:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What is in force. ``periods_s`` has the controllers that run; 0: no period."""
+    """The settings in force. ``periods_s`` has the controllers that run; 0: no period."""
 
     periods_s: Mapping[str, float]
     log_level: str
@@ -141,7 +141,7 @@ DEFAULT_SPEC: Mapping[str, Any] = {
 
 
 class _Reading:
-    """Values of the resource; what is wrong is noted and counts as not given."""
+    """Reads values of the resource; a wrong one is noted and counts as not given."""
 
     def __init__(self) -> None:
         self.wrong: list[str] = []
@@ -174,7 +174,7 @@ class _Reading:
 
 
 def merge(settings: ControllersSettings, spec: Any) -> Running:
-    """What the environment and the resource's spec say together; without a resource its defaults count."""
+    """Combine the environment and the resource's spec; without a resource its defaults count."""
     reading = _Reading()
     spec = reading.object(DEFAULT_SPEC if spec is None else spec, "spec")
     given = reading.object(spec.get("controllers"), "spec.controllers")
@@ -247,7 +247,7 @@ def _level(reading: _Reading, spec: Mapping[str, Any]) -> str:
 
 
 def render_status(settings: ControllersSettings, running: Running, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The resource's status: what is in force, and the variables that decided about it."""
+    """The resource's status: what is in force, and the variables that decided it."""
     controllers: dict[str, Any] = {}
     for name, period_s in running.periods_s.items():
         controllers[SECTIONS[name]] = {"reconcilerPeriod": render_duration(period_s)}

@@ -1,6 +1,6 @@
-"""``wrapper PROGRAM``: runs a program and starts it again when it ends with the status that asks for it.
+"""``wrapper PROGRAM``: runs a program and restarts it when it ends with the status that asks for that.
 
-Rule: any other end is the wrapper's own; SIGTERM and SIGINT are passed on, and then nothing is started again.
+Rule: with any other status the wrapper ends too; SIGTERM and SIGINT are passed on, and then nothing is started again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the agent's pure parts get time and randomness from; tests pass their own."""
+"""The source of time and randomness for the agent's pure parts; tests pass their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """``clock`` gives seconds since 1970, ``random`` that many random bytes."""
+    """``clock`` returns seconds since 1970, ``random`` that many random bytes."""
 
     clock: Callable[[], float] = time.time
     random: Callable[[int], bytes] = os.urandom
@@ -24,5 +24,5 @@ class Fresh:
         return str(UUID(bytes=self.random(16), version=4))
 
     def guid(self) -> str:
-        """A cluster's: 32 hex digits."""
+        """A cluster's GUID: 32 hex digits."""
         return self.random(16).hex()

@@ -1,4 +1,4 @@
-"""The HTTP servers that settings ask for, opened and closed as those change."""
+"""The HTTP servers that settings ask for, opened and closed as the settings change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cni_calico.log import Log
 
 
 class Doors:
-    """The HTTP servers that the parameters ask for, opened and closed as those change."""
+    """The HTTP servers that the parameters ask for, opened and closed as the parameters change."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -18,7 +18,7 @@ class Doors:
         self._said = Said(log)
 
     def keep(self, name: str, wanted: tuple[str, int] | None, pages: Callable[[], dict[str, Page]]) -> None:
-        """Have server ``name`` listen at ``wanted`` (None: not at all); a failure is logged once and tried again."""
+        """Make server ``name`` listen at ``wanted`` (None: not at all); a failure is logged once and tried again."""
         current = self._open.get(name)
         if current is not None and current[0] != wanted:
             current[1].close()

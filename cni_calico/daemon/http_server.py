@@ -1,8 +1,8 @@
-"""A few small pages over HTTP, for whoever can reach the port: probes, Prometheus, and any pod.
+"""A few small pages over HTTP, for anyone who can reach the port: probes, Prometheus, and any pod.
 
-Rule: connections have a fixed number of places, and each keeps its own for a few seconds at most. One that has not sent
-its request waits in one thread and costs a descriptor; when all places are taken the oldest is closed, so that idle
-connections keep no probe out. Nothing about a single connection is logged.
+Rule: the number of connections is limited, and each is kept for a few seconds at most. A connection that has not sent
+its request waits in one thread and costs a descriptor; when the limit is reached the oldest is closed, so that idle
+connections cannot keep probes out. Nothing about a single connection is logged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 Page = Callable[[], tuple[int, str, bytes]]  # status, content type, body
 
 TEXT = "text/plain; charset=utf-8"
-PLACES = 64  # connections whose request has not come yet; as many again may wait for their answer
+PLACES = 64  # connections whose request has not arrived yet; as many again may wait for their answer
 WORKERS = 4
 REQUEST_S, ANSWER_S = 5.0, 5.0
 CLOSE_S = 0.5
@@ -44,11 +44,11 @@ class PageServer:
     """
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
-        """Raises OSError when the address cannot be had."""
+        """Raises OSError if the address cannot be used."""
         self.missing = ""
         self._pages = pages
         self._listeners = self._listen(host, port)
-        self._waiting: dict[socket.socket, _Waiting] = {}  # in the order in which they came
+        self._waiting: dict[socket.socket, _Waiting] = {}  # in the order of their arrival
         self._complete: queue.Queue[tuple[socket.socket, bytes] | None] = queue.Queue(PLACES)
         self._stopping = threading.Event()
         self._stop_reader, self._stop_writer = socket.socketpair()
@@ -64,7 +64,7 @@ class PageServer:
         return int(self._listeners[0].getsockname()[1])
 
     def close(self) -> None:
-        """Stop listening, and give up what has not been answered."""
+        """Stop listening, and drop what has not been answered."""
         self._stopping.set()
         self._stop_writer.close()
         limit = time.monotonic() + CLOSE_S
@@ -95,7 +95,7 @@ class PageServer:
                     assert isinstance(found, socket.socket)
                     if found in self._listeners:
                         self._accept(found, selector)
-                    elif found in self._waiting:  # else it was closed in this round
+                    elif found in self._waiting:  # otherwise it was closed in this round
                         self._read(found, selector)
                 now = time.monotonic()
                 for connection in [c for c, waiting in self._waiting.items() if waiting.until <= now]:
@@ -168,7 +168,7 @@ class PageServer:
             return _render(404, TEXT, b"not found\n", method)
         try:
             return _render(*page(), method)
-        except Exception as e:  # the agent goes on, and the caller sees why
+        except Exception as e:  # the agent continues, and the caller sees why
             return _render(500, TEXT, f"{type(e).__name__}: {e}\n".encode(), method)
 
 

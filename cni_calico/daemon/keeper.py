@@ -1,4 +1,4 @@
-"""A thread's loop that keeps one thing right: it does it, waits, and does it again.
+"""A thread's loop that maintains one thing: it acts, waits, and acts again.
 
 Rule: a failure is logged once, noted among the troubles, and tried again sooner. ``stopping`` ends a wait at once.
 """
@@ -22,7 +22,7 @@ LAST_RETRY_S = 60.0
 class Keeper:
     """Calls ``do`` at the start, every ``interval_s`` and when woken.
 
-    ``troubles`` has an entry of the keeper's name for as long as it fails: why.
+    While it fails, ``troubles`` has an entry with the keeper's name and the reason.
     """
 
     name: str

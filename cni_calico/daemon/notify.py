@@ -1,6 +1,7 @@
-"""What a service of Type=notify tells systemd: datagrams to the socket it names (sd_notify(3)).
+"""What a service of Type=notify reports to systemd: datagrams to the socket that systemd names (sd_notify(3)).
 
-Rule: whoever is not started by systemd has no NOTIFY_SOCKET and tells nobody; that it cannot be told is no failure.
+Rule: a process that systemd has not started has no NOTIFY_SOCKET and reports nothing; failing to report is not a
+failure.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ STOPPING = "STOPPING=1"
 
 
 def tell_systemd(state: str, environ: Mapping[str, str]) -> bool:
-    """Send a state; whether somebody was there to be told."""
+    """Send a state; returns whether there was a receiver."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return False

@@ -1,8 +1,8 @@
-"""A child of ``calico-node run`` ends when its supervisor is gone, however that went.
+"""A child of ``calico-node run`` ends when its supervisor is gone, for whatever reason.
 
-Rule: a supervisor that was killed cannot end its children, and the next one starts its own: two agents, of two releases
-maybe, would keep one node. The child notices by its parent's process number and asks itself to end, as the supervisor
-would have.
+Rule: a supervisor that was killed cannot end its children, and the next one starts its own: two agents, perhaps of two
+releases, would work on one node. The child notices the change of its parent's process number and asks itself to end, as
+the supervisor would have.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOOK_S = 0.5
 
 
 def end_with_supervisor(environ: Mapping[str, str]) -> None:
-    """Start to watch; nothing for a process that somebody else has started."""
+    """Start to watch; does nothing in a process that something else has started."""
     supervisor = environ.get(VARIABLE, "")
     if supervisor.isdecimal():
         threading.Thread(target=_watch, args=(int(supervisor),), name="supervisor", daemon=True).start()

@@ -1,4 +1,4 @@
-"""What happened a moment ago, by name: a bounded memory that forgets after a while."""
+"""What happened a moment ago, by name: a limited memory that forgets after a while."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is wrong is logged once for as long as it stays so, not at every attempt.
+"""Logs a problem once for as long as it lasts, not at every attempt.
 
-Rule: what is wrong about a topic is said as a whole; a text is logged when it was not among the topic's texts before.
+Rule: all current texts about a topic are given together; a text is logged if it was not among the topic's texts before.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from cni_calico.log import Log
 
 
 class Said:
-    """By topic, what was said last. One thread."""
+    """By topic, the texts given last. For one thread."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._texts: dict[str, tuple[str, ...]] = {}
 
     def say(self, topic: str, texts: Iterable[str], level: str = "warning") -> None:
-        """These texts hold now; none: all is well."""
+        """These texts hold now; none means that all is well."""
         before, now = self._texts.get(topic, ()), tuple(texts)
         for text in now:
             if text not in before:
@@ -30,5 +30,5 @@ class Said:
         self.say(text, [text], level)
 
     def texts(self, topic: str) -> tuple[str, ...]:
-        """What was said last about a topic."""
+        """The texts given last about a topic."""
         return self._texts.get(topic, ())

@@ -1,7 +1,7 @@
 """PURE: settings that come as texts (environment variables, parameters), declared once, parsed and described.
 
 Rule: a setting is a field of a frozen dataclass that carries its name, parser, schema and meaning; the parser raises
-ValueError saying what it expected. What reads settings and what documents them walk the same fields.
+ValueError saying what it expected. The code that reads settings and the code that documents them use the same fields.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One declared setting; ``shown_default`` is what the reference page says where the value alone says too little."""
+    """One declared setting; ``shown_default`` is for the reference page if the value alone says too little."""
 
     attribute: str
     name: str

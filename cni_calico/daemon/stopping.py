@@ -1,12 +1,12 @@
 """An Event that a signal handler may set.
 
-Rule: no lock anywhere. ``threading.Event.set`` takes one that the very thread the handler interrupts may hold, inside
-its own ``wait``: then the process never ends. Here a descriptor becomes readable, for good, and everybody polls it.
-The kernel may give a signal to any thread, but its handler runs in the main one, and only between two steps of it: so
-that one never waits for long at a time.
+Rule: no lock anywhere. ``threading.Event.set`` takes a lock that the interrupted thread itself may hold, inside its own
+``wait``: then the process never ends. Here a descriptor becomes permanently readable, and everybody polls it. The
+kernel may deliver a signal to any thread, but its handler runs in the main thread, and only between two of its steps:
+so the main thread never waits for long at a time.
 
-A second signal is ignored: we are already stopping. With a handler the interpreter would put the default action back
-while it ends, and the process would end as killed.
+A second signal is ignored: we are already stopping. If a handler stayed installed, the interpreter would restore the
+default action while it ends, and the process would end as if killed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Stopping(threading.Event):
         os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
-        raise TypeError("what is stopping does not go on")
+        raise TypeError("stopping cannot be undone")
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether it is set, waiting up to ``timeout`` seconds for it."""
+        """Wait up to ``timeout`` seconds; returns whether it is set."""
         poller = poll()
         poller.register(self._fd, POLLIN)
         limit = None if timeout is None else time.monotonic() + timeout
@@ -54,7 +54,7 @@ class Stopping(threading.Event):
                 return False
 
     def on_signals(self, *numbers: signal.Signals) -> None:
-        """Set it when the first of these comes. In the main thread only."""
+        """Set it at the first of these signals. In the main thread only."""
 
         def first(number: int, _: object) -> None:
             for each in numbers:

@@ -1,8 +1,8 @@
 """``calico-node run``: set the node up, then keep its processes running until told to stop.
 
-Rule: a child that ends is started again, at once the first time, then with growing pauses; one that ran well for a
-while starts anew with a short pause. SIGTERM reaches every child, and all of it is over in less than 5 s: what a child
-has not finished by then it would not finish later. The data plane stays as it is.
+Rule: a child that ends is started again, at once the first time, then with growing pauses; after it has run well for a
+while the pauses are short again. SIGTERM is passed to every child, and everything ends in less than 5 s: what a child
+has not finished by then it would not finish later either. The data plane stays as it is.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _TICK_S = 0.25
 
 @dataclass(slots=True)
 class ChildService:
-    """A process to keep running. ``once``: it is to succeed once; what comes ``after`` it waits for that.
+    """A process to keep running. ``once``: it has to succeed once; services that come ``after`` it wait for that.
 
-    ``anyway`` tells whether it need not wait any longer once that has failed.
+    ``anyway`` says whether they need not wait any longer once it has failed.
     """
 
     name: str
@@ -71,9 +71,9 @@ class ChildService:
 
 
 class Supervisor:
-    """Runs services; ``command`` is this executable's own start, to which a service's arguments are added.
+    """Runs services; ``command`` is this executable's own command, to which a service's arguments are added.
 
-    ``publish`` gets the services after each start and end of one.
+    ``publish`` is called with the services after each start and end of one.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Supervisor:
         self._stopping = Stopping()
 
     def run(self) -> int:
-        """Until a signal; the exit status."""
+        """Run until a signal; returns the exit status."""
         self._stopping.on_signals(signal.SIGTERM, signal.SIGINT)
         try:
             while not self._stopping.wait(_TICK_S):
@@ -139,7 +139,7 @@ class Supervisor:
         self._log.warning(f"{service.name} ended ({how}); it is started again in {service.pause_s:g} s")
 
     def _end_all(self) -> None:
-        """Ask all to end at the same time, then wait; who does not listen is killed."""
+        """Ask all to end at the same time, then wait; those that do not react are killed."""
         limit = time.monotonic() + STOP_S
         running = [service.child for service in self.services if service.child is not None]
         self._each(running, lambda child: child.send(signal.SIGTERM))
@@ -161,10 +161,10 @@ class Supervisor:
 def services_of_run(
     *, startup: bool, was_set_up: Callable[[], bool] = lambda: False, data_plane: bool = True
 ) -> list[ChildService]:
-    """The processes of ``calico-node run``; the CNI server needs nobody's permission to answer.
+    """The processes of ``calico-node run``; the CNI server waits for none of the others.
 
     ``was_set_up``: whether start-up succeeded here before. Then its failure is no reason to leave the node's workloads
-    without an agent, and other nodes without routes to them. ``data_plane`` False: somebody else keeps it right.
+    without an agent, and other nodes without routes to them. ``data_plane`` False: another agent maintains it.
     """
     services = [ChildService("the CNI server", ["-cni-server"])]
     parts = ["-felix", "-confd", "-allocate-tunnel-addrs", "-monitor-addresses", "-monitor-token", "-complete-startup"]
@@ -172,7 +172,7 @@ def services_of_run(
     if not data_plane:
         parts.remove("-felix")
     if startup:
-        # a node without a tunnel address (its pool is full) is still a node: the agent goes on trying
+        # a node without a tunnel address (its pool is full) is still a node: the agent keeps trying
         first = ["-startup", "-allocate-tunnel-addrs-run-once", "-best-effort"]
         services.append(ChildService("start-up", first, once=True))
         services.append(ChildService("the agent", parts, after="start-up", anyway=was_set_up))

@@ -1,7 +1,7 @@
-"""Threads for what a call does beside its own.
+"""Threads for what a call does in parallel.
 
-Rule: whoever submits waits for the outcome; the process does not. An executor's threads are joined when the interpreter
-ends, so that one act that hangs would keep the process; these are daemon threads.
+Rule: the submitter waits for the outcome; the process does not. An executor's threads are joined when the interpreter
+ends, so one act that hangs would keep the process alive; these are daemon threads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class SideThreads:
-    """At most ``limit``, made when they are needed first. Safe with threads."""
+    """At most ``limit`` threads, created when first needed. Safe with threads."""
 
     def __init__(self, limit: int, name: str) -> None:
         self._limit = limit
@@ -27,7 +27,7 @@ class SideThreads:
         self._idle = 0
 
     def submit(self, act: Callable[[], T]) -> Future[T]:
-        """Its outcome; what it raises is raised there."""
+        """The future outcome; an exception of ``act`` is raised there."""
         outcome: Future[T] = Future()
         with self._guard:
             if self._idle:
@@ -37,7 +37,7 @@ class SideThreads:
             threaded = self._made > 0
             if threaded:
                 self._acts.put((outcome, act))
-        if not threaded:  # the host is short of them: it takes longer, and that is all
+        if not threaded:  # the host is short of threads: it just takes longer
             _carry_out(outcome, act)
         return outcome
 
@@ -50,7 +50,7 @@ class SideThreads:
         self._made += 1
 
     def close(self) -> None:
-        """The threads end, each when it has nothing to do. Nothing may be submitted any more."""
+        """Each thread ends when it has nothing to do. Do not submit anything afterwards."""
         with self._guard:
             for _ in range(self._made):
                 self._acts.put(None)
@@ -58,7 +58,7 @@ class SideThreads:
     def _run(self) -> None:
         while (entry := self._acts.get()) is not None:
             _carry_out(*entry)
-            del entry  # what the act holds is not kept until the next one
+            del entry  # what the act refers to is not kept until the next one
             with self._guard:
                 self._idle += 1
 

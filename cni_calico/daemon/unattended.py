@@ -1,7 +1,7 @@
 """Acts that nobody waits for, carried out one after the other.
 
-Rule: only what may also never happen is given here (the process can be killed at any time), so an act that raises is
-not repeated; whoever stops waits for what is left, but not for long.
+Rule: only acts that may also never happen (the process can be killed at any time), so an act that raises is not
+repeated; when stopping, the rest is waited for, but not for long.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Act = Callable[[], object]
 
 
 class Unattended:
-    """``doing`` names the thread, which is there from the first act on."""
+    """``doing`` names the thread, which exists from the first act on."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
@@ -25,7 +25,7 @@ class Unattended:
         self._stopped = False
 
     def submit(self, act: Act) -> None:
-        """After ``stop`` it is dropped."""
+        """After ``stop`` the act is dropped."""
         with self._guard:
             if self._stopped:
                 return

@@ -22,7 +22,7 @@ def _bundle() -> tuple[str, str]:
 
 
 def main() -> int:
-    """Install once, and stay unless SLEEP is false; the exit status."""
+    """Install once, and keep running unless SLEEP is false; returns the exit status."""
     if sys.argv[1:] in (["-v"], ["--version"]):
         print(f"v{__version__}")
         return 0

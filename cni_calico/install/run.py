@@ -1,4 +1,4 @@
-"""The installer's order of steps, once and then again whenever the Secret changes.
+"""The order of the installer's steps: once, and then again whenever the Secret changes.
 
 Rule: a step that fails ends the run with the old network configuration in place; while sleeping, a failure is logged
 and tried again.
@@ -25,14 +25,14 @@ from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 
 TIMEOUT_S = 120.0
-LOOK_S = 2.0  # how often the Secret is looked at while sleeping
+LOOK_S = 2.0  # how often the Secret is checked while sleeping
 
 
 def install(settings: Settings, log: Log) -> None:
     """All steps once. Raises CalicoError."""
     files = Files()
     template = read_template(settings, files)
-    # a template that can never become a configuration is told before anything is touched
+    # a template that can never become a configuration is reported before anything is changed
     render_conflist(template, template_values(settings, node=_host_name(), token="", tls_files=frozenset()))
     tls_files = ensure_tls_assets(settings, files)
     ensure_binaries(settings, log)
@@ -48,7 +48,7 @@ def _host_name() -> str:
 
 
 def seen_secret(settings: Settings) -> tuple[tuple[str, int, int, int], ...]:
-    """What tells whether the Secret was changed: names, inodes, times and sizes of its files."""
+    """What shows whether the Secret has changed: names, inodes, times and sizes of its files."""
     directory = settings.inside(settings.tls_assets_dir)
     found = []
     try:
@@ -65,7 +65,7 @@ def seen_secret(settings: Settings) -> tuple[tuple[str, int, int, int], ...]:
 
 
 def keep_installed(settings: Settings, log: Log, *, wait: Callable[[float], bool], look_s: float = LOOK_S) -> None:
-    """Copy the Secret's files again when they change, until ``wait(seconds)`` says that it is time to end."""
+    """Copy the Secret's files again when they change, until ``wait(seconds)`` returns True, which means to end."""
     seen = seen_secret(settings)
     while not wait(look_s):
         now = seen_secret(settings)

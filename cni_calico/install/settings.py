@@ -1,7 +1,7 @@
 """PURE: the environment of the installer as values.
 
-Rule: names and defaults are upstream's; a value that means nothing is an error that names its variable. ``root`` stands
-before every path that the container's mounts make ("/host/...", "/calico-secrets"), for tests and for use without a
+Rule: names and defaults are upstream's; an invalid value is an error that names its variable. ``root`` is put in front
+of every path that the container's mounts make ("/host/...", "/calico-secrets"), for tests and for use without a
 container.
 """
 
@@ -23,7 +23,7 @@ TLS_FILES = ("etcd-key", "etcd-cert", "etcd-ca")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``environ`` is kept for the template's plain variables; ``bundle`` is where the executables are."""
+    """``environ`` is kept for the template's plain variables; ``bundle`` is the directory of the executables."""
 
     root: str
     bundle: str
@@ -56,7 +56,7 @@ class Settings:
 
 
 def parse_settings(environ: Mapping[str, str], *, bundle: str, template_file: str = "") -> Settings:
-    """Raises InvalidConfig. ``template_file`` is what is used when the environment names no template."""
+    """Raises InvalidConfig. ``template_file`` is used if the environment names no template."""
     given_file = environ.get("CNI_NETWORK_CONFIG_FILE", "")
     given = environ.get("CNI_NETWORK_CONFIG", "")
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 COPY = faults.declare("install.copy")
 BUNDLED = ("calico", "calico-ipam")  # each comes with its NAME.python
-# what is beside the plugins in the image and is no plugin
+# files beside the plugins in the image that are not plugins
 NOT_PLUGINS = frozenset(
     ("install", "install-cni.sh", "install-bundle.sh", "calico-kube-controllers", "calico-node", "calicoctl")
 )
@@ -42,7 +42,7 @@ def _failed(what: str, error: OSError) -> InstallFailed:
 
 
 def ensure_tls_assets(settings: Settings, files: Files) -> frozenset[str]:
-    """Copy the files of the Secret to the host; their names. Raises InstallFailed."""
+    """Copy the files of the Secret to the host; returns their names. Raises InstallFailed."""
     source = settings.inside(settings.tls_assets_dir)
     target = f"{settings.host_net_dir}/{TLS_DIR}"
     copied = set()
@@ -72,9 +72,9 @@ def _content(directory: str, name: str, files: Files) -> bytes | None:
 
 
 def ensure_binaries(settings: Settings, log: Log) -> tuple[str, ...]:
-    """Install the executables into every plugin directory of the host that can be written; these directories.
+    """Install the executables into every plugin directory of the host that can be written; returns these directories.
 
-    Raises InstallFailed when there is none.
+    Raises InstallFailed if there is none.
     """
     done = []
     present = [settings.inside(path) for path in HOST_BIN_DIRS if os.path.isdir(settings.inside(path))]
@@ -94,7 +94,7 @@ def ensure_binaries(settings: Settings, log: Log) -> tuple[str, ...]:
 
 
 def _writable(directory: str) -> bool:
-    """Try it: root is told that it may write to a read-only mount."""
+    """Try it: for root, even a read-only mount claims to be writable."""
     probe = f"{directory}/.calico-write-test-{os.getpid()}"
     try:
         os.close(os.open(probe, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600))
@@ -126,7 +126,7 @@ def _wanted(name: str, directory: str, settings: Settings, log: Log) -> bool:
 
 
 def _other_plugins(bundle: str) -> list[str]:
-    """Plugins of others (portmap, bandwidth, ...) that the image has beside ours."""
+    """Other vendors' plugins (portmap, bandwidth, ...) that the image has beside ours."""
     return [
         name
         for name in sorted(os.listdir(bundle))
@@ -156,10 +156,10 @@ def _install_bundle(directory: str, names: list[str], settings: Settings, log: L
 
 
 def _final_directory(directory: str, settings: Settings) -> str:
-    """The directory's path on the host, which is written into the executables; "" when it is not known for sure.
+    """The directory's path on the host, which is written into the executables; "" if it is not known for sure.
 
-    What the environment says is believed unless the mount says otherwise: its source is a path within a file system of
-    the host, so one must end like the other.
+    The environment's value is used unless the mount contradicts it: the mount's source is a path within a file system
+    of the host, so one of the two must end like the other.
     """
     said = settings.bin_dir if directory.endswith(HOST_BIN_DIRS[0]) else settings.secondary_bin_dir
     try:
@@ -171,7 +171,7 @@ def _final_directory(directory: str, settings: Settings) -> str:
 
 
 def mount_source(path: str, mountinfo: str) -> str:
-    """Of what is mounted right at ``path``, the path in its own file system; "" for no mount (proc(5))."""
+    """For a mount at exactly ``path``, the path in its own file system; "" if there is none (proc(5))."""
     found = ""
     for line in mountinfo.splitlines():
         fields = line.split(" ")
@@ -181,7 +181,7 @@ def mount_source(path: str, mountinfo: str) -> str:
 
 
 def _copy_executable(source: str, target: str) -> None:
-    """A copy under a temporary name, compared, renamed: a running plugin keeps the file it was started from."""
+    """Copy under a temporary name, compare, rename: a running plugin keeps the file that it was started from."""
     temporary = f"{os.path.dirname(target)}/.{os.path.basename(target)}.{os.getpid()}.new"
     try:
         faults.before(COPY)
@@ -281,7 +281,7 @@ def read_template(settings: Settings, files: Files) -> str:
 
 
 def apply_conflist(settings: Settings, files: Files, text: str, log: Log) -> None:
-    """Put the configuration into place, then take the old one away. Raises InstallFailed."""
+    """Put the configuration into place, then remove the old one. Raises InstallFailed."""
     path = f"{settings.host_net_dir}/{settings.conf_name}"
     try:
         files.write_atomic(path, text.encode(), 0o600)

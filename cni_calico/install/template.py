@@ -1,7 +1,7 @@
-"""PURE: the CNI network configuration out of a template with ``__VARIABLE__`` in it.
+"""PURE: makes the CNI network configuration from a template with ``__VARIABLE__`` in it.
 
-Rule: a value is put in as text of a JSON string and cannot end it; what comes out is parsed before anybody uses it, and
-no message quotes it, because templates may hold tokens.
+Rule: a value is inserted as text of a JSON string and cannot end it; the result is parsed before it is used, and no
+message quotes it, because templates may contain tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PLAIN = {
 
 
 def template_values(settings: Settings, *, node: str, token: str, tls_files: frozenset[str]) -> dict[str, str]:
-    """Variable -> value; ``tls_files`` are those that were copied, ``node`` is for where the environment names none."""
+    """Variable -> value; ``tls_files`` are those that were copied, ``node`` is used if the environment names none."""
     environ = settings.environ
     values = {name: environ.get(variable) or default for name, (variable, default) in _PLAIN.items()}
     tls = {
@@ -52,7 +52,7 @@ def template_values(settings: Settings, *, node: str, token: str, tls_files: fro
 
 
 def render_conflist(template: str, values: Mapping[str, str]) -> str:
-    """The configuration. Raises InvalidConfig when it is not one; the text says where and never what."""
+    """The configuration. Raises InvalidConfig if it is not one; the text says where, but never quotes the content."""
     text = template
     for name, value in values.items():
         text = text.replace(f"__{name}__", json.dumps(value)[1:-1])

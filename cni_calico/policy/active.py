@@ -1,7 +1,7 @@
 """PURE: which policies apply to this node's endpoints, and so which classes, policies and profiles are in force.
 
 Rule: decided for each set of labels, not for each endpoint. A policy that applies to nothing here is not in force, and
-its sets are not computed, unless it asks to be kept everywhere.
+its sets are not computed, unless it asks to be kept on every node.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Local = LabelSet[ResourceKey, PolicyId]
 
 
 class Counted:
-    """How often each thing is named; ``changed``: those that began or ceased to be."""
+    """How often each policy is named; ``changed``: those whose count began or ceased to be zero."""
 
     __slots__ = ("changed", "counts")
 
@@ -38,7 +38,7 @@ class Counted:
 
 
 class ActivePolicies:
-    """After ``flush``, ``classes`` are those in force and ``in_force`` names their policies and profiles."""
+    """After ``flush``, ``classes`` are those in force and ``in_force`` has the ids of their policies and profiles."""
 
     def __init__(self) -> None:
         self.tiers: dict[str, TierRecord] = {}
@@ -123,7 +123,7 @@ class ActivePolicies:
         return self._class_of[label_set]
 
     def flush(self) -> tuple[Mapping[str, WantedClass | None], set[ResourceKey]]:
-        """(classes made or gone since the last flush, endpoints whose class may be another)."""
+        """(classes made or removed since the last flush, endpoints whose class may have changed)."""
         touched: dict[str, WantedClass | None] = {}
         endpoints: set[ResourceKey] = set()
         for label_set in self._unsettled:
@@ -172,6 +172,6 @@ class ActivePolicies:
 
 
 def _place(policy: PolicyRecord) -> tuple[object, ...]:
-    """What of a policy decides about classes."""
+    """The parts of a policy that determine classes."""
     wanted = policy.wanted
     return wanted.tier, policy.rank, wanted.ingress is None, wanted.egress is None, policy.host_only

@@ -1,6 +1,6 @@
-"""PURE: a stored document, or an object of Kubernetes, as the record that the graph takes.
+"""PURE: converts a stored document, or an object of Kubernetes, into the record that the graph takes.
 
-Rule: one place decides which kinds take part and how each is read, for the agent and for calicoctl alike.
+Rule: one place decides which kinds take part and how each is read, both for the agent and for calicoctl.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cni_calico.model.kubernetes.policies import (
 from cni_calico.policy.graph import SLICE, GraphRecord
 from cni_calico.policy.kubernetes import read_slice, record_of
 
-# kinds of every datastore, and those that a Kubernetes datastore has beside them
+# kinds on every datastore, and those that only a Kubernetes datastore has
 KINDS = (
     "Tier",
     "GlobalNetworkPolicy",
@@ -33,9 +33,9 @@ KUBERNETES_KINDS = (NETWORK_POLICY, CLUSTER_NETWORK_POLICY, SLICE)
 
 
 def decode_record(key: ResourceKey, document: JSON) -> tuple[GraphRecord | None, tuple[str, ...]]:
-    """(the record, what of it could not be converted, in words). For the kinds above; raises CorruptRecord.
+    """(the record, in words what could not be converted). For the kinds above; raises CorruptRecord.
 
-    ``document`` is the object itself for Kubernetes' kinds. None: there is nothing to take part.
+    ``document`` is the object itself for Kubernetes' kinds. None: the object does not take part.
     """
     if key.kind == "WorkloadEndpoint":
         return decode_endpoint(key, document), ()

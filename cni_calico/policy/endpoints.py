@@ -1,6 +1,6 @@
 """PURE: this node's workloads, one for each interface.
 
-Rule: of several endpoints that name one interface the one with the smallest key has it; the others wait. Only those
+Rule: if several endpoints name one interface, the one with the smallest key gets it; the others wait. Only endpoints
 that have their interface take part in anything else.
 """
 
@@ -16,7 +16,7 @@ Interface = tuple[str, str]  # (node, name)
 
 
 class LocalEndpoints:
-    """Feeds ``active`` with the endpoints that have their interface."""
+    """Passes the endpoints that have their interface to ``active``."""
 
     def __init__(self, active: ActivePolicies) -> None:
         self._active = active
@@ -26,7 +26,7 @@ class LocalEndpoints:
         self.changed: set[ResourceKey] = set()  # since the last flush
 
     def put(self, key: ResourceKey, record: WorkloadEndpoint | None) -> None:
-        """None, or a record without addresses or interface: there is no such endpoint."""
+        """None, or a record without addresses or interface, means that there is no such endpoint."""
         before = self._records.pop(key, None)
         if record is not None and labelled_workload(record) is None:
             record = None
@@ -49,7 +49,7 @@ class LocalEndpoints:
         self._settle(interface)
 
     def _settle(self, interface: Interface) -> None:
-        """Let the smallest key have the interface."""
+        """Give the interface to the smallest key."""
         before = self._holders.get(interface)
         claims = self._claims.get(interface)
         holder = min(claims, key=lambda key: (key.namespace, key.name)) if claims else None
@@ -70,11 +70,11 @@ class LocalEndpoints:
         self.changed.add(key)
 
     def profiles(self) -> set[str]:
-        """Named by any of the endpoints."""
+        """The profiles that any of the endpoints name."""
         return {name for record in self._records.values() for name in record.profiles}
 
     def render(self, key: ResourceKey) -> WantedEndpoint | None:
-        """None for one that is not there, or waits. Right after ``active`` was flushed."""
+        """None for an endpoint that does not exist, or waits. Call it right after ``active`` was flushed."""
         record = self._records.get(key)
         if record is None or self._holders.get(_interface(record)) != key:
             return None
@@ -95,7 +95,7 @@ class LocalEndpoints:
 
 
 def _workload(record: WorkloadEndpoint) -> str:
-    """The name that upstream's status files have."""
+    """The name used in upstream's status files."""
     if record.orchestrator == "k8s":
         return record.pod
     return record.container_id if record.orchestrator == "cni" else record.workload

@@ -1,6 +1,6 @@
-"""PURE: what becomes of one packet, and which tier, policy and rule decide it.
+"""PURE: what happens to one packet, and which tier, policy and rule decide it.
 
-Rule: decided from the same values that the kernel is given, rule by rule, as the kernel does it.
+Rule: decided from the same values that the kernel gets, rule by rule, as the kernel does it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Verdict = Literal["Allow", "Deny"]
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """A connection's first packet. Ports count with TCP, UDP and SCTP, ``icmp`` (type, code) with ICMP and ICMPv6."""
+    """A connection's first packet. Ports matter with TCP, UDP and SCTP, ``icmp`` (type, code) with ICMP and ICMPv6."""
 
     source: Address
     destination: Address
@@ -34,8 +34,8 @@ class Packet:
 class Decision:
     """``policy`` and ``rule`` (its index) decided, in ``tier``; a profile has no tier.
 
-    ``rule`` None: the end of ``tier``, with none of its rules matching, or, without a tier, the end of everything.
-    ``logged``: the policies and rules on the way that write a log line.
+    ``rule`` None: the end of ``tier`` decided, because none of its rules matched, or, without a tier, the end of
+    everything. ``logged``: the policies and rules on the way that write a log line.
     """
 
     verdict: Verdict

@@ -1,7 +1,7 @@
-"""PURE: records in, in any order; what the kernel is wanted to hold out, as a difference.
+"""PURE: takes records, in any order, and returns changes of the state wanted in the kernel.
 
-Rule: the value depends on the records there are, never on the order in which they came. The one thing remembered beside
-them: of a record that cannot be understood, the last version that could be stays in force, and ``problems`` says so.
+Rule: the result depends only on the present records, never on the order in which they came. The one exception: of a
+record that cannot be understood, the last good version stays in force, and ``problems`` says so.
 
     Tier, policies, Profile ------> ActivePolicies --classes, what is in force--> policies, profiles
                                         ^                                              |
@@ -57,7 +57,7 @@ class Graph:
         self._sets = Sets()
         self._problems: dict[ResourceKey, str] = {}
         self._changed_rules: set[PolicyId] = set()  # records changed, in force or not
-        self._held: dict[PolicyId, Mapping[str, SetSource]] = {}  # the sets needed for what is in force
+        self._held: dict[PolicyId, Mapping[str, SetSource]] = {}  # the sets needed by what is in force
         self._policies: dict[PolicyId, WantedPolicy] = {}  # as of the last flush
         self._wanted_endpoints: dict[ResourceKey, WantedEndpoint] = {}
 
@@ -69,13 +69,13 @@ class Graph:
             self._put(key, record)
         except Wrong as e:
             self._problems[key] = str(e)
-        except Exception as e:  # one record nobody thought of must not end the policies of all
+        except Exception as e:  # an unforeseen record must not end the policies of all
             self._problems[key] = f"cannot be understood: {type(e).__name__}: {e}"
         else:
             self._problems.pop(key, None)
 
     def refuse(self, key: ResourceKey, why: str) -> None:
-        """There is a record, which its reader could not decode: what was there before stays."""
+        """A record exists that its reader could not decode: the previous version stays."""
         self._problems[key] = why
 
     def _put(self, key: ResourceKey, record: GraphRecord | None) -> None:
@@ -164,7 +164,9 @@ class Graph:
         return changes
 
     def wanted(self) -> Wanted:
-        """Everything, as of the last flush; costs in proportion to all there is: for the start and full comparisons."""
+        """Everything, as of the last flush; the cost is proportional to all there is: for the start and full
+        comparisons.
+        """
         return Wanted(
             self._sets.all_members(), dict(self._policies), dict(self._active.classes), dict(self._wanted_endpoints)
         )
@@ -177,7 +179,7 @@ class Graph:
         return self._problems
 
     def warnings(self) -> dict[PolicyId, tuple[str, ...]]:
-        """What of the policies in force is not enforced."""
+        """The parts of the policies in force that are not enforced."""
         found = {name: self._active.policies[name].warnings for name in self._policies if name.kind != "Profile"}
         return {name: warnings for name, warnings in found.items() if warnings}
 
@@ -186,7 +188,7 @@ class Graph:
         return self._sets.services()
 
     def selector_sources(self) -> tuple[SelectorSource | PortSource, ...]:
-        """The selectors in force that choose among the endpoints of all nodes. As of the last flush."""
+        """The selectors in force that select among the endpoints of all nodes. As of the last flush."""
         return tuple(self._sets.selectors())
 
     def missing_profiles(self) -> tuple[str, ...]:
@@ -194,5 +196,5 @@ class Graph:
         return tuple(sorted(self._endpoints.profiles() - self._active.profiles.keys()))
 
     def policy(self, name: PolicyId) -> PolicyRecord | None:
-        """The version in force, or that would be."""
+        """The version that is in force, or would be."""
         return self._active.policies.get(name)

@@ -1,7 +1,7 @@
-"""PURE: what policy takes from Kubernetes: its policies, profiles of namespaces and accounts, parts of services.
+"""PURE: what policy takes from Kubernetes: its policies, profiles of namespaces and accounts, endpoints of services.
 
-Rule: an object in, a key and a record of the graph out; the conversion itself is the model's, and the controllers that
-keep the same records in etcd use it too. Raises CorruptRecord, which names the object.
+Rule: takes an object, returns a key and a record of the graph; the conversion itself is in the model, and the
+controllers that maintain the same records in etcd use it too. Raises CorruptRecord, which names the object.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 _ALLOW = ({"action": "Allow"},)
-# there is no record of it where Kubernetes is the datastore, but host endpoints name it
+# it has no record if Kubernetes is the datastore, but host endpoints name it
 DEFAULT_ALLOW = Resource("Profile", Metadata("projectcalico-default-allow"), {"ingress": _ALLOW, "egress": _ALLOW})
 
 
@@ -63,7 +63,7 @@ def record_of(key: ResourceKey, document: JSON) -> Resource:
 
 
 def read_slice(obj: JSON) -> tuple[ResourceKey, ServiceMembers | None]:
-    """An EndpointSlice's part of its service, ready or not; None for one without a service. Raises CorruptRecord."""
+    """An EndpointSlice's part of its service, ready or not; None if it has no service. Raises CorruptRecord."""
     try:
         metadata = parse_object(obj.get("metadata"), "metadata")
         name = parse_text(metadata.get("name"), "metadata.name")
@@ -85,7 +85,7 @@ def _objects(obj: JSON, field: str) -> tuple[JSON, ...]:
 
 
 def _addresses(endpoint: JSON) -> list[bytes]:
-    """Those that are IP addresses: a slice may hold names of hosts."""
+    """The IP addresses among them: a slice may contain host names."""
     found = []
     for text in parse_texts(endpoint.get("addresses") or (), "endpoints.addresses"):
         try:

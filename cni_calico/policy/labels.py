@@ -1,8 +1,8 @@
 """PURE: which selectors match which labels, kept up to date while both change.
 
-Rule: a selector is asked about a set of labels, never about an endpoint: endpoints with equal labels and profiles share
-one ``LabelSet``. Two indexes keep the asking short: from a label to the selectors that require it, and from a label to
-the label sets that have it. A selector that requires nothing positive is asked about everything; they are few.
+Rule: selectors are matched against a set of labels, never against an endpoint: endpoints with equal labels and profiles
+share one ``LabelSet``. Two indexes reduce the work: from a label to the selectors that require it, and from a label to
+the label sets that have it. A selector that requires nothing positive is matched against everything; these are few.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Generic, TypeVar
 from cni_calico.model.selector_forms import Requirement, requirements
 from cni_calico.model.selectors import Selector
 
-Item = TypeVar("Item")  # what has labels
-Asked = TypeVar("Asked")  # what has a selector
+Item = TypeVar("Item")  # the type of what has labels
+Asked = TypeVar("Asked")  # the type of what has a selector
 Own = frozenset[tuple[str, str]]
 _NOTHING: Mapping[str, str] = {}
 
 
 class LabelSet(Generic[Item, Asked]):
-    """Equal labels of one or more items: their own, and those of ``profiles`` (own ones win, then the first profile).
+    """Equal labels of one or more items: their own, and those of ``profiles`` (own labels win, then the first profile).
 
     ``matches`` are the selectors that match.
     """
@@ -38,7 +38,7 @@ class LabelSet(Generic[Item, Asked]):
 class LabelIndex(Generic[Item, Asked]):
     """``on_change(asked, label set, matches)`` is called whenever a selector begins or ceases to match a label set.
 
-    When a label set is made it has no items yet, and when it goes it has none any more.
+    When a label set is created it has no items yet, and when it is removed it has none any more.
     """
 
     def __init__(self, on_change: Callable[[Asked, LabelSet[Item, Asked], bool], None]) -> None:
@@ -57,7 +57,7 @@ class LabelIndex(Generic[Item, Asked]):
         return self._of_item.get(item)
 
     def set_item(self, item: Item, own: Own, profiles: tuple[str, ...]) -> LabelSet[Item, Asked]:
-        """Give the item its label set; whoever needs the one before asks for it before."""
+        """Give the item its label set; a caller that needs the previous one must get it before."""
         before = self._of_item.get(item)
         if before is not None and before.own == own and before.profiles == profiles:
             return before
@@ -108,7 +108,7 @@ class LabelIndex(Generic[Item, Asked]):
                 self._relabel(label_set)
 
     def heirs(self, profile: str) -> Collection[LabelSet[Item, Asked]]:
-        """The label sets with that profile, whether it exists or not."""
+        """The label sets with that profile, whether the profile exists or not."""
         return self._heirs.get(profile, ())
 
     def _relabel(self, label_set: LabelSet[Item, Asked]) -> None:
@@ -142,7 +142,7 @@ class LabelIndex(Generic[Item, Asked]):
     # -- selectors ----------------------------------------------------------------------------------------------------
 
     def add_selector(self, asked: Asked, selector: Selector) -> None:
-        """``asked`` has no selector yet."""
+        """``asked`` must not have a selector yet."""
         required = requirements(selector.tree)
         self._selectors[asked] = selector
         self._asked.add(asked, required)
@@ -163,7 +163,7 @@ class LabelIndex(Generic[Item, Asked]):
                 self._on_change(asked, label_set, False)
 
     def _candidates(self, required: tuple[Requirement, ...]) -> list[LabelSet[Item, Asked]]:
-        """The label sets that meet the requirement which fewest meet."""
+        """The label sets that meet the requirement which the fewest meet."""
         if not required:
             return list(self._sets.values())
         postings = [list(self._postings(one)) for one in required]

@@ -1,7 +1,7 @@
 """PURE: policies that apply to an endpoint, in the order in which they are asked.
 
 Rule: tiers by order, absent last, ties by name; tiers without a record come after all others and end in Deny. In a
-tier, policies by order, absent last, ties by "name/namespace/kind". A tier of which nothing applies is not there.
+tier, policies by order, absent last, ties by "name/namespace/kind". A tier in which nothing applies is left out.
 """
 
 from __future__ import annotations

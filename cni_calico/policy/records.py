@@ -1,7 +1,7 @@
-"""PURE: the records of policy as values: tiers, policies, profiles, network sets, and whatever has labels.
+"""PURE: the records of policy as values: tiers, policies, profiles, network sets, and everything that has labels.
 
-Rule: a value holds all that the calculation needs of a record and nothing else; the record can be forgotten. A record
-that cannot be understood raises Wrong, and what becomes of it is decided by the graph. Staged kinds have no value here.
+Rule: a value has everything that the calculation needs from a record and nothing else, so the record can be dropped. A
+record that cannot be understood raises Wrong; the graph decides what happens then. Staged kinds have no value here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from cni_calico.policy.wanted import (
 )
 
 DEFAULT_TIER = "default"
-LAST = math.inf  # the order of what has none
+LAST = math.inf  # the order of records that have none
 HINT_EVERYWHERE = "AssumeNeededOnEveryNode"
 POLICY_KINDS = tuple(kind for kind in get_args(PolicyKind) if kind != "Profile")
 _DIRECTIONS = ("Ingress", "Egress")
@@ -56,9 +56,9 @@ class TierRecord:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """``host_only``: preDNAT and doNotTrack policies, which do not exist for workloads. ``hint``: keep it everywhere.
+    """``host_only``: preDNAT and doNotTrack policies, which do not apply to workloads. ``hint``: keep it on every node.
 
-    ``sources``: the sets that its rules name. ``warnings``: what of it is not enforced, in words.
+    ``sources``: the sets that its rules name. ``warnings``: in words, the parts that are not enforced.
     """
 
     wanted: WantedPolicy
@@ -81,7 +81,7 @@ class PolicyRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProfileRecord:
-    """A profile's rules, and the labels it gives to its endpoints."""
+    """A profile's rules, and the labels that it gives to its endpoints."""
 
     wanted: WantedPolicy
     labels: Mapping[str, str]
@@ -99,7 +99,7 @@ class NamedPort:
 class Labelled:
     """What a selector can select: an endpoint of any node, a host endpoint, a network set.
 
-    ``labels`` are its own, ``profiles`` those it inherits more from, in order.
+    ``labels`` are its own, ``profiles`` those from which it inherits more labels, in order.
     """
 
     labels: frozenset[tuple[str, str]]
@@ -139,7 +139,7 @@ def parse_tier(resource: Resource) -> TierRecord:
 
 
 def parse_policy(key: ResourceKey, resource: Resource) -> PolicyRecord:
-    """Of any enforced kind. Raises Wrong."""
+    """A policy of any enforced kind. Raises Wrong."""
     spec = resource.spec
     sources: Sources = {}
     identity = PolicyId(key.kind, key.name, key.namespace)  # type: ignore[arg-type]
@@ -179,7 +179,7 @@ def _flag(spec: JSON, name: str) -> bool:
 
 
 def _parse_types(raw: Any) -> tuple[str, ...]:
-    """What is stored without types governs both directions."""
+    """A record stored without types governs both directions."""
     types = parse_text_list(raw or (), "spec.types")
     for i, item in enumerate(types):
         if item not in _DIRECTIONS:
@@ -190,7 +190,7 @@ def _parse_types(raw: Any) -> tuple[str, ...]:
 def _http_warnings(wanted: WantedPolicy) -> tuple[str, ...]:
     if not any(rule.http for rule in wanted.rules()):
         return ()
-    return ("its http matches are not looked at: the rules that have them allow by addresses and ports alone",)
+    return ("its http matches are ignored: the rules that have them allow by addresses and ports alone",)
 
 
 def parse_profile(key: ResourceKey, resource: Resource) -> ProfileRecord:
@@ -206,7 +206,7 @@ def parse_profile(key: ResourceKey, resource: Resource) -> ProfileRecord:
 
 
 def require_interface(record: WorkloadEndpoint) -> None:
-    """Raises Wrong for the name of an interface that the kernel cannot have."""
+    """Raises Wrong for an interface name that the kernel cannot have."""
     name = record.interface_name
     good = name.isascii() and name.isprintable() and len(name) <= _INTERFACE_MAX and not set(name) & set('/: "')
     if name and (not good or name in (".", "..")):
@@ -214,7 +214,7 @@ def require_interface(record: WorkloadEndpoint) -> None:
 
 
 def labelled_workload(record: WorkloadEndpoint) -> Labelled | None:
-    """None for an endpoint that does not exist: without addresses or without an interface."""
+    """None for an endpoint that does not count: without addresses or without an interface."""
     if not record.ip_networks or not record.interface_name:
         return None
     own = {
@@ -233,7 +233,7 @@ def labelled_workload(record: WorkloadEndpoint) -> Labelled | None:
 
 
 def named_port(name: str, protocol: str, port: int) -> NamedPort | None:
-    """None for one that no rule can name."""
+    """None for a port that no rule can name."""
     number = PROTOCOLS.get(protocol.lower()) or (int(protocol) if len(protocol) <= 3 and protocol.isdecimal() else 0)
     return NamedPort(name, number, port) if name and 0 < number < 256 and 0 < port < 65536 else None
 
@@ -284,7 +284,9 @@ class ServiceMembers:
 
 
 def packet_limits(record: WorkloadEndpoint, direction: str) -> PacketLimits:
-    """``direction`` is "ingress" or "egress". What is no number is no limit: a pod keeps its network for a typo."""
+    """``direction`` is "ingress" or "egress". A value that is not a number means no limit: a typo must not cut a pod
+    off.
+    """
     controls = record.qos_controls
     if not controls:
         return UNLIMITED

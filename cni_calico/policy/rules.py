@@ -1,8 +1,8 @@
-"""PURE: a rule as it is stored, read into what the kernel is asked: families, protocols, ports, names of sets.
+"""PURE: parses a stored rule into what the kernel is asked: families, protocols, ports, names of sets.
 
-Rule: whatever restricts a rule is understood or the whole policy is refused: a match that is not known, left out, would
-make an Allow wider than it was meant. Raises Wrong, which names the field. Sources: SPEC-datamodel, and upstream's
-conversion of rules for its data planes, whose answers these are.
+Rule: everything that restricts a rule is understood, or the whole policy is refused: leaving out an unknown match would
+make an Allow wider than intended. Raises Wrong, which names the field. Source: upstream's conversion of rules for its
+data planes; the results are the same.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ Sources = dict[str, SetSource]  # by their ids
 
 
 def parse_rules(raw: Any, at: str, namespace: str, direction: Direction, sources: Sources) -> tuple[WantedRule, ...]:
-    """The rules of one direction; the sets they name are added to ``sources``.
+    """The rules of one direction; the sets that they name are added to ``sources``.
 
-    ``namespace`` is the policy's, "" for one without. Raises Wrong.
+    ``namespace`` is the policy's, "" if it has none. Raises Wrong.
     """
     if raw is None:
         return ()
@@ -118,7 +118,7 @@ def parse_rule(raw: JSON, at: str, namespace: str, direction: Direction, sources
 
 
 def _families(raw: JSON, at: str, protocol: int | None, sides: Iterable[WantedSide]) -> tuple[int, ...]:
-    """In which families the rule exists at all."""
+    """The families in which the rule exists at all."""
     version = raw.get("ipVersion")
     if version is not None and (version not in (4, 6) or isinstance(version, bool)):
         raise Wrong(f"{at}.ipVersion", "4 or 6", version)
@@ -132,7 +132,7 @@ def _families(raw: JSON, at: str, protocol: int | None, sides: Iterable[WantedSi
 
 
 def _exists(side: WantedSide, family: int) -> bool:
-    """A rule with networks is there in the families of its networks, negated or not."""
+    """A rule with networks exists only in the families of its networks, negated or not."""
     for nets in (side.nets, side.not_nets):
         if nets and not any(net.version == family for net in nets):
             return False
@@ -244,7 +244,7 @@ def _parse_side(
     port_sets = [port_source(selected, name, protocol) for name in names]
     not_port_sets = [port_source(selected, name, protocol) for name in not_names]
     sets: list[SetSource] = []
-    if selected is not None and not (port_sets and not ranges):  # a named port's set knows the selector already
+    if selected is not None and not (port_sets and not ranges):  # a named port's set includes the selector already
         sets.append(selector_source(selected))
     not_sets = [] if excluded is None else [selector_source(excluded)]
     service_sets: list[SetSource] = []

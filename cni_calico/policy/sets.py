@@ -1,7 +1,7 @@
 """PURE: the members of every set that a rule in force names.
 
-Rule: an address may be held by several endpoints and networks may overlap, so members are counted; what leaves here is
-a difference since the last flush. Nothing is computed for a set that no rule in force names.
+Rule: several endpoints may have an address and networks may overlap, so members are counted; the output is the
+difference since the last flush. Nothing is computed for a set that no rule in force names.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ class SetChanges:
 
 @dataclass(slots=True, eq=False)
 class _CountedSet:
-    """``counts``: how often each member is held; ``touched``: whether those that changed were members at the flush."""
+    """``counts``: how often each member is held; ``touched``: for those that changed, whether they were members at the
+    flush.
+    """
 
     source: SetSource
     is_new: bool = True
     counts: dict[Member, int] = field(default_factory=dict)
     touched: dict[Member, bool] = field(default_factory=dict)
-    cover: frozenset[PackedNet] = frozenset()  # of the networks, as told at the last flush
+    cover: frozenset[PackedNet] = frozenset()  # the networks, as reported at the last flush
 
     def add(self, members: Iterable[Member]) -> None:
         for member in members:
@@ -57,7 +59,7 @@ class _CountedSet:
         return Members(split.addresses, minimal_cover(split.nets), split.ports)
 
     def take_change(self) -> SetChange:
-        """What changed since the last flush, which this one is."""
+        """What has changed since the last flush; this counts as a flush."""
         added = _split(member for member, was in self.touched.items() if not was and member in self.counts)
         removed = _split(member for member, was in self.touched.items() if was and member not in self.counts)
         more_nets: frozenset[PackedNet] = frozenset()
@@ -85,9 +87,10 @@ def _split(members: Iterable[Member]) -> Members:
 
 
 def minimal_cover(nets: Iterable[PackedNet]) -> frozenset[PackedNet]:
-    """Disjoint networks that hold the same addresses, as few as possible.
+    """As few disjoint networks as possible that contain the same addresses.
 
-    Whole numbers, not ``ipaddress``: a set of 100,000 networks is covered anew whenever one of them changes.
+    Uses integers, not ``ipaddress``: the cover of a set of 100,000 networks is computed again whenever one of them
+    changes.
     """
     found: list[PackedNet] = []
     by_size: dict[int, list[tuple[int, int]]] = {}
@@ -99,7 +102,7 @@ def minimal_cover(nets: Iterable[PackedNet]) -> frozenset[PackedNet]:
 
 
 def _covered(nets: list[tuple[int, int]], bits: int) -> list[tuple[int, int]]:
-    """``nets`` are (first address, prefix length), sorted: whoever contains another comes before it."""
+    """``nets`` are (first address, prefix length), sorted: a network comes before those that it contains."""
     kept: list[tuple[int, int]] = []
     for start, length in nets:
         if kept and (start ^ kept[-1][0]) >> (bits - kept[-1][1]) == 0:
@@ -112,7 +115,7 @@ def _covered(nets: list[tuple[int, int]], bits: int) -> list[tuple[int, int]]:
 
 
 class Sets:
-    """``need`` and ``release`` count who names a set; the rest says what there is to be a member."""
+    """``need`` and ``release`` count who names a set; the other methods say what may be a member."""
 
     def __init__(self) -> None:
         self._needs: dict[str, int] = {}
@@ -200,7 +203,7 @@ class Sets:
             self._changed.add(set_id)
 
     def _on_match(self, set_id: str, label_set: LabelSet[ResourceKey, str], matches: bool) -> None:
-        if set_id not in self._sets:  # it goes as a whole
+        if set_id not in self._sets:  # the set is removed as a whole
             return
         change = self._add if matches else self._remove
         for key in label_set.items:
@@ -242,7 +245,7 @@ class Sets:
         return SetChanges(made, changed, frozenset(removed))
 
     def all_members(self) -> dict[str, Members]:
-        """Right after a flush."""
+        """Call it right after a flush."""
         return {set_id: found.members() for set_id, found in self._sets.items()}
 
     def _make(self, source: SetSource) -> None:

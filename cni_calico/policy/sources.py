@@ -1,7 +1,7 @@
 """PURE: where a set's members come from: a selector, a selector with a port's name, or a service.
 
-Rule: equal meaning, equal name: a source is identified by its ``id``, which is made of what it says, so that rules of
-different policies share a set. The text at the start of an id is for people; the digest behind it tells sets apart.
+Rule: equal meaning, equal name: a source is identified by its ``id``, which is derived from its content, so that rules
+of different policies share a set. The text at the start of an id is for people; the digest after it distinguishes sets.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def selector_source(selector: Selector) -> SelectorSource:
 
 @lru_cache(maxsize=4096)
 def port_source(selector: Selector | None, port: str, protocol: int | None) -> PortSource:
-    """``selector`` is normalized; None: whatever has such a port."""
+    """``selector`` is normalized; None: everything that has such a port."""
     selector = EVERYTHING if selector is None else selector
     shown = port if selector is EVERYTHING else f"{port}-{selector.text}"
     return PortSource(_id(PORT_SET, shown, selector.text, port, str(protocol)), selector, port, protocol)
@@ -103,10 +103,10 @@ def service_source(namespace: str, name: str, with_ports: bool) -> ServiceSource
 def peer_selector(
     selector: str, not_selector: str, namespace_selector: str, names: tuple[str, ...], accounts: str, namespace: str
 ) -> Selector | None:
-    """What a rule's peer selects, normalized; None where it selects by other means only.
+    """What a rule's peer selects, normalized; None if it selects only by other means.
 
-    ``names`` and ``accounts`` are serviceAccounts' names and selector; ``namespace`` is the policy's, or "".
-    Raises InvalidSelector.
+    ``names`` and ``accounts`` are serviceAccounts' names and selector; ``namespace`` is the policy's, or "". Raises
+    InvalidSelector.
     """
     parts: list[Tree] = []
     if accounts:

@@ -1,16 +1,16 @@
-"""PURE: what network policy wants of this node's kernel: sets, policies, classes, endpoints, and what changed of them.
+"""PURE: what network policy needs in this node's kernel: sets, policies, classes, endpoints, and their changes.
 
-Rule: immutable values without references to records; whoever reads them needs no knowledge of selectors or tiers.
-Everything that is referred to by name exists in the same ``Wanted``: an endpoint's class, a class's policies and
-profiles, a rule's sets. Nothing exists that is not referred to, except what an AssumeNeededOnEveryNode policy keeps.
+Rule: immutable values without references to records; their users need no knowledge of selectors or tiers. Everything
+that is referred to by name exists in the same ``Wanted``: an endpoint's class, a class's policies and profiles, a
+rule's sets. Nothing exists that is not referred to, except what an AssumeNeededOnEveryNode policy keeps.
 
     Wanted.endpoints   ResourceKey -> WantedEndpoint   this node's workloads, one for each interface
         .class_id  ->  Wanted.classes   str -> WantedClass     ordered tiers of policies, then profiles
             PolicyId   ->  Wanted.policies  PolicyId -> WantedPolicy   rules by direction (profiles are here too)
                 set id     ->  Wanted.sets      str -> Members             addresses, networks, ports
 
-The names of sets and classes are made of their content's meaning, not counted: the same after a restart, and safe in
-nftables (a letter, then letters, digits, "_", "-", "."; at most 63 characters).
+The names of sets and classes are derived from the meaning of their content, not counted: they are the same after a
+restart, and safe in nftables (a letter, then letters, digits, "_", "-", "."; at most 63 characters).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Network = IPv4Network | IPv6Network
-Packed = bytes  # an address in network order: 4 or 16 bytes, which tells its family
+Packed = bytes  # an address in network order: 4 or 16 bytes, which give its family
 PackedNet = tuple[bytes, int]  # (packed network address, prefix length)
 PackedPort = tuple[bytes, int, int]  # (packed address, protocol number, port)
 
@@ -36,7 +36,8 @@ PolicyKind = Literal[
     "NetworkPolicy", "GlobalNetworkPolicy", "KubernetesNetworkPolicy", "KubernetesClusterNetworkPolicy", "Profile"
 ]
 
-PORT_SET = "p-"  # a set whose name begins so holds (address, protocol, port); every other one addresses and networks
+# a set whose name begins with this has (address, protocol, port); every other one addresses and networks
+PORT_SET = "p-"
 
 
 # -- sets -------------------------------------------------------------------------------------------------------------
@@ -71,7 +72,9 @@ NOTHING = Members()
 
 @dataclass(frozen=True, slots=True)
 class SetChange:
-    """Of a set that was there before: ``removed`` were members, ``added`` were not; they share nothing."""
+    """The change of a set that existed before: ``removed`` were members, ``added`` were not; they have nothing in
+    common.
+    """
 
     added: Members = NOTHING
     removed: Members = NOTHING
@@ -82,7 +85,7 @@ class SetChange:
 
 @dataclass(frozen=True, slots=True)
 class PolicyId:
-    """Also of a profile (kind "Profile"). ``namespace`` is "" for kinds without one."""
+    """Also identifies a profile (kind "Profile"). ``namespace`` is "" for kinds without one."""
 
     kind: PolicyKind
     name: str
@@ -94,15 +97,12 @@ class PolicyId:
 
 @dataclass(frozen=True, slots=True)
 class WantedSide:
-    """What a rule asks of a packet's source or destination; every part that is not empty must hold.
+    """What a rule requires of a packet's source or destination; every part that is not empty must match.
 
-    ``nets``        the address is in one of them (of the packet's family; see ``WantedRule.families``)
-    ``not_nets``    ... in none of them
-    ``ports``       (low, high): the port is in one of the ranges, OR (address, protocol, port) is in one of
-    ``port_sets``   these sets: the two are alternatives of each other
-    ``not_ports``, ``not_port_sets``  ... in none of all these
-    ``sets``        the address is in EVERY one of them
-    ``not_sets``    ... in none of them
+    ``nets``        the address is in one of them (of the packet's family; see ``WantedRule.families``) ``not_nets``
+    ... in none of them ``ports``       (low, high): the port is in one of the ranges, OR (address, protocol, port) is
+    in one of ``port_sets``   these sets: the two are alternatives of each other ``not_ports``, ``not_port_sets``  ...
+    in none of all these ``sets``        the address is in EVERY one of them ``not_sets``    ... in none of them
     ``service_sets``  (address, protocol, port) is in EVERY one of them
     """
 
@@ -127,12 +127,11 @@ ANY_SIDE = WantedSide()
 class WantedRule:
     """One rule. It exists only in ``families`` (4, 6): there, nets of the other family are left out.
 
-    ``protocol``, ``not_protocol``: numbers (TCP 6, UDP 17, SCTP 132, ICMP 1, ICMPv6 58, ...).
-    ``icmp``: (type, code or None), only with protocol 1 or 58. ``not_icmp`` excludes what ``icmp`` would include: with
-    a code it is NOT of type and code together.
-    ``protocol`` is given where ports are numbers; with port_sets alone it may be absent (the set tells it).
-    ``annotations``: (key, value) from the rule's metadata, sorted, for comments. Free text: quote it.
-    ``http``: the rule also asks for HTTP methods or paths, which nobody looks at here.
+    ``protocol``, ``not_protocol``: numbers (TCP 6, UDP 17, SCTP 132, ICMP 1, ICMPv6 58, ...). ``icmp``: (type, code or
+    None), only with protocol 1 or 58. ``not_icmp`` excludes what ``icmp`` would include: with a code it is NOT of type
+    and code together. ``protocol`` is given if ports are numbers; with port_sets alone it may be absent (the set has
+    it). ``annotations``: (key, value) from the rule's metadata, sorted, for comments. Free text: quote it. ``http``:
+    the rule also asks for HTTP methods or paths, which are ignored here.
     """
 
     action: Action
@@ -152,7 +151,7 @@ class WantedRule:
 
 @dataclass(frozen=True, slots=True)
 class WantedPolicy:
-    """A policy, or a profile. ``ingress``/``egress`` is None where the policy does not govern that direction.
+    """A policy, or a profile. ``ingress``/``egress`` is None if the policy does not govern that direction.
 
     ``tier`` is "" for a profile. In a profile, Pass and the end of the rules both mean: the next profile.
     """
@@ -182,7 +181,7 @@ class WantedTier:
 class WantedClass:
     """What endpoints with the same policies share. ``id`` is a digest of the rest.
 
-    A direction: each tier in turn (Allow accepts, Deny drops, Pass and an end Pass go on with the next tier), then
+    A direction: each tier in turn (Allow accepts, Deny drops, Pass and an end Pass continue with the next tier), then
     ``profiles`` in turn, then drop. A profile that is missing would drop everything, so the list ends before it.
     """
 
@@ -198,9 +197,9 @@ class WantedClass:
 
 @dataclass(frozen=True, slots=True)
 class PacketLimits:
-    """Limits of one direction (as the workload sees it); None: none. Rates are packets per second.
+    """Limits of one direction (as the workload sees it); None: no limit. Rates are packets per second.
 
-    ``packet_burst`` is given (default 5) where ``packet_rate`` is. Bandwidth is not here: it is tc's.
+    ``packet_burst`` is given (default 5) if ``packet_rate`` is. Bandwidth is not here: tc limits it.
     """
 
     packet_rate: int | None = None
@@ -213,9 +212,9 @@ UNLIMITED = PacketLimits()
 
 @dataclass(frozen=True, slots=True)
 class WantedEndpoint:
-    """A workload of this node. Of several that name one interface, only the one with the smallest key is here.
+    """A workload of this node. If several name one interface, only the one with the smallest key is here.
 
-    ``spoofing``: networks beside its own addresses that it may send from, if WorkloadSourceSpoofing is Any.
+    ``spoofing``: networks besides its own addresses that it may send from, if WorkloadSourceSpoofing is Any.
     ``orchestrator``, ``workload``, ``endpoint``: the names in its status file ("k8s", "namespace/pod", "eth0").
     """
 
@@ -257,10 +256,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class WantedChanges:
-    """From one flush to the next, as small as the change is. A value of None: gone.
+    """From one flush to the next, as small as the change is. A value of None: removed.
 
-    Only real differences are listed: what was changed back and forth between two flushes is not here.
-    A class never changes: another content is another class.
+    Only real differences are listed: what was changed back and forth between two flushes is not here. A class never
+    changes: different content makes a different class.
     """
 
     sets_made: Mapping[str, Members] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""One controller's records made to say what Kubernetes' objects say, key by key.
+"""Makes one controller's records say what Kubernetes' objects say, key by key.
 
-Rule: what the caches show decides what is looked at, the datastore what is written: every write compares with the
-record as it was just read, and before a record is removed Kubernetes is asked whether its object is really gone. What
-cannot be read is left alone, and so is what is not ours by its name.
+Rule: the caches decide what is looked at, the datastore what is written: every write compares with the record as it was
+just read, and before a record is removed Kubernetes is asked whether its object is really gone. A record that cannot be
+read is left alone, and so is one whose name is not ours.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cni_calico.model.keys import Key, ResourceKey
 
 
 class CacheView(Protocol):
-    """What a Cache knows."""
+    """The part of a Cache that is used."""
 
     def get(self, key: Key) -> Versioned | None: ...
 
@@ -31,7 +31,7 @@ class CacheView(Protocol):
 
 
 class Follower:
-    """``store`` is fenced, ``objects`` and ``records`` are the caches. One thread."""
+    """``store`` is fenced, ``objects`` and ``records`` are the caches. For one thread."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Follower:
         self._fresh = fresh or Fresh()
         self._say = say
         self._records_of: defaultdict[ResourceKey, set[ResourceKey]] = defaultdict(set)
-        self._object_of: dict[ResourceKey, ResourceKey] = {}  # the same the other way round
+        self._object_of: dict[ResourceKey, ResourceKey] = {}  # the reverse map
 
     # -- which records a change concerns ------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ class Follower:
         return found
 
     def concerned_by_records(self, changed: Iterable[Key]) -> set[ResourceKey]:
-        """Those of them that are ours; remembers whose they are."""
+        """The keys that are ours; also remembers the object of each."""
         found = set()
         for key in changed:
             assert isinstance(key, ResourceKey)
@@ -146,7 +146,7 @@ class Follower:
         if current is None:
             return False
         if self._kubernetes.get(owner, deadline) is not None:
-            raise TryAgain(f"cannot remove {key.kind} {key.name}: what it follows from is there again, or still there")
+            raise TryAgain(f"cannot remove {key.kind} {key.name}: its object exists again, or still exists")
         try:
             self._store.commit([Write.delete(current)], deadline)
         except CommitConflict as e:

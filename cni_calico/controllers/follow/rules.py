@@ -1,8 +1,8 @@
-"""PURE: which records in etcd follow from objects of Kubernetes, and what they say.
+"""PURE: which records in etcd follow from objects of Kubernetes, and their content.
 
 Rule: a record is compared by its *content*, the part that follows from the object; the rest of it (identity, time of
-creation, what others wrote) is kept. A name that does not say it is ours belongs to somebody else. Source: SPEC
-"Controllers: what is stored", upstream's kube-controllers.
+creation, what others wrote) is kept. A record whose name is not one of ours belongs to somebody else. Source:
+upstream's kube-controllers.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What of a record follows from its object. ``left_out``: what could not be converted, in words."""
+    """The part of a record that follows from its object. ``left_out``: in words, what could not be converted."""
 
     value: Any
     left_out: tuple[str, ...] = ()
 
 
-NOTHING = Content(None)  # the object is there, but says nothing (yet) about its records
+NOTHING = Content(None)  # the object exists, but says nothing (yet) about its records
 
 
 @dataclass(frozen=True, slots=True)
 class Following:
     """One controller's records: ``records`` in the datastore follow from ``objects`` in Kubernetes.
 
-    ``object_of`` names the object of a record by the record's name and what was read of it (None: nothing), None for
-    one that is not ours; ``record_of`` the record to make of an object, None where records are made by others.
-    ``is_current`` compares what is wanted with what was read. ``read_object`` raises CorruptRecord.
+    ``object_of`` returns the object of a record, given the record's name and what was read of it (None: nothing); None
+    for a record that is not ours. ``record_of`` returns the record to make for an object, None if others make the
+    records. ``is_current`` compares the wanted content with what was read. ``read_object`` raises CorruptRecord.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Following:
 
 
 def without_empty(value: Any) -> Any:
-    """The value without fields that say nothing: who leaves them out and who writes them mean the same."""
+    """The value without empty fields: leaving them out means the same as writing them."""
     if isinstance(value, Mapping):
         inner = {name: without_empty(item) for name, item in value.items()}
         return {name: item for name, item in inner.items() if item not in (None, {}, [])}
@@ -74,7 +74,7 @@ def _spec(document: Document) -> Any:
 
 
 def new_document(key: ResourceKey, old: Document | None) -> dict[str, Any]:
-    """The record without its spec: what was there, or the beginning of a new one."""
+    """The record without its spec: the existing one, or the beginning of a new one."""
     if old is not None:
         return dict(old)
     place = {"namespace": key.namespace} if key.namespace else {}
@@ -140,7 +140,7 @@ POLICIES = Following(
 
 
 def _pod_of(key: ResourceKey, found: Any = None) -> ResourceKey | None:
-    """The endpoint that Kubernetes' pod stands for, of any of the pod's endpoints in the datastore."""
+    """The endpoint that Kubernetes' pod stands for, for any of the pod's endpoints in the datastore."""
     try:
         node, orchestrator, pod, _ = parse_endpoint_name(key.name)
         return endpoint_key(key.namespace, pod, node) if orchestrator == "k8s" else None
@@ -163,7 +163,7 @@ def _read_endpoint(document: Document) -> Any:
 
 
 def _render_endpoint(key: ResourceKey, content: Any, old: Document | None) -> dict[str, Any]:
-    assert old is not None  # endpoints are made by the CNI plugin alone
+    assert old is not None  # only the CNI plugin creates endpoints
     labels, account = content
     spec = {name: value for name, value in old["spec"].items() if name != "serviceAccountName"}
     if account:
@@ -189,7 +189,7 @@ ENDPOINTS = Following(
 
 @dataclass(frozen=True, slots=True)
 class NodeLabels:
-    """``copied`` is what was copied last, as the node's annotation remembers it; None: nothing that can be read."""
+    """``copied`` is what was copied last, as the node's annotation remembers it; None: it cannot be read."""
 
     node: str
     labels: Mapping[str, str]
@@ -215,7 +215,7 @@ def _copied(text: Any) -> Mapping[str, str] | None:
 
 
 def desired_labels(wanted: Mapping[str, str], found: NodeLabels) -> dict[str, str]:
-    """Others' labels stay; those that were copied and are gone, go."""
+    """Others' labels stay; copied labels that no longer exist are removed."""
     gone = (found.copied or {}).keys() - wanted.keys()
     return {**{name: value for name, value in found.labels.items() if name not in gone}, **wanted}
 
@@ -225,7 +225,7 @@ def _has_labels(wanted: Any, found: NodeLabels) -> bool:
 
 
 def _render_node(key: ResourceKey, content: Any, old: Document | None) -> dict[str, Any]:
-    assert old is not None  # start-up makes Nodes
+    assert old is not None  # start-up creates Nodes
     labels = desired_labels(content, _read_node(old))
     annotations = {**(old["metadata"].get("annotations") or {}), KUBE_LABELS: json.dumps(content, sort_keys=True)}
     return {**old, "metadata": {**old["metadata"], "labels": labels, "annotations": annotations}}
@@ -254,7 +254,7 @@ FOLLOWINGS: Mapping[str, Following] = {one.name: one for one in (NAMESPACES, SER
 
 
 def desired(following: Following, objects: Mapping[Key, Content]) -> dict[ResourceKey, Any]:
-    """The content of every record that is to exist because of ``objects``; the loop says the same key by key."""
+    """The content of every record that must exist because of ``objects``; the loop does the same key by key."""
     found = {}
     for key, content in objects.items():
         assert isinstance(key, ResourceKey)

@@ -1,7 +1,7 @@
 """The janitor's caches: blocks, affinities, handles, nodes, endpoints, and Kubernetes' pods.
 
-Rule: made by the one who is elected and by nobody else, for they follow the whole cluster. Records are kept in the
-reduced form that ipam/lost/sight.py makes of them.
+Rule: only the elected janitor makes them, because they follow the whole cluster. Records are kept in the reduced form
+that ipam/lost/sight.py makes of them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _ENDPOINTS, _NODES = ResourceList("WorkloadEndpoint"), ResourceList("Node")
 
 
 class JanitorCaches:
-    """``changes`` collects what has changed; ``sight`` is for the thread that takes them."""
+    """``changes`` collects what has changed; ``sight`` is for the thread that takes the changes."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.changes = ChangedKeys()
         self._caches: list[Cache[Any]] = []
         store, kubernetes = cluster.store, cluster.kubernetes
-        # without pods to compare them with, endpoints say nothing
+        # without pods to compare with, endpoints are not needed
         own = None if cluster.is_kubernetes_datastore or kubernetes is None else self._cache(store, _ENDPOINTS)
         self.sight = ShelfSight(
             Shelves(
@@ -50,12 +50,12 @@ class JanitorCaches:
 
     @property
     def healthy(self) -> bool:
-        """Whether all has been read and is kept up to date."""
+        """Whether everything has been read and is kept up to date."""
         return all(cache.healthy for cache in self._caches)
 
     @property
     def error(self) -> str:
-        """What keeps them from being read; "" when nothing is known to."""
+        """Why they cannot be read; "" if no reason is known."""
         return next((str(cache.error) for cache in self._caches if cache.error is not None), "")
 
     def stop(self) -> None:
@@ -63,7 +63,7 @@ class JanitorCaches:
 
 
 def open_objects(kubernetes: KubernetesStore | None) -> Kubernetes | None:
-    """How to ask Kubernetes for what is so now; None where there is no Kubernetes."""
+    """How to ask Kubernetes for its present state; None without Kubernetes."""
     if kubernetes is None:
         return None
     from cni_calico.datastore.kubernetes.objects import KubernetesObjects

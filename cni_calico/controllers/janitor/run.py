@@ -1,8 +1,8 @@
-"""The janitor: one agent of the cluster releases what nodes and pods that are gone have left in address management.
+"""The janitor: one agent of the cluster releases what deleted nodes and pods have left behind in address management.
 
-Rule: who is elected keeps caches and works for as long as the lease is certainly held; everybody else only looks from
-time to time whether there is a holder. The lease is renewed between any two steps of the work, and the work ends where
-that fails. Nothing here decides what is lost: ipam/lost/suspects.py and ipam/lost/reclaim.py do.
+Rule: the elected janitor keeps caches and works for as long as it certainly holds the lease; everybody else only checks
+from time to time whether there is a holder. The lease is renewed between any two steps of the work, and the work ends
+if that fails. Nothing here decides what is lost: ipam/lost/suspects.py and ipam/lost/reclaim.py do.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ LABELS_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """How the janitor works; what a cluster may set is only the grace."""
+    """How the janitor works; a cluster can set only the grace period."""
 
     terms: Terms = field(default_factory=Terms)
     grace_s: float = 900.0
-    per_second: float = 10.0  # questions and releases together
+    per_second: float = 10.0  # checks and releases together
     batch: int = 50
-    look_s: float = 5.0  # between rounds when nothing changes
+    look_s: float = 5.0  # between rounds if nothing changes
     settings_s: float = 300.0
     labels_s: float = 300.0  # between looks for records of older versions
-    again_s: float = 300.0  # before what was kept is asked about again
+    again_s: float = 300.0  # before what was kept is checked again
 
 
 @dataclass(slots=True)
 class Tally:
-    """Its numbers, for metrics and status: one thread writes."""
+    """The janitor's counters, for metrics and status: one thread writes."""
 
     is_leader: bool = False
     candidates: Mapping[str, int] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Tally:
 
 
 def make_election(cluster: Cluster, node: str, terms: Terms) -> Election:
-    """By a Lease where the datastore is Kubernetes, by a lease of etcd's there; one host has nobody to ask."""
+    """With a Lease if the datastore is Kubernetes, with an etcd lease on etcd; a single host needs no election."""
     holder = f"{node}_{os.urandom(4).hex()}"
     if cluster.is_kubernetes_datastore and cluster.kubernetes is not None:
         from cni_calico.datastore.kubernetes.election import KubernetesElection
@@ -96,7 +96,7 @@ def _is_pods(subject: Subject) -> bool:
 
 
 class Janitor:
-    """``election`` decides whether this one works."""
+    """``election`` decides whether this janitor works."""
 
     def __init__(self, cluster: Cluster, election: Election, tally: Tally, habits: Habits | None = None) -> None:
         self._cluster = cluster
@@ -111,11 +111,11 @@ class Janitor:
         self._labels_at = 0.0
 
     def run(self, stopping: threading.Event) -> None:
-        """Until ``stopping``; then the lease is given up, for another to go on at once."""
+        """Run until ``stopping``; then the lease is given up, so that another janitor continues at once."""
         while not stopping.is_set():
             if self._campaign():
                 self._lead_safely(stopping)
-            # spread, so that the agents of a cluster do not all ask in one moment
+            # spread out, so that the agents of a cluster do not all ask at the same moment
             stopping.wait(self._habits.terms.look_s * (0.75 + os.urandom(1)[0] / 512))
         self._try("give up the lease", lambda: self._election.resign(Deadline.after(2.0)))
 
@@ -127,13 +127,13 @@ class Janitor:
         return bool(won) or self._election.remaining_s() > 0
 
     def _keep_lease(self) -> bool:
-        """Whether the work may go on; renews the lease when that is due."""
+        """Whether the work may continue; renews the lease if that is due."""
         if time.monotonic() >= self._renew_at and not self._campaign():
             return False
         return self._election.remaining_s() > 0
 
     def _try(self, doing: str, do: Callable[[], Any]) -> Any:
-        """What ``do`` returns; None when it failed."""
+        """What ``do`` returns; None if it failed."""
         try:
             result = do()
         except CalicoError as e:
@@ -146,7 +146,7 @@ class Janitor:
     # -- the work -----------------------------------------------------------------------------------------------------
 
     def _lead_safely(self, stopping: threading.Event) -> None:
-        """An error nobody foresaw must not end the agent: the next one to be elected would meet the same record."""
+        """An unforeseen error must not end the agent: the next elected one would meet the same record."""
         try:
             self._lead(stopping)
         except Exception as e:
@@ -160,7 +160,7 @@ class Janitor:
         from cni_calico.controllers.janitor.caches import JanitorCaches
         from cni_calico.ipam.lost.suspects import Suspects
 
-        self._log.info("this agent looks after what nodes and pods that are gone have left in address management")
+        self._log.info("this agent is the janitor now: it releases addresses of deleted nodes and pods")
         self.tally.is_leader = True
         self._settings_at = self._labels_at = 0.0
         caches = JanitorCaches(self._cluster)
@@ -177,7 +177,7 @@ class Janitor:
         finally:
             caches.stop()
             self.tally.is_leader, self.tally.candidates = False, {}
-            self._log.info("another agent may look after address management now")
+            self._log.info("this agent is no longer the janitor, another one may be")
 
     def _reclaimer(self, stopping: threading.Event) -> Reclaimer:
         from cni_calico.controllers.janitor.caches import open_objects
@@ -195,7 +195,7 @@ class Janitor:
         )
 
     def _pause(self, caches: JanitorCaches, stopping: threading.Event) -> None:
-        """Until something changes; what comes in a burst is looked at in one round."""
+        """Wait until something changes; a burst of changes is handled in one round."""
         until = time.monotonic() + self._habits.look_s
         while not caches.changes.any.is_set() and not stopping.is_set() and time.monotonic() < until:
             caches.changes.any.wait(min(0.5, self._habits.look_s))
@@ -222,9 +222,9 @@ class Janitor:
                 self._log.info(f"released {subject}: {reason}")
         self._look_after_departed(suspects, outcome)
         again = time.monotonic() + self._habits.again_s
-        for subject in (*(subject for subject, _ in outcome.kept), *outcome.released):  # the watch tells what is gone
+        for subject in (*(subject for subject, _ in outcome.kept), *outcome.released):  # the watch reports what is gone
             suspects.put_off(subject, again)
-        if outcome.at is not None:  # it did not end well: the others must not wait for this one
+        if outcome.at is not None:  # it did not end well: the other work must not wait for this one
             suspects.put_off(outcome.at, time.monotonic() + self._habits.look_s)
             return False
         return len(due) > len(batch)
@@ -261,7 +261,7 @@ class Janitor:
                     self._log.warning(f"kept the {subject}: {why}")
 
     def _may_write(self) -> bool:
-        """Not while the datastore is migrated or upgraded."""
+        """Not while the datastore is being migrated or upgraded."""
         found = self._cluster.store.get(CLUSTER, Deadline.after(CALL_S))
         return found is None or decode_cluster_information(CLUSTER, found.value).datastore_ready is not False
 
@@ -274,9 +274,10 @@ class Janitor:
         return outcome
 
     def _read_settings(self) -> bool:
-        """The grace that the cluster sets for upstream's controllers; 0 there: pods' addresses are left alone.
+        """The grace period that the cluster sets for upstream's controllers; 0 there means that pods' addresses are
+        left alone.
 
-        False as long as it is not known: it may be 0. Who may not even read it takes it as not set.
+        Returns False as long as it is unknown: it may be 0. If reading it is not permitted, it counts as not set.
         """
         if time.monotonic() < self._settings_at:
             return True
