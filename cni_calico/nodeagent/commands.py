@@ -1,6 +1,6 @@
 """The commands of calico-node that do one thing and end.
 
-Rule: each answers an exit status; what goes wrong on purpose is raised as a CalicoError and told by main.
+Rule: each returns an exit status; expected failures are raised as CalicoError and printed by main.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _open(environ: Mapping[str, str], part: str, *, running: bool = False) -> Op
 
 
 def prepare_host(environ: Mapping[str, str], *, best_effort: bool) -> int:
-    """-init, -hostpath-init: the directories, for the user that the node runs as. Raises KernelError."""
+    """-init, -hostpath-init: make the directories, owned by the user that the node runs as. Raises KernelError."""
     settings = parse_settings(environ)
     log = open_log(settings, "init")
     for directory in (settings.run_dir, settings.state_dir, settings.log_dir):
@@ -46,7 +46,7 @@ def prepare_host(environ: Mapping[str, str], *, best_effort: bool) -> int:
 
 
 def start_up(environ: Mapping[str, str]) -> int:
-    """-startup. Why it fails is left for the probes and ``calicoctl node status`` to tell."""
+    """-startup. The reason of a failure is stored for the probes and ``calicoctl node status``."""
     run_dir = environ.get("CALICO_RUN_DIR", "").strip() or RUN_DIR
     try:
         _start_up(environ, lambda what: _note_startup(run_dir, what))
@@ -73,7 +73,9 @@ def _note_startup(run_dir: str, text: str) -> None:
 
 
 def allocate_once(environ: Mapping[str, str], *, best_effort: bool = False) -> int:
-    """-allocate-tunnel-addrs-run-once. Raises IPAMError, DatastoreError, unless that is to be told only."""
+    """-allocate-tunnel-addrs-run-once. Raises IPAMError, DatastoreError, unless ``best_effort``, which only reports
+    them.
+    """
     opened = _open(environ, "tunnel-addrs")
     try:
         if opened.context.settings.backend != "none":
@@ -82,22 +84,22 @@ def allocate_once(environ: Mapping[str, str], *, best_effort: bool = False) -> i
     except CalicoError as e:  # the agent tries it again
         if not best_effort:
             raise
-        if not isinstance(e, IPAMError):  # else it was told already
-            opened.context.log.error(f"the node's tunnel addresses are not brought in order: {e}")
+        if not isinstance(e, IPAMError):  # otherwise it has been reported already
+            opened.context.log.error(f"cannot put the node's tunnel addresses in order: {e}")
     finally:
         opened.context.store.close()
     return 0
 
 
 def configure_once(environ: Mapping[str, str]) -> int:
-    """-confd-run-once: BIRD's configuration is rendered, checked and put in force; 1 when BIRD refuses it."""
+    """-confd-run-once: render, check and put in force BIRD's configuration; 1 if BIRD refuses it."""
     from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
     from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 
     opened = _open(environ, "confd")
     environment = parse_bgp_environment(opened.environ, node_name=opened.node)
     try:
-        # not our own stderr: whoever reads it would wait as long as BIRD runs
+        # not our own stderr: its reader would wait as long as BIRD runs
         with open(_bird_log(opened.context.settings), "ab") as output:
             keeper = BgpKeeper(opened.context, opened.node, environment, output_fd=output.fileno())
             return 0 if keeper.run_once(opened.context.deadline()) else 1
@@ -124,7 +126,7 @@ def shut_down(environ: Mapping[str, str]) -> int:
 
 
 def describe_status(environ: Mapping[str, str]) -> str:
-    """-show-status: what the agent and BIRD say."""
+    """-show-status: what the agent and BIRD report."""
     run_dir = environ.get("CALICO_RUN_DIR", "").strip() or RUN_DIR
     fields = status.read_status(run_dir)
     why = status.why_not_ready(fields, status.since_boot())

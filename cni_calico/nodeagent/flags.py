@@ -1,4 +1,4 @@
-"""PURE: the command line of calico-node, in the notation of Go's flag package, as today's deployments use it.
+"""PURE: the command line of calico-node, in the notation of Go's flag package, as existing deployments use it.
 
 Rule: one dash or two, "-flag", "-flag=value" or, where a value is needed, "-flag value"; unknown ones are an error.
 Imports nothing: probes start often.
@@ -7,11 +7,11 @@ Imports nothing: probes start often.
 from __future__ import annotations
 
 SERVICES = {
-    "felix": "keep this node's data plane right",
+    "felix": "maintain this node's data plane",
     "confd": "configure and run BIRD",
-    "allocate-tunnel-addrs": "keep this node's tunnel addresses",
-    "monitor-addresses": "look up an autodetected address again from time to time",
-    "monitor-token": "keep the CNI plugin's credentials fresh",
+    "allocate-tunnel-addrs": "maintain this node's tunnel addresses",
+    "monitor-addresses": "detect the node's address again from time to time",
+    "monitor-token": "renew the CNI plugin's credentials",
     "complete-startup": "tell Kubernetes that this node's network is available, once it is",
     "status-reporter": "fill the CalicoNodeStatus resources that name this node",
 }
@@ -22,22 +22,22 @@ COMMANDS = {
     "startup": "set this node up",
     "init": "prepare the host",
     "hostpath-init": "make the directories on the host",
-    "allocate-tunnel-addrs-run-once": "bring the tunnel addresses in order once",
+    "allocate-tunnel-addrs-run-once": "put the tunnel addresses in order once",
     "confd-run-once": "configure BIRD once",
-    "shutdown": "tell Kubernetes that this node's network goes away",
+    "shutdown": "tell Kubernetes that this node's network is going away",
     "show-status": "show the state of this node",
     "v": "show the version",
 }
 PROBES = {
     "felix-live": "exit status 0 while the agent is alive",
-    "felix-ready": "exit status 0 when the agent has done its work",
+    "felix-ready": "exit status 0 if the agent has applied everything",
     "bird-live": "exit status 0 while BIRD answers",
-    "bird-ready": "exit status 0 when BIRD's sessions are up",
-    "bird6-live": "the same as -bird-live: one BIRD does both families",
+    "bird-ready": "exit status 0 if BIRD's sessions are up",
+    "bird6-live": "the same as -bird-live: one BIRD serves both families",
     "bird6-ready": "the same as -bird-ready",
 }
 MODIFIERS = {
-    "best-effort": "with -init and -allocate-tunnel-addrs-run-once: report what fails and go on",
+    "best-effort": "with -init and -allocate-tunnel-addrs-run-once: report failures and continue",
     "confd-keep-stage-file": "accepted, without effect",
 }
 VALUES = {
@@ -88,7 +88,7 @@ def _is_true(name: str, text: str) -> bool:
 
 
 def render_usage() -> str:
-    """What all flags mean."""
+    """The meaning of all flags."""
     lines = ["usage: calico-node run, or flags that select parts:"]
     for group in (COMMANDS, SERVICES, PROBES, MODIFIERS, VALUES):
         lines += [f"  -{name:32}{meaning}" for name, meaning in group.items()]

@@ -1,6 +1,6 @@
 """Entry point of ``calico-node``: the only module here that prints and decides the exit status.
 
-Rule: what is not needed for the flags at hand is not imported; probes start every few seconds.
+Rule: import only what the given flags need; probes start every few seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ USAGE = 2
 
 
 def main() -> int:
-    """Run what the command line selects; the exit status."""
+    """Run what the command line selects; returns the exit status."""
     arguments = sys.argv[1:]
     if arguments and arguments[0] in ("-h", "-help", "--help"):
         sys.stdout.write(render_usage())
@@ -79,7 +79,7 @@ def _run(chosen: set[str]) -> int:
 
 
 def _commands() -> Mapping[str, Callable[[set[str]], int]]:
-    """In the order in which they are carried out when several are asked for."""
+    """In the order in which they are carried out if several are given."""
     return {
         "init": _init,
         "hostpath-init": _init,

@@ -1,7 +1,7 @@
-"""The long-running parts of calico-node in one process: threads around one DataplaneLoop, and their end.
+"""The long-running parts of calico-node in one process: threads around one DataplaneLoop, and how they end.
 
-Rule: a part that fails for a reason nobody foresaw ends the process, because half an agent looks like a whole one; the
-supervisor (or systemd, or the kubelet) starts it again. SIGTERM ends all parts within 4 s and leaves the data plane.
+Rule: a part that fails unexpectedly ends the process, because half an agent looks like a whole one; the supervisor (or
+systemd, or the kubelet) starts it again. SIGTERM ends all parts within 4 s and leaves the data plane as it is.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Parts:
         self._doubts: tuple[Doubt, ...] = ()
 
     def run(self) -> int:
-        """Until a signal or a failure; the exit status."""
+        """Run until a signal or a failure; returns the exit status."""
         self.stopping.on_signals(signal.SIGTERM, signal.SIGINT)
         threads = [self._thread(name, work) for name, work in self._works()]
         if not threads:
@@ -93,7 +93,9 @@ class Parts:
         return 1 if self.failed else 0
 
     def _works(self) -> list[tuple[str, Callable[[], object]]]:
-        """BIRD and the tunnel addresses follow what the agent sees; without an agent here somebody else has to look."""
+        """BIRD and the tunnel addresses follow the agent's view; without an agent here, another thread provides the
+        view.
+        """
         stopping, works = self.stopping, {}
         if "felix" in self._chosen:
             works["felix"] = lambda: self._agent.run(stopping)
@@ -137,7 +139,7 @@ class Parts:
         return thread
 
     def _follow(self, snapshot: Snapshot, felix: FelixSettings) -> None:
-        """The agent's newest view, in its thread."""
+        """Take the agent's newest view; called in the agent's thread."""
         settings = self.context.settings
         self._metrics.snapshot = snapshot
         self._policy.follow(felix, select_tunnels(snapshot, felix, settings.backend))
@@ -160,7 +162,7 @@ class Parts:
         Janitor(cluster, election, self._janitor, habits).run(self.stopping)
 
     def _token_target(self) -> TokenTarget | None:
-        """The CNI plugin's kubeconfig, where there is a directory for it that is ours to keep."""
+        """The CNI plugin's kubeconfig, if there is a directory for it that we maintain."""
         settings = self.context.settings
         wanted = settings.manage_cni and isinstance(self.context.kubernetes, ApiNode)
         if not wanted or not os.path.isdir(os.path.dirname(settings.cni_kubeconfig)):

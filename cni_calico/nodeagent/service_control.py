@@ -1,9 +1,10 @@
-"""``calico-node sv``: runit's words for the processes of ``calico-node run``, which upstream's image keeps with runit.
+"""``calico-node sv``: runit's commands for the processes of ``calico-node run``, which upstream's image runs with
+runit.
 
     sv status|restart|hup|up|start [/etc/service/enabled/]felix|confd|bird|...
 
 Rule: upstream's services of the agent are one process here, so restarting one restarts all of them; pods keep their
-network. Nothing can be switched off this way: what the supervisor runs it keeps running.
+network. Nothing can be switched off this way: the supervisor keeps its processes running.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ AGENTS = (
     "node-services",
 )
 SERVICES = {**dict.fromkeys(AGENTS, AGENT), "bird": BIRD, "bird6": BIRD, "cni": CNI}
-WAIT_S = 7.0  # sv's own
+WAIT_S = 7.0  # sv's own commands
 _LOOK_S = 0.1
 _USAGE = "usage: sv status|restart|hup|up|start SERVICE..., SERVICE being one of " + ", ".join(SERVICES)
 _COMMANDS = {"s": "status", "t": "restart", "term": "restart", "h": "hup", "reload": "hup", "u": "up", "start": "up"}
@@ -52,7 +53,7 @@ class RunningService:
 
 
 def write_services(run_dir: str, services: Sequence[ChildService]) -> None:
-    """What the supervisor runs, for ``control`` in another process; a failure costs only that."""
+    """Write what the supervisor runs, for ``control`` in another process; a failure only disables that."""
     running = {s.name: {"pid": s.child.pid, "since": s.since_boot} for s in services if s.child is not None}
     target = f"{run_dir}/{FILE}"
     try:
@@ -65,7 +66,7 @@ def write_services(run_dir: str, services: Sequence[ChildService]) -> None:
 
 
 def control(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """``sv`` with these arguments; the exit status as sv has it: the number of services that it failed for."""
+    """``sv`` with these arguments; the exit status, as in sv, is the number of services for which it failed."""
     words = [argument for argument in arguments if not argument.startswith("-")]
     command = _COMMANDS.get(words[0], words[0]) if words else ""
     if len(words) < 2 or command not in ("status", "restart", "hup", "up"):
@@ -85,7 +86,7 @@ def control(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _do(command: str, name: str, run_dir: str) -> str:
-    """What the service is afterwards. Raises ValueError, OSError, CalicoError."""
+    """The state of the service afterwards. Raises ValueError, OSError, CalicoError."""
     if name not in SERVICES:
         raise ValueError("unable to change to service directory: file does not exist")
     before = _find(name, run_dir)
@@ -116,7 +117,7 @@ def _describe(name: str, found: RunningService | None) -> str:
 
 
 def _find(name: str, run_dir: str) -> RunningService | None:
-    """The living process behind a service."""
+    """The living process of a service."""
     process = SERVICES[name]
     try:
         if process == BIRD:

@@ -1,6 +1,7 @@
 """Users' files beside BIRD's configuration: fragments in custom/, and templates in templates/, which cannot be used.
 
-Rule: only regular files of a bounded size are read, and one that cannot be is named; it never keeps BGP from working.
+Rule: only regular files of a limited size are read, and one that cannot be read is reported; it never stops BGP from
+working.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ _TEMPLATES = frozenset(f"bird{v}{part}.cfg.template" for v in ("", "6") for part
 
 
 def read_custom(confd_dir: str) -> tuple[Fragments, tuple[BgpProblem, ...]]:
-    """The fragments, and what is wrong with the files; ``confd_dir`` is /etc/calico/confd."""
+    """The fragments, and the problems of the files; ``confd_dir`` is /etc/calico/confd."""
     texts: dict[str, str] = {}
     problems = []
     for name in _names(f"{confd_dir}/{CUSTOM}"):
         if not is_fragment(name):
             if name.endswith(".conf"):
-                problems.append(BgpProblem(f"{CUSTOM}/{name}", "is no fragment's name; it is not used", WARNING))
+                problems.append(BgpProblem(f"{CUSTOM}/{name}", "is not a fragment's name; it is not used", WARNING))
             continue
         try:
             texts[name] = _read(f"{confd_dir}/{CUSTOM}/{name}")
@@ -48,10 +49,10 @@ def _read(path: str) -> str:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError("it is no regular file")
+            raise ValueError("it is not a regular file")
         data = os.read(fd, MOST_BYTES + 1)
     finally:
         os.close(fd)
     if len(data) > MOST_BYTES or b"\0" in data:
-        raise ValueError(f"it is larger than {MOST_BYTES >> 10} KiB, or no text")
+        raise ValueError(f"it is larger than {MOST_BYTES >> 10} KiB, or not text")
     return data.decode()

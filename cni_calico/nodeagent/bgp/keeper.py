@@ -1,9 +1,9 @@
-"""The "confd" part: BIRD's configuration out of the datastore, put in force whenever it changes.
+"""The "confd" part: makes BIRD's configuration from the datastore, and puts it in force whenever it changes.
 
-Rule: nodes and pools come from the agent's snapshot, the BGP records from caches of our own; one thread renders and
-applies, on what it last saw. A configuration that BIRD refuses is reported and the old one stays; a BIRD that cannot be
-had now is tried again. A record that cannot be read never counts as one that is not there: what it said last counts,
-and if this process has never read it, the configuration of before stays.
+Rule: nodes and pools come from the agent's snapshot, the BGP records from this module's own caches; one thread renders
+and applies what it saw last. A configuration that BIRD refuses is reported and the old one stays; if BIRD is not
+available now, it is tried again later. A record that cannot be read never counts as absent: its last readable version
+counts, and if this process has never read it, the previous configuration stays.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from cni_calico.nodeagent.view.snapshot import Snapshot, select_pod_cidrs
 
 APPLY_S = 20.0
 RETRY_S, LAST_RETRY_S = 2.0, 30.0
-AGAIN_S = 30.0  # what nothing tells about: a Secret, the host's addresses, what BIRD leaves in the kernel
+AGAIN_S = 30.0  # for changes that nothing reports: a Secret, the host's addresses, what BIRD leaves in the kernel
 _KINDS = ("BGPConfiguration", "BGPPeer", "BGPFilter")
 
 
@@ -67,9 +67,9 @@ def _affinity(item: Versioned) -> Affinity:
 class BgpKeeper:
     """``follow`` gives it the agent's snapshot; ``run`` is its thread.
 
-    ``facts`` gets what is worth telling in the agent's status: "bgp" (why there is none, "" when all is well),
-    "bgp_problems" (what of the records is left out) and "bgp_unmet" (why the node is not ready without BIRD).
-    ``output_fd`` is where BIRD's own log goes.
+    ``facts`` gets what belongs in the agent's status: "bgp" (why there is none, "" if all is well), "bgp_problems"
+    (parts of the records that are left out) and "bgp_unmet" (why the node is not ready without BIRD). ``output_fd`` is
+    where BIRD's own log goes.
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class BgpKeeper:
         self._said = Said(context.log)
         self._kept: KeptCaches | None = None
         self._caches: list[Cache[Any]] = []
-        self._rendered = False  # what is in force is ours, so no record that we never could read is part of it
+        self._rendered = False  # the configuration in force is ours, so it contains no record that we could never read
         self._secrets = Secrets(context.kubernetes_store, own_namespace())
         self._services = AnnouncedServices(context.kubernetes_store, self._wake.set)
 
     def follow(self, snapshot: Snapshot) -> None:
-        """Take the agent's newest view; from the agent's thread."""
+        """Take the agent's newest view; called from the agent's thread."""
         before = self._snapshot
         self._snapshot = snapshot
         if before is None or _made_from(before) != _made_from(snapshot):
@@ -138,7 +138,9 @@ class BgpKeeper:
             self.controller.close()
 
     def run_once(self, deadline: Deadline) -> bool:
-        """Render and put in force once, leaving BIRD running; whether that is what runs now. Raises DatastoreError."""
+        """Render and put in force once, leaving BIRD running; returns whether that is what runs now. Raises
+        DatastoreError.
+        """
         from cni_calico.nodeagent.view.sources import Sources
 
         sources = Sources(self._context.store, self._node, lambda: None)
@@ -197,13 +199,13 @@ class BgpKeeper:
         return True
 
     def _note_failure(self, why: str, snapshot: Snapshot, config: BirdConfig | None) -> None:
-        """The node is not ready for it while BIRD does not run and something needs it."""
+        """If something needs BIRD while it does not run, the node is not ready."""
         self.facts["bgp"] = why
         needed = "" if self.controller.running else what_needs_bird(snapshot, config)
         self.facts["bgp_unmet"] = [f"{needed}, and BIRD does not run: {why}"] if needed else []
 
     def _keep_what_is_there(self, snapshot: Snapshot, deadline: Deadline) -> bool:
-        """Whether BIRD runs with the configuration of before, because that may be made of what nobody can read now."""
+        """Whether BIRD runs with the previous configuration, because that may contain what cannot be read now."""
         assert self._kept is not None
         affinities = self._kept.unread(self._caches[-1])
         unread = [*snapshot.unread_of("Node", "IPPool"), *self._unread(*_KINDS), *sorted(affinities, key=describe)]
@@ -265,7 +267,7 @@ class BgpKeeper:
         return blocks + tuple(LocalBlock(cidr, confirmed=True) for cidr in select_pod_cidrs(own))
 
     def _unread(self, *kinds: str) -> list[ResourceKey]:
-        """The records of these kinds that nobody has ever read; other nodes' settings are none of ours."""
+        """The records of these kinds that were never readable; other nodes' settings do not concern us."""
         assert self._kept is not None
         found = [key for kind in kinds for key in self._kept.unread(self._caches[_KINDS.index(kind)])]
         return sorted(
@@ -277,7 +279,9 @@ class BgpKeeper:
         return key.kind != "BGPConfiguration" or key.name in ("default", f"node.{self._node}")
 
     def _require_readable_configuration(self) -> None:
-        """Without its configuration a node would make a mesh, without a password, with the wrong AS: better nothing."""
+        """Without its configuration a node would make a mesh without a password, with the wrong AS: no BGP
+        is better.
+        """
         for key in self._unread("BGPConfiguration"):
             raise CorruptRecord(f"cannot read BGPConfiguration {key.name}: what was in force before stays")
 
@@ -288,7 +292,7 @@ class BgpKeeper:
         return self._services.read(deadline)
 
     def _tell_problems(self, problems: Sequence[BgpProblem]) -> None:
-        """In the status, and those that are worth it in the log, each once."""
+        """Put them in the status, and the important ones in the log, each once."""
         assert self._kept is not None
         spoilt = self._kept.problems()
         self.facts["bgp_problems"] = [*spoilt, *map(str, problems)]
@@ -296,7 +300,7 @@ class BgpKeeper:
 
 
 def what_needs_bird(snapshot: Snapshot, config: BirdConfig | None) -> str:
-    """In words; "" for a node that is alone, or reaches the others by VXLAN. ``config`` None: not known."""
+    """In words; "" for a node that is alone, or reaches the others by VXLAN. ``config`` None: unknown."""
     others = [name for name in snapshot.nodes if name != snapshot.node]
     pools = [pool.metadata.name for pool in snapshot.pools if pool.vxlan_mode == "Never" and not pool.disabled]
     if others and pools:

@@ -1,7 +1,7 @@
-"""What BGP needs of Kubernetes itself: passwords out of Secrets, and the services whose addresses are announced.
+"""What BGP needs from Kubernetes itself: passwords from Secrets, and the services whose addresses are announced.
 
-Rule: one GET per Secret that is named, at most every half minute, in one namespace only; services are watched while
-some range of theirs is configured. A password that is known is not forgotten because the API server is away.
+Rule: one GET per named Secret, at most every half minute, in one namespace only; services are watched while one of
+their ranges is configured. A known password is not forgotten when the API server is down.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ SYNC_S = 10.0
 
 
 class Secrets:
-    """The values of keys of Secrets; ``store`` None: there is no Kubernetes, and so no Secret."""
+    """The values of keys of Secrets; ``store`` None: there is no Kubernetes, and so there are no Secrets."""
 
     def __init__(self, store: KubernetesStore | None, namespace: str = NAMESPACE) -> None:
         self.namespace = namespace
         self._store = store
-        self._known: dict[str, Mapping[str, str]] = {}  # by name: only what was read at least once
+        self._known: dict[str, Mapping[str, str]] = {}  # by name: only those that were read at least once
         self._refusals: dict[str, str] = {}
         self._fresh = Deadline.after(0.0)
 
     def read(self, wanted: Iterable[SecretRef], deadline: Deadline) -> tuple[dict[SecretRef, str], list[BgpProblem]]:
-        """The values that can be had, and why others cannot.
+        """The values that are available, and why others are not.
 
-        Raises DatastoreError, DeadlineExceeded when a Secret that was never read cannot be read just now: what was
-        in force stays in force rather than lose its sessions.
+        Raises DatastoreError, DeadlineExceeded if a Secret that was never read cannot be read now: then the
+        configuration in force stays, so that it does not lose its sessions.
         """
         refs = sorted(set(wanted))
         names = {ref.name for ref in refs}
@@ -84,7 +84,7 @@ class Secrets:
 
 
 def parse_secret(document: Mapping[str, Any]) -> dict[str, str]:
-    """PURE: the keys and values of a Secret; what is no base64 is left out."""
+    """PURE: the keys and values of a Secret; values that are not base64 are left out."""
     out = {}
     for key, value in (document.get("data") or {}).items():
         try:
@@ -95,7 +95,7 @@ def parse_secret(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _slim_slice(item: Versioned) -> Mapping[str, Any]:
-    """Of an EndpointSlice what counts here: a cluster may have many, with many endpoints each."""
+    """The part of an EndpointSlice that matters here: a cluster may have many, with many endpoints each."""
     labels = (item.value.get("metadata") or {}).get("labels") or {}
     return {"service": labels.get(SERVICE_LABEL), "endpoints": item.value.get("endpoints") or []}
 
@@ -110,7 +110,7 @@ def _slim_service(item: Versioned) -> Mapping[str, Any]:
 
 
 class AnnouncedServices:
-    """The cluster's services, followed from the first time they are asked for until ``stop``."""
+    """The cluster's services, followed from the first request until ``stop``."""
 
     def __init__(self, store: KubernetesStore | None, on_change: Callable[[], None]) -> None:
         self._store = store
@@ -119,9 +119,9 @@ class AnnouncedServices:
         self._parsed: tuple[tuple[Service, ...], list[BgpProblem]] | None = None
 
     def read(self, deadline: Deadline) -> tuple[tuple[Service, ...], list[BgpProblem]]:
-        """The services as last seen, none (and why) when they may not be seen.
+        """The services as last seen; none, with the reason, if they may not be read.
 
-        Raises DatastoreError, DeadlineExceeded while they cannot be seen for a time.
+        Raises DatastoreError, DeadlineExceeded while they temporarily cannot be read.
         """
         if self._store is None:
             text = "serviceClusterIPs, serviceExternalIPs, serviceLoadBalancerIPs: single services are not announced: "
@@ -153,7 +153,9 @@ class AnnouncedServices:
 
 
 def _await(cache: Cache[Any], deadline: Deadline) -> str:
-    """Wait for the first list; why it is refused, "" when it is there. Raises DatastoreError, DeadlineExceeded."""
+    """Wait for the first list; returns why it is refused, "" once it is there. Raises DatastoreError,
+    DeadlineExceeded.
+    """
     cache.wait_until(lambda: cache.synced or cache.error is not None, deadline)
     if not cache.synced and isinstance(cache.error, (DatastoreDenied, DatastoreUnsupported)):
         return str(cache.error)

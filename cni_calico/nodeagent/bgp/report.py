@@ -1,7 +1,7 @@
-"""PURE: the status of a CalicoNodeStatus resource: what this node's BIRD is, its sessions, its routes.
+"""PURE: the status of a CalicoNodeStatus resource: the state of this node's BIRD, its sessions, its routes.
 
 Rule: only the classes that the resource asks for; field names and values are upstream's. BIRD 2 speaks both families,
-so one daemon stands under both names.
+so one daemon appears under both names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SOURCES = (("kernel", "Kernel"), ("static", "Static"), ("direct", "Direct"), ("
 
 
 def parse_period_s(spec: Mapping[str, Any]) -> int:
-    """How often a resource wants to be filled; 0: not any more, as for what is no number."""
+    """How often a resource wants to be filled; 0: never again, also for something that is not a number."""
     period = spec.get("updatePeriodSeconds", DEFAULT_PERIOD_S)
     return period if isinstance(period, int) and not isinstance(period, bool) and period > 0 else 0
 
@@ -37,7 +37,7 @@ def _classes(spec: Mapping[str, Any]) -> tuple[str, ...]:
 def render_report(
     spec: Mapping[str, Any], bird: BirdStatus | None, routes: Iterable[BirdRoute], now: str
 ) -> dict[str, Any]:
-    """The status; ``bird`` None: it does not answer. ``now`` as in RFC 3339."""
+    """The status; ``bird`` is None if BIRD does not answer. ``now`` is in RFC 3339."""
     classes = _classes(spec)
     report: dict[str, Any] = {}
     if "Agent" in classes:

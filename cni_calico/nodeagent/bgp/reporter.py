@@ -1,7 +1,7 @@
 """``-status-reporter``: fills the CalicoNodeStatus resources that name this node, each in its own period.
 
-Rule: nothing is asked of BIRD and nothing is written while no resource asks for it; one that cannot be written now is
-tried again in its next period. A BIRD that does not answer is reported as not ready, not left out.
+Rule: BIRD is not asked and nothing is written while no resource asks for it; one that cannot be written now is tried
+again in its next period. A BIRD that does not answer is reported as not ready, not left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _decode(item: Versioned) -> Resource:
 
 @dataclass(slots=True)
 class Reporter:
-    """``clock`` is monotonic, ``stamp`` the time of day as in RFC 3339."""
+    """``clock`` is monotonic, ``stamp`` returns the time of day in RFC 3339."""
 
     context: Context
     node: str
@@ -87,7 +87,7 @@ class Reporter:
             self._said.say(str(key), [])
 
     def _ask(self, spec: Mapping[str, Any]) -> tuple[BirdStatus | None, tuple[BirdRoute, ...]]:
-        """BIRD's account of itself; None when it does not answer."""
+        """BIRD's status; None if it does not answer."""
         deadline = Deadline.after(BIRD_S)
         try:
             with BirdControl(f"{self.context.settings.run_dir}/bird.ctl", deadline) as control:

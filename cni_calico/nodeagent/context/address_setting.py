@@ -1,6 +1,6 @@
-"""PURE: what IP, IP6 and the autodetection variables say.
+"""PURE: the values of IP, IP6 and the autodetection variables.
 
-Rule: only texts are read here; nodeagent/startup/address.py decides which of the host's addresses they mean.
+Rule: only texts are parsed here; nodeagent/startup/address.py decides which of the host's addresses they mean.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class AddressSetting:
-    """``mode`` is "keep" (empty), "autodetect", "none" or "fixed"; ``with_prefix`` whether a fixed one named it."""
+    """``mode`` is "keep" (empty), "autodetect", "none" or "fixed"; ``with_prefix``: whether a fixed address had a
+    prefix.
+    """
 
     mode: str = "keep"
     address: Interface | None = None
@@ -35,7 +37,7 @@ class AddressSetting:
 
 
 def parse_method(text: str) -> Method:
-    """Raises ValueError saying what is wrong; an empty text is first-found."""
+    """Raises ValueError saying what is wrong; an empty text means first-found."""
     kind, equals, argument = text.strip().partition("=")
     if not equals and kind in ("", "first-found", "kubernetes-internal-ip"):
         return Method(kind or "first-found", text)

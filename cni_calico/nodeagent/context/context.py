@@ -23,9 +23,9 @@ STEP_S = 30.0
 
 @dataclass(slots=True)
 class Context:
-    """What start-up works with. ``wait`` sleeps that many seconds and answers whether to give up (a signal came).
+    """What start-up works with. ``wait`` sleeps that many seconds and returns whether to give up (a signal came).
 
-    ``troubles`` is why a part fails now, by the part's name; every part keeps its own entry.
+    ``troubles`` has the reason why a part fails now, by the part's name; every part maintains its own entry.
     """
 
     settings: NodeSettings

@@ -1,8 +1,8 @@
 """PURE: the parameters that upstream calls Felix's: FELIX_ variables and FelixConfiguration resources.
 
-Rule: environment > FelixConfiguration node.<name> > FelixConfiguration default > built-in, parameter by parameter. A
-value that cannot be parsed is warned about and the next source is used; a name nobody knows is warned about, and so is
-one that upstream knows and this agent does not use. Names compare without case.
+Rule: environment > FelixConfiguration node.<name> > FelixConfiguration default > built-in, parameter by parameter. For
+a value that cannot be parsed there is a warning and the next source is used. There is also a warning for an unknown
+name, and for a parameter of upstream's that this agent does not use. Names are case-insensitive.
 """
 
 # ruff: noqa: RUF009 -- a call in a class body declares a field
@@ -42,7 +42,7 @@ SEVERITIES = choice(
 
 
 def parse_mark_mask(text: str) -> int:
-    """A number that is not zero, of 32 bits, decimal or after 0x. Raises ValueError."""
+    """A 32-bit number other than zero, decimal or after 0x. Raises ValueError."""
     mask = int(text, 0)
     if not 0 < mask <= 0xFFFFFFFF:
         raise ValueError("expected bits of a 32-bit mark")
@@ -50,7 +50,7 @@ def parse_mark_mask(text: str) -> int:
 
 
 def parse_log_rate(text: str) -> str:
-    """The text itself. Raises ValueError."""
+    """The unchanged text. Raises ValueError."""
     count, _, unit = text.partition("/")
     if unit not in ("second", "minute", "hour", "day") or not count.isdigit() or not 0 < int(count) <= 10000:
         raise ValueError("expected a rate such as 10/second, 5/minute, 2/hour or 1/day")
@@ -69,7 +69,7 @@ class FelixSettings:
     """The parameters this agent uses."""
 
     interface_prefixes: tuple[str, ...] = setting(
-        "InterfacePrefix", NAMES, ("cali",), "What the names of workloads' interfaces begin with.", section="Interfaces"
+        "InterfacePrefix", NAMES, ("cali",), "Prefixes of the names of workloads' interfaces.", section="Interfaces"
     )
     ipv6_support: bool = setting("Ipv6Support", FLAG, True, "Do IPv6.")
     ip_forwarding: str = setting("IPForwarding", _ENABLED, "Enabled", "Switch the host's IP forwarding on.")
@@ -83,7 +83,7 @@ class FelixSettings:
         "DeviceRouteSourceAddressIPv6", _V6, None, "The same for IPv6."
     )
     remove_external_routes: bool = setting(
-        "RemoveExternalRoutes", FLAG, True, "Remove routes on workloads' interfaces that nothing wants."
+        "RemoveExternalRoutes", FLAG, True, "Remove routes on workloads' interfaces that do not belong there."
     )
     route_sync_disabled: bool = setting("RouteSyncDisabled", FLAG, False, "Leave all routes alone.")
     program_cluster_routes: str = setting(
@@ -93,12 +93,14 @@ class FelixSettings:
         "The agent, not BIRD, makes the routes to other nodes' blocks of IPIP and unencapsulated pools.",
     )
     mtu_v4_ipip: int = setting(
-        "IpInIpMtu", MTU, 0, "MTU of tunl0; 0: the node's less 20.", section="Tunnels", shown_default="0"
+        "IpInIpMtu", MTU, 0, "MTU of tunl0; 0: the node's MTU less 20.", section="Tunnels", shown_default="0"
     )
-    ipip_enabled: bool | None = setting("IpInIpEnabled", FLAG, None, "Make tunl0; unset: when a pool asks for it.")
-    vxlan_enabled: bool | None = setting("VXLANEnabled", FLAG, None, "Make VXLAN devices; unset: when a pool asks.")
-    vxlan_mtu: int = setting("VXLANMTU", MTU, 0, "MTU of vxlan.calico; 0: the node's less 50.")
-    vxlan_mtu_v6: int = setting("VXLANMTUV6", MTU, 0, "MTU of vxlan-v6.calico; 0: the node's less 70.")
+    ipip_enabled: bool | None = setting("IpInIpEnabled", FLAG, None, "Create tunl0; unset: if a pool needs it.")
+    vxlan_enabled: bool | None = setting(
+        "VXLANEnabled", FLAG, None, "Create VXLAN devices; unset: if a pool needs them."
+    )
+    vxlan_mtu: int = setting("VXLANMTU", MTU, 0, "MTU of vxlan.calico; 0: the node's MTU less 50.")
+    vxlan_mtu_v6: int = setting("VXLANMTUV6", MTU, 0, "MTU of vxlan-v6.calico; 0: the node's MTU less 70.")
     vxlan_port: int = setting("VXLANPort", PORT, 4789, "UDP port of VXLAN.")
     vxlan_vni: int = setting("VXLANVNI", number(1, 16777215), 4096, "VXLAN network identifier.")
     iptables_backend: str = setting(
@@ -137,7 +139,7 @@ class FelixSettings:
         "PolicyEnforcement",
         _ENABLED,
         "Enabled",
-        "Ours: Disabled enforces no network policy on this node, as before there was a policy engine.",
+        "Not a parameter of upstream's. Disabled: enforce no network policy on this node.",
         section="Policy",
     )
     allow_vxlan_from_workloads: bool = setting(
@@ -150,7 +152,7 @@ class FelixSettings:
         "WorkloadSourceSpoofing",
         choice("Disabled", "Any"),
         "Disabled",
-        "Any: workloads may send from what their annotation cni.projectcalico.org/allowedSourcePrefixes names.",
+        "Any: workloads may use the source addresses in their annotation cni.projectcalico.org/allowedSourcePrefixes.",
     )
     external_nodes: tuple[IPv4Network | IPv6Network, ...] = setting(
         "ExternalNodesCIDRList",
@@ -163,36 +165,40 @@ class FelixSettings:
         "ServiceLoopPrevention",
         choice("Drop", "Reject", "Disabled"),
         "Drop",
-        "Forwarded packets to a service's address (BGPConfiguration) that nobody translated.",
+        "What happens to forwarded packets to a service's address (BGPConfiguration) that was not translated.",
     )
     filter_deny_action: str = setting("NftablesFilterDenyAction", choice("Drop", "Reject"), "Drop", "What Deny does.")
     mark_mask: int = setting(
-        "NftablesMarkMask", MARK_MASK, 0xFFFF0000, "Bits of packets' marks that are ours.", shown_default="0xffff0000"
+        "NftablesMarkMask",
+        MARK_MASK,
+        0xFFFF0000,
+        "Bits of packet marks that the agent may use.",
+        shown_default="0xffff0000",
     )
     disable_invalid_check: bool = setting(
-        "DisableConntrackInvalidCheck", FLAG, False, "Do not drop packets that connection tracking calls invalid."
+        "DisableConntrackInvalidCheck", FLAG, False, "Do not drop packets that connection tracking considers invalid."
     )
     log_prefix: str = setting(
         "LogPrefix",
         TEXT,
         "calico-packet",
-        "What lines of the action Log begin with; %t %k %n %p: tier, kind, name, path.",
+        "Prefix of the lines of the action Log; %t %k %n %p: tier, kind, name, path.",
     )
     log_rate: str = setting(
         "LogActionRateLimit",
         LOG_RATE,
         "",
-        "At most so many lines of the action Log for each rule: 10/second, 5/minute.",
+        "The maximum rate of lines of the action Log for each rule: 10/second, 5/minute.",
     )
-    log_burst: int = setting("LogActionRateLimitBurst", number(0, 9999), 5, "So many more at once.")
+    log_burst: int = setting("LogActionRateLimitBurst", number(0, 9999), 5, "This many more lines in a burst.")
     endpoint_status_prefix: str = setting(
         "EndpointStatusPathPrefix",
         TEXT,
         "/var/run/calico",
-        "Directory of endpoint-status/, whose files say whose policy is in force; none: no files.",
+        "Directory of endpoint-status/, whose files say for which endpoints policy is in force; none: no files.",
     )
     route_refresh_s: float = setting(
-        "RouteRefreshInterval", SECONDS, 90.0, "How often routes are compared with what is wanted.", section="Resync"
+        "RouteRefreshInterval", SECONDS, 90.0, "How often routes are compared with the wanted ones.", section="Resync"
     )
     interface_refresh_s: float = setting("InterfaceRefreshInterval", SECONDS, 90.0, "The same for interfaces.")
     iptables_refresh_s: float = setting(
@@ -222,14 +228,14 @@ class FelixSettings:
         return min(filter(None, intervals), default=0.0)
 
 
-# What a FelixConfiguration calls parameters whose FELIX_ variable is spelled otherwise.
+# Names in a FelixConfiguration of parameters whose FELIX_ variable is spelled differently.
 _RESOURCE_NAMES = {
     "ipipmtu": "ipinipmtu",
     "ipipenabled": "ipinipenabled",
     "externalnodeslist": "externalnodescidrlist",
 }
 
-# What the names of upstream's further parameters begin with: policy, eBPF, WireGuard, flow logs, OpenStack, ...
+# Prefixes of the names of upstream's other parameters: policy, eBPF, WireGuard, flow logs, OpenStack, ...
 ELSEWHERE = tuple(  # a text, because a list would take a hundred lines
     """
     awssrcdstcheck bpf cgroupv2path clusterguid clustertype calicoversion dataplane
@@ -253,7 +259,7 @@ _NOT_ENFORCED = {
     "dataplanedriver": "there is no external data plane: this agent programs the kernel",
 }
 
-# What every cluster's FelixConfiguration holds by default: not worth a warning on each node.
+# What every cluster's FelixConfiguration contains by default: not worth a warning on each node.
 _DEFAULTS = {
     "floatingips": "Disabled",
     "bpfconnecttimeloadbalancing": "TCP",
@@ -273,7 +279,7 @@ def parse_felix(
     node_spec: Mapping[str, Any] | None = None,
     default_spec: Mapping[str, Any] | None = None,
 ) -> Parameters:
-    """The parameters out of FELIX_ variables and the specs of FelixConfiguration node.<name> and default."""
+    """The parameters from FELIX_ variables and the specs of FelixConfiguration node.<name> and default."""
     environment = {name[6:]: value for name, value in environ.items() if name.upper().startswith("FELIX_")}
     sources = (
         ("FELIX_{}", {name.lower(): (name, text) for name, text in environment.items()}),
@@ -301,7 +307,7 @@ def parse_felix(
 
 
 def _parse(item: Setting, text: str) -> Any:
-    """The value of a text; "none" is nothing at all (0, "", false) where it is no value of its own."""
+    """The value of a text; "none" means the empty value (0, "", false) unless it is a value of the parameter."""
     if text.lower() == "none":
         if item.kind is TEXT:
             return ""

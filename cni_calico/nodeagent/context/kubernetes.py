@@ -1,8 +1,8 @@
-"""What start-up asks of Kubernetes beside the datastore, when there is a Kubernetes at all.
+"""What start-up reads from Kubernetes besides the datastore, if there is a Kubernetes at all.
 
-Rule: the node's own object and two ConfigMaps, nothing else. A ConfigMap is read once, because only start-up decides by
-it, while the node is looked at again and again; one that may not be read counts as absent, because not every
-installation grants that.
+Rule: the node's own object and two ConfigMaps, nothing else. A ConfigMap is read once, because only start-up uses it,
+while the node is read again and again; a ConfigMap that may not be read counts as absent, because not every
+installation grants that right.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PATCH = "application/strategic-merge-patch+json"
 @dataclass(frozen=True, slots=True)
 class KubernetesFacts:
     """``kubeadm`` is the ClusterConfiguration text of ConfigMap kube-system/kubeadm-config, None without one;
-    ``rancher`` whether ConfigMap kube-system/full-cluster-state exists; ``internal_ips`` in the node's own order.
+    ``rancher``: whether ConfigMap kube-system/full-cluster-state exists; ``internal_ips`` are in the node's own order.
     """
 
     internal_ips: tuple[Address, ...] = ()
@@ -52,7 +52,7 @@ class KubernetesNode(Protocol):
 
 
 class ApiNode:
-    """A KubernetesNode over the API server."""
+    """A KubernetesNode that uses the API server."""
 
     def __init__(self, api: KubernetesAPI, name: str) -> None:
         self.api = api
@@ -105,7 +105,7 @@ class ApiNode:
 
 
 def parse_internal_ips(node: Mapping[str, Any]) -> tuple[Address, ...]:
-    """PURE: the InternalIP addresses of a Kubernetes node; what is no address is left out."""
+    """PURE: the InternalIP addresses of a Kubernetes node; invalid ones are left out."""
     found = []
     for entry in (node.get("status") or {}).get("addresses") or ():
         if entry.get("type") == "InternalIP":

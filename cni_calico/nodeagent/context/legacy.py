@@ -1,7 +1,7 @@
-"""PURE: what older deployments say, as the variables that this agent reads.
+"""PURE: the settings of older deployments, as the variables that this agent reads.
 
-Rule: a plain variable wins over its FELIX_ form, the environment over felix.cfg. Sources: upstream's run script, which
-exports the FELIX_ forms, and Felix's configuration file (``[global]``, ``Name = value``).
+Rule: a variable without prefix wins over its FELIX_ form, the environment over felix.cfg. Sources: upstream's run
+script, which exports the FELIX_ forms, and Felix's configuration file (``[global]``, ``Name = value``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from cni_calico.daemon.settings_table import parse_flag
 from cni_calico.errors import InvalidConfig
 
 FELIX_CFG = "/etc/calico/felix.cfg"
-# Felix's parameter (lower case) -> the variable that means the same; a bare "calico-node -felix" is given the former
+# Felix's parameter (lower case) -> the variable with the same meaning; only a bare "calico-node -felix" gets the former
 ACCESS = {
     "felixhostname": "NODENAME",
     "datastoretype": "DATASTORE_TYPE",
@@ -30,7 +30,7 @@ _EXTERNAL = "useinternaldataplanedriver"
 
 
 def expand_environment(environ: Mapping[str, str], felix_cfg: str = "") -> dict[str, str]:
-    """The environment with what it, or felix.cfg, says in the older words."""
+    """The environment, with its older names and those of felix.cfg translated."""
     felix = {name[6:].lower(): text for name, text in environ.items() if name.upper().startswith("FELIX_")}
     expanded = dict(environ)
     for name, text in _entries(felix_cfg):
@@ -46,7 +46,7 @@ def expand_environment(environ: Mapping[str, str], felix_cfg: str = "") -> dict[
 
 
 def require_supported(environ: Mapping[str, str]) -> None:
-    """Raises InvalidConfig for what would make two agents of one, or that we would do differently in silence."""
+    """Raises InvalidConfig for settings that would make two agents run, or that we would silently treat differently."""
     for name, text in environ.items():
         parameter = name[6:].lower() if name.upper().startswith("FELIX_") else ""
         if not text.strip() or not parameter:

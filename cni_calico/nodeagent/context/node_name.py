@@ -1,8 +1,4 @@
-"""The name under which calico-node knows its node.
-
-Rule: NODENAME > the nodename file > HOSTNAME > the OS host name; trimmed; only the last two are lower-cased. The CNI
-plugin's own rule (plugin/call/node_name.py) starts from the file, which this process writes.
-"""
+"""The name under which calico-node knows its node."""
 
 from __future__ import annotations
 
@@ -14,12 +10,12 @@ from cni_calico.nodeagent.context.settings import NodeSettings
 
 
 def read_node_name(settings: NodeSettings, files: Files) -> str:
-    """The node's name. Raises InvalidConfig when it could not be part of a datastore key."""
+    """The node's name. Raises InvalidConfig if it could not be part of a datastore key."""
     name = settings.nodename or _stored(settings.nodename_file, files)
     name = name or settings.hostname.lower() or os.uname().nodename.strip().lower()
     if not name or "/" in name or any(c.isspace() or not c.isprintable() for c in name):
         raise InvalidConfig(
-            f"cannot use the node name {name!r}: it is empty, or has a slash or blanks in it",
+            f"cannot use the node name {name!r}: it is empty, or contains a slash or blanks",
             details=f"set NODENAME, or correct {settings.nodename_file}",
         )
     return name

@@ -1,4 +1,6 @@
-"""From the environment to a Context: settings, log, datastore, Kubernetes; for every part of calico-node alike."""
+"""From the environment to a Context (settings, log, datastore, Kubernetes), in the same way for every part of
+calico-node.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ _TOKEN_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """``wrong`` is what of ``environ`` is not used because it cannot be; ``environ`` has felix.cfg's settings too."""
+    """``wrong`` are the settings in ``environ`` that are not used because they are invalid; ``environ`` includes
+    felix.cfg.
+    """
 
     context: Context
     node: str
@@ -44,7 +48,7 @@ class Opened:
 
 
 def read_environment(environ: Mapping[str, str], path: str = FELIX_CFG) -> Mapping[str, str]:
-    """The environment, with what Felix's configuration file adds to it where there is one."""
+    """The environment, including what Felix's configuration file adds if there is one."""
     try:
         text = Files().read_text(path)
     except (OSError, UnicodeDecodeError):
@@ -63,7 +67,7 @@ def open_log(settings: NodeSettings, part: str) -> Log:
 def open_context(
     environ: Mapping[str, str], part: str, wait: Callable[[float], bool], *, running: bool = False
 ) -> Opened:
-    """Everything a part works with; ``running`` parts go on without most variables that are wrong.
+    """Everything that a part works with; ``running`` parts ignore most variables that are wrong.
 
     Raises InvalidConfig, DatastoreError.
     """
@@ -95,7 +99,7 @@ def open_context(
 def kubernetes_store(
     config: DatastoreConfig, environ: Mapping[str, str], datastore: Datastore
 ) -> KubernetesStore | None:
-    """Kubernetes' own objects: through the datastore if that is Kubernetes; None outside of Kubernetes."""
+    """Kubernetes' own objects, through the datastore if that is Kubernetes; None outside of Kubernetes."""
     in_cluster = bool(environ.get("KUBERNETES_SERVICE_HOST")) and os.path.exists(_TOKEN_FILE)
     if config.type != "kubernetes" and not config.kubernetes.kubeconfig and not in_cluster:
         return None

@@ -1,8 +1,9 @@
-"""PURE: every environment variable of calico-node, typed and validated; docs/node-environment.md is made of this table.
+"""PURE: every environment variable of calico-node, typed and validated; docs/node-environment.md is made from this
+table.
 
-Rule: an invalid value is an error that names the variable, the value and what was expected, and all of them are told
-at once; a variable that is empty counts as not set. Start-up stops at such an error, what runs on a node that was set
-up before goes on without the variable. FELIX_ variables have a table of their own (felix.py).
+Rule: an invalid value is an error that names the variable, the value and what was expected; all such errors are
+reported at once. An empty variable counts as not set. Start-up stops at such an error; what runs on a node that was set
+up before continues without the variable. FELIX_ variables have their own table (felix.py).
 """
 
 # ruff: noqa: RUF009 -- a call in a class body declares a field
@@ -88,7 +89,7 @@ class NodeSettings:
         f"{STATE_DIR}/nodename",
         "File that holds the node's name: read when NODENAME is empty, written when start-up has succeeded.",
     )
-    hostname: str = setting("HOSTNAME", TEXT, "", "Name used, in lower case, when there is no other; then the OS's.")
+    hostname: str = setting("HOSTNAME", TEXT, "", "Name used, in lower case, if there is no other; then the OS's.")
     ip: AddressSetting = setting(
         "IP",
         _IP,
@@ -109,13 +110,16 @@ class NodeSettings:
         "AUTODETECT_POLL_INTERVAL", DURATION, 60.0, "How often an autodetected address is looked up again."
     )
     disable_ip_check: bool = setting(
-        "DISABLE_NODE_IP_CHECK", FLAG, False, "Do not refuse an address that another Node record has."
+        "DISABLE_NODE_IP_CHECK", FLAG, False, "Accept an address that another Node record has."
     )
     as_number: int | None = setting(
         "AS", AS_NUMBER, None, "AS number of this node; empty keeps what is stored, or the cluster's."
     )
     router_id: str = setting(
-        "CALICO_ROUTER_ID", ROUTER_ID, "", "BGP router id of a node without IPv4; hash derives it from the node's name."
+        "CALICO_ROUTER_ID",
+        ROUTER_ID,
+        "",
+        "BGP router ID, for nodes without IPv4; hash derives it from the node's name.",
     )
     advertise_cluster_ips: tuple[Network, ...] = setting(
         "CALICO_ADVERTISE_CLUSTER_IPS",
@@ -136,10 +140,10 @@ class NodeSettings:
         "bird: BGP and tunnels; vxlan: VXLAN only; none: no networking between nodes.",
     )
     networking: bool = setting(
-        "CALICO_NETWORKING", FLAG, True, "Older form of the above, where that is not set: false means none."
+        "CALICO_NETWORKING", FLAG, True, "Older form of the above, used if that is not set: false means none."
     )
     disable_felix: bool = setting(
-        "CALICO_DISABLE_FELIX", FLAG, False, "Run no data plane part here (somebody else's agent does)."
+        "CALICO_DISABLE_FELIX", FLAG, False, "Run no data plane part here (another agent does)."
     )
     wait_for_datastore: bool = setting(
         "WAIT_FOR_DATASTORE", FLAG, False, "Wait until the datastore answers instead of failing."
@@ -148,7 +152,7 @@ class NodeSettings:
         "CALICO_JANITOR",
         FLAG,
         True,
-        "Take part in the election of the agent that releases what nodes and pods that are gone have left.",
+        "Take part in the election of the janitor, which releases what deleted nodes and pods have left behind.",
     )
 
     # -- default pools
@@ -156,14 +160,14 @@ class NodeSettings:
         "NO_DEFAULT_POOLS",
         FLAG,
         False,
-        "Make no default pools; not together with a pool CIDR.",
+        "Create no default pools; cannot be combined with a pool CIDR.",
         section="Default pools",
     )
     v4_cidr: Network | str | None = setting(
         "CALICO_IPV4POOL_CIDR",
         pool_cidr(4),
         None,
-        'IPv4 pool to make where there is no IPv4 pool; "none": make none.',
+        'IPv4 pool to create if there is no IPv4 pool; "none": create none.',
         shown_default="kubeadm's podSubnet, else the first of 192.168.0.0/16, 172.16.0.0/16 ... 172.31.0.0/16 that "
         "holds no address of the host",
     )
@@ -181,7 +185,7 @@ class NodeSettings:
         "CALICO_IPV6POOL_CIDR",
         pool_cidr(6),
         None,
-        'IPv6 pool to make where there is no IPv6 pool; "none": make none.',
+        'IPv6 pool to create if there is no IPv6 pool; "none": create none.',
         shown_default="kubeadm's podSubnet, else a random unique local /48",
     )
     v6_block_size: int = setting("CALICO_IPV6POOL_BLOCK_SIZE", number(116, 128), 122, "Its block size.")
@@ -206,7 +210,7 @@ class NodeSettings:
         "Pods get addresses from the Kubernetes node's podCIDR (host-local IPAM).",
         section="CNI plugin",
     )
-    manage_cni: bool = setting("CALICO_MANAGE_CNI", FLAG, True, "Keep the token in the CNI plugin's kubeconfig fresh.")
+    manage_cni: bool = setting("CALICO_MANAGE_CNI", FLAG, True, "Renew the token in the CNI plugin's kubeconfig.")
     cni_service_account: str = setting(
         "CALICO_CNI_SERVICE_ACCOUNT", TEXT, "calico-cni-plugin", "Service account of the CNI plugin's token."
     )
@@ -232,10 +236,10 @@ class NodeSettings:
     bird_config_dir: str = setting(
         "CALICO_BIRD_CONFIG_DIR", TEXT, "/etc/calico/confd/config", "Directory of BIRD's configuration."
     )
-    state_dir: str = setting("CALICO_STATE_DIR", TEXT, STATE_DIR, "Directory of what outlives a reboot.")
+    state_dir: str = setting("CALICO_STATE_DIR", TEXT, STATE_DIR, "Directory of files that survive a reboot.")
 
 
-# Whether there is BGP, and where tunnel addresses come from: nothing runs on a guess about these.
+# Whether there is BGP, and where tunnel addresses come from: these are never guessed.
 _DECISIVE = frozenset(("CALICO_NETWORKING_BACKEND", "USE_POD_CIDR"))
 
 # Read by the parts that open connections (cni/netconf.py, with_kubernetes_access); listed here for the reference page.
@@ -261,27 +265,27 @@ DATASTORE_VARIABLES: tuple[tuple[str, str, str, str], ...] = (
     ("K8S_CERT_FILE", "path", "", "Client certificate for it."),
     ("K8S_KEY_FILE", "path", "", "Private key of that certificate."),
     ("K8S_CA_FILE", "path", "", "Certificate authority of the API server."),
-    ("HTTPS_PROXY", "URL", "", "HTTP proxy before the API server; `https_proxy` too."),
-    ("NO_PROXY", "hosts", "", "What is reached without that proxy (docs/configuration.md); `no_proxy` too."),
+    ("HTTPS_PROXY", "URL", "", "HTTP proxy for the API server; `https_proxy` too."),
+    ("NO_PROXY", "hosts", "", "Hosts that are reached without that proxy (docs/configuration.md); `no_proxy` too."),
     (
         "KUBERNETES_SERVICE_HOST",
         "text",
         "",
-        "API server as pods are told it, with `KUBERNETES_SERVICE_PORT`.",
+        "API server as given to pods, with `KUBERNETES_SERVICE_PORT`.",
     ),
     ("K8S_API_TOKEN", "text", "", "Bearer token for it; K8S_TOKEN is read too."),
 )
 
-# Known to upstream; set here they change nothing, and that is said in the log.
+# Known to upstream; set here they have no effect, and the log says so.
 WITHOUT_EFFECT: Mapping[str, str] = {
     "CALICO_EARLY_NETWORKING": "dual top-of-rack set-ups are not supported",
     "BGP_LOGSEVERITYSCREEN": "set logSeverityScreen in the BGPConfiguration instead",
-    "CALICO_LIBNETWORK_ENABLED": "the libnetwork plugin is gone",
+    "CALICO_LIBNETWORK_ENABLED": "the libnetwork plugin no longer exists",
 }
 
 
 def parse_settings(environ: Mapping[str, str]) -> NodeSettings:
-    """What start-up goes by. Raises InvalidConfig naming every variable that is wrong."""
+    """The settings for start-up. Raises InvalidConfig naming every variable that is wrong."""
     values, wrong = _parse_each(environ)
     settings = NodeSettings(**values)
     problems = [*wrong.values(), *_contradictions(settings)]
@@ -291,10 +295,10 @@ def parse_settings(environ: Mapping[str, str]) -> NodeSettings:
 
 
 def parse_running_settings(environ: Mapping[str, str]) -> tuple[NodeSettings, tuple[str, ...]]:
-    """What the services of a node that was set up before go by, and what is wrong with it.
+    """The settings for the services of a node that was set up before, and what is wrong with them.
 
-    A wrong variable counts as not set, which mostly means that what is stored stays. Raises InvalidConfig for the few
-    of which a wrong guess would change what other nodes rely on.
+    A wrong variable counts as not set, which mostly means that the stored value stays. Raises InvalidConfig for the few
+    whose wrong guess would change what other nodes rely on.
     """
     values, wrong = _parse_each(environ)
     settings = NodeSettings(**values)
@@ -305,7 +309,7 @@ def parse_running_settings(environ: Mapping[str, str]) -> tuple[NodeSettings, tu
 
 
 def _parse_each(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """(value by attribute, what is wrong by variable)"""
+    """(value by attribute, problem by variable)"""
     values: dict[str, Any] = {}
     wrong: dict[str, str] = {}
     for item in settings_of(NodeSettings):
@@ -344,7 +348,7 @@ def _contradictions(settings: NodeSettings) -> list[str]:
 
 
 def without_effect(environ: Mapping[str, str]) -> list[str]:
-    """A line for each variable that is set and changes nothing."""
+    """A line for each variable that is set and has no effect."""
     return [
         f"{name} is set and has no effect: {why}"
         for name, why in WITHOUT_EFFECT.items()

@@ -1,8 +1,4 @@
-"""PURE: docs/node-environment.md out of the tables of settings.
-
-Rule: the page is this function's text and nothing else; a test compares them.
-Write it with: python -m cni_calico.nodeagent.context.settings_page > docs/node-environment.md
-"""
+"""PURE: docs/node-environment.md, made from the tables of settings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The desired state carried out: an ordered list of parts.
+"""Carries out the desired state: an ordered list of parts.
 
-Rule: a part that fails is reported and does not keep the others from being applied. What the parts know of the kernel
-is in parts/; adding one means a file there and a line in ``data_plane``.
+Rule: a part that fails is reported and does not stop the others. What the parts know about the kernel is in parts/;
+adding one means a file there and a line in ``data_plane``.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def data_plane(
 ) -> list[Part]:
     """The parts in the order in which they are applied: routes need devices, our own rules come after upstream's.
 
-    ``upstream_goes``: whether what upstream's agent left may be taken away now. Masquerading takes the table of
-    upstream's name, so it waits too, but only while upstream's chains are in it.
+    ``upstream_goes``: whether what upstream's agent left may be removed now. Masquerading takes over a table of the
+    name that upstream uses, so it waits too, but only while upstream's chains are in it.
     """
     return [
         KernelSettings(),
@@ -48,18 +48,18 @@ def data_plane(
 
 
 class Applier:
-    """Carries out desired states in the network namespace of the calling thread; one thread."""
+    """Carries out desired states in the network namespace of the calling thread; for one thread."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
-        self._look = {part.name for part in parts}  # must not trust what they read before
+        self._look = {part.name for part in parts}  # parts that must not trust what they read before
 
     def notice(self, changed: Collection[str]) -> None:
         """The monitor reported changes of these kinds."""
         self._look.update(part.name for part in self._parts if part.wants(changed))
 
     def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, *, full: bool) -> Pass:
-        """Everything once. ``full`` compares also what the monitor does not report."""
+        """Apply everything once. ``full`` also compares what the monitor does not report."""
         done = Pass()
         for part in self._parts:
             try:

@@ -1,4 +1,4 @@
-"""PURE: desired minus actual: what is to be added, changed and removed.
+"""PURE: desired minus actual: what must be added, changed and removed.
 
 Rule: what is not ours is never removed. Ours are: routes of protocol 80, routes on workloads' interfaces, static
 neighbours and forwarding entries of our tunnel devices, and these devices themselves.
@@ -29,7 +29,7 @@ class Changes(Generic[T]):
 
 
 def plan_set(desired: Iterable[T], actual: Iterable[T]) -> Changes[T]:
-    """For things that are equal or different, and all ours."""
+    """For things that are either equal or different, and all ours."""
     wanted, there = set(desired), set(actual)
     return Changes(tuple(sorted(wanted - there, key=str)), tuple(sorted(there - wanted, key=str)))
 
@@ -37,8 +37,8 @@ def plan_set(desired: Iterable[T], actual: Iterable[T]) -> Changes[T]:
 def is_ours(route: HostRoute, felix: FelixSettings) -> bool:
     """Whether a route that is not wanted may be removed.
 
-    BIRD's routes and the kernel's (IPv6 link-local, multicast) have protocols of their own. A route on a workload's
-    interface that somebody else made counts as ours only while RemoveExternalRoutes is on.
+    BIRD's routes and the kernel's (IPv6 link-local, multicast) have their own protocols. A route on a workload's
+    interface that another program made counts as ours only while RemoveExternalRoutes is on.
     """
     if route.protocol == PROTO_CALICO:
         return True
@@ -49,7 +49,7 @@ def is_ours(route: HostRoute, felix: FelixSettings) -> bool:
 
 
 def plan_routes(desired: Iterable[HostRoute], actual: Iterable[HostRoute], felix: FelixSettings) -> Changes[HostRoute]:
-    """The additions are as they were desired, flags that are not compared included."""
+    """The additions are as desired, including flags that are not compared."""
     wanted, there = {_normal(route): route for route in desired}, {_normal(route): route for route in actual}
     add = [route for key, route in wanted.items() if key not in there]
     remove = [route for key, route in there.items() if key not in wanted and is_ours(route, felix)]
@@ -59,10 +59,11 @@ def plan_routes(desired: Iterable[HostRoute], actual: Iterable[HostRoute], felix
 def select_conflicts(
     add: Iterable[HostRoute], desired: Iterable[HostRoute], actual: Iterable[HostRoute], felix: FelixSettings
 ) -> dict[HostRoute, HostRoute]:
-    """Routes to workloads that must not be made, with the route whose place they would take.
+    """Routes to workloads that must not be made, each with the route that it would replace.
 
-    Adding a route replaces the one with the same destination and metric. That may be a route to a single address that
-    is ours, or that leads out of a workload's interface which has lost its endpoint; any other stays, whoever made it.
+    Adding a route replaces the one with the same destination and metric. That may only be a route to a single address
+    that is ours, or one through a workload's interface that has lost its endpoint; any other route stays, whoever made
+    it.
     """
     wanted = set(map(_normal, desired))
     places = {(route.dst, route.metric): route for route in actual}
@@ -78,7 +79,7 @@ def select_conflicts(
 
 
 def _normal(route: HostRoute) -> HostRoute:
-    """What the kernel does not tell back reliably is not compared."""
+    """Without the fields that the kernel does not report reliably."""
     return replace(route, onlink=False) if route.onlink else route
 
 
@@ -98,7 +99,7 @@ class DeviceChange:
 def plan_devices(
     desired: Mapping[str, TunnelDevice], actual: Mapping[str, TunnelDevice]
 ) -> tuple[tuple[DeviceChange, ...], tuple[str, ...]]:
-    """(what to make or change, the names to remove)."""
+    """(what to create or change, the names to remove)."""
     changes = []
     for name, wanted in sorted(desired.items()):
         there = actual.get(name)
@@ -112,7 +113,7 @@ def plan_devices(
 
 
 def _fixed_parts(device: TunnelDevice) -> tuple[object, ...]:
-    """What the kernel does not change on a device that exists."""
+    """The properties that the kernel does not change on an existing device."""
     if device.kind != "vxlan":
         return (device.kind,)
     return (device.kind, device.vni, device.port, device.local, device.parent, device.learning)

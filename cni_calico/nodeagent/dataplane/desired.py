@@ -1,7 +1,7 @@
-"""PURE: the data plane that this node must have, out of the snapshot and the host's interfaces.
+"""PURE: the data plane that this node must have, from the snapshot and the host's interfaces.
 
-Rule: the same inputs give the same value, whatever order they come in; nothing here knows what is there already
-(delta.py compares) or how it is made (apply.py).
+Rule: the same inputs give the same value, in whatever order they come; nothing here knows what exists already (delta.py
+compares) or how it is made (apply.py).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from cni_calico.plugin.network.plan import Sysctl
 
 @dataclass(frozen=True, slots=True)
 class Nat:
-    """What is masqueraded in one family: from ``sources`` to anywhere but ``exclusions``, both sorted, no overlaps.
+    """What is masqueraded in one family: from ``sources`` to anywhere except ``exclusions``, both sorted, no overlaps.
 
-    ``to`` is an address to use instead of the outgoing interface's, ``ports`` (low, high) or None.
-    ``partial``: a record that it is made from cannot be read, so rules that are there stay as they are.
+    ``to`` is an address to use instead of the outgoing interface's, ``ports`` (low, high) or None. ``partial``: a
+    record that it is made from cannot be read, so existing rules stay as they are.
     """
 
     family: int
@@ -48,8 +48,8 @@ class Nat:
 class Desired:
     """``routes_enabled`` False: routes are left alone. ``mtu`` is for workloads (/var/lib/calico/mtu), 0: unknown.
 
-    ``additive``: tunnel devices, their neighbours and routes through the fabric are made and changed, none is removed.
-    ``lacking``: why a tunnel device that a pool asks for cannot be described yet, by its name.
+    ``additive``: tunnel devices, their neighbours and the routes to other nodes are added and changed, none is removed.
+    ``lacking``: by device name, why a tunnel device that a pool asks for cannot be described yet.
     """
 
     devices: dict[str, TunnelDevice] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Desired:
 def desired_state(
     snapshot: Snapshot, interfaces: Sequence[HostInterface], felix: FelixSettings, backend: str
 ) -> Desired:
-    """The whole of it. Without a record of this node only workloads are looked after."""
+    """All of it. Without a record of this node only workloads are handled."""
     own = snapshot.own
     present = desired_endpoints.select_present(snapshot.endpoints, {interface.name for interface in interfaces})
     routes = desired_endpoints.desired_endpoint_routes(present, felix)
@@ -113,7 +113,7 @@ def desired_state(
 def with_routes_in_doubt(
     desired: Desired, snapshot: Snapshot, actual: Sequence[HostRoute], felix: FelixSettings
 ) -> Desired:
-    """The routes that are there and may belong to an endpoint that cannot be read, or cannot be believed, stay."""
+    """Existing routes that may belong to an endpoint that cannot be read, or is in doubt, stay."""
     kept = desired_endpoints.select_routed_claims(actual, snapshot.unproven)
     if snapshot.unread_of("WorkloadEndpoint"):
         kept |= desired_endpoints.select_unclaimed_routes(actual, desired.routes, felix)
@@ -125,7 +125,7 @@ def _families(felix: FelixSettings) -> tuple[int, ...]:
 
 
 def desired_nat(snapshot: Snapshot, family: int, felix: FelixSettings) -> Nat:
-    """Pools that may not be used any more still masquerade: their workloads are still there."""
+    """Pools that may no longer be used still masquerade: their workloads still exist."""
     pools = [pool for pool in snapshot.pools if pool.cidr.version == family]
     excluded = [pool.cidr for pool in pools]
     made_from = ["IPPool", "FelixConfiguration"]

@@ -1,7 +1,7 @@
 """PURE: how packets get from this node to others: which pools use which tunnel, tunnel devices, MTUs, MACs.
 
-Rule: facts about one family at a time; a node without an address of a family has no tunnels in it. Source: SPEC
-"Tunnels", upstream's naming of devices and MAC addresses.
+Rule: facts about one family at a time; a node without an address of a family has no tunnels in it. Source: upstream's
+naming of devices and MAC addresses.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from cni_calico.nodeagent.context.felix import FelixSettings
 VXLAN = {4: "vxlan.calico", 6: "vxlan-v6.calico"}
 IPIP = "tunl0"
 OVERHEAD = {"ipip": 20, "vxlan4": 50, "vxlan6": 70}
-MTU_MIN = 576  # less than that is no link at all, and the kernel refuses IPv6 below 1280
+MTU_MIN = 576  # a smaller MTU is not usable, and the kernel refuses IPv6 below 1280
 DEFAULT_MTU = 1500
 
 
 @dataclass(frozen=True, slots=True)
 class TunnelEnd:
-    """A node as the end of tunnels of one family. ``vtep`` and ``mac`` are its VXLAN device's."""
+    """A node as an end of tunnels of one family. ``vtep`` and ``mac`` are its VXLAN device's."""
 
     name: str
     address: IPv4Address | IPv6Address
@@ -35,13 +35,13 @@ class TunnelEnd:
 
 
 def derived_mac(node: str, family: int) -> str:
-    """The MAC of a node's VXLAN device when none is stored."""
+    """The MAC of a node's VXLAN device if none is stored."""
     digest = sha1_hex(node if family == 4 else f"{node}-v6")
     return ":".join(("66", *(digest[i : i + 2] for i in range(0, 10, 2))))
 
 
 def endpoint_of(node: Node, family: int) -> TunnelEnd | None:
-    """None when the node has no address of the family."""
+    """None if the node has no address of the family."""
     address: IPv4Interface | IPv6Interface | None = node.ipv4 if family == 4 else node.ipv6
     if address is None:
         return None
@@ -79,7 +79,7 @@ def wants_ipip(pools: Iterable[IPPool], felix: FelixSettings) -> bool:
 
 
 def holder_of(address: Address, interfaces: Iterable[HostInterface]) -> HostInterface | None:
-    """The interface that holds an address, tunnel devices of ours excepted."""
+    """The interface that has an address, except our tunnel devices."""
     ours = {IPIP, *VXLAN.values()}
     for interface in interfaces:
         if interface.name not in ours and any(held.ip == address for held in interface.addresses):
@@ -88,7 +88,7 @@ def holder_of(address: Address, interfaces: Iterable[HostInterface]) -> HostInte
 
 
 def node_mtu(own: Node | None, interfaces: Sequence[HostInterface]) -> int:
-    """The smallest MTU of the interfaces that hold the node's addresses; 1500 when none does."""
+    """The smallest MTU of the interfaces that have the node's addresses; 1500 if none does."""
     addresses = [] if own is None else [a.ip for a in (own.ipv4, own.ipv6) if a is not None]
     holders = [holder for address in addresses if (holder := holder_of(address, interfaces)) is not None]
     return min((holder.mtu for holder in holders), default=DEFAULT_MTU)
@@ -101,7 +101,7 @@ def _less(mtu: int, overhead: str) -> int:
 def desired_devices(
     own: Node, pools: Sequence[IPPool], interfaces: Sequence[HostInterface], felix: FelixSettings, backend: str
 ) -> tuple[dict[str, TunnelDevice], dict[str, str]]:
-    """The tunnel devices by name, and what keeps a wanted one from being made."""
+    """The tunnel devices by name, and why a wanted one cannot be made."""
     devices: dict[str, TunnelDevice] = {}
     lacking: dict[str, str] = {}
     if backend == "none":
@@ -152,7 +152,7 @@ def _vxlan(own: Node, family: int, interfaces: Sequence[HostInterface], felix: F
 def workload_mtu(
     own: Node | None, pools: Sequence[IPPool], interfaces: Sequence[HostInterface], felix: FelixSettings, backend: str
 ) -> int:
-    """The MTU of workloads' interfaces: what fits through every tunnel in use."""
+    """The MTU of workloads' interfaces: the largest that fits through every tunnel in use."""
     base = node_mtu(own, interfaces)
     sizes = [base]
     if backend != "none":

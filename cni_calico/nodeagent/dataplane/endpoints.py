@@ -27,9 +27,9 @@ def select_present(endpoints: Iterable[WorkloadEndpoint], interfaces: Collection
 
 
 def desired_endpoint_routes(present: Mapping[str, WorkloadEndpoint], felix: FelixSettings) -> set[HostRoute]:
-    """One per address, on the interface. Without IPv6 support only IPv4's.
+    """One per address, on the interface; only IPv4 without IPv6 support.
 
-    What is no single address gets none: a default route into a pod would take the host's traffic.
+    A network larger than a single address gets none: a default route into a pod would take the host's traffic.
     """
     routes = set()
     for name, endpoint in present.items():
@@ -51,9 +51,9 @@ def desired_endpoint_routes(present: Mapping[str, WorkloadEndpoint], felix: Feli
 def select_unclaimed_routes(
     actual: Iterable[HostRoute], desired: Collection[HostRoute], felix: FelixSettings
 ) -> set[HostRoute]:
-    """Routes that are there, on workloads' interfaces of which no endpoint speaks that can be read.
+    """Existing routes on workloads' interfaces that no readable endpoint names.
 
-    While one cannot be read, any of them may be its.
+    While an endpoint cannot be read, any of them may be its route.
     """
     interfaces, destinations = {route.device for route in desired}, {route.dst for route in desired}
     return {
@@ -67,7 +67,7 @@ def select_unclaimed_routes(
 
 
 def select_routed_claims(actual: Iterable[HostRoute], unproven: Mapping[str, Collection[Network]]) -> set[HostRoute]:
-    """Routes that are there for addresses that only a pod's annotation names: they stay, none is made."""
+    """Existing routes for addresses that only a pod's annotation names: they stay, but none is added."""
     return {r for r in actual if r.dst in unproven.get(r.device, ()) and r.dst.num_addresses == 1}
 
 
@@ -84,7 +84,7 @@ class Unsigned:
 def select_unsigned(
     present: Mapping[str, WorkloadEndpoint], interfaces: Iterable[HostInterface]
 ) -> tuple[Unsigned, ...]:
-    """Those of recorded endpoints. One that is down is perhaps just being made."""
+    """The interfaces of recorded endpoints that have no alias. One that is down may just be being created."""
     found = []
     for interface in interfaces:
         endpoint = present.get(interface.name)
@@ -97,7 +97,7 @@ def select_unsigned(
 
 
 def select_proven(unsigned: Iterable[Unsigned], actual: Iterable[HostRoute]) -> tuple[Unsigned, ...]:
-    """Those to which the host routes every address of their endpoint."""
+    """Those for which the host routes every address of their endpoint."""
     routed = {(route.device, route.dst) for route in actual}
     return tuple(item for item in unsigned if all((item.device, network) in routed for network in item.networks))
 
@@ -111,7 +111,7 @@ def desired_endpoint_settings(present: Mapping[str, WorkloadEndpoint]) -> list[S
 
 
 def host_settings(felix: FelixSettings) -> list[Sysctl]:
-    """What the host as a whole needs."""
+    """The settings that the host as a whole needs."""
     if felix.ip_forwarding != "Enabled":
         return []
     wanted: list[Sysctl] = [(("ipv4", "ip_forward"), "1")]

@@ -1,11 +1,11 @@
-"""PURE: what must be changed in iptables rules that others made.
+"""PURE: what must be changed in other programs' iptables rules.
 
-Packets to and from workloads are accepted where the FORWARD chain would drop them, and what upstream's agent
-left behind is taken away.
+Packets to and from workloads are accepted if the FORWARD chain would drop them, and what upstream's agent left behind
+is removed.
 
-Rule: text of iptables-save in, script for iptables-restore --noflush out, "" when nothing is to be done. Our rules have
-a comment by which they are found again; upstream's chains are those that begin "cali-", its rules in others' chains
-those that lead there or whose comment begins "cali:".
+Rule: text of iptables-save in, script for iptables-restore --noflush out, "" if nothing is to be done. Our rules have a
+comment by which they are recognised; upstream's chains are those whose names begin with "cali-", and its rules in
+others' chains are those that lead there or whose comment begins with "cali:".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import pairwise
 COMMENT = "cni-calico: forward workload packets"
 UPSTREAM = "cali-"
 UPSTREAM_COMMENT = "cali:"
-UPSTREAM_SETS = ("cali40", "cali60", "cali4t", "cali6t")  # the last two are left by an update that was interrupted
+UPSTREAM_SETS = ("cali40", "cali60", "cali4t", "cali6t")  # the last two are left by an interrupted update
 
 
 def _lines_of_tables(saved: str) -> dict[str, list[str]]:
@@ -41,7 +41,7 @@ def drops_forwarded(saved: str) -> bool:
 
 
 def plan_forward(saved: str, prefixes: Sequence[str]) -> str:
-    """The rules that are missing, at the head of the chain; ours that are no longer wanted go."""
+    """Add the missing rules at the head of the chain; remove ours that are no longer wanted."""
     wanted = [f"-{side} {prefix}+" for prefix in prefixes for side in ("i", "o")] if drops_forwarded(saved) else []
     there = [
         line for line in _lines_of_tables(saved).get("filter", []) if line.startswith("-A FORWARD ") and COMMENT in line
@@ -56,7 +56,7 @@ def plan_forward(saved: str, prefixes: Sequence[str]) -> str:
 
 
 def plan_takeover(saved: str) -> str:
-    """Take upstream's chains away in every table, and its rules in others' chains."""
+    """Remove upstream's chains from every table, and its rules from others' chains."""
     out: list[str] = []
     for table, lines in _lines_of_tables(saved).items():
         chains = [line[1:].split()[0] for line in lines if line.startswith(f":{UPSTREAM}")]
@@ -68,7 +68,7 @@ def plan_takeover(saved: str) -> str:
 
 
 def _is_upstreams(line: str) -> bool:
-    """Whether a rule of somebody else's chain is upstream's: not all of them lead to a chain (some set marks)."""
+    """Whether a rule in another program's chain is upstream's: not all of them lead to a chain (some set marks)."""
     if not line.startswith("-A "):
         return False
     for word, after in pairwise(shlex.split(line)):

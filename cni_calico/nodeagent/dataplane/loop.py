@@ -1,8 +1,8 @@
-"""The agent's loop: whatever happens, compute what must be there and make it so.
+"""The agent's loop: whatever happens, compute what must exist and make it so.
 
-Rule: level-triggered. A change in the datastore and a notification of the kernel only say "look again"; a full resync
-comes anyway, every 90 seconds. Until every listing was read once nothing is touched, and a datastore that is lost later
-leaves the data plane as it is.
+Rule: level-triggered. A change in the datastore or a notification of the kernel only says "look again"; a full resync
+comes anyway, every 90 seconds. Until every listing has been read once nothing is changed, and losing the datastore
+later leaves the data plane as it is.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from cni_calico.nodeagent.view.snapshot import Snapshot
 from cni_calico.nodeagent.view.sources import Sources
 
 PASS_S = 60.0
-MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 1.0  # what comes in a burst is done in one pass
-REST = 9  # times as long as a pass took: while pods come and go by the dozen, the processors are theirs
+MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 1.0  # a burst of changes is handled in one pass
+# the rest, as a multiple of the pass's duration: while dozens of pods come and go, the processors are for them
+REST = 9
 RETRY_FIRST_S, RETRY_LAST_S = 1.0, 30.0
 PENDING_S = 1.0
 GROWN_BYTES = 32 << 20
@@ -47,7 +48,7 @@ GROWN_BYTES = 32 << 20
 class DataplaneLoop:
     """One data plane, in the network namespace of the thread that calls ``run``.
 
-    ``on_snapshot`` gets every snapshot (BIRD and the tunnel addresses follow it); it must not block.
+    ``on_snapshot`` is called with every snapshot (BIRD and the tunnel addresses use it); it must not block.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class DataplaneLoop:
     ) -> None:
         self.node = node
         self.numbers = numbers
-        self.facts: dict[str, Any] = {}  # what others add to the status
+        self.facts: dict[str, Any] = {}  # what other parts add to the status
         self._kubernetes_policies = 0
         self._context = context
         self._environ = environ
@@ -86,16 +87,16 @@ class DataplaneLoop:
 
     @property
     def devices(self) -> Mapping[str, object]:
-        """The tunnel devices as they are wanted."""
+        """The tunnel devices as they should be."""
         return self._desired.devices
 
     def wake(self) -> None:
-        """Look again soon; from any thread."""
+        """Look again soon; may be called from any thread."""
         if self._monitor is not None:
             self._monitor.wake()
 
     def run(self, stopping: threading.Event) -> None:
-        """Until ``stopping``. Raises KernelError when the kernel cannot be listened to."""
+        """Run until ``stopping``. Raises KernelError if the kernel's notifications cannot be received."""
         settings = self._context.settings
         self._monitor = Monitor(TABLE, DEVICES)
         sources = Sources(
@@ -161,7 +162,7 @@ class DataplaneLoop:
             self._shrink()
 
     def _shrink(self) -> None:
-        """What a storm of changes needed is free again, but the C library would keep it for good."""
+        """The memory that a burst of changes needed is free again, but the C library would keep it."""
         if memory.resident_bytes() > self._resident + GROWN_BYTES:
             memory.trim_memory()
             self._resident = memory.resident_bytes()
@@ -205,7 +206,7 @@ class DataplaneLoop:
         self.numbers.policies = count
 
     def _count_policies(self, count: int) -> None:
-        """Told how many Kubernetes has of its own; from another thread."""
+        """Called, from another thread, with the number of Kubernetes' own policies."""
         if count != self._kubernetes_policies:
             self._kubernetes_policies = count
             self.wake()
@@ -238,5 +239,5 @@ class DataplaneLoop:
 
 
 def pause_after(took_s: float) -> float:
-    """How long to wait after a pass that took so long."""
+    """How long to wait after a pass that took ``took_s``."""
     return min(MAX_INTERVAL_S, max(MIN_INTERVAL_S, REST * took_s))

@@ -1,7 +1,8 @@
 """PURE: masquerading as scripts for nftables and for legacy iptables.
 
-Rule: a script replaces everything of ours and nothing else, and means the same whatever was there before. Table
-``calico`` of each family is ours whole (upstream's of that name included); in iptables our chains begin "calico-".
+Rule: a script replaces everything of ours and nothing else, and has the same effect whatever was there before. Table
+``calico`` of each family is entirely ours (including upstream's of that name); in iptables the names of our chains
+begin with "calico-".
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _SRCNAT = 100
 
 
 def render_nftables(nat: Nat) -> str:
-    """The script for ``nft -f``: the table is there afterwards exactly if something is masqueraded."""
+    """The script for ``nft -f``: afterwards the table exists exactly if something is masqueraded."""
     family = FAMILY[nat.family]
     lines = [f"add table {family} {TABLE}", f"delete table {family} {TABLE}"]
     if not nat.sources:
@@ -54,7 +55,7 @@ def _out(nat: Nat) -> str:
 
 
 def _verdicts(nat: Nat) -> list[str]:
-    """Ports can be chosen for TCP and UDP only; what has none goes without."""
+    """Ports can be chosen for TCP and UDP only; other protocols do without."""
     plain = "masquerade fully-random" if nat.to is None else f"snat to {nat.to} fully-random"
     if nat.ports is None:
         return [plain]
@@ -85,7 +86,7 @@ def _iptables_verdict(nat: Nat, ports: tuple[int, int] | None) -> str:
 
 
 def render_iptables_removal(saved: str) -> str:
-    """The script that takes our chains away again; "" when ``saved`` (iptables-save) has none."""
+    """The script that removes our chains; "" if ``saved`` (iptables-save) has none."""
     if f":{CHAIN} " not in saved:
         return ""
     lines = ["*nat", f":{CHAIN} - [0:0]", f":{OUT_CHAIN} - [0:0]"]
@@ -94,6 +95,6 @@ def render_iptables_removal(saved: str) -> str:
 
 
 def select_own(saved: str) -> list[str]:
-    """Our chains' lines and the jumps to them in an iptables-save text."""
+    """The lines of our chains and of the jumps to them in an iptables-save text."""
     ours = (f":{CHAIN} ", f":{OUT_CHAIN} ", f"-A {CHAIN} ", f"-A {OUT_CHAIN} ")
     return [line for line in saved.splitlines() if line.startswith(ours) or line.endswith(f"-j {CHAIN}")]

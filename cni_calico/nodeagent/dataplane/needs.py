@@ -1,7 +1,7 @@
-"""PURE: what of the data plane is missing although pods need it now, which keeps the node from being ready.
+"""PURE: what the data plane lacks although pods need it now, which keeps the node from being ready.
 
-Rule: a tunnel device is needed while a node exists that a pool's addresses are reached through it; masquerading while
-this node has a block in a pool with natOutgoing. What nothing needs yet is only reported as failed.
+Rule: a tunnel device is needed while some node's addresses in a pool are reached through it; masquerading while this
+node has a block in a pool with natOutgoing. What nothing needs yet is only reported as failed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _SHOWN = 3
 
 
 def select_unmet(snapshot: Snapshot, lacking: Mapping[str, str]) -> tuple[str, ...]:
-    """One sentence for each pool and thing. ``lacking`` says why a device or MASQUERADE cannot be had, by its name."""
+    """One sentence for each pool and each thing it lacks. ``lacking`` says, by name, why a device or MASQUERADE is
+    missing.
+    """
     unmet = []
     for pool in snapshot.pools if lacking else ():
         family = pool.cidr.version

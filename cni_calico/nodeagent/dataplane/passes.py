@@ -1,4 +1,4 @@
-"""PURE: what one pass over the data plane did, in words, and what a part of the data plane looks like.
+"""PURE: what one pass over the data plane did, in words, and the interface of a part of the data plane.
 
 Rule: a part knows one kind of thing in the kernel and nothing of the other parts; apply.py calls them in order.
 """
@@ -16,9 +16,9 @@ from cni_calico.nodeagent.dataplane.desired import Desired
 
 @dataclass(slots=True)
 class Pass:
-    """One pass: what it changed and what failed, in words; ``pending`` routes are waiting out their grace.
+    """One pass: what it changed and what failed, in words; ``pending`` routes are still in their grace period.
 
-    ``lacking``: why a tunnel device or masquerading is wanted and not there, by its name (needs.py).
+    ``lacking``: by name, why a tunnel device or masquerading is wanted and missing (needs.py).
     """
 
     changed: list[str] = field(default_factory=list)
@@ -28,25 +28,25 @@ class Pass:
 
 
 class Part(Protocol):
-    """One kind of thing that is kept in the kernel (or beside it). Only the agent's thread calls it."""
+    """One kind of thing that is maintained in the kernel (or beside it). Only the agent's thread calls it."""
 
     @property
     def name(self) -> str:
-        """What it keeps, as it begins the text of a failure."""
+        """What it maintains; the text of a failure begins with it."""
 
     def wants(self, changed: Collection[str]) -> bool:
-        """Whether, after the monitor reported these kinds of changes, it must compare everything again."""
+        """Whether it must compare everything again after the monitor reported these kinds of changes."""
 
     def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, done: Pass, full: bool) -> None:
-        """Read, compare, change the difference, and say in ``done`` what was changed and what failed.
+        """Read, compare, apply the difference, and record in ``done`` what was changed and what failed.
 
-        ``full``: trust nothing that was read before. Raises CalicoError or OSError when it cannot go on; the other
-        parts are applied all the same, and its next ``apply`` is a full one.
+        ``full``: trust nothing that was read before. Raises CalicoError or OSError if it cannot continue; the other
+        parts are still applied, and its next ``apply`` is a full one.
         """
 
 
 def described(what: str, verb: str, items: Collection[object]) -> list[str]:
-    """Each by itself, or their number when there are many."""
+    """Each separately, or their number if there are many."""
     if len(items) > 10:
         return [f"{verb} {len(items)} {what}s"]
     return [f"{verb} {what} {item}" for item in items]

@@ -1,8 +1,8 @@
-"""How many policies of Kubernetes' own there are: nobody enforces them here either, and that has to be said.
+"""Counts Kubernetes' own policies: if they are not enforced here, that has to be reported.
 
-Rule: a number once a minute, from requests that bring one policy and how many more there are; they themselves are of no
-use here and are not kept. The cluster-wide kinds are an API that a cluster may have or not: the server says which. A
-count that fails says so once and leaves the last number of what it counts.
+Rule: one number per minute, from requests that return one policy and the number of the remaining ones; the policies
+themselves are not needed here and not kept. The cluster-wide kinds are an API that a cluster may lack: the server says
+which it has. A count that fails is reported once and keeps its last number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REQUEST_S = 20.0
 
 
 def start_counting(context: Context, tell: Callable[[int], None], stopping: threading.Event) -> None:
-    """In a thread of its own, until ``stopping``; nothing where there is no Kubernetes."""
+    """Count in a separate thread, until ``stopping``; does nothing without Kubernetes."""
     node = context.kubernetes
     if not isinstance(node, ApiNode):
         return
@@ -45,7 +45,7 @@ def start_counting(context: Context, tell: Callable[[int], None], stopping: thre
 
 @dataclass(slots=True)
 class PolicyCount:
-    """``known``: something has been counted. One thread uses it."""
+    """``known``: something has been counted. For one thread."""
 
     api: KubernetesAPI
     known: bool = False
@@ -67,7 +67,7 @@ class PolicyCount:
 
 
 def _served(api: KubernetesAPI, deadline: Deadline, doing: str) -> Iterator[str]:
-    """The collections of cluster-wide policies, each in one of the versions it is served in."""
+    """The collections of cluster-wide policies, each in one of the versions in which it is served."""
     group = api.request("GET", CLUSTER_WIDE, deadline, doing, expect=(404,))
     if group.status == 404:
         return

@@ -1,7 +1,7 @@
 """PURE: the routes, neighbours and forwarding entries that lead to other nodes' addresses, and our blocks' blackholes.
 
-Rule: VXLAN routes are always the agent's; those of other pools are BIRD's unless ProgramClusterRoutes says otherwise.
-A node that cannot be reached (no address, no tunnel address yet) gets no route; nothing else suffers from that.
+Rule: VXLAN routes are always the agent's; those of other pools are BIRD's unless ProgramClusterRoutes says otherwise. A
+node that cannot be reached (no address, no tunnel address yet) gets no route; that affects nothing else.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class Fabric:
 
     @cached_property
     def parent(self) -> str:
-        """The interface that holds this node's address, "" when none does."""
+        """The interface that has this node's address, "" if none does."""
         holder = None if self.own is None else holder_of(self.own.address, self.interfaces)
         return "" if holder is None else holder.name
 
 
 def desired_remote_routes(fabric: Fabric, blocks: Sequence[BlockRoute]) -> set[HostRoute]:
-    """One route per block of another node, one per address that is held elsewhere than its block."""
+    """One route per block of another node, and one per address that is used on another node than its block's."""
     routes = set()
     for block in blocks:
         if block.cidr.version != fabric.family:
@@ -108,7 +108,7 @@ def _route_to(fabric: Fabric, pool: IPPool, dst: Network, holder: str) -> HostRo
     same_subnet = end.address in own.network
     if kind == "none" or (mode == "CrossSubnet" and same_subnet):
         if not same_subnet or not fabric.parent:
-            return None  # a gateway in between would not know the way: BGP is for that
+            return None  # a gateway in between would not know the way: that is what BGP is for
         return HostRoute(dst, fabric.parent, end.address, protocol=PROTO_CALICO)
     if kind == "ipip":
         if IPIP not in fabric.devices:
@@ -120,9 +120,9 @@ def _route_to(fabric: Fabric, pool: IPPool, dst: Network, holder: str) -> HostRo
 
 
 def desired_blackholes(fabric: Fabric, blocks: Sequence[BlockRoute]) -> set[HostRoute]:
-    """Our own blocks, so that packets to a free address of ours do not run in circles.
+    """Blackholes for our own blocks, so that packets to a free address of ours do not loop.
 
-    Not single-address blocks: the blackhole would be the workload's own route.
+    Not for single-address blocks, where the blackhole would take the place of the workload's own route.
     """
     routes = set()
     for block in blocks:
@@ -136,7 +136,7 @@ def desired_blackholes(fabric: Fabric, blocks: Sequence[BlockRoute]) -> set[Host
 
 
 def desired_vteps(fabric: Fabric) -> tuple[set[NeighbourEntry], set[ForwardingEntry]]:
-    """How the VXLAN device finds the others: address -> MAC, MAC -> node."""
+    """How the VXLAN device reaches the others: address -> MAC, MAC -> node."""
     device = VXLAN[fabric.family]
     neighbours: set[NeighbourEntry] = set()
     entries: set[ForwardingEntry] = set()

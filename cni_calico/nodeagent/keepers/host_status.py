@@ -1,6 +1,7 @@
-"""The host's status in etcd, for OpenStack and scripts that watch it: every ReportingInterval, 0 switches it off.
+"""The host's status in etcd, for OpenStack and scripts that watch it: written every ReportingInterval; 0 switches it
+off.
 
-Rule: on etcd only; what watches it there reads the agent's life from the lease, so nothing is removed at the end.
+Rule: on etcd only; watchers there learn from the lease whether the agent is alive, so nothing is removed at the end.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from cni_calico.datastore.etcd.host_status import HostStatusKeys
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 
-OFF_S = 60.0  # until it is looked at again; a changed parameter is told sooner
+OFF_S = 60.0  # until it is checked again; a changed parameter takes effect sooner
 
 
 class HostStatus:
-    """``follow`` gives it the parameters; nothing is written before that. ``keeper`` runs in a thread of its own."""
+    """``follow`` gives it the parameters; nothing is written before that. ``keeper`` runs in its own thread."""
 
     def __init__(self, context: Context, keys: HostStatusKeys, clock: Callable[[], float] = time.monotonic) -> None:
         self._context = context
@@ -30,7 +31,7 @@ class HostStatus:
         self.keeper = Keeper("the host's status in etcd", self.write, OFF_S, context.log, context.troubles)
 
     def follow(self, felix: FelixSettings) -> None:
-        """Take the newest parameters; from any thread."""
+        """Take the newest parameters; may be called from any thread."""
         wanted = (felix.reporting_interval_s, felix.reporting_ttl_s)
         if wanted != (self._interval_s, self._lasts_s):
             self._interval_s, self._lasts_s = wanted
@@ -38,7 +39,7 @@ class HostStatus:
             self.keeper.wake()
 
     def write(self) -> None:
-        """Once, unless it is switched off. Raises DatastoreError, DeadlineExceeded."""
+        """Write once, unless it is switched off. Raises DatastoreError, DeadlineExceeded."""
         if not self._interval_s:
             return
         status = {
@@ -52,7 +53,7 @@ class HostStatus:
 
 
 def make_host_status(context: Context, node: str) -> HostStatus | None:
-    """None where the datastore is not etcd."""
+    """None if the datastore is not etcd."""
     if context.store.kind != "etcdv3":
         return None
     from cni_calico.datastore.etcd.store import EtcdStore

@@ -1,6 +1,6 @@
 """The node's own addresses, detected again from time to time.
 
-Rule: what was not detected but configured is only looked at for doubts.
+Rule: an address that was configured, not detected, is only checked for doubts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cni_calico.nodeagent.startup.run import refresh_addresses
 
 
 def address_keeper(context: Context, node: str, on_doubts: Callable[[tuple[Doubt, ...]], None]) -> Keeper:
-    """Detects the node's addresses again; what was not detected is only looked at for doubts."""
+    """Detects the node's addresses again; configured ones are only checked for doubts."""
 
     def look() -> None:
         on_doubts(refresh_addresses(context, node))

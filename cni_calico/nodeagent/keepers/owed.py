@@ -1,7 +1,7 @@
-"""DELs that the CNI plugin recorded while the datastore was away are carried out by the agent, where no call does it.
+"""Carries out releases that the CNI plugin recorded while the datastore was down, if no call does it.
 
-Rule: only what is owed to the agent's own datastore: a path in a record means the caller's file, which may not be ours.
-The plugin's locks are taken, so each is carried out by one process, whoever is faster.
+Rule: only those owed to the agent's own datastore: a path in a record means the caller's file, which may not be ours.
+The plugin's locks are taken, so each release is carried out by one process, whichever is faster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REPLAY_S = 20.0
 
 
 class _Once(Log):
-    """Passes a text on when it is new: what cannot be carried out is tried again and again."""
+    """Passes a text on only if it is new: what cannot be carried out is tried again and again."""
 
     def __init__(self, log: Log) -> None:
         super().__init__("none", stderr=False)
@@ -39,7 +39,7 @@ class _Once(Log):
 
 
 def _own_services(context: Context, log: Log) -> Services:
-    """Of the agent's own datastore and directories."""
+    """Services for the agent's own datastore and directories."""
     services = Services(files=context.files, open_store=lambda config: context.store)
     services.run_dir, services.state_dir = context.settings.run_dir, context.settings.state_dir
     services.log = log
@@ -48,7 +48,7 @@ def _own_services(context: Context, log: Log) -> Services:
 
 @dataclass(slots=True)
 class Owed:
-    """``look`` carries out some of what is recorded now; the next one goes on behind it."""
+    """``look`` carries out some of the recorded releases; the next call continues after them."""
 
     context: Context
     _log: _Once = field(init=False)
@@ -69,12 +69,12 @@ class Owed:
                 services, deadline = _own_services(self.context, self._log), Deadline.after(REPLAY_S)
                 done = replay_intents(services, own, deadline, after=self._last)
         except AttachmentBusy:
-            return  # a call is at it
+            return  # a call is working on it
         self._last = done.last
         if done.kept:
             raise TryAgain("cannot carry out all DELs that were recorded while the datastore was away")
 
 
 def owed_keeper(context: Context) -> Keeper:
-    """Looks for recorded DELs now and then: an empty directory costs nothing."""
+    """Looks for recorded releases now and then: an empty directory costs nothing."""
     return Keeper("recorded DELs", Owed(context).look, LOOK_S, context.log, context.troubles)

@@ -1,7 +1,7 @@
-"""Keeps the plugin's kubeconfig alive: a new token of its service account long before the old one expires.
+"""Renews the token in the plugin's kubeconfig: a new token of its service account long before the old one expires.
 
-Rule: the file is replaced in one step and its mode stays 0600; a failure leaves it as it is and is tried again, ever
-more slowly. Run by a thread of the agent; it ends when ``wait`` says so.
+Rule: the file is replaced in one step and keeps mode 0600; after a failure it is unchanged, and further attempts follow
+at growing intervals. A thread of the agent runs it; it ends when ``wait`` returns True.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Wait = Callable[[float], bool]
 
 @dataclass(frozen=True, slots=True)
 class TokenTarget:
-    """Whose token, and the kubeconfig it goes into: ``path`` as this process sees it."""
+    """The token's service account, and the kubeconfig to write: ``path`` as this process sees it."""
 
     path: str
     namespace: str = "kube-system"
@@ -40,7 +40,7 @@ class TokenTarget:
 
 
 def ensure_token(api: KubernetesAPI, target: TokenTarget, files: Files, deadline: Deadline) -> Token:
-    """A new token in the kubeconfig, which names the same server and trust as ``api`` uses.
+    """Write a new token into the kubeconfig, with the same server and trust as ``api`` uses.
 
     Raises DatastoreError, DeadlineExceeded, InstallFailed.
     """
@@ -64,7 +64,7 @@ def keep_token(
     random: Callable[[], float] = lambda: os.urandom(1)[0] / 255,
     tell: Callable[[str], None] = lambda why: None,
 ) -> None:
-    """Refresh the token until ``wait(seconds)`` is true; ``tell`` hears each time why it failed, "" when it did not."""
+    """Refresh the token until ``wait(seconds)`` is true; ``tell`` is called each time with the failure, "" for none."""
     failures = 0
     while True:
         try:

@@ -1,9 +1,9 @@
-"""``-allocate-tunnel-addrs``: this node's tunnel addresses, one per kind, taken from IPAM and told in the Node record.
+"""``-allocate-tunnel-addrs``: this node's tunnel addresses, one per kind, allocated from IPAM and published in the
+Node.
 
-Rule: an address is told only while its allocation is ours: it is allocated before it is written to the Node, and
-cleared there before it is released. The handle's name is the truth about what is ours, so a start that was interrupted
-between the two steps finds its address again. While a pool cannot be read, nothing is given back: the address may be of
-that pool. Source: SPEC "Tunnels".
+Rule: an address is published only while its allocation is ours: it is allocated before it is written to the Node, and
+cleared there before it is released. The handle shows what is ours, so a start that was interrupted between the two
+steps finds its address again. While a pool cannot be read, nothing is released: the address may belong to that pool.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def select_tunnel_pools(kind: TunnelKind, node: Node, pools: Sequence[IPPool]) -
             if parse_selector(pool.node_selector).matches(node.metadata.labels):
                 found.append(pool)
         except CalicoError:
-            continue  # a pool that nobody can use
+            continue  # a pool that cannot be used
     return found
 
 
 def allocate_tunnel_addresses(context: Context, node: str, *, pod_cidrs: Sequence[Network] = ()) -> tuple[str, ...]:
-    """Bring all kinds in order once; what was changed. A kind that fails does not keep the others from it.
+    """Put all kinds in order once; returns what was changed. A kind that fails does not stop the others.
 
-    ``pod_cidrs`` are the node's, when addresses are host-local's (USE_POD_CIDR). Raises DatastoreError, and the last
+    ``pod_cidrs`` are the node's, if addresses are host-local's (USE_POD_CIDR). Raises DatastoreError, and the last
     failure of a kind after all were tried.
     """
     from cni_calico.ipam.allocator import Allocator
@@ -98,14 +98,14 @@ def allocate_tunnel_addresses(context: Context, node: str, *, pod_cidrs: Sequenc
 
 
 def read_pod_cidrs(context: Context) -> tuple[Network, ...]:
-    """The node's, where host-local IPAM gives addresses out of them. Raises DatastoreError."""
+    """The node's pod CIDRs, if host-local IPAM assigns addresses from them. Raises DatastoreError."""
     if not context.settings.use_pod_cidr or context.kubernetes is None:
         return ()
     return context.kubernetes.read_facts(context.deadline()).pod_cidrs
 
 
 def _read_pools(context: Context) -> Pools:
-    """By name; ``complete`` False: some cannot be read."""
+    """The pools by name; ``complete`` False: some cannot be read."""
     listing = context.store.list(ResourceList("IPPool"), context.deadline())
     pools, complete = [], not listing.unreadable
     for _, why in listing.unreadable:
@@ -156,7 +156,7 @@ def _bring_in_order(
 def _tell_static(
     context: Context, kind: TunnelKind, name: str, told: Address | None, *, usable: bool, pod_cidrs: Sequence[Network]
 ) -> list[str]:
-    """Addresses that host-local gives to no pod: of the pod CIDR the first for VXLAN, the second for IPIP."""
+    """Addresses that host-local gives to no pod: the first of the pod CIDR for VXLAN, the second for IPIP."""
     cidr = next((cidr for cidr in pod_cidrs if cidr.version == kind.family), None)
     if cidr is None:
         return []
@@ -171,7 +171,7 @@ def _in_pools(address: Address, pools: Sequence[IPPool]) -> bool:
 def _take(
     allocator: Allocator, kind: TunnelKind, node: str, told: Address | None, pools: Sequence[IPPool], deadline: Deadline
 ) -> Address:
-    """The address the Node tells already when nobody has it (IPAM may have been restored without it), else any."""
+    """The address that the Node has already, if nobody holds it (IPAM may have been restored without it), else any."""
     from cni_calico.ipam.allocator import AssignRequest
 
     handle, attributes = kind.handle_of(node), {"node": node, "type": kind.type}
@@ -207,7 +207,9 @@ def _tell(context: Context, kind: TunnelKind, name: str, address: Address | Netw
 
 @dataclass(slots=True)
 class TunnelKeeper:
-    """Looks again when what tunnel addresses depend on changed: pools, this node's labels and what it tells."""
+    """Checks again when something changed that tunnel addresses depend on: pools, this node's labels and published
+    addresses.
+    """
 
     context: Context
     node: str

@@ -1,12 +1,12 @@
-"""The goal brought into force: transactions in three phases, and what happens when one fails.
+"""Puts the goal into force: transactions in three phases, and what happens if one fails.
 
-Rule: what is in force is the last goal that could be applied; nothing ever opens because a change failed. After a
-failure, or when somebody else changed our tables, they are read back and compared before anything else is done.
+Rule: the last goal that could be applied is in force; a failed change never opens anything. After a failure, or if
+another program changed our tables, they are read back and compared before anything else is done.
 
-A transaction that is refused is tried once more from what is really there. Refused again because of a policy's rules:
-that policy denies instead (Goal.give_up) and is named. Refused because of what policies do not need: it is left out
-(Goal.lack), with every policy in force already. Refused for another reason: RulesRefused goes to the caller, who tries
-again later.
+A refused transaction is tried once more, based on what is really there. If it is refused again because of a policy's
+rules, that policy denies instead (Goal.give_up) and is reported. If it is refused because of something that policies do
+not need, that is left out (Goal.lack), with every policy in force already. For any other reason RulesRefused goes to
+the caller, which tries again later.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from cni_calico.nodeagent.policing.audit import Audit
 from cni_calico.nodeagent.status.policing import PolicyFigures
 from cni_calico.policy.wanted import PolicyId
 
-_TRANSIENT = (0, ENOMEM, ENOBUFS, EAGAIN, EINTR, EPERM)  # refused, but not because of what was asked
-_ATTEMPTS = 50  # one for each policy that is found out to be impossible, and a few
+_TRANSIENT = (0, ENOMEM, ENOBUFS, EAGAIN, EINTR, EPERM)  # refused, but not because of what was requested
+_ATTEMPTS = 50  # one for each policy that turns out to be impossible, and a few more
 
 
 class Enforcer:
-    """One thread, in whose network namespace ``kernel`` is. ``held``: what its tables hold, as far as known."""
+    """For one thread, whose network namespace ``kernel`` works in. ``held``: what its tables hold, as far as known."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class Enforcer:
 
     @property
     def is_there(self) -> bool:
-        """Whether any of our tables is in the kernel, as far as is known."""
+        """Whether any of our tables is in the kernel, as far as known."""
         return bool(self.held)
 
     def doubt(self) -> None:
-        """Somebody may have changed our tables: read them before the next change."""
+        """Another program may have changed our tables: read them before the next change."""
         self._doubted = True
 
     def compare_on(self) -> str:
@@ -91,9 +91,9 @@ class Enforcer:
         self.held, self._read, self._doubted = held, True, False
 
     def bring_about(self, deadline: Deadline) -> int:
-        """Make the kernel hold the goal; the number of transactions it took.
+        """Make the kernel hold the goal; returns the number of transactions needed.
 
-        Raises RulesRefused, RulesUnknown, KernelError, DeadlineExceeded: the goal is not in force, or not certainly.
+        Raises RulesRefused, RulesUnknown, KernelError, DeadlineExceeded: the goal is not, or not certainly, in force.
         """
         begun = self._clock()
         suspects: Counter[PolicyId | OptionalFeature] = Counter()
@@ -144,7 +144,7 @@ class Enforcer:
         try:
             self._kernel.apply(operations, deadline)
         except BaseException:
-            self._doubted = True  # what was touched is not in any plan any more
+            self._doubted = True  # what was touched is no longer in any plan
             raise
         follow(self.held, operations)
         self.audit.follow(operations)
@@ -154,7 +154,7 @@ class Enforcer:
     def _find_fault(
         self, error: RulesRefused, transaction: Transaction, suspects: Counter[PolicyId | OptionalFeature]
     ) -> bool:
-        """Give up the policy, or the feature, that was refused, the second time; whether one is under suspicion."""
+        """At the second refusal give up the policy or feature that was refused; returns whether one is suspected."""
         feature, operations = transaction
         if error.errno in _TRANSIENT:
             return False
@@ -181,12 +181,12 @@ class Enforcer:
         return True
 
     def let_go(self) -> None:
-        """Nothing is brought about for now: what changes meanwhile is found by the comparison before the next time."""
+        """Nothing is applied for now: the comparison before the next time finds what changes meanwhile."""
         self.goal.tables.take_touched()
         self._doubted = True
 
     def remove(self, deadline: Deadline) -> bool:
-        """Take everything of ours away; whether there was anything. Raises RulesRefused, RulesUnknown, KernelError."""
+        """Remove all our tables; returns whether there were any. Raises RulesRefused, RulesUnknown, KernelError."""
         self.read(deadline)
         tables = list(self.held)
         if not tables:

@@ -1,8 +1,8 @@
-"""The policy engine's thread: waits for records and for the kernel, and does a round when something came.
+"""The policy engine's thread: waits for records and for the kernel, and does a round when something has come.
 
-Rule: a loop of its own, which does nothing else: applied at once when idle, and what comes meanwhile gathers. Nothing
-is written before every listing was read once; a datastore that is lost, and stopping, leave everything in force. A
-kernel that cannot filter is said, and asked again.
+Rule: this loop does nothing else: a change is applied at once if the loop is idle, and what comes meanwhile is
+collected. Nothing is written before every listing has been read once; losing the datastore, and stopping, leave
+everything in force. A kernel that cannot filter is reported, and tried again.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from cni_calico.nodeagent.policing.rounds import Rounds
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 
 KERNEL_AGAIN_S = 30.0
-LOOK_S = 1.0  # how often a thread that nothing happens to looks whether it should end
-UNREAD_LAST_S = 10.0  # how long changes wait, with policies in force, for a listing that is needed from now on
-UNREAD_S = 0.01  # a listing that is empty wakes nobody when it has been read
+LOOK_S = 1.0  # how often an idle thread checks whether it should end
+UNREAD_LAST_S = 10.0  # with policies in force: how long changes wait for a listing that is needed from now on
+UNREAD_S = 0.01  # an empty listing wakes nobody when it has been read
 
 
 class PolicyEngine:
-    """Polices the workloads of the network namespace of the thread that calls ``run``.
+    """Enforces policy for the workloads of the network namespace of the thread that calls ``run``.
 
-    ``standing`` is the newest word on it; ``on_change`` is called whenever that changes, from the engine's thread.
+    ``standing`` is the newest status; ``on_change`` is called whenever it changes, from the engine's thread.
     """
 
     def __init__(self, context: Context, node: str, on_change: Callable[[], None] = lambda: None) -> None:
@@ -59,13 +59,13 @@ class PolicyEngine:
         return 0.0 if moved is None else time.monotonic() - moved
 
     def wake(self) -> None:
-        """From any thread."""
+        """May be called from any thread."""
         monitor = self._monitor
         if monitor is not None:
             monitor.wake()
 
     def run(self, stopping: threading.Event) -> None:
-        """Until ``stopping``."""
+        """Run until ``stopping``."""
         while not stopping.is_set() and not self._configured.wait(0.1):
             pass
         while not stopping.is_set():

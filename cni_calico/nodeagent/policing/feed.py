@@ -57,12 +57,12 @@ ASK_AGAIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """There is a record that cannot be read."""
+    """A record exists but cannot be read."""
 
     why: str
 
 
-FedRecord = GraphRecord | Refusal | None  # None: gone
+FedRecord = GraphRecord | Refusal | None  # None: removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,10 @@ _CONVERTED = (KUBERNETES_POLICY, KUBERNETES_CLUSTER_POLICY)
 
 
 class RecordFeed:
-    """``wake`` is called from the caches' threads whenever there is something to take.
+    """The caches' threads call ``wake`` whenever there is something to take.
 
-    ``kubernetes`` is where Kubernetes' own objects are, None outside of Kubernetes; it may be ``store`` itself, which
-    then has Kubernetes' policies too.
+    ``kubernetes`` is the store of Kubernetes' own objects, None outside of Kubernetes; it may be ``store`` itself,
+    which then also has Kubernetes' policies.
     """
 
     def __init__(
@@ -97,7 +97,8 @@ class RecordFeed:
         self._waiting_since = 0.0  # on time.monotonic
         self._store = store
         self._stopped = threading.Event()
-        self._absent: set[ResourceKey] = set()  # what a cache takes for absent, because it is no document at all
+        # records that a cache treats as absent, because they are not documents at all
+        self._absent: set[ResourceKey] = set()
         self._asking: threading.Thread | None = None
         listen(store, self._note)
         own = kubernetes is not None and kubernetes is store
@@ -111,7 +112,9 @@ class RecordFeed:
             self._pending[ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)] = DEFAULT_ALLOW
 
     def need(self, *, endpoints: bool, services: bool) -> bool:
-        """Follow other nodes' endpoints, and the parts of services, from now on; whether everything was read."""
+        """Follow other nodes' endpoints, and services' endpoints, from now on; returns whether everything has been
+        read.
+        """
         if endpoints and not self._has_all:
             self._has_all = True
             self._caches.append(self._follow(self._store, _ENDPOINTS, leaves_out=self._is_own))
@@ -127,7 +130,7 @@ class RecordFeed:
         return tuple(sorted(f"{key.kind} {key.namespace}/{key.name}: {text}" for key, texts in found for text in texts))
 
     def _is_own(self, key: Key) -> bool:
-        """Whether an endpoint is one of this node, whose name may begin those of other nodes: n1, n1-a."""
+        """Whether an endpoint is this node's; the node's name may be a prefix of other nodes' names: n1, n1-a."""
         assert isinstance(key, ResourceKey)
         own = self._own_prefix
         return key.name.startswith(own) and not key.name.startswith(f"{own}-")
@@ -135,7 +138,7 @@ class RecordFeed:
     def _follow(
         self, store: Datastore, listing: ListKey, *, leaves_out: Callable[[Key], bool] = lambda key: False
     ) -> Cache[_Fed]:
-        """``leaves_out``: what another cache tells."""
+        """``leaves_out``: keys that another cache reports."""
 
         def hand_over(key: Key, fed: _Fed) -> None:
             if not leaves_out(key):
@@ -199,7 +202,7 @@ class RecordFeed:
         is_own = key.kind == KUBERNETES_POLICY
         converted = read_network_policy(item.value) if is_own else read_cluster_network_policy(item.value)
         if converted is None:
-            return _Fed(None)  # of a tier that is not known
+            return _Fed(None)  # in an unknown tier
         return _Fed(record_of(converted.key, converted.document), converted.left_out)
 
     def _hand_over(self, key: Key, fed: _Fed) -> None:
@@ -226,7 +229,7 @@ class RecordFeed:
             self._wake()
 
     def _note(self, key: Key, why: str) -> None:
-        """The store left a record out. Nothing tells us when it is removed, so it is asked for from time to time."""
+        """The store left a record out. Nothing reports its removal, so it is read again from time to time."""
         if not isinstance(key, ResourceKey) or key.kind not in (*KINDS, *_CONVERTED, "WorkloadEndpoint"):
             return
         with self._guard:
@@ -251,7 +254,7 @@ class RecordFeed:
                     else:
                         self._hand_over(key, self._decode(found))
                 except CalicoError:
-                    continue  # still unreadable, or a store that does not answer
+                    continue  # still unreadable, or the store does not answer
                 self._wake()
 
     @property
@@ -261,7 +264,7 @@ class RecordFeed:
 
     @property
     def unread(self) -> str:
-        """What has not been read yet, and why; "" when everything was."""
+        """What has not been read yet, and why; "" if everything has."""
         listings = [cache.listing for cache in self._caches if not cache.synced]
         kinds = sorted(listing.kind for listing in listings if isinstance(listing, ResourceList))
         why = self.error
@@ -269,7 +272,7 @@ class RecordFeed:
 
     @property
     def error(self) -> str:
-        """Why what is known is not kept up to date; "" when it is."""
+        """Why the data is not kept up to date; "" if it is."""
         return next((str(cache.error) for cache in self._caches if cache.error is not None), "")
 
     def take(self) -> tuple[dict[ResourceKey, FedRecord], float]:

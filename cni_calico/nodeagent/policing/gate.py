@@ -1,11 +1,12 @@
-"""PURE: whether this node polices its workloads now, and what is said about it.
+"""PURE: whether this node enforces policy for its workloads now, and the text that says so.
 
-Rule: nobody is cut off by the update. Where what a policy needs is not there yet, nothing is policed, and that is said;
-a node that has policed goes on, whatever happens to what it was decided by.
+Rule: an update must not cut anybody off. While something that policies need is missing, no policy is enforced, and that
+is reported; a node that has enforced policy continues, even if the reasons for the decision change.
 
 - PolicyEnforcement is Disabled: no, loudly.
-- Kubernetes with etcd: a profile that does not exist drops everything, and older clusters have none. Not before one of
-  namespaces' (``kns.``) has been seen and every one that this node's workloads name; until then the node is not ready.
+- Kubernetes with etcd: a profile that does not exist drops everything, and older clusters have none. Not before a
+  namespace's profile (``kns.``) has been seen, and every profile that this node's workloads name; until then the node
+  is not ready.
 - No Kubernetes: while there is a policy. Networks' profiles let in only their own members, so published ports would
   close on the day of the update.
 - Otherwise: yes.
@@ -16,12 +17,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 NAMESPACE_PROFILE = "kns."
-_NAMED = 5  # of what is missing, in a sentence
+_NAMED = 5  # the number of missing things listed in a sentence
 
 
 @dataclass(frozen=True, slots=True)
 class GateFacts:
-    """``policies``: how many exist that are enforced anywhere. ``is_policing``: our tables are in the kernel.
+    """``policies``: the number of policies that are enforced anywhere. ``is_policing``: our tables are in the kernel.
 
     ``missing_profiles``: those that workloads of this node name and that do not exist.
     """
@@ -37,9 +38,9 @@ class GateFacts:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """``why`` says why not, "" while policing. ``ready``: not policing is all right.
+    """``why`` says why not, "" while policy is enforced. ``ready``: not enforcing it is all right.
 
-    ``upstream_goes``: what upstream's agent left may be removed although nobody polices.
+    ``upstream_goes``: what upstream's agent left may be removed although no policy is enforced.
     """
 
     police: bool

@@ -1,6 +1,6 @@
-"""PURE: who has which address, so that a workload's connections are removed only when nobody has its address any more.
+"""PURE: who has which address, so that a workload's connections are removed only if nobody has its address any more.
 
-Rule: an address is let go when an endpoint of this node gives it up, and never while any endpoint of any node has it.
+Rule: an address is released when an endpoint of this node gives it up, but never while any endpoint of any node has it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Owners:
         return address not in self._held
 
     def take_let_go(self) -> set[bytes]:
-        """Addresses that endpoints of this node gave up and that nobody has now. Told once."""
+        """Addresses that endpoints of this node gave up and that nobody has now. Each is returned once."""
         gone = {address for address in self._let_go if address not in self._held}
         self._let_go.clear()
         return gone

@@ -60,7 +60,7 @@ def _network(address: Address) -> IPv4Network | IPv6Network:
 
 
 def parse_service_networks(spec: Mapping[str, Any] | None) -> Networks:
-    """The networks of services in a BGPConfiguration's spec; what is none is left out: another part complains of it."""
+    """The networks of services in a BGPConfiguration's spec; invalid ones are left out: another part reports them."""
     return tuple(sorted(set(_networks(spec or {})), key=str))
 
 

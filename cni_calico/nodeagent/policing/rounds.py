@@ -1,7 +1,7 @@
-"""One round of the policy engine: what came in is followed, decided upon, brought into force and told.
+"""One round of the policy engine: input is processed, decided upon, put into force and reported.
 
-Rule: rounds of one thread, and nothing here waits for a datastore. A round that fails leaves in force what was, and is
-tried again, first soon and then less often.
+Rule: all rounds run in one thread, and nothing here waits for a datastore. If a round fails, what was in force stays,
+and the round is tried again, soon at first and then less often.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SERVICES = ResourceKey("BGPConfiguration", "default")
 
 
 class Rounds:
-    """``tell`` is given the newest Standing whenever it changes."""
+    """``tell`` is called with the newest Standing whenever it changes."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Rounds:
         self._failing = ""
         self._in_force = False
         self._was_policed = False  # whether our tables were there
-        self._looked = False  # whether the kernel was asked for our tables once
+        self._looked = False  # whether the kernel has been asked for our tables once
         self.needs_endpoints = False  # of other nodes
         self.needs_services = False
         self._warnings: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ class Rounds:
         self._goal.follow_tunnels(tunnels)
 
     def notice(self, happened: Happened) -> None:
-        """What the kernel told."""
+        """Process what the kernel reported."""
         if happened.touched_by and self._in_force:
             self._enforcer.doubt()
             self._repaired_after = ", ".join(sorted(happened.touched_by))
@@ -130,7 +130,7 @@ class Rounds:
                 if up:
                     self._up[name] = True
                 else:
-                    self._up.pop(name, None)  # unknown counts as down, and names of interfaces never end
+                    self._up.pop(name, None)  # unknown counts as down, because the names of interfaces are unlimited
 
     def take(self, records: Mapping[ResourceKey, FedRecord], since: float | None = None) -> None:
         """``since``: when (time.monotonic) the first of them came; None: now."""
@@ -139,7 +139,7 @@ class Rounds:
         for key, record in records.items():
             if isinstance(record, Refusal):
                 if key.kind in _POLICY_KINDS:
-                    self._policies.add(key)  # it exists: a host whose only policy is unreadable does not open
+                    self._policies.add(key)  # it exists: a host whose only policy is unreadable must not open
                 self._graph.refuse(key, record.why)
                 continue
             if key.kind in _COUNTED_KINDS:
@@ -161,14 +161,14 @@ class Rounds:
     # -- a round ------------------------------------------------------------------------------------------------------
 
     def wait_for(self, error: str) -> None:
-        """Not everything has been read yet, for this reason ("": it takes its time)."""
+        """Not everything has been read yet, for this reason ("": it just takes time)."""
         if error and error != self._standing.failing:
             self._standing = replace(self._standing, decided=True, failing=error)
             self._log.error(self._standing.sentence)
             self._tell(self._standing)
 
     def follow(self) -> None:
-        """Calculate what changed; what is needed for it may have to be read before ``once``."""
+        """Calculate what changed; it may need listings that have to be read before ``once``."""
         changes = self._graph.flush()
         self._goal.update(changes)
         self._files_due = self._files_due or bool(changes.endpoints)
@@ -180,14 +180,14 @@ class Rounds:
             self._warnings = tuple(sorted(f"{name}: {text}" for name, texts in warnings for text in texts))
 
     def once(self, left_out: tuple[str, ...] = (), unread: str = "") -> None:
-        """Bring into force what is known, if it is to be. Only once everything was read.
+        """Put what is known into force, if it is to be enforced. Only call it once everything has been read.
 
-        ``unread`` says what could not be read that rules need since then: it does not keep the rest back.
+        ``unread`` says what could not be read that rules have needed since then; it does not hold up the rest.
         """
         self._left_out = left_out
         gate = decide(self._facts())
         try:
-            if not self._looked:  # what is decided without a need of the kernel holds even if this fails
+            if not self._looked:  # a decision that needs nothing from the kernel holds even if this fails
                 self._enforcer.read(Deadline.after(APPLY_S))
                 self._looked = True
                 self._was_policed = self._enforcer.is_there
@@ -214,7 +214,7 @@ class Rounds:
 
     @property
     def waits_to_retry(self) -> bool:
-        """The last round failed, and it is not time for the next."""
+        """Whether the last round failed and it is not yet time for the next."""
         return self._now() < self._next_retry < float("inf")
 
     @property
@@ -274,9 +274,9 @@ class Rounds:
         give_back_memory()
 
     def _leave(self, gate: Gate) -> None:
-        """Nothing is policed: take away what an earlier run policed with, unless it is only not known yet.
+        """No policy is enforced: remove what an earlier run enforced, unless that is only unknown so far.
 
-        Where nothing is to be policed, nothing is left to wait for, and the status files say so.
+        If no policy is to be enforced, there is nothing to wait for, and the status files say so.
         """
         if gate.ready and self._enforcer.is_there:
             self._enforcer.remove(Deadline.after(APPLY_S))
@@ -294,7 +294,7 @@ class Rounds:
             self._files_due = True
 
     def _clean_connections(self) -> None:
-        """Of workloads that are gone: what is established would pass for ever."""
+        """Of workloads that are gone: established connections would pass forever."""
         gone = self._owners.take_let_go()
         if self._connections is not None:
             self._connections.remove(gone)

@@ -1,8 +1,10 @@
-"""Files that say whose policy is in force: one for each endpoint of this node, which the CNI plugin's ADD waits for.
+"""Files that say for which endpoints policy is in force: one for each endpoint of this node; the CNI plugin's ADD waits
+for it.
 
-Rule: a file is there exactly while the endpoint's rules are in force and its interface is up. At the start those of
-unknown endpoints go, and others are rewritten, after the first apply and not before. Names and contents are upstream's.
-A disk that is full is said once and tried again; nothing else waits for it. What somebody else removes is made again.
+Rule: a file exists exactly while the endpoint's rules are in force and its interface is up. At the start, files of
+unknown endpoints are removed and others rewritten, but only after the first apply. Names and contents are upstream's. A
+full disk is reported once and the write is tried again; nothing else waits for it. Files that another program removes
+are written again.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def render_status(endpoint: WantedEndpoint) -> bytes:
 
 
 class StatusFiles:
-    """In ``<prefix>/endpoint-status``; no prefix: none are written. One thread."""
+    """In ``<prefix>/endpoint-status``; with an empty prefix none are written. For one thread."""
 
     def __init__(
         self, files: Files, log: Log, prefix: str, endpoints: Callable[[], Mapping[ResourceKey, WantedEndpoint]]
@@ -51,7 +53,7 @@ class StatusFiles:
         self._directory = f"{prefix.rstrip('/')}/{DIRECTORY}" if prefix else ""
 
     def update(self, up: Callable[[str], bool]) -> bool:
-        """Write and remove what has changed; whether everything could be. ``up``: of an interface's name."""
+        """Write and remove what has changed; returns whether everything succeeded. ``up``: of an interface's name."""
         if not self._directory:
             return True
         endpoints = self._endpoints()
@@ -72,13 +74,13 @@ class StatusFiles:
         return not failed
 
     def were_removed(self) -> bool:
-        """Whether somebody else removed files, or the directory: the next update writes everything anew."""
+        """Whether another program removed files, or the directory: the next update writes everything again."""
         if not self._begun:
             return False
         try:
             there = set(self._files.names(self._directory))
         except OSError:
-            return False  # the next update says why
+            return False  # the next update reports why
         if self._written.keys() <= there and (there or self._files.exists(self._directory)):
             return False
         self._log.warning(f"somebody removed the status of endpoints from {self._directory}: it is written again")
@@ -86,7 +88,7 @@ class StatusFiles:
         return True
 
     def _begin(self) -> None:
-        """Know what is there, so that what nobody wants goes and everything else is written anew."""
+        """Learn what is there, so that unwanted files are removed and all others written again."""
         if self._begun:
             return
         self._files.make_directory(self._directory, 0o755)
@@ -94,7 +96,7 @@ class StatusFiles:
         self._begun = True
 
     def _carry_out(self, wanted: Mapping[str, bytes]) -> str:
-        """What failed; one file that cannot be written does not keep the others from being."""
+        """What failed; a file that cannot be written does not stop the others."""
         failed = ""
         try:
             self._begin()

@@ -1,7 +1,7 @@
-"""PURE: the node's addresses out of the variables IP and IP6, what is stored, and what the host's interfaces hold.
+"""PURE: the node's addresses, from the variables IP and IP6, the stored ones, and those on the host's interfaces.
 
-Rule: one family at a time. A fixed address wins; "autodetect" always looks; "none" and an empty IP6 keep what is
-stored; an empty IP looks only when nothing is stored. A detected address stays while it is among those that the method
+Rule: one family at a time. A fixed address wins; "autodetect" always detects; "none" and an empty IP6 keep what is
+stored; an empty IP detects only if nothing is stored. A detected address stays while it is among those that the method
 accepts, until the method is changed: a new card does not move a node. A method that finds nothing falls back to what is
 stored; IPv4 without either is an error, IPv6 without either is a node without IPv6 and a warning.
 """
@@ -19,7 +19,7 @@ from cni_calico.nodeagent.startup.autodetect import Choice, not_found, select_ad
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """``detected`` tells an address that a method found from one that was configured or stored."""
+    """``detected``: a method found the address, in contrast to a configured or stored one."""
 
     address: Interface | None
     interface: str = ""
@@ -29,9 +29,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What the outside says: interfaces, Kubernetes' internal IPs, the source address towards a can-reach target.
+    """Facts from outside: interfaces, Kubernetes' internal IPs, the source address towards a can-reach target.
 
-    ``method_changed``: what is stored was found by another method than the one that is set now.
+    ``method_changed``: what is stored was found by a method other than the present one.
     """
 
     interfaces: Sequence[HostInterface]
@@ -44,7 +44,7 @@ class HostFacts:
 def plan_address(
     family: int, setting: AddressSetting, method: Method, stored: Interface | None, facts: HostFacts
 ) -> Found:
-    """The address to store. Raises InvalidConfig when IPv4 is asked for and cannot be found."""
+    """The address to store. Raises InvalidConfig if IPv4 is asked for and cannot be found."""
     if setting.mode == "fixed":
         assert setting.address is not None
         return _fixed(family, setting, facts)
@@ -64,7 +64,7 @@ def plan_address(
 
 
 def _detected(family: int, found: Sequence[Choice], stored: Interface | None, facts: HostFacts) -> Found:
-    """The first of what was found, unless the stored address is among it."""
+    """The first address that was found, unless the stored one is among them."""
     choice = found[0]
     if stored is not None and not facts.method_changed:
         choice = next((item for item in found if item.address.ip == stored.ip), choice)
@@ -109,5 +109,5 @@ def require_some(found: Sequence[Found], backend: str) -> None:
     if backend != "none" and all(item.address is None for item in found):
         raise InvalidConfig(
             "cannot set up the node: no IPv4 or IPv6 address is configured or detected",
-            details="set IP or IP6, or CALICO_NETWORKING_BACKEND=none when Calico shall not do networking",
+            details="set IP or IP6, or CALICO_NETWORKING_BACKEND=none if Calico is not to do networking",
         )

@@ -1,8 +1,8 @@
 """PURE: which address of the host is the node's, given a list of its interfaces and a method.
 
-Rule: among several candidates comes first what the default route leaves by, then the Kubernetes InternalIP, then the
-newest interface (upstream looks at the last only, and two cards are the classic outage). The built-in patterns are
-anchored at the start of a name, users' patterns are found anywhere in it. Only global unicast addresses of an interface
+Rule: of several candidates, the one on the default route's interface comes first, then the Kubernetes InternalIP, then
+the newest interface (upstream uses only the last, and two cards are a classic cause of outages). The built-in patterns
+are anchored at the start of a name, users' patterns match anywhere in it. Only global unicast addresses of an interface
 that is up can be chosen.
 """
 
@@ -17,7 +17,7 @@ from cni_calico.errors import InvalidConfig
 from cni_calico.model.host import Address, HostInterface, Interface
 from cni_calico.nodeagent.context.address_setting import METHODS, Method
 
-# Interfaces that no other host can reach: container bridges, our own devices, kube-proxy's and the like.
+# Interfaces that no other host can reach: container bridges, our own devices, kube-proxy's and similar ones.
 LOCAL_INTERFACES = (
     r"docker.*",
     r"cbr.*",
@@ -44,14 +44,14 @@ _LOCAL = re.compile("|".join(LOCAL_INTERFACES))
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An address with its prefix and the interface that holds it ("" when none does)."""
+    """An address with its prefix and the interface that has it ("" if none does)."""
 
     address: Interface
     interface: str
 
 
 def is_local_interface(name: str) -> bool:
-    """Whether first-found and skip-interface leave an interface out."""
+    """Whether first-found and skip-interface ignore an interface."""
     return _LOCAL.match(name) is not None
 
 
@@ -74,10 +74,11 @@ def select_addresses(
     reached_from: Address | None = None,
     default_interface: str = "",
 ) -> list[Choice]:
-    """The node's possible addresses of a family, the best one first; none when no interface has one the method accepts.
+    """The node's possible addresses of a family, the best one first; none if no interface has one that the method
+    accepts.
 
     ``internal_ips`` are the Kubernetes node's; ``reached_from`` is the source address of the route to a can-reach
-    target. An internal IP that no interface holds is taken as it is, with the prefix of a single address.
+    target. An internal IP that no interface has is used as it is, with the prefix of a single address.
     """
     if method.kind == "kubernetes-internal-ip":
         return [select_holder(internal, interfaces) for internal in internal_ips if internal.version == family][:1]
@@ -112,7 +113,7 @@ def _is_inside(method: Method, address: Address) -> bool:
 
 
 def select_holder(address: Address, interfaces: Iterable[HostInterface]) -> Choice:
-    """The address with the prefix it has on its interface; without an interface that of a single address."""
+    """The address with the prefix that it has on its interface; without an interface that of a single address."""
     for interface in interfaces:
         for held in interface.addresses:
             if held.ip == address:
@@ -128,7 +129,7 @@ def single(address: Address) -> Interface:
 
 
 def not_found(family: int, method: Method, interfaces: Iterable[HostInterface]) -> InvalidConfig:
-    """The error for a method that found nothing; it lists what there was to choose from."""
+    """The error for a method that found nothing; it lists the addresses that there were to choose from."""
     seen = [
         f"{interface.name}{'' if interface.up else ' (down)'}: {', '.join(map(str, interface.addresses)) or 'none'}"
         for interface in sorted(interfaces, key=lambda i: i.index)

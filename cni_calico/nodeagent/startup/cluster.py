@@ -1,7 +1,7 @@
-"""PURE: the records that every cluster has beside its tiers: ClusterInformation, default configurations.
+"""PURE: the records that every cluster has besides its tiers: ClusterInformation, default configurations.
 
-Rule: what is there is completed, never replaced; every function is content with its own result. Values: what upstream
-stores in a new cluster (tests/golden/vectors).
+Rule: existing records are completed, never replaced; every function accepts its own result unchanged. Values: what
+upstream stores in a new cluster (tests/golden/vectors).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from cni_calico.model.documents.codec import (
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import ClusterInformation, Resource
 
-# Whose data model this is: upstream's tools refuse to work on a cluster of a version that is not their own, so a
-# version that is stored already is never touched.
+# The version of the data model: upstream's tools refuse to work on a cluster of a different version, so a version that
+# is stored already is never changed.
 DATA_VERSION = UPSTREAM_VERSION
 
 CLUSTER = ResourceKey("ClusterInformation", "default")
@@ -36,7 +36,7 @@ def felix_of_node(name: str) -> ResourceKey:
 
 
 def merge_types(stored: str, wanted: Iterable[str]) -> str:
-    """The stored words, and the wanted ones that are missing, in order."""
+    """The stored words, then the wanted ones that are missing, in order."""
     words = [word.strip() for word in stored.split(",") if word.strip()]
     return ",".join(dict.fromkeys((*words, *wanted)))
 
@@ -60,7 +60,7 @@ def desired_cluster(old: Document | None, types: Iterable[str], *, guid: str, ui
 def desired_fields(
     key: ResourceKey, old: Document | None, fields: Mapping[str, Any], *, uid: str, now: str
 ) -> dict[str, Any]:
-    """A resource whose spec has ``fields`` wherever it says nothing (or an empty text). Raises CorruptRecord."""
+    """A resource whose spec has ``fields`` wherever it has nothing (or an empty text). Raises CorruptRecord."""
     if old is None:
         return encode_resource(Resource(key.kind, new_metadata(key.name, uid=uid, now=now), dict(fields)))
     record = decode_resource(key, old)

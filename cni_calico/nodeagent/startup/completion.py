@@ -1,8 +1,9 @@
-"""``-complete-startup`` and ``-shutdown``: tell Kubernetes when this node's network is there, and when it goes.
+"""``-complete-startup`` and ``-shutdown``: tell Kubernetes when this node's network is available, and when it goes
+away.
 
 Rule: the condition NetworkUnavailable keeps ordinary pods off the node; it becomes False once the node is ready. After
-five minutes it does in any other case too, because a node that is never told is lost for good, but not while pods of
-this node would lack a tunnel, BIRD or a packet filter: they would reach no other node.
+five minutes it becomes False in any other case too, because otherwise the node would be lost for good; but not while
+its pods would lack a tunnel, BIRD or a packet filter, because they could not reach other nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _REQUEST_S = 30.0
 
 
 def announce_network(context: Context, stopping: threading.Event) -> None:
-    """Wait until the node is ready, then set NetworkUnavailable to False; nothing to do outside of Kubernetes."""
+    """Wait until the node is ready, then set NetworkUnavailable to False; does nothing outside of Kubernetes."""
     if context.kubernetes is None or context.settings.backend == "none":
         return
     limit = time.monotonic() + PATIENCE_S

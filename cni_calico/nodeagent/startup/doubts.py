@@ -1,7 +1,7 @@
 """PURE: reasons to doubt that the node's address is the right one of several.
 
-Rule: a doubt never changes the choice; it is logged, counted and shown by "calicoctl node status". Hosts with two
-network cards are why: the Node says eth1, the top-of-rack router peers with eth0, and nothing routes.
+Rule: a doubt never changes the choice; it is logged, counted and shown by "calicoctl node status". The reason are hosts
+with two network cards: the Node has eth1's address, the top-of-rack router peers with eth0's, and nothing is routed.
 """
 
 from __future__ import annotations

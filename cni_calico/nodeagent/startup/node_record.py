@@ -1,6 +1,6 @@
-"""PURE: this node's record: what start-up wants in it, and who else has its addresses.
+"""PURE: this node's record: what start-up wants in it, and which other nodes have its addresses.
 
-Rule: fields that start-up does not decide stay as they are; a record that needs no change comes back equal.
+Rule: fields that start-up does not decide stay as they are; a record that needs no change is returned equal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def key_of(name: str) -> ResourceKey:
 
 
 def plan_node(settings: NodeSettings, name: str, v4: Found, v6: Found, interfaces: Sequence[HostInterface]) -> NodePlan:
-    """What start-up wants of the record."""
+    """What start-up wants in the record."""
     if settings.backend == "none":
         return NodePlan(name, k8s_node_ref=settings.k8s_node_ref, addresses=False)
     families = tuple(
@@ -65,7 +65,7 @@ def describe_interfaces(interfaces: Iterable[HostInterface], families: Sequence[
 
 
 def desired_document(plan: NodePlan, old: Mapping[str, Any] | None, *, uid: str, now: str) -> dict[str, Any]:
-    """The record as the plan wants it. Raises CorruptRecord for an old one of the wrong shape."""
+    """The record as the plan wants it. Raises CorruptRecord if the old one has the wrong shape."""
     if old is None:
         node = Node(new_metadata(plan.name, uid=uid, now=now), status={})
     else:
@@ -80,7 +80,7 @@ def desired_document(plan: NodePlan, old: Mapping[str, Any] | None, *, uid: str,
 
 
 def without_address(name: str, old: Mapping[str, Any], families: Iterable[int]) -> dict[str, Any]:
-    """The record with our addresses of those families cleared, so that they do not claim what another node has."""
+    """The record with our addresses of those families cleared, so that it does not claim another node's addresses."""
     node = decode_node(key_of(name), old)
     if 4 in families:
         node = replace(node, ipv4=None)

@@ -1,7 +1,7 @@
-"""PURE: the default pools that a first node of a cluster makes.
+"""PURE: the default pools that the first node of a cluster creates.
 
-Rule: a pool of a family is planned only when the cluster has none of that family; everything about it was validated
-before. Source: SPEC "Startup", upstream's documentation of CALICO_IPV4POOL_*.
+Rule: a pool of a family is planned only if the cluster has none of that family; everything about it was validated
+before. Source: upstream's documentation of CALICO_IPV4POOL_*.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class PoolFacts:
 
 
 def parse_pod_subnets(cluster_configuration: str) -> tuple[Network, ...]:
-    """The pod networks in kubeadm's ClusterConfiguration (YAML text), one per family at most.
+    """The pod networks in kubeadm's ClusterConfiguration (YAML text), at most one per family.
 
-    Raises ValueError for a podSubnet that is no list of networks.
+    Raises ValueError for a podSubnet that is not a list of networks.
     """
     match = _POD_SUBNET.search(cluster_configuration)
     if match is None:
@@ -87,7 +87,7 @@ def _fitting(subnet: Network, block_size: int) -> Network:
 
 
 def choose_free_range(host_addresses: Iterable[Address]) -> IPv4Network:
-    """The first of the usual ranges that holds no address of this host; the preferred one when all do."""
+    """The first of the usual ranges that contains no address of this host; the preferred one if all do."""
     addresses = [address for address in host_addresses if address.version == 4]
     for candidate in (PREFERRED, *ALTERNATIVES):
         if not any(address in candidate for address in addresses):
@@ -96,7 +96,7 @@ def choose_free_range(host_addresses: Iterable[Address]) -> IPv4Network:
 
 
 def unique_local(random: bytes) -> IPv6Network:
-    """A /48 of fd00::/8 (RFC 4193) out of five random bytes."""
+    """A /48 of fd00::/8 (RFC 4193) from five random bytes."""
     return IPv6Network((b"\xfd" + random[:5] + bytes(10), 48))
 
 

@@ -1,6 +1,6 @@
 """The records that start-up writes: this node's, the default pools, the cluster's.
 
-Rule: one compare-and-swap per record; every function answers what it changed, nothing when all was there already.
+Rule: one compare-and-swap per record; every function returns what it changed, nothing if everything existed already.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def write_node(context: Context, plan: node_record.NodePlan) -> list[str]:
 
 
 def read_methods(context: Context) -> dict[str, str]:
-    """How the stored addresses were detected, by family; {} when that is not known."""
+    """How the stored addresses were detected, by family; {} if that is unknown."""
     try:
         found = json.loads(context.files.read_bytes(f"{context.settings.state_dir}/{METHODS_FILE}"))
     except (OSError, ValueError):
@@ -43,7 +43,7 @@ def read_methods(context: Context) -> dict[str, str]:
 
 
 def write_methods(context: Context) -> None:
-    """Remember them: a changed method may move the node, a new card may not. A failure is only logged."""
+    """Remember the methods: a changed method may move the node, a new card may not. A failure is only logged."""
     settings = context.settings
     methods = {"4": settings.ip_method.text, "6": settings.ip6_method.text}
     if read_methods(context) == methods:

@@ -1,8 +1,8 @@
 """``calico-node -startup``: everything that must be true before the services of a node start.
 
-Rule: facts are read and every decision is made before the first write, so that wrong input writes nothing; each write
-is a compare-and-swap of a record that is content when it is there already, so a second start changes nothing; the
-nodename file comes last, because the CNI plugin takes it as the sign that the node is set up. Source: SPEC "Startup".
+Rule: all facts are read and all decisions made before the first write, so that wrong input writes nothing; each write
+is a compare-and-swap that leaves a correct record alone, so a second start changes nothing; the nodename file comes
+last, because the CNI plugin takes it as the sign that the node is set up.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Facts:
 
 
 def run_startup(context: Context, tell: Callable[[str], None] = lambda what: None) -> Started:
-    """The whole start-up; ``tell`` hears what it waits for.
+    """The whole start-up; ``tell`` is called with what it waits for.
 
     Raises InvalidConfig, NodeNotSetUp, DatastoreError, KernelError; see the rule above.
     """
@@ -79,7 +79,9 @@ def run_startup(context: Context, tell: Callable[[str], None] = lambda what: Non
 
 
 def refresh_addresses(context: Context, name: str) -> tuple[Doubt, ...]:
-    """Detect the node's addresses again and store what changed; the doubts about them. Raises as ``run_startup``."""
+    """Detect the node's addresses again and store what changed; returns the doubts about them. Raises as
+    ``run_startup``.
+    """
     facts = _read_facts(context, name)
     if facts.node is None or context.settings.backend == "none":
         return ()
@@ -94,7 +96,7 @@ def refresh_addresses(context: Context, name: str) -> tuple[Doubt, ...]:
 
 
 def wait_for_datastore(context: Context, tell: Callable[[str], None] = lambda what: None) -> None:
-    """Until it answers, however long that takes. Raises DatastoreDenied, and DatastoreUnavailable on a signal."""
+    """Wait until it answers, however long that takes. Raises DatastoreDenied, and DatastoreUnavailable on a signal."""
     said = ""
     while True:
         try:
@@ -149,7 +151,7 @@ def _plan_addresses(context: Context, facts: _Facts) -> tuple[Found, Found]:
 
 
 def _require_no_conflict(context: Context, plan: node_record.NodePlan, stored: Node | None) -> None:
-    """Raises InvalidConfig naming who has our address; an own record that says otherwise is cleared first."""
+    """Raises InvalidConfig naming the node that has our address; an own record that says otherwise is cleared first."""
     unchanged = stored is not None and (stored.ipv4, stored.ipv6) == (plan.v4, plan.v6)
     if context.settings.disable_ip_check or unchanged or not plan.addresses:
         return
@@ -218,7 +220,7 @@ def _plan_pools(context: Context, facts: _Facts) -> list[IPPool]:
         try:
             families.add(decode_pool(item.key, item.value).cidr.version)
         except CorruptRecord as e:
-            context.log.warning(f"{e}; no default pools are made beside it")
+            context.log.warning(f"{e}; no default pools are created beside it")
             families |= {4, 6}
     pool_facts = PoolFacts(
         families=frozenset(families),

@@ -1,8 +1,8 @@
-"""What the agent says about itself, in a file that probes, ``calicoctl node status`` and metrics read.
+"""The agent's status, in a file that probes, ``calicoctl node status`` and metrics read.
 
-Start-up, which comes before there is an agent, leaves a file with the reason while it fails.
+While start-up, which runs before the agent, fails, it leaves a file with the reason.
 
-Rule: imports next to nothing, because probes are started often and have a second. Times are seconds since boot, which
+Rule: imports almost nothing, because probes are started often and have one second. Times are seconds since boot, which
 all processes of the host share. A file that is missing, old or unreadable means: not running.
 """
 
@@ -51,7 +51,7 @@ def _replace(target: str, data: bytes) -> None:
     temporary = f"{target}.{os.getpid()}.new"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        while data:  # a full disk takes a part and says so at the next attempt
+        while data:  # a full disk accepts a part and reports it only at the next attempt
             data = data[os.write(fd, data) :]
     finally:
         os.close(fd)
@@ -59,7 +59,7 @@ def _replace(target: str, data: bytes) -> None:
 
 
 def read_status(run_dir: str) -> dict[str, Any]:
-    """The fields, {} when there are none to be had; "startup_error" is why start-up failed the last time."""
+    """The fields, {} if there are none; "startup_error" is why start-up failed the last time."""
     try:
         fields = json.loads(_read(path_in(run_dir)))
     except ValueError:
@@ -69,7 +69,7 @@ def read_status(run_dir: str) -> dict[str, Any]:
 
 
 def _read(path: str) -> bytes:
-    """Nothing when it cannot be read."""
+    """Empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -78,7 +78,7 @@ def _read(path: str) -> bytes:
 
 
 def why_not_live(fields: Mapping[str, Any], now: float) -> str:
-    """Why the agent is not alive, "" when it is."""
+    """Why the agent is not alive, "" if it is."""
     if "updated" not in fields:
         failing = fields.get("startup_error")
         return "the agent has not started: " + (f"start-up fails: {failing}" if failing else "it has written no status")
@@ -92,7 +92,7 @@ def why_not_live(fields: Mapping[str, Any], now: float) -> str:
 
 
 def why_not_ready(fields: Mapping[str, Any], now: float) -> str:
-    """Why this node cannot take workloads now, "" when it can."""
+    """Why this node cannot take workloads now, "" if it can."""
     why = why_not_live(fields, now)
     if why:
         return why
@@ -107,7 +107,7 @@ def why_not_ready(fields: Mapping[str, Any], now: float) -> str:
 
 
 def unmet_needs(fields: Mapping[str, Any]) -> list[str]:
-    """What workloads of this node need now and do not have: a tunnel, BIRD, a packet filter, policies in force."""
+    """What workloads of this node need now and lack: a tunnel, BIRD, a packet filter, policies in force."""
     needs = [str(text) for topic in ("unmet", "bgp_unmet") for text in fields.get(topic) or ()]
     policing = fields.get("policing")
     if isinstance(policing, dict) and not policing.get("ready"):

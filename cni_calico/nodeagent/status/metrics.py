@@ -1,6 +1,6 @@
-"""Prometheus metrics: the agent's, this process's, and what the CNI server and BIRD say when asked.
+"""Prometheus metrics: the agent's, this process's, and those that the CNI server and BIRD return on request.
 
-Rule: nothing is collected before somebody asks; who does not answer is left out, never waited for longer than a moment.
+Rule: nothing is collected until it is requested; a source that does not answer within a moment is left out.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Metrics:
         return 200, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry) + self._of_cni_server()
 
     def collect(self) -> Iterator[Any]:
-        """What prometheus-client asks a collector."""
+        """Called by prometheus-client to collect."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         n = self._numbers
@@ -70,7 +70,7 @@ class Metrics:
         yield GaugeMetricFamily(
             "calico_datastore_in_sync", "1 while the datastore is watched.", value=n.datastore_in_sync
         )
-        yield GaugeMetricFamily("calico_policies_not_enforced", "Policies that nobody enforces here.", value=n.policies)
+        yield GaugeMetricFamily("calico_policies_not_enforced", "Policies not enforced here.", value=n.policies)
         doubts = GaugeMetricFamily(
             "calico_node_address_doubts", "Reasons to doubt the node's address.", labels=["code", "family"]
         )
@@ -121,7 +121,7 @@ class Metrics:
             yield gauge
 
     def _of_janitor(self, gauge: Callable[..., Any], counter: Callable[..., Any]) -> Iterator[Any]:
-        """Of the whole cluster, from the one agent that is the janitor; from the others only that they are not."""
+        """Of the whole cluster, from the one agent that is the janitor; the others only report that they are not."""
         tally = self.janitor
         if tally is None:
             return
@@ -131,21 +131,21 @@ class Metrics:
             candidates.add_metric([kind], count)
         yield candidates
         for metric, text, counts in (
-            ("calico_janitor_confirmed", "What was lost when asked again, by kind.", tally.confirmed),
+            ("calico_janitor_confirmed", "What was still lost when checked again, by kind.", tally.confirmed),
             ("calico_janitor_released", "What was released, by kind.", tally.released),
         ):
             family = counter(metric, text, labels=["kind"])
             for kind, count in sorted(counts.items()):
                 family.add_metric([kind], count)
             yield family
-        yield counter("calico_janitor_kept", "What only looked lost, or changed meanwhile.", value=tally.kept)
-        yield counter("calico_janitor_failures", "Questions and releases that failed.", value=tally.failures)
+        yield counter("calico_janitor_kept", "What only seemed lost, or changed meanwhile.", value=tally.kept)
+        yield counter("calico_janitor_failures", "Checks and releases that failed.", value=tally.failures)
 
     def _of_bird(self, family: Callable[..., Any]) -> Iterator[Any]:
         if self.bird is None:
             return
         gauge = family("calico_bird_peers", "BGP sessions by state.", labels=["state"])
-        restarts = family("calico_bird_restarts", "How often BIRD was started again.", value=self.bird.process.restarts)
+        restarts = family("calico_bird_restarts", "How often BIRD was restarted.", value=self.bird.process.restarts)
         try:
             status = self.bird.status(Deadline.after(ANSWER_S))
         except CalicoError:

@@ -1,6 +1,6 @@
-"""The agent's own numbers, plain values until somebody asks for metrics.
+"""The agent's own numbers, plain values until metrics are requested.
 
-Rule: counting needs no client library and no lock: one thread writes, readers may see the moment before.
+Rule: counting needs no client library and no lock: one thread writes, and readers may see slightly old values.
 """
 
 from __future__ import annotations

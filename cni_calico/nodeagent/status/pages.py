@@ -1,6 +1,6 @@
 """/liveness and /readiness over HTTP: the same answers as the exec probes, from the same file.
 
-Rule: reads what the agent wrote about itself, so a loop that hangs is noticed although this thread does not.
+Rule: reads the status file that the agent writes, so a loop that hangs is noticed although this thread does not hang.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """``decided``: everything was read, or what keeps it from being read is known.
+    """``decided``: everything has been read, or the reason why it cannot be read is known.
 
-    ``in_force``: the newest state is, or the last one that could be applied (then ``failing`` says why not newer).
-    ``why_not`` says why nothing is policed; ``upstream_goes`` whether upstream's rules may be removed.
-    ``problems``: records and policies that are not in force as written; ``warnings``: parts of policies that nobody
-    looks at.
+    ``in_force``: the newest state is in force, or the last one that could be applied (then ``failing`` says why not the
+    newest). ``why_not`` says why no policy is enforced; ``upstream_goes``: whether upstream's rules may be removed.
+    ``problems``: records and policies that are not in force as written; ``warnings``: parts of policies that are
+    ignored.
     """
 
     decided: bool = False
@@ -35,7 +35,7 @@ class Standing:
     repairs: int = 0
 
     def fields(self) -> dict[str, object]:
-        """For the status file."""
+        """The fields for the status file."""
         return {
             "in_force": self.in_force,
             "ready": self.ready,
@@ -48,7 +48,7 @@ class Standing:
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The status as a sentence for people."""
         if self.in_force:
             policies, endpoints = self.counts.get("policies", 0), self.counts.get("endpoints", 0)
             said = f"{policies} policies are in force for {endpoints} workloads"

@@ -1,7 +1,7 @@
-"""The exec probes: one process start, one look, one line.
+"""The exec probes: one process start, one check, one line.
 
-Rule: older manifests give a probe one second, its process start included, so almost nothing is imported before it is
-known what to look at, and nothing is waited for longer than a fraction of that second.
+Rule: older manifests give a probe one second, including its process start, so almost nothing is imported before it is
+known what to check, and nothing is waited for longer than a fraction of that second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DEFAULT_RUN_DIR = "/var/run/calico"
 
 
 def run_probes(names: set[str], values: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
-    """Why the probes fail, one line for each; [] when all is well."""
+    """Why the probes fail, one line for each; [] if all is well."""
     run_dir = environ.get("CALICO_RUN_DIR") or _DEFAULT_RUN_DIR
     faults = []
     if "felix-live" in names:
@@ -51,7 +51,7 @@ def _felix_ready(run_dir: str) -> str:
 
 
 def why_cni_silent(path: str) -> str:
-    """Why the CNI server does not answer, "" when it does: it is asked for its numbers."""
+    """Why the CNI server does not answer, "" if it does: it is asked for its metrics."""
     import _socket
 
     from cni_calico.plugin.call import protocol

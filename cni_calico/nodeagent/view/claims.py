@@ -1,8 +1,8 @@
-"""PURE: addresses that only a pod's own annotation gives it, and which of them somebody else confirms.
+"""PURE: addresses that only a pod's own annotation gives it, and which of them are confirmed otherwise.
 
-Rule: whoever may patch a pod may write anything into its annotations, so an address from there counts only while the
-pod's status names none, and only if IPAM holds it for this pod or, where our IPAM does not work, if it lies inside this
-node's pod CIDRs. Namespace and name of a pod cannot be patched; its container ID, and so its handle, can.
+Rule: anyone who may patch a pod may write anything into its annotations. So an address from there counts only while the
+pod's status names none, and only if IPAM holds it for this pod or, if our IPAM is not used, if it is inside this node's
+pod CIDRs. Namespace and name of a pod cannot be patched; its container ID, and so its handle, can.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Holder = tuple[str, str]  # namespace, name of a pod
 
 @dataclass(frozen=True, slots=True)
 class LocalEndpoint:
-    """``claimed``: its addresses are the annotation's word alone."""
+    """``claimed``: only the annotation says that it has its addresses."""
 
     record: WorkloadEndpoint
     claimed: bool = False

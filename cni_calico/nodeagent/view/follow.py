@@ -11,7 +11,7 @@ from cni_calico.nodeagent.view.sources import Sources
 
 
 def follow(store: Datastore, node: str, on_snapshot: Callable[[Snapshot], None], stopping: threading.Event) -> None:
-    """Tell every new view of the datastore, where no agent does it."""
+    """Call ``on_snapshot`` with every new view of the datastore, if no agent does it."""
     changed = threading.Event()
     sources = Sources(store, node, changed.set)
     try:

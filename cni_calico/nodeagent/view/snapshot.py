@@ -1,7 +1,7 @@
 """PURE: everything the data plane of this node is computed from, as one immutable value.
 
-Rule: a record that cannot be read is left out and named in ``problems``; the rest is used. Blocks are reduced to what
-routing needs (``BlockRoute``), because there is one per 64 pods of the whole cluster.
+Rule: a record that cannot be read is left out and listed in ``problems``; the rest is used. Blocks are reduced to what
+routing needs (``BlockRoute``), because there is one for every 64 pods of the whole cluster.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from cni_calico.nodeagent.view.claims import Holder
 
 @dataclass(frozen=True, slots=True)
 class BlockRoute:
-    """Who a block belongs to (None: nobody), its addresses that other nodes hold, how many are taken (for metrics).
+    """A block's owner (None: nobody), its addresses that other nodes hold, and how many are taken (for metrics).
 
-    ``held``: the pods (namespace, name) of the node that looks, by the address that the block holds for them.
+    ``held``: for the viewing node, the pods (namespace, name) by the address that the block holds for them.
     """
 
     cidr: Network
@@ -33,11 +33,11 @@ class BlockRoute:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """``endpoints`` are this node's; ``policies`` counts the policies that nobody enforces here.
+    """``endpoints`` are this node's; ``policies`` counts the policies that are not enforced here.
 
-    ``unread``: the Nodes, pools, blocks, endpoints and settings for this node that are there, but of which nothing is
-    known. What they ask for may be in the kernel, or in BIRD's configuration. ``unproven``: by host interface, the
-    addresses that only a pod's annotation names; they are in no endpoint.
+    ``unread``: the Nodes, pools, blocks, endpoints and settings for this node that exist but were never readable. What
+    they ask for may be in the kernel, or in BIRD's configuration. ``unproven``: by host interface, the addresses that
+    only a pod's annotation names; they are in no endpoint.
     """
 
     node: str
@@ -62,7 +62,7 @@ class Snapshot:
         return any(isinstance(key, BlockKey) for key in self.unread) or bool(self.unread_of("Node", "IPPool"))
 
     def unread_of(self, *kinds: str) -> tuple[ResourceKey, ...]:
-        """The resources of these kinds of which nothing is known, in the order of their names."""
+        """The resources of these kinds that were never readable, sorted by name."""
         found = [key for key in self.unread if isinstance(key, ResourceKey) and key.kind in kinds]
         return tuple(sorted(found, key=lambda key: (key.kind, key.namespace, key.name)))
 
@@ -80,7 +80,7 @@ def select_pod_cidrs(node: Node) -> tuple[Network, ...]:
 
 
 def pod_cidr_blocks(nodes: Iterable[Node]) -> tuple[BlockRoute, ...]:
-    """Where host-local IPAM gives addresses out of nodes' pod CIDRs, each is routed like a block of its node."""
+    """With host-local IPAM, each of the nodes' pod CIDRs is routed like a block of its node."""
     return tuple(BlockRoute(cidr, node.metadata.name) for node in nodes for cidr in select_pod_cidrs(node))
 
 

@@ -40,7 +40,7 @@ def _node(item: Versioned) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class CheckedPool:
-    """A pool that can be read, and what is wrong with it: somebody may have stored it without calicoctl's checks."""
+    """A pool that can be read, and what is wrong with it: it may have been stored without calicoctl's checks."""
 
     record: IPPool
     problems: tuple[str, ...]
@@ -103,7 +103,7 @@ class Sources:
         return reduce_block(decode_block(item.key, item.value), self.node)
 
     def _endpoint(self, item: Versioned) -> LocalEndpoint | None:
-        """An endpoint of this node: the listing may hold those of nodes whose names begin like its."""
+        """An endpoint of this node: the listing may contain those of nodes whose names begin with this one's."""
         assert isinstance(item.key, ResourceKey)
         spec = item.value.get("spec")
         if isinstance(spec, Mapping) and spec.get("node") not in (None, self.node):
@@ -121,7 +121,7 @@ class Sources:
 
     @property
     def error(self) -> str:
-        """Why the view is not kept up to date; "" when it is."""
+        """Why the view is not kept up to date; "" if it is."""
         return next((str(cache.error) for cache in self._kept.all if cache.error is not None), "")
 
     def snapshot(self) -> Snapshot:
@@ -160,7 +160,7 @@ class Sources:
         return nodes
 
     def _foreign_ranges(self, own: Node | None, blocks: Iterable[BlockRoute]) -> tuple[Network, ...]:
-        """Where this node's pods may have addresses that our IPAM knows nothing of."""
+        """The networks in which this node's pods may have addresses that our IPAM does not know."""
         ours = not self._use_pod_cidr and any(block.node == self.node for block in blocks)
         return () if own is None or ours else select_pod_cidrs(own)
 
@@ -171,7 +171,7 @@ class Sources:
         return unread.union(*(self._kept.unread(cache) for cache in fabric))
 
     def wait_synced(self, deadline: Deadline) -> None:
-        """Raises what keeps a listing from being read, DeadlineExceeded."""
+        """Raises the error that prevents reading a listing, DeadlineExceeded."""
         for cache in self._kept.all:
             cache.wait_synced(deadline)
 

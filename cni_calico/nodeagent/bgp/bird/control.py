@@ -1,7 +1,8 @@
-"""BIRD's control socket: commands in, replies out, errors as ours.
+"""BIRD's control socket: sends commands, reads replies, translates errors.
 
 Rule: one command at a time per connection, every wait under a deadline. A reply is lines "NNNN-text" (more follow),
-"NNNN text" (the last one), " text" (the code of the line before) and "+text" (asynchronous, no part of any reply).
+"NNNN text" (the last one), " text" (continues the code of the line before) and "+text" (asynchronous, not part of any
+reply).
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ CONNECT = faults.declare("bird.connect")
 COMMAND = faults.declare("bird.command")
 
 OK_CONFIGURATION = 20
-OK_RECONFIGURED = (3, 4)  # 4: sessions change, it goes on after the reply
+OK_RECONFIGURED = (3, 4)  # 4: sessions change, and work continues after the reply
 _OUR_PROTOCOLS = ("Mesh_*", "Global_*", "Node_*", "static_v*")  # those whose routes are in the kernel
 _WITHDRAW_S = 2.0
 _POLL_S = 0.02
-_REPLY_MAX_BYTES = 64 * 1024 * 1024  # a router with a full table shows a lot
+_REPLY_MAX_BYTES = 64 * 1024 * 1024  # a router with a full table prints a lot
 _ERRORS_FROM = 8000  # 8xxx: the command failed, 9xxx: it was not understood
 
 
@@ -44,7 +45,7 @@ class BirdReply:
 
 
 class ReplyReader:
-    """Cuts a stream into replies. Feed bytes; ``reply`` is set when the last line has come."""
+    """Splits a stream into replies. Feed bytes; ``reply`` is set once the last line has arrived."""
 
     def __init__(self) -> None:
         self.pending = b""
@@ -53,7 +54,7 @@ class ReplyReader:
         self.size = 0
 
     def feed(self, data: bytes) -> BirdReply | None:
-        """The reply that these bytes complete. Raises BirdUnavailable for what is no reply at all."""
+        """The reply that these bytes complete. Raises BirdUnavailable for something that is not a reply."""
         self.size += len(data)
         if self.size > _REPLY_MAX_BYTES:
             raise BirdUnavailable(f"cannot read BIRD's reply: more than {_REPLY_MAX_BYTES} bytes")
@@ -81,7 +82,7 @@ class ReplyReader:
 
 
 class BirdControl:
-    """A connection. Raises BirdUnavailable when BIRD is not there, falls silent or hangs up."""
+    """A connection. Raises BirdUnavailable if BIRD is not there, does not answer or hangs up."""
 
     def __init__(self, path: str, deadline: Deadline) -> None:
         self.path = path
@@ -123,7 +124,7 @@ class BirdControl:
         return reply
 
     def tell(self, command: str, deadline: Deadline) -> BirdReply:
-        """As ``ask``; raises BirdRefused when BIRD says that it failed or was not understood."""
+        """Like ``ask``; raises BirdRefused if BIRD reports that the command failed or was not understood."""
         reply = self.ask(command, deadline)
         for code, text in reply.lines:
             if code >= _ERRORS_FROM:
@@ -164,25 +165,25 @@ def read_status(path: str, deadline: Deadline) -> BirdStatus:
 
 
 def check_config(control: BirdControl, file: str, deadline: Deadline) -> None:
-    """Let the running BIRD read a configuration without using it. Raises BirdRefused with file, line and column."""
+    """Have the running BIRD read a configuration without using it. Raises BirdRefused with file, line and column."""
     reply = control.tell(f"configure check {_quoted(file)}", deadline)
     if reply.code != OK_CONFIGURATION:
         raise BirdRefused(f"cannot use configuration {file}: {reply.text}", details=f"BIRD's code {reply.code}")
 
 
 def apply_config(control: BirdControl, file: str, deadline: Deadline) -> None:
-    """Put a configuration in force. Raises BirdRefused; then the old one stays."""
+    """Put a configuration in force. Raises BirdRefused; then the old one stays in force."""
     reply = control.tell(f"configure {_quoted(file)}", deadline)
     if reply.code not in OK_RECONFIGURED:
         raise BirdRefused(f"cannot use configuration {file}: {reply.text}", details=f"BIRD's code {reply.code}")
 
 
 def withdraw_and_end(control: BirdControl, deadline: Deadline) -> None:
-    """Take BIRD's routes out of the kernel, which would keep them else (``persist``), then end BIRD."""
+    """Remove BIRD's routes from the kernel, which would otherwise keep them (``persist``), then end BIRD."""
     import time
 
     for pattern in _OUR_PROTOCOLS:
-        control.ask(f'disable "{pattern}"', deadline)  # it refuses a pattern that fits nothing
+        control.ask(f'disable "{pattern}"', deadline)  # it refuses a pattern that matches nothing
     soon = deadline.sooner(_WITHDRAW_S)
     while _holds_routes(control, deadline) and not soon.expired():
         time.sleep(_POLL_S)

@@ -1,7 +1,7 @@
-"""Puts configurations in force: files, check, ``configure``, and the BIRD process they are for.
+"""Puts configurations in force: files, check, ``configure``, and the BIRD process that they are for.
 
-Rule: BIRD never reads a text that it has not accepted before. A refused one is kept aside with the reason, and what was
-in force stays in force; the same text twice is no work.
+Rule: BIRD never reads a configuration that it has not accepted before. A refused one is kept aside with the reason, and
+the one in force stays in force; the same text twice causes no work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cni_calico.nodeagent.bgp.config.render import AGGREGATION, IPAM, MAIN, Bird
 
 NEXT, REFUSED = "next", "refused"  # below the configuration's directory
 REASON = "reason.txt"
-_ORDER = (AGGREGATION, IPAM, MAIN)  # what includes the others comes last
+_ORDER = (AGGREGATION, IPAM, MAIN)  # the one that includes the others comes last
 
 UNCHANGED, CONFIGURED, STARTED, REFUSAL, OFF = "unchanged", "configured", "started", "refused", "off"
 
@@ -43,7 +43,7 @@ class Applied:
 
 
 class BirdController:
-    """The one owner of BIRD on this node. Safe to use from several threads; ``apply`` runs one at a time."""
+    """The only owner of BIRD on this node. Safe to use from several threads; ``apply`` runs one at a time."""
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class BirdController:
     # -- what the agent calls -----------------------------------------------------------------------------------------
 
     def apply(self, config: BirdConfig, deadline: Deadline) -> Applied:
-        """Make ``config`` the one in force and BIRD run (or not, when it has no files).
+        """Put ``config`` in force and make BIRD run (or not, if it has no files).
 
-        To be called at every resync, also when nothing has changed: it repairs what BIRD leaves in the kernel.
-        Raises BirdUnsupported, BirdUnavailable, KernelError, DeadlineExceeded: then try again later.
+        Call it at every resync, even if nothing has changed: it repairs what BIRD leaves in the kernel. Raises
+        BirdUnsupported, BirdUnavailable, KernelError, DeadlineExceeded: then try again later.
         """
         with self._lock:
             applied = self._apply(config, deadline) if config.files else self._turn_off(deadline)
@@ -79,9 +79,9 @@ class BirdController:
         return applied
 
     def keep(self, deadline: Deadline) -> bool:
-        """Have BIRD run with the configuration it took last; whether there is one that it takes.
+        """Have BIRD run with the configuration that it last accepted; returns whether there is one that it accepts.
 
-        For when nobody can tell what to put in its place. Raises as ``apply``.
+        For when it is unknown what to put in its place. Raises as ``apply`` does.
         """
         with self._lock:
             if not self.process.adopt():
@@ -92,7 +92,7 @@ class BirdController:
 
     @property
     def running(self) -> bool:
-        """Whether the BIRD that we started or adopted lives."""
+        """Whether the BIRD that we started or adopted is alive."""
         return self.process.running
 
     def status(self, deadline: Deadline) -> BirdStatus:
@@ -142,7 +142,7 @@ class BirdController:
         return Applied(CONFIGURED)
 
     def _stage(self, files: Mapping[str, str], running: bool, deadline: Deadline) -> str:
-        """Write, check and move the files; when BIRD refuses them, set them aside and return its words."""
+        """Write, check and move the files; if BIRD refuses them, set them aside and return its words."""
         directory = self.paths.config_directory
         self._write(f"{directory}/{NEXT}", files)
         self.refusal = self._check(f"{directory}/{NEXT}/{MAIN}", running, deadline)
@@ -158,11 +158,11 @@ class BirdController:
     def _write(self, directory: str, files: Mapping[str, str]) -> None:
         self.files.make_directory(directory, 0o755)
         for name in sorted(files, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER)):
-            # sessions' passwords are in them
+            # they contain the sessions' passwords
             self.files.write_atomic(f"{directory}/{name}", files[name].encode("utf-8", "surrogateescape"), 0o600)
 
     def _check(self, main: str, running: bool, deadline: Deadline) -> str:
-        """What BIRD says against a configuration, "" when it takes it."""
+        """BIRD's complaint about a configuration, "" if it accepts it."""
         if running:
             try:
                 with BirdControl(self.paths.socket, deadline) as control:
@@ -177,19 +177,19 @@ class BirdController:
         return check_files(binary, main, deadline)
 
     def _start_what_is_there(self, deadline: Deadline) -> None:
-        """Run BIRD, unless it runs, with the last configuration it took, if there is one."""
+        """Run BIRD, unless it runs, with the last configuration that it accepted, if there is one."""
         if self.process.running or not self.files.exists(self.paths.main):
             return
         fault = check_files(find_binary(self.paths), self.paths.main, deadline)
         if fault:
-            self.log.error(f"the configuration of before is not usable either: {fault}")
+            self.log.error(f"the previous configuration is not usable either: {fault}")
             return
         self.process.start(deadline, graceful=self._left_routes(deadline))
 
     # -- no BGP -------------------------------------------------------------------------------------------------------
 
     def _turn_off(self, deadline: Deadline) -> Applied:
-        """End BIRD and undo what it did in the kernel, also when it ended before: its routes outlive it."""
+        """End BIRD and undo what it did in the kernel, even if it has ended already: its routes outlive it."""
         was_running, was_used = self.process.adopt(), self.files.exists(self.paths.main)
         if was_running:
             self.process.stop(withdraw_and_end)
@@ -204,5 +204,5 @@ class BirdController:
     def _remove_files(self) -> None:
         directory = self.paths.config_directory
         for place in (f"{directory}/{NEXT}", f"{directory}/{REFUSED}", directory):
-            for name in (REASON, *_ORDER):  # the main file last: it says that there is something to undo
+            for name in (REASON, *_ORDER):  # the main file last: its presence means that there is something to undo
                 self.files.remove(f"{place}/{name}")

@@ -1,8 +1,9 @@
-"""Routes that BIRD leaves in the kernel when a destination's metric changes, found and removed.
+"""Finds and removes routes that BIRD leaves in the kernel when a destination's metric changes.
 
-Rule: only routes of BIRD's own; while it runs only where the kernel holds several for one destination, and only those
-with another metric than BIRD says it wants. With ``metric 0`` the metric is the route's own, and in IPv4 BIRD 2 has the
-kernel replace in place, which replaces nothing of another metric; its scan takes the second route for one it has seen.
+Rule: only BIRD's own routes; while it runs, only destinations with several routes in the kernel, and of those only
+routes whose metric differs from the one BIRD reports. With ``metric 0`` a route has its own metric, and in IPv4 BIRD 2
+has the kernel replace routes in place, which does not replace a route of another metric; BIRD's scan mistakes the
+second route for one it has already seen.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from cni_calico.nodeagent.bgp.bird.process import RTPROT_BIRD
 
 _LABEL = "BIRD"
 _ATTRIBUTE = "Kernel.metric:"
-_ABSENT = (2, 3, 101)  # ENOENT, ESRCH, ENETUNREACH: somebody was faster
+_ABSENT = (2, 3, 101)  # ENOENT, ESRCH, ENETUNREACH: another program was faster
 
 
 def select_several(routes: Iterable[Route]) -> dict[IPv4Network, list[Route]]:
-    """BIRD's IPv4 routes by destination, where there are several."""
+    """BIRD's IPv4 routes by destination, for destinations with several."""
     by_destination: defaultdict[IPv4Network, list[Route]] = defaultdict(list)
     for route in routes:
         if route.protocol == RTPROT_BIRD and route.table == TABLE_MAIN and isinstance(route.dst, IPv4Network):
@@ -43,8 +44,8 @@ def select_leftovers(several: Mapping[IPv4Network, list[Route]], wanted: Mapping
 
 
 def parse_metric(reply: BirdReply) -> int | None:
-    """The metric of the one route in a reply to ``show route ... export``; None when BIRD exports none."""
-    if not any(code == 1008 for code, _ in reply.lines):  # 1008: a route's type, one for each
+    """The metric of the one route in a reply to ``show route ... export``; None if BIRD exports none."""
+    if not any(code == 1008 for code, _ in reply.lines):  # 1008: a route's type, one for each route
         return None
     texts = [text.strip() for _, text in reply.lines]
     metrics = [text.removeprefix(_ATTRIBUTE).strip() for text in texts if text.startswith(_ATTRIBUTE)]
@@ -52,7 +53,7 @@ def parse_metric(reply: BirdReply) -> int | None:
 
 
 def remove_leftovers(socket: str, deadline: Deadline) -> int:
-    """Remove them; how many there were. Raises BirdUnavailable, KernelError, DeadlineExceeded."""
+    """Remove them; returns how many there were. Raises BirdUnavailable, KernelError, DeadlineExceeded."""
     with Rtnl() as rtnl:
         several = select_several(decode_route(payload) for payload in rtnl.dump(list_routes(4), deadline))
         if not several:
@@ -67,7 +68,7 @@ def remove_leftovers(socket: str, deadline: Deadline) -> int:
 
 
 def remove_all(deadline: Deadline) -> int:
-    """Remove every route that a BIRD has left behind; how many there were. Raises KernelError, DeadlineExceeded."""
+    """Remove every route that a BIRD has left; returns how many there were. Raises KernelError, DeadlineExceeded."""
     removed = 0
     with Rtnl() as rtnl:
         for version in (4, 6):

@@ -1,7 +1,7 @@
-"""Names of BIRD 1.6's second daemon, which tools still use: bird6.ctl and bird6.cfg, as links to the one BIRD's.
+"""Names of BIRD 1.6's second daemon that tools still use, bird6.ctl and bird6.cfg, as links to the files of our BIRD.
 
-Rule: a name that is taken by no link of ours (a socket or file of upstream's) gives way; a failure costs only
-the name.
+Rule: anything at such a name that is not our link (a socket or file of upstream's) is replaced; a failure costs only
+the link.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SOCKET, CONFIG = ("bird6.ctl", "bird.ctl"), ("bird6.cfg", "bird.cfg")
 
 
 def ensure_links(run_dir: str, config_dir: str, log: Log) -> None:
-    """Make both, unless they are there."""
+    """Make both links, unless they exist."""
     for directory, (name, target) in ((run_dir, SOCKET), (config_dir, CONFIG)):
         path = f"{directory}/{name}"
         try:

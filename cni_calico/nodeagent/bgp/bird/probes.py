@@ -1,7 +1,7 @@
-"""What ``-bird-live`` and ``-bird-ready`` look at: the control socket, the nodename file, the peers' TCP ports.
+"""The checks of ``-bird-live`` and ``-bird-ready``: the control socket, the nodename file, the peers' TCP ports.
 
-Rule: an exec probe may have one second for everything, its process start included; so each look is short and they are
-made side by side. Nothing here imports more than it must.
+Rule: an exec probe may have only one second in total, including its process start; so each check is short and they run
+in parallel. Nothing here imports more than it needs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TCP_S = 0.1
 
 
 def read_alive(socket: str = SOCKET) -> str:
-    """Why BIRD is not alive, "" when it is."""
+    """Why BIRD is not alive, "" if it is."""
     try:
         with BirdControl(socket, Deadline.after(_ANSWER_S)):
             return ""
@@ -32,7 +32,7 @@ def read_alive(socket: str = SOCKET) -> str:
 def read_ready(
     socket: str = SOCKET, nodename_file: str = NODENAME_FILE, *, threshold_s: float = THRESHOLD_S
 ) -> Readiness:
-    """Whether BIRD is ready now, and which peer is in the way."""
+    """Whether BIRD is ready now, and which peers are not."""
     try:
         status = read_status(socket, Deadline.after(_ANSWER_S))
     except CalicoError as e:
@@ -54,7 +54,7 @@ def _age_s(path: str) -> float | None:
 
 
 def probe_tcp(peer: PeerStatus, deadline: Deadline) -> str:
-    """What the peer's BGP port says to a connection; "" when there is no time left to ask."""
+    """What the peer's BGP port answers to a connection; "" if there is no time left to ask."""
     import socket
 
     left = deadline.remaining_s()

@@ -1,7 +1,7 @@
 """The BIRD process: found, asked for its version, started, watched, restarted, ended.
 
-Rule: only an unpatched BIRD from 2.0.12 on is driven. One that outlived the agent is taken over, not replaced. It is
-restarted with a back-off, and with graceful restart whenever the kernel may still hold routes of the one before.
+Rule: only an unpatched BIRD from 2.0.12 on is used. One that outlived the agent is adopted, not replaced. It is
+restarted with a back-off, and with graceful restart if the kernel may still hold routes of the previous one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WATCH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class BirdPaths:
-    """``binary`` "" looks in the distribution's places."""
+    """``binary`` "" searches the distribution's places."""
 
     config_directory: str = CONFIG_DIRECTORY
     socket: str = SOCKET
@@ -54,7 +54,7 @@ def parse_version(text: str) -> tuple[int, ...]:
 
 
 def find_binary(paths: BirdPaths) -> str:
-    """Raises BirdUnsupported when there is none."""
+    """Raises BirdUnsupported if there is none."""
     candidates = (paths.binary,) if paths.binary else BINARIES
     for path in candidates:
         if os.access(path, os.X_OK):
@@ -63,7 +63,7 @@ def find_binary(paths: BirdPaths) -> str:
 
 
 def require_version(binary: str, deadline: Deadline) -> tuple[int, ...]:
-    """The binary's version. Raises BirdUnsupported for one that is too old or no BIRD."""
+    """The binary's version. Raises BirdUnsupported if it is too old or not a BIRD."""
     done = run((binary, "--version"), env=_ENVIRONMENT, deadline=deadline)
     text = (done.stderr + done.stdout).decode("utf-8", "replace").strip()
     version = parse_version(text)
@@ -74,7 +74,7 @@ def require_version(binary: str, deadline: Deadline) -> tuple[int, ...]:
 
 
 def has_bird_routes(deadline: Deadline) -> bool:
-    """Whether the kernel (of this thread's namespace) holds routes that a BIRD has put there."""
+    """Whether the kernel (of this thread's namespace) holds routes from a BIRD."""
     from cni_calico.kernel.netlink.routes import decode_route, list_routes
     from cni_calico.kernel.netlink.socket import Rtnl
 
@@ -87,7 +87,7 @@ def has_bird_routes(deadline: Deadline) -> bool:
 
 
 def check_files(binary: str, main: str, deadline: Deadline) -> str:
-    """What BIRD says against a configuration, "" when it takes it (``bird -p``)."""
+    """BIRD's complaint about a configuration, "" if it accepts it (``bird -p``)."""
     done = run((binary, "-p", "-c", main), env=_ENVIRONMENT, deadline=deadline)
     if done.rc == 0:
         return ""
@@ -95,7 +95,7 @@ def check_files(binary: str, main: str, deadline: Deadline) -> str:
 
 
 class BirdProcess:
-    """One BIRD and the thread that watches it. ``start`` and ``stop`` from one thread at a time."""
+    """One BIRD and the thread that watches it. Call ``start`` and ``stop`` from one thread at a time."""
 
     def __init__(self, paths: BirdPaths, *, log: Log = SILENT, output_fd: int = 2) -> None:
         self.paths = paths
@@ -114,7 +114,7 @@ class BirdProcess:
         return self.child is not None
 
     def adopt(self) -> bool:
-        """Take over a BIRD that an earlier agent started; True when there is one."""
+        """Adopt a BIRD that an earlier agent started; returns whether there is one."""
         if self.child is not None:
             return True
         try:
@@ -130,10 +130,10 @@ class BirdProcess:
         return True
 
     def start(self, deadline: Deadline, *, graceful: bool) -> None:
-        """Start BIRD and wait until it answers; nothing when it runs.
+        """Start BIRD and wait until it answers; does nothing if it runs.
 
-        ``graceful``: keep the kernel's routes of an earlier BIRD until the peers have announced theirs again.
-        Raises BirdUnsupported, BirdUnavailable, KernelError, DeadlineExceeded.
+        ``graceful``: keep an earlier BIRD's routes in the kernel until the peers have announced theirs again. Raises
+        BirdUnsupported, BirdUnavailable, KernelError, DeadlineExceeded.
         """
         if self.adopt():
             return
@@ -214,10 +214,10 @@ class BirdProcess:
     # -- ending -------------------------------------------------------------------------------------------------------
 
     def stop(self, command: str | Callable[[BirdControl, Deadline], None] = "graceful restart") -> None:
-        """End BIRD and its watcher; nothing when it does not run.
+        """End BIRD and its watcher; does nothing if it does not run.
 
         With "graceful restart" the kernel keeps its routes and peers keep ours, as for a restart; with "down" the
-        sessions are closed. BIRD that does not listen is killed, which peers take for a restart as well.
+        sessions are closed. If BIRD does not react it is killed, which peers also take for a restart.
         """
         self._stopping.set()
         child = self.child

@@ -1,8 +1,8 @@
-"""PURE: is BIRD ready? The answer in one value, with the peers that are in the way and why.
+"""PURE: is BIRD ready? The answer is one value, with the peers that are not ready and why.
 
 Rule: while the node is new (``age_s`` under the threshold) every peer must be established and no graceful restart under
-way, so that no pod is scheduled before its routes are out; later one established peer is enough, so that one broken
-router does not take the node out.
+way, so that no pod is scheduled before its routes are announced; later one established peer is enough, so that one
+broken router does not make the node unready.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def decide_ready(
     threshold_s: float = THRESHOLD_S,
     probe: Callable[[PeerStatus], str] = lambda peer: "",
 ) -> Readiness:
-    """``status`` None: BIRD did not answer, ``silence`` says how. ``age_s`` is the age of the nodename file, None for a
-    node that is not set up yet. ``probe`` tells what a peer's TCP port says, "" for nothing.
+    """``status`` is None if BIRD did not answer; ``silence`` then says why. ``age_s`` is the age of the nodename file,
+    None for a node that is not set up yet. ``probe`` returns what a peer's TCP port answers, "" for nothing.
     """
     if status is None:
         return Readiness(False, f"BIRD is not ready: {silence or 'no answer'}")

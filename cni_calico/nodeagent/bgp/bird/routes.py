@@ -1,6 +1,7 @@
-"""PURE: BIRD's routes, parsed out of ``show route``.
+"""PURE: BIRD's routes, parsed from ``show route``.
 
-Rule: as in status.py: a line that is not understood is passed over. A route with several next hops counts by its first.
+Rule: as in status.py, a line that is not understood is skipped. A route with several next hops is represented by its
+first.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ _ROUTE = 1007
 
 @dataclass(frozen=True, slots=True)
 class BirdRoute:
-    """``selected``: the one of its destination that is in force. ``protocol`` is the name of what it comes from."""
+    """``selected``: it is the route in force for its destination. ``protocol`` is the name of the protocol it comes
+    from.
+    """
 
     destination: str
     kind: str

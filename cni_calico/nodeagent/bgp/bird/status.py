@@ -1,7 +1,7 @@
-"""PURE: BIRD's own account of itself, parsed: ``show status`` and ``show protocols all``.
+"""PURE: BIRD's own status, parsed from ``show status`` and ``show protocols all``.
 
-Rule: a line that is not understood is passed over; what BIRD does not say is "" or 0. Imported by probes that must
-answer in milliseconds: nothing heavy here.
+Rule: a line that is not understood is skipped; what BIRD does not report is "" or 0. Probes that must answer in
+milliseconds import this: no heavy imports here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PeerStatus:
 
     @property
     def kind(self) -> str:
-        """As calicoctl calls it."""
+        """The kind, as calicoctl calls it."""
         return next((kind for prefix, kind in _PREFIXES.items() if self.name.startswith(prefix)), "other")
 
     @property

@@ -1,8 +1,8 @@
-"""PURE: bird_aggr.cfg: this node's blocks as blackhole routes, and the function that announces them, not their pods.
+"""PURE: bird_aggr.cfg: this node's blocks as blackhole routes, and the function that announces blocks instead of pods.
 
-Rule: a confirmed block is announced as a whole and nothing of this node inside it, but for routes with a raised
-priority (a pod that has just moved here). A block that is being claimed or given up keeps its blackhole and is not
-announced: its pods, if any, are announced one by one, so no traffic is drawn to the loser of a claim.
+Rule: a confirmed block is announced as a whole, and nothing of this node inside it except routes with a raised priority
+(a pod that has just moved here). A block that is being claimed or released keeps its blackhole and is not announced:
+its pods, if any, are announced one by one, so that the loser of a claim attracts no traffic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _is_host(network: Network) -> bool:
 def desired_statics(
     blocks: Iterable[LocalBlock], services: Iterable[Network], peers: Iterable[Peer], version: int
 ) -> StaticRoutes:
-    """A block of one address has no blackhole: it would hide the pod that has it."""
+    """The static routes. A block of one address gets no blackhole, which would hide the pod that has it."""
     holes = [block.cidr for block in blocks if block.cidr.version == version and not _is_host(block.cidr)]
     via = {
         (peer.address, peer.reachable_by)
@@ -51,8 +51,8 @@ def render_statics(routes: StaticRoutes, version: int) -> list[str]:
 def render_aggregation(blocks: Sequence[LocalBlock], version: int, normal_priority: int) -> list[str]:
     """The function that accepts blocks and rejects what is inside them; other routes fall through.
 
-    Routes of other nodes fall through too: an address of ours that another node has borrowed is announced by that node
-    alone, and a route reflector must pass this on.
+    Routes of other nodes fall through too: an address of ours that another node has borrowed is announced only by that
+    node, and a route reflector must pass this on.
     """
     confirmed = [block.cidr for block in blocks if block.confirmed and block.cidr.version == version]
     unsettled = [block.cidr for block in blocks if not block.confirmed and block.cidr.version == version]

@@ -1,7 +1,7 @@
-"""PURE: BGPConfiguration: ``default`` for the cluster, ``node.<name>`` for what a node may have of its own.
+"""PURE: BGPConfiguration: ``default`` for the cluster, ``node.<name>`` for a node's own settings.
 
-Rule: what is not said has upstream's default; a wrong field is named and has it too. A node's own resource overrides
-the listen port, the log severity and the prefix advertisements, nothing else.
+Rule: a field that is not set has upstream's default; a wrong field is reported and has the default too. A node's own
+resource overrides the listen port, the log severity and the prefix advertisements, nothing else.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _read_advertisements(reader: SpecReader) -> tuple[PrefixAdvertisement, ...]:
 
 
 def parse_configuration(resource: Resource) -> tuple[BgpConfiguration, tuple[BgpProblem, ...]]:
-    """The values of one BGPConfiguration and what is wrong with it."""
+    """The values of one BGPConfiguration, and the problems found in it."""
     reader = SpecReader(f"BGPConfiguration {resource.metadata.name}", resource.spec)
     priority = parse_in(1, PRIORITY_MAX)
     severity = reader.read("logSeverityScreen", parse_text, "") or "info"
@@ -119,7 +119,7 @@ def parse_configuration(resource: Resource) -> tuple[BgpConfiguration, tuple[Bgp
 
 
 def merge_configuration(default: BgpConfiguration, own: BgpConfiguration, own_spec: JSON) -> BgpConfiguration:
-    """What holds on a node that has a resource of its own, of which ``own_spec`` says what is set."""
+    """The configuration of a node that has its own resource; ``own_spec`` says what is set there."""
     return replace(
         default,
         listen_port=own.listen_port or default.listen_port,

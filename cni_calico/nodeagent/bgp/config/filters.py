@@ -1,7 +1,7 @@
 """PURE: BGPFilter: rules as values, and as BIRD functions that accept, reject or fall through.
 
-Rule: a filter with any wrong rule is wrong as a whole: the peerings that name it are left out, since leaving out one
-rule could announce what it was there to hold back.
+Rule: a filter with any wrong rule is wrong as a whole, and the peerings that name it are left out, because leaving out
+one rule could announce what it was meant to hold back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-PREFERENCE, PREFERENCE_RAISED = 100, 200  # of BGP routes; 200 lets one replace a route of this node
+PREFERENCE, PREFERENCE_RAISED = 100, 200  # of BGP routes; with 200 a route replaces a route of this node
 LOCAL_PREF_TOP = 2147483647  # local preference = this - priority
 _OPERATORS = {"Equal": "=", "NotEqual": "!=", "In": "~", "NotIn": "!~"}
 
@@ -43,7 +43,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A route matches when every condition that is set holds; ``lengths`` are the least and greatest prefix length."""
+    """A route matches if every condition that is set holds; ``lengths`` are the minimum and maximum prefix length."""
 
     accept: bool
     cidr: Network | None = None
@@ -122,7 +122,7 @@ def _parse_cidr(raw: Any, at: str, version: int) -> Network | None:
 
 
 def _read_rule(reader: SpecReader, version: int) -> Rule:
-    """The rule; on problems in the reader its value is not to be used."""
+    """The rule; if the reader has problems, do not use its value."""
     cidr: Network | None = reader.read("cidr", lambda raw, at: _parse_cidr(raw, at, version), None)
     operator = reader.read("matchOperator", parse_choice(*_OPERATORS), "")
     lengths: tuple[int, int] | None = None
@@ -160,7 +160,7 @@ def _read_rule(reader: SpecReader, version: int) -> Rule:
 
 
 def parse_filter(resource: Resource) -> tuple[BgpFilter | None, tuple[BgpProblem, ...]]:
-    """The value of a BGPFilter, None when a rule is wrong; and what is wrong with it."""
+    """The value of a BGPFilter, None if a rule is wrong; and the problems found in it."""
     reader = SpecReader(f"BGPFilter {resource.metadata.name}", resource.spec)
     rules: dict[tuple[str, int], tuple[Rule, ...]] = {}
     for direction in ("import", "export"):
@@ -209,7 +209,7 @@ def _render_operation(operation: Operation, normal: int) -> list[str]:
     if operation.add_community is not None:
         return [render_community_add(operation.add_community)]
     if operation.prepend:
-        # each prepend puts its number in front of the path: the first one comes last
+        # each prepend puts its number in front of the path: the first number comes last
         return [f"bgp_path.prepend({number});" for number in reversed(operation.prepend)]
     priority = operation.set_priority
     return [
@@ -232,6 +232,6 @@ def filter_symbol(name: str, direction: str, version: int) -> str:
 
 
 def render_filter(value: BgpFilter, direction: str, version: int, normal: int) -> list[str]:
-    """The function of one direction and family; ``normal`` is the priority of ordinary routes."""
+    """The function for one direction and family; ``normal`` is the priority of ordinary routes."""
     head = f"function {filter_symbol(value.name, direction, version)}(bool same_as)"
     return render_block(head, (_render_rule(rule, normal) for rule in value.rules[direction, version]))

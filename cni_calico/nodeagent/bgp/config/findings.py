@@ -1,7 +1,7 @@
-"""PURE: what is wrong with the records BGP is made from, as values; and a reader that finds it field by field.
+"""PURE: problems of the records that BGP is made from, as values; and a reader that finds them field by field.
 
-Rule: a wrong field never stops anything but what it belongs to. It becomes a ``BgpProblem`` that names the record,
-and its reader goes on with the default.
+Rule: a wrong field affects only what it belongs to. It becomes a ``BgpProblem`` that names the record, and its reader
+continues with the default.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     D = TypeVar("D")
 
 ERROR = "error"  # something configured is not in effect
-WARNING = "warning"  # it is in effect, but probably not as meant
-NOTE = "note"  # worth a line in a status, nothing to do
+WARNING = "warning"  # it is in effect, but probably not as intended
+NOTE = "note"  # worth a line in a status; no action needed
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class BgpProblem:
-    """``about`` names the record ("BGPPeer tor-1"), ``text`` says what of it is not in effect and why."""
+    """``about`` names the record ("BGPPeer tor-1"), ``text`` says which part of it is not in effect and why."""
 
     about: str
     text: str
@@ -36,7 +36,7 @@ class BgpProblem:
 
 
 class SpecReader:
-    """Reads the fields of one record's spec; ``problems`` collects what was wrong, ``done`` adds unknown fields."""
+    """Reads the fields of one record's spec; ``problems`` collects what is wrong, ``done`` adds unknown fields."""
 
     def __init__(
         self, about: str, spec: Mapping[str, Any], *, at: str = "", problems: list[BgpProblem] | None = None
@@ -62,7 +62,7 @@ class SpecReader:
         self.problems.append(BgpProblem(self.about, text, WARNING))
 
     def read(self, name: str, parse: Callable[[Any, str], T], default: D) -> T | D:
-        """The field, or the default when it is absent, null or wrong."""
+        """The field, or the default if it is absent, null or wrong."""
         self.known.add(name)
         raw = self.spec.get(name)
         if raw is None:
@@ -85,6 +85,6 @@ class SpecReader:
         return tuple(out)
 
     def done(self, ignored: Iterable[str] = ()) -> None:
-        """Warn about fields that nobody read; ``ignored`` are known to concern somebody else."""
+        """Warn about fields that were not read; ``ignored`` are known but not for us."""
         for name in sorted(set(self.spec) - self.known - set(ignored)):
             self.warn(f"field {self.at}{name} is not known to this version and has no effect")

@@ -1,7 +1,7 @@
-"""PURE: users' own pieces of BIRD's configuration, which stand at fixed places in ours.
+"""PURE: users' fragments of BIRD's configuration, which are included at fixed places in ours.
 
-Rule: a fragment is text between two marks that name it, so that BIRD's complaint (file:line) leads back to it; a file
-that has no place is named. Only files decide: nothing of a record gets in here.
+Rule: a fragment is text between two marks that name it, so that BIRD's complaint (file:line) can be traced to it; a
+file that belongs nowhere is reported. Fragments come only from files, never from records.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Fragments:
     texts: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self, *names: str) -> list[str]:
-        """The fragments of these names that there are, each between its marks."""
+        """The existing fragments with these names, each between its marks."""
         out: list[str] = []
         for name in names:
             if name in self.texts:
@@ -35,7 +35,7 @@ class Fragments:
 
     @property
     def has_bfd(self) -> bool:
-        """Whether they bring a BFD protocol; BIRD takes only one."""
+        """Whether they contain a BFD protocol; BIRD accepts only one."""
         return re.search(r"^\s*protocol\s+bfd\b", self.texts.get(GLOBAL, ""), re.MULTILINE) is not None
 
 
@@ -49,7 +49,7 @@ def is_fragment(name: str) -> bool:
 
 
 def find_strays(names: Iterable[str], peers: Iterable[str]) -> tuple[BgpProblem, ...]:
-    """Files that stand nowhere: of an unknown name, or of a BGPPeer that this node has not."""
+    """Files that belong nowhere: with an unknown name, or for a BGPPeer that this node does not have."""
     known = _PLACES | {peer_file(peer) for peer in peers}
     return tuple(
         BgpProblem(f"custom/{name}", "has no place in BIRD's configuration here; it is not used", WARNING)
@@ -59,7 +59,7 @@ def find_strays(names: Iterable[str], peers: Iterable[str]) -> tuple[BgpProblem,
 
 
 def blame(detail: str, files: Mapping[str, str]) -> str:
-    """The fragment that BIRD complains about ("bird.cfg:17 syntax error"), "" when it is our own text."""
+    """The fragment that BIRD complains about ("bird.cfg:17 syntax error"), "" if it is our own text."""
     found = _LINE.search(detail)
     if found is None:
         return ""

@@ -1,7 +1,7 @@
 """PURE: how values are written in a BIRD configuration. Every name and text of a record passes through here.
 
-Rule: nothing that a user wrote can end the text, comment or symbol it stands in. BIRD's texts have no escapes, so what
-cannot be written is replaced (names, which are for people) or has been refused before (passwords, patterns).
+Rule: nothing that a user wrote can end the text, comment or symbol that contains it. BIRD's texts have no escapes, so
+what cannot be written is replaced (in names, which are for people) or has been refused before (passwords, patterns).
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ def render_name(name: str) -> str:
 
 
 def render_text(text: str) -> str:
-    """A quoted text of which the caller knows that it can be written; raises ValueError otherwise."""
+    """A quoted text that the caller knows can be written; otherwise raises ValueError."""
     if any(c == '"' or ord(c) < 0x20 or ord(c) == 0x7F for c in text):
         raise ValueError("a BIRD text cannot hold quotes or control characters")
     return f'"{text}"'
 
 
 def render_symbol(prefix: str, name: str, suffix: str) -> str:
-    """A quoted symbol; two names give two symbols, also when they are too long or have letters that BIRD refuses."""
+    """A quoted symbol; different names give different symbols, even if they are too long or have characters BIRD
+    refuses.
+    """
     room = SYMBOL_MAX - len(prefix) - len(suffix)
     safe = "".join(c if c in _SYMBOL else "_" for c in name)
     if safe != name or len(safe) > room:
-        # BIRD's symbols may have a ":", which no name that is kept as it is has; JSON may have lone surrogates
+        # BIRD's symbols may contain ":", which no unchanged name does; JSON may have lone surrogates
         digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
         safe = f"{safe[: room - _HASH_LENGTH - 1]}:{digest[:_HASH_LENGTH]}"
     return f"'{prefix}{safe}{suffix}'"

@@ -1,8 +1,8 @@
-"""PURE: with whom this node peers: the full mesh, global, node-specific and selected peers, and their reverse.
+"""PURE: the BGP sessions of this node: the full mesh, global, node-specific and selected peers, and their reverse.
 
-Rule: two ends decide alone and agree. What one node's records make it configure, the records make the other end
-configure too: passive sides by comparing the addresses' texts, reverse peerings from the same BGPPeer. A peering that
-cannot be configured is left out and named; everything else goes on.
+Rule: both ends decide independently and agree. What the records make one node configure, they make the other end
+configure too: which side is passive follows from comparing the addresses' texts, reverse peerings from the same
+BGPPeer. A peering that cannot be configured is left out and reported; everything else continues.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Peer:
     """A BGP session to configure. ``kind`` is MESH, GLOBAL or NODE; ``origin`` says in words where it comes from.
 
     ``node`` is the peer's Calico node, "" for another router. ``cluster_id`` is set for a route reflector's client.
-    ``bgp_peer``: the resource, "" in the mesh. ``source`` None: the kernel chooses. Other numbers 0, and None: BIRD's
-    default.
+    ``bgp_peer``: the resource, "" in the mesh. ``source`` None: the kernel chooses. Otherwise the number 0 and None
+    mean BIRD's default.
     """
 
     kind: str
@@ -64,7 +64,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Peerings:
-    """All sessions of a node in the order they are rendered, and what could not be configured."""
+    """All sessions of a node in the order in which they are rendered, and what could not be configured."""
 
     peers: tuple[Peer, ...]
     problems: tuple[BgpProblem, ...]
@@ -76,7 +76,9 @@ def node_address(node: Node, version: int) -> Address | None:
 
 
 def compare_passive(own: Address, peer: Address) -> bool:
-    """Whether our side waits: upstream compares the addresses as texts, byte by byte ("10.0.0.9" > "10.0.0.10")."""
+    """Whether our side is passive: upstream compares the addresses as texts, byte by byte ("10.0.0.9" >
+    "10.0.0.10").
+    """
     return str(peer) > str(own)
 
 
@@ -141,7 +143,7 @@ class _Desk:
                     yield replace(peer, password=password, restart_time_s=configuration.mesh_restart_time_s)
 
     def towards(self, kind: str, origin: str, node: Node, version: int) -> Peer | None:
-        """The session with another node, None when one of both has no address of that family."""
+        """The session with another node, None if one of them has no address of that family."""
         address, own = node_address(node, version), self.own_address(version)
         if address is None or own is None:
             return None
@@ -216,7 +218,7 @@ class _Desk:
                 peer = self.towards(NODE, spec.about, node, version)
                 if peer is not None:
                     peer = replace(peer, as_number=spec.local_as or peer.as_number)
-                    # what concerns the far end's own view of the peering is not ours to copy
+                    # settings for the far end's own view of the peering are not ours to copy
                     shared = replace(
                         spec, local_as=0, allow_local_as=0, reachable_by=None, keep_external_next_hop=False
                     )
@@ -233,7 +235,7 @@ class _Desk:
     # -- how ----------------------------------------------------------------------------------------------------------
 
     def with_spec(self, peer: Peer, spec: PeerSpec) -> Iterator[Peer]:
-        """The session with what its BGPPeer says about it; nothing when that cannot be had."""
+        """The session with the settings of its BGPPeer; nothing if they cannot be applied."""
         password = ""
         if spec.password is not None:
             password = self.snapshot.secrets.get(spec.password, "")
@@ -270,7 +272,7 @@ class _Desk:
         return password_fault(password) if found else "does not exist or cannot be read"
 
     def filters_of(self, spec: PeerSpec, peer: Peer) -> tuple[BgpFilter, ...] | None:
-        """The filters in order; None when one of them is malformed."""
+        """The filters in order; None if one of them is malformed."""
         out = []
         for name in spec.filters:
             if name not in self.snapshot.filters:
@@ -293,7 +295,9 @@ class _Desk:
         return node is None or node.route_reflector_cluster_id != cluster
 
     def warn_other_network(self, spec: PeerSpec, address: Address) -> None:
-        """A peer on a network of this host that is not the node address's: the classic fault of two-NIC hosts."""
+        """A peer on a network of this host other than the node address's: the classic mistake on hosts with
+        two NICs.
+        """
         own = self.own.ipv4 if address.version == 4 else self.own.ipv6
         if own is None or address in own.network:
             return
@@ -310,7 +314,7 @@ class _Desk:
 
 
 def _collect(desk: _Desk) -> dict[tuple[Address, int], Peer]:
-    """Explicit sessions by address and port; global ones win over node-specific ones, those over reverse ones."""
+    """Explicit sessions by address and port; global ones win over node-specific ones, and those over reverse ones."""
     chosen: dict[tuple[Address, int], Peer] = {}
     specs = desk.snapshot.peers
     groups = (
@@ -331,7 +335,7 @@ def _collect(desk: _Desk) -> dict[tuple[Address, int], Peer]:
 
 
 def desired_peers(snapshot: BgpSnapshot) -> Peerings:
-    """Every session this node has to have, by kind and address, and what is wrong."""
+    """Every session that this node must have, by kind and address, and the problems."""
     own = snapshot.own
     if own is None:
         text = "there is no Node record, so there is no BGP session"
@@ -341,7 +345,7 @@ def desired_peers(snapshot: BgpSnapshot) -> Peerings:
     explicit = {address for address, _ in chosen}
     for peer in desk.mesh():
         if peer.address in explicit:
-            continue  # BIRD would hold two sessions with one neighbour, one of which never comes up
+            continue  # BIRD would have two sessions with one neighbour, one of which never comes up
         first = chosen.setdefault((peer.address, 0), peer)
         if first is not peer:
             text = f"{peer.origin} and {first.origin} have the same address {peer.address}; the latter gets the session"

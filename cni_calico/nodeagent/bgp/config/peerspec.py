@@ -1,7 +1,7 @@
 """PURE: BGPPeer: which nodes it concerns and how they peer, as one value per resource.
 
-Rule: a BGPPeer with any wrong field is left out as a whole and named: half of a peering (without its password, or its
-filters) would be worse than none.
+Rule: a BGPPeer with any wrong field is left out as a whole and reported: half of a peering (without its password, or
+its filters) would be worse than none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BFD = "cni-calico.io/bfd"  # an annotation of the BGPPeer
 
 @dataclass(frozen=True, slots=True)
 class PeerSpec:
-    """``node`` "" and ``node_selector`` None: every node. Either ``address`` or ``peer_selector`` says with whom.
+    """``node`` "" and ``node_selector`` None: every node. Either ``address`` or ``peer_selector`` names the peer.
 
     ``next_hop`` is "", "self" or "keep"; ``ttl_hops`` 0: no TTL security; numbers 0: not set.
     """
@@ -111,7 +111,7 @@ def _find_contradictions(spec: PeerSpec, reader: SpecReader) -> None:
 
 
 def parse_peer_spec(resource: Resource) -> tuple[PeerSpec | None, tuple[BgpProblem, ...]]:
-    """The value of a BGPPeer, None when it has to be left out; and what is wrong with it."""
+    """The value of a BGPPeer, None if it has to be left out; and the problems found in it."""
     name = resource.metadata.name
     reader = SpecReader(f"BGPPeer {name}", resource.spec)
     if reader.read("localWorkloadSelector", parse_text, ""):

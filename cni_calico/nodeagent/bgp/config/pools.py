@@ -1,4 +1,4 @@
-"""PURE: bird_ipam.cfg: what is announced to peers, what is taken from them, and what goes into the kernel.
+"""PURE: bird_ipam.cfg: what is announced to peers, what is accepted from them, and what goes into the kernel.
 
 Rule: a route's priority travels as its local preference (LOCAL_PREF_TOP - priority); inside BIRD it is ``krt_metric``
 from the import filter on, so that the kernel gets the metric that the announcing node had.
@@ -20,7 +20,7 @@ from cni_calico.nodeagent.bgp.config.lexical import render_block, render_set
 from cni_calico.nodeagent.bgp.config.services import ServiceRoutes
 
 TUNNEL_DEVICE = "tunl0"
-_LOCAL_PREF_OURS = 1 << 30  # below it a preference is an ordinary router's (100), not a priority of Calico's
+_LOCAL_PREF_OURS = 1 << 30  # below this, a preference is an ordinary router's (100), not one of Calico's priorities
 
 
 def render_communities(advertisements: Sequence[PrefixAdvertisement], version: int) -> list[str]:
@@ -33,14 +33,14 @@ def render_communities(advertisements: Sequence[PrefixAdvertisement], version: i
 
 
 def render_priorities(version: int, normal: int) -> list[str]:
-    """The functions that translate priorities on the way in and on the way out."""
+    """The functions that translate priorities of received and of announced routes."""
     received = [
         f"krt_metric = {normal};",
         f"if (bgp_local_pref >= {_LOCAL_PREF_OURS} && bgp_local_pref < {LOCAL_PREF_TOP}) then",
         f"  krt_metric = {LOCAL_PREF_TOP} - bgp_local_pref;",
         f"if (krt_metric < {normal}) then preference = {PREFERENCE_RAISED};",
     ]
-    # 0 is what BIRD reads for a kernel route without a metric: an ordinary one, not the best of all
+    # BIRD reads 0 for a kernel route without a metric: an ordinary route, not the best of all
     announced = [
         f"if (!defined(krt_metric)) then krt_metric = {normal};",
         f"if (krt_metric = 0 || krt_metric >= {LOCAL_PREF_TOP - _LOCAL_PREF_OURS}) then krt_metric = {normal};",
@@ -53,9 +53,9 @@ def render_priorities(version: int, normal: int) -> list[str]:
 
 
 def render_export(pools: Sequence[IPPool], services: ServiceRoutes, version: int, *, reflector: bool) -> list[str]:
-    """What peers are told; the functions called in it end the filter when they decide.
+    """What is announced to peers; the functions called in it end the filter if they decide.
 
-    Only a route reflector passes on other nodes' services: a node without an endpoint would draw traffic that
+    Only a route reflector passes on other nodes' services: a node without an endpoint would attract traffic that
     kube-proxy then drops (externalTrafficPolicy Local).
     """
     ours = [pool for pool in pools if pool.cidr.version == version]
@@ -64,8 +64,8 @@ def render_export(pools: Sequence[IPPool], services: ServiceRoutes, version: int
     lines = []
     if hidden:
         lines.append(f"if (net ~ {render_set(hidden, inside=True)}) then reject;  # disableBGPExport")
-    # routes to other nodes that the agent has put into the kernel: those nodes announce them
-    # a route without a gateway has "::" in IPv4 too; 0.0.0.0 would be ::ffff:0:0
+    # routes to other nodes that the agent has put into the kernel: those nodes announce them. A route without a gateway
+    # has "::" in IPv4 too; 0.0.0.0 would be ::ffff:0:0
     lines.append("if (source = RTS_INHERIT && gw != ::) then reject;")
     lines.append(f'if (source = RTS_INHERIT && (ifname = "{TUNNEL_DEVICE}" || ifname ~ "*.calico")) then reject;')
     lines.append(f"apply_communities_v{version}();")
@@ -80,7 +80,9 @@ def render_export(pools: Sequence[IPPool], services: ServiceRoutes, version: int
 
 
 def _render_tunnel(pool: IPPool, own_network: Network | None) -> str:
-    """The next hop through the tunnel; ``gw`` comes last, since it would reset the device if set before ``onlink``."""
+    """The next hop through the tunnel; ``gw`` comes last, because setting it before ``onlink`` would reset
+    the device.
+    """
     hop = f'ifname = "{TUNNEL_DEVICE}"; onlink = true; gw = bgp_next_hop;'
     inside = f"if (net ~ {render_set([pool.cidr], inside=True)}) then "
     if pool.ipip_mode == "CrossSubnet" and own_network is not None:
@@ -91,7 +93,7 @@ def _render_tunnel(pool: IPPool, own_network: Network | None) -> str:
 def render_kernel_filter(
     pools: Sequence[IPPool], services: ServiceRoutes, own_network: Network | None, version: int, normal: int
 ) -> list[str]:
-    """What goes into the kernel's table: not what is there anyway, not what is kube-proxy's or the agent's."""
+    """What goes into the kernel's table: not what is there anyway, nor what belongs to kube-proxy or the agent."""
     ours = [pool for pool in pools if pool.cidr.version == version]
     vxlan = [pool.cidr for pool in ours if pool.vxlan_mode != "Never"]
     ipip = [pool for pool in ours if pool.ipip_mode != "Never" and isinstance(pool.cidr, IPv4Network)]
@@ -100,8 +102,8 @@ def render_kernel_filter(
         lines.append(f"if (net ~ {render_set(services.ranges, inside=True)}) then reject;  # kube-proxy's")
     if vxlan:
         lines.append(f"if (net ~ {render_set(vxlan, inside=True)}) then reject;  # VXLAN: the agent's")
-    # in IPv4 BIRD replaces a route only by one of the same metric: a block that changes hands must keep it, or the
-    # blackhole of before stays beside the new route and wins
+    # in IPv4 BIRD replaces a route only by one of the same metric: a block that changes its owner must keep it, or the
+    # old blackhole stays beside the new route and wins
     lines.append(f"if (source = RTS_STATIC) then krt_metric = {normal};")
     bgp = [f"if (!defined(krt_metric)) then krt_metric = {normal};"]
     bgp += [_render_tunnel(pool, own_network) for pool in ipip]

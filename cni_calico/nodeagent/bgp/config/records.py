@@ -1,6 +1,6 @@
-"""PURE: the BGP records of the cluster, parsed once: what this node, and what is asked for it, goes by.
+"""PURE: the BGP records of the cluster, parsed once: those that concern this node.
 
-Rule: a record that cannot be understood is missing here and named in the problems; parsing never fails.
+Rule: a record that cannot be understood is left out here and reported in the problems; parsing never fails.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cni_calico.nodeagent.bgp.config.values import SecretRef
 class BgpRecords:
     """``configuration`` is this node's (its own resource merged in); ``filters`` maps a wrong filter to None.
 
-    ``listen_ports`` are those that nodes have of their own. ``secrets`` are wanted by what is in here.
+    ``listen_ports`` are those that nodes set for themselves. ``secrets`` are needed by the records in here.
     """
 
     configuration: BgpConfiguration = field(default_factory=BgpConfiguration)

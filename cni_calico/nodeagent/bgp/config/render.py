@@ -1,7 +1,7 @@
 """PURE: the BIRD configuration of a node: bird.cfg, which includes bird_aggr.cfg and bird_ipam.cfg.
 
-Rule: the same snapshot gives the same bytes, so a changed text means a changed meaning. Symbols stand before their use:
-bird_aggr.cfg, then bird_ipam.cfg, then the protocols.
+Rule: the same snapshot gives the same bytes, so a changed text means a changed meaning. Symbols are defined before
+their use: bird_aggr.cfg, then bird_ipam.cfg, then the protocols.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cni_calico.nodeagent.bgp.config.snapshot import BgpSnapshot
 from cni_calico.nodeagent.bgp.config.values import parse_cluster_id
 
 MAIN, AGGREGATION, IPAM = "bird.cfg", "bird_aggr.cfg", "bird_ipam.cfg"
-RECOVERY_WAIT_S = 60  # after a restart: until then new routes wait for peers that do not come back (BIRD: 240)
+RECOVERY_WAIT_S = 60  # after a restart, new routes wait this long for peers that do not come back (BIRD: 240)
 _LOG = {
     "debug": "all",
     "info": "{ info, remote, warning, error, auth, fatal, bug }",
@@ -40,9 +40,9 @@ _HEAD = "# Written by calico-node. Changes are overwritten."
 
 @dataclass(frozen=True, slots=True)
 class BirdConfig:
-    """``files`` by name, empty when there is no BGP on this node; ``peers`` are the sessions in them."""
+    """``files`` by name, empty if there is no BGP on this node; ``peers`` are the sessions in them."""
 
-    files: Mapping[str, str] = field(repr=False)  # passwords are in them
+    files: Mapping[str, str] = field(repr=False)  # they contain passwords
     peers: tuple[Peer, ...] = ()
     problems: tuple[BgpProblem, ...] = ()
 
@@ -54,7 +54,7 @@ def hash_router_id(node_name: str) -> IPv4Address:
 
 
 def select_router_id(snapshot: BgpSnapshot) -> IPv4Address:
-    """CALICO_ROUTER_ID, else the node's IPv4 address; a node that has none hashes its name."""
+    """CALICO_ROUTER_ID, else the node's IPv4 address; for a node without one the hash of its name."""
     chosen = snapshot.environment.router_id
     if isinstance(chosen, IPv4Address):
         return chosen
@@ -122,7 +122,7 @@ def _render_kernel(version: int, severity: str, fragments: Fragments) -> list[st
 def _render_direct(snapshot: BgpSnapshot) -> list[str]:
     without = [*snapshot.configuration.ignored_interfaces]
     without += [f"{prefix}*" for prefix in snapshot.environment.interface_prefixes]
-    without.append("kube-ipvs*")  # has an address for every cluster IP
+    without.append("kube-ipvs*")  # it has an address for every cluster IP
     patterns = [*(f"-{render_text(pattern)}" for pattern in dict.fromkeys(without)), render_text("*")]
     families = [f"ipv{version};" for version in snapshot.environment.families]
     return render_block("protocol direct direct1", [*families, f"interface {', '.join(patterns)};"])
@@ -193,7 +193,7 @@ def _select_cluster_id(snapshot: BgpSnapshot) -> tuple[str, tuple[BgpProblem, ..
 
 
 def render_bird_config(snapshot: BgpSnapshot) -> BirdConfig:
-    """The node's configuration. Never fails: what cannot be rendered is missing from it and in its problems."""
+    """The node's configuration. Never fails: what cannot be rendered is left out and listed in its problems."""
     if snapshot.environment.backend != "bird":
         return BirdConfig({}, (), snapshot.problems)
     peerings = desired_peers(snapshot)

@@ -1,9 +1,9 @@
 """PURE: Kubernetes services: which of their addresses this node announces.
 
-Rule: ranges are announced by every node as a whole, single addresses only by a node that has a reason: a ready local
-endpoint (externalTrafficPolicy Local), or a range of exactly that one address (policy Cluster). A node labelled
-``node.kubernetes.io/exclude-from-external-load-balancers`` announces nothing, and still keeps the ranges out of its
-kernel: those are kube-proxy's.
+Rule: every node announces the ranges as a whole. Single addresses are announced only by a node with a reason: a ready
+local endpoint (externalTrafficPolicy Local), or a range of exactly that address (policy Cluster). A node labelled
+``node.kubernetes.io/exclude-from-external-load-balancers`` announces nothing, but still keeps the ranges out of its
+kernel, because they are kube-proxy's.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def _parse_ingress(raw: Any, at: str) -> Address | None:
 def parse_service(
     service: Mapping[str, Any], slices: Iterable[Mapping[str, Any]] = ()
 ) -> tuple[Service | None, tuple[BgpProblem, ...]]:
-    """A Service object with its EndpointSlices; None for one that has no address to announce.
+    """A Service object with its EndpointSlices; None if it has no address to announce.
 
-    Problems name the service; what is wrong in it is left out.
+    Problems name the service; wrong parts are left out.
     """
     metadata = service.get("metadata") or {}
     namespace, name = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
@@ -148,7 +148,7 @@ def select_service_routes(
     excluded: bool,
     version: int,
 ) -> ServiceRoutes:
-    """What one family of the services asks of this node; ``node`` is its name in Kubernetes."""
+    """The routes of one family that the services require on this node; ``node`` is its name in Kubernetes."""
     others = (*configuration.service_external_cidrs, *configuration.service_load_balancer_cidrs)
     ranges = tuple(n for n in dict.fromkeys((*cluster_cidrs, *others)) if n.version == version)
     if excluded:

@@ -1,6 +1,6 @@
 """PURE: BGP sessions as BIRD protocols: a template per family and one protocol per peer.
 
-Rule: everything a peer says is written in its own protocol, everything that all have in common stands in the template.
+Rule: what is specific to a peer is in its own protocol, what all have in common is in the template.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _render_call(value: BgpFilter, direction: str, version: int, peer: Peer) -> 
 
 
 def _render_local(peer: Peer, own: Address, listen_port: int, bind: bool) -> list[str]:
-    """Our end; a bound listener needs the address, even when the peer asks for no source address."""
+    """Our end; a bound listener needs the address, even if the peer asks for no source address."""
     source = own if bind else peer.source
     words = ["local"]
     if source is not None:
@@ -88,12 +88,14 @@ def _render_local(peer: Peer, own: Address, listen_port: int, bind: bool) -> lis
 def render_peer(
     peer: Peer, own: Interface, *, listen_port: int, bind: bool, cluster_id: str, fragments: Fragments
 ) -> list[str]:
-    """A peer's protocol; ``own`` is this node's address of its family, ``cluster_id`` "" for BIRD's default."""
+    """A peer's protocol; ``own`` is this node's address in the peer's family, ``cluster_id`` "" means
+    BIRD's default.
+    """
     port = f" port {peer.port}" if peer.port else ""
     lines = [f"description {render_text(render_name(peer.origin))};"]
     lines += _render_local(peer, own.ip, listen_port, bind)
     lines.append(f"neighbor {peer.address}{port} as {peer.as_number};")
-    near = peer.bfd and peer.address in own.network  # routers speak BFD over one hop to whom they see
+    near = peer.bfd and peer.address in own.network  # routers speak BFD over one hop to directly connected peers
     lines += (
         ["ttl security on;", f"multihop {peer.ttl_hops};"] if peer.ttl_hops else ["direct;" if near else "multihop;"]
     )

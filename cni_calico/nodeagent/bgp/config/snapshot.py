@@ -1,7 +1,7 @@
-"""PURE: everything BGP on one node is decided from, as one frozen value built from the records.
+"""PURE: everything that BGP on one node is decided from, as one frozen value built from the records.
 
-Rule: a record that cannot be understood is missing from the snapshot and named in its problems; building it never
-fails. Environment variables are read here too, nowhere below.
+Rule: a record that cannot be understood is missing from the snapshot and listed in its problems; building it never
+fails. Environment variables are read here too, and nowhere below.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BACKENDS = ("bird", "vxlan", "none")
 
 @dataclass(frozen=True, slots=True)
 class LocalBlock:
-    """A block of this node; only a confirmed one stands for the addresses in it."""
+    """A block of this node; only a confirmed one represents the addresses in it."""
 
     cidr: Network
     confirmed: bool = True
@@ -35,7 +35,7 @@ class LocalBlock:
 
 @dataclass(frozen=True, slots=True)
 class BgpInterface:
-    """An interface of this host with an address on it: to find peers that are on the other network."""
+    """An interface of this host with an address on it: used to find peers that are on another network."""
 
     name: str
     address: Interface
@@ -43,14 +43,14 @@ class BgpInterface:
 
 @dataclass(frozen=True, slots=True)
 class BgpEnvironment:
-    """``router_id`` is an address, "hash" or "" (the node's IPv4 address); ``node_name`` the name in Kubernetes."""
+    """``router_id`` is an address, "hash" or "" (the node's IPv4 address); ``node_name`` is the name in Kubernetes."""
 
     backend: str = "bird"
     router_id: IPv4Address | str = ""
     advertise_cluster_ips: tuple[Network, ...] = ()
     node_name: str = ""
     interface_prefixes: tuple[str, ...] = ("cali",)
-    ipv6: bool = True  # False: this kernel has none
+    ipv6: bool = True  # False: this kernel does not have the family
     problems: tuple[BgpProblem, ...] = ()
 
     @property
@@ -83,7 +83,7 @@ class BgpSnapshot:
         return self.nodes.get(self.node_name)
 
     def listen_port(self, node: str) -> int:
-        """The port a node listens on when one is configured, else 0."""
+        """The port that a node listens on if one is configured, else 0."""
         return self.listen_ports.get(node) or self.global_listen_port
 
 
@@ -121,7 +121,7 @@ def _parse_router_id(text: str, problems: list[BgpProblem]) -> IPv4Address | str
 
 
 def parse_bgp_environment(environ: Mapping[str, str], *, node_name: str) -> BgpEnvironment:
-    """What the environment says about BGP; unknown values are named and have their defaults."""
+    """The BGP settings in the environment; unknown values are reported and replaced by their defaults."""
     problems: list[BgpProblem] = []
     backend = environ.get("CALICO_NETWORKING_BACKEND", "").strip() or "bird"
     if backend not in BACKENDS:
@@ -164,7 +164,7 @@ def snapshot_of(
     environment: BgpEnvironment | None = None,
     interfaces: Iterable[BgpInterface] = (),
 ) -> BgpSnapshot:
-    """The records with what other parts know of the world."""
+    """The records, combined with what other parts know."""
     environment = environment or BgpEnvironment(node_name=node_name)
     return BgpSnapshot(
         node_name=node_name,

@@ -1,7 +1,7 @@
 """PURE: the small values that BGP resources are made of, each parsed into a type that cannot be wrong.
 
-Rule: parsers take (raw, where) and raise ``fields.Wrong``. What they return can be written into a BIRD configuration as
-it is: numbers in range, addresses, names of a fixed alphabet.
+Rule: parsers take (raw, where) and raise ``fields.Wrong``. Their results can be written into a BIRD configuration
+unchanged: numbers in range, addresses, names of a fixed alphabet.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def parse_in(low: int, high: int) -> Callable[[Any, str], int]:
 
 
 def parse_as(raw: Any, at: str) -> int:
-    """An AS number; 0 is how Go writes "not set"."""
+    """An AS number; Go writes 0 for "not set"."""
     number: int = parse_as_number(raw, at)
     return number
 
@@ -125,7 +125,7 @@ def looks_like_community(text: str) -> bool:
 
 
 def parse_interface_pattern(raw: Any, at: str) -> str:
-    """An interface name with "*" and "?" in it, in the alphabet that can stand between BIRD's quotes."""
+    """An interface name with "*" and "?" in it, limited to characters that can stand between BIRD's quotes."""
     text = parse_text(raw, at)
     if not _PATTERN.fullmatch(text):
         raise Wrong(at, 'an interface name or a pattern such as "eth*"', raw)
@@ -133,7 +133,7 @@ def parse_interface_pattern(raw: Any, at: str) -> str:
 
 
 def parse_cidr_of(raw: Any, at: str) -> Network:
-    """The network of a {"cidr": ...} object, as service ranges are written."""
+    """The network of a {"cidr": ...} object, the form of service ranges."""
     return parse_network(parse_object(raw, at).get("cidr"), f"{at}.cidr")
 
 
@@ -157,7 +157,7 @@ _ADDRESS_FORM = "an address, or <IPv4>:<port>, or [<IPv6>]:<port>"
 
 
 def parse_host(text: str, at: str, raw: Any = None) -> Address:
-    """An address a BGP session can be opened to or a route can point to."""
+    """An address that a BGP session can be opened to or a route can point to."""
     shown = text if raw is None else raw
     try:
         address = ip_address(without_zone(text))
@@ -175,7 +175,7 @@ def parse_gateway(raw: Any, at: str) -> Address:
 
 
 def parse_cluster_id(raw: str) -> IPv4Address | None:
-    """A route reflector cluster ID: an IPv4 address, or a number; None when it is neither."""
+    """A route reflector cluster ID: an IPv4 address, or a number; None if it is neither."""
     try:
         return IPv4Address(int(raw) if raw.isascii() and raw.isdecimal() else raw)
     except ValueError:
@@ -183,7 +183,7 @@ def parse_cluster_id(raw: str) -> IPv4Address | None:
 
 
 def password_fault(password: str) -> str:
-    """Why a password cannot be used; "" when it can.
+    """Why a password cannot be used; "" if it can.
 
     BIRD's texts have no escapes: a double quote or a line break ends them.
     """

@@ -1,8 +1,8 @@
 """A part that waits until policies are in force, or until it is decided that none will be.
 
-Rule: what upstream's agent left goes only after our own rules are there: two enforcers only make it stricter, and none
-would open a secured cluster. The same for its table ``calico``, which masquerading takes,
-while upstream's chains are in it.
+Rule: what upstream's agent left is removed only once our own rules exist: two enforcers only make it stricter, but none
+would open a secured cluster. The same holds for its table ``calico``, which masquerading takes over, while upstream's
+chains are in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cni_calico.nodeagent.dataplane.passes import Part, Pass
 
 
 class AfterPolicies:
-    """``may`` is asked at every pass until it says yes once."""
+    """``may`` is called at every pass until it returns True once."""
 
     def __init__(self, part: Part, may: Callable[[], bool]) -> None:
         self._part = part

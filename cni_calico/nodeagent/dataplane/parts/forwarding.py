@@ -1,4 +1,4 @@
-"""Accept forwarding for workloads where somebody else's FORWARD chain drops it (hosts with Docker).
+"""Accepts forwarding for workloads if another program's FORWARD chain drops it (hosts with Docker).
 
 Rule: reading the rules costs processes, so they are read when the interfaces' prefixes change and at a full resync.
 """

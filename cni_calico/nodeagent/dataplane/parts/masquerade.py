@@ -1,8 +1,8 @@
-"""Masquerading: by nftables where the kernel has it, else by legacy iptables, never by both.
+"""Masquerading: with nftables if the kernel has it, else with legacy iptables, never with both.
 
 Rule: what was applied is read back once and compared with later readings, because programs print rules in their own
-words. Reading costs processes: it happens when the rules wanted change, when the kernel says that somebody touched our
-table, and at a full resync.
+wording. Reading costs processes: it happens when the wanted rules change, when the kernel reports that our table was
+changed, and at a full resync.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cni_calico.nodeagent.dataplane.passes import Pass
 
 
 class Masquerader(Protocol):
-    """One way to do it. ``variant`` says what decides about the rules beside the Nat."""
+    """One way of masquerading. ``variant`` is what the rules depend on besides the Nat."""
 
     @property
     def called(self) -> str: ...
@@ -43,7 +43,7 @@ class Masquerader(Protocol):
         """Our rules of a family in a form that can be compared."""
 
     def has_rules(self, found: Any) -> bool:
-        """Of what ``read`` gave."""
+        """Whether a result of ``read`` has any rules."""
 
     def apply(self, nat: Nat, deadline: Deadline) -> None: ...
 
@@ -103,7 +103,7 @@ def _legacy(felix: FelixSettings) -> LegacyMasquerade:
 
 
 class Masquerade:
-    """``_applied`` and ``_seen``: what was asked for, and how it read right after; by family."""
+    """``_applied`` and ``_seen``: what was requested, and how it read right afterwards; by family."""
 
     name = "masquerading"
 
@@ -152,7 +152,7 @@ class Masquerade:
         self._applied.pop(nat.family, None)
         if nat.partial and by.has_rules(there := by.read(nat.family, deadline)):
             self._applied[nat.family], self._seen[nat.family] = key, there
-            return  # what we cannot read may be why they are as they are
+            return  # what we cannot read may be the reason for the present rules
         by.apply(nat, deadline)
         self._applied[nat.family] = key
         self._seen[nat.family] = by.read(nat.family, deadline)

@@ -1,8 +1,8 @@
 """Routes: to this node's workloads, through tunnels to other nodes, and the blackholes of our own blocks.
 
-Rule: what looks wrong about a workload's route has to look wrong for ``GRACE_S`` before it is changed. The CNI plugin
-makes a workload's route before its record, and our copy of the records may be moments old: taking the route away at
-once would cut a pod off.
+Rule: if something about a workload's route looks wrong, it must look wrong for ``GRACE_S`` before it is changed. The
+CNI plugin adds a workload's route before its record, and our copy of the records may be slightly old: removing the
+route at once would cut a pod off.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Routes:
                 return False
             if route in removed:
                 return True
-            holder = held.get((route.dst, route.metric), "")  # another workload's: one of the two is out of date
+            # another workload's: one of the two records is out of date
+            holder = held.get((route.dst, route.metric), "")
             return holder != route.device and is_workload_interface(holder, felix)
 
         ripe = self._grace.ripe(planned, delicate, self._now())
@@ -63,7 +64,7 @@ class Routes:
 
 def _change(ripe: Changes[HostRoute], felix: FelixSettings, deadline: Deadline, done: Pass) -> None:
     failures = host_routes.apply_host_routes(ripe.add, ripe.remove, deadline)
-    # a pod's interface that went since we looked is no failure: the kernel's word of it brings the next pass
+    # a pod's interface that disappeared meanwhile is no failure: the kernel's notification brings the next pass
     vanished = {route for route, e in failures if e.errno == ENODEV and is_workload_interface(route.device, felix)}
     done.failed += [str(error) for route, error in failures if route not in vanished]
     failed = {route for route, _ in failures}
@@ -73,7 +74,7 @@ def _change(ripe: Changes[HostRoute], felix: FelixSettings, deadline: Deadline, 
 
 @dataclass(slots=True)
 class Grace:
-    """Holds changes back until they were wanted for ``seconds`` without a break."""
+    """Holds changes back until they have been wanted for ``seconds`` without interruption."""
 
     seconds: float
     since: dict[tuple[str, HostRoute], float]

@@ -1,6 +1,7 @@
 """Settings below /proc/sys/net: the host's and those of workloads' interfaces.
 
-Rule: a setting is read once and then only when the kernel says that some changed; reading them all takes a file each.
+Rule: a setting is read once, and then only if the kernel reports that some have changed; reading all of them takes one
+file each.
 """
 
 from __future__ import annotations

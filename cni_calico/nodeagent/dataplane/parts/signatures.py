@@ -1,8 +1,8 @@
-"""The proof of whose a pod's host interface is, on interfaces that older versions or upstream's plugin made.
+"""Sets the alias that proves whose a pod's host interface is, on interfaces of older versions or upstream's plugin.
 
-Rule: the CNI plugin signs what it makes (plugin/network/ownership.py); here only interfaces without any alias are
-signed, and only those to which the host routed every address of the record when the agent started, before it made
-routes of its own: under Kubernetes the record may still be that of the sandbox before.
+Rule: the CNI plugin sets the alias on what it makes (plugin/network/ownership.py). Here only interfaces without any
+alias get one, and only those to which the host routed every address of the record when the agent started, before it
+added any routes: under Kubernetes the record may still be that of the previous sandbox.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Remove what upstream's agent left in the packet filter: chains, rules in others' chains, IP sets.
+"""Removes what upstream's agent left in the packet filter: chains, rules in others' chains, IP sets.
 
-Rule: once, before anything of ours is made, because upstream's chains outlive its agent and drop what they do not know.
-A set that somebody else's rule uses stays; that is logged once, and it is tried again at every full resync.
+Rule: once, before anything of ours is added, because upstream's chains outlive its agent and drop what they do not
+know. A set that another program's rule uses stays; that is logged once, and retried at every full resync.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Takeover:
 
 
 def has_upstream_table() -> bool:
-    """Whether upstream's chains are in the nftables tables that masquerading takes. Raises KernelError."""
+    """Whether upstream's chains are in the nftables tables that masquerading takes over. Raises KernelError."""
     deadline = Deadline.after(_LOOK_S)
     if not nftables.usable(deadline):
         return False

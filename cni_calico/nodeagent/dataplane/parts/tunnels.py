@@ -1,6 +1,6 @@
-"""Tunnel devices, and how the VXLAN devices find other nodes: neighbours and forwarding entries.
+"""Tunnel devices, and how the VXLAN devices reach other nodes: neighbours and forwarding entries.
 
-Rule: only the devices of our names are made, changed and removed; while a record cannot be read none is removed.
+Rule: only devices with our names are created, changed and removed; while a record cannot be read none is removed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TunnelDevices:
 
 
 def _bring(change: DeviceChange, deadline: Deadline) -> str:
-    """Make or change one device; what was done."""
+    """Create or change one device; returns what was done."""
     if change.actual is not None and not change.remake:
         tunnels.change_tunnel(change.wanted, deadline)
         return "changed"
@@ -59,7 +59,7 @@ class TunnelNeighbours:
     name = "neighbours"
 
     def __init__(self) -> None:
-        self._settled: object = None  # what the kernel was brought to
+        self._settled: object = None  # the state to which the kernel was brought
 
     def wants(self, changed: Collection[str]) -> bool:
         return NEIGHBOURS in changed

@@ -66,7 +66,7 @@ def deny(family: int, settings: FilterSettings) -> Expression:
 
 
 def has_pass(policy: WantedPolicy, ingress: bool) -> bool:
-    """Whether a tier has to look for the mark behind this policy."""
+    """Whether a tier has to check the mark after this policy."""
     rules = policy.ingress if ingress else policy.egress
     return bool(policy.tier) and any(rule.action == "Pass" for rule in rules or ())
 
@@ -111,7 +111,7 @@ def render_policy(
 
 
 def render_denied(policy: PolicyId, ingress: bool, why: str) -> NftChain:
-    """In place of a policy that cannot be rendered: what gets there is dropped."""
+    """Replaces a policy that cannot be rendered: packets that reach it are dropped."""
     return NftChain(policy_chain(policy, ingress), (NftRule((DROP,), quoted(why)[:COMMENT_CHARACTERS]),))
 
 

@@ -1,12 +1,12 @@
 """PURE: from what a table holds to what it should hold: operations in three phases.
 
-Rule: each phase is one transaction. (1) What is new and that nothing leads to yet: sets with their members, chains.
-(2) What switches: rules of chains in use, members of sets in use, maps, base chains. (3) What nothing leads to any
-more. Measured under load, this order neither lets a forbidden packet pass nor loses an allowed one; a new chain and the
-map element that leads to it in one transaction do, because a packet that has begun with the old rules finds the new
+Rule: each phase is one transaction. (1) New objects that nothing refers to yet: sets with their members, chains. (2)
+The switch: rules of chains in use, members of sets in use, maps, base chains. (3) Removal of what nothing refers to any
+more. Measured under load, this order neither lets a forbidden packet pass nor loses an allowed one. A new chain and the
+map element that refers to it in one transaction would, because a packet that has begun with the old rules finds the new
 element and an empty chain.
 
-Whatever a phase that failed left behind is seen by the next comparison.
+The next comparison finds whatever a failed phase left behind.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Phases:
 def plan_table(goal: NftTable, held: NftTable | None, touched: Touched | None, phases: Phases) -> None:
     """Add to ``phases`` what makes ``held`` (None: there is no such table) equal to ``goal``.
 
-    ``touched`` None: look at everything.
+    With ``touched`` None everything is compared.
     """
     table = TableId(goal.family, goal.name)
     if held is None:
@@ -71,14 +71,16 @@ def plan_table(goal: NftTable, held: NftTable | None, touched: Touched | None, p
 
 
 def cannot_become(goal: NftTable, held: NftTable) -> bool:
-    """Somebody has made a set or a base chain of one of our names into another thing: no change of it leads back."""
+    """Another program has turned a set or base chain with one of our names into something that no change
+    can turn back.
+    """
     if any(held.sets.get(name, spec) != spec for name, spec in goal.sets.items()):
         return True
     return any(held.chains[name].hook != chain.hook for name, chain in goal.chains.items() if name in held.chains)
 
 
 def _remade(goal: NftTable, table: TableId) -> list[Operation]:
-    """The whole table in one transaction: loses a few packets, and lets none pass."""
+    """The whole table in one transaction: this loses a few packets, but lets none pass."""
     phases = Phases()
     plan_table(goal, None, None, phases)
     return [AddTable(table), DropTable(table), *phases.new, *phases.switch]
@@ -138,8 +140,8 @@ def _plan_chains(table: TableId, goal: NftTable, held: NftTable, touched: Touche
                 phases.switch.append(FlushChain(table, name))
             if chain.rules:
                 phases.switch.append(AddRules(table, name, chain.rules))
-    phases.new += rules  # behind all chains and sets that they name
-    # rules first, because one that goes may lead to another
+    phases.new += rules  # after all chains and sets that they name
+    # rules first, because a rule that is removed may refer to another chain
     phases.removals[:0] = [
         *(FlushChain(table, name) for name in gone if held.chains[name].rules),
         *(DropChain(table, name) for name in gone),
@@ -161,7 +163,7 @@ def _plan_verdicts(table: TableId, goal: NftTable, held: NftTable, touched: Touc
 
 
 def follow(tables: Tables, operations: Iterable[Operation]) -> None:
-    """What the kernel's tables hold after operations that it carried out."""
+    """Update the kernel's known tables with operations that it carried out."""
     for operation in operations:
         table = operation.table
         if isinstance(operation, AddTable):

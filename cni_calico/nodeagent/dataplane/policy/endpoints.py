@@ -1,8 +1,8 @@
-"""PURE: single endpoints in our tables: what leads packets to their class, limits, spoofing, their own addresses.
+"""PURE: single endpoints in our tables: the entries that lead packets to their class, limits, spoofing, own addresses.
 
-Rule: an endpoint is a few elements of maps, and chains of its own only for limits and allowed sources. Of one change
-everything that goes is taken before anything is put, so an interface that passes from one endpoint to another keeps
-what the new one wants.
+Rule: an endpoint is a few elements of maps, and has its own chains only for limits and allowed sources. In each change
+all removals come before all additions, so an interface that moves from one endpoint to another keeps what the new one
+wants.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cni_calico.nodeagent.dataplane.policy.tables import ARP, FILTER, GoalTables
 from cni_calico.policy.wanted import UNLIMITED, PacketLimits, WantedEndpoint
 
 _SPOOF, _LIMIT_FROM, _LIMIT_TO = "spoof", "limit-from", "limit-to"
-SPOOF_CHAINS, LIMIT_CHAINS = (f"{_SPOOF}-",), (f"{_LIMIT_FROM}-", f"{_LIMIT_TO}-")  # what their names begin with
+SPOOF_CHAINS, LIMIT_CHAINS = (f"{_SPOOF}-",), (f"{_LIMIT_FROM}-", f"{_LIMIT_TO}-")  # prefixes of their names
 _OWN_CHAINS = ((stages.LIMITED_FROM, _LIMIT_FROM), (stages.LIMITED_TO, _LIMIT_TO), (stages.MAY_SPOOF, _SPOOF))
 
 
@@ -64,7 +64,7 @@ class EndpointRules:
             self._put(endpoint)
 
     def limit_to(self, able: Able) -> None:
-        """What the kernel can do turned out to be something else."""
+        """Note that the kernel's abilities have turned out to be different."""
         self._able = able
         self.configure(self._settings)
 
@@ -93,7 +93,7 @@ class EndpointRules:
         self._own_addresses(endpoint, present=True)
 
     def _lead(self, table: TableId, spec: NftSet, interface: str, name: str, chain: NftChain | None) -> None:
-        """``chain`` without rules is none."""
+        """Lead packets of the interface to ``chain``; a chain without rules counts as none."""
         if chain is None or not chain.rules:
             self._tables.take_chain(table, name)
             self._tables.lead(table, spec, interface, "")

@@ -1,10 +1,11 @@
 """PURE: what our tables should hold, kept up to date change by change.
 
-Rule: after any sequence of changes the tables equal those that the resulting ``Wanted`` gives in one step; the work of
-a change is that of what it touches.
+Rule: after any sequence of changes the tables equal those that the resulting ``Wanted`` gives in one step; the cost of
+a change depends only on what it touches.
 
-A policy that cannot be rendered, or that the kernel refused (``give_up``), is replaced by a chain that drops, named in
-``problems``, and tried again when its record changes. What the kernel cannot do beside policies (``lack``) is left out.
+A policy that cannot be rendered, or that the kernel refused (``give_up``), is replaced by a chain that drops, listed in
+``problems``, and tried again when its record changes. Features beyond policies that the kernel does not support
+(``lack``) are left out.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Goal:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def update(self, changes: WantedChanges) -> None:
-        """Follow a change; what it touches is noted in ``tables``."""
+        """Apply a change; what it touches is noted in ``tables``."""
         for name, members in changes.sets_made.items():
             self._make_set(name, members)
         flipped = {name for name, change in changes.sets_changed.items() if self._change_set(name, change)}
@@ -100,7 +101,7 @@ class Goal:
             self._remove_set(name)
 
     def configure(self, settings: FilterSettings) -> None:
-        """Other parameters: everything is rendered again; sets and their members stay."""
+        """Use other parameters: everything is rendered again; sets and their members stay."""
         if settings == self.settings:
             return
         self.settings = settings
@@ -128,14 +129,14 @@ class Goal:
             self._render_policy(self.policies[policy])
 
     def lack(self, feature: OptionalFeature, why: str) -> None:
-        """The kernel refuses what it needs: do without."""
+        """The kernel refuses what this feature needs: do without it."""
         self.lacking[feature] = why
         if feature is OptionalFeature.LIMITS:
             self.lacking.pop(OptionalFeature.CONNECTIONS, None)  # of which these are a part
         self._follow_lacking()
 
     def forgive(self) -> None:
-        """Want everything again that the kernel refused before: it may know more now, or have more memory."""
+        """Want everything again that the kernel refused before: it may support more now, or have more memory."""
         if self.lacking:
             self.lacking.clear()
             self._follow_lacking()
@@ -171,7 +172,7 @@ class Goal:
             self.tables.take_set(table, name + NETWORKS)
 
     def _change_set(self, name: str, change: SetChange) -> bool:
-        """Whether rules that use it have to be rendered again: it has networks now, or none any more."""
+        """Returns whether rules that use it must be rendered again: it has networks now, or none any more."""
         flipped = False
         for family, table in FILTER.items():
             added, removed = elements_of(change.added, family), elements_of(change.removed, family)
@@ -198,7 +199,7 @@ class Goal:
     # -- policies -----------------------------------------------------------------------------------------------------
 
     def _update_policies(self, changed: Mapping[PolicyId, WantedPolicy | None], again: set[PolicyId]) -> set[PolicyId]:
-        """Render them; those after which tiers have to look for the mark, or no longer."""
+        """Render them; returns those after which tiers now have to check the mark, or no longer."""
         passed = set()
         for policy_id in again:
             before = self.policies.get(policy_id)

@@ -1,10 +1,10 @@
 """PURE: one rule of a policy as rules of the packet filter, in one family.
 
-Rule: a packet that the rule describes matches exactly one of them where the action is Log, at least one otherwise, and
-no other packet matches any. Cheap tests stand first: protocol, ports, networks, then sets.
+Rule: a packet that the rule describes matches exactly one of them if the action is Log, otherwise at least one, and no
+other packet matches any. Cheap tests come first: protocol, ports, networks, then sets.
 
-What nf_tables cannot say in one rule (a port in a list OR a set; an address among single ones OR in a network) are
-alternatives: one rule for each combination.
+What nf_tables cannot express in one rule (a port in a list OR a set; an address among single ones OR in a network)
+becomes alternatives: one rule for each combination.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from cni_calico.nodeagent.dataplane.policy.naming import digest
 from cni_calico.policy.wanted import Network, WantedRule, WantedSide
 
 Match = tuple[Expression, ...]
-NETWORKS = "/n"  # behind the name of a set: the set of its networks
-_FEW_PORTS = 64  # up to here a list is kept port by port, in a set that is looked up at once
+NETWORKS = "/n"  # appended to the name of a set: the set of its networks
+_FEW_PORTS = 64  # up to this number, a list is kept port by port, in a set with direct lookup
 ICMP = {4: 1, 6: 58}
 ADDRESS_TYPE = {4: "ipv4_addr", 6: "ipv6_addr"}
 _ADDRESS_BYTES = {4: 4, 6: 16}
 _ADDRESS_AT = {(4, True): 12, (4, False): 16, (6, True): 8, (6, False): 24}  # (family, source)
-# behind an address in register 1: the protocol's register and the port's, each on the next four bytes
+# after an address in register 1: the protocol's register and the port's, each on the next four bytes
 _PORT_REGISTERS = {4: (9, 10), 6: (2, 13)}
 L4PROTO = MetaLoad("l4proto")
 
 
 class CannotRender(Exception):
-    """The rule asks for what cannot be expressed; the text says what."""
+    """The rule asks for something that cannot be expressed; the text says what."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListSet:
-    """A set that holds what one or several rules list; its name is made of its content, which never changes."""
+    """A set with what one or several rules list; its name is derived from its content, which never changes."""
 
     spec: NftSet
     elements: frozenset[bytes]
@@ -65,7 +65,7 @@ HasNetworks = Callable[[str], bool]
 
 
 def render_match(rule: WantedRule, family: int, has_networks: HasNetworks) -> Rendered:
-    """``has_networks``: whether a set (by its id) has networks of this family beside single addresses.
+    """``has_networks``: whether a set (by its id) has networks of this family besides single addresses.
 
     No matches: the rule does not exist in this family. Raises CannotRender.
     """
@@ -131,7 +131,7 @@ def _icmp(rule: WantedRule, family: int) -> list[Match]:
 
 
 def _not_icmp(rule: WantedRule, family: int) -> list[Match]:
-    """Everything but these packets: other protocols as well, where the rule does not name one."""
+    """Everything except these packets, including other protocols if the rule does not name one."""
     if rule.not_icmp is None:
         return ALWAYS
     if rule.protocol is not None:
@@ -224,7 +224,7 @@ def address(family: int, is_source: bool) -> PayloadLoad:
 
 @lru_cache(maxsize=4096)
 def in_network(network: Network, is_source: bool, op: str = "eq") -> Match:
-    """An address of the packet in (``neq``: outside of) one network; () for all there is."""
+    """Whether an address of the packet is in (``neq``: outside of) one network; () for the network of all addresses."""
     load, length = address(network.version, is_source), network.prefixlen
     packed = network.network_address.packed
     if length == 0:
@@ -289,7 +289,7 @@ def _sets(side: WantedSide, is_source: bool, family: int, has_networks: HasNetwo
 
 
 def _disjoint(alternatives: list[Match]) -> list[Match]:
-    """Each excludes those before it, so that a packet matches one of them only."""
+    """Each excludes those before it, so that a packet matches only one of them."""
     out: list[Match] = []
     before: Match = ()
     for match in alternatives:
@@ -300,7 +300,7 @@ def _disjoint(alternatives: list[Match]) -> list[Match]:
 
 
 def _opposite(match: Match) -> Match:
-    """Of one alternative: loads, and one comparison (or a range's two) behind them."""
+    """The opposite of one alternative: loads, followed by one comparison (or a range's two)."""
     *loads, last = match
     if isinstance(last, SetLookup):
         return (*loads, SetLookup(last.name, not last.invert, last.verdict, last.register))

@@ -11,7 +11,9 @@ ADDRESS_BYTES = {4: 4, 6: 16}
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """``single``: of the plain set. ``ranges``: first and last address of each network, for the set beside it."""
+    """``single``: elements of the plain set. ``ranges``: first and last address of each network, for the
+    set beside it.
+    """
 
     single: set[bytes]
     ranges: set[bytes]

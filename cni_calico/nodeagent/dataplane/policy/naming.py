@@ -1,8 +1,8 @@
-"""PURE: names of our objects, comments and log prefixes, from texts that anybody may have written.
+"""PURE: names of our objects, comments and log prefixes, from texts that anyone may have written.
 
-Rule: whatever a record says, a name is one that nft reads as one word, two different things never share one, and a
-comment or log prefix cannot end its quotes. Stems are for people; where a stem was changed or cut, a digest follows
-behind "_", which no unchanged stem contains.
+Rule: whatever a record says, nft reads each name as one word, two different things never share a name, and a comment or
+log prefix cannot end its quotes. Stems are for people; if a stem was changed or cut, a digest follows after "_", which
+no unchanged stem contains.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def digest(*parts: object) -> str:
 
 
 def kind_of(policy: PolicyId) -> str:
-    """The kind as log prefixes and chains' names spell it."""
+    """The kind, as log prefixes and chains' names spell it."""
     return _KINDS[policy.kind]
 
 
@@ -61,7 +61,7 @@ def interface_chain(beginning: str, interface: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """A text that can stand in quotes in nft's listing and in a line of the kernel's log."""
+    """A text that can be quoted in nft's listing and in a line of the kernel's log."""
     return _UNQUOTABLE.sub("?", text)
 
 

@@ -1,7 +1,7 @@
-"""PURE: what is in our tables beside policies, and may be missing in a kernel that has everything policies need.
+"""PURE: features in our tables beyond policies, which a kernel may lack that has everything policies need.
 
-Rule: nothing of this keeps a policy from being in force. Each feature is changed in transactions of its own, behind the
-policies'; one that the kernel refuses is left out and named, and tried again with the next full comparison.
+Rule: none of these features prevents a policy from being in force. Each is changed in its own transactions, after the
+policies'; one that the kernel refuses is left out and reported, and tried again at the next full comparison.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cni_calico.nodeagent.dataplane.policy.tunnels import NOTRACK
 
 
 class OptionalFeature(Enum):
-    """The value is what people are told is not in force."""
+    """The value is the text that tells people what is not in force."""
 
     SOURCES = "the check of workloads' source addresses"
     LIMITS = "the limits of workloads' packets and connections"
@@ -62,7 +62,9 @@ def feature_of(operation: Operation) -> OptionalFeature | None:
 
 
 def refused_feature(feature: OptionalFeature, operation: Operation | None) -> OptionalFeature:
-    """What to do without, when the kernel refused this operation (None: it did not say which) of ``feature``."""
+    """The feature to leave out if the kernel refused this operation of ``feature`` (None: the kernel did not say
+    which).
+    """
     if isinstance(operation, AddRules) and feature is OptionalFeature.LIMITS:
         expressions = [expression for rule in operation.rules for expression in rule.expressions]
         if any(isinstance(expression, ConnectionLimit) for expression in expressions):
@@ -71,7 +73,7 @@ def refused_feature(feature: OptionalFeature, operation: Operation | None) -> Op
 
 
 def transactions(phases: Phases) -> Iterator[Transaction]:
-    """In the order in which they are done: the policies' (None), then each feature's."""
+    """In the order in which they are carried out: the policies' (None), then each feature's."""
     apart: dict[OptionalFeature | None, Phases] = {feature: Phases() for feature in (None, *OptionalFeature)}
     for operation in phases.new:
         apart[feature_of(operation)].new.append(operation)

@@ -1,4 +1,4 @@
-"""PURE: what the policy engine's rules depend on beside policies: this node's parameters, one value."""
+"""PURE: what the policy engine's rules depend on besides policies: this node's parameters, as one value."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ class LogRate:
 
 @dataclass(frozen=True, slots=True)
 class FilterSettings:
-    """``prefixes``: what the names of workloads' interfaces begin with.
+    """``prefixes``: prefixes of the names of workloads' interfaces.
 
-    ``to_host``: DROP, RETURN or ACCEPT, for what the policies of a workload let through to the host itself.
-    ``spoofing``: workloads may send from the prefixes they ask for. ``service_networks`` are those whose packets must
-    not be forwarded when nobody translated them; ``service_action`` is Drop, Reject or Disabled. ``pass_mark`` is one
-    bit.
+    ``to_host``: DROP, RETURN or ACCEPT, for packets to the host itself that the policies of a workload let through.
+    ``spoofing``: workloads may send from the prefixes they ask for. ``service_networks``: packets to these must not be
+    forwarded if they were not translated; ``service_action`` is Drop, Reject or Disabled. ``pass_mark`` is one bit.
     """
 
     prefixes: tuple[str, ...] = ("cali",)
@@ -44,5 +43,5 @@ class FilterSettings:
 
 
 def pass_mark_of(mask: int) -> int:
-    """The bit of ``mask`` that says "passed on to the next tier": its lowest."""
+    """The bit of ``mask`` that means "passed on to the next tier": its lowest."""
     return mask & -mask

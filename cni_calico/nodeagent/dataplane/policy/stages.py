@@ -1,4 +1,4 @@
-"""PURE: the base chains of one family's table, and what stands in them for single endpoints.
+"""PURE: the base chains of one family's table, and their contents for single endpoints.
 
 Rule: each stage is a base chain of its own on its hook, so that ``accept`` in one leads to the next; one exists only
 while something needs it. Interfaces lead to their chains by maps that say ``jump``, and whatever comes back is dropped.
@@ -68,7 +68,7 @@ _ARP_REPLY = b"\0\2"
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """Which stages have something to do beside the policies.
+    """Which stages have something to do besides the policies.
 
     ``spoofing``: there are exceptions from the check of sources. ``check_sources``: this kernel can check them.
     """
@@ -93,7 +93,7 @@ def _through(direction: str, to: NftSet) -> NftRule:
 
 
 def render_stages(family: int, settings: FilterSettings, needed: Needed) -> tuple[list[NftChain], dict[str, ListSet]]:
-    """The base chains, and the lists they look up."""
+    """The base chains, and the lists that they look up."""
     if family == 6 and not settings.ipv6:
         return list(_without_ipv6(settings)), {}
     lists: dict[str, ListSet] = {}
@@ -142,7 +142,7 @@ def _to_host(family: int, settings: FilterSettings) -> Iterator[NftRule]:
 
 
 def _end_of_to_host(family: int, settings: FilterSettings) -> Iterator[NftRule]:
-    """A chain of its own, because what the endpoint's policies accept leaves the one before."""
+    """A separate chain, because what the endpoint's policies accept leaves the previous one."""
     yield ESTABLISHED
     if family == 6:
         yield from _accept_icmpv6("iifname", _IPV6_LINK, settings)
@@ -170,7 +170,7 @@ def _service_loops(
 
 
 def _without_ipv6(settings: FilterSettings) -> Iterator[NftChain]:
-    """Nothing from, to or through workloads' interfaces, but what finds neighbours on a link."""
+    """Nothing from, to or through workloads' interfaces, except what finds neighbours on a link."""
     why = "Ipv6Support is off"
     through = (*_drop_all("iifname", settings, why), *_drop_all("oifname", settings, why))
     yield NftChain("from-workloads", through, BaseHook("forward", 2))
@@ -186,7 +186,7 @@ def _without_ipv6(settings: FilterSettings) -> Iterator[NftChain]:
 
 
 def render_limits(beginning: str, interface: str, limits: PacketLimits) -> NftChain:
-    """Over the rate: dropped, whatever it is; over the number of connections: a new one is reset."""
+    """Over the rate: every packet is dropped; over the number of connections: a new connection is reset."""
     rules: list[NftRule] = []
     if limits.packet_rate is not None:
         burst = 5 if limits.packet_burst is None else limits.packet_burst
@@ -199,13 +199,13 @@ def render_limits(beginning: str, interface: str, limits: PacketLimits) -> NftCh
 
 
 def render_may_spoof(interface: str, networks: Sequence[Network], family: int) -> NftChain:
-    """What this interface may send from beside its own addresses."""
+    """The sources that this interface may use besides its own addresses."""
     rules = [NftRule((*in_network(network, True), ACCEPT)) for network in collapsed(networks, family)]
     return NftChain(interface_chain("spoof", interface), tuple(rules))
 
 
 def render_arp() -> NftChain:
-    """With proxy ARP the host answers for everything; never for a workload's own address on its own interface."""
+    """With proxy ARP the host answers for everything, but never for a workload's own address on its own interface."""
     operation = (PayloadLoad("network", 6, 2), Compare("eq", _ARP_REPLY))
     sender = (MetaLoad("oifname"), PayloadLoad("network", 14, 4, 2), SetLookup(OWN_ADDRESSES.name))
     rule = NftRule((*operation, *sender, DROP), "the workload's own address")

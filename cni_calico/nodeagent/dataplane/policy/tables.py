@@ -1,7 +1,7 @@
 """PURE: our tables as they should be, and which of their objects were touched.
 
-Rule: every change of an object goes through here, so that nothing that differs from the kernel is forgotten; what is
-put as it already is touches nothing.
+Rule: every change of an object goes through here, so that no difference from the kernel is forgotten; putting an object
+that is already the same touches nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ TABLES = (FILTER[4], FILTER[6], ARP)
 
 @dataclass(slots=True)
 class Touched:
-    """What of one table may differ now. ``elements``: (added, removed) of a set; None: look at all of it."""
+    """The objects of one table that may differ now. ``elements``: (added, removed) of a set; None: compare
+    all of it.
+    """
 
     chains: set[str] = field(default_factory=set)
     sets: set[str] = field(default_factory=set)
@@ -42,7 +44,7 @@ class Touched:
 
 
 class GoalTables:
-    """``of``: the tables by name; read them, change them only through the methods."""
+    """``of``: the tables by name; read them freely, but change them only through the methods."""
 
     def __init__(self) -> None:
         self.of = {table: NftTable(table.family, table.name) for table in TABLES}
@@ -83,7 +85,7 @@ class GoalTables:
             self._touch(table).element_change(name, added, removed)
 
     def use_lists(self, table: TableId, chain: str, lists: Mapping[str, ListSet]) -> None:
-        """``chain`` looks up these lists and no others: those that nobody looks up any more go."""
+        """``chain`` looks up these lists and no others; lists that are no longer looked up are removed."""
         uses, before = self._uses[table], self._lists[table].pop(chain, {})
         if lists:
             self._lists[table][chain] = dict(lists)
@@ -113,7 +115,7 @@ class GoalTables:
     # -- maps from interfaces to chains -------------------------------------------------------------------------------
 
     def lead(self, table: TableId, spec: NftSet, interface: str, chain: str) -> None:
-        """Packets of this interface go to ``chain``, "" for none."""
+        """Lead packets of this interface to ``chain``, "" for none."""
         held, key = self.of[table].verdicts[spec.name], interface_key(interface)
         verdict: Immediate | None = jump(chain) if chain else None
         if held.get(key) == verdict:
