@@ -271,7 +271,7 @@ def test_on_etcd_a_holder_that_slept_through_its_lease_writes_nothing(etcd_field
     field.delete_node("goes")
     until(lambda: "goes" not in field.owners(), f"by the second: {field.logs()}", 40)
     first.process.send_signal(signal.SIGCONT)
-    until(lambda: "another agent may look after" in first.log.read_text(), f"it stands by: {field.logs()}", 40)
+    until(lambda: "this agent is no longer the janitor" in first.log.read_text(), f"it stands by: {field.logs()}", 40)
     assert second.leads and first.process.poll() is None
     require_stays(field)
 
