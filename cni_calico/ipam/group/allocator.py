@@ -21,7 +21,7 @@ from cni_calico.ipam.batch import Assigned, BatchPlan, Take, plan_batch
 from cni_calico.ipam.block import NOTHING, Release, count_free, holder_of, ordinal_of, reserved_ordinals
 from cni_calico.ipam.group.companion import AccompaniedStore
 from cni_calico.ipam.group.giving import Giving
-from cni_calico.ipam.group.items import ATTEMPTS, HANDLE_BLOCKS_MAX, SLOW, Ending, Item, Outcome
+from cni_calico.ipam.group.items import ATTEMPTS, HANDLE_BLOCKS_MAX, SLOW, Ending, GroupOutcome, Item
 from cni_calico.ipam.group.known import ClusterFacts, KnownRecords, KnownView, LearningLedger
 from cni_calico.ipam.group.spare import SpareBlocks, is_short
 from cni_calico.ipam.ledger import Ledger
@@ -54,7 +54,7 @@ class GroupAllocator(Allocator):
         self.known = KnownRecords()
         self._known_view = KnownView(store, self.known, snapshot)
         limit = BATCH_MAX if store.max_commit == 1 else max(1, min(BATCH_MAX, store.max_commit - HANDLE_BLOCKS_MAX))
-        self._batcher: Batcher[Item, Outcome] = Batcher(self._run, limit=limit)
+        self._batcher: Batcher[Item, GroupOutcome] = Batcher(self._run, limit=limit)
         self.spares = SpareBlocks(self)
         self.statistics = GroupStatistics(sizes=self._batcher.sizes)
 
@@ -70,16 +70,16 @@ class GroupAllocator(Allocator):
         if request.addresses:
             return super().assign(request, deadline)
         item = Item(deadline, request.handle_id, request, companion=companion)
-        found: Outcome = SLOW
+        found: GroupOutcome = SLOW
         if self.store.max_commit > 1 or self._make_handle(item):
             found = self._submit(item)
-        if found is SLOW:
+        if not isinstance(found, tuple):
             self.statistics.slow += 1
             return self._assign_alone(item, deadline)
         self.statistics.fast += 1
-        return found  # type: ignore[no-any-return]
+        return found
 
-    def _submit(self, item: Item) -> Outcome:
+    def _submit(self, item: Item) -> GroupOutcome:
         try:
             return self._batcher.submit(item, item.deadline, "request addresses")
         except CalicoError as e:
@@ -121,7 +121,7 @@ class GroupAllocator(Allocator):
         self._settle(item, self._batcher.submit(item, deadline, "release addresses"))
         return tuple(item.freed)
 
-    def _settle(self, item: Item, outcome: Outcome) -> None:
+    def _settle(self, item: Item, outcome: GroupOutcome) -> None:
         """Do what a batch has left of a release for its caller."""
         if outcome is SLOW or (isinstance(outcome, Ending) and not self._end(outcome, item.deadline)):
             self.statistics.slow += 1
@@ -176,8 +176,8 @@ class GroupAllocator(Allocator):
 
     # -- a batch ------------------------------------------------------------------------------------------------------
 
-    def _run(self, items: Sequence[Item]) -> Sequence[Outcome]:
-        outcomes: list[Outcome] = [SLOW] * len(items)
+    def _run(self, items: Sequence[Item]) -> Sequence[GroupOutcome]:
+        outcomes: list[GroupOutcome] = [SLOW] * len(items)
         groups: dict[object, list[int]] = {}
         for i, item in enumerate(items):
             groups.setdefault(_scope_of(item), []).append(i)
@@ -200,15 +200,15 @@ class GroupAllocator(Allocator):
         store = AccompaniedStore(self.store, items) if accompanied else self.store
         return Ledger(store, self._known_view, deadline, self._patience)
 
-    def _serve(self, items: Sequence[Item], ledger: Ledger) -> list[Outcome]:
+    def _serve(self, items: Sequence[Item], ledger: Ledger) -> list[GroupOutcome]:
         if items[0].request is None:
             return Giving(self.store, self.known, ledger, self.clock).run(items)
         return self._take(items, ledger)
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
-    def _take(self, items: Sequence[Item], ledger: Ledger) -> list[Outcome]:
-        outcomes: list[Outcome] = [SLOW] * len(items)
+    def _take(self, items: Sequence[Item], ledger: Ledger) -> list[GroupOutcome]:
+        outcomes: list[GroupOutcome] = [SLOW] * len(items)
         assert items[0].request is not None
         facts = self._snapshot.facts(items[0].request.node)
         if facts is None or facts.config is None:
@@ -235,7 +235,7 @@ class GroupAllocator(Allocator):
                 break
         return outcomes
 
-    def _outcome_alone(self, item: Item, ledger: Ledger) -> Outcome:
+    def _outcome_alone(self, item: Item, ledger: Ledger) -> GroupOutcome:
         try:
             given = self._assign_alone(item, ledger.deadline.sooner(ALONE_S))
         except CalicoError as e:
@@ -244,13 +244,13 @@ class GroupAllocator(Allocator):
             ledger.forget(BlockKey(assigned.block))
         return given
 
-    def _take_once(self, ledger: Ledger, facts: Facts, items: Mapping[int, Item]) -> dict[int, Outcome] | None:
+    def _take_once(self, ledger: Ledger, facts: Facts, items: Mapping[int, Item]) -> dict[int, GroupOutcome] | None:
         """What each request got, without those for which there was no room; None after a conflict."""
         planned = self._plan(ledger, facts, items)
         if planned is None:
             return {}
         plan, takes = planned
-        given: dict[int, Outcome] = {}
+        given: dict[int, GroupOutcome] = {}
         for i, wanted, out in zip(items, takes, plan.outcomes, strict=True):
             if isinstance(out, tuple):
                 given[i] = items[i].given = out

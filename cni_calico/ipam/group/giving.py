@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 
 from cni_calico.datastore.interface import Datastore
 from cni_calico.errors import CorruptRecord
-from cni_calico.ipam.batch import Assigned, Give, Step, plan_batch
+from cni_calico.ipam.batch import Assigned, BatchPlan, Give, Step, plan_batch
 from cni_calico.ipam.block import interfaces_of
-from cni_calico.ipam.group.items import ATTEMPTS, HANDLE_BLOCKS_MAX, SLOW, Ending, Item, Outcome
+from cni_calico.ipam.group.items import ATTEMPTS, HANDLE_BLOCKS_MAX, SLOW, Ending, GroupOutcome, Item
 from cni_calico.ipam.group.known import KnownRecords
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.release import leave_emptied
 from cni_calico.ipam.view import decode_found, read_each
-from cni_calico.model.keys import HandleKey
+from cni_calico.model.keys import HandleKey, Key
 from cni_calico.model.resources import Handle, Network
 
 
@@ -30,7 +30,7 @@ class Giving:
         self._ledger = ledger
         self._now_ns = now_ns
 
-    def run(self, items: Sequence[Item]) -> list[Outcome]:
+    def run(self, items: Sequence[Item]) -> list[GroupOutcome]:
         """None, an Ending or SLOW for each item."""
         self._load_handles([item.handle_id for item in items])
         for _ in range(ATTEMPTS):
@@ -52,25 +52,42 @@ class Giving:
             if not isinstance(decoded, CorruptRecord):  # a corrupt handle concerns only its own request
                 self._ledger.learn(key, decoded)
 
-    def _give_once(self, items: Sequence[Item]) -> list[Outcome] | None:
+    def _give_once(self, items: Sequence[Item]) -> list[GroupOutcome] | None:
         """None for each item whose handle holds nothing any more, SLOW for the others; None after a conflict."""
-        ledger = self._ledger
-        known = ledger.known()
-        outcomes: list[Outcome] = [SLOW] * len(items)
+        outcomes: list[GroupOutcome] = [SLOW] * len(items)
+        held = self._held(items, outcomes)
+        cidrs = list(dict.fromkeys(cidr for handle in held.values() for cidr in handle.blocks))
+        self._ledger.load_blocks(cidrs)
+        held = {i: handle for i, handle in held.items() if self._is_whole(items[i], handle)}
+        plan = self._plan(items, held, cidrs)
+        if plan is None:
+            return outcomes
+        endings = self._endings(plan.steps)
+        if not self._ledger.apply([step for step in plan.steps if step.key not in endings]):
+            return None
+        leave_emptied(self._ledger, cidrs, self._now_ns())
+        for i in held:
+            outcomes[i] = endings.get(HandleKey(items[i].handle_id))
+        return outcomes
+
+    def _held(self, items: Sequence[Item], outcomes: list[GroupOutcome]) -> dict[int, Handle]:
+        """The handles that can be released here, by item; sets the outcome of items that hold nothing."""
+        known = self._ledger.known()
         held: dict[int, Handle] = {}
         for i, item in enumerate(items):
             if HandleKey(item.handle_id) in known:
-                handle = ledger.handle(item.handle_id)
+                handle = self._ledger.handle(item.handle_id)
                 if handle is None:
                     outcomes[i] = None
                 elif 0 < len(handle.blocks) <= HANDLE_BLOCKS_MAX:
                     held[i] = handle
-        cidrs = list(dict.fromkeys(cidr for handle in held.values() for cidr in handle.blocks))
-        ledger.load_blocks(cidrs)
-        held = {i: handle for i, handle in held.items() if self._is_whole(items[i], handle)}
+        return held
+
+    def _plan(self, items: Sequence[Item], held: dict[int, Handle], cidrs: Sequence[Network]) -> BatchPlan | None:
+        """The release of all that is ``held``, without those whose count does not match: these are taken out."""
         while held:
+            blocks = {cidr: self._ledger.block(cidr) for cidr in cidrs}
             gives = [Give(items[i].handle_id) for i in held]
-            blocks = {cidr: ledger.block(cidr) for cidr in cidrs}
             plan = plan_batch(blocks, {items[i].handle_id: handle for i, handle in held.items()}, gives)
             given = {i: _assigned(out) for i, out in zip(held, plan.outcomes, strict=True)}
             # a count that does not match means that the block we know is not the stored one
@@ -78,18 +95,10 @@ class Giving:
             if not doubtful:
                 for i, out in given.items():
                     items[i].freed.update(dict.fromkeys(assigned.address for assigned in out))
-                endings = self._endings(plan.steps)
-                if not ledger.apply([step for step in plan.steps if step not in endings]):
-                    return None
-                leave_emptied(ledger, cidrs, self._now_ns())
-                for i in held:
-                    key = HandleKey(items[i].handle_id)
-                    ending = next((step for step in endings if step.key == key), None)
-                    outcomes[i] = None if ending is None else Ending(ending, known[key])
-                return outcomes
+                return plan
             for i in doubtful:
                 del held[i]
-        return outcomes
+        return None
 
     def _is_whole(self, item: Item, handle: Handle) -> bool:
         """Whether everything that a handle holds is to be released; finding the owner of the rest would
@@ -100,9 +109,12 @@ class Giving:
         blocks = filter(None, map(self._ledger.block, handle.blocks))
         return all(set(interfaces_of(b, item.handle_id).values()) <= {item.share.interface} for b in blocks)
 
-    def _endings(self, steps: Sequence[Step]) -> list[Step]:
+    def _endings(self, steps: Sequence[Step]) -> dict[Key, Ending]:
         """The steps that each caller carries out itself once the others are done."""
-        return [step for step in steps if isinstance(step.key, HandleKey)] if self._store.max_commit == 1 else []
+        if self._store.max_commit > 1:
+            return {}
+        known = self._ledger.known()
+        return {step.key: Ending(step, known[step.key]) for step in steps if isinstance(step.key, HandleKey)}
 
 
 def _assigned(outcome: object) -> tuple[Assigned, ...]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
 from cni_calico.ipam.assign import AssignRequest, Companion
 from cni_calico.ipam.batch import Assigned, Step
 from cni_calico.ipam.share import Share
@@ -61,4 +61,4 @@ class Ending:
     stored: Stored | None
 
 
-Outcome = Any  # a tuple of Assigned, None for a release, an Ending, SLOW, or an exception
+GroupOutcome = tuple[Assigned, ...] | Ending | Slow | CalicoError | None  # None: released
