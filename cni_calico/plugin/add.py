@@ -78,19 +78,19 @@ def add(task: Task) -> Mapping[str, Any]:
         require_ready(task.datastore, deadline)
         task.datastore.note_added(attachment.label)
         recorded = read_recorded(task.store, attachment, deadline)
-        sure = not task.datastore.from_memory
-        if not sure and is_another_pod(recorded.stored, call):
-            recorded, sure = read_recorded(task.fresh_store, attachment, deadline), True
-        addition = _Addition(task, attachment, recorded, netns, sure)
+        is_stored = not task.datastore.from_memory
+        if not is_stored and is_another_pod(recorded.stored, call):
+            recorded, is_stored = read_recorded(task.fresh_store, attachment, deadline), True
+        addition = _Addition(task, attachment, recorded, netns, is_stored)
         try:
             result = addition.run()
-        except _Unsure:
-            addition.recorded, addition.sure = read_recorded(task.fresh_store, attachment, deadline), True
+        except _MustReadFirst:
+            addition.recorded, addition.is_stored = read_recorded(task.fresh_store, attachment, deadline), True
             result = addition.run()
     return render_result(result, conf.cni_version)
 
 
-class _Unsure(Exception):
+class _MustReadFirst(Exception):
     """What memory says about the attachment does not fit: read the datastore before deciding anything."""
 
 
@@ -102,7 +102,7 @@ class _Addition:
     attachment: Attachment
     recorded: Recorded
     netns: int
-    sure: bool  # whether ``recorded`` was read from the datastore, not only remembered
+    is_stored: bool  # whether ``recorded`` was read from the datastore, not only remembered
     mtu: int = 0
     facts: PodFacts = NOTHING
     endpoint_may_come: bool = False  # whether the endpoint's write has an unknown outcome
@@ -112,10 +112,11 @@ class _Addition:
     companion_uids: Sequence[str] = ()
 
     def run(self) -> Result:
-        """Raises _Unsure with everything undone."""
+        """Raises _MustReadFirst with everything undone."""
         task, attachment, recorded = self.task, self.attachment, self.recorded
-        if task.conf.dataplane is not None and not self.sure:
-            raise _Unsure  # an interface that lives is not ours to give back, and only the record says whether one does
+        if task.conf.dataplane is not None and not self.is_stored:
+            # an interface that lives is not ours to give back, and only the record says whether one does
+            raise _MustReadFirst
         self.facts = read_facts(task, attachment, recorded.stored)
         if self.facts.endpoint is None and is_second_network(recorded, attachment, task.conf):
             result = join_network(task, attachment, recorded)
@@ -127,10 +128,10 @@ class _Addition:
     def _set_up(self) -> Result:
         services = self.task.services
         with ExitStack() as undo:
-            given = self._addresses(undo)
-            network = self._network if self.task.conf.dataplane is None else self._external_network
+            given = self._take_addresses(undo)
+            network = self._make_links if self.task.conf.dataplane is None else self._make_external_network
             plan, mac = network(given, undo)
-            self._endpoint(plan, mac, undo)
+            self._store_endpoint(plan, mac, undo)
             services.require_caller()
             pending.take_back(services.files, services.state_dir, self.attachment)
             undo.pop_all()
@@ -138,14 +139,14 @@ class _Addition:
 
     # -- addresses ----------------------------------------------------------------------------------------------------
 
-    def _addresses(self, undo: ExitStack) -> Addresses:
+    def _take_addresses(self, undo: ExitStack) -> Addresses:
         if self.facts.request.addresses_no_ipam:
             return Addresses(self.facts.request.addresses_no_ipam, (), self.task.conf.dns)
         if self.task.conf.ipam.is_calico:
-            return self._calico_addresses(undo)
-        return self._delegated_addresses(undo)
+            return self._take_calico_addresses(undo)
+        return self._take_delegated_addresses(undo)
 
-    def _calico_addresses(self, undo: ExitStack) -> Addresses:
+    def _take_calico_addresses(self, undo: ExitStack) -> Addresses:
         task, allocator = self.task, self.task.allocator
         task.datastore.before_addresses(self.attachment.node, task.deadline)
         handle_id = self._handle(allocator)
@@ -158,9 +159,9 @@ class _Addition:
         except CalicoError:
             self._remove_companion()
             raise
-        if not self.sure and not self.recorded.is_ours(self.attachment) and any(item.held for item in assigned):
+        if not self.is_stored and not self.recorded.is_ours(self.attachment) and any(item.held for item in assigned):
             self._remove_companion()
-            raise _Unsure  # a living attachment may hold them: then its addresses are not ours to release
+            raise _MustReadFirst  # a living attachment may hold them: then its addresses are not ours to release
         if not self.recorded.is_ours(self.attachment):  # otherwise the addresses were there before this call
             undo.callback(self._give_back, handle_id, tuple(item.address for item in assigned))
         undo.callback(self._remove_companion)
@@ -186,14 +187,14 @@ class _Addition:
     def _give_back(self, handle_id: str, addresses: tuple[Address, ...]) -> None:
         allocator, deadline = self.task.allocator, Deadline.after(UNDO_TIMEOUT_S)
         try:
-            if self.sure:
+            if self.is_stored:
                 allocator.release_handle(handle_id, deadline, self._share_of(handle_id))
             else:  # the container's other interfaces may hold more under it
                 allocator.release_addresses(addresses, deadline, handle_id=handle_id)
         except CalicoError as e:
             self.task.log.error(f"cannot give back {', '.join(map(str, addresses))}: {e.message}")
             # otherwise a replay could release what a living pod uses; the runtime's DEL releases it
-            if self.sure or self.alone:
+            if self.is_stored or self.alone:
                 self._owe()
 
     def _share_of(self, handle_id: str) -> Share | None:
@@ -208,12 +209,13 @@ class _Addition:
         except OSError as e:
             services.log.error(f"cannot record that {self.attachment.label} is to be released: {e}")
 
-    def _delegated_addresses(self, undo: ExitStack) -> Addresses:
+    def _take_delegated_addresses(self, undo: ExitStack) -> Addresses:
         from cni_calico.plugin.delegate import assign_delegated, configured_routes
 
         own = self.recorded.own
-        if not self.sure and own is None:
-            raise _Unsure  # reading is cheap compared with starting a program, which may hold the addresses already
+        if not self.is_stored and own is None:
+            # reading is cheap compared with starting a program, which may hold the addresses already
+            raise _MustReadFirst
         if own is not None and self.recorded.is_ours(self.attachment) and own.ip_networks:
             # the delegate would refuse to allocate twice for one container
             return plan_recorded(own, configured_routes(self.task.conf), self.task.conf.dns)
@@ -262,36 +264,36 @@ class _Addition:
             return None
         return mac if len(mac) == 6 else None
 
-    def _network(self, given: Addresses, undo: ExitStack) -> tuple[PodPlan, str]:
+    def _make_links(self, given: Addresses, undo: ExitStack) -> tuple[PodPlan, str]:
         """The plan as it was carried out, and the MAC of the pod's side."""
         from cni_calico.plugin.network.setup import apply_addresses, create_links
 
-        services, deadline, plan, sure = self.task.services, self.task.deadline, self._plan(given), self.sure
-        known = sure or self.recorded.is_ours(self.attachment)
+        services, deadline, plan = self.task.services, self.task.deadline, self._plan(given)
+        known = self.is_stored or self.recorded.is_ours(self.attachment)
         try:
             links = create_links(
                 plan,
                 self.netns,
                 undo,
                 deadline,
-                may_replace=sure,
+                may_replace=self.is_stored,
                 may_keep=known,
                 named_after_pod=self.attachment.orchestrator == KUBERNETES,
                 log=services.log,
                 host=services.host,
             )
         except LinkConflict as e:
-            if sure:
+            if self.is_stored:
                 raise
             # something of that name exists: its owner must be known for certain before it is changed
-            raise _Unsure from e
+            raise _MustReadFirst from e
         self.alone = links.created
         # without IPAM nothing confirms whose an address is: a route to it that is not ours stays
         ours = self.task.conf.ipam.is_calico and not self.facts.request.addresses_no_ipam
         apply_addresses(plan, links, self.netns, deadline, owned=lambda _: ours, log=services.log, host=services.host)
         return plan, links.mac
 
-    def _external_network(self, given: Addresses, undo: ExitStack) -> tuple[PodPlan, str]:
+    def _make_external_network(self, given: Addresses, undo: ExitStack) -> tuple[PodPlan, str]:
         """The plan with the host interface that the data plane made, and the MAC of the pod's side."""
         from cni_calico.plugin import external
 
@@ -326,7 +328,7 @@ class _Addition:
         transaction: its comparison also detects an endpoint that exists already.
         """
         self.companion = self.mac = None
-        if self.sure or self.recorded.stored is not None or self.task.conf.datastore.type == "kubernetes":
+        if self.is_stored or self.recorded.stored is not None or self.task.conf.datastore.type == "kubernetes":
             return
         self.mac = self.facts.request.mac or self._mac()
         if self.mac is None:
@@ -349,7 +351,7 @@ class _Addition:
             profile = plan_profile(self.attachment, now=rfc3339(time.time()), uid=self.task.services.new_uid())
             ensure_profile(self.task.store, profile, self.task.deadline)
 
-    def _endpoint(self, plan: PodPlan, mac: str, undo: ExitStack) -> None:
+    def _store_endpoint(self, plan: PodPlan, mac: str, undo: ExitStack) -> None:
         stored = self.recorded.stored if self.companion is None else self.companion.stored
         if stored is not None and self.companion is not None and self.mac is not None and self.mac.hex(":") == mac:
             return
