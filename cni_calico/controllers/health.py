@@ -16,9 +16,8 @@ from typing import Any
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.model.keys import ResourceKey
+from cni_calico.model.keys import CLUSTER
 
-CLUSTER = ResourceKey("ClusterInformation", "default")
 ROUND_S = 10.0
 FIRST_CALL_S, LONGEST_CALL_S = 4.0, 16.0
 STALE_S = 60.0

@@ -25,18 +25,17 @@ from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.ctl.version import CLIENT
 from cni_calico.errors import CalicoError
 from cni_calico.model.keys import (
+    CLUSTER,
     PLURALS,
     AffinityList,
     BlockList,
     HandleList,
     IPAMConfigList,
     ListKey,
-    ResourceKey,
     ResourceList,
     etcd_path,
 )
 
-CLUSTER = ResourceKey("ClusterInformation", "default")
 LOG_BYTES = 10 << 20  # of one container's log, its end
 NAMES = ("calico-node", "calico-kube-controllers", "calico-typha")
 _IPAM: Mapping[str, ListKey] = {

@@ -12,13 +12,13 @@ from cni_calico.ctl.session import Session
 from cni_calico.datastore.interface import CommitConflict, Write
 from cni_calico.model.documents.codec import encode_cluster_information, new_metadata
 from cni_calico.model.documents.tiers import TIERS, new_tier
-from cni_calico.model.keys import ResourceKey
+from cni_calico.model.keys import CLUSTER, ResourceKey
 from cni_calico.model.resources import ClusterInformation
 
 
 def initialize(session: Session) -> None:
     """Make sure that ClusterInformation "default" and the tiers exist. Raises DatastoreError."""
-    wanted = {ResourceKey("ClusterInformation", "default"): _cluster(session)}
+    wanted = {CLUSTER: _cluster(session)}
     wanted.update({ResourceKey("Tier", name): new_tier(name, uid=session.uid(), now=session.now()) for name in TIERS})
     found = session.store.get_many(list(wanted), session.deadline)
     for key, stored in zip(wanted, found, strict=True):

@@ -165,14 +165,11 @@ def _fill(
 
 
 def _apply(store: LocalStore, arguments: Namespace, deadline: Deadline) -> str:
-    import time
     import uuid
 
     from cni_calico.ctl.commands import apply
     from cni_calico.ctl.initialize import initialize
-
-    def now() -> str:
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    from cni_calico.ctl.opening import now
 
     session = Session(store, deadline, now, lambda: str(uuid.uuid4()))
     initialize(session)

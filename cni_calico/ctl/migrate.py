@@ -21,10 +21,9 @@ from cni_calico.ctl.upstream_export import render_upstream
 from cni_calico.datastore.interface import Document, Versioned, pod_of
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import decode
-from cni_calico.model.keys import EverythingList, ResourceKey, etcd_path
+from cni_calico.model.keys import CLUSTER, EverythingList, etcd_path
 
 FORMAT = "cni-calico/datastore-export/v1"
-CLUSTER = ResourceKey("ClusterInformation", "default")
 IMPORTING = "cni-calico/importing"  # annotation of ClusterInformation: the digest of an export that is being imported
 
 

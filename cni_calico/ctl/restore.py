@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cni_calico.bounded import EXPORT_BYTES, parse_json, read_text
-from cni_calico.ctl.migrate import CLUSTER, FORMAT, IMPORTING, importing
+from cni_calico.ctl.migrate import FORMAT, IMPORTING, importing
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.ctl.upstream_export import is_upstreams, parse_upstream
 from cni_calico.datastore.interface import CommitConflict, Document, Versioned, Write
 from cni_calico.errors import CalicoError, InvalidConfig, OutcomeUnknown, RecordRefused
 from cni_calico.model.documents.codec import decode, describe
-from cni_calico.model.keys import BlockList, Key, ResourceKey, ResourceList, parse_path
+from cni_calico.model.keys import CLUSTER, BlockList, Key, ResourceKey, ResourceList, parse_path
 from cni_calico.model.kubernetes.nodes import inherited_labels
 from cni_calico.model.names import sha1_hex
 

@@ -18,6 +18,7 @@ from cni_calico.errors import InvalidConfig
 from cni_calico.ipam.lost.leaks import kubernetes_name
 from cni_calico.model.documents.codec import decode_node
 from cni_calico.model.keys import (
+    CLUSTER,
     PLURALS,
     AffinityKey,
     BlockKey,
@@ -33,7 +34,6 @@ Document = Mapping[str, Any]
 Records = dict[Key, Document]
 
 BETWEEN = "==="
-CLUSTER = ResourceKey("ClusterInformation", "default")
 # as upstream's export; tiers before the policies in them, nodes before what is named after nodes
 KINDS = (
     *("Tier", "IPPool", "BGPPeer", "GlobalNetworkPolicy", "GlobalNetworkSet", "HostEndpoint"),

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, field, fields
-from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Address, ip_network
 from typing import Any, TypeVar
 
+from cni_calico.model.resources import Network
+
 _T = TypeVar("_T")
-Network = IPv4Network | IPv6Network
 
 TRUE = frozenset(("true", "1", "yes", "y", "t"))
 FALSE = frozenset(("false", "0", "no", "n", "f"))

@@ -16,7 +16,8 @@ from cni_calico.kernel.netlink.addresses import AF_INET, AF_INET6, decode_addres
 from cni_calico.kernel.netlink.links import decode_link, get_link, list_links
 from cni_calico.kernel.netlink.routes import decode_route, list_routes
 from cni_calico.kernel.netlink.socket import Rtnl
-from cni_calico.model.host import Address, HostInterface, Interface
+from cni_calico.model.host import HostInterface
+from cni_calico.model.resources import Address, Interface
 
 _FLAGS_ATTRIBUTE = 8  # IFA_FLAGS; the header's own field holds the lower eight bits
 _TEMPORARY_OR_DEPRECATED = 0x01 | 0x20

@@ -7,11 +7,8 @@ value stays true if a device is removed and created again (``HostInterface.index
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
-Interface = IPv4Interface | IPv6Interface
+from cni_calico.model.resources import Address, Interface, Network
 
 PROTO_BOOT = 3
 PROTO_CALICO = 80  # upstream's number for routes that its agent writes

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
+from cni_calico.model.names import escape
+
 Network = IPv4Network | IPv6Network
 
 RESOURCES = "/calico/resources/v3/projectcalico.org/"
@@ -50,6 +52,9 @@ class ResourceKey:
     kind: str
     name: str
     namespace: str = ""
+
+
+CLUSTER = ResourceKey("ClusterInformation", "default")  # there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +128,7 @@ class EverythingList:
 
 def endpoints_of_node(node: str) -> ResourceList:
     """The WorkloadEndpoints of a node, and possibly of others whose names continue after a "-"."""
-    return ResourceList("WorkloadEndpoint", "", node.replace("-", "--") + "-")
+    return ResourceList("WorkloadEndpoint", "", escape(node) + "-")
 
 
 Key = ResourceKey | BlockKey | AffinityKey | HandleKey | IPAMConfigKey

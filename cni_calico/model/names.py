@@ -48,7 +48,8 @@ def handle_id(network: str, container_id: str) -> str:
     return f"{network}.{container_id}"
 
 
-def _escaped(part: str) -> str:
+def escape(part: str) -> str:
+    """A part of an endpoint's name: the parts are joined by single dashes."""
     return part.replace("-", "--")
 
 
@@ -61,7 +62,7 @@ def endpoint_name(node: str, orchestrator: str, workload: str, ifname: str) -> s
     for part in (node, orchestrator, workload, ifname):
         if not part or part.startswith("-") or part.endswith("-"):
             raise ValueError(f"{part!r} cannot be part of a WorkloadEndpoint name: empty, or begins or ends with '-'")
-    return "-".join((_escaped(node), orchestrator, _escaped(workload), _escaped(ifname)))
+    return "-".join((escape(node), orchestrator, escape(workload), escape(ifname)))
 
 
 def parse_endpoint_name(name: str) -> tuple[str, str, str, str]:

@@ -11,14 +11,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address, IPv6Address, ip_interface
+from ipaddress import ip_interface
 from typing import TYPE_CHECKING, Any
 
 from cni_calico.cni.result import Result, ResultInterface, ResultIP, render_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig, LinkConflict, OutcomeUnknown
 from cni_calico.model.names import sha1_hex
-from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.model.resources import Address, WorkloadEndpoint
 from cni_calico.plugin.attachment import (
     KUBERNETES,
     Attachment,
@@ -56,8 +56,6 @@ from cni_calico.plugin.second_network import is_second_network, join_network
 if TYPE_CHECKING:
     from cni_calico.ipam.allocator import Allocator, Share
     from cni_calico.ipam.assign import Companion
-
-Address = IPv4Address | IPv6Address
 
 
 def add(task: Task) -> Mapping[str, Any]:

@@ -80,7 +80,7 @@ class Attachment:
         Outside Kubernetes those whose container ID has the same first 11 characters; in Kubernetes those of the same
         pod.
         """
-        prefix = "-".join((self.node.replace("-", "--"), self.orchestrator, self._stem.replace("-", "--")))
+        prefix = "-".join((names.escape(self.node), self.orchestrator, names.escape(self._stem)))
         if self.orchestrator == KUBERNETES:
             prefix += "-"  # the whole name of the pod
         return ResourceList("WorkloadEndpoint", self.namespace, prefix)

@@ -12,7 +12,7 @@ import os
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from cni_calico.cni.result import parse_result
@@ -32,12 +32,12 @@ from cni_calico.errors import (
 )
 from cni_calico.model.keys import HandleKey
 from cni_calico.model.names import valid_ifname
-from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.model.resources import Address, WorkloadEndpoint
 from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.call.node_name import os_host_name
 from cni_calico.plugin.call.ready import require_not_locked, require_ready
 from cni_calico.plugin.call.task import Task
-from cni_calico.plugin.endpoints import Recorded, apply_endpoint, read_recorded, remove_endpoint
+from cni_calico.plugin.endpoints import Recorded, apply_endpoint, read_recorded, remove_endpoint, rfc3339
 from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, release
 from cni_calico.plugin.owed import record as pending
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from cni_calico.kernel.netlink.links import Link
     from cni_calico.plugin.network.ownership import Claim
 
-Address = IPv4Address | IPv6Address
 
 DATASTORE_PATIENCE_S = 3.5  # out of the 5 s within which DEL answers if the datastore is down
 
@@ -363,7 +362,7 @@ class Removal:
     def owe(self, failure: CalicoError, addresses: frozenset[Address] = frozenset()) -> None:
         """Record what is to be released. Raises TeardownIncomplete if that is impossible too."""
         services = self.task.services
-        recorded = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        recorded = rfc3339(time.time())
         intent = pending.plan_intent(self.attachment, self.task.conf.datastore, recorded=recorded, addresses=addresses)
         try:
             pending.record_intent(services.files, services.state_dir, intent)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any
 
 from cni_calico.cni.result import ResultRoute
+from cni_calico.model.resources import Address, Network
 
 if TYPE_CHECKING:
     from cni_calico.cni.result import Result
     from cni_calico.model.resources import WorkloadEndpoint
-
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
 from typing import Literal
 
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Address
 from cni_calico.policy.rules import ICMP, WITH_PORTS, Direction
 from cni_calico.policy.wanted import Members, PolicyId, Wanted, WantedClass, WantedRule, WantedSide
 
-Address = IPv4Address | IPv6Address
 Verdict = Literal["Allow", "Deny"]
 
 

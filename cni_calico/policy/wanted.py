@@ -17,15 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network
 from typing import Literal, TypeVar
 
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Network
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-Network = IPv4Network | IPv6Network
 Packed = bytes  # an address in network order: 4 or 16 bytes, which give its family
 PackedNet = tuple[bytes, int]  # (packed network address, prefix length)
 PackedPort = tuple[bytes, int, int]  # (packed address, protocol number, port)

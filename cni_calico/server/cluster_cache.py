@@ -19,6 +19,7 @@ from cni_calico.ipam.pools import NodeFacts
 from cni_calico.ipam.view import Facts
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import (
+    CLUSTER,
     AffinityKey,
     AffinityList,
     IPAMConfigKey,
@@ -29,8 +30,6 @@ from cni_calico.model.keys import (
     ResourceList,
 )
 from cni_calico.model.resources import Affinity, IPAMConfig, IPPool, IPReservation, Network
-
-CLUSTER = ResourceKey("ClusterInformation", "default")
 
 
 def _decode(versioned: Versioned) -> Any:

@@ -27,7 +27,7 @@ from cni_calico.datastore.interface import (
 )
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList
-from cni_calico.model.names import parse_endpoint_name
+from cni_calico.model.names import escape, parse_endpoint_name
 from cni_calico.plugin.attachment import KUBERNETES
 
 ENDPOINT = "WorkloadEndpoint"
@@ -41,7 +41,7 @@ class NodeEndpoints:
     def __init__(self, store: Datastore, node: str) -> None:
         self.store = store
         self.node = node
-        self._escaped = node.replace("-", "--") + "-"
+        self._escaped = escape(node) + "-"
         self._known: dict[ResourceKey, Versioned] | None = None
         self._index: dict[Stem, set[ResourceKey]] = {}
         self._meanwhile: list[tuple[Sequence[Versioned], Sequence[Key]]] = []  # learned while they are being listed

@@ -29,6 +29,7 @@ from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList
 from cni_calico.model.kubernetes.pods import endpoint_key
+from cni_calico.model.names import escape
 
 
 def _as_it_is(versioned: Versioned) -> Versioned:
@@ -41,7 +42,7 @@ class KubernetesCaches(KubernetesObjects):
     def __init__(self, store: KubernetesStore, node: str, corrupt: Callable[[Key, str], None]) -> None:
         super().__init__(store.api)
         self._node = node
-        escaped = node.replace("-", "--")
+        escaped = escape(node)
         self.pods: Cache[Versioned] = Cache(
             store, ResourceList("WorkloadEndpoint", "", f"{escaped}-k8s-"), decode=_as_it_is, corrupt=corrupt
         )

@@ -28,7 +28,7 @@ from cni_calico.kernel.files import Files
 from cni_calico.kernel.netns import require_netns
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
-from cni_calico.model.keys import Key
+from cni_calico.model.keys import CLUSTER, Key
 from cni_calico.plugin.call import protocol
 from cni_calico.plugin.call.node_name import read_nodename
 from cni_calico.plugin.call.serve import CALL_TIMEOUT_S, Declined
@@ -36,7 +36,6 @@ from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.network.host import Host
 from cni_calico.plugin.network.teardown import LinkRemoval, remove_links_together
 from cni_calico.server.backends import Backend, BackendKey, Backends
-from cni_calico.server.cluster_cache import CLUSTER
 from cni_calico.server.connections import CallRequest
 from cni_calico.server.metrics import CniMetrics, render_sizes
 from cni_calico.shortage import shortage_of

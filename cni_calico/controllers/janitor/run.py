@@ -22,7 +22,7 @@ from cni_calico.datastore.election import Election, Terms
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied
 from cni_calico.model.documents.codec import decode_cluster_information
-from cni_calico.model.keys import ResourceKey
+from cni_calico.model.keys import CLUSTER, ResourceKey
 
 if TYPE_CHECKING:
     from cni_calico.controllers.janitor.caches import JanitorCaches
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from cni_calico.ipam.lost.suspects import Suspects
 
 LEASE = "calico-janitor"
-CLUSTER = ResourceKey("ClusterInformation", "default")
 SETTINGS = ResourceKey("KubeControllersConfiguration", "default")
 CALL_S = 10.0
 LABELS_S = 30.0

@@ -13,6 +13,7 @@ from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.consistency import Records
 from cni_calico.model.documents.codec import decode, describe
 from cni_calico.model.keys import (
+    CLUSTER,
     AffinityKey,
     AffinityList,
     BlockKey,
@@ -91,7 +92,7 @@ def _read(session: Session, listing: ListKey, corrupt: list[tuple[str, str]]) ->
 
 def read_cluster(session: Session) -> tuple[dict[str, Any], str]:
     """The spec of ClusterInformation "default" ({} when there is none) and its revision. Raises CorruptRecord."""
-    found = session.store.get(ResourceKey("ClusterInformation", "default"), session.deadline)
+    found = session.store.get(CLUSTER, session.deadline)
     if found is None:
         return {}, ""
     spec = found.value.get("spec") or {}

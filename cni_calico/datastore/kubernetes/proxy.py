@@ -11,9 +11,7 @@ from cni_calico.errors import DatastoreDenied
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ipaddress import IPv4Address, IPv6Address
-
-    Address = IPv4Address | IPv6Address
+    from cni_calico.model.resources import Address
 
 _HINT = "http://[USER:PASSWORD@]HOST[:PORT] is what HTTPS_PROXY, or proxy-url in a kubeconfig, may be"
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cni_calico.daemon.fresh import Fresh
 from cni_calico.daemon.said import Said
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.ensure import ensure_record
@@ -43,7 +44,7 @@ class Reporter:
     context: Context
     node: str
     clock: Callable[[], float] = time.monotonic
-    stamp: Callable[[], str] = lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    stamp: Callable[[], str] = Fresh().timestamp
     _due: dict[Key, float] = field(default_factory=dict)
     _said: Said = field(init=False)
 

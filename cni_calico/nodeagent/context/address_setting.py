@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from ipaddress import ip_interface, ip_network
 
-from cni_calico.model.host import Interface, Network
+from cni_calico.model.resources import Interface, Network
 
 METHODS = "first-found, kubernetes-internal-ip, can-reach=, interface=, skip-interface= or cidr="
 

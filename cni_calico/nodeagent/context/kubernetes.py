@@ -7,16 +7,16 @@ installation grants that right.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
+from cni_calico.daemon.fresh import Fresh
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied, NodeNotSetUp
-from cni_calico.model.host import Address, Network
+from cni_calico.model.resources import Address, Network
 
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.api import KubernetesAPI
@@ -85,7 +85,7 @@ class ApiNode:
         return self._config_maps[name]
 
     def set_network_unavailable(self, unavailable: bool, deadline: Deadline) -> None:
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        now = Fresh().timestamp()
         condition = {
             "type": "NetworkUnavailable",
             "status": "True" if unavailable else "False",

@@ -23,7 +23,6 @@ from cni_calico.daemon.settings_table import (
     ROUTER_ID,
     TEXT,
     Kind,
-    Network,
     choice,
     number,
     pool_cidr,
@@ -32,6 +31,7 @@ from cni_calico.daemon.settings_table import (
 )
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import DatastoreConfig
+from cni_calico.model.resources import Network
 from cni_calico.model.selectors import parse_selector
 from cni_calico.nodeagent.context.address_setting import (
     AddressSetting,

@@ -10,15 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, collapse_addresses, ip_network
 
-from cni_calico.model.host import (
-    Address,
-    ForwardingEntry,
-    HostInterface,
-    HostRoute,
-    NeighbourEntry,
-    Network,
-    TunnelDevice,
-)
+from cni_calico.model.host import ForwardingEntry, HostInterface, HostRoute, NeighbourEntry, TunnelDevice
+from cni_calico.model.resources import Address, Network
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane import encapsulation
 from cni_calico.nodeagent.dataplane import endpoints as desired_endpoints

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 
-from cni_calico.model.host import Address, HostInterface, Network, TunnelDevice
+from cni_calico.model.host import HostInterface, TunnelDevice
 from cni_calico.model.names import sha1_hex
-from cni_calico.model.resources import IPPool, Node
+from cni_calico.model.resources import Address, IPPool, Network, Node
 from cni_calico.nodeagent.context.felix import FelixSettings
 
 VXLAN = {4: "vxlan.calico", 6: "vxlan-v6.calico"}

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from cni_calico.model.host import HostInterface, HostRoute, Network
+from cni_calico.model.host import HostInterface, HostRoute
 from cni_calico.model.names import veth_alias
-from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.model.resources import Network, WorkloadEndpoint
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.plugin.network.plan import Sysctl, host_sysctls
 

@@ -12,16 +12,8 @@ from functools import cached_property
 from ipaddress import ip_network
 
 from cni_calico.ipam.pools import pool_of
-from cni_calico.model.host import (
-    PROTO_CALICO,
-    Address,
-    ForwardingEntry,
-    HostInterface,
-    HostRoute,
-    NeighbourEntry,
-    Network,
-)
-from cni_calico.model.resources import IPPool, Node
+from cni_calico.model.host import PROTO_CALICO, ForwardingEntry, HostInterface, HostRoute, NeighbourEntry
+from cni_calico.model.resources import Address, IPPool, Network, Node
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.encapsulation import (
     IPIP,

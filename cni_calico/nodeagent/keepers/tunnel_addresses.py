@@ -17,9 +17,8 @@ from cni_calico.datastore.ensure import ensure_record
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AddressInUse, AddressOutsidePools, CalicoError, CorruptRecord, IPAMError
 from cni_calico.model.documents.codec import decode_node, decode_pool, encode_node
-from cni_calico.model.host import Address, Network
 from cni_calico.model.keys import ResourceKey, ResourceList
-from cni_calico.model.resources import IPPool, Node
+from cni_calico.model.resources import Address, IPPool, Network, Node
 from cni_calico.model.selectors import parse_selector
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.startup.node_record import key_of

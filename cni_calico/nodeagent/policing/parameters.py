@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
-from cni_calico.model.host import Address
+from cni_calico.model.resources import Address
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.encapsulation import wants_ipip, wants_vxlan
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings, LogRate, pass_mark_of

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.host import Address, HostInterface, Interface
+from cni_calico.model.host import HostInterface
+from cni_calico.model.resources import Address, Interface
 from cni_calico.nodeagent.context.address_setting import AddressSetting, Method
 from cni_calico.nodeagent.startup.autodetect import Choice, not_found, select_addresses, select_holder
 

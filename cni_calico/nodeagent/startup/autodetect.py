@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.host import Address, HostInterface, Interface
+from cni_calico.model.host import HostInterface
+from cni_calico.model.resources import Address, Interface
 from cni_calico.nodeagent.context.address_setting import METHODS, Method
 
 # Interfaces that no other host can reach: container bridges, our own devices, kube-proxy's and similar ones.

@@ -18,14 +18,13 @@ from cni_calico.model.documents.codec import (
     encode_resource,
     new_metadata,
 )
-from cni_calico.model.keys import ResourceKey
+from cni_calico.model.keys import CLUSTER, ResourceKey
 from cni_calico.model.resources import ClusterInformation, Resource
 
 # The version of the data model: upstream's tools refuse to work on a cluster of a different version, so a version that
 # is stored already is never changed.
 DATA_VERSION = UPSTREAM_VERSION
 
-CLUSTER = ResourceKey("ClusterInformation", "default")
 FELIX_DEFAULT = ResourceKey("FelixConfiguration", "default")
 BGP_DEFAULT = ResourceKey("BGPConfiguration", "default")
 Document = Mapping[str, Any]

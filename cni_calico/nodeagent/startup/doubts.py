@@ -12,7 +12,8 @@ from ipaddress import ip_address
 from typing import Any
 
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.host import Address, HostInterface
+from cni_calico.model.host import HostInterface
+from cni_calico.model.resources import Address
 from cni_calico.model.selectors import parse_selector
 from cni_calico.nodeagent.startup.address import Found
 

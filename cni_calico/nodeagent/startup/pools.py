@@ -13,8 +13,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import new_metadata
-from cni_calico.model.host import Address, Network
-from cni_calico.model.resources import IPPool
+from cni_calico.model.resources import Address, IPPool, Network
 from cni_calico.nodeagent.context.settings import NodeSettings
 
 NAMES = {4: "default-ipv4-ippool", 6: "default-ipv6-ippool"}

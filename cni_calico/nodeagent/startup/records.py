@@ -13,7 +13,7 @@ from cni_calico.datastore.ensure import ensure_present, ensure_record
 from cni_calico.errors import NodeNotSetUp
 from cni_calico.model.documents.codec import encode_pool
 from cni_calico.model.documents.tiers import TIERS, new_tier
-from cni_calico.model.keys import ResourceKey
+from cni_calico.model.keys import CLUSTER, ResourceKey
 from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
@@ -89,7 +89,7 @@ def write_cluster(context: Context, name: str, facts: KubernetesFacts) -> list[s
             changed.append(f"Tier {tier}")
     types = _cluster_types(context, facts)
     plans: list[tuple[ResourceKey, Callable[[Mapping[str, Any] | None], Mapping[str, Any]]]] = [
-        (cluster.CLUSTER, lambda old: cluster.desired_cluster(old, types, guid=guid, uid=uid, now=now))
+        (CLUSTER, lambda old: cluster.desired_cluster(old, types, guid=guid, uid=uid, now=now))
     ]
     wanted = [(cluster.FELIX_DEFAULT, cluster.FELIX_DEFAULT_FIELDS), (cluster.BGP_DEFAULT, {})]
     if not context.is_kubernetes_datastore:

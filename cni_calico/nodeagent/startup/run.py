@@ -19,13 +19,13 @@ from cni_calico.kernel import sysctl
 from cni_calico.log import Log
 from cni_calico.model.documents.codec import decode_node, decode_pool
 from cni_calico.model.host import HostInterface
-from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.model.keys import CLUSTER, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool, Node
 from cni_calico.nodeagent.context.address_setting import Method
 from cni_calico.nodeagent.context.context import STEP_S, Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
 from cni_calico.nodeagent.context.node_name import read_node_name
-from cni_calico.nodeagent.startup import cluster, node_record
+from cni_calico.nodeagent.startup import node_record
 from cni_calico.nodeagent.startup import records as startup_records
 from cni_calico.nodeagent.startup.address import Found, HostFacts, plan_address, require_some
 from cni_calico.nodeagent.startup.doubts import Doubt, select_doubts, select_node_peers
@@ -100,7 +100,7 @@ def wait_for_datastore(context: Context, tell: Callable[[str], None] = lambda wh
     said = ""
     while True:
         try:
-            context.store.get(cluster.CLUSTER, Deadline.after(STEP_S))
+            context.store.get(CLUSTER, Deadline.after(STEP_S))
             return
         except DatastoreDenied:
             raise

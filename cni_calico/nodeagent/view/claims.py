@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cni_calico.model.host import Address, Network
-from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.model.resources import Address, Network, WorkloadEndpoint
 
 Holder = tuple[str, str]  # namespace, name of a pod
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any
 
-from cni_calico.model.host import Address, Network
 from cni_calico.model.keys import BlockKey, Key, ResourceKey
-from cni_calico.model.resources import Block, IPPool, Node, WorkloadEndpoint
+from cni_calico.model.resources import Address, Block, IPPool, Network, Node, WorkloadEndpoint
 from cni_calico.nodeagent.view.claims import Holder
 
 

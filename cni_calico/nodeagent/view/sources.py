@@ -24,9 +24,8 @@ from cni_calico.model.documents.codec import (
     decode_resource,
     encode_pool,
 )
-from cni_calico.model.host import Network
 from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, ResourceList, endpoints_of_node
-from cni_calico.model.resources import IPPool, Node, Resource
+from cni_calico.model.resources import IPPool, Network, Node, Resource
 from cni_calico.model.validation.ipam import check_pool
 from cni_calico.model.validation.report import Report
 from cni_calico.nodeagent.view.claims import LocalEndpoint, is_claimed, judge_claims

@@ -12,10 +12,8 @@ from __future__ import annotations
 from cni_calico.deadline import Deadline
 from cni_calico.errors import NotReady
 from cni_calico.model.documents.codec import decode_cluster_information
-from cni_calico.model.keys import ResourceKey
+from cni_calico.model.keys import CLUSTER
 from cni_calico.plugin.call.services import CallDatastore, Services
-
-CLUSTER = ResourceKey("ClusterInformation", "default")
 
 
 def require_ready(datastore: CallDatastore, deadline: Deadline) -> None:

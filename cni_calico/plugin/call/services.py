@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from ipaddress import IPv4Address, IPv6Address
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from cni_calico.ipam.allocator import Allocator
 
     Outcome = TypeVar("Outcome")
-
-Address = IPv4Address | IPv6Address
 
 RUN_DIR = "/var/run/calico"
 IPAM_LOCK_S = 1.0  # if a DEL waited until its deadline, it would fail for no reason

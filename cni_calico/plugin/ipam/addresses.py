@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
-from ipaddress import IPv4Address, IPv6Address, ip_interface
+from ipaddress import ip_interface
 from typing import TYPE_CHECKING
 
 from cni_calico.cni.environment import Call
@@ -18,6 +18,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import InvalidConfig
 from cni_calico.ipam.share import INTERFACE, Share
 from cni_calico.model import names
+from cni_calico.model.resources import Address
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.call.task import Task
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from cni_calico.ipam.allocator import Allocator, Assigned
     from cni_calico.ipam.assign import AssignRequest, Companion
 
-Address = IPv4Address | IPv6Address
 
 FIRST_IFNAME = "eth0"  # of an address whose interface was not recorded
 UNDO_TIMEOUT_S = 5.0  # the time that undoing may take after the call's own deadline

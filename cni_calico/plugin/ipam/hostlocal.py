@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from cni_calico.model.names import handle_id
-
-Address = IPv4Address | IPv6Address
+from cni_calico.model.resources import Address
 
 LOCK = "lock"
 LAST_RESERVED = "last_reserved_ip"

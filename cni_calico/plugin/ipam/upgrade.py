@@ -21,11 +21,11 @@ from cni_calico.kernel.lock import file_lock
 from cni_calico.log import Log
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import ResourceKey, endpoints_of_node
+from cni_calico.model.resources import Address
 from cni_calico.plugin.call.ready import require_not_locked
 from cni_calico.plugin.call.services import CallDatastore, Services
 from cni_calico.plugin.ipam.hostlocal import (
     LOCK,
-    Address,
     Reservation,
     is_bookkeeping,
     other_ipam,

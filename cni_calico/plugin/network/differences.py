@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cni_calico.model import names
+from cni_calico.model.resources import Address
 from cni_calico.plugin.network.plan import (
     GATEWAY_V4,
-    Address,
     PodPlan,
     PodRoute,
     Sysctl,

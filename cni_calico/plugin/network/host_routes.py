@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cni_calico.kernel.netlink.socket import Rtnl
     from cni_calico.kernel.netlink.wire import Request
     from cni_calico.log import Log
-    from cni_calico.plugin.network.plan import Address
+    from cni_calico.model.resources import Address
 
 
 def add_request(address: Address, index: int, label: str) -> Request:

@@ -22,7 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cni_calico.deadline import Deadline
     from cni_calico.kernel.netlink.links import Link
-    from cni_calico.plugin.network.plan import Address, Sysctl
+    from cni_calico.model.resources import Address
+    from cni_calico.plugin.network.plan import Sysctl
 
 
 def find_differences(

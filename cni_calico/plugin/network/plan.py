@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from cni_calico.model import names
+from cni_calico.model.resources import Address, Network
 
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
 Sysctl = tuple[tuple[str, ...], str]  # path below /proc/sys/net, value
 
 GATEWAY_V4 = IPv4Address(names.GATEWAY_V4)

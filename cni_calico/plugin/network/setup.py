@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from cni_calico.kernel.netlink.links import Link
     from cni_calico.kernel.netlink.wire import Request
     from cni_calico.log import Log
-    from cni_calico.plugin.network.plan import Address, PodPlan
+    from cni_calico.model.resources import Address
+    from cni_calico.plugin.network.plan import PodPlan
 else:
     from cni_calico.tuples import NamedTuple
 

@@ -8,8 +8,8 @@ import pytest
 
 from cni_calico.datastore import cache as cache_module
 from cni_calico.datastore.interface import Write
-from cni_calico.model.keys import IPAMConfigKey, ResourceKey
-from cni_calico.server.cluster_cache import CLUSTER, ClusterCaches
+from cni_calico.model.keys import CLUSTER, IPAMConfigKey, ResourceKey
+from cni_calico.server.cluster_cache import ClusterCaches
 from tests.fakes.memory_store import MemoryStore
 from tests.netns.namespaces import until
 

@@ -26,8 +26,9 @@ from cni_calico.model.netfilter import (
     PayloadLoad,
     SetLookup,
 )
+from cni_calico.model.resources import Network
 from cni_calico.nodeagent.dataplane.policy.naming import digest
-from cni_calico.policy.wanted import Network, WantedRule, WantedSide
+from cni_calico.policy.wanted import WantedRule, WantedSide
 
 Match = tuple[Expression, ...]
 NETWORKS = "/n"  # appended to the name of a set: the set of its networks

@@ -38,6 +38,7 @@ from cni_calico.model.netfilter import (
     RejectPacket,
     SetLookup,
 )
+from cni_calico.model.resources import Network
 from cni_calico.nodeagent.dataplane.policy.chains import ESTABLISHED, TRACKED, UNREACHABLE, ZERO, ct_state
 from cni_calico.nodeagent.dataplane.policy.matches import (
     ListSet,
@@ -49,7 +50,7 @@ from cni_calico.nodeagent.dataplane.policy.matches import (
 )
 from cni_calico.nodeagent.dataplane.policy.naming import interface_chain
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
-from cni_calico.policy.wanted import Network, PacketLimits
+from cni_calico.policy.wanted import PacketLimits
 
 FROM, TO = NftSet("from-workloads", ("ifname",), verdicts=True), NftSet("to-workloads", ("ifname",), verdicts=True)
 LIMITED_FROM = NftSet("limited-from", ("ifname",), verdicts=True)

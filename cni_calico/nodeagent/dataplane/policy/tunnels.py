@@ -25,10 +25,11 @@ from cni_calico.model.netfilter import (
     PayloadLoad,
     SetLookup,
 )
+from cni_calico.model.resources import Network
 from cni_calico.nodeagent.dataplane.policy.matches import NETWORKS, address, protocol
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.policy.sets import minimal_cover
-from cni_calico.policy.wanted import Members, Network, SetChange
+from cni_calico.policy.wanted import Members, SetChange
 
 NODES = "tunnel-nodes"
 KNOWN_NODES = "tunnels"

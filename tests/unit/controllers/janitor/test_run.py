@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from cni_calico.controllers.cluster import Cluster
-from cni_calico.controllers.janitor.run import CLUSTER, Habits, Janitor, Tally, parse_grace
+from cni_calico.controllers.janitor.run import Habits, Janitor, Tally, parse_grace
 from cni_calico.datastore.election import FencedStore, SoleElection, Terms
 from cni_calico.datastore.interface import Write
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.ipam.lost.leaks import IdleHandle
 from cni_calico.log import Log
 from cni_calico.model.documents.codec import new_metadata
-from cni_calico.model.keys import HandleKey, ResourceKey
+from cni_calico.model.keys import CLUSTER, HandleKey, ResourceKey
 from cni_calico.model.resources import ClusterInformation, Handle
 from cni_calico.nodeagent.status.metrics import Metrics
 from cni_calico.nodeagent.status.numbers import Numbers
