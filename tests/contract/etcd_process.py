@@ -10,7 +10,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -129,3 +130,26 @@ def single(host: str = "127.0.0.1", arguments: Sequence[str] = (), scheme: str =
     client, peer = free_ports(2, host)
     member = Member("one", f"{scheme}://{shown}:{client}", f"http://{shown}:{peer}", directory, arguments)
     return Cluster([member], directory)
+
+
+@contextmanager
+def grpc_proxy(endpoint: str) -> Iterator[str]:
+    """The URL of an ``etcd grpc-proxy`` before one member."""
+    binary, [port] = etcd_binary(), free_ports(1)
+    assert binary is not None, "run tests/setup/build-go-tools.sh"
+    command = [str(binary), "grpc-proxy", "start", f"--endpoints={endpoint}", f"--listen-addr=127.0.0.1:{port}"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            until = time.monotonic() + 60
+            while True:
+                assert process.poll() is None and time.monotonic() < until, "the proxy does not come up"
+                with socket.socket() as s:
+                    if s.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                try:  # a moment, unless it ends
+                    process.wait(0.05)
+                except subprocess.TimeoutExpired:
+                    pass
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()

@@ -17,9 +17,9 @@ from cni_calico.datastore.interface import Write
 from cni_calico.datastore.kubernetes.election import KubernetesElection
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError, DatastoreUnavailable, LeaseLost, OutcomeUnknown
-from cni_calico.model.keys import EverythingList, HandleKey
+from cni_calico.model.keys import EverythingList, HandleKey, HandleList
 from tests.conftest import LAB_CACHE
-from tests.contract.etcd_process import etcd_binary, single
+from tests.contract.etcd_process import etcd_binary, grpc_proxy, single
 
 KEY = HandleKey("net.a")
 HANDLE = {"block": {}, "deleted": False}
@@ -84,15 +84,23 @@ def etcd():
         yield cluster.urls[0]
 
 
+@pytest.fixture(scope="module")
+def proxy(etcd):
+    """etcd's own gRPC proxy before it."""
+    with grpc_proxy(etcd) as url:
+        yield url
+
+
 @pytest.fixture(
     params=[
         pytest.param("etcd", marks=pytest.mark.etcd),
+        pytest.param("proxy", marks=pytest.mark.etcd),
         pytest.param("kubernetes", marks=pytest.mark.kubernetes),
     ]
 )
 def field(request):
-    if request.param == "etcd":
-        made = EtcdField(request.getfixturevalue("etcd"))
+    if request.param != "kubernetes":
+        made = EtcdField(request.getfixturevalue(request.param))
     else:
         if not (LAB_CACHE / "bin" / "kube-apiserver").exists():
             pytest.skip("needs kube-apiserver: run tests/setup/kubernetes.sh")
@@ -294,3 +302,20 @@ def test_a_namespace_that_is_missing_is_an_error(field):
             election.campaign(soon())
     finally:
         api.close()
+
+
+@pytest.mark.etcd
+def test_records_are_written_listed_and_watched_through_the_proxy(proxy):
+    made = EtcdField(proxy)
+    try:
+        store, key = made.open(), HandleKey(f"net.{uuid.uuid4().hex}")
+        created = store.commit([Write.create(key, HANDLE)], soon())
+        assert [item.key for item in store.list(HandleList(), soon()).items if item.key == key] == [key]
+        with store.watch(HandleList(), created.revision) as watch:
+            other = made.open()
+            other.commit([Write.update(other.get(key, soon()), {**HANDLE, "n": 1})], soon())
+            events = []
+            until(lambda: events.extend(watch.next(1)) or any(event.key == key for event in events))
+        store.commit([Write.remove(key)], soon())
+    finally:
+        made.close()

@@ -37,6 +37,7 @@ class EtcdElection:
         self._name, self._terms = name, terms
         self._held = Held(clock)
         self._lease = 0
+        self._expires = 0.0  # by our clock: etcd may keep the lease a little longer, never shorter
         self._created = 0
 
     def remaining_s(self) -> float:
@@ -103,9 +104,11 @@ class EtcdElection:
         if self._lease:
             request: Any = pb.LeaseKeepAliveRequest(ID=self._lease)
             answer = self._cluster.read("LeaseKeepAlive", request, f"renew lease {self._name}", deadline)
+            self._expires = self._held.clock() + self._terms.lasts_s
             return bool(answer.TTL > 0)
         request = pb.LeaseGrantRequest(TTL=max(1, round(self._terms.lasts_s)))
         self._lease = self._cluster.read("LeaseGrant", request, f"get a lease for {self._name}", deadline).ID
+        self._expires = self._held.clock() + self._terms.lasts_s
         return True
 
     def _take(self, deadline: Deadline) -> int:
@@ -148,8 +151,8 @@ class EtcdElection:
 
     def _give_up(self, deadline: Deadline) -> None:
         lease = self._lose()
-        if not lease:
-            return
+        if not lease or self._held.clock() > self._expires:
+            return  # one that has expired is not given up: etcd's proxy takes seconds to say that it is not there
         try:
             request = pb.LeaseRevokeRequest(ID=lease)
             self._cluster.read("LeaseRevoke", request, f"give up lease {self._name}", deadline)

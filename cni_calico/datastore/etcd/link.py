@@ -7,6 +7,7 @@ on it, so a call that fails before that was certainly not sent.
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass
 
 from cni_calico.datastore.etcd.errors import ELSEWHERE, LOST, meaning_of, short_reason
@@ -59,6 +60,7 @@ METHODS: dict[str, tuple[str, Any]] = {
     "Status": ("/etcdserverpb.Maintenance/Status", pb.StatusResponse),
 }
 _WATCH = "/etcdserverpb.Watch/Watch"
+_KEEP_ALIVE = "LeaseKeepAlive"
 
 
 class CallFailed(Exception):
@@ -160,11 +162,34 @@ class EtcdLink:
     def call(self, name: str, request: Any, timeout_s: float, metadata: Metadata = ()) -> Any:
         """Raises CallFailed."""
         try:
+            if name == _KEEP_ALIVE:
+                return self._keep_alive(request, timeout_s, metadata)
             return self._method(name)(request, timeout=timeout_s, metadata=metadata)
         except self._error as e:
             raise _failed(e) from e
         except ValueError as e:  # the channel was closed
             raise CallFailed(ELSEWHERE, str(e)) from e
+
+    def _keep_alive(self, request: Any, timeout_s: float, metadata: Metadata) -> Any:
+        """The first answer of a stream that stays open until it has come: etcd's gRPC proxy answers no other."""
+        path, answer = METHODS[_KEEP_ALIVE]
+        method = self._channel.stream_stream(
+            path, request_serializer=_serialize, response_deserializer=answer.FromString
+        )
+        answered = threading.Event()
+
+        def requests() -> Iterator[Any]:
+            yield request
+            answered.wait(timeout_s)
+
+        stream = method(requests(), timeout=timeout_s, metadata=metadata)
+        try:
+            for found in stream:
+                return found
+            raise CallFailed(LOST, "the stream ended without an answer")
+        finally:
+            answered.set()
+            stream.cancel()
 
     def probe(self, timeout_s: float, done: Callable[[EtcdLink, str], None]) -> None:
         """Connect and ask for the member's status; ``done(self, "" or why not)`` is called once, from any thread."""

@@ -139,7 +139,7 @@ def test_a_service_gets_an_address_and_gives_it_back(world: LoadBalancers, proce
     world.service("foreign", loadBalancerClass="example.org/other")
     world.kube.request("DELETE", f"{SERVICES}/web")
     until(lambda: world.held() == {}, "it is given back", 30)
-    assert world.store.get(HandleKey(handle), soon()) is None
+    until(lambda: world.store.get(HandleKey(handle), soon()) is None, "the handle goes", 30)
     assert world.ingress("other") == [] and world.ingress("foreign") == []
 
 
