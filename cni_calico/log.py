@@ -11,10 +11,34 @@ import fcntl
 import os
 import re
 import time
+from copy import copy
 
 from cni_calico.redaction import without_secrets
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "fatal": 50, "panic": 50, "none": 99}
+
+
+FORMATS = ("text", "json")
+FORMAT_VARIABLE = "CALICO_LOG_FORMAT"
+
+
+def wants_json(environ: Mapping[str, str]) -> bool:
+    """Whether the environment asks for records as JSON objects; what is neither format means text."""
+    return environ.get(FORMAT_VARIABLE, "").strip().lower() == "json"
+
+
+def _as_json(stamp: str, level: str, context: str, text: str) -> bytes:
+    """One object a line; ``time`` is RFC 3339 in UTC."""
+    import json  # on the call path it is there already
+
+    record = {"time": stamp.replace(" ", "T") + "Z", "level": level, "pid": os.getpid()}
+    if context:
+        record["context"] = context.removesuffix(": ")
+    return json.dumps({**record, "message": text}, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 class Log:
@@ -30,6 +54,7 @@ class Log:
         max_count: int = 10,
         context: str = "",
         stderr: bool = True,
+        as_json: bool = False,
     ) -> None:
         self.threshold = LEVELS.get(level, 20)
         self.file_path = file_path
@@ -38,6 +63,7 @@ class Log:
         self.max_count = max_count
         self.context = context
         self.stderr = stderr
+        self.as_json = as_json
 
     def debug(self, text: str) -> None:
         self.write("debug", text)
@@ -57,8 +83,12 @@ class Log:
             return
         now = time.time()
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}"
-        body = without_secrets(text).replace("\n", "\n\t")
-        line = f"{stamp} [{level.upper()}][{os.getpid()}] {self.context}{body}\n".encode("utf-8", "replace")
+        body = without_secrets(text)
+        if self.as_json:
+            line = _as_json(stamp, level, self.context, body)
+        else:
+            indented = body.replace("\n", "\n\t")
+            line = f"{stamp} [{level.upper()}][{os.getpid()}] {self.context}{indented}\n".encode("utf-8", "replace")
         try:
             if self.stderr:
                 os.write(2, line)
@@ -69,6 +99,12 @@ class Log:
                 self._append(line)
             except (OSError, ValueError):  # ValueError: no file can have that name
                 pass
+
+    def file_only(self) -> Log:
+        """The same log without standard error."""
+        other = copy(self)
+        other.stderr = False
+        return other
 
     def _append(self, line: bytes) -> None:
         directory = os.path.dirname(self.file_path)

@@ -52,7 +52,7 @@ from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.datastore.interface import Document
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig
-from cni_calico.log import LEVELS, Log
+from cni_calico.log import LEVELS, Log, wants_json
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import ResourceList
 
@@ -77,7 +77,7 @@ class Controllers:
         """Raises InvalidConfig, DatastoreError."""
         self._environ = environ
         self._settings: ControllersSettings = parse_environment(environ)
-        self._log = Log(self._settings.log_level or "info")
+        self._log = Log(self._settings.log_level or "info", as_json=wants_json(environ))
         self._status_file = Path(status_file)
         self.stopping = Stopping()
         self.failed = False

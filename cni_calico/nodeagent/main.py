@@ -140,7 +140,7 @@ def _cni_server(chosen: set[str]) -> int:
 def _supervise(chosen: set[str]) -> int:
     from cni_calico.daemon.settings_table import TRUE
     from cni_calico.daemon.supervisor import Supervisor, services_of_run
-    from cni_calico.log import Log
+    from cni_calico.log import Log, wants_json
     from cni_calico.nodeagent.bgp.bird.probes import NODENAME_FILE
     from cni_calico.nodeagent.context.settings import RUN_DIR
     from cni_calico.nodeagent.service_control import write_services
@@ -152,7 +152,7 @@ def _supervise(chosen: set[str]) -> int:
         startup="run" in chosen, was_set_up=lambda: os.path.exists(nodename_file), data_plane=data_plane
     )
     run_dir = os.environ.get("CALICO_RUN_DIR", "").strip() or RUN_DIR
-    log = Log("info", context="supervisor: ")
+    log = Log("info", context="supervisor: ", as_json=wants_json(os.environ))
     return Supervisor(services, command, os.environ, log, lambda running: write_services(run_dir, running)).run()
 
 

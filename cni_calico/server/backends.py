@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cni_calico.daemon.exposition import Exposition
 from cni_calico.daemon.recent import Recently
 from cni_calico.daemon.unattended import Unattended
 from cni_calico.datastore.connect import open_datastore, reader
@@ -116,14 +117,12 @@ class Backend:
         finally:
             self._ordering.release()
 
-    def kubernetes_lines(self, labels: str) -> list[str]:
+    def add_kubernetes(self, page: Exposition, **labels: str) -> None:
         known = self._kubernetes
-        if known is None:
-            return []
-        return [
-            f"calico_kubernetes_pods{{{labels}}} {len(known.pods.items())}",
-            f"calico_kubernetes_namespaces{{{labels}}} {len(known.namespaces.items())}",
-        ]
+        if known is not None:
+            page.gauge("calico_kubernetes_pods", "This node's pods that are known.", len(known.pods.items()), **labels)
+            count = len(known.namespaces.items())
+            page.gauge("calico_kubernetes_namespaces", "Namespaces that are known.", count, **labels)
 
     def door(self, *, adding: bool) -> Datastore:
         """The datastore, with this node's endpoints answered from memory.

@@ -5,9 +5,14 @@ Rule: counting costs a few dict operations under one lock, so it is always on.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from cni_calico import __version__
+from cni_calico.cni.answer import Answer
+from cni_calico.daemon.exposition import Exposition
 
 BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
@@ -18,6 +23,7 @@ class CniMetrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: Counter[tuple[str, str]] = Counter()
+        self._errors: Counter[tuple[str, int]] = Counter()
         self._buckets: dict[str, list[int]] = {}
         self._seconds: Counter[str] = Counter()
         self._queue_max = 0
@@ -43,41 +49,54 @@ class CniMetrics:
         with self._lock:
             self._in_flight += calls
 
-    def served(self, command: str, exit_code: int, seconds: float) -> None:
+    def served(self, command: str, answer: Answer, seconds: float) -> None:
         """Count one answered call; ``seconds`` from the connection to the answer."""
         command = command if command.isalpha() and len(command) < 10 else "other"
+        code = _code_of(answer) if answer.exit_code else None
         with self._lock:
-            self._calls[command, "ok" if exit_code == 0 else "error"] += 1
+            self._calls[command, "ok" if code is None else "error"] += 1
+            if code is not None:
+                self._errors[command, code] += 1
             buckets = self._buckets.setdefault(command, [0] * (len(BUCKETS_S) + 1))
             buckets[sum(seconds > limit for limit in BUCKETS_S)] += 1
             self._seconds[command] += seconds  # type: ignore[assignment]
 
-    def render(self, others: Sequence[str], waiting: int) -> str:
-        """Everything as text, ``others`` last; ``waiting`` is the number of connections waiting now."""
+    def render(self, others: Callable[[Exposition], None], waiting: int) -> str:
+        """Everything as text, what ``others`` adds last; ``waiting`` is the number of connections waiting now."""
+        page = Exposition()
         with self._lock:
-            lines = [
-                f'calico_cni_requests_total{{verb="{verb}",result="{result}"}} {count}'
-                for (verb, result), count in sorted(self._calls.items())
-            ]
-            lines.append(f"calico_cni_refused_total {self._refused}")
-            lines.append(f"calico_cni_declined_total {self._declined}")
-            lines.append(f"calico_cni_in_flight {self._in_flight}")
-            lines.append(f"calico_cni_queue {waiting}")
-            lines.append(f"calico_cni_queue_max {self._queue_max}")
+            page.declare("calico_cni_requests_total", "counter", "CNI calls answered.")
+            for (verb, result), count in sorted(self._calls.items()):
+                page.count("calico_cni_requests_total", "", count, verb=verb, result=result)
+            page.declare("calico_cni_errors_total", "counter", "CNI calls that failed, by error code.")
+            for (verb, code), count in sorted(self._errors.items()):
+                page.count("calico_cni_errors_total", "", count, verb=verb, code=code)
+            page.count("calico_cni_refused_total", "Connections refused: no root, or another protocol.", self._refused)
+            page.count("calico_cni_declined_total", "Calls left to the caller's own process.", self._declined)
+            page.gauge("calico_cni_in_flight", "CNI calls being served now.", self._in_flight)
+            page.gauge("calico_cni_queue", "CNI calls waiting now.", waiting)
+            page.gauge("calico_cni_queue_max", "The most CNI calls that ever waited.", self._queue_max)
+            meaning = "From a call's arrival to its answer."
+            page.declare("calico_cni_request_seconds", "histogram", meaning)
             for verb, buckets in sorted(self._buckets.items()):
-                lines += _histogram("calico_cni_request_seconds", f'verb="{verb}"', buckets, self._seconds[verb])
-        return "\n".join([*lines, *others]) + "\n"
+                total = self._seconds[verb]
+                page.observe("calico_cni_request_seconds", meaning, BUCKETS_S, buckets, total, verb=verb)
+        page.gauge("calico_cni_build_info", "1; the label says which version serves.", 1, version=__version__)
+        others(page)
+        return page.render()
 
 
-def render_sizes(name: str, labels: str, sizes: Sequence[int]) -> list[str]:
+def count_sizes(page: Exposition, name: str, meaning: str, sizes: Sequence[int], **labels: object) -> None:
     """The number of batches of each size."""
-    given = labels + "," if labels else ""
-    return [f'{name}{{{given}size="{size}"}} {count}' for size, count in enumerate(sizes) if count]
+    page.declare(name, "counter", meaning)
+    for size, count in enumerate(sizes):
+        if count:
+            page.count(name, meaning, count, **labels, size=size)
 
 
-def _histogram(name: str, labels: str, buckets: list[int], total: float) -> list[str]:
-    lines, cumulative = [], 0
-    for limit, count in zip((*BUCKETS_S, "+Inf"), buckets, strict=True):
-        cumulative += count
-        lines.append(f'{name}_bucket{{{labels},le="{limit}"}} {cumulative}')
-    return [*lines, f"{name}_sum{{{labels}}} {total:.6f}", f"{name}_count{{{labels}}} {cumulative}"]
+def _code_of(answer: Answer) -> int:
+    """The error code of an answer; 0 if it has none."""
+    try:
+        return int(json.loads(answer.stdout)["code"])
+    except (ValueError, KeyError, TypeError):
+        return 0

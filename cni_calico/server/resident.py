@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from cni_calico.batching import Batcher
 from cni_calico.cni.netconf import NetConf
+from cni_calico.daemon.exposition import Exposition
 from cni_calico.daemon.threads import SideThreads
 from cni_calico.datastore.connect import reader
 from cni_calico.datastore.interface import Datastore, Document, Versioned
@@ -37,7 +38,7 @@ from cni_calico.plugin.network.host import Host
 from cni_calico.plugin.network.teardown import LinkRemoval, remove_links_together
 from cni_calico.server.backends import Backend, BackendKey, Backends
 from cni_calico.server.connections import CallRequest
-from cni_calico.server.metrics import CniMetrics, render_sizes
+from cni_calico.server.metrics import CniMetrics, count_sizes
 from cni_calico.shortage import shortage_of
 
 LINKS_AT_ONCE = 64
@@ -144,27 +145,37 @@ class Resident:
             return [_alone(self._host(), removal) for removal in removals]
         return [None] * len(removals)
 
-    def metrics_lines(self) -> list[str]:
+    def add_metrics(self, page: Exposition) -> None:
+        """Numbers by datastore; networks that use the same one with different credentials are added up."""
         backends = self.backends.open_now()
-        lines = [
-            f"calico_cni_backends {len(backends)}",
-            f"calico_cni_backends_closed_total {self.backends.closed}",
-        ]
+        page.gauge("calico_cni_backends", "Datastores that are open.", len(backends))
+        page.count("calico_cni_backends_closed_total", "Datastores closed after their last use.", self.backends.closed)
+        healthy: dict[str, bool] = {}
         for backend in backends:
-            labels = f'backend="{backend.number}",type="{type(backend.store).__name__}"'
-            trips = backend.grouped.round_trips
-            lines += [
-                f"calico_datastore_reads_total{{{labels}}} {trips.reads}",
-                f"calico_datastore_writes_total{{{labels}}} {trips.writes}",
-                f"calico_cni_caches_healthy{{{labels}}} {int(backend.caches.healthy)}",
-                f"calico_ipam_fast_total{{{labels}}} {backend.allocator.statistics.fast}",
-                f"calico_ipam_slow_total{{{labels}}} {backend.allocator.statistics.slow}",
-                f"calico_ipam_spares_total{{{labels}}} {backend.allocator.spares.claimed}",
-            ]
-            lines += backend.kubernetes_lines(labels)
-            lines += render_sizes("calico_ipam_batches_total", labels, backend.allocator.statistics.sizes)
-            lines += render_sizes("calico_datastore_write_batches_total", labels, backend.grouped.sizes)
-        return lines + render_sizes("calico_cni_link_batches_total", "", self.links.sizes)
+            identity = backend.grouped.identity
+            healthy[identity] = healthy.get(identity, True) and backend.caches.healthy
+        meaning = "0 while a datastore's changes cannot be followed, so that every call reads."
+        page.declare("calico_cni_caches_healthy", "gauge", meaning)
+        for identity, is_healthy in healthy.items():
+            page.gauge("calico_cni_caches_healthy", meaning, is_healthy, datastore=identity)
+        for backend in backends:
+            of = {"datastore": backend.grouped.identity}
+            trips, statistics = backend.grouped.round_trips, backend.allocator.statistics
+            for name, meaning, value in (
+                ("calico_datastore_reads_total", "Reads from the datastore.", trips.reads),
+                ("calico_datastore_writes_total", "Writes to the datastore.", trips.writes),
+                ("calico_ipam_fast_total", "Requests for addresses served from memory.", statistics.fast),
+                ("calico_ipam_slow_total", "Requests for addresses that had to read.", statistics.slow),
+                ("calico_ipam_spares_total", "Blocks claimed in advance.", backend.allocator.spares.claimed),
+            ):
+                page.count(name, meaning, value, **of)
+            backend.add_kubernetes(page, **of)
+            meaning = "Writes for requests for addresses, by how many shared one."
+            count_sizes(page, "calico_ipam_batches_total", meaning, statistics.sizes, **of)
+            meaning = "Writes of single records, by how many shared one."
+            count_sizes(page, "calico_datastore_write_batches_total", meaning, backend.grouped.sizes, **of)
+        meaning = "Requests to the kernel for interfaces, by how many shared one."
+        count_sizes(page, "calico_cni_link_batches_total", meaning, self.links.sizes)
 
     def close(self) -> None:
         self.meanwhile.close()

@@ -26,10 +26,11 @@ from cni_calico.daemon.notify import READY, STOPPING, tell_systemd
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.errors import CalicoError, InternalError, ProtocolMismatch, TryAgain
 from cni_calico.faults import install_from_environment
-from cni_calico.log import Log
+from cni_calico.log import Log, wants_json
 from cni_calico.plugin.call import protocol
 from cni_calico.plugin.call.serve import Declined
 from cni_calico.plugin.call.shim import socket_path
+from cni_calico.plugin.call.success import describe_success, log_success
 from cni_calico.plugin.commands import serve as serve_plugin
 from cni_calico.plugin.ipam.commands import serve as serve_ipam
 from cni_calico.server.connections import CallRequest, Refused, read_request, send_answer
@@ -178,7 +179,7 @@ class CniServer:
                 self.log.warning(f"refused a connection: {e}")
                 return
             try:
-                answer = self._answer(request, since)
+                answer, tell = self._answer(request, since)
             except Declined as e:
                 self.metrics.declined()
                 self.log.info(f"left to the caller: {e}")
@@ -191,15 +192,17 @@ class CniServer:
                 request.close()
             version = request.version if request.version in protocol.ACCEPTED else protocol.VERSION
             send_answer(connection, version, answer.exit_code, answer.stdout.encode())
+        tell()
 
-    def _answer(self, request: CallRequest, since: float) -> Answer:
-        """Raises Declined."""
+    def _answer(self, request: CallRequest, since: float) -> tuple[Answer, Callable[[], None]]:
+        """The answer, and what is to be done once the caller has it. Raises Declined."""
         if request.executable == METRICS:
-            return Answer(0, self.metrics.render(self.resident.metrics_lines(), self._waiting.qsize()))
+            return Answer(0, self.metrics.render(self.resident.add_metrics, self._waiting.qsize())), _nothing
         command = request.environ.get("CNI_COMMAND", "")
         self.metrics.begun(1)
+        tell: Callable[[float], None] = _nothing
         try:
-            answer = self._run(request)
+            answer, tell = self._run(request)
         except Declined:
             raise
         except CalicoError as e:
@@ -209,10 +212,11 @@ class CniServer:
             answer = answer_error(InternalError(f"cannot finish {command}: unexpected {type(e).__name__}"), CURRENT)
         finally:
             self.metrics.begun(-1)
-        self.metrics.served(command, answer.exit_code, time.monotonic() - since)
-        return answer
+        seconds = time.monotonic() - since
+        self.metrics.served(command, answer, seconds)
+        return answer, lambda: tell(seconds)
 
-    def _run(self, request: CallRequest) -> Answer:
+    def _run(self, request: CallRequest) -> tuple[Answer, Callable[[float], None]]:
         if request.version not in protocol.ACCEPTED:
             raise ProtocolMismatch(
                 f"cannot serve: the plugin speaks protocol {request.version}, the server {protocol.VERSION}"
@@ -228,7 +232,12 @@ class CniServer:
                 if lacking := shortage_of(e):
                     raise Declined(f"the server is short of {lacking}") from e
                 raise
-            return serve(call, services)
+            answer, log = serve(call, services), services.log
+        return answer, lambda seconds: log_success(describe_success(call, answer, seconds), log, self.log)
+
+
+def _nothing(_: float = 0.0) -> None:
+    pass
 
 
 def _open_spare() -> int:
@@ -272,7 +281,8 @@ def _warm_up() -> None:
 def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
     """``calico-node -cni-server``: serve until SIGTERM or SIGINT; the exit status."""
     install_from_environment(environ)
-    log = Log(environ.get("CALICO_CNI_SERVER_LOG_LEVEL", "info").lower(), context="cni-server: ")
+    level = environ.get("CALICO_CNI_SERVER_LOG_LEVEL", "info").lower()
+    log = Log(level, context="cni-server: ", as_json=wants_json(environ))
     ended = Stopping()
     ended.on_signals(signal.SIGTERM, signal.SIGINT)
     path = socket_path(environ)

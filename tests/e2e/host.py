@@ -176,7 +176,7 @@ class Node:
         """The server's numbers."""
         answer = call_server(str(self.root / "run" / "cni.sock"), "metrics", {}, b"")
         assert answer is not None
-        lines = (line.rsplit(" ", 1) for line in answer[1].decode().splitlines())
+        lines = (line.rsplit(" ", 1) for line in answer[1].decode().splitlines() if not line.startswith("#"))
         return {name: float(value) for name, value in lines}
 
     # -- what is stored -----------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from tests.netns.agents import Store
 from tests.netns.namespaces import namespace, until
 from tests.netns.nodes import ROOT, Node, Pod
 from tests.netns.startups import add_card, read_all
+from tests.promtool import complaints, undescribed
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = pytest.mark.netns
@@ -50,6 +51,7 @@ def test_it_comes_up_and_ends(node: Node) -> None:
     assert node.ns.call(_get, "http://[::1]:9099/liveness") == "ok\n"
     metrics = get(node, 9091, "/metrics")
     assert "calico_agent_passes_total" in metrics and "calico_cni_refused_total" in metrics
+    assert complaints(metrics) == "" and undescribed(metrics) == set()
     assert (node.root / "lib" / "nodename").read_text() == "n1"
     until(lambda: node.ns.link("vxlan.calico"), "the tunnel is up", 20)
     shown = node.calico_node("-show-status").stdout

@@ -61,6 +61,7 @@ def open_log(settings: NodeSettings, part: str) -> Log:
     file = "" if settings.disable_file_logging else f"{settings.log_dir}/calico-node.log"
     log = Log("info", file, context=f"{part}: ")
     log.threshold = LEVELS.get(settings.startup_log_level, 20)
+    log.as_json = settings.log_format == "json"
     return log
 
 

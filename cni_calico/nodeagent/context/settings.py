@@ -30,6 +30,7 @@ from cni_calico.daemon.settings_table import (
     settings_of,
 )
 from cni_calico.errors import InvalidConfig
+from cni_calico.log import FORMAT_VARIABLE, FORMATS
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.resources import Network
 from cni_calico.model.selectors import parse_selector
@@ -230,6 +231,7 @@ class NodeSettings:
         "CALICO_STARTUP_LOGLEVEL", _LEVEL, "info", "Log level of start-up.", section="Logs and directories"
     )
     cni_server_log_level: str = setting("CALICO_CNI_SERVER_LOG_LEVEL", _LEVEL, "info", "Log level of the CNI server.")
+    log_format: str = setting(FORMAT_VARIABLE, choice(*FORMATS), "text", "Log records as text, or as JSON objects.")
     disable_file_logging: bool = setting("CALICO_DISABLE_FILE_LOGGING", FLAG, False, "Log to stderr only.")
     log_dir: str = setting("CALICO_LOG_DIR", TEXT, LOG_DIR, "Directory of log files.")
     run_dir: str = setting("CALICO_RUN_DIR", TEXT, RUN_DIR, "Directory of sockets, locks and status files.")

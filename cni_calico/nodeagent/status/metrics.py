@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from cni_calico import __version__
 from cni_calico.controllers.janitor.run import Tally
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
@@ -54,6 +55,9 @@ class Metrics:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         n = self._numbers
+        build = GaugeMetricFamily("calico_build_info", "1; the label says which version runs.", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
         passes = CounterMetricFamily("calico_agent_passes", "Passes over the data plane.", labels=["kind"])
         for kind, count in n.passes.items():
             passes.add_metric([kind], count)

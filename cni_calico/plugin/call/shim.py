@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ def _serve(load: Load, environ: Mapping[str, str], stdin: bytes, *, stuck: bool)
     from cni_calico.faults import install_from_environment
     from cni_calico.plugin.call.services import Services
 
+    started = time.monotonic()
     install_from_environment(environ)
     try:
         call = parse_call(environ, stdin)
@@ -149,7 +151,12 @@ def _serve(load: Load, environ: Mapping[str, str], stdin: bytes, *, stuck: bool)
     if stuck:
         services.timeout_s = STUCK_TIMEOUT_S
     try:
-        return load()(call, services)
+        answer = load()(call, services)
+        if services.log.file_path:
+            from cni_calico.plugin.call.success import describe_success, log_success
+
+            log_success(describe_success(call, answer, time.monotonic() - started), services.log)
+        return answer
     finally:
         services.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,24 @@ def test_a_leftover_socket_of_a_dead_server_is_passed_by_and_replaced(plain_node
         assert call(plain_node, "DEL", "c1", pod_ns.path).ok
         assert plain_node.metrics()['calico_cni_requests_total{verb="DEL",result="ok"}'] == 1
     assert not plain_node.leftovers()
+
+
+def test_each_call_that_succeeded_is_a_line_in_the_log(plain_node: Node, pod_ns):
+    """Served or not: with the pod's addresses and the time; what failed is told as before."""
+
+    def lines():
+        text = (plain_node.root / "cni.log").read_text() if (plain_node.root / "cni.log").exists() else ""
+        return [line.partition("] ")[2] for line in text.splitlines() if re.search(r" in [0-9.]+ ms$", line)]
+
+    for expected, serving in ((2, False), (4, True)):
+        with plain_node.server() if serving else nullcontext():
+            added = call(plain_node, "ADD", "c1", pod_ns.path)
+            assert added.ok and call(plain_node, "DEL", "c1", pod_ns.path).ok
+            until(lambda expected=expected: len(lines()) == expected, "both lines are written")
+        first, second = lines()[-2:]
+        addresses = ", ".join(ip["address"] for ip in added.document["ips"])
+        assert re.fullmatch(rf"ADD c1 eth0: (\S+/\S+ )?{re.escape(addresses)} in [0-9.]+ ms", first)
+        assert re.fullmatch(r"DEL c1 eth0: (\S+/\S+ )?removed in [0-9.]+ ms", second)
 
 
 def test_a_server_that_ends_does_not_take_its_successors_socket_away(plain_node: Node, pod_ns):

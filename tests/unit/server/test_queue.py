@@ -79,11 +79,11 @@ def test_in_the_order_of_arrival(server: CniServer, gate: Gate):
         callers.append(Caller(server, f"c{i}"))
         until(lambda i=i: len(gate.order) + server._waiting.qsize() == i + 1, "it has arrived")
     assert gate.order == ["c0"], "there is one worker"
-    assert "calico_cni_queue 5\n" in server.metrics.render(server.resident.metrics_lines(), server._waiting.qsize())
+    assert "calico_cni_queue 5\n" in server.metrics.render(server.resident.add_metrics, server._waiting.qsize())
     gate.opened.set()
     assert all(caller.result() == (0, b"{}") for caller in callers)
     assert gate.order == [f"c{i}" for i in range(6)]
-    assert "calico_cni_queue_max 4\n" in server.metrics.render(server.resident.metrics_lines(), 0), (
+    assert "calico_cni_queue_max 4\n" in server.metrics.render(server.resident.add_metrics, 0), (
         "the last one found four before it"
     )
 

@@ -8,10 +8,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from cni_calico import __version__
+from cni_calico.controllers.janitor.run import Tally
 from cni_calico.daemon.http_doors import Doors
 from cni_calico.daemon.http_server import PageServer
 from cni_calico.log import SILENT
@@ -19,7 +22,10 @@ from cni_calico.nodeagent.status import file as status
 from cni_calico.nodeagent.status.metrics import Metrics
 from cni_calico.nodeagent.status.numbers import Numbers
 from cni_calico.nodeagent.status.pages import health_pages
+from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.plugin.call import protocol
+from cni_calico.server.run import CniServer
+from tests.promtool import complaints, undescribed
 from tests.unit.nodeagent.fabric import block, pool, snapshot
 
 ROOT = Path(__file__).parents[4]
@@ -233,6 +239,23 @@ def test_metrics(tmp_path, cni_server):
     ):
         assert line in text, line
     assert "process_resident_memory_bytes" in text
+    assert f'calico_build_info{{version="{__version__}"}} 1.0' in text
+
+
+def test_promtool_has_no_complaint(tmp_path):
+    """With every part that there can be, beside a real CNI server's numbers."""
+    metrics = Metrics(Numbers(doubts={("bgp-peer", 4): 2}), str(tmp_path), str(tmp_path))
+    metrics.snapshot = snapshot(pool("10.65.0.0/16"), blocks=(block("10.65.1.0/26", "n1"),))
+    metrics.janitor = Tally(candidates={"address": 1}, released=Counter(address=2), confirmed=Counter(address=2))
+    metrics.policing = lambda: (Standing(), PolicyFigures(in_kernel={"4": {"chains": 1, "rules": 1, "sets": 1}}))
+    server = CniServer(f"{tmp_path}/cni.sock", SILENT, workers=2)
+    server.start()
+    try:
+        page = metrics.page()[2].decode()
+    finally:
+        server.stop()
+    assert "calico_cni_queue 0\n" in page and "calico_janitor_candidates{" in page and "felix_nft_rules{" in page
+    assert complaints(page) == "" and undescribed(page) == set()
 
 
 def test_metrics_without_anybody_to_ask(tmp_path):

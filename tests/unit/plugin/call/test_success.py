@@ -1,0 +1,52 @@
+"""The line about a call that succeeded."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cni_calico.cni.answer import NOTHING, Answer
+from cni_calico.cni.environment import Call, parse_call
+from cni_calico.log import Log
+from cni_calico.plugin.call.success import describe_success, log_success
+
+POD = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web"
+
+
+def call(verb: str, args: str = POD) -> Call:
+    environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0", "CNI_PATH": "/opt/cni/bin"}
+    return parse_call({**environ, "CNI_NETNS": "/var/run/netns/x", "CNI_ARGS": args}, b"{}")
+
+
+NEW = {"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.1/32"}, {"address": "fd00::1/128"}]}
+OLD = {"cniVersion": "0.2.0", "ip4": {"ip": "10.0.0.1/32"}}
+
+
+@pytest.mark.parametrize(
+    ("made", "answer", "text"),
+    [
+        (call("ADD"), Answer(0, json.dumps(NEW)), "shop/web 10.0.0.1/32, fd00::1/128 in 12.3 ms"),
+        (call("ADD"), Answer(0, json.dumps(OLD)), "shop/web 10.0.0.1/32 in 12.3 ms"),
+        (call("ADD", ""), Answer(0, json.dumps(OLD)), "10.0.0.1/32 in 12.3 ms"),
+        (call("ADD"), Answer(0, "{}"), "shop/web no address in 12.3 ms"),
+        (call("DEL"), NOTHING, "shop/web removed in 12.3 ms"),
+        (call("CHECK"), NOTHING, ""),
+        (call("ADD"), Answer(1, "{}"), ""),
+    ],
+)
+def test_the_text(made: Call, answer: Answer, text: str) -> None:
+    assert describe_success(made, answer, 0.0123) == text
+
+
+def test_where_it_is_written(tmp_path, capfd) -> None:
+    """In the network's file and the server's log, never on the caller's standard error; both obey their level."""
+    network = Log("info", str(tmp_path / "cni.log"), context="ADD c1 eth0: ")
+    log_success("shop/web ...", network)
+    assert capfd.readouterr().err == ""
+    log_success("shop/web ...", network, Log("info", context="cni-server: "))
+    assert capfd.readouterr().err.endswith("cni-server: ADD c1 eth0: shop/web ...\n")
+    assert (tmp_path / "cni.log").read_text().count("[INFO]") == 2
+    log_success("", network, Log("info"))
+    log_success("x", Log("error", str(tmp_path / "cni.log")), Log("error"))
+    assert (capfd.readouterr().err, (tmp_path / "cni.log").read_text().count("\n")) == ("", 2)
