@@ -14,6 +14,10 @@ from cni_calico import __version__
 from cni_calico.cni.answer import Answer
 from cni_calico.daemon.exposition import Exposition
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cni_calico.server.backends import Backend
+
 BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -92,6 +96,36 @@ def count_sizes(page: Exposition, name: str, meaning: str, sizes: Sequence[int],
     for size, count in enumerate(sizes):
         if count:
             page.count(name, meaning, count, **labels, size=size)
+
+
+def add_backends(page: Exposition, backends: Sequence[Backend], closed: int) -> None:
+    """Numbers by datastore; networks that use the same one with different credentials are added up."""
+    page.gauge("calico_cni_backends", "Datastores that are open.", len(backends))
+    page.count("calico_cni_backends_closed_total", "Datastores closed after their last use.", closed)
+    healthy: dict[str, bool] = {}
+    for backend in backends:
+        identity = backend.grouped.identity
+        healthy[identity] = healthy.get(identity, True) and backend.caches.healthy
+    meaning = "0 while a datastore's changes cannot be followed, so that every call reads."
+    page.declare("calico_cni_caches_healthy", "gauge", meaning)
+    for identity, is_healthy in healthy.items():
+        page.gauge("calico_cni_caches_healthy", meaning, is_healthy, datastore=identity)
+    for backend in backends:
+        of = {"datastore": backend.grouped.identity}
+        trips, statistics = backend.grouped.round_trips, backend.allocator.statistics
+        for name, meaning, value in (
+            ("calico_datastore_reads_total", "Reads from the datastore.", trips.reads),
+            ("calico_datastore_writes_total", "Writes to the datastore.", trips.writes),
+            ("calico_ipam_fast_total", "Requests for addresses served from memory.", statistics.fast),
+            ("calico_ipam_slow_total", "Requests for addresses that had to read.", statistics.slow),
+            ("calico_ipam_spares_total", "Blocks claimed in advance.", backend.allocator.spares.claimed),
+        ):
+            page.count(name, meaning, value, **of)
+        backend.add_kubernetes(page, **of)
+        meaning = "Writes for requests for addresses, by how many shared one."
+        count_sizes(page, "calico_ipam_batches_total", meaning, statistics.sizes, **of)
+        meaning = "Writes of single records, by how many shared one."
+        count_sizes(page, "calico_datastore_write_batches_total", meaning, backend.grouped.sizes, **of)
 
 
 def _code_of(answer: Answer) -> int:

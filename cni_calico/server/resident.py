@@ -38,7 +38,7 @@ from cni_calico.plugin.network.host import Host
 from cni_calico.plugin.network.teardown import LinkRemoval, remove_links_together
 from cni_calico.server.backends import Backend, BackendKey, Backends
 from cni_calico.server.connections import CallRequest
-from cni_calico.server.metrics import CniMetrics, count_sizes
+from cni_calico.server.metrics import CniMetrics, add_backends, count_sizes
 from cni_calico.shortage import shortage_of
 
 LINKS_AT_ONCE = 64
@@ -146,34 +146,8 @@ class Resident:
         return [None] * len(removals)
 
     def add_metrics(self, page: Exposition) -> None:
-        """Numbers by datastore; networks that use the same one with different credentials are added up."""
-        backends = self.backends.open_now()
-        page.gauge("calico_cni_backends", "Datastores that are open.", len(backends))
-        page.count("calico_cni_backends_closed_total", "Datastores closed after their last use.", self.backends.closed)
-        healthy: dict[str, bool] = {}
-        for backend in backends:
-            identity = backend.grouped.identity
-            healthy[identity] = healthy.get(identity, True) and backend.caches.healthy
-        meaning = "0 while a datastore's changes cannot be followed, so that every call reads."
-        page.declare("calico_cni_caches_healthy", "gauge", meaning)
-        for identity, is_healthy in healthy.items():
-            page.gauge("calico_cni_caches_healthy", meaning, is_healthy, datastore=identity)
-        for backend in backends:
-            of = {"datastore": backend.grouped.identity}
-            trips, statistics = backend.grouped.round_trips, backend.allocator.statistics
-            for name, meaning, value in (
-                ("calico_datastore_reads_total", "Reads from the datastore.", trips.reads),
-                ("calico_datastore_writes_total", "Writes to the datastore.", trips.writes),
-                ("calico_ipam_fast_total", "Requests for addresses served from memory.", statistics.fast),
-                ("calico_ipam_slow_total", "Requests for addresses that had to read.", statistics.slow),
-                ("calico_ipam_spares_total", "Blocks claimed in advance.", backend.allocator.spares.claimed),
-            ):
-                page.count(name, meaning, value, **of)
-            backend.add_kubernetes(page, **of)
-            meaning = "Writes for requests for addresses, by how many shared one."
-            count_sizes(page, "calico_ipam_batches_total", meaning, statistics.sizes, **of)
-            meaning = "Writes of single records, by how many shared one."
-            count_sizes(page, "calico_datastore_write_batches_total", meaning, backend.grouped.sizes, **of)
+        """What metrics.py does not count itself."""
+        add_backends(page, self.backends.open_now(), self.backends.closed)
         meaning = "Requests to the kernel for interfaces, by how many shared one."
         count_sizes(page, "calico_cni_link_batches_total", meaning, self.links.sizes)
 
