@@ -34,6 +34,7 @@ from cni_calico.nodeagent.policing.engine import PolicyEngine
 from tests.netns.namespaces import Namespace, host_namespace, namespace, until
 
 NODE = "n1"
+RCVBUFFORCE, BUFFER = 33, 64 << 20  # nothing is lost for want of space; Python does not name the option
 GATEWAY, GATEWAY6 = "169.254.1.1", "fe80::1"
 
 
@@ -206,6 +207,7 @@ class Lab:
             family = socket.AF_INET if version == 4 else socket.AF_INET6
             opened = socket_in(workload.ns, family, socket.SOCK_RAW, socket.IPPROTO_UDP)
             opened.settimeout(5)
+            opened.setsockopt(socket.SOL_SOCKET, RCVBUFFORCE, BUFFER)
             self._stack.callback(opened.close)
             self._listening[key] = opened
         return self._listening[key]
@@ -305,7 +307,7 @@ def traffic(lab: Lab, source: str, destination: str, *, allowed: int, forbidden:
     sender, receiver = lab.workloads[source], lab.workloads[destination]
     counts, ending = Counts(), threading.Event()
     arrived = socket_in(receiver.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
-    arrived.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE: nothing is lost here
+    arrived.setsockopt(socket.SOL_SOCKET, RCVBUFFORCE, BUFFER)
     out = socket_in(sender.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
     own = socket_in(lab.host, socket.AF_INET, socket.SOCK_DGRAM)
 
