@@ -40,6 +40,9 @@ SHORT_LIFE_S = 5.0
 TYPE_RETRY_S = 30.0  # until a type that the cluster does not know is asked for again; at most twice that
 _SETTLE_S = 0.02
 _LINE_LIMIT = 64 * 1024 * 1024
+# What is read ahead of the reader; the rest waits at the server, which ends a watch that is too far behind. A decoded
+# object takes about ten times its bytes.
+BACKLOG_BYTES = 2 * 1024 * 1024
 
 
 class Stream:
@@ -51,6 +54,7 @@ class Stream:
         self.not_before = 0.0
         self.connection: Connection | None = None
         self._api = api
+        self.bytes_read = 0
         self._chunks: Iterator[bytes] = iter(())
         self._rest = b""
         self._opened_at = 0.0
@@ -92,12 +96,14 @@ class Stream:
     def read(self) -> list[Mapping[str, Any]]:
         """The events of the next chunk; none if the stream has ended."""
         try:
-            data = self._rest + next(self._chunks)
+            chunk = next(self._chunks)
         except (StopIteration, Lost):
             if time.monotonic() - self._opened_at >= SHORT_LIFE_S:
                 self._short, self.not_before = 0, 0.0
             self.close()
             return []
+        self.bytes_read += len(chunk)
+        data = self._rest + chunk
         if len(data) > _LINE_LIMIT:
             raise DatastoreUnavailable(f"cannot watch {self.collection.path}: an event is too long")
         *lines, self._rest = data.split(b"\n")
@@ -177,20 +183,25 @@ class KubernetesWatch:
                 stream.open()
 
     def _collect(self, timeout_s: float) -> bool:
-        """Read what arrives within the time, and what else comes with it; returns whether anything did."""
+        """Read what arrives within the time, and some of what else comes with it; returns whether anything did."""
         readable = self._readable(timeout_s)
         if not readable:
             return False
         found: list[tuple[Stream, Mapping[str, Any]]] = []
+        limit = self._bytes_read() + BACKLOG_BYTES
         while readable and not self._cancelled:
             for stream in readable:
                 found += [(stream, event) for event in stream.read()]
-            readable = self._readable(_SETTLE_S) if len(self.streams) > 1 else []
+            more = len(self.streams) > 1 and self._bytes_read() < limit
+            readable = self._readable(_SETTLE_S) if more else []
         if len(self.streams) > 1:
             found.sort(key=lambda pair: _order(pair[1]))
         for stream, raw in found:
             self._take(stream, raw)
         return True
+
+    def _bytes_read(self) -> int:
+        return sum(stream.bytes_read for stream in self.streams)
 
     def _readable(self, timeout_s: float) -> list[Stream]:
         open_streams = [stream for stream in self.streams if stream.connection is not None]

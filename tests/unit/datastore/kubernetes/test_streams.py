@@ -74,6 +74,25 @@ def test_a_type_that_is_defined_later_is_followed_from_then_on(tmp_path: Path, m
         assert "resourceVersion" not in server.requests[-1][1]
 
 
+def test_what_a_storm_holds_is_bounded_in_bytes(tmp_path: Path) -> None:
+    """Of two collections events are put in order as far as they come together: no more of them than that."""
+    count, text = 200, "x" * 100_000
+
+    def namespace(number: int) -> dict[str, object]:
+        metadata = {"name": f"n{number}", "resourceVersion": str(number + 10), "annotations": {"large": text}}
+        return {"type": "ADDED", "object": {"metadata": metadata}}
+
+    storm = [*map(namespace, range(count)), "hang"]
+    listing, start = ResourceList("Profile"), "5"
+    with scripted(storm, ["hang"]) as server, store_of(server, tmp_path / "k").watch(listing, start) as watch:
+        seen, held = [], 0
+        while len(seen) < count:
+            seen += [event.key.name for event in watch.next(20) if isinstance(event.key, ResourceKey)]
+            held = max(held, len(watch._ready))
+    assert seen == [f"kns.n{number}" for number in range(count)]
+    assert 0 < held <= watch_module.BACKLOG_BYTES // len(text) + 1
+
+
 def test_what_watches_ask_for(tmp_path: Path) -> None:
     """Bookmarks always; of affinities only the node's, of endpoints only the node's pods; ends spread over a minute."""
     listings = {
