@@ -89,7 +89,9 @@ def status_file_name(orchestrator: str, workload: str, endpoint: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Escape as Go's url.PathEscape does."""
-    return "".join(
-        chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in text.encode("utf-8", "surrogateescape")
-    )
+    """Escape as Go's url.PathEscape does. Whatever a record says is escaped: JSON may hold halves of characters."""
+    try:
+        encoded = text.encode("utf-8", "surrogateescape")  # a name of the system's, which need be no UTF-8
+    except UnicodeEncodeError:
+        encoded = text.encode("utf-8", "surrogatepass")
+    return "".join(chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in encoded)

@@ -206,9 +206,9 @@ def parse_profile(key: ResourceKey, resource: Resource) -> ProfileRecord:
 
 
 def require_interface(record: WorkloadEndpoint) -> None:
-    """Raises Wrong for an interface name that the kernel cannot have."""
+    """Raises Wrong for an interface name that the kernel cannot have, or that nft would list as a pattern."""
     name = record.interface_name
-    good = name.isascii() and name.isprintable() and len(name) <= _INTERFACE_MAX and not set(name) & set('/: "')
+    good = name.isascii() and name.isprintable() and len(name) <= _INTERFACE_MAX and not set(name) & set('/: "*\\')
     if name and (not good or name in (".", "..")):
         raise Wrong("spec.interfaceName", f"the name of an interface: at most {_INTERFACE_MAX} characters", name)
 

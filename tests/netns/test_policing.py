@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Iterator
 from functools import partial
 from ipaddress import ip_address
@@ -15,6 +16,7 @@ import pytest
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
+from cni_calico.kernel.netlink import filter_events
 from cni_calico.kernel.netlink.filter_events import FilterMonitor
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink, general
 from cni_calico.log import SILENT
@@ -107,6 +109,41 @@ def test_removed_status_files_are_made_again(node: Lab) -> None:
     shutil.rmtree(directory)
     until(lambda: len(list(directory.glob("k8s*"))) == 2, "both files again")
     assert "somebody removed the status of endpoints" in node.log()
+
+
+def test_a_full_disk_for_status_files(node: Lab, tmp_path: Path) -> None:
+    """Policies do not wait for it, and the files come when there is room."""
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(small)], check=True)
+    try:
+        filler = small / "filler"
+        filler.write_bytes(b"x" * 4096)
+        node.put("GlobalNetworkPolicy", "deny", DENY_B)
+        node.start(FELIX_ENDPOINTSTATUSPATHPREFIX=str(small))
+        node.until_in_force(endpoints=2)
+        assert not node.passes("a", "b", 80)
+        until(lambda: "cannot write the status of endpoints" in node.log(), "it is said")
+        node.put("GlobalNetworkPolicy", "allow", ALLOW_80)
+        node.until_passes("a", "b", 80)
+        filler.unlink()
+        until(lambda: list((small / "endpoint-status").glob("k8s*")), "a file, now that there is room")
+    finally:
+        node.stop()
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_more_notifications_than_a_socket_holds(node: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was lost counts as a change of everything: tampering in the middle of a flood is repaired."""
+    monkeypatch.setattr(filter_events, "_BUFFER", 1)  # the kernel makes that its smallest
+    node.put("GlobalNetworkPolicy", "deny", DENY_B)
+    node.start()
+    node.until_in_force(endpoints=2)
+    flood = [f"add table ip f{i}; add chain ip f{i} c; delete table ip f{i}" for i in range(300)]
+    for command in ("flush chain ip calico-policy to-workloads", "delete table ip calico-policy", "flush ruleset"):
+        node.host.run("nft", "; ".join([*flood[:150], command, *flood[150:]]))
+        node.until_passes("a", "b", 80, False)
+    until(lambda: node.standing().get("repairs", 0) >= 3, "the repairs are counted")
 
 
 def test_tampering_is_repaired(node: Lab) -> None:
