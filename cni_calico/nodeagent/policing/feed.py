@@ -24,18 +24,12 @@ from cni_calico.datastore.kubernetes.layout import ENDPOINT_SLICE, KUBERNETES_CL
 from cni_calico.datastore.unreadable import listen
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.model.documents.codec import decode_endpoint, decode_resource
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.resources import Resource, WorkloadEndpoint
+from cni_calico.policy.decode import decode_record
 from cni_calico.policy.graph import GraphRecord
-from cni_calico.policy.kubernetes import (
-    DEFAULT_ALLOW,
-    read_cluster_network_policy,
-    read_network_policy,
-    read_slice,
-    record_of,
-)
+from cni_calico.policy.kubernetes import DEFAULT_ALLOW
 from cni_calico.policy.records import POLICY_KINDS, Labelled, labelled_workload, parse_policy
 
 if TYPE_CHECKING:
@@ -173,7 +167,7 @@ class RecordFeed:
         """Raises CorruptRecord."""
         key = item.key
         assert isinstance(key, ResourceKey)
-        fed = self._read(key, item)
+        fed = _Fed(*decode_record(key, item.value))
         record = fed.record
         if isinstance(record, WorkloadEndpoint) and record.node != self._node:
             return _Fed(self._reduced(record))
@@ -191,19 +185,6 @@ class RecordFeed:
         with self._guard:
             labels = self._shared.setdefault(labelled.labels, labelled.labels)
         return replace(labelled, labels=labels)
-
-    def _read(self, key: ResourceKey, item: Versioned) -> _Fed:
-        if key.kind == "WorkloadEndpoint":
-            return _Fed(decode_endpoint(key, item.value))
-        if key.kind == ENDPOINT_SLICE:
-            return _Fed(read_slice(item.value)[1])
-        if key.kind not in _CONVERTED:
-            return _Fed(decode_resource(key, item.value))
-        is_own = key.kind == KUBERNETES_POLICY
-        converted = read_network_policy(item.value) if is_own else read_cluster_network_policy(item.value)
-        if converted is None:
-            return _Fed(None)  # in an unknown tier
-        return _Fed(record_of(converted.key, converted.document), converted.left_out)
 
     def _hand_over(self, key: Key, fed: _Fed) -> None:
         assert isinstance(key, ResourceKey)
