@@ -7,6 +7,7 @@
 #   DEST   where to write, as this process sees it          (/host/opt/cni/bin)
 #   FINAL  the same directory as the host sees it           (/opt/cni/bin; default: DEST made absolute)
 #   NAME   executables to install, with the NAME.python that some of them execute          (default: all)
+#          calicoctl comes with a link to it named kubectl-calico, kubectl's plugin
 #   --plain  leave the dynamic linker as it is: the executables then need a C library as new as the build machine's
 #
 # Without --plain the executables use the dynamic linker and the C library of the bundle, by an absolute path below
@@ -111,6 +112,14 @@ sync
 while read -r _ name; do
   if [ -f "$scratch/$name" ]; then mv -f "$scratch/$name" "$dest/$name"; fi
 done <"$dest/$contents/executables"
+
+# Under this name kubectl finds calicoctl as its plugin: "kubectl calico".
+case " $* " in
+  "  " | *" calicoctl "*)
+    ln -s calicoctl "$scratch/kubectl-calico"
+    mv -fT "$scratch/kubectl-calico" "$dest/kubectl-calico"
+    ;;
+esac
 
 # Contents of other versions: note when they went out of use; keep the last one, and all for a day.
 for directory in "$dest"/.calico-*; do

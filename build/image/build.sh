@@ -29,6 +29,7 @@ ln -s /opt/cni/bin/install-cni.sh "$root/install-cni.sh"
 # where manifests of upstream's images look for them
 mkdir -p "$root/usr/bin"
 for program in calico-node calicoctl; do ln -s "/opt/cni/bin/$program" "$root/usr/bin/$program"; done
+ln -s calicoctl "$root/usr/bin/kubectl-calico"
 for name in kube-controllers check-status wrapper; do
   ln -s /opt/cni/bin/calico-kube-controllers "$root/usr/bin/$name"
 done

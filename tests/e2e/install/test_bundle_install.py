@@ -106,8 +106,21 @@ def test_nothing_else_is_left_or_touched(source: Path, tmp_path: Path) -> None:
     for _ in range(2):
         installed(source, tmp_path)
         names = {line.split()[1] for p in tmp_path.glob(".calico-*/executables") for line in p.read_text().splitlines()}
-        assert {p.name for p in tmp_path.iterdir()} == names | {"bridge"} | contents(source)
+        assert {p.name for p in tmp_path.iterdir()} == names | {"bridge", "kubectl-calico"} | contents(source)
     assert (tmp_path / "bridge").read_text() == "another plugin"
+
+
+def test_kubectl_finds_calicoctl_as_its_plugin(source: Path, tmp_path: Path) -> None:
+    """Under its own name, also in place of an older program; not where calicoctl is not installed."""
+    installed(source, tmp_path, tmp_path, "calico")
+    plugin = tmp_path / "kubectl-calico"
+    assert not plugin.exists()
+    plugin.write_text("an older one")
+    for arguments in ((), (tmp_path, "calico", "calicoctl")):
+        installed(source, tmp_path, *arguments)
+        assert plugin.readlink() == Path("calicoctl")
+        done = subprocess.run([plugin, "get", "--help"], capture_output=True, text=True)
+        assert done.returncode == 0 and "kubectl calico get" in done.stdout and "calicoctl get" not in done.stdout
 
 
 def test_calls_never_fail_during_upgrades(source: Path, other: Path, tmp_path: Path) -> None:
