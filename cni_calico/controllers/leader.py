@@ -7,12 +7,13 @@ fence, which asks again.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
-from cni_calico.datastore.election import Election, Terms
+from cni_calico.datastore.election import Election, FencedStore, Held, Terms
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError
+from cni_calico.errors import CalicoError, DatastoreDenied
 from cni_calico.log import Log
 
 CALL_S = 10.0
@@ -60,6 +61,49 @@ class Leader:
             self._led = not self._led
             self._log.info("these controllers lead" if self._led else "these controllers no longer lead")
             self._elected(self._led)
+
+
+class UpstreamsElection:
+    """``election``, but without the right to leases, which upstream's manifest does not give, everybody is elected.
+
+    Upstream's controllers elect nobody: their Deployment runs one at a time, and every write of theirs and ours is
+    compared with what it was decided by. An instance that was ever answered about the lease goes on needing it.
+    """
+
+    def __init__(
+        self, election: Election, terms: Terms, log: Log, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._election, self._terms, self._log = election, terms, log
+        self._alone = Held(clock)
+        self._answered = self._said = False
+
+    def campaign(self, deadline: Deadline) -> bool:
+        asked_at = self._alone.clock()
+        try:
+            won = self._election.campaign(deadline)
+        except DatastoreDenied as e:
+            if self._answered:
+                raise
+            if not self._said:
+                self._said = True
+                self._log.warning(f"working without a lease, as upstream does: run one instance only ({e})")
+            self._alone.extend(asked_at, self._terms.lasts_s - self._terms.margin_s)
+            return True
+        self._answered = True
+        self._alone.give_up()
+        return won
+
+    def remaining_s(self) -> float:
+        return max(self._alone.remaining_s(), self._election.remaining_s())
+
+    def resign(self, deadline: Deadline) -> None:
+        alone = self._alone.remaining_s() > 0
+        self._alone.give_up()
+        if not alone:
+            self._election.resign(deadline)
+
+    def fenced(self, store: Datastore) -> Datastore:
+        return FencedStore(store, self)
 
 
 class SharedElection:

@@ -24,7 +24,7 @@ from cni_calico.controllers.host_endpoints import run as host_endpoints
 from cni_calico.controllers.host_endpoints.rules import HostEndpointWish
 from cni_calico.controllers.host_endpoints.run import HostEndpointLoop
 from cni_calico.controllers.janitor.run import SETTINGS, Habits, Janitor, Tally, make_election
-from cni_calico.controllers.leader import Leader, SharedElection
+from cni_calico.controllers.leader import Leader, SharedElection, UpstreamsElection
 from cni_calico.controllers.loadbalancer import run as loadbalancer
 from cni_calico.controllers.loadbalancer.rules import ALL_SERVICES
 from cni_calico.controllers.loadbalancer.run import LoadBalancerLoop
@@ -84,7 +84,10 @@ class Controllers:
         self._cluster = open_cluster(environ, self._log)
         terms = Terms(look_s=5.0, priority=True)
         holder = environ.get("HOSTNAME", "").strip() or socket.gethostname()
-        self._leader = Leader(make_election(self._cluster, holder, terms), terms, self._log)
+        election = make_election(self._cluster, holder, terms)
+        if self._cluster.is_kubernetes_datastore:
+            election = UpstreamsElection(election, terms, self._log)
+        self._leader = Leader(election, terms, self._log)
         self._doors = Doors(self._log)
         self._parts: dict[str, _Part] = {}
         self._running: Running | None = None

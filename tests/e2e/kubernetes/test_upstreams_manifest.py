@@ -1,0 +1,200 @@
+"""Upstream's own Deployment of calico-kube-controllers with only the image changed: its environment, entry point,
+probes, user, volumes and role, in a root directory of its own. Facts of upstream's manifests for v3.32 and v3.0.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.datastore.etcd.config import EtcdConfig
+from cni_calico.datastore.etcd.store import EtcdStore
+from cni_calico.datastore.interface import Write
+from cni_calico.deadline import Deadline
+from cni_calico.model.keys import ResourceKey
+from tests.conftest import ROOT
+from tests.e2e.kube import CONTROLLERS_USER, Cluster
+from tests.e2e.kubernetes.test_controllers import RBAC, SETTINGS, wipe
+from tests.netns.namespaces import until
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
+
+ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"
+READ, ALL = ["get", "list", "watch"], ["get", "list", "watch", "create", "update", "delete"]
+CRD = "crd.projectcalico.org"
+# (groups, resources, verbs) of upstream's ClusterRoles: no Leases, no Events
+OF_KUBERNETES = (
+    ("", ["nodes", "pods"], READ),
+    ("", ["services", "services/status"], [*READ, "update"]),
+    (CRD, ["ipreservations"], ["list"]),
+    (CRD, ["blockaffinities", "ipamblocks", "ipamhandles", "ipamconfigs", "tiers"], ALL),
+    (CRD, ["ippools"], ["list", "watch"]),
+    (CRD, ["hostendpoints"], ALL),
+    (CRD, ["clusterinformations", "kubecontrollersconfigurations"], [*READ, "create", "update"]),
+)
+OF_V3_0 = (("", ["pods", "nodes", "namespaces"], READ), ("networking.k8s.io", ["networkpolicies"], ["watch", "list"]))
+
+
+def soon() -> Deadline:
+    return Deadline.after(30)
+
+
+@contextmanager
+def role(kube: Cluster, rules: Any) -> Iterator[None]:
+    name = "upstreams-kube-controllers"
+    body = [{"apiGroups": [group], "resources": resources, "verbs": verbs} for group, resources, verbs in rules]
+    kube.ensure(f"{RBAC}/clusterroles", {"kind": "ClusterRole", "metadata": {"name": name}, "rules": body})
+    binding = {
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": CONTROLLERS_USER}],
+    }
+    kube.ensure(f"{RBAC}/clusterrolebindings", binding)
+    try:
+        yield
+    finally:
+        for kind in ("clusterrolebindings", "clusterroles"):
+            kube.request("DELETE", f"{RBAC}/{kind}/{name}")
+
+
+class Container:
+    """The image's root directory over this machine's, as the kubelet would run it: mounts of its own, uid 999."""
+
+    def __init__(self, kube: Cluster, directory: Path, environ: Mapping[str, str]) -> None:
+        self.log = directory / "log"
+        self._directory = directory
+        for name in ("upper", "work", "root"):
+            (directory / name).mkdir()
+        programs = directory / "upper" / "usr" / "bin"
+        programs.mkdir(parents=True)
+        for name in ("kube-controllers", "check-status", "wrapper"):  # links, by whose names it knows its part
+            program = programs / name
+            program.write_text(
+                f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\nsys.argv[0] = {name!r}\n"
+                "from cni_calico.controllers.main import main\nsys.exit(main())\n"
+            )
+            program.chmod(0o755)
+        account = directory / "account"
+        account.mkdir()
+        (account / "token").write_text("controllers-token")
+        (account / "namespace").write_text("kube-system")
+        shutil.copy(kube.ca, account / "ca.crt")
+        setup = f"""set -e
+mount -t tmpfs tmpfs {directory}/work
+mkdir {directory}/work/upper {directory}/work/work
+cp -a {directory}/upper/. {directory}/work/upper
+mount -t overlay overlay -o lowerdir=/,upperdir={directory}/work/upper,workdir={directory}/work/work {directory}/root
+mount -t proc proc {directory}/root/proc
+mount --rbind /dev {directory}/root/dev
+mount -t tmpfs tmpfs {directory}/root/run
+mkdir -p {directory}/root{ACCOUNT} {directory}/root/status {directory}/root/calico-secrets
+cp {account}/* {directory}/root{ACCOUNT}
+chown 999 {directory}/root/status
+exec "$@"
+"""
+        self._enter = ["unshare", "--mount", "--propagation=private", "sh", "-c", setup, "sh"]
+        self._inside = ["chroot", "--userspec=999:0", str(directory / "root")]
+        self.environ = {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "HOSTNAME": "calico-kube-controllers-6d8b5",
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(kube.port),
+            **environ,
+        }
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*self._enter, *self._inside, "/usr/bin/wrapper", "/usr/bin/kube-controllers"],
+                env=self.environ,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def probe(self, *command: str) -> tuple[int, str]:
+        """As an exec probe: in the container's mounts."""
+        inside = ["nsenter", "--mount", f"--target={self.process.pid}", *self._inside, *command]
+        done = subprocess.run(inside, env=self.environ, capture_output=True, text=True, timeout=60)
+        return done.returncode, (done.stdout + done.stderr).strip()
+
+    def end(self) -> int:
+        """As the kubelet: SIGTERM to the entry point."""
+        self.process.terminate()
+        return self.process.wait(20)
+
+
+@contextmanager
+def container(kube: Cluster, environ: Mapping[str, str]) -> Iterator[Container]:
+    directory = Path(tempfile.mkdtemp(prefix="cct-container-"))
+    directory.chmod(0o755)
+    made = Container(kube, directory, environ)
+    try:
+        yield made
+    except BaseException:
+        sys.stderr.write(made.log.read_text())
+        raise
+    finally:
+        if made.process.poll() is None:
+            os.killpg(made.process.pid, signal.SIGKILL)
+            made.process.wait()
+        shutil.rmtree(directory)
+
+
+def test_v3_32_on_kubernetes(kube: Cluster) -> None:
+    """Without rights to Leases and Events, which upstream's role does not give."""
+    store = kube.store()
+    spec = {"cidr": "203.0.113.0/28", "allowedUses": ["LoadBalancer"], "blockSize": 30, "nodeSelector": "all()"}
+    store.commit([Write.put(ResourceKey("IPPool", "lb"), {"metadata": {"name": "lb"}, "spec": spec})], soon())
+    port = {"metadata": {"name": "default"}, "spec": {"prometheusMetricsPort": 0, "controllers": {"node": {}}}}
+    store.commit([Write.put(SETTINGS, port)], soon())
+    body = {"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]}}
+    services = "/api/v1/namespaces/space/services"
+    kube.request("POST", services, {"kind": "Service", "apiVersion": "v1", **body})
+    environ = {"ENABLED_CONTROLLERS": "node,loadbalancer", "DATASTORE_TYPE": "kubernetes"}
+    try:
+        with role(kube, OF_KUBERNETES), container(kube, environ) as run:
+            until(lambda: run.probe("/usr/bin/check-status", "-r") == (0, "Ready"), "the readiness probe", 90)
+            assert run.probe("/usr/bin/check-status", "-l") == (0, "Ready")
+            until(lambda: kube.request("GET", f"{services}/web")["status"]["loadBalancer"].get("ingress"), "it", 60)
+            assert "without a lease" in run.log.read_text()
+            assert run.end() == 0
+            assert "Traceback" not in run.log.read_text()
+    finally:
+        kube.request("DELETE", f"{services}/web")
+        store.close()
+
+
+def test_v3_0_on_etcd(kube: Cluster) -> None:
+    """hostNetwork, TLS variables that are empty, controllers by their old names, no DATASTORE_TYPE, no probes."""
+    url = f"http://127.0.0.1:{kube.etcd_port}"
+    store = EtcdStore(EtcdConfig(endpoints=(url,)))
+    wipe(store)
+    try:
+        port = {"metadata": {"name": "default"}, "spec": {"prometheusMetricsPort": 0}}
+        store.commit([Write.put(SETTINGS, port)], soon())
+        environ = {
+            "ETCD_ENDPOINTS": url,
+            "ETCD_CA_CERT_FILE": "",
+            "ETCD_KEY_FILE": "",
+            "ETCD_CERT_FILE": "",
+            "ENABLED_CONTROLLERS": "policy,profile,workloadendpoint,node",
+        }
+        with role(kube, OF_V3_0), container(kube, environ) as run:
+            until(lambda: store.get(ResourceKey("Profile", "kns.space"), soon()), "the namespace's profile", 90)
+            until(lambda: run.probe("/usr/bin/check-status", "-r") == (0, "Ready"), "ready", 60)
+            assert run.end() == 0
+            assert "Traceback" not in run.log.read_text()
+    finally:
+        wipe(store)
+        store.close()
