@@ -74,7 +74,7 @@ class Container:
     def __init__(self, kube: Cluster, directory: Path, environ: Mapping[str, str]) -> None:
         self.log = directory / "log"
         self._directory = directory
-        for name in ("upper", "work", "root"):
+        for name in ("upper", "work", "merged"):
             (directory / name).mkdir()
         programs = directory / "upper" / "usr" / "bin"
         programs.mkdir(parents=True)
@@ -94,17 +94,17 @@ class Container:
 mount -t tmpfs tmpfs {directory}/work
 mkdir {directory}/work/upper {directory}/work/work
 cp -a {directory}/upper/. {directory}/work/upper
-mount -t overlay overlay -o lowerdir=/,upperdir={directory}/work/upper,workdir={directory}/work/work {directory}/root
-mount -t proc proc {directory}/root/proc
-mount --rbind /dev {directory}/root/dev
-mount -t tmpfs tmpfs {directory}/root/run
-mkdir -p {directory}/root{ACCOUNT} {directory}/root/status {directory}/root/calico-secrets
-cp {account}/* {directory}/root{ACCOUNT}
-chown 999 {directory}/root/status
+mount -t overlay overlay -o lowerdir=/,upperdir={directory}/work/upper,workdir={directory}/work/work {directory}/merged
+mount -t proc proc {directory}/merged/proc
+mount --rbind /dev {directory}/merged/dev
+mount -t tmpfs tmpfs {directory}/merged/run
+mkdir -p {directory}/merged{ACCOUNT} {directory}/merged/status {directory}/merged/calico-secrets
+cp {account}/* {directory}/merged{ACCOUNT}
+chown 999 {directory}/merged/status
 exec "$@"
 """
         self._enter = ["unshare", "--mount", "--propagation=private", "sh", "-c", setup, "sh"]
-        self._inside = ["chroot", "--userspec=999:0", str(directory / "root")]
+        self._inside = ["chroot", "--userspec=999:0", str(directory / "merged")]
         self.environ = {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "PYTHONDONTWRITEBYTECODE": "1",
