@@ -74,7 +74,7 @@ class Container:
     def __init__(self, kube: Cluster, directory: Path, environ: Mapping[str, str]) -> None:
         self.log = directory / "log"
         self._directory = directory
-        for name in ("upper", "work", "merged"):
+        for name in ("upper", "scratch", "merged"):
             (directory / name).mkdir()
         programs = directory / "upper" / "usr" / "bin"
         programs.mkdir(parents=True)
@@ -91,10 +91,10 @@ class Container:
         (account / "namespace").write_text("kube-system")
         shutil.copy(kube.ca, account / "ca.crt")
         setup = f"""set -e
-mount -t tmpfs tmpfs {directory}/work
-mkdir {directory}/work/upper {directory}/work/work
-cp -a {directory}/upper/. {directory}/work/upper
-mount -t overlay overlay -o lowerdir=/,upperdir={directory}/work/upper,workdir={directory}/work/work {directory}/merged
+mount -t tmpfs tmpfs {directory}/scratch
+mkdir {directory}/scratch/upper {directory}/scratch/own
+cp -a {directory}/upper/. {directory}/scratch/upper
+mount -t overlay overlay -o lowerdir=/,upperdir={directory}/scratch/upper,workdir={directory}/scratch/own {directory}/merged
 mount -t proc proc {directory}/merged/proc
 mount --rbind /dev {directory}/merged/dev
 mount -t tmpfs tmpfs {directory}/merged/run
