@@ -94,7 +94,8 @@ class Container:
 mount -t tmpfs tmpfs {directory}/scratch
 mkdir {directory}/scratch/upper {directory}/scratch/own
 cp -a {directory}/upper/. {directory}/scratch/upper
-mount -t overlay overlay -o lowerdir=/,upperdir={directory}/scratch/upper,workdir={directory}/scratch/own {directory}/merged
+cd {directory}
+mount -t overlay overlay -o lowerdir=/,upperdir=scratch/upper,workdir=scratch/own {directory}/merged
 mount -t proc proc {directory}/merged/proc
 mount --rbind /dev {directory}/merged/dev
 mount -t tmpfs tmpfs {directory}/merged/run
