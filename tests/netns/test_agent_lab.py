@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.deadline import Deadline
+from cni_calico.kernel.netlink.nfnetlink import Nfnetlink, general
+from cni_calico.model.resources import Metadata, Resource
 from tests.netns.bird_cluster import Lab, make_lab
 from tests.netns.namespaces import Namespace, until
 from tests.netns.node_cluster import Cluster, start_cluster
@@ -120,6 +123,33 @@ def test_a_node_comes_and_goes(always: Cluster) -> None:
         "nobody sends to the node that is gone",
     )
     always.until_all_reach_all()
+
+
+def test_with_policies_tunnels_packets_come_from_nodes_only(always: Cluster) -> None:
+    """Of nodes that are there, that come, and that move; they are not tracked."""
+    spec = {"selector": "has(nobody)", "types": ["Ingress"], "ingress": [{"action": "Deny"}]}
+    always.store.put(Resource("GlobalNetworkPolicy", Metadata("nobodys"), spec))
+
+    def polices(node: Node) -> bool:
+        return "notrack" in node.ns.run("nft", "list", "ruleset").stdout
+
+    for node in always.nodes.values():
+        until(lambda: polices(node), f"{node.name} polices", 30)  # noqa: B023
+    always.until_all_reach_all()
+    always.start("n4", "1", 4).until_ready()
+    always.add_pod("n4", "a")
+    always.until_all_reach_all()
+    always.move("n3", "1", 3, 33)
+    first = always.nodes["n1"].ns
+    until(lambda: "10.0.1.33" in first.run("nft", "list", "set", "ip", "calico-policy", "tunnel-nodes").stdout, "known")
+    always.until_all_reach_all()
+    assert not first.call(_tracked, 4789)
+
+
+def _tracked(port: int) -> int:
+    with Nfnetlink() as netlink:
+        listed = netlink.dump(1 << 8 | 1, general("ip"), "list", Deadline.after(5))
+    return sum(port.to_bytes(2, "big") in payload for payload in listed)
 
 
 def test_a_nodes_address_changes(always: Cluster) -> None:

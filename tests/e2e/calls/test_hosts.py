@@ -8,6 +8,9 @@ from __future__ import annotations
 import io
 import json
 import re
+import socket
+import subprocess
+import sys
 import tarfile
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.conftest import LAB_CACHE, ROOT
 from tests.netns.conftest import MakeNamespace
@@ -37,9 +41,15 @@ def steps(page: str, heading: str) -> list[str]:
 
 
 @pytest.fixture
-def fresh(bundle: Path) -> Iterator[PrivateHost]:
+def outside() -> Iterator[Namespace]:
+    with namespace("outside") as made:
+        yield made
+
+
+@pytest.fixture
+def fresh(bundle: Path, outside: Namespace) -> Iterator[PrivateHost]:
     """A host with a way out, where nothing is installed but portmap; ``outside`` knows no way back to pods."""
-    with namespace("host") as ns, namespace("outside") as outside:
+    with namespace("host") as ns:
         ns.do("link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", outside.name)
         ns.do("addr", "add", "198.51.100.1/24", "dev", "eth0")
         ns.do("link", "set", "eth0", "up")
@@ -61,8 +71,8 @@ def installed(fresh: PrivateHost) -> PrivateHost:
     return fresh
 
 
-def cnitool(host: PrivateHost, command: str, pod: Namespace) -> Any:
-    environ = {"NETCONFPATH": "/etc/cni/net.d", "CNI_PATH": "/opt/cni/bin"}
+def cnitool(host: PrivateHost, command: str, pod: Namespace, **capabilities: Any) -> Any:
+    environ = {"NETCONFPATH": "/etc/cni/net.d", "CNI_PATH": "/opt/cni/bin", "CAP_ARGS": json.dumps(capabilities)}
     done = host.run(CNITOOL, command, "calico", pod.path, env=environ)
     return json.loads(done.stdout) if done.stdout.strip() else None
 
@@ -99,6 +109,91 @@ def test_one_host_from_nothing_to_nothing(installed: PrivateHost, make_pod_ns: M
     left = host.run("find", "/etc", "/opt/cni", "/var/lib", "/var/log", "/run", "-xdev", "-name", "*calico*")
     assert left.stdout.split() == ["/run/calico-node.pid"]  # the stand-in's own
     assert host.run("ls", "-A", "/opt/cni/bin").stdout.split() == ["portmap"]
+
+
+NOBODYS = {"selector": "has(nobody)", "types": ["Ingress"], "ingress": [{"action": "Deny"}]}
+CLOSED = {"selector": "has(calico)", "order": 500, "types": ["Ingress"], "ingress": [{"action": "Deny"}]}
+OLD_PROFILE = {
+    "ingress": [{"action": "Allow", "source": {"selector": "has(calico)"}}],
+    "egress": [{"action": "Allow"}],
+    "labelsToApply": {"calico": ""},
+}
+
+
+def apply(host: PrivateHost, kind: str, name: str, spec: dict[str, Any]) -> None:
+    document = {"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    host.run("/opt/cni/bin/calicoctl", "apply", "-f", "-", stdin=json.dumps(document))
+
+
+def delete(host: PrivateHost, name: str) -> None:
+    host.run("/opt/cni/bin/calicoctl", "delete", "gnp", name)
+
+
+def documented_policy() -> dict[str, Any]:
+    """The one of docs/hosts.md that lets published ports in."""
+    text = (ROOT / "docs" / "hosts.md").read_text().partition("## Network policy\n")[2]
+    [block] = re.findall(r"^```yaml\n(.*?)^```", text.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
+    found: dict[str, Any] = yaml.safe_load(block)
+    return found
+
+
+def answers(outside: Namespace) -> bool:
+    """A new connection from outside to the published port."""
+    return outside.call(_connects)
+
+
+def _connects() -> bool:
+    with socket.socket() as client:
+        client.settimeout(0.5)
+        try:
+            client.connect(("198.51.100.1", 8080))
+            return client.recv(5) == b"hello"
+        except OSError:
+            return False
+
+
+SERVER = """
+import socket
+listening = socket.create_server(("0.0.0.0", 80))
+while True:
+    connection, _ = listening.accept()
+    connection.sendall(b"hello")
+    connection.close()
+"""
+
+
+def test_published_ports_before_and_after_policing(
+    installed: PrivateHost, outside: Namespace, make_pod_ns: MakeNamespace
+) -> None:
+    """By docs/hosts.md: open until a policy says otherwise; with an older version's profile until the first one."""
+    host, pod = installed, make_pod_ns("pod")
+    port = {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}
+    cnitool(host, "add", pod, portMappings=[port])
+    server = subprocess.Popen(["ip", "netns", "exec", pod.name, sys.executable, "-c", SERVER])
+    try:
+        until(lambda: answers(outside), "the published port answers outside", 20)
+        assert "calico-policy" not in host.run("nft", "list", "tables").stdout
+        # the first policy, which is nobody's: now policies and profiles are enforced
+        apply(host, "GlobalNetworkPolicy", "nobodys", NOBODYS)
+        until(lambda: "calico-policy" in host.run("nft", "list", "tables").stdout, "policies are enforced", 20)
+        assert answers(outside)
+        apply(host, "GlobalNetworkPolicy", "closed", CLOSED)
+        until(lambda: not answers(outside), "closed by a policy", 20)
+        delete(host, "closed")
+        until(lambda: answers(outside), "open again", 20)
+        # what an older version made of the network's profile
+        apply(host, "Profile", "calico", OLD_PROFILE)
+        until(lambda: not answers(outside), "closed by the profile", 20)
+        policy = documented_policy()
+        apply(host, policy["kind"], policy["metadata"]["name"], policy["spec"])
+        until(lambda: answers(outside), "opened by the policy of the page", 20)
+        delete(host, policy["metadata"]["name"])
+        delete(host, "nobodys")
+        until(lambda: "calico-policy" not in host.run("nft", "list", "tables").stdout, "no policy, no policing", 20)
+        until(lambda: answers(outside), "open, whatever the profile says", 20)
+    finally:
+        server.kill()
+        server.wait()
 
 
 def secrets() -> dict[str, str]:
