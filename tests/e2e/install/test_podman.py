@@ -1,0 +1,86 @@
+"""docs/podman.md on a fresh host: real podman, the installed bundle, the agent, and nothing left afterwards."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+pytestmark = [pytest.mark.bundle, pytest.mark.netns, pytest.mark.slow]
+
+# In mount and network namespaces of its own; the veth is the host's uplink. Limits are named because a container cannot
+# be given higher ones than this process has.
+HOST = r"""
+set -eu
+mount --make-rprivate /
+for d in /var/lib/containers /etc/cni /run /var/lib/calico /etc/calico /var/log /opt/cni; do
+  mkdir -p $d; mount -t tmpfs none $d
+done
+mkdir -p /run/netns /run/lock /run/image/bin
+ip link set lo up
+ip link add up0 type veth peer name up1
+ip link set up1 up; ip link set up0 up
+ip addr add 192.0.2.10/24 dev up0; ip route add default via 192.0.2.1
+echo 1 >/proc/sys/net/ipv4/ip_forward
+build/install-bundle.sh "$BUNDLE" /opt/cni/bin
+install -D -m 0600 install/systemd/calico-node.env /etc/calico/calico-node.env
+cp "$CONFLIST" /run/conflist
+set -a; . /etc/calico/calico-node.env; set +a
+/opt/cni/bin/calico-node run >/run/agent.log 2>&1 & agent=$!
+trap 'kill $agent; wait $agent || :' EXIT
+for i in $(seq 200); do /opt/cni/bin/calico-node -felix-live -felix-ready 2>/dev/null && break; sleep 0.2; done
+install -D -m 0644 /run/conflist /etc/cni/net.d/10-calico.conflist
+cp /bin/busybox /run/image/bin/
+for c in sh ip wget httpd; do ln -s busybox /run/image/bin/$c; done
+tar -C /run/image -c . | podman import - box >/dev/null 2>&1
+run() { podman run --network calico --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 "$@"; }
+say() { printf '%s %s\n' "$1" "$(echo "$2" | tr '\n' ' ')"; }
+say backend "$(podman info 2>/dev/null | grep networkBackend)"
+run -d --name web -p 8080:80 box sh -c 'echo hello >/index.html; httpd -f -p 80 -h /' >/dev/null
+address=$(podman inspect -f '{{.NetworkSettings.Networks.calico.IPAddress}}' web)
+say address "$address"
+say inside "$(run --rm box wget -q -O - "http://$address/")"
+say published "$(busybox wget -q -O - http://192.0.2.10:8080/)"
+say chosen "$(run --rm --ip 192.168.10.5 box ip -o -4 addr show eth0)"
+say endpoints "$(/opt/cni/bin/calicoctl get workloadendpoints 2>&1)"
+say status "$(/opt/cni/bin/calicoctl node status >/dev/null 2>&1; echo $?)"
+say used "$(/opt/cni/bin/calicoctl ipam show -o json)"
+podman rm -f -t 0 web >/dev/null
+say free "$(/opt/cni/bin/calicoctl ipam show -o json)"
+say check "$(/opt/cni/bin/calicoctl ipam check)"
+say links "$(ip -o link | grep -c ' cali' || :)"
+say log "$(grep -c ' ms$' /run/agent.log)"
+"""
+
+
+def conflist() -> str:
+    """The network configuration that docs/hosts.md has people write."""
+    (text,) = re.findall(r"10-calico\.conflist <<'END'\n(.*?)\nEND\n", (ROOT / "docs" / "hosts.md").read_text(), re.S)
+    json.loads(text)
+    return str(text)
+
+
+def test_a_host_with_podman(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "conflist").write_text(conflist())
+    environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "BUNDLE": str(bundle), "CONFLIST": str(tmp_path / "conflist")}
+    command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", HOST]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr + done.stdout
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert said["backend"].split()[-1] == "cni"
+    address = said["address"].strip()
+    assert re.fullmatch(r"192\.168\.\d+\.\d+", address)
+    assert said["inside"].strip() == said["published"].strip() == "hello"
+    assert " 192.168.10.5/32 " in said["chosen"]
+    assert f"{address}/32" in said["endpoints"]
+    assert said["status"].strip() == "0"
+    assert [pool["used"] for pool in json.loads(said["used"])["pools"]] == [1]
+    assert [pool["used"] for pool in json.loads(said["free"])["pools"]] == [0]
+    assert "found 0 problems" in said["check"]
+    assert said["links"].strip() == "0"
+    assert int(said["log"]) == 6  # an ADD and a DEL each of three containers
