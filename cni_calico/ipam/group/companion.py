@@ -9,66 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cni_calico.datastore.interface import (
-    WHOLE,
-    CommitConflict,
-    Committed,
-    Datastore,
-    Listing,
-    Reading,
-    Revision,
-    RoundTrips,
-    Versioned,
-    Watch,
-    Write,
-)
+from cni_calico.datastore.forwarding import ForwardingStore
+from cni_calico.datastore.interface import CommitConflict, Committed, Datastore, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import OutcomeUnknown
 from cni_calico.ipam.assign import Companion
 from cni_calico.ipam.group.items import Item
-from cni_calico.model.keys import HandleKey, Key, ListKey
+from cni_calico.model.keys import HandleKey
 
 
-class AccompaniedStore:
+class AccompaniedStore(ForwardingStore):
     """The store of one batch."""
 
-    commit_each = None
-
     def __init__(self, store: Datastore, items: Sequence[Item]) -> None:
-        self._store = store
+        super().__init__(store)
         self._items = {HandleKey(item.handle_id): item for item in items if item.companion is not None}
-        self.max_commit = store.max_commit
-        self.identity = store.identity
-        self.kind = store.kind
-        self.corrupt = store.corrupt
-
-    @property
-    def round_trips(self) -> RoundTrips:
-        return self._store.round_trips
-
-    def get(self, key: Key, deadline: Deadline) -> Versioned | None:
-        return self._store.get(key, deadline)
-
-    def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
-        return self._store.get_many(keys, deadline)
-
-    def watch(self, listing: ListKey, revision: Revision) -> Watch:
-        return self._store.watch(listing, revision)
-
-    def close(self) -> None:
-        """Does nothing: the store belongs to the allocator."""
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
         companions, creates = self._companions(writes)
         if not companions:
-            return self._store.commit(writes, deadline)
+            return self.store.commit(writes, deadline)
         try:
-            committed = self._store.commit([*writes, *creates], deadline)
+            committed = self.store.commit([*writes, *creates], deadline)
         except CommitConflict as e:
             own = [failed for failed in e.failed if failed.index < len(writes)]
             if own:
                 raise CommitConflict(own) from e
-            return self._store.commit(writes, deadline)
+            return self.store.commit(writes, deadline)
         except OutcomeUnknown:
             for companion in companions:
                 companion.unknown = True
@@ -93,8 +60,3 @@ class AccompaniedStore:
             companions.append(companion)
             creates.append(companion.create([assigned.address for assigned in item.given]))
         return companions, creates
-
-    def list(
-        self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None, reading: Reading = WHOLE
-    ) -> Listing:
-        return self._store.list(listing, deadline, revision=revision, reading=reading)
