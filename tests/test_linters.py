@@ -205,7 +205,6 @@ REFLECTION = {
     "ctl.arguments": "argparse's namespace",
     "ctl.ipam.release": "ValueError has no strerror",
     "datastore.etcd.link": "gRPC's errors have no common class with a code",
-    "datastore.etcd.slim_grpc": "an attribute of the package grpc",
     "datastore.kubernetes.dial": "UnicodeError has no strerror",
     "datastore.kubernetes.http": "a socket or one with TLS",
     "datastore.kubernetes.login": "PyYAML's errors may have no place",
@@ -220,6 +219,7 @@ REFLECTION = {
     "nodeagent.keepers.tunnel_addresses": "a table names the attributes of a record",
     "nodeagent.main": "sys.frozen, of the frozen executable",
     "server.run": "RuntimeError has no strerror",
+    "slim_grpc": "an attribute of the package grpc",
     "tuples": "it is what a named tuple is made of",
 }
 

@@ -19,6 +19,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig, LinkConflict, OutcomeUnknown
 from cni_calico.model.names import sha1_hex
 from cni_calico.model.resources import Address, WorkloadEndpoint
+from cni_calico.plugin import owed
 from cni_calico.plugin.attachment import (
     KUBERNETES,
     Attachment,
@@ -49,7 +50,6 @@ from cni_calico.plugin.ipam.addresses import (
 from cni_calico.plugin.mtu import read_mtu
 from cni_calico.plugin.network.ownership import plan_aliases
 from cni_calico.plugin.network.plan import PodPlan, random_mac
-from cni_calico.plugin.owed import record as pending
 from cni_calico.plugin.pods import NOTHING, PodFacts, is_another_pod, plan_pod_record, plan_pod_request, read_facts
 from cni_calico.plugin.second_network import is_second_network, join_network
 
@@ -118,7 +118,7 @@ class _Addition:
         self.facts = read_facts(task, attachment, recorded.stored)
         if self.facts.endpoint is None and is_second_network(recorded, attachment, task.conf):
             result = join_network(task, attachment, recorded)
-            pending.take_back(task.services.files, task.services.state_dir, attachment)
+            owed.take_back(task.services.files, task.services.state_dir, attachment)
             return result
         self.mtu = read_mtu(task, attachment.node)
         return self._set_up()
@@ -131,7 +131,7 @@ class _Addition:
             plan, mac = network(given, undo)
             self._store_endpoint(plan, mac, undo)
             services.require_caller()
-            pending.take_back(services.files, services.state_dir, self.attachment)
+            owed.take_back(services.files, services.state_dir, self.attachment)
             undo.pop_all()
         return self._result(plan, given, mac)
 
@@ -201,9 +201,9 @@ class _Addition:
     def _owe(self, uids: Sequence[str] = ()) -> None:
         """What cannot be undone now is recorded, and released when the datastore is back; ``uids``: of its endpoint."""
         services = self.task.services
-        intent = pending.plan_intent(self.attachment, self.task.conf.datastore, uids=uids)
+        release = owed.OwedRelease(self.attachment, self.task.conf.datastore, uids=tuple(uids))
         try:
-            pending.record_intent(services.files, services.state_dir, intent)
+            owed.record(services.files, services.state_dir, release)
         except OSError as e:
             services.log.error(f"cannot record that {self.attachment.label} is to be released: {e}")
 

@@ -24,7 +24,7 @@ def _add(task: Task) -> Mapping[str, Any]:
     result = add(task)
     note_synced(task.services)
     waits.await_policy(task)
-    _replay(task)
+    _pay_owed(task)
     return result
 
 
@@ -32,16 +32,16 @@ def _delete(task: Task) -> None:
     from cni_calico.plugin.delete import delete
 
     if delete(task):
-        _replay(task)
+        _pay_owed(task)
 
 
-def _replay(task: Task) -> None:
+def _pay_owed(task: Task) -> None:
     """The next call that reaches the datastore releases what an earlier DEL still owes."""
     services = task.services
     if services.files.exists(f"{services.state_dir}/cni/pending-del"):
-        from cni_calico.plugin.replay import replay_after
+        from cni_calico.plugin.pay import pay_after
 
-        replay_after(services, task.conf.datastore)
+        pay_after(services, task.conf.datastore)
 
 
 def _check(task: Task) -> None:

@@ -1,7 +1,7 @@
 """DEL: remove interface and routes, the endpoint record, then the addresses; anything already gone is success.
 
 Rule: a dead datastore never holds up the end of a container: the kernel side is removed, the rest is recorded durably
-as an owed release (plugin/owed/record.py) and the call succeeds. A record that cannot be read is an error that names
+as an owed release (plugin/owed.py) and the call succeeds. A record that cannot be read is an error that names
 it, once everything else is done. An address is released only after its interface and route are gone; the endpoint's
 record may be removed during the 18 ms that the kernel takes to delete the interface.
 """
@@ -12,7 +12,6 @@ import os
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from cni_calico.cni.result import parse_result
@@ -33,13 +32,13 @@ from cni_calico.errors import (
 from cni_calico.model.keys import HandleKey
 from cni_calico.model.names import valid_ifname
 from cni_calico.model.resources import Address, WorkloadEndpoint
+from cni_calico.plugin import owed
 from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.call.node_name import os_host_name
 from cni_calico.plugin.call.ready import require_not_locked, require_ready
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.endpoints import Recorded, apply_endpoint, read_recorded, remove_endpoint, rfc3339
 from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, release
-from cni_calico.plugin.owed import record as pending
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -100,21 +99,21 @@ class Removal:
     attachment: Attachment
     paying: bool = False  # whether this is what an earlier DEL has recorded: then errors are raised
     ready: bool = False  # whether the cluster is known to take requests
-    owed: pending.Intent | None = None  # what is recorded already
+    recorded_release: owed.OwedRelease | None = None  # what is recorded already
     is_nameless: bool = False  # whether the record, which is ours, names no container
 
     def run(self, netns: int | None) -> bool:
         """Whether everything is released; if False, the rest is recorded."""
         services, datastore = self.task.services, self.task.datastore
         store_deadline = self.task.deadline.sooner(DATASTORE_PATIENCE_S)
-        self.owed = pending.read_own(services.files, services.state_dir, self.attachment)
+        self.recorded_release = owed.read_own(services.files, services.state_dir, self.attachment)
         recorded, failure = self._read(store_deadline)
         if self.paying and self._is_anothers(recorded):
-            self._forget_intent()
+            self._forget_owed()
             return True
         if failure is None and self._has_joined(recorded):
             self._leave(recorded)
-            self._forget_intent()
+            self._forget_owed()
             return True
         failure = self._remove(netns, recorded, failure, store_deadline)
         delegate_failure = self._release_delegated()
@@ -128,13 +127,13 @@ class Removal:
         if delegate_failure is not None:
             raise delegate_failure
         if failure is None:
-            self._forget_intent()
+            self._forget_owed()
             datastore.note_deleted(self.attachment.label)
         return failure is None
 
     def _is_anothers(self, recorded: Recorded) -> bool:
         """Whether the record that is there is not the one that the debt is about."""
-        uids = self.owed.uids if self.owed is not None else ()
+        uids = self.recorded_release.uids if self.recorded_release is not None else ()
         return bool(uids) and recorded.own is not None and recorded.own.metadata.uid not in uids
 
     def _read(self, deadline: Deadline) -> tuple[Recorded, CalicoError | None]:
@@ -345,7 +344,7 @@ class Removal:
 
     def _told_addresses(self) -> set[Address]:
         """What an earlier DEL has recorded of the addresses, and what the runtime says: the result of the ADD."""
-        told = {ip_address(address) for address in (self.owed.addresses if self.owed is not None else ())}
+        told = set(self.recorded_release.addresses) if self.recorded_release is not None else set[Address]()
         try:
             return told.union(ip.address.ip for ip in parse_result(self.task.conf.prev_result or {}).ips)
         except InvalidConfig:
@@ -362,22 +361,21 @@ class Removal:
     def owe(self, failure: CalicoError, addresses: frozenset[Address] = frozenset()) -> None:
         """Record what is to be released. Raises TeardownIncomplete if that is impossible too."""
         services = self.task.services
-        recorded = rfc3339(time.time())
-        intent = pending.plan_intent(self.attachment, self.task.conf.datastore, recorded=recorded, addresses=addresses)
+        release = owed.OwedRelease(self.attachment, self.task.conf.datastore, rfc3339(time.time()), addresses)
         try:
-            pending.record_intent(services.files, services.state_dir, intent)
+            owed.record(services.files, services.state_dir, release)
         except OSError as e:
             raise TeardownIncomplete(
                 f"cannot release the addresses of {self.attachment.label}: {failure.message}; "
                 f"nor record that they are to be released: {e.strerror or e}",
-                details=f"repeat the DEL, or make {pending.directory(services.state_dir)} writable",
+                details=f"repeat the DEL, or make {owed.directory(services.state_dir)} writable",
             ) from failure
         services.log.warning(f"addresses will be released when the datastore is back: {failure.message}")
 
-    def _forget_intent(self) -> None:
-        attachment, services = self.attachment, self.task.services
-        name = pending.intent_file(attachment.network, attachment.container_id, attachment.ifname)
+    def _forget_owed(self) -> None:
+        services = self.task.services
+        name = owed.file_name(self.attachment)
         try:
-            pending.remove_intent(services.files, services.state_dir, name)
+            owed.remove(services.files, services.state_dir, name)
         except OSError as e:
-            services.log.warning(f"cannot remove the intent {name}: {e}; it is replayed without effect")
+            services.log.warning(f"cannot remove the owed release {name}: {e}; it is paid without effect")

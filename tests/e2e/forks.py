@@ -83,7 +83,7 @@ def forks_in(host: Namespace, environ: Mapping[str, str] | None = None) -> Itera
 
 MODULES = (
     "datastore.etcd.store datastore.local.store kernel.lock kernel.process plugin.add plugin.check plugin.delete "
-    "plugin.gc plugin.ipam.gc plugin.ipam.status plugin.network.observe plugin.network.setup plugin.replay "
+    "plugin.gc plugin.ipam.gc plugin.ipam.status plugin.network.observe plugin.network.setup plugin.pay "
     "plugin.waits"
 )
 

@@ -115,4 +115,4 @@ def test_what_is_owed_to_another_datastore_stays(lab: Lab) -> None:
     lab.start_etcd()
     until(lambda: name not in node.intents(), "what is owed to ours is carried out", 40)
     assert sorted(node.intents()) == [elsewhere.name, unreadable.name]
-    until(lambda: "cannot read the DEL intent" in node.log(), "what cannot be read is told")
+    until(lambda: "cannot read the owed release" in node.log(), "what cannot be read is told")

@@ -15,12 +15,12 @@ from cni_calico.errors import AttachmentBusy, TryAgain
 from cni_calico.kernel.lock import file_lock
 from cni_calico.log import Log
 from cni_calico.nodeagent.context.context import Context
+from cni_calico.plugin import owed
 from cni_calico.plugin.call.services import Services
-from cni_calico.plugin.owed import record as pending
-from cni_calico.plugin.replay import LOCK_NAME, replay_intents
+from cni_calico.plugin.pay import LOCK_NAME, pay_owed
 
 LOOK_S = 5.0
-REPLAY_S = 20.0
+PAY_S = 20.0
 
 
 class _Once(Log):
@@ -61,13 +61,13 @@ class Owed:
         """Raises TryAgain while something has to wait."""
         settings, files = self.context.settings, self.context.files
         own = self.context.config
-        if own is None or not files.names(pending.directory(settings.state_dir)):
+        if own is None or not files.names(owed.directory(settings.state_dir)):
             self._log.forget()
             return
         try:
             with file_lock(files.path(f"{settings.run_dir}/{LOCK_NAME}"), Deadline.after(0)):
-                services, deadline = _own_services(self.context, self._log), Deadline.after(REPLAY_S)
-                done = replay_intents(services, own, deadline, after=self._last)
+                services, deadline = _own_services(self.context, self._log), Deadline.after(PAY_S)
+                done = pay_owed(services, own, deadline, after=self._last)
         except AttachmentBusy:
             return  # a call is working on it
         self._last = done.last

@@ -232,7 +232,7 @@ def test_an_unreadable_intent_is_left_and_reported(on_etcd: EtcdNode, pod_ns):
     (directory / "bad.json").write_text("{")
     assert on_etcd.call("ADD", "c1", pod_ns.path).ok
     assert (directory / "bad.json").exists()
-    assert "cannot read the DEL intent bad.json" in (on_etcd.root / "cni.log").read_text()
+    assert "cannot read the owed release bad.json" in (on_etcd.root / "cni.log").read_text()
 
 
 # -- other IPAM plugins -----------------------------------------------------------------------------------------------

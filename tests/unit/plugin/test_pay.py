@@ -18,13 +18,19 @@ from cni_calico.model.documents.codec import encode, new_metadata
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.keepers.owed import Owed
+from cni_calico.plugin import owed as records
 from cni_calico.plugin.attachment import Attachment, plan_endpoint
 from cni_calico.plugin.call.services import Services
-from cni_calico.plugin.owed import record as pending
-from cni_calico.plugin.replay import BATCH, LOOKED_AT, replay_after, replay_intents
+from cni_calico.plugin.pay import BATCH, LOOKED_AT, pay_after, pay_owed
 from tests.fakes.memory_store import MemoryStore
 
 LOCAL = DatastoreConfig("local", path="/somewhere")
+
+
+def release(container, ifname="eth0", datastore=LOCAL, **options):
+    """All of an attachment of the network "net" on node n1."""
+    attachment = Attachment("net", "n1", "cni", "default", container, container, ifname)
+    return records.OwedRelease(attachment, datastore, **options)
 
 
 class OneStore(Services):
@@ -41,34 +47,33 @@ class OneStore(Services):
 def owed(tmp_path):
     """Services with three recorded DELs, and the endpoints' keys in the order of the records."""
     services = OneStore(tmp_path, MemoryStore())
-    intents = []
+    releases = []
     for name in ("a", "b", "c"):
-        endpoint = ("default", f"n1-cni-{name}-eth0")
-        intents.append(pending.Intent("net", name, "eth0", (f"net.{name}",), endpoint, LOCAL))
-        pending.record_intent(services.files, services.state_dir, intents[-1])
-    intents.sort(key=lambda intent: intent.file_name)
-    return services, [ResourceKey("WorkloadEndpoint", name, "default") for _, name in (i.endpoint for i in intents)]
+        releases.append(release(name))
+        records.record(services.files, services.state_dir, releases[-1])
+    releases.sort(key=lambda item: records.file_name(item.attachment))
+    return services, [item.attachment.endpoint_key for item in releases]
 
 
-def replay(services):
-    return replay_intents(services, LOCAL, Deadline.after(5))
+def pay(services):
+    return pay_owed(services, LOCAL, Deadline.after(5))
 
 
 def test_a_record_that_cannot_be_read_keeps_only_its_own(owed):
     services, keys = owed
     services.only.elsewhere(Write.put(keys[0], {"metadata": {"name": keys[0].name}, "spec": 7}))
-    report = replay(services)
+    report = pay(services)
     assert (report.done, report.kept) == (2, 1)
-    assert len(services.files.names(pending.directory(services.state_dir))) == 1
+    assert len(services.files.names(records.directory(services.state_dir))) == 1
 
 
 def test_a_datastore_that_is_away_is_asked_once(owed):
     services, _ = owed
     services.only.down = True
-    report = replay(services)
+    report = pay(services)
     assert (report.done, report.kept) == (0, 1)
     services.only.down = False
-    assert replay(services).done == 3
+    assert pay(services).done == 3
 
 
 @pytest.fixture
@@ -76,22 +81,18 @@ def crowd(tmp_path):
     """Services that owe 41 DELs, of which only the last in the order of their names can be carried out; its name."""
     services = OneStore(tmp_path, MemoryStore())
     services.files.make_directory(services.run_dir)
-    intents = [
-        pending.Intent("net", f"c{i}", "eth0", (f"net.c{i}",), ("default", f"n1-cni-c{i}-eth0"), LOCAL)
-        for i in range(41)
-    ]
-    *failing, good = sorted(intents, key=lambda intent: intent.file_name)
-    for intent in (*failing, good):
-        pending.record_intent(services.files, services.state_dir, intent)
-    for intent in failing:
-        namespace, name = intent.endpoint
-        key = ResourceKey("WorkloadEndpoint", name, namespace)
-        services.only.elsewhere(Write.put(key, {"metadata": {"name": name}, "spec": 7}))
-    return services, good.file_name
+    releases = [release(f"c{i}") for i in range(41)]
+    *failing, good = sorted(releases, key=lambda item: records.file_name(item.attachment))
+    for item in (*failing, good):
+        records.record(services.files, services.state_dir, item)
+    for item in failing:
+        key = item.attachment.endpoint_key
+        services.only.elsewhere(Write.put(key, {"metadata": {"name": key.name}, "spec": 7}))
+    return services, records.file_name(good.attachment)
 
 
 def is_owed(services, name):
-    return name in services.files.names(pending.directory(services.state_dir))
+    return name in services.files.names(records.directory(services.state_dir))
 
 
 def test_the_agent_gives_each_its_turn(crowd):
@@ -106,15 +107,15 @@ def test_the_agent_gives_each_its_turn(crowd):
         with pytest.raises(TryAgain):
             owed.look()
     assert not is_owed(services, good)
-    assert len(services.files.names(pending.directory(services.state_dir))) == 40
+    assert len(services.files.names(records.directory(services.state_dir))) == 40
 
 
 def test_rounds_go_on_where_the_last_one_stopped(crowd):
     services, good = crowd
-    services.files.write_atomic(f"{pending.directory(services.state_dir)}/{'f' * 40}.json", b"{")
+    services.files.write_atomic(f"{records.directory(services.state_dir)}/{'f' * 40}.json", b"{")
     tried, last = 0, ""
     while is_owed(services, good):
-        report = replay_intents(services, LOCAL, Deadline.after(5), after=last)
+        report = pay_owed(services, LOCAL, Deadline.after(5), after=last)
         tried, last = tried + report.done + report.kept, report.last
         assert report.done + report.kept == BATCH and tried <= 41 + BATCH
 
@@ -123,7 +124,7 @@ def test_calls_begin_anywhere(crowd):
     """Each of them reaches the one that can be done with a probability of 16 in 41."""
     services, good = crowd
     for _ in range(100):
-        replay_after(services, LOCAL)
+        pay_after(services, LOCAL)
         if not is_owed(services, good):
             return
     pytest.fail("it never had its turn")
@@ -141,11 +142,11 @@ def test_what_is_owed_is_paid_however_the_datastore_is_reached_now(tmp_path):
     services = Asked(tmp_path, MemoryStore())
     then = DatastoreConfig("etcdv3", etcd_endpoints=("https://a:2379", "https://b:2379"), etcd_password="old")
     now = DatastoreConfig("etcdv3", etcd_endpoints=("https://B:2379/",), etcd_password="new")
-    intent = pending.Intent("net", "c", "eth0", ("net.c",), ("default", "n1-cni-c-eth0"), then)
-    pending.record_intent(services.files, services.state_dir, intent)
+    item = release("c", datastore=then)
+    records.record(services.files, services.state_dir, item)
     services.files.make_directory(services.run_dir)
-    replay_after(services, now)
-    assert not is_owed(services, intent.file_name)
+    pay_after(services, now)
+    assert not is_owed(services, records.file_name(item.attachment))
     assert set(asked) == {now}
 
 
@@ -165,22 +166,20 @@ def test_five_thousand_that_are_owed_to_others_or_unreadable_cost_a_call_next_to
     services = OneStore(tmp_path, MemoryStore())
     services.files, services.log = Counted(), Kept()
     services.files.make_directory(services.run_dir)
-    directory = pending.directory(services.state_dir)
+    directory = records.directory(services.state_dir)
     services.files.make_directory(directory)
     other = DatastoreConfig("local", path="/elsewhere")
-    pending.record_intent(
-        services.files, services.state_dir, pending.Intent("n", "c", "e", (), ("default", "n1-cni-c-e"), other)
-    )
+    records.record(services.files, services.state_dir, release("c", "e", other))
     (name,) = services.files.names(directory)
     original = Path(directory, name).read_bytes()
     for i in range(5000):
         Path(directory, f"{i:040x}.json").write_bytes(original if i % 2 else b"{")
     for _ in range(20):
-        replay_after(services, LOCAL)
+        pay_after(services, LOCAL)
     assert len(read) <= LOOKED_AT and len(said) <= LOOKED_AT
     del read[:], said[:]
     for _ in range(3):
-        replay_intents(services, LOCAL, Deadline.after(5))
+        pay_owed(services, LOCAL, Deadline.after(5))
     assert len(said) == len(set(said)) <= LOOKED_AT, "each that cannot be read is named once"
     assert len(read) == 3 * LOOKED_AT
 
@@ -194,28 +193,26 @@ def test_an_address_without_interface_is_released_though_its_endpoint_is_gone(tm
     allocator, soon = Allocator(services.only), Deadline.after(5)
     for address in ("10.0.0.1", "10.0.0.2"):
         allocator.assign_address(ip_address(address), "net.c", {"node": "n1"}, "n1", soon)
-    intent = pending.Intent("net", "c", "net1", ("net.c",), ("default", "n1-cni-c-net1"), LOCAL, addresses=addresses)
-    pending.record_intent(services.files, services.state_dir, intent)
-    assert replay(services).done == 1
+    item = release("c", "net1", addresses=frozenset(map(ip_address, addresses)))
+    records.record(services.files, services.state_dir, item)
+    assert pay(services).done == 1
     assert sorted(str(item.address) for item in allocator.addresses_of("net.c", soon)) == left
 
 
 def test_records_with_and_without_addresses_are_read(tmp_path):
     services = OneStore(tmp_path, MemoryStore())
-    intent = pending.Intent(
-        "net", "c", "net1", ("net.c",), ("default", "n1-cni-c-net1"), LOCAL, addresses=("10.0.0.2",)
-    )
-    pending.record_intent(services.files, services.state_dir, intent)
-    path = Path(pending.directory(services.state_dir), intent.file_name)
-    assert pending.read_intent(services.files, services.state_dir, intent.file_name) == intent
+    item = release("c", "net1", addresses=frozenset((ip_address("10.0.0.2"),)))
+    records.record(services.files, services.state_dir, item)
+    path = Path(records.directory(services.state_dir), records.file_name(item.attachment))
+    assert records.read(services.files, services.state_dir, records.file_name(item.attachment)) == item
     document = json.loads(path.read_bytes())
     path.write_text(json.dumps({**document, "addresses": ["10.0.0"]}))
     with pytest.raises(DecodeFailure):
-        pending.read_intent(services.files, services.state_dir, intent.file_name)
+        records.read(services.files, services.state_dir, records.file_name(item.attachment))
     del document["addresses"]  # as earlier releases wrote it
     path.write_text(json.dumps(document))
-    found = pending.read_intent(services.files, services.state_dir, intent.file_name)
-    assert found is not None and found.addresses == ()
+    found = records.read(services.files, services.state_dir, records.file_name(item.attachment))
+    assert found is not None and found.addresses == frozenset()
 
 
 @pytest.mark.parametrize(("meant", "left"), [("mine", 0), ("another", 1)])
@@ -231,9 +228,9 @@ def test_a_debt_of_one_record_takes_no_other(tmp_path, meant, left):
         attachment, own=None, veth="cali1", mac="", addresses=(), now="2026-11-20T12:06:00Z", uid="mine"
     )
     services.only.elsewhere(Write.put(attachment.endpoint_key, encode(endpoint)))
-    pending.record_intent(services.files, services.state_dir, pending.plan_intent(attachment, LOCAL, uids=(meant,)))
-    assert replay(services).done == 1
-    assert services.files.names(pending.directory(services.state_dir)) == []
+    records.record(services.files, services.state_dir, records.OwedRelease(attachment, LOCAL, uids=(meant,)))
+    assert pay(services).done == 1
+    assert services.files.names(records.directory(services.state_dir)) == []
     assert len(allocator.addresses_of("net.c", soon)) == left
     assert (services.only.get(attachment.endpoint_key, soon) is not None) == bool(left)
 
@@ -244,12 +241,12 @@ def test_what_is_owed_twice_is_owed_together(tmp_path):
     attachment = Attachment("net", "n1", "cni", "default", "c", "c", "net1")
 
     def owe(*addresses, uids=()):
-        intent = pending.plan_intent(attachment, LOCAL, addresses=tuple(map(ip_address, addresses)), uids=uids)
-        pending.record_intent(services.files, services.state_dir, intent)
-        found = pending.read_own(services.files, services.state_dir, attachment)
-        return found.addresses, found.uids
+        item = records.OwedRelease(attachment, LOCAL, addresses=frozenset(map(ip_address, addresses)), uids=uids)
+        records.record(services.files, services.state_dir, item)
+        found = records.read_own(services.files, services.state_dir, attachment)
+        return sorted(map(str, found.addresses)), found.uids
 
-    assert owe(uids=("a",)) == ((), ("a",))
-    assert owe("10.0.0.1", uids=("b",)) == (("10.0.0.1",), ("a", "b"))
-    assert owe("10.0.0.2") == (("10.0.0.1", "10.0.0.2"), ())
-    assert owe(uids=("c",)) == (("10.0.0.1", "10.0.0.2"), ())
+    assert owe(uids=("a",)) == ([], ("a",))
+    assert owe("10.0.0.1", uids=("b",)) == (["10.0.0.1"], ("a", "b"))
+    assert owe("10.0.0.2") == (["10.0.0.1", "10.0.0.2"], ())
+    assert owe(uids=("c",)) == (["10.0.0.1", "10.0.0.2"], ())

@@ -1,14 +1,14 @@
 """Durable records of owed releases: what must still be released because the datastore could not be reached.
 
 Rule: one file per attachment under <state>/cni/pending-del/, written atomically, mode 0600; it names handles and the
-endpoint, never only an address, so a replay cannot release what was assigned to another container meanwhile. A new ADD
+endpoint, never only an address, so paying it cannot release what was assigned to another container meanwhile. A new ADD
 of the same attachment cancels it. A file that cannot be read is left and reported.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -26,78 +26,59 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Intent:
-    """A release that is owed. ``endpoint`` is (namespace, name) of the record to clear."""
+class OwedRelease:
+    """Everything that an attachment may hold in a datastore is to be released."""
 
-    network: str
-    container_id: str
-    ifname: str
-    handle_ids: tuple[str, ...]
-    endpoint: tuple[str, str]
+    attachment: Attachment
     datastore: DatastoreConfig
-    recorded: str = field(default="", compare=False)
-    addresses: tuple[str, ...] = ()  # those of the endpoint, which may be gone by the time of the replay
+    recorded: str = field(default="", compare=False)  # when, in RFC 3339
+    addresses: frozenset[Address] = frozenset()  # those of the endpoint, which may be gone by the time it is paid
     uids: tuple[str, ...] = ()  # of the endpoint's record, when another one that is there is not meant; (): any
 
-    @property
-    def file_name(self) -> str:
-        return intent_file(self.network, self.container_id, self.ifname)
 
-
-def intent_file(network: str, container_id: str, ifname: str) -> str:
+def file_name(attachment: Attachment) -> str:
     """The file name for an attachment: there is at most one."""
-    return sha1_hex(f"{network}/{container_id}/{ifname}") + ".json"
-
-
-def plan_intent(
-    attachment: Attachment,
-    datastore: DatastoreConfig,
-    *,
-    recorded: str = "",
-    addresses: Collection[Address] = (),
-    uids: Collection[str] = (),
-) -> Intent:
-    """Everything an attachment may hold in the datastore."""
-    key = attachment.endpoint_key
-    return Intent(
-        network=attachment.network,
-        container_id=attachment.container_id,
-        ifname=attachment.ifname,
-        handle_ids=attachment.handle_ids,
-        endpoint=(key.namespace, key.name),
-        datastore=datastore,
-        recorded=recorded,
-        addresses=tuple(sorted(map(str, addresses))),
-        uids=tuple(uids),
-    )
+    return sha1_hex(attachment.label) + ".json"
 
 
 def directory(state_dir: str) -> str:
     return f"{state_dir}/cni/pending-del"
 
 
-def record_intent(files: Files, state_dir: str, intent: Intent) -> None:
-    """Make the intent durable; what is owed of the attachment already is owed on. Raises OSError."""
-    from dataclasses import asdict, replace  # the import takes 5 ms
+def record(files: Files, state_dir: str, owed: OwedRelease) -> None:
+    """Make it durable; what is owed of the attachment already is owed on. Raises OSError."""
+    from dataclasses import asdict  # the import takes 5 ms
 
+    attachment, key = owed.attachment, owed.attachment.endpoint_key
+    addresses, uids = owed.addresses, owed.uids
     files.make_directory(directory(state_dir))
-    before = _read_if_possible(files, state_dir, intent.file_name)
+    before = read_own(files, state_dir, attachment)
     if before is not None:
-        addresses = tuple(sorted({*before.addresses, *intent.addresses}))
-        uids = (*before.uids, *intent.uids) if before.uids and intent.uids else ()
-        intent = replace(intent, addresses=addresses, uids=uids)
-    document = {"format": FORMAT, **asdict(intent)}
+        addresses |= before.addresses
+        uids = (*before.uids, *uids) if before.uids and uids else ()
+    document = {
+        "format": FORMAT,
+        "network": attachment.network,
+        "container_id": attachment.container_id,
+        "ifname": attachment.ifname,
+        "handle_ids": attachment.handle_ids,
+        "endpoint": (key.namespace, key.name),
+        "datastore": asdict(owed.datastore),
+        "recorded": owed.recorded,
+        "addresses": sorted(map(str, addresses)),
+        "uids": uids,
+    }
     data = json.dumps(document, separators=(",", ":")).encode()
-    files.write_atomic(f"{directory(state_dir)}/{intent.file_name}", data, 0o600)
+    files.write_atomic(f"{directory(state_dir)}/{file_name(attachment)}", data, 0o600)
 
 
-def remove_intent(files: Files, state_dir: str, intent_file: str) -> None:
+def remove(files: Files, state_dir: str, file_name: str) -> None:
     """Remove a record, and any temporary file that a dead writer left; absent is success. Raises OSError.
 
     The caller holds the attachment's lock, so nobody is writing it now.
     """
     for name in files.names(directory(state_dir)):
-        if name == intent_file or (name.startswith(f".{intent_file}.") and name.endswith((".new", ".reported"))):
+        if name == file_name or (name.startswith(f".{file_name}.") and name.endswith((".new", ".reported"))):
             files.remove(f"{directory(state_dir)}/{name}")
 
 
@@ -115,9 +96,9 @@ def is_first_report(files: Files, state_dir: str, name: str) -> bool:
 
 def take_back(files: Files, state_dir: str, attachment: Attachment) -> None:
     """Cancel what an earlier DEL of this attachment still owes. Raises KernelError."""
-    name = intent_file(attachment.network, attachment.container_id, attachment.ifname)
+    name = file_name(attachment)
     try:
-        remove_intent(files, state_dir, name)
+        remove(files, state_dir, name)
     except OSError as e:
         raise KernelError(
             f"cannot remove {directory(state_dir)}/{name}, which says that this attachment is to be released: {e}",
@@ -125,23 +106,18 @@ def take_back(files: Files, state_dir: str, attachment: Attachment) -> None:
         ) from e
 
 
-def read_own(files: Files, state_dir: str, attachment: Attachment) -> Intent | None:
+def read_own(files: Files, state_dir: str, attachment: Attachment) -> OwedRelease | None:
     """What is owed of this attachment, as far as it can be read."""
-    return _read_if_possible(
-        files, state_dir, intent_file(attachment.network, attachment.container_id, attachment.ifname)
-    )
-
-
-def _read_if_possible(files: Files, state_dir: str, name: str) -> Intent | None:
+    name = file_name(attachment)
     if not files.exists(f"{directory(state_dir)}/{name}"):
         return None
     try:
-        return read_intent(files, state_dir, name)
+        return read(files, state_dir, name)
     except (OSError, CalicoError):
         return None
 
 
-def read_intents(files: Files, state_dir: str, *, after: str = "") -> Iterator[tuple[str, Intent | str]]:
+def read_all(files: Files, state_dir: str, *, after: str = "") -> Iterator[tuple[str, OwedRelease | str]]:
     """(file name, record) of every owed release; (file name, what is wrong) for one that cannot be read.
 
     Sorted by name, starting after ``after`` and wrapping around.
@@ -151,15 +127,15 @@ def read_intents(files: Files, state_dir: str, *, after: str = "") -> Iterator[t
         if not name.endswith(".json") or name.startswith("."):
             continue
         try:
-            intent = read_intent(files, state_dir, name)
+            owed = read(files, state_dir, name)
         except (OSError, CalicoError) as e:
             yield name, str(e)
             continue
-        if intent is not None:  # otherwise another process has replayed it
-            yield name, intent
+        if owed is not None:  # otherwise another process has paid it
+            yield name, owed
 
 
-def read_intent(files: Files, state_dir: str, name: str) -> Intent | None:
+def read(files: Files, state_dir: str, name: str) -> OwedRelease | None:
     """One recorded release, None if there is none. Raises OSError, DecodeFailure."""
     try:
         return _parse(json.loads(files.read_bytes(f"{directory(state_dir)}/{name}")))
@@ -169,18 +145,18 @@ def read_intent(files: Files, state_dir: str, name: str) -> Intent | None:
         raise DecodeFailure(f"cannot read {directory(state_dir)}/{name}: {type(e).__name__}: {e}") from e
 
 
-def _parse(document: Mapping[str, Any]) -> Intent:
+def _parse(document: Mapping[str, Any]) -> OwedRelease:
     if document["format"] != FORMAT:
         raise ValueError(f"format {document['format']!r} is not {FORMAT}: written by another release")
-    document = {"addresses": (), "uids": (), **document}  # earlier releases did not record them
-    values = {name: document[name] for name in Intent.__match_args__}
-    datastore = dict(values["datastore"])
+    namespace, endpoint = document["endpoint"]
+    node, orchestrator, workload, ifname = parse_endpoint_name(endpoint)
+    datastore = dict(document["datastore"])
     datastore["kubernetes"] = KubernetesAccess(**datastore["kubernetes"])
     datastore["etcd_endpoints"] = tuple(datastore["etcd_endpoints"])
-    values["datastore"] = DatastoreConfig(**datastore)
-    for name in ("handle_ids", "endpoint", "addresses", "uids"):
-        values[name] = tuple(values[name])
-    for address in values["addresses"]:
-        ip_address(address)
-    parse_endpoint_name(values["endpoint"][1])
-    return Intent(**values)
+    return OwedRelease(
+        Attachment(document["network"], node, orchestrator, namespace, workload, document["container_id"], ifname),
+        DatastoreConfig(**datastore),
+        document["recorded"],
+        frozenset(map(ip_address, document.get("addresses", ()))),  # earlier releases recorded neither
+        tuple(document.get("uids", ())),
+    )

@@ -1,9 +1,9 @@
 """Carries out owed releases once the datastore is back: by the next successful call, or by the agent.
 
-Rule: an intent is carried out as the DEL that it stands for, without the container's namespace: under its attachment's
-lock, the interface first, by handle and by container ID, its file last; a crash in between repeats what has no further
-effect. One that cannot be carried out stays, and keeps none of the others
-waiting: rounds are short, but they do not all begin with the same intent.
+Rule: one is paid as the DEL that it stands for, without the container's namespace: under its attachment's lock, the
+interface first, by handle and by container ID, its file last; a crash in between repeats what has no further effect.
+One that cannot be paid stays, and keeps none of the others waiting: rounds are short, but they do not all begin with
+the same one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord, DatastoreError, NotReady, RecordRefused
 from cni_calico.model import names
 from cni_calico.model.access import DatastoreConfig, is_same_datastore
-from cni_calico.plugin.attachment import Attachment
+from cni_calico.plugin import owed
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.delete import Removal
-from cni_calico.plugin.owed import record as pending
 
 LOCK_NAME = "cni-replay.lock"  # in the run directory; one payer at a time
 IDLE_NAME = "cni-replay.idle"  # one per datastore; its time: when a round last found nothing owed to that one
@@ -36,7 +35,7 @@ AFTER_CALL_S = 1.0
 
 
 @dataclass(slots=True)
-class Replayed:
+class Payments:
     """How many releases were carried out, how many failed, and the one that was tried last."""
 
     done: int = 0
@@ -45,13 +44,13 @@ class Replayed:
     last: str = ""
 
 
-def replay_after(services: Services, config: DatastoreConfig) -> None:
+def pay_after(services: Services, config: DatastoreConfig) -> None:
     """Called when a call has just succeeded with this datastore: carry out what is owed to it, one process
     at a time.
     """
     lock = services.files.path(f"{services.run_dir}/{LOCK_NAME}")
     idle = _idle_path(services, config)
-    if _was_idle(services, idle) or not services.files.names(pending.directory(services.state_dir)):
+    if _was_idle(services, idle) or not services.files.names(owed.directory(services.state_dir)):
         return
     from cni_calico.kernel.lock import file_lock
 
@@ -59,7 +58,7 @@ def replay_after(services: Services, config: DatastoreConfig) -> None:
         with file_lock(lock, Deadline.after(0)):
             deadline = Deadline.after(AFTER_CALL_S)
             # nothing kept between calls says where the last round ended; names are hexadecimal digests
-            report = replay_intents(services, config, deadline, after=os.urandom(20).hex())
+            report = pay_owed(services, config, deadline, after=os.urandom(20).hex())
             if not report.done + report.kept:
                 services.files.append(idle, b"")
                 os.utime(services.files.path(idle))
@@ -85,58 +84,52 @@ def _was_idle(services: Services, idle: str) -> bool:
         return False
 
 
-def replay_intents(
+def pay_owed(
     services: Services, config: DatastoreConfig, deadline: Deadline, *, limit: int = BATCH, after: str = ""
-) -> Replayed:
+) -> Payments:
     """Try at most ``limit`` releases of the datastore that ``config`` reaches, starting after the name ``after``.
 
     It is reached as ``config`` says: the credentials in a record may be old. Never raises CalicoError.
     """
-    report = Replayed(last=after)
-    found = pending.read_intents(services.files, services.state_dir, after=after)
-    for name, intent in islice(found, LOOKED_AT):
+    report = Payments(last=after)
+    found = owed.read_all(services.files, services.state_dir, after=after)
+    for name, release in islice(found, LOOKED_AT):
         if report.done + report.kept >= limit or deadline.expired():
             break
         report.last = name
-        if isinstance(intent, str):
+        if isinstance(release, str):
             report.unreadable += 1
-            if pending.is_first_report(services.files, services.state_dir, name):
-                services.log.error(f"cannot read the DEL intent {name}: {intent}; it is left in place")
+            if owed.is_first_report(services.files, services.state_dir, name):
+                services.log.error(f"cannot read the owed release {name}: {release}; it is left in place")
             continue
-        if not is_same_datastore(config, intent.datastore):
+        if not is_same_datastore(config, release.datastore):
             continue
         try:
-            _replay(services, name, config, deadline)
+            _pay(services, name, config, deadline)
             report.done += 1
         except (CalicoError, OSError) as e:
             report.kept += 1
-            services.log.warning(f"the DEL intent {name} is kept: {e}")
+            services.log.warning(f"the owed release {name} is kept: {e}")
             if isinstance(e, DatastoreError | NotReady) and not isinstance(e, CorruptRecord | RecordRefused):
                 break  # the next one would meet the same datastore; a wrong record concerns only itself
     return report
 
 
-def _replay(services: Services, name: str, config: DatastoreConfig, deadline: Deadline) -> None:
-    intent = pending.read_intent(services.files, services.state_dir, name)
-    if intent is None:
+def _pay(services: Services, name: str, config: DatastoreConfig, deadline: Deadline) -> None:
+    release = owed.read(services.files, services.state_dir, name)
+    if release is None:
         return
-    attachment = _plan_attachment(intent)
+    attachment = release.attachment
     patience = deadline.sooner(LOCK_PATIENCE_S)
     with (
         services.attachment_lock(attachment.label, patience),
         services.attachment_lock(attachment.veth_label, patience),
     ):
-        if pending.read_intent(services.files, services.state_dir, name) is None:
+        if owed.read(services.files, services.state_dir, name) is None:
             return  # an ADD has taken it back, or somebody else was faster
         ipam = IpamSection(type="calico-ipam")
-        conf = NetConf(intent.network, CURRENT, "calico", config, ipam, LogSection(), {})
-        call = Call("DEL", intent.container_id, ifname=intent.ifname)
+        conf = NetConf(attachment.network, CURRENT, "calico", config, ipam, LogSection(), {})
+        call = Call("DEL", attachment.container_id, ifname=attachment.ifname)
         task = Task(call, conf, services, services.datastore(config), deadline)
         Removal(task, attachment, paying=True).run(None)
         services.log.info(f"released what {attachment.label} held, as recorded by an earlier DEL")
-
-
-def _plan_attachment(intent: pending.Intent) -> Attachment:
-    namespace, endpoint = intent.endpoint
-    node, orchestrator, workload, ifname = names.parse_endpoint_name(endpoint)
-    return Attachment(intent.network, node, orchestrator, namespace, workload, intent.container_id, ifname)
