@@ -5,10 +5,14 @@
 #
 # The "node" is a network namespace with an embedded datastore in a temporary directory, the pods are two more; nothing
 # else of this machine is changed, and everything is removed at the end, also after Ctrl-C.
+#
+# What is installed, and stays: the Debian packages that are missing to build (tests/setup/python.sh lists them), Python
+# packages in .venv here, and the executables in dist/bin here. Nothing goes into /opt/cni/bin, /etc or systemd.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 [ "$(id -u)" = 0 ] || { echo "demo.sh: needs root, to make network namespaces" >&2; exit 1; }
+echo "demo.sh installs what is missing of: Debian packages to build with, Python packages (.venv), executables (dist/bin)."
 tests/setup/python.sh
 build/build.sh
 BIN=$PWD/dist/bin

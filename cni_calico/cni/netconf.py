@@ -282,7 +282,8 @@ def parse_datastore(top: JsonFields, environ: Mapping[str, str]) -> DatastoreCon
     kind = setting("datastore_type", "DATASTORE_TYPE") or ("etcdv3" if endpoints or srv else "kubernetes")
     if kind not in ("local", "etcdv3", "kubernetes"):
         raise InvalidConfig(
-            f"unknown datastore type: {kind}", details="datastore_type must be local, etcdv3 or kubernetes"
+            f"unknown datastore type: {kind}",
+            details=f"{'datastore_type' if top.values else 'DATASTORE_TYPE'} must be local, etcdv3 or kubernetes",
         )
     group = top.text("calico_api_group")
     if group and group != "crd.projectcalico.org/v1":
@@ -292,7 +293,10 @@ def parse_datastore(top: JsonFields, environ: Mapping[str, str]) -> DatastoreCon
         )
     if kind == "etcdv3" and not endpoints and not srv:
         raise InvalidConfig(
-            "no etcd endpoints specified", details="set etcd_endpoints in the configuration, or ETCD_ENDPOINTS"
+            "no etcd endpoints specified",
+            details="set etcd_endpoints in the configuration, or ETCD_ENDPOINTS"
+            if top.values
+            else "set ETCD_ENDPOINTS",
         )
     return DatastoreConfig(
         type=kind,

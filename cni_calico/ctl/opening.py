@@ -13,11 +13,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
+from cni_calico.ctl.hints import with_hint
 from cni_calico.ctl.session import Session
-from cni_calico.ctl.settings import is_configured, read_config, require_present
+from cni_calico.ctl.settings import DEFAULT_PATH, is_configured, read_config, require_present
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.datastore.traced import TracedStore
 from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
 from cni_calico.log import LEVELS, Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.names import DEFAULT_PREFIX
@@ -50,7 +52,18 @@ def open_session(arguments: Namespace, environ: Mapping[str, str], *, creating: 
 
     Raises InvalidConfig, DatastoreError. Records that cannot be read are told with ``arguments.note`` at the end.
     """
-    config = configured(arguments, environ)
+    file = arguments.config
+    try:
+        with _open_session(configured(arguments, environ), arguments, environ, creating=creating) as session:
+            yield session
+    except CalicoError as e:
+        raise with_hint(e, file, file_counts=file != DEFAULT_PATH or os.path.exists(file)) from e.__cause__
+
+
+@contextmanager
+def _open_session(
+    config: DatastoreConfig, arguments: Namespace, environ: Mapping[str, str], *, creating: bool
+) -> Iterator[Session]:
     if not creating:
         require_present(config)
     # what an export out of Kubernetes records of the pods' interfaces: as the CNI plugin reads it

@@ -9,6 +9,9 @@ from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.names import DEFAULT_PREFIX
 
+NO_ENDPOINTS = "set etcd_endpoints in the network configuration, or ETCD_ENDPOINTS"
+WHICH_TYPES = "datastore_type must be local, etcdv3 or kubernetes"
+
 
 def open_datastore(
     config: DatastoreConfig, *, veth_prefix: str = DEFAULT_PREFIX, reach: Callable[[str], str] | None = None
@@ -27,7 +30,7 @@ def open_datastore(
         if not config.etcd_endpoints and not config.etcd_discovery_srv:
             raise InvalidConfig(
                 "cannot open the etcdv3 datastore: no etcd endpoints specified",
-                details="set etcd_endpoints in the network configuration, or ETCD_ENDPOINTS",
+                details=NO_ENDPOINTS,
             )
         from cni_calico.datastore.etcd.config import EtcdConfig
         from cni_calico.datastore.etcd.link import as_it_is
@@ -51,7 +54,7 @@ def open_datastore(
         return KubernetesStore(config.kubernetes, read=reader(reach), veth_prefix=veth_prefix)
     raise InvalidConfig(
         f"cannot open the datastore: unknown datastore type: {config.type}",
-        details="datastore_type must be local, etcdv3 or kubernetes",
+        details=WHICH_TYPES,
     )
 
 

@@ -107,7 +107,11 @@ def read_credentials(config: EtcdConfig, reach: Reach = as_it_is) -> Credentials
         try:
             contents.append(_content(reach(path)) if path else None)
         except OSError as e:
-            raise DatastoreUnavailable(f"cannot read the TLS file {path} of etcd: {e.strerror}") from e
+            raise DatastoreUnavailable(
+                f"cannot read the TLS file {path} of etcd: {e.strerror}",
+                details="ETCD_CA_CERT_FILE, ETCD_CERT_FILE and ETCD_KEY_FILE, or the same settings in the "
+                "configuration, must name files that can be read here",
+            ) from e
     ca, cert, key = contents
     return Credentials(ca or _system_cas(reach), cert, key, stamp)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 NAMESPACE = "kube-system"  # upstream's usual one
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+NO_LOGIN = "set kubernetes.kubeconfig in the network configuration, or KUBECONFIG"
 HINT = "the file named by kubernetes.kubeconfig in the network configuration is written by the installer"
 
 
@@ -119,7 +120,7 @@ def _read_in_cluster(read: Read, environ: Environ) -> Login:
     if not host or not port:
         raise DatastoreDenied(
             "cannot find the Kubernetes API server: no kubeconfig, no API root, and not in a pod of a cluster",
-            details="set kubernetes.kubeconfig in the network configuration, or KUBECONFIG",
+            details=NO_LOGIN,
         )
     token = _read(f"{SERVICE_ACCOUNT}/token", "service account token", read).decode("utf-8", "replace").strip()
     authority = f"[{host}]" if ":" in host else host

@@ -1,0 +1,28 @@
+"""What to do about a datastore that cannot be used, in terms of what people have who call calicoctl.
+
+Rule: the datastores' own hints are for the CNI plugin, which has a network configuration; nobody has one here.
+"""
+
+from __future__ import annotations
+
+from cni_calico.datastore.connect import NO_ENDPOINTS, WHICH_TYPES
+from cni_calico.datastore.kubernetes.login import HINT as WHOSE_KUBECONFIG
+from cni_calico.datastore.kubernetes.login import NO_LOGIN
+from cni_calico.errors import CalicoError, DatastoreDenied, DatastoreUnavailable
+
+
+def with_hint(error: CalicoError, file: str, *, file_counts: bool) -> CalicoError:
+    """The error with a hint that names ``file`` (calicoctl's configuration) if that counts, else the environment."""
+    named = file if file_counts else "the environment"
+    hints = {
+        DatastoreUnavailable.hint: f"check that the datastore that {named} names is running and reachable from here",
+        DatastoreDenied.hint: f"check the certificate, user or token that {named} names, and its role",
+        NO_ENDPOINTS: f"set spec.etcdEndpoints in {file}" if file_counts else "set ETCD_ENDPOINTS",
+        WHICH_TYPES: ("spec.datastoreType in " + file if file_counts else "DATASTORE_TYPE")
+        + " must be local, etcdv3 or kubernetes",
+        WHOSE_KUBECONFIG: "the kubeconfig is the one of --kubeconfig, "
+        + (f"or of spec.kubeconfig in {file}" if file_counts else "or of KUBECONFIG"),
+        NO_LOGIN: "give --kubeconfig, or set " + (f"spec.kubeconfig in {file}" if file_counts else "KUBECONFIG"),
+    }
+    error.details = hints.get(error.details, error.details)
+    return error

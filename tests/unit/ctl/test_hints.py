@@ -1,0 +1,57 @@
+"""Hints name what a caller of calicoctl, or of calico-node, has in hand."""
+
+import subprocess
+import sys
+
+import pytest
+
+from cni_calico.ctl.main import run
+from tests.conftest import ROOT
+
+FILE = "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata:\nspec:\n"
+ETCD = {"ETCD_ENDPOINTS": "https://127.0.0.1:1"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        (ETCD, "(check that the datastore that the environment names is running and reachable from here)"),
+        (ETCD | {"ETCD_CA_CERT_FILE": "/does/not/exist"}, "(ETCD_CA_CERT_FILE, ETCD_CERT_FILE and ETCD_KEY_FILE, or"),
+        ({"KUBECONFIG": "/does/not/exist"}, "(the kubeconfig is the one of --kubeconfig, or of KUBECONFIG)"),
+        ({"DATASTORE_TYPE": "kubernetes"}, "(give --kubeconfig, or set KUBECONFIG)"),
+        ({"DATASTORE_TYPE": "etcdv3"}, "(set ETCD_ENDPOINTS)"),
+        ({"DATASTORE_TYPE": "bogus"}, "(DATASTORE_TYPE must be local, etcdv3 or kubernetes)"),
+    ],
+)
+def test_of_calicoctl_with_variables(environ, said, capsys):
+    assert run(["get", "nodes", "--timeout=2"], environ) == 1
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("etcdEndpoints: http://127.0.0.1:1", "(check that the datastore that {file} names is running"),
+        ("kubeconfig: /does/not/exist", "(the kubeconfig is the one of --kubeconfig, or of spec.kubeconfig in {file})"),
+        ("datastoreType: etcdv3", "(set spec.etcdEndpoints in {file})"),
+        ("datastoreType: bogus", "(spec.datastoreType in {file} must be local, etcdv3 or kubernetes)"),
+    ],
+)
+def test_of_calicoctl_with_a_file(spec, said, tmp_path, capsys):
+    (tmp_path / "c.cfg").write_text(f"{FILE}  {spec}\n")
+    assert run(["-c", str(tmp_path / "c.cfg"), "get", "nodes", "--timeout=2"], {}) == 1
+    assert said.format(file=tmp_path / "c.cfg") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"DATASTORE_TYPE": "bogus"}, "DATASTORE_TYPE must be local, etcdv3 or kubernetes"),
+        ({"DATASTORE_TYPE": "etcdv3"}, "set ETCD_ENDPOINTS\n"),
+    ],
+)
+def test_of_calico_node(environ, said, tmp_path):
+    command = [sys.executable, "-m", "cni_calico.nodeagent.main", "-startup"]
+    environ = {**environ, "CALICO_RUN_DIR": str(tmp_path), "CALICO_DISABLE_FILE_LOGGING": "true", "PATH": "/usr/bin"}
+    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and said in done.stderr
