@@ -157,6 +157,16 @@ def fits(address: Address, wish: AddressWish, pools: Sequence[IPPool]) -> bool:
     return pool.assignment_mode == "Automatic"
 
 
+def select_kept(service: LoadBalancerService, held: Iterable[Address]) -> set[Address]:
+    """Of what a Service may keep, one address of a family: the one that it shows, if any. An address that was asked for
+    and is not any more may have come beside another.
+    """
+    kept: dict[int, Address] = {}
+    for address in sorted(held, key=lambda a: (str(a) not in service.ingress, int(a))):
+        kept.setdefault(address.version, address)
+    return set(kept.values())
+
+
 def missing_families(wish: AddressWish, held: Iterable[Address]) -> tuple[int, ...]:
     """Which families an address is to be chosen for."""
     if wish.addresses:

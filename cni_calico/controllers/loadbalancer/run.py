@@ -25,6 +25,7 @@ from cni_calico.controllers.loadbalancer.rules import (
     missing_families,
     parse_wish,
     read_service,
+    select_kept,
 )
 from cni_calico.controllers.loop import BATCH, CALL_S, LOOK_S, LoopNumbers
 from cni_calico.datastore.cache import Cache, stop_caches
@@ -182,8 +183,10 @@ class ServiceAddresses:
             self._tell(key, service, str(e), deadline)
             return 0
         held = set(self._addresses.held(service.handle_id, deadline))
-        unfit = set() if pools is None else {address for address in held if not fits(address, wish, tuple(pools))}
-        kept = held - unfit
+        believed = pools is None and not wish.addresses
+        fitting = {address for address in held if believed or fits(address, wish, tuple(pools or ()))}
+        kept = select_kept(service, fitting)
+        unfit = held - kept
         self._handles.setdefault(key, set()).add(service.handle_id)  # also of what may be taken with a lost answer
         taken, problems = self._take(service, wish, kept, unfit, deadline)
         if problems:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from cni_calico.ipam.share import INTERFACE
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.kubernetes.pods import CONTAINER_ID, pod_networks
+from cni_calico.model.kubernetes.pods import CONTAINER_ID, POD_IP, pod_networks
 from cni_calico.model.resources import Address, Block, Network, Node, WorkloadEndpoint
 
 TUNNELS = frozenset(
@@ -133,6 +133,7 @@ class Pod:
 
     container_id: str = ""
     addresses: frozenset[Address] = frozenset()
+    has_let_go: bool = False
 
 
 class Known(Protocol):
@@ -168,6 +169,8 @@ def judge_holding(holding: Holding, known: Known) -> str:
     pod = known.pod(holding.namespace, holding.pod, holding.node)
     if pod is None:
         return f"pod {named} is not on node {holding.node} any more"
+    if pod.has_let_go:
+        return f"pod {named} has finished"
     if not pod.container_id or is_of_container(holding, pod.container_id) or holding.address in pod.addresses:
         return ""
     return f"pod {named} runs as container {pod.container_id[:13]} now"
@@ -251,6 +254,14 @@ def reduce_endpoint(endpoint: WorkloadEndpoint) -> Pod:
     return Pod(endpoint.container_id, frozenset(network.network_address for network in endpoint.ip_networks))
 
 
+def has_let_go(obj: Mapping[str, Any]) -> bool:
+    """Whether a pod will never use its addresses again: it was evicted, or has run to its end and its DEL is done."""
+    status, annotations = obj.get("status") or {}, (obj.get("metadata") or {}).get("annotations") or {}
+    if status.get("phase") == "Failed" and status.get("reason") == "Evicted":
+        return True
+    return status.get("phase") in ("Failed", "Succeeded") and annotations.get(POD_IP) == ""
+
+
 def parse_pod(obj: Mapping[str, Any], node: str | None) -> Pod | None:
     """What a pod object in Kubernetes says.
 
@@ -261,6 +272,8 @@ def parse_pod(obj: Mapping[str, Any], node: str | None) -> Pod | None:
     if bound and node is not None and bound != node:
         return None
     annotations = (obj.get("metadata") or {}).get("annotations") or {}
+    if has_let_go(obj):
+        return Pod(has_let_go=True)
     try:
         addresses = frozenset(ip_network(text).network_address for text in pod_networks(obj))
     except ValueError:

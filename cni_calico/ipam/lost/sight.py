@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from sys import intern
 from typing import Any, Protocol
 
-from cni_calico.datastore.interface import Versioned
+from cni_calico.datastore.interface import PodDocument, Versioned
 from cni_calico.ipam.lost.leaks import (
     BlockFacts,
     LostEndpoint,
     LostNode,
     Pod,
+    has_let_go,
     kubernetes_name,
     reduce_block,
     reduce_endpoint,
@@ -53,7 +54,10 @@ def decode(found: Versioned) -> Any:
     if isinstance(found.key, ResourceKey) and found.key.kind == "WorkloadEndpoint":
         endpoint = codec.decode_endpoint(found.key, found.value)
         node, pod = intern(endpoint.node), intern(endpoint.pod)
-        return Seen(node, reduce_endpoint(endpoint), pod, endpoint.orchestrator == "k8s")
+        seen = reduce_endpoint(endpoint)
+        if isinstance(found.value, PodDocument) and has_let_go(found.value.pod):
+            seen = Pod(has_let_go=True)
+        return Seen(node, seen, pod, endpoint.orchestrator == "k8s")
     if isinstance(found.key, ResourceKey):
         return kubernetes_name(codec.decode_node(found.key, found.value))
     return not is_deleted(codec.decode(found.key, found.value))

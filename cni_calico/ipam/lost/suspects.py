@@ -28,6 +28,7 @@ from cni_calico.model import names
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
 from cni_calico.model.resources import Network
 
+BOTH_GONE_S = 60.0  # how long node and pod must have been gone, whatever the grace
 _NOTHING = BlockFacts(None, frozenset())
 _K = TypeVar("_K")
 _M = TypeVar("_M")
@@ -94,9 +95,20 @@ class Suspects:
 
     def due(self, now: float, grace_s: float) -> list[Subject]:
         """Those suspected for at least that long: nodes, endpoints, addresses, blocks, handles."""
-        found = [s for s, what in self.all.items() if now - what.since >= grace_s and now >= what.not_before]
+        found = [
+            subject
+            for subject, what in self.all.items()
+            if now >= what.not_before and now - what.since >= self._grace_s(subject, grace_s, now)
+        ]
         order = list(KINDS)
         return sorted(found, key=lambda subject: (order.index(type(subject)), str(subject)))
+
+    def _grace_s(self, subject: Subject, grace_s: float, now: float) -> float:
+        """What a pod had that is gone together with its node does not wait for the node's restart."""
+        if not isinstance(subject, LostEndpoint | Holding) or (isinstance(subject, Holding) and subject.tunnel):
+            return grace_s
+        gone_s = 0.0 if self._sight.has_node(subject.node) else now - self._gone.get(subject.node, now)
+        return min(grace_s, BOTH_GONE_S) if gone_s >= BOTH_GONE_S else grace_s
 
     def counts(self) -> dict[str, int]:
         """Suspects by kind."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cni_calico.datastore.interface import Versioned, Write
+from cni_calico.datastore.interface import PodDocument, Versioned, Write
 from cni_calico.errors import CorruptRecord, DatastoreUnavailable
 from cni_calico.ipam.lost.reclaim import Reclaimer
 from cni_calico.ipam.lost.sight import ShelfSight, Shelves, decode
@@ -231,7 +231,7 @@ class Cluster:
                 continue  # a list leaves it out
             if found is not None:
                 version = obj["metadata"]["uid"] + str(obj["metadata"]["annotations"])
-                items.append(Versioned(found[0], found[1], version))
+                items.append(Versioned(found[0], PodDocument(found[1], obj), version))
         return items
 
     def kubernetes_node_items(self):

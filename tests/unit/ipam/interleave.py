@@ -105,8 +105,8 @@ class _Gate:
     def get_many(self, keys, deadline):
         return self._operation._call("get_many", lambda: self._store.get_many(keys, deadline))
 
-    def list(self, listing, deadline, *, revision=None):
-        return self._operation._call("list", lambda: self._store.list(listing, deadline, revision=revision))
+    def list(self, listing, deadline, **options):
+        return self._operation._call("list", lambda: self._store.list(listing, deadline, **options))
 
     def commit(self, writes, deadline):
         return self._operation._call("commit", lambda: self._store.commit(writes, deadline))

@@ -178,8 +178,8 @@ class ListingMeets(MemoryStore):
         super().__init__()
         self.happens = lambda: None
 
-    def list(self, listing, deadline, *, revision=None):
-        answer = super().list(listing, deadline, revision=revision)
+    def list(self, listing, deadline, **options):
+        answer = super().list(listing, deadline, **options)
         happens, self.happens = self.happens, lambda: None
         happens()
         return answer

@@ -36,7 +36,7 @@ class Cluster:
     def __init__(self, *found):
         self.found = found
 
-    def list(self, listing, deadline, *, revision=None):
+    def list(self, listing, deadline, **options):
         return Listing(tuple(Versioned(key, value, "1") for key, value in self.found if key.kind == listing.kind), "1")
 
 

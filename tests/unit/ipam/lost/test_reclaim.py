@@ -589,3 +589,54 @@ def test_elsewhere_the_node_takes_it_along_itself():
     pass_by(cluster)
     look_after(janitor)
     assert left(cluster, mine) == mine  # whoever deletes the Node removes them
+
+
+def test_a_pod_and_its_node_that_are_gone_wait_a_minute(cluster):
+    """A pod alone, or one whose node has only just gone, waits for the whole grace."""
+    cluster.create_pod("a", "n1")
+    cluster.create_pod("b", "n2")
+    cluster.add("a")
+    on_living_node = cluster.add("b")
+    janitor = Janitor(cluster)
+    for name in ("a", "b"):
+        cluster.delete_pod(name)
+    janitor.see()
+    pass_by(cluster, 120)
+    cluster.delete_node("n1")
+    janitor.see()
+    assert janitor.run().released == []
+    pass_by(cluster, 59)
+    assert janitor.run().released == []
+    pass_by(cluster, 2)
+    janitor.run()
+    assert set(cluster.world.held()) == {on_living_node.handle}
+    pass_by(cluster, GRACE_S)
+    janitor.run()
+    assert not cluster.world.held()
+
+
+@pytest.mark.parametrize(
+    ("status", "cleared", "kept"),
+    [
+        ({"phase": "Failed", "reason": "Evicted"}, False, False),
+        ({"phase": "Succeeded"}, True, False),
+        ({"phase": "Failed", "reason": "Error"}, True, False),
+        ({"phase": "Succeeded"}, False, True),
+        ({"phase": "Running"}, True, True),
+        ({"phase": "Running", "reason": "Evicted"}, False, True),
+    ],
+)
+def test_pods_that_have_finished(status, cleared, kept):
+    """With Kubernetes as the datastore: elsewhere a recorded endpoint keeps its addresses."""
+    cluster = Cluster(True)
+    cluster.create_pod("a", "n1")
+    held = cluster.add("a")
+    pod = cluster.pods["ns", "a"]
+    pod["status"] = {**pod["status"], **status}
+    if cleared:
+        pod["metadata"]["annotations"]["cni.projectcalico.org/podIP"] = ""
+    if not kept:
+        del cluster.live[held.handle]
+    janitor = Janitor(cluster)
+    janitor.settle()
+    assert set(cluster.world.held()) == ({held.handle} if kept else set())

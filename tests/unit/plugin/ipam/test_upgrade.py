@@ -44,7 +44,7 @@ class Pods:
     def __init__(self):
         self.addresses, self.listed, self.api = {}, 0, None
 
-    def list(self, listing, deadline):
+    def list(self, listing, deadline, **options):
         self.listed += 1
         items = []
         for text, (namespace, name) in self.addresses.items():
