@@ -10,15 +10,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface, ip_network
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cni_calico.cni import versions
-from cni_calico.cni.dataplane import ExternalDataplane, parse_dataplane
 from cni_calico.cni.fields import JsonFields, wrong
 from cni_calico.cni.mesos import MesosLabels, parse_mesos
 from cni_calico.errors import DecodeFailure, IncompatibleVersion, InvalidConfig
 from cni_calico.model import names
 from cni_calico.model.access import LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
+
+if TYPE_CHECKING:
+    from cni_calico.cni.dataplane import ExternalDataplane
 
 NODENAME_FILE = "/var/lib/calico/nodename"
 ENDPOINT_STATUS_DIR = "/var/run/calico/endpoint-status"
@@ -180,7 +182,7 @@ def parse_netconf(document: Mapping[str, Any], environ: Mapping[str, str], comma
         runtime_config=top.mapping("runtimeConfig"),
         prev_result=None if document.get("prevResult") is None else top.mapping("prevResult"),
         valid_attachments=_parse_attachments(top),
-        dataplane=parse_dataplane(top.section("dataplane_options")),
+        dataplane=_parse_dataplane(top),
     )
 
 
@@ -193,6 +195,14 @@ def _require_network_name(name: str) -> None:
             f"invalid characters found in network name: {shown!r}",
             details=f"a name matches [a-zA-Z0-9][a-zA-Z0-9_.-]*, at most {names.NETWORK_NAME_MAX} characters",
         )
+
+
+def _parse_dataplane(top: JsonFields) -> ExternalDataplane | None:
+    if top.values.get("dataplane_options") in (None, {}):
+        return None
+    from cni_calico.cni.dataplane import parse_dataplane  # few configurations have it
+
+    return parse_dataplane(top.section("dataplane_options"))
 
 
 def require_node_name(name: str, where: str) -> None:

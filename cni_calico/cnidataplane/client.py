@@ -6,6 +6,7 @@ failure ends here, as DataplaneFailed with the data plane's own words. Source: t
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 
 from cni_calico import faults
@@ -26,6 +27,7 @@ ADD = faults.declare("dataplane.add")
 DEL = faults.declare("dataplane.del")
 TIMEOUT_S = 5.0
 TEXT_MAX = 300
+PATH_MAX_BYTES = 107  # sockaddr_un's, without the byte that ends it
 _SERVICE = "/cni.CniDataplane/"
 _OPTIONS = (
     ("grpc.enable_retries", 0),
@@ -97,10 +99,26 @@ def _call(
 
 @contextmanager
 def _channel(path: str) -> Iterator[tuple[Any, Any]]:
-    """The package grpc, and a channel to a socket."""
+    """The package grpc, and a channel to a socket. Raises DataplaneFailed."""
     grpc = load_grpc()
-    with grpc.insecure_channel(target_of(path), _OPTIONS) as channel:
+    with _shortened(path) as near, grpc.insecure_channel(target_of(near), _OPTIONS) as channel:
         yield grpc, channel
+
+
+@contextmanager
+def _shortened(path: str) -> Iterator[str]:
+    """A path of the same socket that fits into an address; a caller's below another root may be too long for one."""
+    if len(os.fsencode(path)) <= PATH_MAX_BYTES:
+        yield path
+        return
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError as e:
+        raise DataplaneFailed(f"cannot reach the data plane at {path}: {e.strerror}") from e
+    try:
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
 
 
 def target_of(path: str) -> str:
