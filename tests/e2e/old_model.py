@@ -277,7 +277,22 @@ AFFINITY = {"state": str, "deleted": bool}  # no state is one that is confirmed
 AFFINITY_OBJECT = {"state": str, "node": str, "cidr": str, "deleted": str}
 HANDLE = {"handleID": str, "block": ("", int), "deleted": bool}
 CONFIG = {"strict_affinity": bool, "auto_allocate_blocks": bool, "strictAffinity": bool, "autoAllocateBlocks": bool}
+CIDRS = [{"cidr": str}]
 RESOURCE_SPECS = {
+    "FelixConfiguration": {
+        "bpfLogLevel": str,
+        "defaultEndpointToHostAction": str,
+        "ipipEnabled": bool,
+        "logSeverityScreen": str,
+        "reportingInterval": str,
+    },
+    "BGPConfiguration": {
+        "logSeverityScreen": str,
+        "nodeToNodeMeshEnabled": bool,
+        "asNumber": int,
+        "serviceExternalIPs": CIDRS,
+        "serviceClusterIPs": CIDRS,
+    },
     "IPPool": {
         "cidr": str,
         "vxlanMode": str,

@@ -5,6 +5,7 @@ Objects are laid down raw, without labels; who asked for what is in the API serv
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ from tests.e2e.kubernetes.test_manifests import (
     used,
 )
 from tests.netns.conftest import MakeNamespace
-from tests.netns.namespaces import Namespace
+from tests.netns.namespaces import Namespace, until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 
@@ -204,6 +205,19 @@ def test_every_start_of_the_agent_looks(restricted: KubeNode, agent_rights: Clus
     since = len(kube.audited())
     start_up(kube, node.host, node.root)
     assert ("update", "blockaffinities") not in used(kube, NODE_USER, since)[0]
+
+
+def test_who_is_elected_labels_them(kube: Cluster) -> None:
+    for name, cidr in BLOCKS.items():
+        kube.create_node(name)
+        lay_down(kube, name, cidr)
+    environ = {**os.environ, "DATASTORE_TYPE": "kubernetes", "KUBECONFIG": kube.kubeconfig()}
+    argv = [sys.executable, "-m", "tests.e2e.janitor_driver", "node1"]
+    with subprocess.Popen(argv, env=environ, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
+        try:
+            until(lambda: all(found == LABELS for found in labels(kube).values()), "all are labelled", 60)
+        finally:
+            driver.terminate()
 
 
 def test_the_janitor_labels_those_of_all_nodes(kube: Cluster) -> None:

@@ -275,8 +275,8 @@ class KubernetesSite(Site):
 
     def go_back(self) -> None:
         kinds = {"ipamblocks": old.BLOCK, "blockaffinities": old.AFFINITY_OBJECT, "ipamhandles": old.HANDLE}
-        kinds.update({"ipamconfigs": old.CONFIG, "ippools": old.RESOURCE_SPECS["IPPool"]})
-        kinds["clusterinformations"] = old.RESOURCE_SPECS["ClusterInformation"]
+        kinds["ipamconfigs"] = old.CONFIG
+        kinds |= {old.PLURALS[kind]: spec for kind, spec in old.RESOURCE_SPECS.items() if kind in old.PLURALS}
         for plural, kind in kinds.items():
             for obj in self.objects(plural):
                 name = obj["metadata"]["name"]
