@@ -16,6 +16,7 @@ from cni_calico.controllers.janitor.run import Tally
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.ipam.pools import pool_of
+from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_ready
 from cni_calico.nodeagent.status.numbers import BUCKETS_S, Numbers
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.nodeagent.status.policy_metrics import collect_policing
@@ -37,6 +38,7 @@ class Metrics:
         self.janitor: Tally | None = None
         self.policing: Callable[[], tuple[Standing, PolicyFigures]] | None = None
         self._numbers = numbers
+        self._run_dir = run_dir
         self._socket = f"{run_dir}/cni.sock"
         self._pending = f"{state_dir}/cni/pending-del"
 
@@ -58,6 +60,8 @@ class Metrics:
         build = GaugeMetricFamily("calico_build_info", "1; the label says which version runs.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
+        ready = not why_not_ready(read_status(self._run_dir), since_boot())
+        yield GaugeMetricFamily("calico_node_ready", "1 while this node can take workloads.", value=ready)
         passes = CounterMetricFamily("calico_agent_passes", "Passes over the data plane.", labels=["kind"])
         for kind, count in n.passes.items():
             passes.add_metric([kind], count)

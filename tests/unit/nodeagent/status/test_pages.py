@@ -238,7 +238,9 @@ def test_metrics(tmp_path, cni_server):
         "calico_cni_refused_total 7",
     ):
         assert line in text, line
-    assert "process_resident_memory_bytes" in text
+    assert "process_resident_memory_bytes" in text and "calico_node_ready 0.0\n" in text
+    status.write_status(str(tmp_path), GOOD)
+    assert "calico_node_ready 1.0\n" in metrics.page()[2].decode()
     assert f'calico_build_info{{version="{__version__}"}} 1.0' in text
 
 
