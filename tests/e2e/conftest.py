@@ -89,3 +89,12 @@ def on_etcd(request: pytest.FixtureRequest, etcd_node: EtcdNode) -> Iterator[Etc
         return
     with etcd_node.server(wrap=mounts_of_its_own(etcd_node) if "elsewhere" in request.param else ()):
         yield etcd_node
+
+
+@pytest.fixture(params=["local", pytest.param("etcd", marks=pytest.mark.etcd)])
+def forking_node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    """A node whose calls fork from a process that has everything imported."""
+    made: Node = request.getfixturevalue("plain_node" if request.param == "local" else "etcd_node")
+    with forks_in(made.host) as made.forks:
+        yield made
+    made.forks = None

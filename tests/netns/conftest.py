@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.netns.namespaces import Namespace, host_namespace, namespace
+
+if TYPE_CHECKING:
+    from tests.netns.bird_cluster import Lab
 
 MakeNamespace = Callable[..., Namespace]
 
@@ -29,3 +34,12 @@ def make_pod_ns() -> Iterator[MakeNamespace]:
 @pytest.fixture
 def pod_ns(make_pod_ns: MakeNamespace) -> Namespace:
     return make_pod_ns()
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    """Namespaces with BIRD on one or more switches."""
+    from tests.netns.bird_cluster import make_lab
+
+    with make_lab(tmp_path) as made:
+        yield made

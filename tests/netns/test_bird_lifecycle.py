@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,17 +21,11 @@ from cni_calico.nodeagent.bgp.bird.controller import BirdController
 from cni_calico.nodeagent.bgp.bird.probes import read_alive, read_ready
 from cni_calico.nodeagent.bgp.bird.process import BirdPaths, has_bird_routes, parse_version
 from cni_calico.nodeagent.bgp.config.render import BirdConfig
-from tests.netns.bird_cluster import BirdNode, Lab, make_lab
+from tests.netns.bird_cluster import BirdNode, Lab
 from tests.netns.namespaces import Namespace, until
 from tests.unit.nodeagent.bgp.config.clusters import document, node
 
 pytestmark = [pytest.mark.netns, pytest.mark.bird]
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
-    with make_lab(tmp_path) as made:
-        yield made
 
 
 def pair(lab: Lab) -> list[Any]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.netns.bird_cluster import Lab, can_ping, make_lab
+from tests.netns.bird_cluster import Lab, can_ping
 from tests.netns.namespaces import until
 from tests.unit.nodeagent.bgp.config.clusters import document, node, secret
 
@@ -15,12 +12,6 @@ pytestmark = [pytest.mark.netns, pytest.mark.bird]
 
 POOL4 = document("IPPool", "p4", cidr="10.65.0.0/16")
 POOL6 = document("IPPool", "p6", cidr="fd65::/64")
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
-    with make_lab(tmp_path) as made:
-        yield made
 
 
 def block(i: int) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.netns.bird_cluster import BirdNode, Lab, can_ping, make_lab
+from tests.netns.bird_cluster import BirdNode, Lab, can_ping
 from tests.netns.namespaces import Namespace, until
 from tests.unit.nodeagent.bgp.config.clusters import document, node, secret
 
@@ -17,12 +15,6 @@ pytestmark = [pytest.mark.netns, pytest.mark.bird]
 POOL4 = document("IPPool", "p4", cidr="10.65.0.0/16")
 NO_MESH = document("BGPConfiguration", "default", nodeToNodeMeshEnabled=False)
 TOR = "172.31.0.250"
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
-    with make_lab(tmp_path) as made:
-        yield made
 
 
 def add_nodes(lab: Lab, count: int) -> list[Any]:

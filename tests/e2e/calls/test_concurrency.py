@@ -42,12 +42,9 @@ WEIGHTS = (25, 20, 6, 7, 3, 12, 12, 10, 8)
 EXPECTED = {11, 120, 121, 122, 123, 124, 132, 133}
 
 
-@pytest.fixture(params=["local", pytest.param("etcd", marks=pytest.mark.etcd)])
-def node(request: pytest.FixtureRequest) -> Iterator[Node]:
-    made: Node = request.getfixturevalue("plain_node" if request.param == "local" else "etcd_node")
-    with forks_in(made.host) as made.forks:
-        yield made
-    made.forks = None
+@pytest.fixture
+def node(forking_node: Node) -> Node:
+    return forking_node
 
 
 @dataclass

@@ -5,13 +5,11 @@ overwritten, and once they are repaired nothing is left over.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.e2e.forks import forks_in
 from tests.e2e.host import Node, Reply
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace, until
@@ -117,12 +115,9 @@ def require_proper(reply: Reply, verb: str) -> None:
         assert reply.document["code"] in {50, 103, 132, 133}, f"{verb}: {reply}"
 
 
-@pytest.fixture(params=["local", pytest.param("etcd", marks=pytest.mark.etcd)])
-def node(request: pytest.FixtureRequest) -> Iterator[Node]:
-    made: Node = request.getfixturevalue("plain_node" if request.param == "local" else "etcd_node")
-    with forks_in(made.host) as made.forks:
-        yield made
-    made.forks = None
+@pytest.fixture
+def node(forking_node: Node) -> Node:
+    return forking_node
 
 
 @pytest.mark.parametrize("name", KINDS)

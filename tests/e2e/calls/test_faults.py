@@ -6,7 +6,7 @@ without a server, on both datastores. A call that hangs is a failure too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import pytest
 
 from cni_calico import faults
 from tests.conftest import LAB_CACHE, SUMMARY
-from tests.e2e.forks import forks_in
 from tests.e2e.host import Node
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Killed, Namespace
@@ -30,13 +29,9 @@ Step = tuple[str, str, int]
 HIT: dict[str, set[str]] = {"local": set(), "etcdv3": set()}  # where a process was really killed
 
 
-@pytest.fixture(params=["local", pytest.param("etcd", marks=pytest.mark.etcd)])
-def node(request: pytest.FixtureRequest) -> Iterator[Node]:
-    """A node whose calls fork from a process that has everything imported."""
-    made: Node = request.getfixturevalue("plain_node" if request.param == "local" else "etcd_node")
-    with forks_in(made.host) as made.forks:
-        yield made
-    made.forks = None
+@pytest.fixture
+def node(forking_node: Node) -> Node:
+    return forking_node
 
 
 @pytest.fixture

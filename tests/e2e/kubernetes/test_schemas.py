@@ -179,7 +179,7 @@ def test_long_lists_come_in_pages(
     kube: Cluster, store: KubernetesStore, soon: Deadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of one moment, and the watch that follows misses nothing."""
-    monkeypatch.setattr("cni_calico.datastore.kubernetes.store.PAGE", 4)
+    monkeypatch.setattr("cni_calico.datastore.kubernetes.pages.PAGE", 4)
     value = {"block": {"10.65.0.0/30": 1}, "deleted": False}
     for number in range(10):
         store.commit([Write.create(HandleKey(f"net.{number}"), value)], soon)

@@ -28,14 +28,6 @@ from cni_calico.model.resources import Affinity, Handle
 from tests.unit.ipam.world import SECOND, World, ip_address, ip_network, request, soon, texts
 
 
-@pytest.fixture(params=[60, 1], ids=["transactions", "one-write-at-a-time"])
-def world(request):
-    world = World(max_commit=request.param)
-    for name in ("n1", "n2"):
-        world.node(name)
-    return world
-
-
 @pytest.fixture
 def dual(world):
     world.pool("four", "10.65.0.0/24", 28)

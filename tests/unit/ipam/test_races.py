@@ -14,14 +14,6 @@ from tests.unit.ipam.world import SECOND, World, ip_address, ip_network, request
 TINY = ip_network("10.77.0.0/30")
 
 
-@pytest.fixture(params=[60, 1], ids=["transactions", "one-write-at-a-time"])
-def world(request):
-    world = World(max_commit=request.param)
-    for name in ("n1", "n2"):
-        world.node(name)
-    return world
-
-
 def ledger(world, store=None):
     store = store or world.store
     return Ledger(store, DirectView(store), soon(), world.allocator()._patience)
