@@ -13,7 +13,7 @@ from errno import EBUSY, EEXIST, EINVAL, ELOOP, EMLINK, ENOENT, EOPNOTSUPP
 from typing import TypeVar
 
 from cni_calico.deadline import Deadline
-from cni_calico.errors import RulesRefused, RulesUnknown
+from cni_calico.errors import KernelError, RulesRefused, RulesUnknown
 from cni_calico.kernel.netlink.nft_pieces import Atom, TableReader
 from cni_calico.kernel.netlink.nftables import cut_comment
 from cni_calico.model.netfilter import (
@@ -128,9 +128,15 @@ class _PieceReader:
         return self._in_pieces(lambda found: [replace(chain, rules=()) for chain in found.chains.values()], table)
 
     def rules(self, table: TableId, chain: str, deadline: Deadline) -> Iterator[list[NftRule]]:
+        found = self.kernel.tables.get(table)
+        if found is None or chain not in found.chains:
+            raise KernelError("cannot list rules: there is no such chain", errno=ENOENT)
         return self._in_pieces(lambda found: found.chains[chain].rules if chain in found.chains else (), table)
 
     def elements(self, table: TableId, spec: NftSet, deadline: Deadline) -> Iterator[list[Atom]]:
+        found = self.kernel.tables.get(table)
+        if found is None or spec.name not in found.sets:
+            raise KernelError("cannot list elements: there is no such set", errno=ENOENT)
         return self._in_pieces(lambda found: list(_atoms(found, spec)), table)
 
     def reset(self) -> None:

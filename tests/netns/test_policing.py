@@ -227,6 +227,8 @@ def test_a_restart_changes_nothing(node: Lab) -> None:
     node.start()
     node.until_in_force(endpoints=2)
     assert node.host.run("nft", "-a", "list", "ruleset").stdout == before  # the handles too
+    assert node.log().count("this node enforces policies from now on, for 2 workloads") == 1
+    assert "default/b: ingress: tier default (GlobalNetworkPolicy allow, GlobalNetworkPolicy deny" in node.log()
 
 
 def test_no_policy_no_policing(node: Lab) -> None:

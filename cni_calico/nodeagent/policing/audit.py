@@ -92,10 +92,8 @@ class Audit:
                     return found
                 if self._clock() >= end:
                     return ""
-        except BaseException as e:
+        except BaseException:
             self.give_up()
-            if isinstance(e, KernelError) and e.errno == ENOENT:
-                return f"gone: {e}"
             raise
         self._steps = None
         self.ended += 1
@@ -135,14 +133,21 @@ class Audit:
         for _ in range(_ATTEMPTS):
             self._changed.clear()
             found = ""
-            for finding in read(table, name):
-                found = finding
-                yield ""
+            try:
+                for finding in read(table, name):
+                    found = finding
+                    yield ""
+            except KernelError as e:
+                if e.errno != ENOENT:
+                    raise
+                found = f"{name} of table {table} is gone"
             if self._changed.isdisjoint(((table, name), (table, ""))):
                 yield found
                 return
 
     def _rules(self, table: TableId, name: str) -> Iterator[str]:
+        if name not in self._table(table).chains:
+            return
         found: list[object] = []
         for part in self._reader.rules(table, name, Deadline.after(_OBJECT_S)):
             found += part

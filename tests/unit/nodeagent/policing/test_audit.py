@@ -185,7 +185,7 @@ def test_what_is_gone_is_a_finding_and_other_errors_are_told() -> None:
 
     audit = Audit(Broken(), lambda: node.enforcer.held)  # type: ignore[arg-type]
     audit.begin()
-    assert "no such table" in audit.step() and not audit.is_running
+    assert "is gone" in audit.step() and not audit.is_running
     errors.pop(0)
     audit.begin()
     with pytest.raises(KernelError, match="broken"):
