@@ -79,8 +79,9 @@ class Lab:
         for member, _ in self.members:
             member.wait_serving()
         if self.kube is not None:
-            for process in self.kube.processes.values():
-                process.send_signal(signal.SIGCONT)
+            self.kube.processes["etcd"].send_signal(signal.SIGCONT)
+            self.kube.stop("kube-apiserver")  # one that another thread has started ends with that thread
+            self.kube.start_apiserver()
 
 
 @contextmanager

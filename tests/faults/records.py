@@ -101,7 +101,7 @@ def read_kubernetes(kubectl: str, kubeconfig: str) -> Stored:
             found.handles.add(spec["handleID"])
         elif item["kind"] == "Pod":
             annotations = metadata.get("annotations") or {}
-            container = annotations.get(f"{POD}containerID", "")
-            if container or annotations.get(f"{POD}podIP"):
+            if annotations.get(f"{POD}podIP"):  # the container's ID may stay, as upstream leaves it
+                container = annotations.get(f"{POD}containerID", "")
                 found.endpoints[f"{metadata['namespace']}/{metadata['name']}"] = container
     return found
