@@ -86,7 +86,7 @@ def parse_endpoint_name(name: str) -> tuple[str, str, str, str]:
 
 def valid_ifname(name: str) -> bool:
     """Linux's rule for interface names (dev_valid_name): 1-15 bytes, no "/", ":", white space; not "." or ".."."""
-    raw = name.encode()
+    raw = name.encode("utf-8", "surrogatepass")  # bytes that are no text are not printable either
     return (
         0 < len(raw) <= IFNAME_MAX
         and name not in (".", "..")

@@ -1,7 +1,7 @@
 """Random calls by many processes while things are killed, stopped, filled and cut off; an independent judge afterwards.
 
     python -m tests.faults [--store local|etcd|kubernetes] [--mode one-shot|served|agent] [--hosts N] [--members N]
-                           [--operations N] [--workers N] [--seed S] [--bundle DIR] [--power]
+                           [--operations N] [--workers N] [--seed S] [--bundle DIR] [--power] [--only WORD]
 
 Prints one JSON object: operations and faults by kind, outcomes, violations, and the seed, with which the same decisions
 are taken again. The exit status is 1 when anything was violated.
@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     parser.add_argument("--bundle", type=Path, help="a directory with the frozen executables")
     parser.add_argument("--power", action="store_true", help="power cuts; with --store local")
+    parser.add_argument("--only", default="", help="a word in the names of all that goes wrong around the calls")
     asked = Asked(**vars(parser.parse_args()))
     verdict, about = run(asked)
     print(json.dumps(about, indent=1))

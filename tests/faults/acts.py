@@ -26,8 +26,8 @@ JUMPS = (-86400 * 400, -3600, -1, 1, 61, 3600, 86400 * 400)
 class Acts:
     """A context: it acts while the body runs. ``counts``: what it did."""
 
-    def __init__(self, lab: Lab, seed: int) -> None:
-        self.lab = lab
+    def __init__(self, lab: Lab, seed: int, only: str = "") -> None:
+        self.lab, self.only = lab, only
         self.random = random.Random(f"{seed}/acts")
         self.counts: Counter[str] = Counter()
         self._ended = threading.Event()
@@ -75,7 +75,7 @@ class Acts:
             acts += self._etcd_acts(host)
         if isinstance(host.node, KubeNode):
             acts += self._kube_acts(host.node)
-        return acts
+        return [(name, act) for name, act in acts if self.only in name]
 
     # -- a host -------------------------------------------------------------------------------------------------------
 

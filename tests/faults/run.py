@@ -5,8 +5,10 @@ Rule: the judge knows the calls' answers, what ``ip`` shows and the raw records,
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -32,7 +34,7 @@ PAYERS = 400
 @dataclass(frozen=True)
 class Asked:
     """``store``: local, etcd, kubernetes; ``mode``: one-shot, served (the CNI server alone) or agent (all of
-    calico-node); ``power``: power cuts, on the embedded datastore.
+    calico-node); ``power``: power cuts, on the embedded datastore; ``only``: a word in the names of all that happens.
     """
 
     store: str = "local"
@@ -44,6 +46,7 @@ class Asked:
     seed: int = 0
     bundle: Path | None = None
     power: bool = False
+    only: str = ""
 
 
 def run(asked: Asked) -> tuple[Verdict, dict[str, Any]]:
@@ -66,7 +69,7 @@ def run(asked: Asked) -> tuple[Verdict, dict[str, Any]]:
                 held.callback(host.server.stop)
         counts: Counter[str] = Counter()
         cuts = PowerCuts(made.hosts[0], children, Path(output), asked.seed) if asked.power else None
-        with Acts(made, asked.seed) as acts, cuts or ExitStack():
+        with Acts(made, asked.seed, asked.only) as acts, cuts or ExitStack():
             until(
                 lambda: _all_ready(output, asked.workers), "the workers have made their calls", LONGEST_S, pause_s=0.1
             )
@@ -141,6 +144,7 @@ def _work(host: Host, number: int, asked: Asked, slots: list[Slot], options: Opt
     pid = os.fork()
     if pid:
         return pid
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a run that fails leaves no worker behind
     output, worker = options.output, Worker(host.node, number, asked.seed, slots, options)
     try:
         worker.run(operations)

@@ -25,6 +25,7 @@ CONNECT_TIMEOUT_S = 4.0
 HEAD_LIMIT = 64 * 1024
 BODY_LIMIT = 512 * 1024 * 1024
 _CHUNK = 64 * 1024
+_DIGITS_MAX = 16
 
 
 class HTTPFailure(OSError):
@@ -293,7 +294,7 @@ def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     """Status and headers. Raises Lost for what is not an HTTP answer."""
     lines = head.decode("latin-1").split("\r\n")
     parts = lines[0].split(" ", 2)
-    if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not (parts[1].isascii() and parts[1].isdecimal()):
+    if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not _is_number(parts[1], 3):
         raise Lost(f"the answer is not HTTP: {lines[0][:80]!r}")
     headers: dict[str, str] = {}
     for line in lines[1:]:
@@ -302,17 +303,24 @@ def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     return int(parts[1]), headers
 
 
+def _is_number(text: str, digits: int) -> bool:
+    """Whether it is a number as HTTP writes them: int() also accepts signs and underscores, and refuses thousands of
+    digits with an error of its own.
+    """
+    return text.isascii() and text.isdecimal() and len(text) <= digits
+
+
 def _length(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) > BODY_LIMIT:
+    if not _is_number(text, _DIGITS_MAX) or int(text) > BODY_LIMIT:
         raise Lost(f"the answer has content-length {text[:20]!r}")
     return int(text)
 
 
 def _chunk_size(line: bytes) -> int:
-    try:
-        return int(line.partition(b";")[0].strip(), 16)
-    except ValueError as e:
-        raise Lost(f"a chunk of the answer has size {line[:20]!r}") from e
+    size = line.partition(b";")[0].strip()
+    if not 0 < len(size) <= _DIGITS_MAX or size.strip(b"0123456789abcdefABCDEF"):
+        raise Lost(f"a chunk of the answer has size {line[:20]!r}")
+    return int(size, 16)
 
 
 def _left(deadline: Deadline) -> float:

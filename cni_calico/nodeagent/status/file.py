@@ -62,7 +62,7 @@ def read_status(run_dir: str) -> dict[str, Any]:
     """The fields, {} if there are none; "startup_error" is why start-up failed the last time."""
     try:
         fields = json.loads(_read(path_in(run_dir)))
-    except ValueError:
+    except (ValueError, RecursionError):
         fields = {}
     failing = _read(f"{run_dir}/{STARTUP_NAME}").decode(errors="replace")
     return {**(fields if isinstance(fields, dict) else {}), **({"startup_error": failing} if failing else {})}
