@@ -16,7 +16,8 @@ ETCD, KUBERNETES = pytest.mark.etcd, pytest.mark.kubernetes
 slow = pytest.mark.slow
 WAYS = [
     pytest.param(SHORT, id="embedded, served"),
-    pytest.param((*SHORT, "--mode=one-shot", "--power"), id="embedded, one-shot, with power cuts"),
+    pytest.param((*SHORT, "--mode=one-shot"), id="embedded, one-shot"),
+    pytest.param((*LONG, "--mode=one-shot", "--power"), marks=slow, id="embedded, one-shot, with power cuts"),
     pytest.param(LONG, marks=slow, id="embedded, served, longer"),
     pytest.param((*LONG, "--mode=agent", "--power"), marks=slow, id="embedded, agent, with power cuts"),
     pytest.param((*LONG, "--store=etcd", "--members=3", "--hosts=2"), marks=[slow, ETCD], id="etcd of three"),

@@ -51,7 +51,7 @@ def test_bad_container_ids(value):
         parse_call({**GOOD, "CNI_CONTAINERID": value}, b"")
 
 
-@pytest.mark.parametrize("value", ["a/b", "..", ".", "x" * 16, "e:0", "e 0", "\n", "üüüüüüüü"])
+@pytest.mark.parametrize("value", ["\udcff", "eth\udc80", "a/b", "..", ".", "x" * 16, "e:0", "e 0", "\n", "üüüüüüüü"])
 def test_bad_interface_names(value):
     with pytest.raises(InvalidEnvironment, match="interface name"):
         parse_call({**GOOD, "CNI_IFNAME": value}, b"")
