@@ -31,9 +31,9 @@ from cni_calico.model.documents import codec
 from cni_calico.model.keys import BlockKey, HandleKey, Key, ResourceKey
 from cni_calico.model.selectors import parse_selector
 from cni_calico.nodeagent.status import file as status
+from cni_calico.plugin import owed
 from cni_calico.plugin.annotations import parse_pod_annotations
 from cni_calico.plugin.call import protocol
-from cni_calico.plugin.owed import record
 
 NETCONF = {
     "cniVersion": "1.1.0",
@@ -163,8 +163,8 @@ def _in_file(parse: Callable[[Path], object], data: bytes) -> None:
         parse(path)
 
 
-def _intent(path: Path) -> None:
-    record.read_intent(Files(), str(path.parents[2]), path.name)
+def _owed(path: Path) -> None:
+    owed.read(Files(), str(path.parents[2]), path.name)
 
 
 def _status(path: Path) -> None:
@@ -231,7 +231,7 @@ TARGETS: dict[str, Target] = {
         b"kind: IPPool\nmetadata: {name: p}\nspec: &s {cidr: 10.0.0.0/16}\na: *s\n---\nb: 1\n",
         partial(_text, partial(parse_documents, source="m")),
     ),
-    "a recorded DEL": Target(_json(INTENT), partial(_in_file, _intent)),
+    "a recorded DEL": Target(_json(INTENT), partial(_in_file, _owed)),
     "an agent's status": Target(_json({"time": 1.0, "needs": {"a": True}, "live": 2}), partial(_in_file, _status)),
     "an annotation": Target(b'["10.0.0.1", "pool"]', _annotations),
     "a selector": Target(
