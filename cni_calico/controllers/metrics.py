@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from cni_calico.controllers.ipam_metrics import render_ipam_metrics
 from cni_calico.controllers.janitor.run import Tally
 from cni_calico.controllers.loop import LoopNumbers
 
@@ -34,4 +35,6 @@ def render_metrics(leads: bool, loops: Mapping[str, LoopNumbers], tally: Tally) 
         _family("calico_janitor_released_total", "counter", "What was released.", "kind", tally.released),
         _family("calico_janitor_failures_total", "counter", "What failed.", "", {"": tally.failures}),
     ]
+    if tally.ipam is not None:
+        families.append(render_ipam_metrics(tally.ipam()))
     return "".join(families)

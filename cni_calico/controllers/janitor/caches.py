@@ -11,15 +11,22 @@ from typing import TYPE_CHECKING, Any
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.changed_keys import ChangedKeys
-from cni_calico.datastore.interface import Datastore
+from cni_calico.datastore.interface import Datastore, Versioned
 from cni_calico.ipam.lost.sight import ShelfSight, Shelves, decode
-from cni_calico.model.keys import AffinityList, BlockList, HandleList, ListKey, ResourceList
+from cni_calico.model.documents.codec import decode_pool
+from cni_calico.model.keys import AffinityList, BlockList, HandleList, ListKey, ResourceKey, ResourceList
+from cni_calico.model.resources import IPPool
 
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.store import KubernetesStore
     from cni_calico.ipam.lost.reclaim import Kubernetes
 
 _ENDPOINTS, _NODES = ResourceList("WorkloadEndpoint"), ResourceList("Node")
+
+
+def _pool(item: Versioned) -> IPPool:
+    assert isinstance(item.key, ResourceKey)
+    return decode_pool(item.key, item.value)
 
 
 class JanitorCaches:
@@ -43,10 +50,17 @@ class JanitorCaches:
             )
         )
 
+        self._pools: Cache[IPPool] = Cache(store, ResourceList("IPPool"), decode=_pool, keep_documents=False)
+        self._caches.append(self._pools)
+
     def _cache(self, store: Datastore, listing: ListKey) -> Cache[Any]:
         cache: Cache[Any] = Cache(store, listing, decode=decode, on_change=self.changes.note, keep_documents=False)
         self._caches.append(cache)
         return cache
+
+    def pools(self) -> tuple[IPPool, ...]:
+        """For metrics; from any thread."""
+        return tuple(self._pools.records().values())
 
     @property
     def healthy(self) -> bool:

@@ -25,10 +25,12 @@ from cni_calico.model.documents.codec import decode_cluster_information
 from cni_calico.model.keys import CLUSTER, ResourceKey
 
 if TYPE_CHECKING:
+    from cni_calico.controllers.ipam_metrics import IpamNumbers, Place
     from cni_calico.controllers.janitor.caches import JanitorCaches
     from cni_calico.ipam.lost.leaks import Subject
     from cni_calico.ipam.lost.reclaim import Reclaimer, ReclaimOutcome
     from cni_calico.ipam.lost.suspects import Suspects
+    from cni_calico.model.resources import IPPool
 
 LEASE = "calico-janitor"
 SETTINGS = ResourceKey("KubeControllersConfiguration", "default")
@@ -60,6 +62,8 @@ class Tally:
     released: Counter[str] = field(default_factory=Counter)
     kept: int = 0
     failures: int = 0
+    reclaimed: Counter[Place] = field(default_factory=Counter)
+    ipam: Callable[[], IpamNumbers] | None = None  # what the leader sees of address management; from any thread
 
     def count(self, outcome: ReclaimOutcome) -> None:
         from cni_calico.ipam.lost.reclaim import kind_of
@@ -165,6 +169,7 @@ class Janitor:
         caches = JanitorCaches(self._cluster)
         try:
             suspects = Suspects(caches.sight)
+            self.tally.ipam = lambda: self._ipam_numbers(caches, suspects)
             reclaimer = self._reclaimer(stopping)
             while not stopping.is_set() and self._keep_lease():
                 self._said.say(
@@ -175,7 +180,7 @@ class Janitor:
                 self._pause(caches, stopping)
         finally:
             caches.stop()
-            self.tally.is_leader, self.tally.candidates = False, {}
+            self.tally.is_leader, self.tally.candidates, self.tally.ipam = False, {}, None
             self._log.info("this agent is no longer the janitor, another one may be")
 
     def _reclaimer(self, stopping: threading.Event) -> Reclaimer:
@@ -216,6 +221,7 @@ class Janitor:
             return False
         outcome = self._reclaim(reclaimer, batch)
         self.tally.count(outcome)
+        self._count_addresses(outcome, caches.pools())
         for subject, reason in outcome.confirmed:
             if subject in outcome.released:
                 self._log.info(f"released {subject}: {reason}")
@@ -227,6 +233,18 @@ class Janitor:
             suspects.put_off(outcome.at, time.monotonic() + self._habits.look_s)
             return False
         return len(due) > len(batch)
+
+    def _count_addresses(self, outcome: ReclaimOutcome, pools: tuple[IPPool, ...]) -> None:
+        from cni_calico.controllers.ipam_metrics import place_of
+        from cni_calico.ipam.lost.leaks import Holding
+
+        released = (subject for subject in outcome.released if isinstance(subject, Holding))
+        self.tally.reclaimed.update(place_of(holding, pools) for holding in released)
+
+    def _ipam_numbers(self, caches: JanitorCaches, suspects: Suspects) -> IpamNumbers:
+        from cni_calico.controllers.ipam_metrics import IpamNumbers
+
+        return IpamNumbers(suspects.blocks(), list(suspects.all), caches.pools(), dict(self.tally.reclaimed))
 
     def label_old_affinities(self) -> None:
         """Block affinities that an older version writes while a cluster is upgraded, of all nodes."""

@@ -110,6 +110,10 @@ class Suspects:
         gone_s = 0.0 if self._sight.has_node(subject.node) else now - self._gone.get(subject.node, now)
         return min(grace_s, BOTH_GONE_S) if gone_s >= BOTH_GONE_S else grace_s
 
+    def blocks(self) -> dict[Network, BlockFacts]:
+        """What the blocks hold; for any thread."""
+        return dict(self._blocks)
+
     def counts(self) -> dict[str, int]:
         """Suspects by kind."""
         counts = dict.fromkeys(KINDS.values(), 0)

@@ -229,6 +229,7 @@ def test_etcd_follows_kubernetes(kube: Cluster, etcd: EtcdStore, tmp_path: Path)
         until(lambda: process.check_status() == (0, "Ready"), "ready", 60)
         page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
         assert "calico_controllers_leader 1" in page
+        until(lambda: "# TYPE ipam_blocks gauge" in read_metrics(port), "what upstream's dashboards ask for", 30)
         found = etcd.get(SETTINGS, soon())
         assert found is not None
         assert found.value["status"]["runningConfig"]["prometheusMetricsPort"] == port
@@ -242,6 +243,12 @@ def test_etcd_follows_kubernetes(kube: Cluster, etcd: EtcdStore, tmp_path: Path)
     assert "Traceback" not in process.log.read_text()
     assert "forbidden" not in process.log.read_text()
     kube.kubectl("label", "namespace", "space", "team-")
+
+
+def read_metrics(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        text: str = page.read().decode()
+        return text
 
 
 def answers(port: int) -> bool:
