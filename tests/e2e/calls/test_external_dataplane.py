@@ -310,3 +310,15 @@ def test_the_datastore_is_down(on_etcd: EtcdNode, dataplane: Dataplane, pod_ns: 
     on_etcd.start_etcd()
     added(on_etcd, "c2", pod_ns)
     cleaned(on_etcd, "c2")
+
+
+@pytest.mark.bundle
+def test_the_frozen_executables(plain_node: Node, dataplane: Dataplane, pod_ns: Namespace, bundle: Path) -> None:
+    plain_node.bin_dir = bundle
+    plain_node.overrides["dataplane_options"] = dataplane.options
+    reply = added(plain_node, "c1", pod_ns)
+    assert reply.document["interfaces"][0] == {"name": "vpp-tun7"}
+    assert plain_node.call("STATUS", "", "").ok
+    assert plain_node.call("CHECK", "c1", pod_ns.path, prevResult=reply.document).ok
+    cleaned(plain_node, "c1")
+    assert names(dataplane) == ["Add", "Del"]
