@@ -5,7 +5,7 @@
 #
 #   --all   the slow tests too, and those that need kubelets and containerd (built once: some five minutes)
 #
-# Test files run side by side. What fails is run a second time, alone, and counts as failed when it fails again.
+# Test files run in parallel. A test that fails is run a second time, alone, and counts as failed if it fails again.
 # pytest's summary names every test that was skipped, and why. A test that could run on this machine (root, network
 # namespaces) and was skipped all the same counts as failed; tests/conftest.py has the rules.
 set -euo pipefail

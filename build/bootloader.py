@@ -1,11 +1,12 @@
 """Prepares PyInstaller's boot loader: room for another interpreter, a search path, and one start instead of two.
 
-Rule: every change is to a copy, is made when the bundle is built, and is either certain to be right or not made.
+Rule: every change is made to a copy, when the bundle is built, and only if it is certain to be right.
 
-The interpreter (PT_INTERP) is the dynamic linker by absolute path. It gets room for a longer path, so that an installer
-can name the bundle's own dynamic linker by overwriting bytes. The search path is DT_RPATH, not DT_RUNPATH, because it
-must hold for the libraries of libraries too; its second half, the bundle's own C library, is cut off by a zero byte
-until the installer, which also names the dynamic linker that belongs to it, puts the colon back.
+The interpreter (PT_INTERP) is the absolute path of the dynamic linker. It gets room for a longer path, so that an
+installer can name the bundle's own dynamic linker by overwriting bytes. The search path is DT_RPATH, not DT_RUNPATH,
+because it must hold for the libraries of libraries too; its second half, the bundle's own C library, is cut off by a
+zero byte until the installer restores the colon; the installer also sets the dynamic linker that belongs to that
+library.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import PyInstaller
 from elf import overwrite, read_elf
 
 GLIBC = "glibc"  # the C library's directory below the contents directory
-INTERPRETER_ROOM = 512  # bytes, terminating zero included; Linux takes up to 4096
+INTERPRETER_ROOM = 512  # bytes, including the terminating zero; Linux allows up to 4096
 
 # The boot loader stores "this process must restart itself for LD_LIBRARY_PATH to take effect" (-1) into its context;
-# with DT_RPATH there is nothing to take effect: "this is the application" (1) saves an execve of 0.8 ms. x86-64:
-# movb $-1, 0x2039(%rbx).
+# with DT_RPATH that is not needed: "this is the application" (1) saves an execve of 0.8 ms. x86-64: movb $-1,
+# 0x2039(%rbx).
 RESTART = bytes.fromhex("c683392000") + b"\x00\xff"
 NO_RESTART = RESTART[:-1] + b"\x01"
 
@@ -44,12 +45,12 @@ def prepare_bootloader(copy: Path, contents: str) -> Path:
     )
     patched = read_elf(copy)
     if patched.interpreter is None or patched.search_path is None or patched.interpreter.size < INTERPRETER_ROOM:
-        raise SystemExit(f"cannot prepare {copy}: patchelf did not make the room that was asked for")
+        raise SystemExit(f"cannot prepare {copy}: patchelf did not make the requested room")
     overwrite(copy, patched.interpreter.offset, interpreter.text.encode().ljust(patched.interpreter.size, b"\0"))
     overwrite(copy, patched.search_path.offset + len(own), b"\0")
     data = copy.read_bytes()
     if data.count(RESTART) == 1:
         overwrite(copy, data.index(RESTART), NO_RESTART)
     else:
-        print("the boot loader is not the one that was looked at: executables will start twice", file=sys.stderr)
+        print("the boot loader is not the known one: executables will start twice", file=sys.stderr)
     return copy

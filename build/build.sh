@@ -3,8 +3,8 @@
 #
 #   build/build.sh [DIR]        (default dist/bin)
 #
-# What is there already and made from the same sources is left as it is. The executables run on this machine and on
-# those with the same or a newer C library; build/install-bundle.sh makes them run on older ones.
+# Files that already exist and were made from the same sources are left alone. The executables run on this machine and
+# on those with the same or a newer C library; build/install-bundle.sh makes them run on older ones.
 set -eu
 case ${1:-} in "" | /*) directory=${1:-} ;; *) directory=$PWD/$1 ;; esac
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
-"""What the project needs of others: found by its import statements, frozen once, kept as long as those stay the same.
+"""The project's dependencies: found by its import statements, frozen once, and kept until those change.
 
-Rule: everything that a module of the project or a launcher imports is frozen, also what it imports inside a function;
-the project's own modules never are, so a change of them does not cost a new analysis of everything else.
+Rule: everything that a module of the project or a launcher imports is frozen, including imports inside functions; the
+project's own modules never are, so changing them does not require a new analysis of everything else.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pyinstaller import run_pyinstaller
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "cni_calico"
-KEPT = 2  # results: a change of what is imported may be taken back
+KEPT = 2  # the number of results kept: a change of the imports may be reverted
 
 
 def find_imports(sources: list[Path]) -> list[str]:
-    """The import statements for what is not the project's own, each once, in order."""
+    """The import statements for everything outside the project, each once, in order."""
     statements = set()
     for path in sources:
         for node in ast.walk(ast.parse(path.read_bytes())):
@@ -34,7 +34,7 @@ def find_imports(sources: list[Path]) -> list[str]:
 
 
 def freeze_dependencies(cache: Path, sources: list[Path]) -> Path:
-    """A contents directory with everything but the project's own modules; not to be changed."""
+    """A contents directory with everything except the project's own modules; do not change it."""
     script = "".join(f"{statement}\n" for statement in ["import __future__", *find_imports(sources)])
     digest = hashlib.sha256(f"{script}\0{sys.version}\0{os.confstr('CS_GNU_LIBC_VERSION')}".encode())
     for name in ("requirements.lock", "build/dependencies.spec", "build/dependencies.py", "build/pyinstaller.py"):

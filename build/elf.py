@@ -1,7 +1,7 @@
 """Reads the few facts of a 64-bit little-endian ELF file that the bundle needs: interpreter, search path, libraries.
 
-Rule: nothing is moved or resized here. What has to be longer is made so by patchelf while the bundle is built; after
-that only bytes inside fields of known place and size are overwritten, which a shell script can do too.
+Rule: nothing is moved or resized here. patchelf makes longer what must be longer while the bundle is built; after that
+only bytes inside fields of known place and size are overwritten, which a shell script can do too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class NotElf(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A text inside the file: ``size`` bytes from ``offset`` are its room, terminating zero included."""
+    """A text inside the file: it has room for ``size`` bytes from ``offset``, including the terminating zero."""
 
     offset: int
     size: int

@@ -1,7 +1,8 @@
-"""Writes out what a module computes with every start: its dataclasses, and names that only a type checker needs.
+"""Expands at build time what a module computes at every start: its dataclasses, and names that only a type checker
+needs.
 
-Rule: a class is written out only if it is of the plain kind that is understood here completely, else it stays as it is;
-so the frozen module means what its source means, and costs less. For ``@dataclass(frozen=True, slots=True)`` Python
+Rule: a class is expanded only if it is of the plain kind that is completely understood here, otherwise it stays as it
+is; so the frozen module means what its source means, and costs less. For ``@dataclass(frozen=True, slots=True)`` Python
 compiles seven functions and makes the class twice, 0.4 ms each time; importing ``dataclasses`` takes 5 ms, ``typing``
 1.5. tests/unit/build/test_expand.py compares every class of the project with the dataclass it came from.
 """
@@ -18,14 +19,14 @@ KNOWN_FIELD_OPTIONS = {"default", "default_factory", "repr", "compare"}
 # methods that a dataclass makes, calls or takes into account
 SPECIAL = {f"__{name}__" for name in ("init", "post_init", "repr", "eq", "hash", "lt", "le", "gt", "ge", "setattr")}
 SPECIAL |= {f"__{name}__" for name in ("delattr", "getstate", "setstate", "init_subclass", "class_getitem")}
-# what typing's names may be where nobody checks types
+# what typing's names may be if nobody checks types
 UNTYPED = {"TYPE_CHECKING": "False", "Any": "object", "Protocol": "object"}
 COMPARISONS = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 
 
 @dataclass(frozen=True)
 class Column:
-    """A field: ``default`` and ``factory`` are expressions, "" when there is none."""
+    """A field: ``default`` and ``factory`` are expressions, "" if there is none."""
 
     name: str
     default: str = ""
@@ -35,7 +36,7 @@ class Column:
 
 
 def expand(source: str) -> ast.Module:
-    """The module with everything written out that can be; line numbers are the source's."""
+    """The module with everything expanded that can be; line numbers are the source's."""
     tree = ast.parse(source)
     _drop_type_checking(tree)
     bases = {base.id for node in _classes(tree) for base in node.bases if isinstance(base, ast.Name)}
@@ -57,7 +58,7 @@ def _classes(tree: ast.Module) -> list[ast.ClassDef]:
 
 
 def _dataclass_options(node: ast.ClassDef) -> dict[str, bool] | None:
-    """The options of ``@dataclass(...)``; None: the class is none."""
+    """The options of ``@dataclass(...)``; None if the class is not a dataclass."""
     for decorator in node.decorator_list:
         call = decorator if isinstance(decorator, ast.Call) else None
         name = call.func if call else decorator
@@ -79,7 +80,7 @@ def _is_plain(node: ast.ClassDef, options: dict[str, bool]) -> bool:
 
 
 def _columns(node: ast.ClassDef) -> list[Column] | None:
-    """The fields in order; None when one is of a kind not known here."""
+    """The fields in order; None if one is of a kind not known here."""
     found = []
     for item in node.body:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
@@ -183,7 +184,7 @@ def _tuple(who: str, columns: list[Column]) -> str:
 
 
 def _drop_type_checking(tree: ast.Module) -> None:
-    """Without ``if TYPE_CHECKING:`` and what stands below it, at the top of the module."""
+    """Without ``if TYPE_CHECKING:`` and its body, at the top of the module."""
 
     def is_check(node: ast.stmt) -> bool:
         return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
@@ -213,7 +214,7 @@ def _names(node: ast.ImportFrom) -> set[str]:
 
 
 def _dataclass_import(names: set[str], used: set[str]) -> str:
-    """What stands for the import of ``names`` from dataclasses in a module that uses ``used``."""
+    """The replacement for the import of ``names`` from dataclasses in a module that uses ``used``."""
     text = f"from cni_calico import expanded as {SHARED}\n"
     if "replace" in names:
         text += "from cni_calico.expanded import replace\n"

@@ -1,7 +1,8 @@
 """Freezes the executables into one directory: ``freeze.py DIR`` (build/build.sh is the command to use).
 
-Rule: the name of the contents directory, ``.calico-<version>-<id>``, says what it was made from; the same sources give
-the same name and, with the same Python and C library, the same bytes. What is in place already is not built again.
+Rule: the name of the contents directory, ``.calico-<version>-<id>``, identifies what it was made from; the same sources
+give the same name and, with the same Python and C library, the same bytes. A bundle that exists already is not built
+again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LAUNCH = ROOT / "build" / "launch"
 WORK = ROOT / ".cache" / "pyinstaller"
 CACHE = ROOT / ".cache" / "dependencies"
 LOCK = ROOT / ".cache" / "build.lock"
-# what decides about the bundle's bytes
+# what determines the bundle's bytes
 SOURCES = (
     "build/*.py",
     "build/*.spec",
@@ -47,7 +48,7 @@ KEEP_S = 900  # longer than any one test
 
 
 def executables() -> list[str]:
-    """In the order of their installation: what is executed by another comes before it."""
+    """In the order of their installation: an executable that another one executes comes first."""
     return [*sorted(p.stem for p in LAUNCH.glob("*.py") if not p.name.startswith("_")), *FRONTS]
 
 
@@ -57,7 +58,7 @@ def modules() -> list[Path]:
 
 
 def source_id() -> str:
-    """Eight hex digits over all sources, the interpreter, the C library and the compiler."""
+    """Eight hex digits of a hash over all sources, the interpreter, the C library and the compiler."""
     digest = hashlib.sha256()
     for path in sorted({p for pattern in SOURCES for p in ROOT.glob(pattern)}):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -97,7 +98,9 @@ def freeze(contents: str) -> Path:
 
 
 def compile_module(path: Path, name: str) -> bytes:
-    """A .pyc file that is never compared with its source: no time stamp inside, no path of this machine, no asserts."""
+    """A .pyc file that is never compared with its source: it contains no time stamp, no path of this machine, no
+    asserts.
+    """
     source = path.read_bytes()
     code = compile(expand(source.decode()), name, "exec", dont_inherit=True, optimize=1)
     unchecked = (1).to_bytes(4, "little")  # PEP 552
@@ -105,7 +108,7 @@ def compile_module(path: Path, name: str) -> bytes:
 
 
 def finish(bundle: Path, contents: str) -> None:
-    """Add what PyInstaller leaves out, make times and modes the same everywhere, and list every file."""
+    """Add what PyInstaller leaves out, set the same times and modes everywhere, and list every file."""
     bundle_glibc(bundle / contents, [bundle / name for name in executables()])
     write_manifests(bundle, contents, executables())
     when = int(source_date())
@@ -116,9 +119,9 @@ def finish(bundle: Path, contents: str) -> None:
 
 
 def remove_old_contents(directory: Path) -> None:
-    """Every change of a source makes a contents directory: sooner than on a node, those of former builds go.
+    """Remove the contents directories of former builds: every change of a source makes one.
 
-    The last one stays, and those that a test which is still running may use.
+    The last one stays, and those that a running test may use.
     """
     marks = sorted(directory.glob(".calico-*/superseded"), key=lambda mark: mark.stat().st_mtime)
     for mark in marks[:-1]:
@@ -131,7 +134,7 @@ def contents_name() -> str:
 
 
 def build(directory: Path) -> None:
-    """Build into a directory unless it is there already; again when a source was edited meanwhile."""
+    """Build into a directory unless it exists already; build again if a source was edited meanwhile."""
     while not verify_bundle(directory, contents := contents_name(), executables()):
         print(f"freezing {', '.join(executables())} into {contents}", flush=True)
         bundle = freeze(contents)
@@ -152,7 +155,7 @@ def main() -> None:
         return
     LOCK.parent.mkdir(parents=True, exist_ok=True)
     with LOCK.open("w") as lock:
-        # tests that need the executables may ask for them together
+        # tests that need the executables may ask for them at the same time
         fcntl.flock(lock, fcntl.LOCK_EX)
         build(arguments.directory)
 

@@ -1,7 +1,7 @@
 """Puts the build machine's dynamic linker and C library into the bundle, for hosts whose own are older or not glibc.
 
-Rule: they lie in a directory of their own that nothing searches before the installer has made the executables use the
-dynamic linker from the same directory; a C library of one release under a dynamic linker of another does not start.
+Rule: they are in a separate directory that nothing searches before the installer has made the executables use the
+dynamic linker from the same directory; a C library does not start under another release's dynamic linker.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from bootloader import GLIBC
 from elf import is_elf, read_elf
 
-# loaded by name at run time: host names in etcd_endpoints, user names. nsswitch.conf may name others; one that cannot
-# be loaded counts as unavailable, and the next one is asked.
+# loaded by name at run time: for host names in etcd_endpoints, and user names. nsswitch.conf may name others; one that
+# cannot be loaded counts as unavailable, and the next one is asked.
 NAME_SERVICES = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2")
 
 

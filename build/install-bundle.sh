@@ -11,13 +11,13 @@
 #   --plain  leave the dynamic linker as it is: the executables then need a C library as new as the build machine's
 #
 # Without --plain the executables use the dynamic linker and the C library of the bundle, by an absolute path below
-# FINAL; they do not start from another place.
+# FINAL; they do not start from another directory.
 #
-# The native executables need none of it: they are the same everywhere.
+# The native executables need neither: they are the same everywhere.
 #
 # Rules: files are written under temporary names, checked, and renamed. The contents directory carries the version in its
 # name and is complete before an executable that uses it appears. The contents that the replaced executables used stay
-# (processes may still load modules from there), those before them go after a day.
+# (processes may still load modules from there); older contents are removed after a day.
 # Needs: cp dd find grep head ln ls mkdir mktemp mv rm sha256sum sync touch; coreutils and busybox have them.
 set -eu
 
@@ -52,7 +52,7 @@ verify() { # contents directory
   (cd "$1" && sha256sum -c manifest) >/dev/null 2>&1
 }
 
-# Everything unfinished goes when this script ends, however it ends.
+# Remove everything unfinished when this script ends, however it ends.
 trap 'rm -rf "${scratch:-}"' EXIT
 trap 'exit 1' HUP INT TERM
 scratch=$(mktemp -d "$dest/.install-XXXXXX")
@@ -74,7 +74,7 @@ poke() { # file offset; bytes come on stdin
   dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
 }
 
-# Make a copied executable use the bundle's dynamic linker (and, with the colon back in its search path, C library).
+# Make a copied executable use the bundle's dynamic linker (and, by restoring the colon in its search path, C library).
 make_portable() { # file interpreter-offset interpreter-room search-path-cut
   linker=
   for candidate in "$dest/$contents"/glibc/ld-*.so*; do linker=$final/$contents/glibc/${candidate##*/}; done
@@ -83,7 +83,7 @@ make_portable() { # file interpreter-offset interpreter-room search-path-cut
   printf ':' | poke "$1" "$4"
 }
 
-# Does it start? Through the dynamic linker by its path as seen from here: FINAL may exist on the host only.
+# Test whether it starts, through the dynamic linker's path as seen from here: FINAL may exist on the host only.
 starts() { # file
   if ! grep -q "^${1##*/} " "$src/$contents/placeholders"; then
     CALICO_START_CHECK=1 "$1" </dev/null

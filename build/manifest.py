@@ -1,8 +1,8 @@
-"""Lists of what a bundle consists of, in forms that a POSIX shell can check and use.
+"""Lists of a bundle's contents, in forms that a POSIX shell can check and use.
 
-Rule: build/install-bundle.sh reads exactly these three files of the contents directory, and nothing else knows them.
+Rule: build/install-bundle.sh reads exactly these three files of the contents directory, and nothing else uses them.
 
-``manifest``      sha256sum's format, paths relative to the contents directory, every file but these three
+``manifest``      sha256sum's format, paths relative to the contents directory, every file except these three
 ``executables``   sha256sum's format, the executables as built, in the order in which they are put into place
 ``placeholders``  ``NAME INTERPRETER-OFFSET INTERPRETER-ROOM SEARCH-PATH-CUT``: where to overwrite, see bootloader.py;
                   no line for an executable that needs no dynamic linker
@@ -28,7 +28,7 @@ def write_manifests(bundle: Path, contents: str, names: list[str]) -> None:
 
 
 def verify_bundle(bundle: Path, contents: str, names: list[str]) -> bool:
-    """True if the bundle of that name is in place, with the executables that belong to it."""
+    """Whether the bundle of that name is in place, with the executables that belong to it."""
     listing = bundle / contents / "executables"
     if not listing.is_file():
         return False

@@ -23,8 +23,8 @@ WARNINGS = (
     "-Wstrict-prototypes", "-Wundef", "-Wvla", "-Wformat=2", "-Wno-missing-field-initializers", "-Werror",
 )  # fmt: skip
 COMMON = ("-std=c11", "-O2", "-g0", *WARNINGS)
-# position-independent, without a dynamic linker, without anything to relocate; the three functions that the compiler
-# may call are written as loops, which it must not turn into calls of themselves
+# position-independent, without a dynamic linker, without relocations; the three functions that the compiler may call
+# are written as loops, which it must not turn into calls of the functions themselves
 FREESTANDING = (
     "-ffreestanding", "-fno-stack-protector", "-fno-asynchronous-unwind-tables", "-fno-tree-loop-distribute-patterns",
     "-fvisibility=hidden", "-fPIE", "-static-pie", "-nostdlib", "-nostartfiles", "-Wl,--build-id=none,--no-undefined",
@@ -107,7 +107,7 @@ def _literal(value: int | str) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``native.py DIR [COMPILER]``: only the front, to look at it."""
+    """``native.py DIR [COMPILER]``: only the front, for inspection."""
     directory = Path(arguments[0])
     write_header(directory)
     for name in NAMES:

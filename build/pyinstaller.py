@@ -1,7 +1,7 @@
 """Runs PyInstaller on one of the .spec files.
 
-Rule: it writes below the directory it is given and nowhere else, the same bytes for the same input, and prints nothing
-unless it fails.
+Rule: it writes only below the given directory, writes the same bytes for the same input, and prints nothing unless it
+fails.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BUILD = Path(__file__).resolve().parent
 
 
 def source_date() -> str:
-    """SOURCE_DATE_EPOCH: the caller's, else a constant, because names tell versions apart."""
+    """SOURCE_DATE_EPOCH: the caller's, else a constant, because names distinguish versions."""
     return os.environ.get("SOURCE_DATE_EPOCH") or "1577836800"
 
 

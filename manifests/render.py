@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Renders the manifests: ``render.py [--check]``; --check: only say whether they are as their sources are.
+"""Renders the manifests: ``render.py [--check]``; --check: only report whether they match their sources.
 
-Rule: one source for both datastores. A block between "# begin only: WHICH" and "# end only", or a line ending in
-"# only: WHICH", is for that one alone.
+Rule: one source for both datastores. A block between "# begin only: WHICH" and "# end only", or a line ending in "#
+only: WHICH", is only for that datastore.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEAD = "# Calico's custom resource definitions; made from manifests/schemas.py 
 
 
 class _Plain(yaml.SafeDumper):
-    """Values that occur twice are written twice."""
+    """Writes values that occur twice in full."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -66,7 +66,7 @@ def main() -> int:
     stale = [name for name, text in render_all().items() if _read(HERE / name) != text]
     if sys.argv[1:] == ["--check"]:
         for name in stale:
-            sys.stderr.write(f"{HERE / name} is not as its sources are: run manifests/render.py\n")
+            sys.stderr.write(f"{HERE / name} does not match its sources: run manifests/render.py\n")
         return 1 if stale else 0
     for name, text in render_all().items():
         (HERE / name).write_text(text)

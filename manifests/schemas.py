@@ -1,7 +1,7 @@
-"""The schemas of Calico's custom resources (``crd.projectcalico.org/v1``), as values; render.py makes YAML of them.
+"""The schemas of Calico's custom resources (``crd.projectcalico.org/v1``), as values; render.py renders them as YAML.
 
-Rule: what would break IPAM or routing is refused by the API server itself: addresses, block sizes, enumerations, and
-changes of what must not change. What a schema does not name is kept, because newer releases of Calico add fields.
+Rule: the API server itself refuses what would break IPAM or routing: wrong addresses, block sizes and enumerations, and
+changes of fixed fields. Fields that a schema does not name are kept, because newer releases of Calico add fields.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def mapping(of: Schema, **more: Any) -> Schema:
 
 
 def fields(required: tuple[str, ...] = (), rules: tuple[tuple[str, str], ...] = (), **properties: Schema) -> Schema:
-    """An object that may have more fields than these; ``rules`` are CEL expressions and what to say."""
+    """An object that may have more fields than these; ``rules`` are CEL expressions and their error messages."""
     schema: Schema = {"type": "object", **OPEN, "properties": properties}
     if required:
         schema["required"] = list(required)
@@ -99,7 +99,7 @@ POOL = fields(
         (
             "!has(oldSelf.blockSize) || oldSelf.blockSize == 0 || "
             "(has(self.blockSize) && self.blockSize == oldSelf.blockSize)",
-            "blockSize cannot be changed: make another pool",
+            "blockSize cannot be changed: create another pool",
         ),
         (
             "!(has(self.ipipMode) && has(self.vxlanMode) && self.ipipMode in ['Always', 'CrossSubnet']"
@@ -276,7 +276,7 @@ FELIX = fields(
     healthPort=PORT,
     prometheusMetricsPort=PORT,
 )
-# the janitor reads how long it waits; what it could not read it would take as not set
+# the janitor reads its grace period here; it would treat an unreadable value as not set
 KUBE_CONTROLLERS = fields(
     controllers=fields(
         node=nullable(

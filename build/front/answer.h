@@ -1,7 +1,7 @@
-// PURE: what other programs say, as bytes: the server's answer, the runtime's question for VERSION.
+// PURE: parses bytes from other programs: the server's answer, the runtime's VERSION request.
 //
-// Rule: every byte is doubted. Nothing is read outside the size that is given, and whatever is not exactly as
-// docs/protocol.md has it is refused, because the Python beside this program can judge it better.
+// Rule: no byte is trusted. Nothing is read outside the given size, and whatever is not exactly as in
+// docs/protocol.md is refused, because the Python beside this program can judge it better.
 #pragma once
 
 #include <stdbool.h>
@@ -27,7 +27,7 @@ static inline bool same(const void *one, const char *text, size_t size)
     return true;
 }
 
-// The size of the whole frame that begins with these HEADER_BYTES; 0 for a frame that is none of ours.
+// The size of the whole frame that begins with these HEADER_BYTES; 0 if it is not one of our frames.
 static inline size_t frame_size(const unsigned char *header)
 {
     if (!same(header, FRAME_MAGIC, 3)) return 0;
@@ -47,7 +47,7 @@ static inline bool parse_status(const unsigned char *digits, size_t size, unsign
     return value <= 255;
 }
 
-// A whole frame: exit status and output are its first two fields, others are of a later release.
+// A whole frame: exit status and output are its first two fields; further fields come from later releases.
 static inline bool parse_answer(const unsigned char *frame, size_t size, struct answer *answer)
 {
     if (size < HEADER_BYTES || frame_size(frame) != size) return false;
@@ -68,7 +68,7 @@ static inline bool parse_answer(const unsigned char *frame, size_t size, struct 
     return count >= 2;
 }
 
-// Where the text stands, from ``at`` on; ``size`` when it does not.
+// The position of the text, searched from ``at`` on; ``size`` if it is not found.
 static inline size_t find(const unsigned char *bytes, size_t size, size_t at, const char *text, size_t length)
 {
     for (; at < size && length <= size - at; at++)
@@ -76,8 +76,8 @@ static inline size_t find(const unsigned char *bytes, size_t size, size_t at, co
     return size;
 }
 
-// The CNI version that a question for VERSION names, as a text of SUPPORTED_VERSIONS; the newest when it names none;
-// NULL when that is not clear: the key stands there twice, or its value is not one of them right behind it.
+// The CNI version that a VERSION request names, as a text of SUPPORTED_VERSIONS; the newest if it names none; NULL if
+// that is unclear: the key occurs twice, or is not directly followed by one of the supported values.
 static inline const char *version_asked(const unsigned char *input, size_t size, size_t *length)
 {
     static const char key[] = "\"cniVersion\"", versions[] = SUPPORTED_VERSIONS;

@@ -1,10 +1,10 @@
-// calico and calico-ipam: hand the call to the resident server; when none answers, become the Python beside this file.
+// calico and calico-ipam: pass the call to the resident server; if none answers, execute the Python beside this file.
 //
-// Rule: this program decides nothing that Python decides. It answers VERSION when the question is plain, passes on what
-// a server answers, and leaves everything else (flags, no server, a server that hangs, dies or talks nonsense) to
-// calico.python or calico-ipam.python in its own directory, with the arguments, environment and input it was given.
+// Rule: this program decides nothing that Python decides. It answers VERSION if the request is plain, passes on a
+// server's answer, and leaves everything else (flags, no server, a server that hangs, dies or sends garbage) to
+// calico.python or calico-ipam.python in its own directory, with the arguments, environment and input that it got.
 //
-// Written out by build/native.py: protocol.h, from the Python sources. The protocol: docs/protocol.md.
+// build/native.py generates protocol.h from the Python sources. The protocol: docs/protocol.md.
 
 #include "protocol.h"
 
@@ -45,7 +45,7 @@ static int run(const struct process *process)
     switch (call_server(process, &address, &input, &answer)) {
     case ANSWERED:
         return write_output(answer.output, answer.output_size, (int)answer.exit_status);
-    case STUCK: // the attachment's lock decides who goes on
+    case STUCK: // the attachment's lock decides who continues
         return become_python(process, SERVE_HERE_STUCK, &input);
     default:
         return become_python(process, SERVE_HERE, &input);
@@ -61,7 +61,7 @@ int main(int count, char **arguments, char **environment)
 
 #else
 
-// The kernel's stack: the arguments, their end, the environment, its end, the auxiliary vector.
+// The stack as the kernel sets it up: the arguments, their end, the environment, its end, the auxiliary vector.
 __attribute__((used, noreturn)) void begin(long *stack)
 {
     struct process process = {.argument_count = (int)stack[0], .arguments = (char **)stack + 1, .file = ""};

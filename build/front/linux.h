@@ -1,7 +1,7 @@
 // What this program needs of a C library: system calls, memory, and the first instruction of the process.
 //
-// Rule: nothing of the host's C library is used, so the program starts beside any of them. The numbers and structures
-// that the kernel's own headers leave to C libraries stand here; they are the same on x86-64 and arm64.
+// Rule: nothing of the host's C library is used, so the program starts on any host. The numbers and structures
+// that the kernel's own headers leave to C libraries are defined here; they are the same on x86-64 and arm64.
 // HOSTED: the same program over a C library, for the sanitizers, which need one.
 #pragma once
 
@@ -162,7 +162,7 @@ static inline size_t strlen(const char *text)
     return length;
 }
 
-// Zeroed; NULL when there is none.
+// Zeroed memory; NULL if there is none.
 static inline void *allocate(size_t size)
 {
     long result = call6(__NR_mmap, 0, (long)size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -176,7 +176,7 @@ static inline void release(void *memory, size_t size)
 
 #endif
 
-// A system call of up to five arguments; again when a signal interrupted it.
+// A system call with up to five arguments; repeated if a signal interrupted it.
 #define CALL(...) CALL_OF(__VA_ARGS__, 0, 0, 0, 0, 0, 0)
 #define CALL_OF(number, a, b, c, d, e, ...) repeated(__NR_##number, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e))
 

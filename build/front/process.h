@@ -16,7 +16,7 @@ struct buffer {
     size_t size, room;
 };
 
-// The value of a variable, or NULL; of several the first counts, as everywhere.
+// The value of a variable, or NULL; if it occurs several times the first counts, as everywhere.
 static const char *variable(const struct process *process, const char *name, size_t name_size)
 {
     for (char **entry = process->environment; *entry != NULL; entry++) {
@@ -29,7 +29,7 @@ static const char *variable(const struct process *process, const char *name, siz
 
 #define VARIABLE(process, name) variable(process, name, SIZE_OF(name))
 
-// Room for so many bytes more.
+// Make room for that many more bytes.
 static bool reserve(struct buffer *buffer, size_t more)
 {
     if (more <= buffer->room - buffer->size) return true;
@@ -49,7 +49,7 @@ static bool reserve(struct buffer *buffer, size_t more)
     return true;
 }
 
-// Whoever calls this has reserved the room.
+// The caller has reserved the room.
 static void append(struct buffer *buffer, const void *bytes, size_t size)
 {
     memcpy(buffer->bytes + buffer->size, bytes, size);
@@ -63,7 +63,8 @@ static void append_number(struct buffer *buffer, size_t number)
     append(buffer, bytes, sizeof bytes);
 }
 
-// Whoever closed one of the three gets errors from it, not our socket under its number; Python finds it closed.
+// If the caller has closed one of the three, using it fails, and our socket does not get its number; Python finds it
+// closed.
 static void occupy_standard_descriptors(void)
 {
     long descriptor;
@@ -72,14 +73,14 @@ static void occupy_standard_descriptors(void)
     if (descriptor > 2) CALL(close, descriptor);
 }
 
-// Wait without end: a runtime's pipe may be set not to block.
+// Wait without limit: a runtime's pipe may be set to non-blocking.
 static void await_descriptor(int descriptor, short events)
 {
     struct pollfd waiting = {.fd = descriptor, .events = events};
     CALL(ppoll, &waiting, 1, NULL, NULL, 0);
 }
 
-// All of standard input; false when it cannot be read to its end.
+// Read all of standard input; false if it cannot be read to its end.
 static bool read_input(struct buffer *input)
 {
     for (;;) {
@@ -103,7 +104,7 @@ static bool write_all(int descriptor, const void *bytes, size_t size)
     return true;
 }
 
-// The exit status: an answer that nobody could read is a failure, whatever it says.
+// The exit status: an answer that could not be written is a failure, whatever it says.
 static int write_output(const void *bytes, size_t size, int status)
 {
     const struct signal_action ignore = {.handler = 1};

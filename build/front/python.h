@@ -1,7 +1,7 @@
-// The Python beside this file, for all that is not a call that a server answers.
+// Executes the Python beside this file, for everything except calls that a server answers.
 //
-// Rule: it gets the arguments, the environment and the input as this program got them, and one argument more that says
-// how far this program came. When it cannot be executed, the answer is the one error that this program knows.
+// Rule: it gets the arguments, the environment and the input as this program got them, and one more argument that says
+// how far this program got. If it cannot be executed, the answer is the one error that this program knows.
 #pragma once
 
 enum { PATH_SIZE = 4096, LINKS_MAX = 40 };
@@ -14,7 +14,7 @@ static size_t directory_size(const char *path)
     return size;
 }
 
-// Links to this file are followed, for Python lies beside the file itself; false for a path that is too long.
+// Links to this file are followed, because Python is beside the file itself; false if the path is too long.
 static bool find_python(const char *file, char path[PATH_SIZE])
 {
     static const char name[] = EXECUTABLE ".python";
@@ -36,7 +36,7 @@ static bool find_python(const char *file, char path[PATH_SIZE])
     return true;
 }
 
-// Let standard input begin anew with what has been read of it.
+// Make standard input start again with what has been read of it.
 static bool give_back(const struct buffer *input)
 {
     long descriptor = CALL(memfd_create, "input", MEMORY_FILE_CLOEXEC);
@@ -45,7 +45,7 @@ static bool give_back(const struct buffer *input)
         if (CALL(lseek, descriptor, 0, 0) != 0) return false;
         return CALL(dup3, descriptor, 0, 0) == 0;
     }
-    // kernels before 3.17: a pipe that holds all of it
+    // kernels before 3.17: a pipe that has room for all of it
     int ends[2];
     if (CALL(pipe2, ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
     CALL(fcntl, ends[1], SET_PIPE_SIZE, input->size);
@@ -59,7 +59,7 @@ static bool give_back(const struct buffer *input)
     return CALL(dup3, ends[0], 0, 0) == 0;
 }
 
-// Returns only when that failed, with the exit status. ``mode`` is the argument that says how far this program got.
+// Returns only if that failed, with the exit status. ``mode`` is the argument that says how far this program got.
 static int become_python(const struct process *process, char *mode, const struct buffer *input)
 {
     static const char failure[] = CANNOT_EXECUTE;

@@ -1,7 +1,7 @@
-// One call to the resident server; docs/protocol.md says what is sent and what may come back.
+// One call to the resident server; see docs/protocol.md for what is sent and what may come back.
 //
-// Rule: nothing is sent to a server of another user's, and nobody waits longer than the patience. NOBODY means that the
-// call must be served by somebody else, STUCK the same, but a server may still be at it.
+// Rule: nothing is sent to another user's server, and no wait exceeds the patience. NOBODY means that Python must carry
+// out the call; STUCK means the same, but a server may still be working on it.
 #pragma once
 
 enum { DESCRIPTORS_MAX = 3 };
@@ -36,7 +36,7 @@ static uint64_t patience_ms(const struct process *process)
     return ms < PATIENCE_MIN_MS ? PATIENCE_MIN_MS : ms;
 }
 
-// The server's socket; false when it has no name that fits, or none is there.
+// The server's socket; false if its name does not fit, or there is none.
 static bool find_socket(const struct process *process, struct sockaddr_un *address)
 {
     static const char name[] = "/" SOCKET_NAME;
@@ -50,7 +50,7 @@ static bool find_socket(const struct process *process, struct sockaddr_un *addre
     return CALL(faccessat, AT_FDCWD, address->sun_path, CHECK_EXISTENCE) == 0;
 }
 
-// A connection to a server of root's or of our own user; -1: there is none, or somebody else has taken its place.
+// A connection to a server of root or of our own user; -1: there is none, or another user has taken its place.
 static int connect_to(const struct sockaddr_un *address)
 {
     long connection = CALL(socket, SOCKET_UNIX, SOCKET_STREAM | SOCKET_CLOEXEC, 0);
@@ -67,7 +67,7 @@ static int connect_to(const struct sockaddr_un *address)
     return -1;
 }
 
-// False when the patience is over.
+// False if the patience has run out.
 static bool await_server(const struct server *server, short events)
 {
     uint64_t now = now_ms();
@@ -85,7 +85,7 @@ struct descriptors {
     const char *names;
 };
 
-// What only this process can reach; false when the server could not see the host as this process does.
+// Open what only this process can reach; false if the server could not see the host as this process does.
 static bool open_descriptors(const struct process *process, struct descriptors *opened)
 {
     const char *netns = VARIABLE(process, "CNI_NETNS");
@@ -93,7 +93,7 @@ static bool open_descriptors(const struct process *process, struct descriptors *
     opened->names = NAMES_WITHOUT_NETNS;
     if (netns != NULL && *netns != 0) {
         long found = CALL(openat, AT_FDCWD, netns, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-        if (found >= 0) { // else the server names the problem, with the path
+        if (found >= 0) { // otherwise the server reports the problem, with the path
             opened->numbers[opened->count++] = (int)found;
             opened->names = NAMES_WITH_NETNS;
         }
@@ -110,7 +110,7 @@ static void close_descriptors(const struct descriptors *opened)
     for (size_t i = 0; i < opened->count; i++) CALL(close, opened->numbers[i]);
 }
 
-// The frame up to the input's length; false when the body is over the limit, or for want of memory.
+// The frame up to the input's length; false if the body is over the limit, or there is not enough memory.
 static bool write_head(const struct process *process, size_t input, const char *names, struct buffer *head)
 {
     static const char variables[] = VARIABLES;
@@ -142,7 +142,7 @@ static bool write_head(const struct process *process, size_t input, const char *
     return true;
 }
 
-// ANSWERED: sent, or the server has closed its end, and may have said why before.
+// ANSWERED: sent, or the server has closed its end and may have sent a reason before.
 static enum outcome send_request(const struct server *server, struct iovec *parts, size_t count,
                                  const struct descriptors *opened)
 {
@@ -176,7 +176,7 @@ static enum outcome send_request(const struct server *server, struct iovec *part
     return ANSWERED;
 }
 
-// ANSWERED: a whole frame that is an answer, and whatever came behind it is nobody's.
+// ANSWERED: a whole frame that is an answer; bytes after it are ignored.
 static enum outcome receive_answer(const struct server *server, struct buffer *frame, struct answer *answer)
 {
     size_t whole = 0;

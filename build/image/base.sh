@@ -1,9 +1,10 @@
 #!/bin/bash
-# The lower layer of the image: a small Debian 12 with what calico-node starts (BIRD, nft, iptables), as an archive.
+# The lower layer of the image, as an archive: a small Debian 12 with the programs that calico-node starts (BIRD, nft,
+# iptables).
 #
-#   build/image/base.sh [--check | --print]      --check: only say (by exit status) whether it is there
+#   build/image/base.sh [--check | --print]      --check: only report (by exit status) whether it exists
 #                                                --print: only print its path
-# Rule: made once for these packages, and kept; packages come from where apt gets this machine's own.
+# Rule: made once for these packages, and kept; packages come from the same source as this machine's own.
 # Settings: XDG_CACHE_HOME. Needs root, and debootstrap, which it installs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -39,7 +40,7 @@ if ! debootstrap --variant=minbase "--include=$PACKAGES" bookworm "$scratch/tree
   tail -n 5 "$scratch/log" >&2
   exit 1
 fi
-# nobody installs a package or reads a manual in there
+# no package is installed and no manual read in there
 rm -rf "$scratch"/tree/{usr/share/{doc,man,locale,info,i18n,zoneinfo,perl},usr/lib/udev,usr/lib/*/perl-base,usr/bin/perl*} \
   "$scratch"/tree/{var/cache/apt,var/lib/apt,var/cache/debconf,var/log}/* "$scratch"/tree/etc/{resolv.conf,hostname,bird/*}
 tar -C "$scratch/tree" --sort=name --mtime=@0 --exclude='./dev/*' -cf - . | gzip -n >"$scratch/archive"

@@ -4,11 +4,11 @@
 #   build/image/build.sh [OUT.tar]            (default dist/image.tar)
 #
 # Load it with `ctr -n k8s.io images import OUT.tar`, `podman load -i OUT.tar` or `docker load -i OUT.tar`, or copy it to
-# a registry of yours with skopeo. No container tool is needed to make it, and no registry is asked.
+# your own registry with skopeo. Making it needs no container tool and no registry.
 #
 # Settings: IMAGE        its name (default: the one in manifests/calico.yaml)
 #           CNI_PLUGINS  a directory of other plugins (portmap, bandwidth, loopback, host-local, ...) to install on
-#                        nodes beside ours; without it the nodes need portmap and bandwidth from somewhere else
+#                        nodes beside ours; without it the nodes must get portmap and bandwidth from elsewhere
 #           KUBE_CONTROLLERS  a file for a second image of the same contents that runs the controllers by itself, as
 #                        upstream's Deployment expects it
 set -euo pipefail
@@ -22,7 +22,7 @@ root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 bin=$root/opt/cni/bin
 mkdir -p "$bin"
-# as it was built: where it is installed from there, it gets its paths
+# unchanged: it gets its paths when it is installed from there
 build/install-bundle.sh --plain dist/bin "$bin"
 cp build/install-bundle.sh install/install-cni.sh conflist/10-calico.conflist.template "$bin"
 ln -s /opt/cni/bin/install-cni.sh "$root/install-cni.sh"
@@ -33,9 +33,9 @@ ln -s calicoctl "$root/usr/bin/kubectl-calico"
 for name in kube-controllers check-status wrapper; do
   ln -s /opt/cni/bin/calico-kube-controllers "$root/usr/bin/$name"
 done
-# for the controllers' health file, whoever they run as
+# for the controllers' health file, whichever user they run as
 mkdir -m 1777 "$root/status"
-# runit's names, which runbooks and manifests of upstream's image use
+# runit's names, as used by runbooks and manifests of upstream's image
 mkdir -p "$root/usr/sbin" "$root/usr/local/bin" # /sbin is a link
 script() { printf '#!/bin/sh\nexec /opt/cni/bin/calico-node %s\n' "$2" >"$root/$1" && chmod 755 "$root/$1"; }
 script usr/sbin/start_runit run

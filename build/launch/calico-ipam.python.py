@@ -1,6 +1,5 @@
-# calico-ipam, executed by the native front: one call, then the end. What the process would tidy up meanwhile and
-# afterwards goes with it: without the collector of reference cycles a call that imports everything takes 2 ms less,
-# without the interpreter's end 8.
+# calico-ipam, executed by the native front: it handles one call and ends. Cleaning up is skipped: without the garbage
+# collector of reference cycles a call that imports everything takes 2 ms less, without the interpreter's orderly end 8.
 import gc
 import os
 import sys

@@ -1,4 +1,4 @@
-# calico-kube-controllers, and by links of these names kube-controllers, check-status and wrapper; an ordinary exit.
+# calico-kube-controllers, also linked as kube-controllers, check-status and wrapper; an ordinary exit.
 import sys
 
 from cni_calico.shortage import shortage_of

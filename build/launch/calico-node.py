@@ -1,4 +1,4 @@
-# calico-node: its services run for months, so the collector of reference cycles stays on; an ordinary exit.
+# calico-node: its services run for months, so the garbage collector of reference cycles stays on; an ordinary exit.
 import sys
 
 from cni_calico.shortage import shortage_of

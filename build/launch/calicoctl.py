@@ -1,4 +1,4 @@
-# calicoctl: an ordinary exit, its commands may have open files.
+# calicoctl: an ordinary exit, because its commands may have open files.
 import sys
 
 from cni_calico.ctl.main import main

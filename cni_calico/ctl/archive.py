@@ -1,6 +1,6 @@
-"""One archive of texts, without secrets.
+"""Writes one archive of texts, without secrets.
 
-Rule: made exclusively and for its owner alone; complete or not there. Every text passes through redaction.
+Rule: created exclusively and readable only by its owner; complete or absent. Every text passes through redaction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Item = tuple[str, str]  # name in the archive, text
 
 
 def write_archive(target: str, name: str, items: Iterable[Item], secrets: Collection[str]) -> int:
-    """How many files are in it, each below the directory ``name``. Raises CommandFailed."""
+    """Write the archive, each file below the directory ``name``; returns how many files. Raises CommandFailed."""
     count, fd = 0, -1
     try:
         faults.before(WRITE)
@@ -36,6 +36,6 @@ def write_archive(target: str, name: str, items: Iterable[Item], secrets: Collec
         faults.after(WRITE)
     except OSError as e:
         if fd >= 0:
-            os.unlink(target)  # half of it
+            os.unlink(target)  # the incomplete archive
         raise CommandFailed(f"cannot write {target}: {e.strerror or e}") from e
     return count

@@ -71,7 +71,7 @@ def build_parser(prog: str = "calicoctl") -> CommandParser:
     version = commands.add("version", common)
     version.add_argument("--client", action="store_true", help="of this program only")
     version.add_argument(
-        "--poll", type=duration_s, default=0.0, metavar="DURATION", help="look again every 1s, 10m, 2h, ..."
+        "--poll", type=duration_s, default=0.0, metavar="DURATION", help="ask again every 1s, 10m, 2h, ..."
     )
     return parser
 
@@ -87,7 +87,7 @@ def _add_resources(commands: Commands, common: CommandParser) -> None:
     get.add_argument("--export", action="store_true", help="without metadata of this cluster (uid, ...)")
     writing = (*resource, writing_options(), dry_run_option(), manifest_options(required=True))
     create = commands.add("create", *writing)
-    create.add_argument("--skip-exists", action="store_true", help="leave resources that exist as they are")
+    create.add_argument("--skip-exists", action="store_true", help="leave existing resources as they are")
     for name in ("replace", "apply"):
         commands.add(name, *writing)
     for name in ("validate", "diff"):
@@ -223,7 +223,7 @@ def _add_datastore(commands: Commands, common: CommandParser) -> None:
     )
     rebuild.add_argument("-f", "--filename", default="", metavar="FILE", help="pools and other resources: file or -")
     rebuild.add_argument("--node", default="", metavar="NAME", help="default: as calico-node wrote it")
-    rebuild.add_argument("--yes", action="store_true", help="do it; without, only say what would be done")
+    rebuild.add_argument("--yes", action="store_true", help="do it; without this, only show what would be done")
 
 
 def _add_node(commands: Commands, common: CommandParser) -> None:

@@ -1,7 +1,7 @@
-"""Many resources, one after the other, and what is said about it in the end.
+"""Processes many resources one after the other, and reports about all of them at the end.
 
-Rule: an error of one resource does not keep the others from being handled (except in ``replace``, as upstream); the
-text says how far the batch came and names every error, in upstream's words.
+Rule: an error of one resource does not stop the others (except in ``replace``, as in upstream); the text says how many
+were processed and lists every error, in upstream's words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cni_calico.model.keys import ResourceKey
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """What is done, how it is called once it is done, and how upstream begins the list of errors."""
+    """What is done, its past participle, and how upstream begins the list of errors."""
 
     now: str
     done: str
@@ -40,7 +40,7 @@ def run_batch(
 ) -> str:
     """Call ``act(i)`` for every resource; errors of the types in ``skip`` count as nothing to do.
 
-    Raises CommandFailed when at least one failed. Out of time, the rest is not tried.
+    Raises CommandFailed if at least one failed. When time is up, the rest is not tried.
     """
     if not keys:
         return "No resources specified\n"

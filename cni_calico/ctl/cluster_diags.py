@@ -1,7 +1,7 @@
 """``calicoctl cluster diags``: one archive of what is stored and, on Kubernetes, of Calico's pods and their logs.
 
-Rule: everything comes from the datastore and the API server, no kubectl is needed; what cannot be had is a text in the
-archive that says why. Everything passes through redaction.
+Rule: everything comes from the datastore and the API server, and kubectl is not needed; if something cannot be
+collected, a text in the archive says why. Everything passes through redaction.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cni_calico.model.keys import (
     etcd_path,
 )
 
-LOG_BYTES = 10 << 20  # of one container's log, its end
+LOG_BYTES = 10 << 20  # the maximum from one container's log, taken from its end
 NAMES = ("calico-node", "calico-kube-controllers", "calico-typha")
 _IPAM: Mapping[str, ListKey] = {
     "blocks": BlockList(),
@@ -55,7 +55,7 @@ _OBJECTS: Mapping[str, str] = {
 
 
 def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:
-    """Raises CommandFailed when the archive cannot be written, DatastoreError when there is no datastore."""
+    """Raises CommandFailed if the archive cannot be written, DatastoreError if there is no datastore."""
     name = f"calico-cluster-diags-{time.strftime('%Y%m%d_%H%M%S')}"
     target = arguments.archive or f"{name}-{os.getpid()}.tar.gz"
     secrets = secrets_in("".join(f"{key}={value}\n" for key, value in environ.items()))
@@ -122,7 +122,7 @@ def _objects(session: Session, path: str) -> str:
 
 
 def without_secrets(item: Any) -> Any:
-    """PURE: an object without what the API server itself keeps about its fields, and without a copy of itself."""
+    """PURE: an object without the API server's own bookkeeping of its fields, and without the copy of itself."""
     if not isinstance(item, Mapping):
         return item
     metadata = dict(item.get("metadata") or {})
@@ -142,7 +142,7 @@ def _pods(session: Session) -> list[Any]:
 
 
 def select_pods(pods: list[Any], focus: list[str], most: int) -> list[Any]:
-    """PURE: at most ``most`` pods of each name, those of the nodes in ``focus`` first."""
+    """PURE: at most ``most`` pods of each name, those on the nodes in ``focus`` first."""
     chosen: list[Any] = []
     for name in NAMES:
         mine = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get("k8s-app") == name]

@@ -1,7 +1,6 @@
-"""PURE: which columns the table of each kind has, and what stands in them.
+"""PURE: the columns of each kind's table, and their content.
 
-Rule: a column is a heading and the path of a field, or a function where a field is not enough. Source: upstream's
-tables.
+Rule: a column is a heading and the path of a field, or a function if a field is not enough. Source: upstream's tables.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def _field(document: Document, path: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """As Go's templates print it, which upstream's tables are made with."""
+    """As Go's templates print it, with which upstream's tables are made."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -46,12 +45,12 @@ def _default(path: str, value: Any) -> Column:
 
 
 def _pointer(path: str) -> Column:
-    """A value that need not be there: "<nil>" then."""
+    """A value that may be absent: then "<nil>"."""
     return lambda document: "<nil>" if _field(document, path) is None else _field(document, path)
 
 
 def _number(path: str) -> Column:
-    """A number that is 0 where it is not given."""
+    """A number that is 0 if it is not given."""
     return lambda document: _field(document, path) or 0
 
 
@@ -143,7 +142,7 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
     "StagedNetworkPolicy": _POLICY,
     "NetworkSet": {"NAME": "metadata.name", "NETS": "spec.nets"},
 }
-# the columns of the short table, where they are not all
+# the columns of the short table, if it does not have all
 _SHORT: Mapping[str, Sequence[str]] = {
     "Node": ("NAME",),
     "IPPool": ("NAME", "CIDR", "SELECTOR"),

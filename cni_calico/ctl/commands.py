@@ -52,7 +52,7 @@ def key_of(kind: str, name: str, arguments: Namespace) -> ResourceKey:
 
 
 def get(session: Session, arguments: Namespace) -> str:
-    """Raises CommandFailed when one of several is missing; its output has those found."""
+    """Raises CommandFailed if one of several is missing; its output has those that were found."""
     require_format(arguments.output)
     if arguments.filename:
         found = read_manifest(arguments)
@@ -183,7 +183,7 @@ def checks_of(arguments: Namespace) -> resources.Checks:
 
 
 def validate(arguments: Namespace, environ: Mapping[str, str]) -> str:
-    """Whether each resource could be stored, as far as that can be told without a datastore."""
+    """Check whether each resource could be stored, as far as that can be known without a datastore."""
     from cni_calico.model.validation.check import require_valid
 
     found = read_manifest(arguments)
@@ -199,7 +199,7 @@ def validate(arguments: Namespace, environ: Mapping[str, str]) -> str:
 
 
 def delete(session: Session, arguments: Namespace) -> str:
-    from cni_calico.ctl import removal  # it brings the allocator along, which nothing else here needs
+    from cni_calico.ctl import removal  # it imports the allocator, which nothing else here needs
 
     documents: dict[int, Document] = {}
     if arguments.filename:

@@ -1,6 +1,7 @@
 """Writes the files that a user asked calicoctl for.
 
-Rule: a file is written completely or not at all, and only its owner can read it: exports name everything in a cluster.
+Rule: a file is written completely or not at all, and only its owner can read it: exports reveal everything in a
+cluster.
 """
 
 from __future__ import annotations

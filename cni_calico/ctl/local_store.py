@@ -1,7 +1,8 @@
-"""``calicoctl datastore check, salvage, rebuild``: the embedded store's file when it is damaged or lost.
+"""``calicoctl datastore check, salvage, rebuild``: for the embedded store's file if it is damaged or lost.
 
-Rule: nothing is replaced that can still be read. ``rebuild`` is for a host whose store is gone while its containers
-run: the new one holds every address that a route of this host leads to a container, so that none is given out again.
+Rule: nothing is replaced that can still be read. ``rebuild`` is for a host whose store is lost while its containers
+run: in the new store every address is allocated that a route of this host leads to a container, so that none is
+assigned again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _local_path(arguments: Namespace, environ: Mapping[str, str]) -> str:
 
 
 def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
-    """Raises CalicoError with what is wrong."""
+    """Raises CalicoError saying what is wrong."""
     path = _local_path(arguments, environ)
     try:
         problems = read_problems(path)

@@ -80,7 +80,7 @@ def _find(name: str, *, watching: bool) -> Command:
 
 
 def _standalone(name: str, dry_run: str) -> HostCommand | None:
-    """A command that opens no datastore, or opens it by itself."""
+    """A command that opens no datastore, or opens it itself."""
     if name == "version":
         from cni_calico.ctl import version
 

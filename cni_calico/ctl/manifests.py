@@ -77,7 +77,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def require_json(value: Any, source: str, at: str = "") -> None:
-    """Raises InvalidConfig for what JSON cannot say, naming where it stands."""
+    """Raises InvalidConfig for what JSON cannot express, giving its place."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
@@ -90,11 +90,11 @@ def require_json(value: Any, source: str, at: str = "") -> None:
     elif isinstance(value, str):
         _require_text(value, source, at)
     elif not (value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value))):
-        raise InvalidConfig(f"cannot read {source}: {at} is {value!r}, which JSON cannot say")
+        raise InvalidConfig(f"cannot read {source}: {at} is {value!r}, which JSON cannot express")
 
 
 def _require_text(text: str, source: str, at: str) -> None:
-    """Half of a surrogate pair (U+D800 in JSON) is no character, and no datastore can keep it."""
+    """Half of a surrogate pair (U+D800 in JSON) is not a character, and no datastore can store it."""
     if any("\ud800" <= char <= "\udfff" for char in text):
         raise InvalidConfig(f"cannot read {source}: {at} has {text!a}, which is not text in UTF-8")
 
@@ -113,7 +113,7 @@ def split_lists(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]
 
 
 def parse_key(document: Mapping[str, Any], namespace: str) -> ResourceKey:
-    """The identity of a document; ``namespace`` is for one that names none. Raises InvalidConfig."""
+    """The identity of a document; ``namespace`` is for a document without one. Raises InvalidConfig."""
     kind, metadata = document.get("kind"), document.get("metadata")
     if not isinstance(kind, str) or kind not in PLURALS or document.get("apiVersion") != API_VERSION:
         near = did_you_mean(str(kind), PLURALS) if kind not in PLURALS else ""
@@ -128,7 +128,7 @@ def parse_key(document: Mapping[str, Any], namespace: str) -> ResourceKey:
 
 
 def require_namespace(kind: str, given: object, namespace: str, *, everywhere: bool = False) -> None:
-    """``given`` is what a document says, the others are -n and -A. Raises InvalidConfig (upstream's words)."""
+    """``given`` is the document's namespace, the others are -n and -A. Raises InvalidConfig (upstream's words)."""
     if kind in NAMESPACED_KINDS:
         if everywhere and namespace:
             raise InvalidConfig("cannot use both --namespace and --all-namespaces flags at the same time")

@@ -1,8 +1,8 @@
-"""``calicoctl datastore migrate``: lock, export, unlock (importing is in restore.py).
+"""``calicoctl datastore migrate``: lock, export, unlock (import is in restore.py).
 
 Rule: an export is a JSON document with every record in etcd's form under its etcd key, so that nothing is lost between
-backends; upstream's form is made where it is asked for (upstream_export.py). A record that cannot be read stops it:
-what an export lacks would be given out twice after the import.
+backends; upstream's form is made on request (upstream_export.py). A record that cannot be read stops the export: an
+address that it lacked would be assigned twice after the import.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def _set_ready(session: Session, *, ready: bool) -> None:
 
 
 def importing(document: Document) -> str:
-    """The digest of the export that is being imported into a datastore; "" when there is none."""
+    """The digest of the export that is being imported into a datastore; "" if there is none."""
     return str(((document.get("metadata") or {}).get("annotations") or {}).get(IMPORTING) or "")
 
 
 def export(session: Session, arguments: Namespace) -> str:
-    """Raises CommandFailed when the datastore is not locked, CorruptRecord for a record that cannot be read."""
+    """Raises CommandFailed if the datastore is not locked, CorruptRecord for a record that cannot be read."""
     spec, _ = read_cluster(session)
     if spec.get("datastoreReady") is not False:
         raise CommandFailed(

@@ -1,7 +1,7 @@
-"""``calicoctl node checksystem``: whether this host can be a node, and what it could not do.
+"""``calicoctl node checksystem``: whether this host can be a node, and which features it lacks.
 
-Rule: looks, changes nothing and loads no module. What every node needs is required; what only some clusters need (IPIP,
-VXLAN, WireGuard, BGP) is named with the purpose and fails nothing.
+Rule: only reads, changes nothing and loads no module. What every node needs is required; what only some clusters need
+(IPIP, VXLAN, WireGuard, BGP) is listed with its purpose and is no failure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SEARCH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/lo
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """Something of the kernel: one of ``modules`` is there, or one of ``options`` is on in its configuration."""
+    """A kernel feature: one of ``modules`` exists, or one of ``options`` is on in its configuration."""
 
     name: str
     modules: tuple[str, ...]
@@ -49,7 +49,7 @@ PROGRAMS = (
 
 
 def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
-    """Raises CommandFailed when something that every node needs is missing."""
+    """Raises CommandFailed if something is missing that every node needs."""
     release = os.uname().release
     has = _kernel_features(arguments.kernel_config, release)
     lines, failed = [], []
@@ -63,7 +63,7 @@ def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
     return text + "System meets minimum system requirements to run Calico!\n"
 
 
-Finding = tuple[str, bool, str]  # what, whether it is there, what it is for ("": every node needs it)
+Finding = tuple[str, bool, str]  # what, whether it exists, its purpose ("": every node needs it)
 
 
 def _basics(release: str) -> list[Finding]:
@@ -128,11 +128,11 @@ def _read_kernel_config(release: str) -> str:
     try:
         return read_text(f"/boot/config-{release}", limit=_CONFIG_BYTES)
     except (OSError, ValueError):
-        return ""  # then the modules are looked at alone
+        return ""  # then only the modules are looked at
 
 
 def _modules(release: str) -> frozenset[str]:
-    """The names of the modules that are there or built in, as the kernel spells them."""
+    """The names of the modules that exist or are built in, as the kernel spells them."""
     found: set[str] = set()
     for name in ("modules.builtin", "modules.dep"):
         path = Path(f"/lib/modules/{release}/{name}")

@@ -1,7 +1,7 @@
 """``calicoctl node diags``: one archive of what is needed to find out what is wrong with this host.
 
-Rule: changes nothing; where something cannot be collected, the archive says why. Everything passes through redaction,
-which knows the passwords and tokens in use here; still, only its owner can read the archive.
+Rule: changes nothing; if something cannot be collected, the archive says why. Everything passes through redaction,
+which knows the passwords and tokens in use here; even so, only its owner can read the archive.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CNI_DIR = "/etc/cni/net.d"
 CALICO_DIR = "/etc/calico"
 TOKEN_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 COMMAND_S = 10.0
-FILE_MAX_BYTES = 10 * 1024 * 1024  # of a log, its end
+FILE_MAX_BYTES = 10 * 1024 * 1024  # of a log, taken from its end
 _SEARCH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
 _COMMANDS = {
     "system/date": "date",
@@ -59,7 +59,7 @@ _VARIABLES = tuple(
 
 
 def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:
-    """Raises CommandFailed when the archive cannot be written."""
+    """Raises CommandFailed if the archive cannot be written."""
     stamp = time.strftime("%Y%m%d_%H%M%S")
     name = f"calico-diags-{stamp}"
     target = arguments.archive or f"/tmp/{name}-{os.getpid()}.tar.gz"  # noqa: S108 - made exclusively, see write_archive

@@ -1,7 +1,7 @@
-"""``calicoctl node run``: upstream starts a container with docker; here it is told how to run calico-node.
+"""``calicoctl node run``: upstream starts a container with docker; this only prints how to run calico-node.
 
-Rule: starts nothing and always fails, so that no script takes it for done. The options that upstream has become the
-variables that mean the same.
+Rule: starts nothing and always fails, so that no script believes that it did. The options that upstream has become the
+variables with the same meaning.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from cni_calico.ctl.session import CommandFailed
 
-IMAGE = "IMAGE"  # there is no registry of ours: build/image/build.sh makes one
+IMAGE = "IMAGE"  # there is no registry of ours: build/image/build.sh makes the image
 _VARIABLES = {
     "name": "NODENAME",
     "as": "AS",
@@ -42,7 +42,7 @@ _MOUNTS = (
 
 
 def explain(arguments: Namespace, environ: Mapping[str, str]) -> str:
-    """Raises CommandFailed, always; its output are the commands."""
+    """Always raises CommandFailed; its output has the commands."""
     variables = _variables(arguments, environ)
     raise CommandFailed("calicoctl node run starts nothing here", output=render(variables, arguments.__dict__))
 

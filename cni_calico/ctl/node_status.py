@@ -1,8 +1,4 @@
-"""``calicoctl node status``: what calico-node and BIRD on this host say about themselves.
-
-Rule: reads the agent's status file and BIRD's control socket, never the datastore: it must help when nothing works.
-BIRD is asked directly, so that its state is shown even while the agent is down.
-"""
+"""``calicoctl node status``: what calico-node and BIRD on this host report about themselves."""
 
 from __future__ import annotations
 
@@ -59,7 +55,7 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
 
 
 def render_agent(fields: Mapping[str, Any], now: float) -> str:
-    """``now`` is in seconds since boot, as the times in the agent's status are."""
+    """``now`` is in seconds since boot, like the times in the agent's status."""
     not_live = agent_status.why_not_live(fields, now)
     if not_live:
         served = "The CNI server answers.\n" if fields.get("cni") == ANSWERS else ""
@@ -151,7 +147,7 @@ def _parse_time(text: str) -> datetime | None:
 
 
 def _render_since(since: datetime, now: datetime) -> str:
-    """The time of day, or the day when that is longer ago, as BIRD's own tables have it."""
+    """The time of day, or the date if it is longer ago, as in BIRD's own tables."""
     return since.strftime("%H:%M:%S" if now - since < timedelta(hours=23) else "%Y-%m-%d")
 
 

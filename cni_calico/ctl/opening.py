@@ -1,6 +1,6 @@
-"""Open the datastore that a command works with.
+"""Opens the datastore that a command works with.
 
-Rule: the only place where calicoctl opens a datastore; whoever enters ``open_session`` leaves with it closed.
+Rule: the only place where calicoctl opens a datastore; leaving ``open_session`` closes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cni_calico.log import LEVELS, Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.names import DEFAULT_PREFIX
 
-KUBECTL = "kubectl calico"  # what this program is called as kubectl's plugin
+KUBECTL = "kubectl calico"  # the name of this program as kubectl's plugin
 
 
 def now() -> str:
@@ -48,9 +48,9 @@ def configured(arguments: Namespace, environ: Mapping[str, str]) -> DatastoreCon
 
 @contextmanager
 def open_session(arguments: Namespace, environ: Mapping[str, str], *, creating: bool = False) -> Iterator[Session]:
-    """A session on the configured datastore; ``creating`` lets the embedded store make its file.
+    """A session on the configured datastore; ``creating`` lets the embedded store create its file.
 
-    Raises InvalidConfig, DatastoreError. Records that cannot be read are told with ``arguments.note`` at the end.
+    Raises InvalidConfig, DatastoreError. Records that cannot be read are passed to ``arguments.note`` at the end.
     """
     file = arguments.config
     try:
@@ -66,7 +66,7 @@ def _open_session(
 ) -> Iterator[Session]:
     if not creating:
         require_present(config)
-    # what an export out of Kubernetes records of the pods' interfaces: as the CNI plugin reads it
+    # for an export from Kubernetes, which records the pods' interfaces: the same prefix as the CNI plugin uses
     prefix = environ.get("FELIX_INTERFACEPREFIX", "").split(",")[0].strip()
     store = open_datastore(config, veth_prefix=prefix or DEFAULT_PREFIX)
     log = Log(arguments.log_level)

@@ -1,6 +1,6 @@
 """PURE: patches: JSON merge patch (RFC 7386) and JSON patch (RFC 6902).
 
-Rule: the document given is never changed; a patch that does not fit raises InvalidConfig and says where.
+Rule: the given document is never changed; a patch that does not fit raises InvalidConfig, which says where.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def json_patch(target: Any, operations: Any) -> Any:
     box = {"": copy.deepcopy(target)}
     for operation in operations:
         if not isinstance(operation, Mapping):
-            raise InvalidConfig(f"cannot apply JSON patch: {operation!r} is no operation")
+            raise InvalidConfig(f"cannot apply JSON patch: {operation!r} is not an operation")
         _apply(box, operation)
     return box[""]
 
@@ -64,7 +64,7 @@ def _apply(box: dict[str, Any], operation: Mapping[str, Any]) -> None:
 
 def _steps(path: Any) -> list[str]:
     if not isinstance(path, str) or (path and not path.startswith("/")):
-        raise InvalidConfig(f"cannot apply JSON patch: {path!r} is no path")
+        raise InvalidConfig(f"cannot apply JSON patch: {path!r} is not a path")
     return [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")]
 
 

@@ -1,6 +1,6 @@
-"""What ``calicoctl delete`` refuses: what the cluster cannot do without, and what is still in use.
+"""What ``calicoctl delete`` refuses: things that the cluster needs, and things that are still in use.
 
-Rule: looks only; removal.py asks here before it changes anything.
+Rule: only checks; removal.py asks here before it changes anything.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def require_deletable_tier(session: Session, key: ResourceKey) -> None:
 
 
 def require_unused_pool(session: Session, key: ResourceKey, pool: IPPool) -> None:
-    """Raises CommandFailed, naming nodes, for a pool that workloads have addresses of."""
+    """Raises CommandFailed, naming nodes, if workloads have addresses of the pool."""
     users = count_workload_addresses(session, pool)
     if not users:
         return
@@ -54,7 +54,7 @@ def require_unused_pool(session: Session, key: ResourceKey, pool: IPPool) -> Non
 
 
 def count_workload_addresses(session: Session, pool: IPPool) -> Counter[str]:
-    """Addresses of the pool that are taken, by node; tunnel addresses do not count. Raises DatastoreError."""
+    """The number of allocated addresses of the pool by node; tunnel addresses do not count. Raises DatastoreError."""
     users: Counter[str] = Counter()
     for item in session.store.list(BlockList(pool.cidr.version), session.deadline).items:
         assert isinstance(item.key, BlockKey)

@@ -37,7 +37,7 @@ _RULES = (
 )
 
 
-# What configurations hold: values by names that mean nothing else, and users' passwords in addresses.
+# Contents of configurations: values under names that mean nothing else, and users' passwords in addresses.
 _NAMED = r"""[\w.-]*(?:password|passwd|passphrase|(?<!\w)secret|token)s?["']?"""
 _VALUES = (
     re.compile(rf"^{_NAMED}=(.+)$", re.IGNORECASE | re.MULTILINE),  # a variable: to the end of its line
@@ -47,14 +47,14 @@ _VALUES = (
     re.compile(r"\bBearer\s+([A-Za-z0-9._~+/=-]+)"),
     re.compile(r"://[^/\s@:\"']+:([^/\s@\"']+)@"),
 )
-SHORTEST = 4  # shorter ones would blot out half of the text
+SHORTEST = 4  # shorter ones would hide half of the text
 _NO_SECRETS = frozenset(("true", "false", "null", "none"))
 
 
 def secrets_in(configuration: str) -> set[str]:
     """The passwords and tokens in a configuration file or environment ("NAME=value" lines)."""
     found = {match.group(1).strip() for pattern in _VALUES for match in pattern.finditer(configuration)}
-    found |= {re.sub(r"\\(.)", r"\1", text) for text in found}  # as they are without their quotes
+    found |= {re.sub(r"\\(.)", r"\1", text) for text in found}  # without their quotes
     return {text for text in found if len(text) >= SHORTEST and text.lower() not in _NO_SECRETS and text[0] != "/"}
 
 

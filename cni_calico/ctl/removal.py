@@ -26,7 +26,7 @@ from cni_calico.model.resources import Address
 
 
 def delete_resource(session: Session, key: ResourceKey, *, force: bool = False) -> None:
-    """``force`` deletes a pool whose addresses are in use too.
+    """Delete a resource; ``force`` also deletes a pool whose addresses are in use.
 
     Raises ResourceMissing, OperationNotSupported, CommandFailed, DatastoreError.
     """
@@ -77,13 +77,13 @@ def _node_of(key: ResourceKey) -> str:
 
 
 def _holdings_of(session: Session, node: str) -> Iterator[tuple[BlockKey, list[Release]]]:
-    """The node's blocks, and others with addresses whose attributes name the node (leaked, of other plugins, ...)."""
+    """The node's blocks, and others with addresses whose attributes name the node (leaked, other plugins', ...)."""
     for item in session.store.list(BlockList(), session.deadline).items:
         assert isinstance(item.key, BlockKey)
         try:
             block = codec.decode_block(item.key, item.value)
         except CorruptRecord as e:
-            session.note_damaged(item.key, e.message)  # reported, and left as it is
+            session.note_damaged(item.key, e.message)  # reported, and left unchanged
             continue
         mine = [
             Release(block.cidr[ordinal], block.attributes[index].handle_id, block.sequence_for.get(ordinal))
@@ -130,7 +130,7 @@ def _leave_pool(session: Session, key: ResourceKey, *, force: bool) -> None:
     try:
         pool = codec.decode_pool(key, found.value)
     except CorruptRecord:
-        return  # no blocks were claimed from it since; those claimed before stay
+        return  # no blocks have been claimed from it since; those claimed before stay
     if not force:
         require_unused_pool(session, key, pool)
     if not pool.disabled:

@@ -45,7 +45,7 @@ def exported(document: Document) -> dict[str, Any]:
 
 
 class _Plain(yaml.CSafeDumper):
-    """Writes repeated values out instead of using anchors, which not every reader of manifests knows."""
+    """Writes repeated values in full instead of using anchors, which not every reader of manifests supports."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -84,7 +84,7 @@ def _ordered(document: Document) -> dict[str, Any]:
 
 
 def render_several(documents: Sequence[Document], output: str, *, namespaced: bool = False) -> str:
-    """Resources that were asked for by name: each has a table of its own, as upstream prints them."""
+    """Resources that were requested by name: each has its own table, as in upstream."""
     if output in ("yaml", "yml", "json"):
         ordered = [_ordered(document) for document in documents]
         value = ordered[0] if len(ordered) == 1 else ordered or None
@@ -108,7 +108,7 @@ def render_many(body: Document, output: str, *, namespaced: bool = False) -> str
 
 
 def _render_template(values: list[Document], output: str) -> str:
-    """Upstream gives a template the list of what was read: each resource, or one list document."""
+    """As in upstream, a template gets the list of what was read: each resource, or one list document."""
     from cni_calico.ctl.templates import render_template
 
     text = output.removeprefix(TEMPLATE)

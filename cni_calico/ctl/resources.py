@@ -58,7 +58,7 @@ PLAIN = Checks()
 
 
 def require_changeable(operation: str, key: ResourceKey) -> None:
-    """Raises OperationNotSupported for what only calico-node may write, and what nobody stores (upstream's words)."""
+    """Raises OperationNotSupported for what only calico-node may write, and what is never stored (upstream's words)."""
     if key.kind == "ClusterInformation":
         reason = "resource is readonly" if operation == "apply" else ""
         raise OperationNotSupported(_UNCHANGEABLE[operation], "ClusterInformation", reason)
@@ -85,7 +85,7 @@ def is_storable(key: ResourceKey) -> bool:
 
 
 def complete_listing(kind: str, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A listing as upstream shows it: with what every cluster has but nobody stores, and tiers by their order."""
+    """A listing as upstream shows it: with what every cluster has but does not store, and tiers by their order."""
     if kind == "Profile" and not any(d["metadata"]["name"] == DEFAULT_ALLOW.name for d in documents):
         return [shown_document(Versioned(DEFAULT_ALLOW, default_allow(), 0)), *documents]
     if kind == "Tier":
@@ -122,10 +122,10 @@ def read_pools(session: Session) -> list[IPPool]:
 
 
 def require_filters(session: Session, key: ResourceKey, document: Mapping[str, Any]) -> None:
-    """Raises InvalidConfig for a BGPPeer whose filters do not exist: it would announce and take everything."""
+    """Raises InvalidConfig for a BGPPeer whose filters do not exist: it would announce and accept everything."""
     names = (document.get("spec") or {}).get("filters") or ()
     if not isinstance(names, (list, tuple)):
-        return  # validation says so
+        return  # validation reports it
     keys = [ResourceKey("BGPFilter", name) for name in names if isinstance(name, str)]
     for wanted, found in zip(keys, session.store.get_many(keys, session.deadline), strict=True):
         if found is None:
@@ -191,7 +191,7 @@ class _Writer:
         self.warned = False
 
     def checked(self, document: Mapping[str, Any], old: Document | None) -> Mapping[str, Any]:
-        from cni_calico.model.validation.check import require_valid  # what only reads does not need it
+        from cni_calico.model.validation.check import require_valid  # reading alone does not need it
 
         if old is not None:
             decode_resource(self.key, old)  # what cannot be read is never overwritten
@@ -249,7 +249,7 @@ def replace(session: Session, key: ResourceKey, document: Mapping[str, Any], che
 
 
 def apply(session: Session, key: ResourceKey, document: Mapping[str, Any], checks: Checks = PLAIN) -> None:
-    """Replace, or create when there is none.
+    """Replace, or create if there is none.
 
     Raises UpdateConflict, InvalidResource, OperationNotSupported, DatastoreError.
     """
@@ -263,7 +263,7 @@ def _write(
     writer = _Writer(session, key, checks)
     new = plan_new(session, key, document)
     if not is_storable(key):
-        writer.checked(new, None)  # says what is wrong with the name
+        writer.checked(new, None)  # reports what is wrong with the name
     done: list[Mapping[str, Any]] = []
 
     def change(current: Versioned | None) -> Document:

@@ -1,8 +1,8 @@
 """``calicoctl datastore migrate import``: an export into a datastore that holds no pools and addresses yet.
 
 Rule: the datastore is first locked and marked with the export's digest, and the mark is removed last: an interrupted
-import can be repeated, and until then the datastore cannot be unlocked. Where Kubernetes has its own object for a
-record (Node, Pod), Calico's part is written to that object; records without a place are reported.
+import can be repeated, and until then the datastore cannot be unlocked. If Kubernetes has its own object for a record
+(Node, Pod), Calico's part is written to that object; records without a place are reported.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def parse_export(text: str, source: str) -> Records:
     for path, document in body["records"].items():
         key = parse_path(path)
         if key is None:
-            raise InvalidConfig(f"cannot import {source}: {path} is no key of a record")
+            raise InvalidConfig(f"cannot import {source}: {path} is not the key of a record")
         decode(key, document)
         records[key] = document
     return records
 
 
 def load(session: Session, arguments: Namespace) -> str:
-    """Raises CommandFailed for a datastore that holds pools or blocks already, unless they are this import's own."""
+    """Raises CommandFailed if the datastore already holds pools or blocks, unless they are from this import."""
     name = arguments.filename
     text = arguments.stdin if name == "-" else _read_text(name)
     records = _with_identity(session, parse_export(text, name))
@@ -64,7 +64,7 @@ def load(session: Session, arguments: Namespace) -> str:
 
 
 def _with_identity(session: Session, records: Records) -> Records:
-    """Upstream's export says neither UIDs nor creation times: those resources are new."""
+    """Upstream's export has neither UIDs nor creation times, so those resources are new."""
     now = session.now()
     out: Records = {}
     for key, document in records.items():
@@ -100,7 +100,7 @@ def _require_empty(session: Session, digest: str) -> None:
 
 
 def _write_all(session: Session, records: Records, digest: str) -> Skipped:
-    """Lock and mark first, remove the mark last. Returns what the backend has no place for."""
+    """Lock and mark first, remove the mark last. Returns the records for which the backend has no place."""
     cluster = records.get(CLUSTER) or {"metadata": {"name": CLUSTER.name}, "spec": {}}
     _put(session, [(CLUSTER, _locked(cluster, digest))])
     kubernetes = session.store.kind == "kubernetes"
@@ -129,12 +129,12 @@ def _locked(document: Document, digest: str) -> dict[str, Any]:
 
 
 def _put(session: Session, documents: Sequence[tuple[Key, Document]]) -> None:
-    """Write in transactions where the backend has them, otherwise several at a time."""
+    """Write in transactions if the backend has them, otherwise several at a time."""
     store, deadline = session.store, session.deadline
     create_each = store.commit_each
     for chunk in _chunks(documents, _CHUNK if create_each else max(1, min(_CHUNK, store.max_commit))):
         writes = [Write.put(key, document) for key, document in chunk]
-        if create_each is not None:  # there a put is two requests, and most records are not there yet
+        if create_each is not None:  # there a put is two requests, and most records do not exist yet
             outcomes = create_each([Write.create(key, document) for key, document in chunk], deadline)
             _raise_other_than_taken(outcomes)
             for write, outcome in zip(writes, outcomes, strict=True):
@@ -173,7 +173,7 @@ def _apply_derived(session: Session, key: Key, document: Document) -> str:
         return "there is no such node" if key.kind == "Node" else "there is no such pod on its node"
     wanted = _plan_node(current, document) if key.kind == "Node" else _plan_endpoint(current, document)
     if wanted is None:
-        return "the pod has a network of its own by now"
+        return "the pod has its own network by now"
     try:
         session.store.commit([Write.update(current, wanted)], session.deadline)
     except CommitConflict:
@@ -184,13 +184,15 @@ def _apply_derived(session: Session, key: Key, document: Document) -> str:
 
 
 def _plan_node(current: Versioned, document: Document) -> Document:
-    """The Kubernetes node with what Calico recorded of it, its own labels and annotations (BGP peers are selected by
-    them) beside those of the Kubernetes node; that one's name, labels and status stay.
+    """The Kubernetes node with what Calico recorded about it.
+
+    Its own labels and annotations (BGP peers are selected by them) are added to those of the Kubernetes node, whose
+    name, labels and status stay.
     """
     spec = {**(document.get("spec") or {}), "orchRefs": current.value["spec"]["orchRefs"]}
     status = {**(current.value.get("status") or {}), **(document.get("status") or {})}
     metadata, there = document.get("metadata") or {}, current.value["metadata"]
-    inherited = inherited_labels(document)  # once, from what was then the Kubernetes node
+    inherited = inherited_labels(document)  # only once, from what was then the Kubernetes node
     labels = {name: value for name, value in (metadata.get("labels") or {}).items() if name not in inherited}
     annotations = {**(metadata.get("annotations") or {}), **(there.get("annotations") or {})}
     merged = {**there, "labels": {**labels, **(there.get("labels") or {})}, "annotations": annotations}

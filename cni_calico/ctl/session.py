@@ -17,9 +17,9 @@ from cni_calico.model.keys import Key, ResourceKey, etcd_path
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """An open datastore, the deadline of the command, and where time (RFC 3339) and new UIDs come from.
+    """An open datastore, the deadline of the command, and the source of time (RFC 3339) and new UIDs.
 
-    ``damaged`` collects the records that the datastore left out of listings because they are no JSON objects.
+    ``damaged`` collects the records that the datastore left out of listings because they are not JSON objects.
     """
 
     store: Datastore
@@ -36,7 +36,7 @@ class Session:
         self.damaged.append((name, f"cannot read {name}: {why}"))
 
     def take_damaged(self) -> list[tuple[str, str]]:
-        """(record in words, why) of what was left out since the last call; the caller tells the user."""
+        """(record in words, why) for each record left out since the last call; the caller informs the user."""
         taken = list(self.damaged)
         self.damaged.clear()
         return taken

@@ -1,6 +1,6 @@
 """Which datastore calicoctl talks to: its configuration file, else the environment, else the embedded store.
 
-Rule: if the configuration file exists, only it counts, as for upstream; otherwise the environment does.
+Rule: if the configuration file exists, only the file counts, as in upstream; otherwise the environment does.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def read_config(path: str, environ: Mapping[str, str]) -> DatastoreConfig:
 
 
 def is_configured(path: str, environ: Mapping[str, str]) -> bool:
-    """Whether a datastore is named anywhere, or the embedded store is there already."""
+    """Whether a datastore is configured anywhere, or the embedded store exists already."""
     if path != DEFAULT_PATH or os.path.exists(path):
         return True
     named = any(environ.get(name) or environ.get(f"CALICO_{name}") for name in _FIELDS.values())

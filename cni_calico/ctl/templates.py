@@ -32,13 +32,13 @@ class _Block:
 
 
 def render_template(text: str, value: Any) -> str:
-    """Raises InvalidConfig for what is no template, or more than this subset."""
+    """Raises InvalidConfig if it is not a template, or uses more than this subset."""
     return "".join(_run(_parse(text), value))
 
 
 def _parse(text: str) -> list[_Block | str]:
     top: list[_Block | str] = []
-    open_blocks: list[tuple[_Block, list[_Block | str]]] = []  # and where to go on after its {{end}}
+    open_blocks: list[tuple[_Block, list[_Block | str]]] = []  # and where to continue after its {{end}}
     into = top
     at, trim = 0, False
     for match in _ACTION.finditer(text):

@@ -1,8 +1,8 @@
 """Upstream's form of an exported datastore, read and written.
 
 Rule: three parts between lines of "===": v3 resources as YAML lists, ClusterInformation as JSON, and address management
-as JSON, where each record stands beside its etcd key. It is made for a move to Kubernetes: nodes have their Kubernetes
-names in it, endpoints and profiles are left out. Source: upstream's calicoctl datastore migrate.
+as JSON, with each record beside its etcd key. It is made for a move to Kubernetes: nodes have their Kubernetes names,
+endpoints and profiles are left out. Source: upstream's calicoctl datastore migrate.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Document = Mapping[str, Any]
 Records = dict[Key, Document]
 
 BETWEEN = "==="
-# as upstream's export; tiers before the policies in them, nodes before what is named after nodes
+# the order of upstream's export; tiers before the policies in them, nodes before what is named after nodes
 KINDS = (
     *("Tier", "IPPool", "BGPPeer", "GlobalNetworkPolicy", "GlobalNetworkSet", "HostEndpoint"),
     *("KubeControllersConfiguration", "NetworkPolicy", "NetworkSet", "Node", "BGPConfiguration", "FelixConfiguration"),
@@ -49,7 +49,7 @@ KINDS = (
 _IPAM = {"block_affinities": AffinityKey, "blocks": BlockKey, "handles": HandleKey}
 _TUNNELS = ("ipip-tunnel-addr-", "vxlan-tunnel-addr-", "wireguard-tunnel-addr-")
 _OF_NODES = ("FelixConfiguration", "BGPConfiguration")
-_DERIVED_POLICY = "knp.default."  # made of Kubernetes' policies, which Kubernetes has
+_DERIVED_POLICY = "knp.default."  # made from Kubernetes' policies, which Kubernetes has already
 
 
 def is_upstreams(text: str) -> bool:
@@ -90,7 +90,7 @@ def _parse_ipam(body: Document, source: str) -> Iterator[tuple[Key, Document]]:
         for entry in body.get(name) or ():
             key = parse_path(str(entry.get("Key"))) if isinstance(entry, Mapping) else None
             if key is None or not isinstance(key, kind) or not isinstance(entry.get("Value"), Mapping):
-                raise InvalidConfig(f"cannot import {source}: {name} has {entry!r}, which is no record of that kind")
+                raise InvalidConfig(f"cannot import {source}: {name} has {entry!r}, which is not a record of that kind")
             yield key, entry["Value"]
     config = body.get("config")
     if isinstance(config, Mapping) and isinstance(config.get("Value"), Mapping):

@@ -21,7 +21,7 @@ CLIENT = f"Client Version:    {UPSTREAM_VERSION}\ncni-calico:        v{__version
 
 
 def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
-    """Raises CommandFailed when the configured datastore does not answer, unless it is polled."""
+    """Raises CommandFailed if the configured datastore does not answer, unless it is polled."""
     arguments.say(CLIENT)
     if arguments.client or not (_is_asked_for(arguments) or is_configured(arguments.config, environ)):
         return ""
@@ -42,7 +42,7 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
             said = text
         except CalicoError as e:
             arguments.note(f"unable to retrieve Cluster Version or Type: {e}")
-            said = ""  # said again once it is known again
+            said = ""  # reported again once it is known again
         time.sleep(arguments.poll)
 
 

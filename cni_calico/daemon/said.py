@@ -26,7 +26,7 @@ class Said:
         self._texts[topic] = now
 
     def once(self, text: str, level: str = "warning") -> None:
-        """A text that is said no second time."""
+        """Log a text that is not to be repeated."""
         self.say(text, [text], level)
 
     def texts(self, topic: str) -> tuple[str, ...]:

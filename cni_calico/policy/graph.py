@@ -45,9 +45,9 @@ class Graph:
     """``put`` each record whenever it changes, then ``flush``. Not for several threads.
 
     Keys: ResourceKey with the kind of the record; policies of Kubernetes have the kinds "KubernetesNetworkPolicy" and
-    "KubernetesClusterNetworkPolicy" (policy/kubernetes.py makes the records), services' parts "EndpointSlice".
-    Records of other kinds, staged policies among them, are not looked at. Who has many may hand over less than the
-    record: of a policy a PolicyRecord, of an endpoint that is not local a Labelled.
+    "KubernetesClusterNetworkPolicy" (policy/kubernetes.py makes the records), services' endpoints "EndpointSlice".
+    Records of other kinds, including staged policies, are ignored. To save memory a caller may pass less than the
+    record: for a policy a PolicyRecord, for an endpoint that is not local a Labelled.
     """
 
     def __init__(self, is_local: Callable[[WorkloadEndpoint], bool]) -> None:

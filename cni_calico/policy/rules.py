@@ -228,7 +228,7 @@ def parse_nets(raw: Any, at: str) -> tuple[Network, ...]:
 
 @lru_cache(maxsize=4096)
 def _shared(side: WantedSide) -> WantedSide:
-    """One for all that are equal: the same ports stand in many rules."""
+    """One object for all equal sides: many rules have the same ports."""
     return side
 
 

@@ -98,10 +98,13 @@ class PolicyId:
 class WantedSide:
     """What a rule requires of a packet's source or destination; every part that is not empty must match.
 
-    ``nets``        the address is in one of them (of the packet's family; see ``WantedRule.families``) ``not_nets``
-    ... in none of them ``ports``       (low, high): the port is in one of the ranges, OR (address, protocol, port) is
-    in one of ``port_sets``   these sets: the two are alternatives of each other ``not_ports``, ``not_port_sets``  ...
-    in none of all these ``sets``        the address is in EVERY one of them ``not_sets``    ... in none of them
+    ``nets``        the address is in one of them (of the packet's family; see ``WantedRule.families``)
+    ``not_nets``    ... in none of them
+    ``ports``       (low, high): the port is in one of the ranges, OR (address, protocol, port) is in one of
+    ``port_sets``   these sets: the two are alternatives of each other
+    ``not_ports``, ``not_port_sets``  ... in none of all these
+    ``sets``        the address is in EVERY one of them
+    ``not_sets``    ... in none of them
     ``service_sets``  (address, protocol, port) is in EVERY one of them
     """
 

@@ -48,7 +48,7 @@ class Habits:
     batch: int = 50
     look_s: float = 5.0  # between rounds if nothing changes
     settings_s: float = 300.0
-    labels_s: float = 300.0  # between looks for records of older versions
+    labels_s: float = 300.0  # between searches for records of older versions
     again_s: float = 300.0  # before what was kept is checked again
 
 
@@ -247,7 +247,7 @@ class Janitor:
         return IpamNumbers(suspects.blocks(), list(suspects.all), caches.pools(), dict(self.tally.reclaimed))
 
     def label_old_affinities(self) -> None:
-        """Block affinities that an older version writes while a cluster is upgraded, of all nodes."""
+        """Label block affinities that an older version writes while a cluster is upgraded, on all nodes."""
         if time.monotonic() < self._labels_at or not self._cluster.is_kubernetes_datastore:
             return
         self._labels_at = time.monotonic() + self._habits.labels_s
@@ -265,7 +265,7 @@ class Janitor:
             self._log.info(f"{len(labelled)} block affinities of an older version have got their labels")
 
     def _look_after_departed(self, suspects: Suspects, outcome: ReclaimOutcome) -> None:
-        """Once for each time that a node leaves, whatever came of it."""
+        """Once for each time that a node leaves, whatever the outcome."""
         from cni_calico.ipam.lost.leaks import DepartedNode
 
         for subject in outcome.released:

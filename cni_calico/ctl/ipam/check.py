@@ -49,7 +49,7 @@ _BY_SECTION = (
 
 
 def check(session: Session, arguments: Namespace) -> str:
-    """Raises CommandFailed when there are problems, DatastoreError, CalicoError when the report cannot be written."""
+    """Raises CommandFailed if there are problems, DatastoreError, CalicoError if the report cannot be written."""
     records = read_records(session)
     report = check_records(records)
     lost = find_lost(session)
@@ -62,7 +62,7 @@ def check(session: Session, arguments: Namespace) -> str:
         write_file(arguments.report, render_json(document))
         text += f"Report written to {arguments.report}\n"
     if report.findings:
-        raise CommandFailed("", output=text)  # the text has said it all
+        raise CommandFailed("", output=text)  # the text has said everything
     return text
 
 

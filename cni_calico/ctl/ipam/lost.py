@@ -1,9 +1,8 @@
 """What the janitor would release, and why; nothing is written.
 
-Rule: everything is listed now and judged by that; only the first hundred are asked about again one by one, as the
-janitor asks before it releases, for that takes a request each. How long something has been lost is not known here, the
-janitor waits for that. Where Kubernetes is not the datastore its pods are not known, and what
-they have is not judged.
+Rule: everything is listed once and judged by that. Only the first hundred are checked again one by one, as the janitor
+does before it releases, because each takes a request. How long something has been lost is unknown here; the janitor
+waits for that. If Kubernetes is not the datastore its pods are unknown, and their addresses are not judged.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def find_lost(session: Session) -> list[Lost]:
     kubernetes = _kubernetes(session)
     listings = (BlockList(), AffinityList(), HandleList(), ResourceList("Node"), _ENDPOINTS)
     blocks, affinities, handles, nodes, endpoints = listed = [_Listed(session, listing) for listing in listings]
-    session.take_damaged()  # the check itself has told them
+    session.take_damaged()  # the check itself has reported them
     own, pods = (None, endpoints) if kubernetes is not None else (endpoints, None)
     sight = ShelfSight(Shelves(blocks, affinities, handles, nodes, own, pods))
     suspects = Suspects(sight)
@@ -80,7 +79,7 @@ def find_lost(session: Session) -> list[Lost]:
 
 
 def _judge(subject: Subject, sight: ShelfSight) -> str:
-    """Why it is lost by what was listed; "" when it is not."""
+    """Why it is lost according to the listings; "" if it is not."""
     if isinstance(subject, Holding):
         return judge_holding(subject, sight)
     if isinstance(subject, LostNode):
@@ -99,7 +98,7 @@ def is_kubernetes(session: Session) -> bool:
 
 
 def api_of(session: Session) -> KubernetesAPI:
-    """The API server where the datastore is Kubernetes."""
+    """The API server, if the datastore is Kubernetes."""
     from cni_calico.datastore.kubernetes.store import KubernetesStore
 
     store = session.store
@@ -118,7 +117,7 @@ def _kubernetes(session: Session) -> Kubernetes | None:
 
 
 def render_lost(lost: list[Lost]) -> list[str]:
-    lines = ["Scanning for what the janitor would release...", f"Found {len(lost)} things that nobody has any more."]
+    lines = ["Scanning for what the janitor would release...", f"Found {len(lost)} things without an owner."]
     return [*lines, *(f"  {subject}: {reason}" for subject, reason in lost)]
 
 

@@ -1,6 +1,6 @@
 """Reads and decodes everything that is stored about addresses.
 
-Rule: a record that cannot be read is reported and the rest is used: that is what a user needs to repair it.
+Rule: a record that cannot be read is reported and the rest is used, because users need that to repair it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cni_calico.model.keys import (
 from cni_calico.model.resources import Block, IPPool, Network, is_deleted
 
 _KINDS = ("WorkloadEndpoint", "Node", "IPPool")
-# without a snapshot, blocks are read before endpoints: else each ADD during the scan would look like a leak
+# without a snapshot, blocks are read before endpoints; otherwise each ADD during the scan would look like a leak
 _IN_TURN: tuple[ListKey, ...] = (
     BlockList(),
     HandleList(),
@@ -91,7 +91,7 @@ def _read(session: Session, listing: ListKey, corrupt: list[tuple[str, str]]) ->
 
 
 def read_cluster(session: Session) -> tuple[dict[str, Any], str]:
-    """The spec of ClusterInformation "default" ({} when there is none) and its revision. Raises CorruptRecord."""
+    """The spec of ClusterInformation "default" ({} if there is none) and its revision. Raises CorruptRecord."""
     found = session.store.get(CLUSTER, session.deadline)
     if found is None:
         return {}, ""

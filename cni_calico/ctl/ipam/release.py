@@ -1,8 +1,8 @@
 """``calicoctl ipam release``: single addresses, and the leaked ones of reports.
 
-Rule: an address is released only if its handle and sequence number are still those in the report; given several
-reports, only what all of them call leaked. Because a new pod's address is taken before its
-endpoint is written, reports made while the cluster runs need --force.
+Rule: an address is released only if its handle and sequence number are still those in the report; if several reports
+are given, only if it is leaked in all of them. Because a new pod's address is allocated before its endpoint is written,
+reports made while the cluster runs need --force.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _leaked(report: dict[str, Any], name: str) -> set[Release]:
     for entries in report["allocations"].values():
         for entry in entries if isinstance(entries, list) else ():
             if not isinstance(entry, dict) or not isinstance(entry.get("inUse"), bool):
-                raise InvalidConfig(f"cannot read report {name}: {entry!r} is no allocation")
+                raise InvalidConfig(f"cannot read report {name}: {entry!r} is not an allocation")
             if not entry["inUse"]:
                 address = parse_address(str(entry.get("ip")))
                 found.add(Release(address, entry.get("handle"), entry.get("sequenceNumber")))
@@ -87,7 +87,7 @@ def _release_all(session: Session, leaked: set[Release]) -> str:
 
 
 def _remove_handles(session: Session, reports: Iterable[dict[str, Any]]) -> str:
-    """Release the handles that all reports call empty, if they still hold no address."""
+    """Release the handles that are empty in all reports, if they still hold no address."""
     removed = 0
     allocator = Allocator(session.store)
     for handle_id in sorted(set.intersection(*map(_empty_handles, reports))):

@@ -30,7 +30,7 @@ def parse_address(text: str) -> Address:
     try:
         return ip_address(text)
     except ValueError as e:
-        raise InvalidConfig(f"cannot read {text!r}: it is no IP address") from e
+        raise InvalidConfig(f"cannot read {text!r}: it is not an IP address") from e
 
 
 def show(session: Session, arguments: Namespace) -> str:
@@ -141,7 +141,7 @@ def _render_settings(settings: Mapping[str, bool | int | str]) -> str:
 
 
 def configure(session: Session, arguments: Namespace) -> str:
-    """Raises InvalidConfig, CommandFailed when strict affinity is asked for while addresses are borrowed."""
+    """Raises InvalidConfig, CommandFailed if strict affinity is asked for while addresses are borrowed."""
     changes: dict[str, bool | int] = {}
     kubevirt = arguments.kubevirt_ip_persistence
     if kubevirt not in (None, *PERSISTENCE):

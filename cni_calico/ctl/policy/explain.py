@@ -1,4 +1,4 @@
-"""``calicoctl policy explain``: what becomes of a connection, and which policy and rule decide it at both ends."""
+"""``calicoctl policy explain``: whether a connection is allowed, and which policy and rule decide it at both ends."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _packet(source: TrafficEnd, destination: TrafficEnd, arguments: Namespace) -
         raise InvalidConfig(f"cannot explain: --port must be from 1 to 65535, got {arguments.port}")
     first, second = pairs[0]
     if protocol == 1 and first.version == 6:
-        protocol = 58  # "icmp" means the family's own
+        protocol = 58  # "icmp" means the ICMP of the packet's family
     port = arguments.source_port or (_SOURCE_PORT if protocol in WITH_PORTS else 0)
     return Packet(first, second, protocol, port, arguments.port or 0, _ECHO[first.version])
 

@@ -1,6 +1,6 @@
-"""All records that policy depends on, as stored, with files laid over them that are not applied yet.
+"""All records that policy depends on, as stored, overlaid with files that are not applied yet.
 
-Rule: read once, decided offline: what calicoctl says is what the agents' own calculation says of the same records.
+Rule: read once, decided offline: calicoctl's answer is that of the agents' own calculation for the same records.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PolicyRecords:
         return {key: record for key, record in self.records.items() if isinstance(record, WorkloadEndpoint)}
 
     def graph(self, chosen: Collection[ResourceKey]) -> Graph:
-        """Computed for these endpoints, whichever nodes they are on."""
+        """The graph for these endpoints, whichever nodes they are on."""
         names = {(key.namespace, key.name) for key in chosen}
         graph = Graph(lambda record: (record.metadata.namespace, record.metadata.name) in names)
         for key, record in self.records.items():

@@ -158,7 +158,7 @@ class FelixSettings:
         "ExternalNodesCIDRList",
         NETWORKS,
         (),
-        "Other hosts whose VXLAN and IPIP packets are taken; in a FelixConfiguration externalNodesList.",
+        "Other hosts whose VXLAN and IPIP packets are accepted; in a FelixConfiguration externalNodesList.",
         shown_default="",
     )
     service_loop_prevention: str = setting(

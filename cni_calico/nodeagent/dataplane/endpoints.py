@@ -1,8 +1,8 @@
 """PURE: what the host's side of this node's workloads must look like: routes and interface settings.
 
 Rule: the same as the CNI plugin makes (the settings are plugin/network/plan.py's), so that the agent repairs what
-somebody changed and never what the plugin made. An endpoint whose interface is not there gets nothing: it is
-being made or gone.
+others changed and never changes what the plugin made. An endpoint whose interface does not exist gets nothing: it is
+being created or is gone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""PURE: what changes for workloads when a node begins to police, as lines of its log.
+"""PURE: what changes for workloads when a node begins to enforce policy, as lines of its log.
 
-Rule: one line for those that share their policies, and the same facts as ``calicoctl policy show --all`` has; a large
-node's are cut short, and that command named.
+Rule: one line for workloads that share their policies, with the same facts as ``calicoctl policy show --all``; on a
+large node the lines are truncated, and that command is named.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _rules(group: WantedClass) -> str:
 def _direction(tiers: Iterable[WantedTier], profiles: str) -> str:
     said = [
         f"tier {tier.name} ({_some([str(policy) for policy in tier.policies])}; the rest "
-        f"{'denied' if tier.end == 'Deny' else 'goes on'})"
+        f"{'denied' if tier.end == 'Deny' else 'continues'})"
         for tier in tiers
     ]
     return ", then ".join([*said, profiles])

@@ -1,8 +1,8 @@
-"""The full comparison of the kernel's tables with what was left there, in slices, between everything else.
+"""The full comparison of the kernel's tables with what we left there, in slices, between everything else.
 
-Rule: no slice is much longer than its budget, however many rules and members there are. What our own transactions
-touch while it is being read proves nothing: it is read again, and after a few times left to the next comparison. What
-is found is only a doubt; whoever repairs reads again.
+Rule: no slice takes much longer than its budget, however many rules and members there are. If our own transactions
+touch an object while it is being read, it is read again, and after a few times left to the next comparison. A finding
+is only a doubt; whoever repairs reads again.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ from cni_calico.model.netfilter import (
 SLICE_S = 0.02
 _OBJECT_S = 60.0
 _ATTEMPTS = 3
-_AT_ONCE = 1000  # elements made ready for the comparison without a look at the clock
+_AT_ONCE = 1000  # elements prepared for the comparison without checking the time
 
 Changed = tuple[TableId, str]  # an object; "" for the table itself
-_SETS, _CHAINS = " sets", " chains"  # the lists of a table, which no object is called
+_SETS, _CHAINS = " sets", " chains"  # stands for the lists of a table; no object has this name
 
 
 class Audit:
-    """Of the tables that ``held`` gives, as they are at that moment. ``ended``: how many came to their end."""
+    """Compares the tables that ``held`` returns, as they are at that moment. ``ended``: the number of finished
+    comparisons.
+    """
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class Audit:
         return self._steps is not None
 
     def begin(self) -> None:
-        """Anew, if one is under way."""
+        """Start again, even if a comparison is under way."""
         self.give_up()
         self._steps = self._compare()
 
@@ -74,13 +76,13 @@ class Audit:
             self._reader.reset()
 
     def follow(self, operations: Iterable[Operation]) -> None:
-        """Our own transaction, which is in force."""
+        """Take note of our own transaction, which is in force."""
         if self._steps is not None:
             for operation in operations:
                 self._changed.update((operation.table, name) for name in _objects_of(operation))
 
     def step(self, budget_s: float = SLICE_S) -> str:
-        """Go on for so long; what was found to be different, "" for nothing so far. Raises KernelError."""
+        """Continue for that long; returns the difference found, "" for none so far. Raises KernelError."""
         if self._steps is None:
             return ""
         self.slices += 1
@@ -129,7 +131,7 @@ class Audit:
         yield _difference(f"chains of table {table}", dict(held), found)
 
     def _repeated(self, table: TableId, name: str, read: Callable[[TableId, str], Iterator[str]]) -> Iterator[str]:
-        """Until nothing of ours came in between; ``read`` gives its finding last."""
+        """Repeat until nothing of ours came in between; ``read`` yields its finding last."""
         for _ in range(_ATTEMPTS):
             self._changed.clear()
             found = ""
@@ -170,7 +172,7 @@ class Audit:
 
 
 def _atoms(table: NftTable, spec: NftSet, wanted: set[object]) -> Iterator[str]:
-    """Fill ``wanted`` with what the reader will give for the elements."""
+    """Fill ``wanted`` with what the reader will return for the elements."""
     elements: Iterable[object]
     if spec.verdicts:
         elements = tuple(table.verdicts.get(spec.name, {}).items())
@@ -193,13 +195,15 @@ def _ends(elements: Iterable[bytes], size: int) -> Iterator[tuple[bytes, bool]]:
 
 
 def _difference(what: str, held: dict[str, object], found: dict[str, object]) -> str:
-    none = object()  # a chain that is no base chain has None for its hook
+    none = object()  # a chain that is not a base chain has None for its hook
     names = sorted(name for name in held.keys() | found.keys() if held.get(name, none) != found.get(name, none))
     return f"{what}: {', '.join(names[:3])}" if names else ""
 
 
 def _objects_of(operation: Operation) -> tuple[str, ...]:
-    """What it touches of its table; lists are read by position, so what comes or goes touches the whole list."""
+    """What it touches in its table; lists are read by position, so an added or removed object touches the
+    whole list.
+    """
     match operation:
         case AddTable() | DropTable():
             return ("",)

@@ -1,8 +1,9 @@
-"""Connections of workloads that are gone: what is established would pass for ever, also for an address's next owner.
+"""Removes connections of workloads that are gone: established ones would pass forever, even for an address's next
+owner.
 
-Rule: the engine's thread never waits for a list of the host's connections. A kernel that chooses them itself is asked
-at once; where it cannot, or failed, a thread lists them, for all addresses that wait together, and tries again until it
-has succeeded. An address that has an owner again is left alone.
+Rule: the engine's thread never waits for a list of the host's connections. A kernel that can filter them is asked at
+once; if it cannot, or fails, a thread lists them, for all waiting addresses together, and tries again until it
+succeeds. An address that has an owner again is left alone.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _END_S = 1.0
 
 
 class Connections:
-    """Of the network namespace of the thread that calls ``remove``; ``netlink`` is that thread's.
+    """For the network namespace of the thread that calls ``remove``; ``netlink`` is that thread's.
 
-    ``may_go`` says whether nobody has an address; it is asked by the other thread too. ``trouble`` is why some may
-    still pass, "" when none does.
+    ``may_go`` says whether nobody has an address; the other thread calls it too. ``trouble`` says why some may still
+    pass, "" if none does.
     """
 
     def __init__(self, netlink: Nfnetlink, may_go: Callable[[bytes], bool], log: Log) -> None:
@@ -42,14 +43,14 @@ class Connections:
         self._thread: threading.Thread | None = None
 
     def remove(self, addresses: Iterable[bytes]) -> None:
-        """Those of these packed addresses, which nobody has now."""
+        """Remove the connections of these packed addresses, which nobody has now."""
         left = {address for address in addresses if not self._removed_at_once(address)}
         if not left:
             return
         with self._guard:
             self._waiting |= left
             self._guard.notify_all()
-        if self._thread is None:  # in the namespace of the thread that begins it
+        if self._thread is None:  # in the namespace of the thread that creates it
             self._thread = threading.Thread(target=self._run, name="policy-connections", daemon=True)
             self._thread.start()
 

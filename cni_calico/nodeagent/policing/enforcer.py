@@ -65,9 +65,9 @@ class Enforcer:
         self._doubted = True
 
     def compare_on(self) -> str:
-        """Go on with the full comparison that is under way; what was found to be different. Raises KernelError.
+        """Continue the full comparison that is under way; returns the difference found. Raises KernelError.
 
-        It is brought in order by the next ``bring_about``.
+        The next ``bring_about`` repairs it.
         """
         found = self.audit.step()
         if found:

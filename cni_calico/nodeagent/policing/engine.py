@@ -47,14 +47,14 @@ class PolicyEngine:
         self._monitor: FilterMonitor | None = None
 
     def follow(self, felix: FelixSettings, tunnels: Tunnels) -> None:
-        """The parameters and tunnels, from any thread; nothing is done before they are known."""
+        """Take the parameters and tunnels, from any thread; nothing is done before they are known."""
         if (felix, tunnels) != self._told:
             self._told = felix, tunnels
             self._configured.set()
             self.wake()
 
     def stalled_s(self) -> float:
-        """How long the thread has been at the same thing; from any thread. 0 before it has begun."""
+        """How long the thread has been doing the same thing; may be called from any thread. 0 before it has begun."""
         moved = self._moved
         return 0.0 if moved is None else time.monotonic() - moved
 

@@ -1,13 +1,13 @@
-"""What the policy graph is fed with: caches of the datastore, whose changes wait here for the engine's thread.
+"""The input of the policy graph: caches of the datastore, whose changes wait here for the engine's thread.
 
-Rule: a record is decoded once, in its cache's thread, cut down to what the graph needs of it (a policy's rules, the
-labels and addresses of other nodes' pods), handed over, and not kept here. A record that cannot be read is handed over
-as refused, never as gone, so its last good version stays in force. Until every listing was read once, what there is to
-take is not everything (``synced``).
+Rule: a record is decoded once, in its cache's thread, reduced to what the graph needs (a policy's rules, the labels and
+addresses of other nodes' pods), handed over, and not kept here. A record that cannot be read is handed over as refused,
+never as removed, so its last good version stays in force. Until every listing has been read once, what can be taken is
+incomplete (``synced``).
 
 With Kubernetes as the datastore the pods of other nodes are followed only once a rule asks for their addresses, and the
-parts of services once a rule names one (``need``): without them a node would be told of every pod of the cluster. What
-this node's pods are is said by the listing of its own pods alone: the other one may be behind.
+endpoints of services only once a rule names one (``need``): otherwise a node would receive every pod of the cluster.
+This node's own pods come only from the listing of its own pods, because the other listing may be behind.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ FedRecord = GraphRecord | Refusal | None  # None: removed
 
 @dataclass(frozen=True, slots=True)
 class _Fed:
-    """A record as it goes into the graph, and what of it could not be converted."""
+    """A record as it enters the graph, and what could not be converted."""
 
     record: FedRecord
     left_out: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class RecordFeed:
         self._guard = threading.Lock()
         self._node = node
         self._pending: dict[ResourceKey, FedRecord] = {}
-        self._shared: dict[Labels, Labels] = {}  # one for all that are equal, of what is pending
+        self._shared: dict[Labels, Labels] = {}  # one copy for all equal values among what is pending
         self._waiting_since = 0.0  # on time.monotonic
         self._store = store
         self._stopped = threading.Event()
@@ -257,7 +257,7 @@ class RecordFeed:
         return next((str(cache.error) for cache in self._caches if cache.error is not None), "")
 
     def take(self) -> tuple[dict[ResourceKey, FedRecord], float]:
-        """What changed since this was last asked, and since when (time.monotonic) the first of it has waited."""
+        """What has changed since the last call, and since when (time.monotonic) the first change has waited."""
         with self._guard:
             taken, self._pending = self._pending, {}
             self._shared = {}

@@ -21,7 +21,7 @@ class Owners:
         self._let_go: set[bytes] = set()
 
     def put(self, key: ResourceKey, endpoint: WorkloadEndpoint | Labelled | None) -> None:
-        """Labelled: of another node."""
+        """A Labelled is an endpoint of another node."""
         before = self._addresses.pop(key, ())
         was_local = key in self._local
         after = _addresses(endpoint)
@@ -40,7 +40,7 @@ class Owners:
             self._addresses[key] = after
 
     def is_free(self, address: bytes) -> bool:
-        """Whether nobody has it; from any thread."""
+        """Whether nobody has it; may be called from any thread."""
         return address not in self._held
 
     def take_let_go(self) -> set[bytes]:

@@ -1,4 +1,4 @@
-"""PURE: this node's parameters, its tunnels and the services' networks as what the rules depend on."""
+"""PURE: this node's parameters, its tunnels and the services' networks, as the values that the rules depend on."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def filter_settings(felix: FelixSettings, service_networks: Networks) -> FilterS
 
 
 def select_tunnels(snapshot: Snapshot, felix: FelixSettings, backend: str) -> Tunnels:
-    """The tunnels of the node that looks, and whom they lead to.
+    """The tunnels of the viewing node, and the nodes that they lead to.
 
-    None while a Node cannot be read: it would be cut off.
+    None while a Node cannot be read, because it would be cut off.
     """
     if backend == "none" or snapshot.own is None or snapshot.unread_of("Node"):
         return Tunnels()

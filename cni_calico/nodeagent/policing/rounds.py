@@ -102,8 +102,8 @@ class Rounds:
         self._governing = 0  # policies in the goal
         self._files_due = True
         self._repaired_after = ""
-        self._changed_since = float("inf")  # the oldest change that is not in force
-        self._counted_at = -1  # transactions, when what is in the kernel was counted
+        self._changed_since = float("inf")  # when the oldest change arrived that is not in force
+        self._counted_at = -1  # the number of transactions when the kernel's content was last counted
         self._known: dict[str, set[ResourceKey]] = {kind: set() for kind in _COUNTED_KINDS}
         self._standing = Standing()
         self._said: frozenset[str] = frozenset()
@@ -260,9 +260,9 @@ class Rounds:
         self._write_files()
 
     def _first(self) -> None:
-        """Everything is in force: from now on others' changes matter, and what the start needed is given back.
+        """Everything is in force: from now on others' changes matter, and the memory that the start needed is freed.
 
-        Where nobody policed before, workloads' owners find in the log what changed for them.
+        If no policy was enforced before, the log tells workloads' owners what has changed for them.
         """
         if not self._was_policed:
             endpoints = self._goal.endpoints.all.values()
@@ -314,7 +314,7 @@ class Rounds:
     # -- told ---------------------------------------------------------------------------------------------------------
 
     def _count(self) -> None:
-        """What only the metrics tell."""
+        """Count what only the metrics report."""
         figures = self._figures
         figures.records = {kind: len(keys) for kind, keys in self._known.items()} | {"Policy": len(self._policies)}
         figures.selectors = len(self._graph.selector_sources())

@@ -56,7 +56,7 @@ def write_methods(context: Context) -> None:
 
 
 def label_affinities(context: Context, name: str) -> list[str]:
-    """The node's block affinities that an older version has written: who looks for them looks for their labels.
+    """Label the node's block affinities that an older version has written, because they are selected by their labels.
 
     At every start: that version may have run on this node since the last one.
     """

@@ -1,7 +1,7 @@
-"""PURE: what the policy engine says of itself: one value for the status and the probes, and figures for the metrics.
+"""PURE: the policy engine's status: one value for the status file and the probes, and figures for the metrics.
 
-Rule: written by the engine's thread, read by any; "enforced" means in force in the kernel, not wanted. Figures are
-plain counts, and a reader may see the moment before.
+Rule: the engine's thread writes it, any thread reads it; "enforced" means in force in the kernel, not wanted. Figures
+are plain counts, and a reader may see slightly old values.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class Standing:
 
 @dataclass(slots=True)
 class Durations:
-    """How long something took, in seconds: by BUCKETS_S (and one above them), and the last thousand themselves."""
+    """How long something took, in seconds: by BUCKETS_S (and one above them), and the last thousand values
+    themselves.
+    """
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
     total_s: float = 0.0
@@ -74,20 +76,20 @@ class Durations:
         return sum(self.buckets)
 
     def quantile(self, part: float) -> float:
-        """Of the last thousand; 0 when there was none."""
+        """Of the last thousand values; 0 if there was none."""
         ordered = sorted(self.last_s)
         return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
 
 
 @dataclass(slots=True)
 class PolicyFigures:
-    """Since the start, unless said otherwise.
+    """Counts since the start, unless said otherwise.
 
-    ``refused``: transactions; ``failures``: attempts to bring a change into force that failed. ``compared``: full
-    comparisons with the kernel; ``found_changed``: those that found something else than was left there; ``repairs``: of
-    those, the ones that somebody else was seen to cause. ``apply``: changes brought into force, from the first look;
-    ``change``: from the datastore's word to the last commit. ``in_kernel``: chains, rules and sets of each family
-    ("4", "6") now; ``records``: how many of each kind are known now.
+    ``refused``: transactions; ``failures``: failed attempts to put a change into force. ``compared``: full comparisons
+    with the kernel; ``found_changed``: those that found a difference; ``repairs``: those of them that another program
+    was seen to cause. ``apply``: changes put into force, from the first look; ``change``: from the datastore's event to
+    the last commit. ``in_kernel``: chains, rules and sets of each family ("4", "6") now; ``records``: the number of
+    known records of each kind.
     """
 
     transactions: int = 0

@@ -1,6 +1,6 @@
-"""The policy engine's metrics: under the names that upstream's agent gives them where the thing is the same.
+"""The policy engine's metrics, with the names that upstream's agent uses if the meaning is the same.
 
-Rule: upstream's names as they are (its counters have no "_total"), and nothing under them that is something else here.
+Rule: upstream's names are unchanged (its counters have no "_total"), and never used with a different meaning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _QUANTILES = (0.5, 0.9, 0.99)
 
 
 def collect_policing(standing: Standing, figures: PolicyFigures) -> Iterator[Any]:
-    """What prometheus-client asks a collector."""
+    """Called by prometheus-client to collect."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, UnknownMetricFamily
 
     for name, text, what in _GAUGES:

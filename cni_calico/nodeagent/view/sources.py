@@ -1,9 +1,9 @@
-"""The agent's view of the datastore: one cache per listing, one Snapshot out of all of them.
+"""The agent's view of the datastore: one cache per listing, one Snapshot made from all of them.
 
-Rule: nothing is applied before every listing was read once; afterwards an outage freezes the view (``healthy`` says
-so). Changes only call ``on_change``; what changed is not told, the snapshot is. What makes no difference to the view, a
-heartbeat of a node above all, is not told. A record that becomes unreadable keeps what it said before; one that was
-never readable is left out, and ``unread`` names it.
+Rule: nothing is applied before every listing has been read once; afterwards an outage freezes the view (``healthy`` is
+then False). Changes only call ``on_change``, which gets no details: the snapshot has everything. A change that makes no
+difference to the view, such as a heartbeat of a node, causes no call. A record that becomes unreadable keeps its last
+readable version; one that was never readable is left out, and ``unread`` names it.
 """
 
 from __future__ import annotations
@@ -64,13 +64,14 @@ def _present(item: Versioned) -> bool:
 
 
 def _same_block(before: BlockRoute | None, after: BlockRoute | None) -> bool:
-    """Also in which pods of this node have addresses of it: an endpoint may wait for being believed."""
+    """Also compares which pods of this node have addresses of it: an endpoint may be waiting for confirmation."""
     return before == after and (before is None or after is None or before.held == after.held)
 
 
 class Sources:
-    """The caches. ``stop`` ends their threads. ``use_pod_cidr``: nodes' pod CIDRs count as blocks of theirs. With
-    ``brief`` the datastore tells other Nodes without what is not needed of them.
+    """The caches. ``stop`` ends their threads. ``use_pod_cidr``: nodes' pod CIDRs count as their blocks.
+
+    With ``brief`` the datastore sends other Nodes without the parts that are not needed.
     """
 
     def __init__(

@@ -115,7 +115,7 @@ class Goal:
         self._render_tunnels()
 
     def follow_tunnels(self, tunnels: Tunnels) -> None:
-        """Other tunnels of this node, or other nodes."""
+        """Use other tunnels of this node, or other nodes."""
         if tunnels != self._tunnels:
             change = change_of_nodes(self._tunnels, tunnels)
             self._tunnels = tunnels

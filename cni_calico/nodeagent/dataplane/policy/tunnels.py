@@ -1,12 +1,12 @@
-"""PURE: tunnels' packets between nodes: taken from known nodes only, and kept out of connection tracking.
+"""PURE: tunnels' packets between nodes: accepted only from known nodes, and kept out of connection tracking.
 
-Rule: only where this node has such a tunnel, and only once every node can be read: a node that is not known is cut off.
+Rule: only if this node has such a tunnel, and only once every node can be read, because an unknown node is cut off.
 
     input        2     tunnels       VXLAN and IPIP from an address that is no node's: drop
     prerouting  -299   notrack-in    VXLAN from a node: not tracked
     output      -300   notrack-out   VXLAN to a node: not tracked
 
-What carries pods' packets would otherwise be tracked beside them: an entry for each pair of nodes and hash of a flow.
+The packets that carry pods' packets would otherwise be tracked too: an entry for each pair of nodes and flow hash.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def change_of_nodes(before: Tunnels, after: Tunnels) -> SetChange:
 def render_tunnels(
     family: int, tunnels: Tunnels, settings: FilterSettings, *, has_networks: bool, can_notrack: bool
 ) -> list[NftChain]:
-    """``has_networks``: there are networks among the nodes of this family, in a set of their own."""
+    """``has_networks``: there are networks among the nodes of this family, in a separate set."""
     rules = tuple(_unknown(family, tunnels, settings, has_networks))
     chains = [NftChain(KNOWN_NODES, rules, BaseHook("input", 2))] if rules else []
     if can_notrack and family in tunnels.vxlan:
@@ -86,6 +86,6 @@ def _unknown(family: int, tunnels: Tunnels, settings: FilterSettings, has_networ
     if has_networks:
         unknown += (SetLookup(NODES + NETWORKS, invert=True),)
     if family in tunnels.vxlan:
-        yield NftRule((*_vxlan(settings), *unknown, DROP), "VXLAN from no node")
+        yield NftRule((*_vxlan(settings), *unknown, DROP), "VXLAN from an unknown node")
     if family == 4 and tunnels.ipip:
-        yield NftRule((*protocol(_IPIP), *unknown, DROP), "IPIP from no node")
+        yield NftRule((*protocol(_IPIP), *unknown, DROP), "IPIP from an unknown node")
