@@ -83,7 +83,7 @@ def _add_resources(commands: Commands, common: CommandParser) -> None:
     outputs = "ps|wide|yaml|json|name|custom-columns=...|go-template=...|go-template-file=... (default ps)"
     get.add_argument("-o", "--output", default="ps", metavar="FORMAT", help=outputs)
     get.add_argument("-a", "-A", "--all-namespaces", action="store_true", help="of all namespaces")
-    get.add_argument("-w", "--watch", action="store_true", help="go on, and show each change until interrupted")
+    get.add_argument("-w", "--watch", action="store_true", help="then show each change until interrupted")
     get.add_argument("--export", action="store_true", help="without metadata of this cluster (uid, ...)")
     writing = (*resource, writing_options(), dry_run_option(), manifest_options(required=True))
     create = commands.add("create", *writing)
@@ -112,7 +112,7 @@ def _add_resources(commands: Commands, common: CommandParser) -> None:
     label = commands.add("label", *resource, writing_options(), dry_run_option())
     _add_words(label, "KIND NAME or KIND/NAME, then KEY=VALUE, or KEY with --remove")
     label.add_argument("--overwrite", action="store_true", help="change a label that has another value")
-    label.add_argument("--remove", action="store_true", help="take the label away")
+    label.add_argument("--remove", action="store_true", help="remove the label")
 
 
 def _add_ipam(commands: Commands, common: CommandParser) -> None:
@@ -142,7 +142,7 @@ def _add_ipam(commands: Commands, common: CommandParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="what this report of 'ipam check' calls leaked",
+        help="the leaked addresses of this report of 'ipam check'",
     )
     release.add_argument("--force", action="store_true", help="with reports, though the datastore is not locked")
     configure = commands.add("configure", common)
@@ -254,7 +254,7 @@ def _add_cluster(commands: Commands, common: CommandParser) -> None:
 
 
 def leaves(parser: ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ArgumentParser]]:
-    """(words, parser) of every command that has no commands below it."""
+    """(words, parser) of every command that has no subcommands."""
     below = [action for action in parser._actions if isinstance(action, _SubParsersAction)]
     if not below:
         yield " ".join(words), parser
@@ -283,7 +283,7 @@ def parse_arguments(argv: Sequence[str], prog: str = "calicoctl") -> Namespace:
 
 
 def _take_rest(arguments: Namespace, rest: Sequence[str], leaf: ArgumentParser) -> None:
-    """Names of resources that stand behind an option. Raises InvalidConfig for what no command knows."""
+    """Names of resources after an option. Raises InvalidConfig for words that no command knows."""
     unknown = [word for word in rest if word.startswith("-") and word != "-"]
     if unknown or "words" not in arguments:
         word = (unknown or rest)[0]

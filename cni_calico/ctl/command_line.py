@@ -111,7 +111,7 @@ def common_options() -> CommandParser:
         choices=LOG_LEVELS,
         default=SUPPRESS,
         metavar="LEVEL",
-        help="say on standard error what the datastore is asked: panic (nothing, the default), fatal, error, warn, "
+        help="log requests to the datastore on standard error: panic (nothing, the default), fatal, error, warn, "
         "info (which datastore) or debug (every request)",
     )
     common.add_argument(

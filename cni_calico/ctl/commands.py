@@ -77,7 +77,7 @@ def _parse_wanted(arguments: Namespace) -> tuple[list[str], list[tuple[str, str]
 
 
 def wanted_kinds(arguments: Namespace) -> dict[str, frozenset[str]]:
-    """The names that are asked for of each kind; no names: all. Raises InvalidConfig."""
+    """The requested names of each kind; no names: all. Raises InvalidConfig."""
     kinds, named = _parse_wanted(arguments)
     if kinds:
         return dict.fromkeys(kinds, frozenset())
@@ -85,7 +85,7 @@ def wanted_kinds(arguments: Namespace) -> dict[str, frozenset[str]]:
 
 
 def list_key(kind: str, arguments: Namespace) -> ResourceList:
-    """The resources of a kind in the namespaces that are asked for."""
+    """The resources of a kind in the requested namespaces."""
     everywhere = kind not in NAMESPACED_KINDS or arguments.all_namespaces
     return ResourceList(kind, "" if everywhere else arguments.namespace or DEFAULT_NAMESPACE)
 

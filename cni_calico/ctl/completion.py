@@ -1,6 +1,6 @@
 """``calicoctl completion``: the script that completes command lines in a shell, made from the parser by shtab.
 
-Rule: the script asks nothing while it completes: commands, options and kinds are in it.
+Rule: the script makes no requests while it completes: it contains commands, options and kinds.
 """
 
 from __future__ import annotations
@@ -34,4 +34,4 @@ def render_completion(shell: str) -> str:
 def _say_what_completes(command: ArgumentParser, known: Mapping[str, Any]) -> None:
     for action in command._actions:
         if action.dest in known:
-            vars(action)["complete"] = known[action.dest]  # shtab's way to be told
+            vars(action)["complete"] = known[action.dest]  # shtab's interface for this

@@ -1,6 +1,6 @@
-"""``calicoctl get --watch``: what is there, and then every change, until it is interrupted.
+"""``calicoctl get --watch``: shows what is there, and then every change, until it is interrupted.
 
-Rule: an outage of the datastore is said and outlasted; what changed meanwhile is shown once it is back.
+Rule: an outage of the datastore is reported and survived; what changed meanwhile is shown once it is back.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Shown:
             self._show(key)
 
     def _show_trouble(self) -> None:
-        """Said once, and again when it is another."""
+        """Reported once, and again when it changes."""
         why = str(self.cache.error or "")
         if why and why != self.said:
             self.arguments.note(f"Not up to date: {why}")
@@ -97,7 +97,7 @@ def _line(cells: list[str]) -> str:
 
 
 def watch(session: Session, arguments: Namespace) -> str:
-    """Runs until it is interrupted. Raises InvalidConfig, and DatastoreError when the first look fails."""
+    """Runs until it is interrupted. Raises InvalidConfig, and DatastoreError if the first read fails."""
     require_format(arguments.output)
     if arguments.filename or "template" in arguments.output:
         raise InvalidConfig("cannot watch: name kinds or resources, and a format without a template")

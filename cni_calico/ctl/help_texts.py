@@ -28,11 +28,11 @@ PROGRAM = Help(
         ("get nodes", "the nodes of the cluster"),
         ("apply -f pool.yaml", "create or change a pool"),
         ("ipam show", "how full the pools are"),
-        ("policy explain --from web --to db --port 5432", "what becomes of a connection, and why"),
+        ("policy explain --from web --to db --port 5432", "whether a connection is allowed, and why"),
         ("-c /etc/calico/other.cfg get ippools", "with another datastore"),
         ("--kubeconfig ~/.kube/config --context lab get nodes", "with a cluster of a kubeconfig"),
         ("get nodes --timeout 5", "give up after five seconds"),
-        ("get nodes -l debug", "say what the datastore is asked, and how long it takes"),
+        ("get nodes -l debug", "log each request to the datastore and its duration"),
         ("version --allow-version-mismatch", "accepted for scripts; a mismatch never stops this program"),
         ("-v", "the version"),
     ),
@@ -57,7 +57,7 @@ COMMANDS: Mapping[str, Help] = {
     ),
     "create": Help(
         "create resources",
-        "One that exists already is an error. Of several resources each is handled; errors are listed at the end.",
+        "A resource that exists already is an error. Each resource is processed; errors are listed at the end.",
         (
             ("create -f pool.yaml", "a pool from a file"),
             ("create -f manifests/ -R --skip-exists", "all files below a directory, leaving what exists"),
@@ -68,7 +68,7 @@ COMMANDS: Mapping[str, Help] = {
     ),
     "replace": Help(
         "replace resources",
-        "Each must exist; what its file does not say is removed. The first error ends it.",
+        "Each must exist; fields that its file lacks are removed. It stops at the first error.",
         (
             ("replace -f pool.yaml", "a pool by what the file says"),
             ("replace -f policies/ -R -n shop --skip-empty", "all files below a directory"),
@@ -78,7 +78,7 @@ COMMANDS: Mapping[str, Help] = {
     ),
     "apply": Help(
         "create resources, or replace those that exist",
-        "A document with a resourceVersion is only written over exactly that version.",
+        "A document with a resourceVersion only replaces exactly that version.",
         (
             ("apply -f pool.yaml", "create or change a pool"),
             ("apply -f policies/ -R -n shop --skip-empty", "all files below a directory"),
@@ -88,9 +88,9 @@ COMMANDS: Mapping[str, Help] = {
     ),
     "validate": Help(
         "check resources in files, without a datastore",
-        "Everything wrong is reported at once, each with field and value.",
+        "All errors are reported at once, each with field and value.",
         (
-            ("validate -f pool.yaml", "whether create would take it"),
+            ("validate -f pool.yaml", "whether create would accept it"),
             ("validate -f policies/ -R -n shop --skip-empty", "all files below a directory"),
             ("validate -f new.yaml --allow-unknown-fields", "with fields that only a newer version knows"),
         ),
@@ -110,9 +110,9 @@ COMMANDS: Mapping[str, Help] = {
         (
             ("delete ippool old", "one pool"),
             ("delete networkpolicy/a,networkpolicy/b -n shop", "two policies of a namespace"),
-            ("delete -f policies/ -R --skip-empty --skip-not-exists", "what these files name, as far as it is there"),
+            ("delete -f policies/ -R --skip-empty --skip-not-exists", "what these files name, as far as it exists"),
             ("delete ippool old --dry-run=server", "whether it could be done"),
-            ("delete ippool old --force", "also while workloads have its addresses"),
+            ("delete ippool old --force", "even while workloads have its addresses"),
         ),
     ),
     "patch": Help(
@@ -139,7 +139,7 @@ COMMANDS: Mapping[str, Help] = {
             ("label node a rack=r1 --allow-unknown-fields", "keep fields that this version does not know"),
         ),
     ),
-    "ipam": Help("look at and repair addresses"),
+    "ipam": Help("inspect and repair addresses"),
     "ipam show": Help(
         "how full pools and blocks are, who has an address, the configuration",
         "",
@@ -155,14 +155,14 @@ COMMANDS: Mapping[str, Help] = {
         "find inconsistencies; exits with 1 if there are any",
         "Nothing is changed.",
         (
-            ("ipam check --show-problem-ips", "with every address that something is wrong with"),
+            ("ipam check --show-problem-ips", "with every address that has a problem"),
             ("ipam check --show-all-ips", "with every address"),
             ("ipam check -o report.json", "write a report for 'ipam release --from-report'"),
         ),
     ),
     "ipam release": Help(
         "release addresses that nobody uses",
-        "Of several reports only what all of them call leaked is released.",
+        "Given several reports, only addresses that are leaked in all of them are released.",
         (
             ("ipam release --ip=10.244.1.7", "one address"),
             ("ipam release --from-report=report.json", "what 'ipam check' found, while the datastore is locked"),
@@ -189,7 +189,7 @@ COMMANDS: Mapping[str, Help] = {
     ),
     "policy": Help("what policies do to connections"),
     "policy explain": Help(
-        "what becomes of a connection, and why",
+        "whether a connection is allowed, and why",
         "Names the tier, policy and rule that decide, at both ends. Decided from what is stored; no agent is asked.",
         (
             ("policy explain --from shop/web --to shop/db --port 5432", "between two pods"),
@@ -213,7 +213,7 @@ COMMANDS: Mapping[str, Help] = {
         "stop ADD and DEL while data is moved", "", (("datastore migrate lock", "before an export"),)
     ),
     "datastore migrate unlock": Help(
-        "let ADD and DEL go on", "", (("datastore migrate unlock", "after an import, in the new datastore"),)
+        "let ADD and DEL continue", "", (("datastore migrate unlock", "after an import, in the new datastore"),)
     ),
     "datastore migrate export": Help(
         "print all data of a locked datastore",
@@ -229,7 +229,7 @@ COMMANDS: Mapping[str, Help] = {
         (("-c other.cfg datastore migrate import -f all.json", "into the datastore that other.cfg names"),),
     ),
     "datastore check": Help(
-        "whether the embedded datastore's file is in order", "", (("datastore check", "exits with 1 if it is not"),)
+        "whether the embedded datastore's file is intact", "", (("datastore check", "exits with 1 if it is not"),)
     ),
     "datastore salvage": Help(
         "write what can be read of a damaged embedded datastore into a new one",
@@ -238,13 +238,13 @@ COMMANDS: Mapping[str, Help] = {
     ),
     "datastore rebuild": Help(
         "make a new embedded datastore for a lost one",
-        "Addresses of running containers are taken in it. Without --yes it only says what it would do.",
+        "The addresses of running containers stay allocated. Without --yes it only shows what it would do.",
         (
             ("datastore rebuild -f pools.yaml", "what would be done"),
             ("datastore rebuild -f pools.yaml --node a --yes", "do it, under this node's name"),
         ),
     ),
-    "node": Help("look at this host"),
+    "node": Help("inspect this host"),
     "node status": Help(
         "state of calico-node and its BGP sessions",
         "Asks the agent and BIRD on this host, never the datastore. Needs root. The exit status is 1 when the node is "
@@ -266,10 +266,10 @@ COMMANDS: Mapping[str, Help] = {
     ),
     "node run": Help(
         "how to run calico-node on this host",
-        "Starts nothing: prints the commands for systemd and podman, and exits with 1. Upstream's options are taken.",
+        "Starts nothing: prints the commands for systemd and podman, and exits with 1. Accepts upstream's options.",
         (("node run", "the commands that do it"),),
     ),
-    "cluster": Help("look at the whole cluster"),
+    "cluster": Help("inspect the whole cluster"),
     "cluster diags": Help(
         "one archive of the cluster's resources and logs",
         "Asks the API server itself and needs no kubectl. Secrets are hidden.",
@@ -295,7 +295,7 @@ COMMANDS: Mapping[str, Help] = {
         "",
         (
             ("version --client", "of this program only"),
-            ("version --poll=10s", "look again every ten seconds, and say what changed"),
+            ("version --poll=10s", "ask again every ten seconds, and report changes"),
         ),
     ),
 }

@@ -154,7 +154,7 @@ def _warn(problem: object) -> None:
 
 
 def _complain(error: CalicoError, status: int) -> int:
-    """Say what went wrong; the exit status, which is ``status`` but for a command that could be carried out."""
+    """Report what went wrong; returns the exit status: ``status``, except for a command that could be carried out."""
     from cni_calico.ctl.session import CommandFailed
 
     if isinstance(error, CommandFailed):

@@ -1,4 +1,4 @@
-"""PURE: what somebody meant who typed a name that does not exist."""
+"""PURE: what a user meant by a name that does not exist."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The question ``did you mean X?``, or nothing where no name is near."""
+    """The question ``did you mean X?``, or "" if no name is similar."""
     from difflib import get_close_matches  # only after a mistake: its import takes milliseconds
 
     names = {name.lower(): name for name in known}

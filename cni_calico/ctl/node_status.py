@@ -31,7 +31,7 @@ _TOPICS = (
 
 
 def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
-    """Raises CommandFailed, with what could be found out, when this node is not ready or its agent does not run."""
+    """Raises CommandFailed, with what could be found out, if this node is not ready or its agent does not run."""
     run_dir = environ.get("CALICO_RUN_DIR") or RUN_DIR
     fields = {**agent_status.read_status(run_dir), "cni": why_cni_silent(f"{run_dir}/cni.sock") or ANSWERS}
     not_live = agent_status.why_not_live(fields, agent_status.since_boot())

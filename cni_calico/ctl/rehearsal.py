@@ -1,7 +1,7 @@
-"""``--dry-run`` and ``calicoctl diff``: what would be done, without it being done.
+"""``--dry-run`` and ``calicoctl diff``: what would be done, without doing it.
 
-Rule: with ``server`` the command itself runs, on a store that keeps what is written to itself; with ``client`` there is
-no datastore at all.
+Rule: with ``server`` the command itself runs, on a store that keeps all writes to itself; with ``client`` there is no
+datastore at all.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ CHECKED = "Nothing was changed: --dry-run=client, no datastore was asked.\n"
 
 
 def rehearse(session: Session) -> Session:
-    """The session over a store to which nothing is written."""
+    """The session on a store to which nothing is written."""
     return replace(session, store=RehearsedStore(session.store))
 
 
 def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
-    """What can be told without a datastore. Raises InvalidConfig, CommandFailed."""
+    """Check what can be known without a datastore. Raises InvalidConfig, CommandFailed."""
     if vars(arguments).get("filename"):
         if arguments.command == "delete":
             commands.read_manifest(arguments)
@@ -46,7 +46,7 @@ def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
 
 
 def diff(session: Session, arguments: Namespace) -> str:
-    """Raises CommandFailed with the differences; "" when ``apply`` would change nothing."""
+    """Raises CommandFailed with the differences; "" if ``apply`` would change nothing."""
     rehearsed = rehearse(session)
     text = ""
     for key, document in commands.read_manifest(arguments):

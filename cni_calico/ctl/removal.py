@@ -1,8 +1,8 @@
-"""Deleting resources that others depend on: a node's endpoints, addresses, blocks and configuration, a pool's blocks.
+"""Deletes resources that others depend on: a node's endpoints, addresses, blocks and configuration, a pool's blocks.
 
-Rule: what depends on it goes first, so that a deletion that failed half-way can be repeated. On Kubernetes a node is
-Kubernetes' own: the datastore refuses to delete it, and nothing of it is touched; of one that Kubernetes has no more,
-its peers, host endpoints and configuration go.
+Rule: what depends on it goes first, so that a deletion that failed half-way can be repeated. On Kubernetes a node
+belongs to Kubernetes: the datastore refuses to delete it, and nothing of it is changed; for a node that Kubernetes no
+longer has, its peers, host endpoints and configuration are removed.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _leave_gone_node(session: Session, key: ResourceKey) -> bool:
 
 
 def _host_affinities(session: Session, node: str = "") -> list[AffinityKey]:
-    """By their content: on Kubernetes those of older versions have no labels to be found by."""
+    """Found by their content: on Kubernetes those of older versions have no labels to select them by."""
     keys = [item.key for item in session.store.list(AffinityList(), session.deadline).items]
     return [key for key in keys if isinstance(key, AffinityKey) and node in ("", key.node)]
 

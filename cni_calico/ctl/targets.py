@@ -1,7 +1,7 @@
 """PURE: which resources the words of a command line name.
 
 Rule: KIND, KIND NAME... and KIND/NAME... mean what they mean to kubectl; kinds and names may be lists with commas. The
-first word decides: with a slash in it every word has its own kind.
+first word decides: if it has a slash, every word has its own kind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cni_calico.errors import InvalidConfig
 
 
 def parse_targets(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """(kinds asked for as a whole, (kind, name) of the resources): one of the lists is empty.
+    """(kinds requested as a whole, (kind, name) of the resources): one of the lists is empty.
 
     Raises InvalidConfig for a kind that does not exist, an empty name, and words of both forms.
     """

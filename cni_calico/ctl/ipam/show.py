@@ -55,7 +55,7 @@ def show(session: Session, arguments: Namespace) -> str:
 
 
 def _document(value: Any, arguments: Namespace) -> str:
-    """As JSON or YAML, where that was asked for."""
+    """As JSON or YAML, if that was requested."""
     if arguments.output == "table":
         return ""
     if arguments.output == "json":

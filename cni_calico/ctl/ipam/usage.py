@@ -1,4 +1,4 @@
-"""PURE: how full pools and blocks are, as values that tables and documents are made of.
+"""PURE: how full pools and blocks are, as values from which tables and documents are made.
 
 Rule: a block belongs to the pool that contains it, whatever pool its addresses were asked from.
 """

@@ -342,7 +342,7 @@ def test_calicoctl_says_what_would_be_released_and_why(
     lines = lost.splitlines()
     assert f"  {gone} (handle k8s-pod-network.c0ffee01): pod {SPACE}/dies is not on node stays any more" in lines
     assert any("(handle vxlan-tunnel-addr-goes): there is no Node goes" in line for line in lines)
-    assert lines[0] == "Found 2 things that nobody has any more." and not any("c0ffee02" in line for line in lines)
+    assert lines[0] == "Found 2 things without an owner." and not any("c0ffee02" in line for line in lines)
     assert field.held() == before
 
 

@@ -45,7 +45,7 @@ def test_what_cannot_be_imported(calicoctl):
     head = '{"format": "cni-calico/datastore-export/v1", "records": '
     assert "cannot import -" in refused("{")
     assert "was not written by" in refused("{}")
-    assert "is no key of a record" in refused(head + '{"/other": {}}}')
+    assert "is not the key of a record" in refused(head + '{"/other": {}}}')
     assert "cannot read IPPool x: spec.cidr" in refused(head + f'{{"{RESOURCES}ippools/x": {{}}}}}}')
 
 

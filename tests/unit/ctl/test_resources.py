@@ -289,7 +289,7 @@ class TestFiles:
             ("just text", "expected resources, got 'just text'"),
             ("kind: IPPool\nkind: Node", "key 'kind' is given twice"),
             ("metadata: {labels: {1: a}}", "metadata.labels has 1 as a key: quote it"),
-            ("spec: {x: .nan}", "spec.x is nan, which JSON cannot say"),
+            ("spec: {x: .nan}", "spec.x is nan, which JSON cannot express"),
             ("apiVersion: v1\nkind: Pod\nmetadata: {name: x}", "unknown resource type (Kind: Pod, Version: v1)"),
             ("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {}", "metadata.name must be given"),
         ],

@@ -38,7 +38,7 @@ class TestShow:
         assert "Handle: calnet.cnitool-a6a677acb8bc88c337ae" in out
         assert cluster.ok("ipam", "show", "--ip", "10.65.141.70") == "10.65.141.70 is not assigned\n"
         assert cluster.ok("ipam", "show", "--ip", "192.0.2.1") == "192.0.2.1 is not assigned\n"
-        assert "it is no IP address" in cluster.fails("ipam", "show", "--ip=10.65.141")
+        assert "it is not an IP address" in cluster.fails("ipam", "show", "--ip=10.65.141")
 
     def test_borrowed(self, cluster):
         assert cells(cluster.ok("ipam", "show", "--show-borrowed"))[1:] == [
@@ -158,7 +158,7 @@ class TestCheckAndRelease:
 
     def test_what_the_janitor_would_release(self, cluster, tmp_path):
         out = cluster.ok("ipam", "check")
-        assert "Scanning for what the janitor would release...\nFound 0 things that nobody has any more.\n" in out
+        assert "Scanning for what the janitor would release...\nFound 0 things without an owner.\n" in out
         cluster.write(
             {
                 IPAM + "host/gone/ipv4/block/10.65.0.0-26": {"state": "pendingDeletion", "deleted": False},
