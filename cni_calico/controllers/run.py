@@ -31,6 +31,7 @@ from cni_calico.controllers.loadbalancer.run import LoadBalancerLoop
 from cni_calico.controllers.loop import CopyLoop, LoopNumbers
 from cni_calico.controllers.metrics import render_metrics
 from cni_calico.controllers.settings import (
+    API_GROUP,
     COMPACTION_S,
     DEFAULT_SPEC,
     ControllersSettings,
@@ -58,6 +59,7 @@ from cni_calico.model.keys import ResourceList
 
 CALL_S = 10.0
 LOOK_S = 1.0
+MIGRATIONS = "/apis/migration.projectcalico.org/v1beta1/datastoremigrations"
 END_S = 4.0
 NOT_ON_KUBERNETES = "with the Kubernetes datastore nothing is copied: nodes read Kubernetes' objects themselves"
 
@@ -81,6 +83,7 @@ class Controllers:
         self._status_file = Path(status_file)
         self.stopping = Stopping()
         self.failed = False
+        self._looked_for_migration = False
         self._cluster = open_cluster(environ, self._log)
         terms = Terms(look_s=5.0, priority=True)
         holder = environ.get("HOSTNAME", "").strip() or socket.gethostname()
@@ -105,7 +108,7 @@ class Controllers:
         )
         try:
             while not self.stopping.wait(LOOK_S):
-                if settings.synced:
+                if settings.synced and not self._refuses_migration():
                     self._follow(settings.record(SETTINGS), is_there=settings.get(SETTINGS) is not None)
                 elif settings.error is not None:
                     self._said.once(f"waiting for the datastore: {settings.error}")
@@ -116,6 +119,27 @@ class Controllers:
             settings.stop()
             self._cluster.store.close()
         return 1 if self.failed else 0
+
+    def _refuses_migration(self) -> bool:
+        """Whether somebody moves the records to another API, which these controllers would work against."""
+        kubernetes = self._cluster.kubernetes
+        if self._looked_for_migration or kubernetes is None or not self._cluster.is_kubernetes_datastore:
+            return False
+        try:
+            reply = kubernetes.api.request("GET", MIGRATIONS, Deadline.after(CALL_S), "list", expect=(403, 404))
+        except CalicoError:
+            return False  # asked again
+        self._looked_for_migration = True
+        names = [str((item.get("metadata") or {}).get("name")) for item in reply.document.get("items") or ()]
+        if not names:
+            return False
+        self._log.error(
+            f"DatastoreMigration {', '.join(names)}: moving the records to projectcalico.org/v3 resources is not "
+            f"supported; these controllers, and all nodes, keep them in {API_GROUP}. Delete it to go on"
+        )
+        self.failed = True
+        self.stopping.set()
+        return True
 
     # -- the configuration --------------------------------------------------------------------------------------------
 

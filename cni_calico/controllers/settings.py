@@ -59,6 +59,15 @@ _ENABLED = Kind(_parse_enabled, "names of controllers separated by commas")
 _WORKERS = number(1, 1000)
 
 
+API_GROUP = "crd.projectcalico.org/v1"
+
+
+def _parse_group(text: str) -> str:
+    if text != API_GROUP:
+        raise ValueError(f"only {API_GROUP} is supported: records as projectcalico.org/v3 resources are not read")
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class ControllersSettings:
     """None: the variable is not set."""
@@ -76,6 +85,7 @@ class ControllersSettings:
     auto_host_endpoints: bool | None = setting(
         "AUTO_HOST_ENDPOINTS", _SWITCH, None, "Whether every node gets a host endpoint."
     )
+    api_group: str = setting("CALICO_API_GROUP", Kind(_parse_group, API_GROUP), API_GROUP, "Where the records are.")
     kubeconfig: str = setting("KUBECONFIG", TEXT, "", "Empty: the pod's service account.")
     endpoint_workers: int = setting("WORKLOAD_ENDPOINT_WORKERS", _WORKERS, 1, "Accepted; one thread suffices.")
     profile_workers: int = setting("PROFILE_WORKERS", _WORKERS, 1, "Accepted.")

@@ -352,3 +352,42 @@ def test_everything_else_is_refused(kube: Cluster, tmp_path: Path) -> None:
                 assert answer.splitlines()[-1].startswith("no"), (manifest, verb, resource, answer)
     with pytest.raises(DatastoreError):
         kube.store("controllers-token").list(ResourceList("Node"), soon())
+
+
+def test_a_migration_of_the_datastore_is_refused_by_name(kube: Cluster, tmp_path: Path) -> None:
+    group, plural = "migration.projectcalico.org", "datastoremigrations"
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": "v1beta1", "served": True, "storage": True, "schema": schema}
+    names = {"plural": plural, "singular": "datastoremigration", "kind": "DatastoreMigration"}
+    spec = {"group": group, "scope": "Cluster", "names": names, "versions": [version]}
+    kube.request(
+        "POST",
+        definitions,
+        {
+            "metadata": {"name": f"{plural}.{group}"},
+            "spec": spec,
+            "kind": "CustomResourceDefinition",
+            "apiVersion": "apiextensions.k8s.io/v1",
+        },
+    )
+    environ = {"DATASTORE_TYPE": "kubernetes", "ENABLED_CONTROLLERS": "node"}
+    path, migration = (
+        f"/apis/{group}/v1beta1/{plural}",
+        {"kind": "DatastoreMigration", "apiVersion": f"{group}/v1beta1"},
+    )
+
+    def make() -> bool:
+        try:
+            kube.request("POST", path, {**migration, "metadata": {"name": "v1-to-v3"}})
+        except DatastoreError:
+            return False
+        return True
+
+    try:
+        until(make, "the migration", 30)
+        with rights(kube, "calico.yaml"), controllers(kube, tmp_path, **environ) as process:
+            assert process.process.wait(60) == 1
+        assert "DatastoreMigration v1-to-v3: moving the records" in process.log.read_text()
+    finally:
+        kube.request("DELETE", f"{definitions}/{plural}.{group}")

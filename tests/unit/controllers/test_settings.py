@@ -167,3 +167,9 @@ def test_load_balancers_and_host_endpoints():
     assert not merge(parse_environment({"AUTO_HOST_ENDPOINTS": "disabled"}), spec).host_endpoints.auto
     wrong = merge(parse_environment({}), {"controllers": {"loadBalancer": {"assignIPs": "Some"}}})
     assert wrong.assign_ips == "AllServices" and "assignIPs" in wrong.wrong[0]
+
+
+def test_records_of_another_api_are_refused_by_name():
+    assert parse_environment({"CALICO_API_GROUP": "crd.projectcalico.org/v1"}).api_group == "crd.projectcalico.org/v1"
+    with pytest.raises(InvalidConfig, match=r"CALICO_API_GROUP='projectcalico.org/v3': only crd\.projectcalico"):
+        parse_environment({"CALICO_API_GROUP": "projectcalico.org/v3"})
