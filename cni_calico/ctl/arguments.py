@@ -245,6 +245,8 @@ def _add_node(commands: Commands, common: CommandParser) -> None:
 
 
 def _add_cluster(commands: Commands, common: CommandParser) -> None:
+    status = commands.add("status", common)
+    status.add_argument("--wait", action="store_true", help="until all is well, or --timeout is over")
     diags = commands.add("diags", common)
     diags.add_argument("--since", type=duration_s, default=0.0, metavar="DURATION", help="logs no older than 5s, 2h")
     diags.add_argument("--max-logs", type=int, default=5, metavar="N", help="pods of a kind whose logs are taken")

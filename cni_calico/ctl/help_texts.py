@@ -270,6 +270,14 @@ COMMANDS: Mapping[str, Help] = {
         (("node run", "the commands that do it"),),
     ),
     "cluster": Help("inspect the whole cluster"),
+    "cluster status": Help(
+        "whether the cluster is well: nodes, pools, addresses",
+        "The exit status is 1 when something is not, and standard error says what.",
+        (
+            ("cluster status", "look once"),
+            ("cluster status --wait --timeout 300", "after an installation: until all is well, five minutes at most"),
+        ),
+    ),
     "cluster diags": Help(
         "one archive of the cluster's resources and logs",
         "Asks the API server itself and needs no kubectl. Secrets are hidden.",

@@ -54,6 +54,10 @@ def _find(name: str, *, watching: bool) -> Command:
         from cni_calico.ctl import restore
 
         return restore.load
+    if name == "cluster status":
+        from cni_calico.ctl import cluster_status
+
+        return cluster_status.show
     if name == "diff":
         from cni_calico.ctl import rehearsal
 

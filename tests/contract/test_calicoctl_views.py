@@ -200,3 +200,17 @@ def test_profiles_are_only_read(ctl, name):
     ):
         assert refused in ctl(*argv, code=1), argv
     assert shown(ctl, where) == read
+
+
+def test_the_clusters_status(ctl):
+    """Nodes as Kubernetes has them: one that is well, one whose kubelet is not ready."""
+    cluster = shared_cluster()
+    ready, unready = {"type": "Ready", "status": "True"}, {"type": "Ready", "status": "False", "message": "no runtime"}
+    for name, conditions in (("x", [ready]), ("y", [unready])):
+        cluster.create_node(name, metadata={"name": name})
+        body = {"status": {"conditions": conditions}}
+        cluster.request("PATCH", f"/api/v1/nodes/{name}/status", body, content_type="application/merge-patch+json")
+    said = ctl("cluster", "status", code=1)
+    assert "there is no IP pool that can be used" in said and "node y: no runtime" in said and "node x" not in said
+    rows = {line.split()[0]: line.split() for line in said.splitlines() if line[:2] in ("x ", "y ")}
+    assert (rows["x"][-1], rows["y"][-3:]) == ("yes", ["no:", "no", "runtime"])

@@ -1,0 +1,133 @@
+"""``calicoctl cluster status``: whether the cluster is well, in one screen.
+
+Rule: everything comes from the datastore, and on Kubernetes from its nodes and calico-node's pods. What cannot be known
+from here (BGP sessions, and readiness without Kubernetes) is left to ``calicoctl node status`` on the node.
+"""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cni_calico.ctl.ipam.lost import api_of, find_lost, is_kubernetes
+from cni_calico.ctl.ipam.records import read_cluster, read_records
+from cni_calico.ctl.ipam.usage import measure_usage
+from cni_calico.ctl.session import CommandFailed, Session
+from cni_calico.ctl.tables import render_columns
+from cni_calico.errors import DatastoreError
+from cni_calico.ipam.consistency import Records, check_records, tunnel_addresses
+
+NEARLY_FULL = 0.9
+WAIT_S = 2.0  # between two looks
+_PODS = "/api/v1/pods?labelSelector=k8s-app%3Dcalico-node"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What was read. ``unready``: why, by node, of those that Kubernetes knows; None where nobody knows."""
+
+    spec: Mapping[str, Any]
+    records: Records
+    lost: int
+    unready: Mapping[str, str] | None
+
+
+def show(session: Session, arguments: Namespace) -> str:
+    """Raises CommandFailed, with the screen, when something is not well; with --wait once the time is over."""
+    while True:
+        try:
+            text, wrong = render_view(read_view(session))
+        except DatastoreError as e:
+            if not arguments.wait or session.deadline.remaining_s() < WAIT_S:
+                raise
+            text, wrong = "", [str(e)]
+        if not wrong:
+            return text
+        if not arguments.wait or session.deadline.remaining_s() < WAIT_S:
+            raise CommandFailed("the cluster is not well: " + "; ".join(wrong), output=text)
+        time.sleep(WAIT_S)
+
+
+def read_view(session: Session) -> ClusterView:
+    spec, _ = read_cluster(session)
+    unready = None
+    if is_kubernetes(session):
+        api = api_of(session)
+        nodes = api.request("GET", "/api/v1/nodes", session.deadline, "list nodes").document
+        pods = api.request("GET", _PODS, session.deadline, "list calico-node's pods").document
+        unready = find_unready(nodes.get("items") or (), pods.get("items") or ())
+    return ClusterView(spec, read_records(session), len(find_lost(session)), unready)
+
+
+# -- PURE -------------------------------------------------------------------------------------------------------------
+
+
+def find_unready(nodes: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Why each Kubernetes node is not ready; "" for those that are."""
+    agents = {pod.get("spec", {}).get("nodeName"): _condition(pod, "Ready") for pod in pods}
+    return {node["metadata"]["name"]: _why_unready(node, agents) for node in nodes}
+
+
+def _why_unready(node: Mapping[str, Any], agents: Mapping[str, Mapping[str, Any]]) -> str:
+    network, ready = _condition(node, "NetworkUnavailable"), _condition(node, "Ready")
+    name = node["metadata"]["name"]
+    if agents and name not in agents:
+        return "no calico-node pod"
+    if agents and agents[name].get("status") != "True":
+        return "its calico-node pod is not ready"
+    if network.get("status") == "True":
+        return f"no network: {network.get('message') or network.get('reason')}"
+    return "" if ready.get("status") == "True" else str(ready.get("message") or "its kubelet does not report")
+
+
+def _condition(item: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if c.get("type") == kind), {})
+
+
+def render_view(view: ClusterView) -> tuple[str, list[str]]:
+    """(the screen, what is not well)."""
+    wrong: list[str] = []
+    if view.spec.get("datastoreReady") is False:
+        wrong.append("the datastore is locked (calicoctl datastore migrate unlock)")
+    version = view.spec.get("calicoVersion") or "unknown"
+    lines = [f"Version: {version}   Type: {view.spec.get('clusterType') or 'unknown'}", ""]
+    lines.append(render_columns(("NODE", "ADDRESS", "TUNNELS", "BLOCKS", "READY"), _node_rows(view, wrong)))
+    lines.append(render_columns(("POOL", "CIDR", "IN USE", "FULL"), _pool_rows(view, wrong)))
+    problems = len(check_records(view.records).findings)
+    if problems:
+        wrong.append(f"{problems} problems with addresses (calicoctl ipam check)")
+    lines.append(f"Addresses: {problems} problems, {view.lost} to be released by the janitor")
+    lines.append("BGP sessions: calicoctl node status, on each node")
+    return "\n".join(lines) + "\n", wrong
+
+
+def _node_rows(view: ClusterView, wrong: list[str]) -> list[list[str]]:
+    rows = []
+    names = {node.metadata.name: node for node in view.records.nodes}
+    for name in sorted({*names, *(view.unready or ())}):
+        node = names.get(name)
+        addresses = [] if node is None else [str(a) for a in (node.ipv4, node.ipv6) if a is not None]
+        tunnels = [] if node is None else [str(address) for address, _ in tunnel_addresses(node)]
+        blocks = sum(block.node == name for block in view.records.blocks.values())
+        why = "not known here" if view.unready is None else view.unready.get(name, "no such node in Kubernetes")
+        if view.unready is not None and why:
+            wrong.append(f"node {name}: {why}")
+        ready = why if view.unready is None else f"no: {why}" if why else "yes"
+        rows.append([name, ",".join(addresses) or "-", ",".join(tunnels) or "-", str(blocks), ready])
+    return rows
+
+
+def _pool_rows(view: ClusterView, wrong: list[str]) -> list[list[str]]:
+    rows = []
+    for pool in measure_usage(view.records.pools, list(view.records.blocks.values()))["pools"]:
+        share = pool["used"] / pool["total"]
+        if share >= NEARLY_FULL:
+            wrong.append(f"pool {pool['name']} is {share:.0%} full")
+        rows.append([pool["name"], pool["cidr"], str(pool["used"]), f"{share:.0%}"])
+    if not any(pool.usable for pool in view.records.pools):
+        wrong.append("there is no IP pool that can be used")
+    return rows
