@@ -55,8 +55,8 @@ class Cache(Generic[T]):
 
     ``decode`` may be called for records of a list that fails later; that must do no harm.
 
-    ``delay_s`` is waited before the first list; with ``cached`` the server's own cache may answer that list, and the
-    watch then reports what the cache was behind by. Safe with threads.
+    ``delay(stopped)`` is how many seconds to wait before the first list; with ``cached`` the server's own cache may answer
+    that list, and the watch then brings what it lacks. Safe with threads.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Cache(Generic[T]):
         keep_documents: bool = True,
         same: Callable[[T, T], bool] | None = None,
         hand_over: Callable[[Key, T], None] | None = None,
-        delay_s: float = 0.0,
+        delay: Callable[[threading.Event], float] | None = None,
         cached: bool = False,
     ) -> None:
         self.listing = listing
         self._keep_documents = keep_documents
         self._same = same
         self._hand_over = hand_over
-        self._delay_s = delay_s
+        self._delay = delay
         self._cached = cached
         self._store = store
         self._decode = decode
@@ -266,7 +266,8 @@ class Cache(Generic[T]):
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._stopped.wait(self._delay_s)
+        if self._delay is not None:
+            self._stopped.wait(self._delay(self._stopped))
         while not self._stopped.wait(self._pause_s * random.uniform(0.5, 1.5)):  # noqa: S311 (not all nodes at once)
             try:
                 self._list()

@@ -7,6 +7,7 @@ that depends on it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from operator import eq
 from typing import Any, TypeVar
@@ -43,9 +44,9 @@ class KeptCaches:
         decode: Callable[[Versioned], T],
         *,
         same: Callable[[T, T], bool] = eq,
-        delay_s: float = 0.0,
+        delay: Callable[[threading.Event], float] | None = None,
     ) -> Cache[T]:
-        """``same``, ``delay_s``: as for Cache. The first list may come from the server's cache."""
+        """``same``, ``delay``: as for Cache. The first list may come from the server's cache."""
         cache: Cache[T] | None = None  # its thread may decode before we have it
 
         def decode_again(item: Versioned) -> T:
@@ -72,7 +73,7 @@ class KeptCaches:
             corrupt=self._note,
             keep_documents=False,
             same=same,
-            delay_s=delay_s,
+            delay=delay,
             cached=True,
         )
         self.all.append(cache)

@@ -8,6 +8,9 @@ readable version; one that was never readable is left out, and ``unread`` names 
 
 from __future__ import annotations
 
+import random
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +33,8 @@ from cni_calico.model.validation.ipam import check_pool
 from cni_calico.model.validation.report import Report
 from cni_calico.nodeagent.view.claims import LocalEndpoint, is_claimed, judge_claims
 from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot, pod_cidr_blocks, reduce_block, select_pod_cidrs
+
+NODES_S = 30.0
 
 
 def _node(item: Versioned) -> Node:
@@ -90,13 +95,20 @@ class Sources:
         self._nodes = kept.follow(ResourceList("Node", brief=brief), _node)
         self._own = kept.follow(ResourceList("Node", "", node), _node) if brief else self._nodes
         self._pools = kept.follow(ResourceList("IPPool"), _pool)
-        self._blocks = kept.follow(BlockList(), self._block, same=_same_block)
+        self._blocks = kept.follow(BlockList(), self._block, same=_same_block, delay=self._spread)
         # by their names, which begin with the node's: others' pods come and go all the time and must not wake us
         self._endpoints = kept.follow(endpoints_of_node(node), self._endpoint)
         self._felix = kept.follow(ResourceList("FelixConfiguration"), _resource)
         self._policies: list[Cache[bool]] = [
             kept.follow(ResourceList(kind), _present) for kind in ("NetworkPolicy", "GlobalNetworkPolicy")
         ]
+
+    def _spread(self, stopped: threading.Event) -> float:
+        """Up to a second for every 100 nodes: when a cluster starts, not all of them list the blocks in one moment."""
+        until = time.monotonic() + NODES_S
+        while not self._nodes.synced and time.monotonic() < until and not stopped.wait(0.02):
+            continue
+        return random.uniform(0, len(self._nodes.items()) / 100)  # noqa: S311
 
     def _block(self, item: Versioned) -> BlockRoute | None:
         assert isinstance(item.key, BlockKey)

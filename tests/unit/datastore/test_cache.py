@@ -354,7 +354,7 @@ def test_a_page_leaves_nothing_behind_but_its_records(made) -> None:
 
 def test_the_first_list_can_be_delayed(made, monkeypatch) -> None:
     store = Breaking()
-    cache = made(store, delay_s=3600.0)
+    cache = made(store, delay=lambda stopped: 3600.0)
     assert not cache.synced and store.lists == 0
     cache.stop()
     assert store.lists == 0

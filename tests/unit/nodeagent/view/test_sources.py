@@ -180,3 +180,16 @@ def test_all_parts_that_share_a_store_are_told(store, watch):
     store.plant(OTHER, b"{")
     until(lambda: first.snapshot().problems, "one is told")
     until(lambda: second.snapshot().problems, "the other is told")
+
+
+def test_blocks_are_listed_later_the_more_nodes_there_are(store, watch, monkeypatch):
+    """By a random part of a second for every 100 nodes, so that agents that start together do not ask together."""
+    ranges = []
+    monkeypatch.setattr(
+        "cni_calico.nodeagent.view.sources.random.uniform", lambda low, high: ranges.append(high) or low
+    )
+    for number in range(3, 8):
+        document = encode_node(node(f"n{number}", f"10.0.0.{number}/24"))
+        store.elsewhere(Write.put(ResourceKey("Node", f"n{number}"), document))
+    watch()
+    assert 7 / 100 in ranges
