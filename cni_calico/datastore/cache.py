@@ -55,8 +55,8 @@ class Cache(Generic[T]):
 
     ``decode`` may be called for records of a list that fails later; that must do no harm.
 
-    ``delay(stopped)`` is how many seconds to wait before the first list; with ``cached`` the server's own cache may answer
-    that list, and the watch then brings what it lacks. Safe with threads.
+    ``delay(stopped)`` is how many seconds to wait before the first list; with ``cached`` the server's own cache may
+    answer that list, and the watch then brings what it lacks. Safe with threads.
     """
 
     def __init__(

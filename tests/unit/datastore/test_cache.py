@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cni_calico.datastore import cache as cache_module
@@ -203,7 +203,7 @@ KEYS = (ONE, TWO, HandleKey("net.three"))
 CHANGES = st.lists(st.tuples(st.sampled_from(KEYS), st.booleans(), st.booleans()), min_size=1, max_size=10)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.data_too_large])
 @given(CHANGES, st.randoms(use_true_random=False))
 def test_any_order_of_arrival_ends_in_the_truth(changes, random) -> None:
     """History of one store; each commit may also be applied as ours, early or late; lists may be of any moment."""
