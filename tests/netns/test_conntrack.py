@@ -110,7 +110,7 @@ def _remove_many(addresses: tuple[str, ...], owned: str) -> None:
 def test_no_address() -> None:
     with namespace("ct") as ns:
         _prepare(ns)
-        with pytest.raises(KernelError, match="no address"):
+        with pytest.raises(KernelError, match="not an address"):
             ns.call(_remove_nothing)
         assert ns.call(_sources) == ALL
 

@@ -21,7 +21,7 @@ _KINDS = {
     "Profile": "pro",
 }
 _UNSAFE = re.compile(r"[^A-Za-z0-9.\-]+")
-_UNQUOTABLE = re.compile(r"[^ !#-\[\]-~]")  # outside of printable ASCII; the quote; the backslash
+_UNQUOTABLE = re.compile(r"[^ !#%-\[\]-~]")  # not printable ASCII, the quote, the backslash, and $: nft expands it
 _STEM = 80
 _DIGEST_BYTES = 10
 _LOG_PREFIX_BYTES = 126  # the kernel's 128, less its end and one for safety
