@@ -1,4 +1,4 @@
-"""The manual page of calicoctl and its completion scripts, where the distributions look for them.
+"""Writes the manual page of calicoctl and its completion scripts where distributions look for them.
 
 Rule: everything comes from calicoctl's own parser and help texts, so the pages say what the program does.
 
@@ -22,7 +22,7 @@ COMPLETIONS = {
 
 
 def write_share(directory: Path) -> None:
-    """Write the pages below ``directory`` (which becomes a part of the bundle)."""
+    """Write the pages below ``directory``, which becomes a part of the bundle."""
     sys.path.insert(0, str(ROOT))
     from cni_calico.ctl.completion import render_completion
 
@@ -37,7 +37,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def render_manual() -> str:
-    """The page in man(7)'s macros."""
+    """The manual page in man(7)'s macros."""
     sys.path.insert(0, str(ROOT))
     from cni_calico import __version__
     from cni_calico.ctl.arguments import build_parser, leaves
@@ -53,7 +53,7 @@ def render_manual() -> str:
     lines = [f'.TH CALICOCTL 1 "" "cni-calico {__version__}" "User Commands"', ".SH NAME"]
     lines += [f"calicoctl \\- {_escaped(PROGRAM.summary.rstrip('.').lower())}", ".SH SYNOPSIS"]
     lines += [".B calicoctl", "[\\fIOPTION\\fR...] \\fICOMMAND\\fR ...", ".SH DESCRIPTION", _escaped(PROGRAM.text)]
-    lines += [".SH OPTIONS", "Every command takes them, too.", *_options(parser, set())]
+    lines += [".SH OPTIONS", "Every command accepts these, too.", *_options(parser, set())]
     lines += [".SH COMMANDS"]
     for name, leaf in leaves(parser):
         text = COMMANDS[name]
@@ -75,7 +75,7 @@ def _options(parser: ArgumentParser, left_out: set[str]) -> Iterator[str]:
 
 
 def _heading(action: Action) -> str:
-    """Empty for the list of commands, which has a section of its own."""
+    """Returns "" for the list of commands, which has a section of its own."""
     if action.nargs == "A...":
         return ""
     metavar = _escaped(str(action.metavar or action.dest.upper()))
@@ -86,6 +86,6 @@ def _heading(action: Action) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text as troff takes it literally: hyphens that can be copied, and no line that is a request."""
+    """Text that troff prints literally: hyphens that can be copied, and no line that it takes for a request."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("~", "\\(ti").replace("^", "\\(ha")
     return f"\\&{text}" if text[:1] in (".", "'") else text

@@ -8,7 +8,7 @@ from cni_calico.errors import DeadlineExceeded
 
 
 class Deadline:
-    """A point on the monotonic clock that nobody moves; ``sooner`` derives a tighter one for a sub-step."""
+    """A fixed point on the monotonic clock; ``sooner`` derives a tighter one for a sub-step."""
 
     __slots__ = ("at",)
 
@@ -40,7 +40,7 @@ class Deadline:
 
 
 class ProgressDeadline(Deadline):
-    """A deadline of ``seconds`` that every sign of progress puts off."""
+    """A deadline that every sign of progress moves to ``seconds`` from then."""
 
     __slots__ = ("seconds",)
 

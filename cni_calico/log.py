@@ -27,13 +27,13 @@ FORMAT_VARIABLE = "CALICO_LOG_FORMAT"
 
 
 def wants_json(environ: Mapping[str, str]) -> bool:
-    """Whether the environment asks for records as JSON objects; what is neither format means text."""
+    """Whether the environment asks for records as JSON objects; unknown formats mean text."""
     return environ.get(FORMAT_VARIABLE, "").strip().lower() == "json"
 
 
 def _as_json(stamp: str, level: str, context: str, text: str) -> bytes:
-    """One object a line; ``time`` is RFC 3339 in UTC."""
-    import json  # on the call path it is there already
+    """One record as a line of JSON; ``time`` is RFC 3339 in UTC."""
+    import json  # calls have imported it already
 
     record = {"time": stamp.replace(" ", "T") + "Z", "level": level, "pid": os.getpid()}
     if context:

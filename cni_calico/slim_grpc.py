@@ -1,8 +1,8 @@
-"""gRPC and protobuf without what they import for others: half of the time that a single call needs for them.
+"""Imports gRPC and protobuf without parts that we do not use: this halves their share of a single call's time.
 
-Rule: who needs gRPC or messages imports them through here. What is left out are gRPC's asyncio half (with it asyncio,
-ssl, subprocess) and protobuf's messages in pure Python, which are not used where its compiled ones are. While they are
-imported, empty modules stand in their places; so this is done only while no other thread could see them, and later
+Rule: code that needs gRPC or messages imports them through this module. It leaves out gRPC's asyncio half (and with it
+asyncio, ssl and subprocess) and protobuf's pure-Python messages, which are unused where the compiled ones are. During
+the import, empty modules take their places; so this is done only while no other thread could see them, and later
 imports find the real ones.
 """
 
@@ -38,15 +38,15 @@ def _without(names: tuple[str, ...]) -> Iterator[None]:
 
 
 def slim_messages() -> AbstractContextManager[None]:
-    """Generated messages are imported inside this."""
+    """Import generated messages inside this context."""
     return _without(_PURE_PYTHON if api_implementation.Type() == "upb" else ())
 
 
 def load_grpc() -> Any:
-    """The package ``grpc``."""
+    """Returns the package ``grpc``."""
     with _without(_ASYNC):
         import grpc
-        import grpc._channel  # what the first channel would import
+        import grpc._channel  # modules that the first channel would import
     if "grpc.aio" not in sys.modules and hasattr(grpc, "aio"):
-        del grpc.aio  # the empty one
+        del grpc.aio  # the empty stand-in
     return grpc

@@ -7,10 +7,10 @@ try:
     from cni_calico.nodeagent.main import main
 
     status = main()
-except Exception as e:  # a host without memory is told in a line; everything else is a defect, and shown as one
+except Exception as e:  # lack of memory gets one line; everything else is a defect, and shown as one
     lacking = shortage_of(e)
     if not lacking:
         raise
-    sys.stderr.write(f"calico-node: cannot go on: this host is short of {lacking}\n")
+    sys.stderr.write(f"calico-node: cannot continue: this host is short of {lacking}\n")
     status = 1
 sys.exit(status)

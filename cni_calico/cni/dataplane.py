@@ -1,6 +1,6 @@
-"""PURE: ``dataplane_options`` of the network configuration: who makes the pod's interface if the kernel does not.
+"""PURE: ``dataplane_options`` of the network configuration: selects an external data plane for the pod's interface.
 
-Rule: parsed with the rest of the configuration, before anything is taken. Source: the key as upstream reads it.
+Rule: parsed with the rest of the configuration, before anything is taken. Source: upstream's handling of the key.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from cni_calico.cni.fields import JsonFields, wrong
 from cni_calico.errors import InvalidConfig
 
 UNIX = "unix://"
-PATH_MAX_BYTES = 107  # sockaddr_un's, without the byte that ends it
+PATH_MAX_BYTES = 107  # the size of sockaddr_un's path, less the terminating byte
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalDataplane:
-    """A data plane of others, spoken to by gRPC: ``socket`` is the path of its socket, ``options`` are all of the
-    section's texts, as they are passed on to it.
+    """An external data plane, reached over gRPC: ``socket`` is the path of its socket, ``options`` are all strings of
+    the section, passed on to it as they are.
     """
 
     socket: str
@@ -39,7 +39,7 @@ def parse_dataplane(section: JsonFields) -> ExternalDataplane | None:
     options = {name: value for name, value in section.values.items() if isinstance(value, str)}
     for name, value in options.items():
         if not _is_utf8(name) or not _is_utf8(value):
-            raise wrong(f"dataplane_options.{_printable(name)}", "a text that can be written as UTF-8", value)
+            raise wrong(f"dataplane_options.{_printable(name)}", "a text that UTF-8 can encode", value)
     return ExternalDataplane(_parse_socket(section), options)
 
 

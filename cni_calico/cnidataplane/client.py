@@ -1,7 +1,7 @@
-"""The door to an external data plane: service ``cni.CniDataplane`` by plaintext gRPC over a unix socket.
+"""Calls an external data plane: service ``cni.CniDataplane``, plaintext gRPC over a unix socket.
 
-Rule: one channel per call, so a data plane that was restarted is simply reached; a call takes at most TIMEOUT_S. Every
-failure ends here, as DataplaneFailed with the data plane's own words. Source: the service of Calico/VPP's agent.
+Rule: one channel per call, so a restarted data plane needs no special handling; a call takes at most TIMEOUT_S. Every
+failure becomes a DataplaneFailed with the data plane's own message. Source: the service of Calico/VPP's agent.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _SERVICE = "/cni.CniDataplane/"
 _OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # a new channel must not inherit another's back-off
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel must not inherit another one's back-off
 )
 _UNRESERVED = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/")
 
 
 def add_interface(path: str, fields: Mapping[str, Any], deadline: Deadline) -> tuple[str, str]:
-    """The host interface's name and the container's MAC, as the data plane says them.
+    """Returns the host interface's name and the container's MAC as the data plane reports them.
 
     ``fields`` are those of AddRequest. Raises DataplaneFailed, DeadlineExceeded.
     """
@@ -52,7 +52,7 @@ def remove_interface(path: str, fields: Mapping[str, Any], deadline: Deadline) -
 
 
 def require_listening(path: str, deadline: Deadline) -> None:
-    """Raises DataplaneFailed when nobody speaks gRPC behind the socket, DeadlineExceeded."""
+    """Raises DataplaneFailed if nothing speaks gRPC behind the socket, DeadlineExceeded."""
     timeout_s = min(TIMEOUT_S, deadline.require(f"reach the data plane at {path}"))
     with _channel(path) as (grpc, channel):
         states: list[Any] = []
@@ -61,7 +61,7 @@ def require_listening(path: str, deadline: Deadline) -> None:
             grpc.channel_ready_future(channel).result(timeout=timeout_s)
         except grpc.FutureTimeoutError as e:
             refused = grpc.ChannelConnectivity.TRANSIENT_FAILURE in states
-            why = "nobody listens there" if refused else f"no gRPC within {timeout_s:.0f} s"
+            why = "nothing listens there" if refused else f"no gRPC within {timeout_s:.0f} s"
             raise DataplaneFailed(f"cannot reach the data plane at {path}: {why}") from e
 
 
@@ -74,7 +74,7 @@ def _call(
     parse: Callable[[bytes], Any],
     deadline: Deadline,
 ) -> Any:
-    """The reply, which says that it was successful."""
+    """Returns the reply if it reports success. Raises DataplaneFailed, DeadlineExceeded."""
     doing = f"{method} of the data plane at {path}"
     timeout_s = min(TIMEOUT_S, deadline.require(f"call {doing}"))
     try:
@@ -90,7 +90,7 @@ def _call(
             raise DataplaneFailed(f"cannot call {doing}: {_reason(e, timeout_s)}") from e
     try:
         reply = parse(answer)
-    except Exception as e:  # DecodeError, which would have to be imported for its name
+    except Exception as e:  # DecodeError, which would have to be imported just for its name
         raise DataplaneFailed(f"cannot call {doing}: its answer cannot be read: {short(str(e))}") from e
     if not reply.successful:
         raise DataplaneFailed(f"cannot call {doing}: it says: {short(reply.error_message) or 'not successful'}")
@@ -122,25 +122,25 @@ def _shortened(path: str) -> Iterator[str]:
 
 
 def target_of(path: str) -> str:
-    """A socket's path as gRPC wants it: a URI, so with escapes."""
+    """The gRPC target for a socket's path: a URI, so some characters are escaped."""
     return "unix:" + "".join(
         chr(c) if c in _UNRESERVED else f"%{c:02X}" for c in path.encode("utf-8", "surrogateescape")
     )
 
 
 def _reason(error: Any, timeout_s: float) -> str:
-    """Why a call brought no answer, for people."""
+    """Why a call got no answer, as text for people."""
     if isinstance(error, faults.Injected):
         return str(error)
     status, text = error.code().name, short(error.details() or "")
     if status == "DEADLINE_EXCEEDED":
         return f"no answer within {timeout_s:.0f} s"
     if status == "UNIMPLEMENTED":
-        return "who listens there does not serve cni.CniDataplane"
+        return "the server there does not serve cni.CniDataplane"
     return text or status
 
 
 def short(text: str) -> str:
-    """One line of at most TEXT_MAX characters, whatever a program of others says."""
+    """The text of another program on one line, cut to TEXT_MAX characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= TEXT_MAX else line[: TEXT_MAX - 3] + "..."

@@ -1,6 +1,6 @@
-"""What a controller works with: the datastore, Kubernetes beside it, a log.
+"""What a controller works with: the datastore, the Kubernetes cluster, a log.
 
-Rule: it contains nothing of a node, so the same controllers run in an agent and in a Deployment.
+Rule: it contains nothing specific to a node, so the same controllers run in an agent and in a Deployment.
 """
 
 from __future__ import annotations

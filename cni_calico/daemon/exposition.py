@@ -1,7 +1,7 @@
-"""PURE: numbers in Prometheus' text format, for programs that do not load its client library.
+"""PURE: renders metrics in Prometheus' text format, for programs that do not load its client library.
 
-Rule: every metric has its HELP and TYPE, its samples stand together, and samples with the same labels are added up.
-Source: the text format, version 0.0.4.
+Rule: every metric has its HELP and TYPE, its samples are adjacent, and samples with the same labels are summed. Source:
+the text format, version 0.0.4.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Iterable, Sequence
 
 
 class Exposition:
-    """``count`` and ``gauge`` add a sample, ``observe`` a histogram; ``render`` gives the text."""
+    """``count`` and ``gauge`` add a sample, ``observe`` adds a histogram, ``render`` returns the text."""
 
     def __init__(self) -> None:
         self._meanings: dict[str, tuple[str, str]] = {}
         self._samples: dict[str, dict[str, float]] = {}
 
     def count(self, name: str, meaning: str, value: float, **labels: object) -> None:
-        """``name`` ends in ``_total``."""
+        """``name`` must end in ``_total``."""
         self._add(name, "counter", meaning, _labelled(name, labels), value)
 
     def gauge(self, name: str, meaning: str, value: float, **labels: object) -> None:
@@ -26,7 +26,7 @@ class Exposition:
     def observe(
         self, name: str, meaning: str, limits: Sequence[float], counts: Iterable[int], total: float, **labels: object
     ) -> None:
-        """A histogram: ``counts`` has one number for each limit and one for what is above them all."""
+        """A histogram: ``counts`` has one number for each limit, and a last one for values above all limits."""
         cumulative = 0
         for limit, count in zip((*limits, "+Inf"), counts, strict=True):
             cumulative += count
@@ -35,7 +35,7 @@ class Exposition:
         self._add(name, "histogram", meaning, _labelled(f"{name}_count", labels), cumulative)
 
     def declare(self, name: str, kind: str, meaning: str) -> None:
-        """A metric that may have no samples yet."""
+        """Declare a metric that may have no samples yet."""
         self._meanings.setdefault(name, (kind, meaning))
         self._samples.setdefault(name, {})
 

@@ -1,6 +1,6 @@
-"""Finds and removes the records that belong to a node that is deleted.
+"""Finds and removes the records that belong to a deleted node.
 
-Rule: each is removed only as it was read, so one that is given to another node meanwhile stays.
+Rule: each is removed only if unchanged since it was read, so one that was given to another node meanwhile stays.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ def read_belongings(store: Datastore, node: str, deadline: Deadline) -> list[Ver
 
 
 def remove_belongings(store: Datastore, node: str, deadline: Deadline, *, made_before_s: float | None = None) -> int:
-    """The number of records removed. ``made_before_s`` (Unix time): what was made later, or cannot be told, stays.
+    """Returns the number of records removed. ``made_before_s`` (Unix time): records that were made later, or whose age
+    is unknown, stay.
 
     Raises DatastoreError.
     """

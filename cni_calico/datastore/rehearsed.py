@@ -1,6 +1,6 @@
-"""A Datastore that reads from another one and keeps to itself what is written: what would happen, without it happening.
+"""A Datastore for dry runs: it reads from another one and keeps all writes in memory.
 
-Rule: comparisons are made with what is stored now and what was written here before; nothing reaches the other store.
+Rule: compare-and-swap sees the stored records and the earlier writes kept here; nothing is written to the other store.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cni_calico.model.keys import Key, ListKey, covers, etcd_path
 
 
 class RehearsedStore(ForwardingStore):
-    """A Datastore over another one. ``written`` has what the store would hold now: None is a record that is gone."""
+    """A dry run over another Datastore. ``written`` has what each key would hold now; None is a deleted record."""
 
     def __init__(self, store: Datastore) -> None:
         super().__init__(store)
@@ -65,7 +65,7 @@ class RehearsedStore(ForwardingStore):
     def _write(self, write: Write) -> Versioned | None:
         if write.op == "expect":
             return None
-        self._revision -= 1  # no store's own
+        self._revision -= 1  # a revision that no store assigns
         stored = None if write.value is None else Versioned(write.key, write.value, self._revision, write.uid)
         self.written[write.key] = stored
         return stored

@@ -16,7 +16,7 @@ from cni_calico.ipam.timestamps import claim_time
 from cni_calico.model.keys import AffinityKey, BlockKey
 from cni_calico.model.resources import Affinity, Block, Network
 
-HOST, VIRTUAL = "host", "virtual"  # whose a block is: a node's, or that of something that is nowhere
+HOST, VIRTUAL = "host", "virtual"  # who owns a block: a node, or a virtual owner that is on no node
 PENDING = "pending"
 CONFIRMED = "confirmed"
 LEAVING = "pendingDeletion"

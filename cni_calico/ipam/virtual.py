@@ -1,8 +1,8 @@
-"""Addresses that belong to no node: those of load balancers, out of blocks of the affinity ``virtual:load-balancer``.
+"""Addresses that belong to no node: those of load balancers, from blocks with the affinity ``virtual:load-balancer``.
 
-Rule: as for pods, a handle holds what was given under it and every write compares, so a request that is repeated, or
-made by two at once, ends with one address. Blocks of nodes are never touched, nor borrowed from. Source:
-upstream's keys /calico/ipam/v2/virtual/load-balancer.
+Rule: as for pods, a handle holds what was assigned under it and every write compares, so a request that is repeated, or
+made twice at once, ends with one address. Blocks of nodes are never changed, nor borrowed from. Source: upstream's keys
+/calico/ipam/v2/virtual/load-balancer.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from cni_calico.model.resources import Address, IPPool, Network
 OWNER = "load-balancer"
 AFFINITY = f"{VIRTUAL}:{OWNER}"
 USE = "LoadBalancer"
-_LOOKED_AT = 65536  # places for a new block in one pool; a pool of IPv6 has no end
+_LOOKED_AT = 65536  # candidates for a new block in one pool; an IPv6 pool has practically no end
 _CHUNK = 64
 
 
 class VirtualAddresses:
-    """What the load-balancer controller asks address management for. ``allocator``'s store is fenced."""
+    """The load-balancer controller's view of address management. ``allocator``'s store is fenced."""
 
     def __init__(self, allocator: Allocator) -> None:
         self._allocator = allocator
@@ -42,15 +42,15 @@ class VirtualAddresses:
         return tuple(item.address for item in self._allocator.addresses_of(handle_id, deadline))
 
     def release(self, handle_id: str, deadline: Deadline) -> tuple[Address, ...]:
-        """All that the handle holds; what was released. Raises DatastoreError."""
+        """Release all that the handle holds; returns what was released. Raises DatastoreError."""
         return self._allocator.release_handle(handle_id, deadline)
 
     def release_address(self, address: Address, handle_id: str, deadline: Deadline) -> None:
-        """Raises AddressMismatch when somebody else has it by now, DatastoreError."""
+        """Raises AddressMismatch if another handle holds it by now, DatastoreError."""
         self._allocator.release_addresses((address,), deadline, handle_id=handle_id)
 
     def handles(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
-        """Who has addresses in load balancers' blocks: the attributes by handle. Raises DatastoreError."""
+        """The attributes of each handle that has addresses in load balancers' blocks. Raises DatastoreError."""
         ledger = self._allocator.ledger(deadline)
         found: dict[str, Mapping[str, str]] = {}
         for family in (4, 6):
@@ -62,7 +62,7 @@ class VirtualAddresses:
         return found
 
     def leave_blocks_outside(self, pools: Sequence[IPPool], deadline: Deadline) -> None:
-        """Let go of empty blocks that no pool for load balancers has any more. Raises DatastoreError."""
+        """Release empty blocks that are in no pool for load balancers any more. Raises DatastoreError."""
         serving = [pool for pool in pools if USE in pool.allowed_uses]
         ledger = self._allocator.ledger(deadline)
         for family in (4, 6):
@@ -81,8 +81,8 @@ class VirtualAddresses:
         deadline: Deadline,
         besides: Collection[Address] = (),
     ) -> Address:
-        """An address of a family, which the handle may have already: but none of ``besides``, which it is to give up.
-        ``pools`` are names, none: the automatic ones.
+        """Returns an address of the family, which the handle may hold already; never one of ``besides``, which are
+        about to be released. ``pools`` are names; if empty, the automatic ones are used.
 
         Raises NoPool, PoolExhausted, DatastoreError, DeadlineExceeded.
         """
@@ -111,7 +111,9 @@ class VirtualAddresses:
     def assign_address(
         self, address: Address, handle_id: str, attributes: Mapping[str, str], deadline: Deadline
     ) -> None:
-        """Exactly this one. Raises AddressOutsidePools, AddressInUse, IPAMError, DatastoreError, DeadlineExceeded."""
+        """Assign exactly this one. Raises AddressOutsidePools, AddressInUse, IPAMError, DatastoreError,
+        DeadlineExceeded.
+        """
         allocator = self._allocator
         ledger, now_ns = allocator.ledger(deadline), allocator.clock()
         of_family = [pool for pool in allocator.view.pools(deadline) if pool.cidr.version == address.version]
@@ -151,7 +153,7 @@ class VirtualAddresses:
     def _with_space(
         self, ledger: Ledger, pools: Sequence[IPPool], family: int, reserved: Sequence[Network], now_ns: int
     ) -> Network:
-        """A block of ours that is not full. Raises PoolExhausted, NoPool."""
+        """A block for load balancers that is not full. Raises PoolExhausted, NoPool."""
         if not pools:
             raise NoPool(f"there is no IPv{family} pool for load balancers")
         for cidr in self._own_blocks(family, ledger.deadline):

@@ -25,13 +25,13 @@ def own_configuration(node: str) -> tuple[ResourceKey, ...]:
 
 
 def names_node(document: Mapping[str, Any], node: str) -> bool:
-    """Whether a BGPPeer or HostEndpoint is this node's alone."""
+    """Whether a BGPPeer or HostEndpoint names this node."""
     spec = document.get("spec")
     return isinstance(spec, Mapping) and spec.get("node") == node
 
 
 def was_made_before(document: Mapping[str, Any], time_s: float) -> bool:
-    """By its creationTimestamp (RFC 3339) and Unix time; False when that cannot be told."""
+    """Whether its creationTimestamp (RFC 3339) is before the Unix time; False if that is unknown."""
     metadata = document.get("metadata")
     stamp = metadata.get("creationTimestamp") if isinstance(metadata, Mapping) else None
     try:

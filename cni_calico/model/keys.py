@@ -54,7 +54,7 @@ class ResourceKey:
     namespace: str = ""
 
 
-CLUSTER = ResourceKey("ClusterInformation", "default")  # there is one
+CLUSTER = ResourceKey("ClusterInformation", "default")  # the only one
 
 
 @dataclass(frozen=True, slots=True)

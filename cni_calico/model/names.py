@@ -49,7 +49,7 @@ def handle_id(network: str, container_id: str) -> str:
 
 
 def escape(part: str) -> str:
-    """A part of an endpoint's name: the parts are joined by single dashes."""
+    """Escape a part of an endpoint's name; the parts are joined by single dashes."""
     return part.replace("-", "--")
 
 

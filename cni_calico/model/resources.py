@@ -236,5 +236,5 @@ Record = (
 
 
 def is_deleted(record: object) -> bool:
-    """Whether a record of address management is marked as deleted: whoever marked it has not removed it yet."""
+    """Whether a record of address management is marked as deleted but not yet removed."""
     return isinstance(record, Block | Handle | Affinity) and record.deleted

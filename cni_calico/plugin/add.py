@@ -106,14 +106,14 @@ class _Addition:
     endpoint_may_come: bool = False  # whether the endpoint's write has an unknown outcome
     alone: bool = False  # whether the kernel has shown that no living interface belongs to this attachment
     mac: bytes | None = None
-    companion: Companion | None = None  # the endpoint, created with its addresses
+    companion: Companion | None = None  # the endpoint that was created together with its addresses
     companion_uids: Sequence[str] = ()
 
     def run(self) -> Result:
-        """Raises _MustReadFirst with everything undone."""
+        """Add the container. Raises _MustReadFirst once everything is undone."""
         task, attachment, recorded = self.task, self.attachment, self.recorded
         if task.conf.dataplane is not None and not self.is_stored:
-            # an interface that lives is not ours to give back, and only the record says whether one does
+            # undo must not remove a living interface, and only the record says whether one exists
             raise _MustReadFirst
         self.facts = read_facts(task, attachment, recorded.stored)
         if self.facts.endpoint is None and is_second_network(recorded, attachment, task.conf):
@@ -199,7 +199,7 @@ class _Addition:
         return None if handle_id == self.attachment.own_handle_id else self.recorded.share(self.attachment)
 
     def _owe(self, uids: Sequence[str] = ()) -> None:
-        """What cannot be undone now is recorded, and released when the datastore is back; ``uids``: of its endpoint."""
+        """Record what cannot be undone now; it is released when the datastore is back. ``uids`` are the endpoint's."""
         services = self.task.services
         release = owed.OwedRelease(self.attachment, self.task.conf.datastore, uids=tuple(uids))
         try:
@@ -340,7 +340,7 @@ class _Addition:
         if self.companion is not None and self.companion.stored is not None:
             self._remove_endpoint()
         elif self.companion is not None and self.companion.unknown:
-            self._owe(self.companion_uids)  # also when it is not there now: the write may still be under way
+            self._owe(self.companion_uids)  # also if it is not there now: the write may still be under way
             self._remove_endpoint(only=self.companion_uids)
 
     def _ensure_profile(self) -> None:
@@ -369,7 +369,7 @@ class _Addition:
             raise
 
     def _remove_endpoint(self, only: Sequence[str] = ()) -> None:
-        """``only``: the UIDs of the record that is meant."""
+        """``only``: the UIDs that the record may have."""
         attachment, store, deadline = self.attachment, self.task.store, Deadline.after(UNDO_TIMEOUT_S)
         if self.endpoint_may_come:
             self._owe()

@@ -36,7 +36,7 @@ def check(task: Task) -> None:
         recorded = read_recorded(task.fresh_store, attachment, task.deadline)  # not from memory
         plan = _plan(task, attachment, recorded, previous)
         found = [
-            # an external data plane has no words for a check: what it made is not looked at
+            # the protocol of external data planes has no check, so what they made is not checked
             *(_network_differences(plan, task) if task.conf.dataplane is None else ()),
             *_endpoint_differences(task.conf, attachment, recorded, plan, previous),
             *_ipam_differences(task, attachment, recorded, plan),
@@ -138,7 +138,8 @@ def _endpoint_differences(
         "endpoint": own.endpoint,
         "ipNetworks": ",".join(sorted(map(str, own.ip_networks))),
     }
-    # a pod of Kubernetes has no place for the interface's name: the kernel's follows from the pod's, another's does not
+    # a Kubernetes pod does not store the name: the kernel's follows from the pod's name, an external data plane's does
+    # not
     is_named = conf.dataplane is None or conf.datastore.type != "kubernetes"
     if previous.interfaces and is_named:
         wanted["interfaceName"], found["interfaceName"] = previous.interfaces[0].name, own.interface_name

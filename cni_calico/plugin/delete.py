@@ -97,10 +97,10 @@ class Removal:
 
     task: Task
     attachment: Attachment
-    paying: bool = False  # whether this is what an earlier DEL has recorded: then errors are raised
-    ready: bool = False  # whether the cluster is known to take requests
-    recorded_release: owed.OwedRelease | None = None  # what is recorded already
-    is_nameless: bool = False  # whether the record, which is ours, names no container
+    paying: bool = False  # whether this repeats what an earlier DEL recorded: then errors are raised
+    ready: bool = False  # whether the cluster is known to accept requests
+    recorded_release: owed.OwedRelease | None = None  # what an earlier DEL has recorded already
+    is_nameless: bool = False  # whether the record is ours but names no container
 
     def run(self, netns: int | None) -> bool:
         """Whether everything is released; if False, the rest is recorded."""
@@ -132,12 +132,12 @@ class Removal:
         return failure is None
 
     def _is_anothers(self, recorded: Recorded) -> bool:
-        """Whether the record that is there is not the one that the debt is about."""
+        """Whether the existing record is not the one that the owed release is about."""
         uids = self.recorded_release.uids if self.recorded_release is not None else ()
         return bool(uids) and recorded.own is not None and recorded.own.metadata.uid not in uids
 
     def _read(self, deadline: Deadline) -> tuple[Recorded, CalicoError | None]:
-        """What is recorded, and the error that kept it from being read. Raises NotReady."""
+        """What is recorded, and the error that prevented reading it. Raises NotReady."""
         if self.paying:
             require_not_locked(self.task.datastore, deadline)
             self.ready = True
@@ -163,8 +163,8 @@ class Removal:
         return is_memory and recorded.own is not None and bool(recorded.own.pod)
 
     def _name_container(self, recorded: Recorded, deadline: Deadline) -> Recorded:
-        """Old versions left a pod in Kubernetes without its container's ID: the record is ours if our handle holds an
-        address of it. Raises DatastoreError, DeadlineExceeded.
+        """Old versions recorded a pod in Kubernetes without its container's ID: the record is ours if our handle holds
+        one of its addresses. Raises DatastoreError, DeadlineExceeded.
         """
         own, attachment, ipam = recorded.own, self.attachment, self.task.conf.ipam
         if own is None or own.container_id or (ipam.type and not ipam.is_calico):
@@ -196,7 +196,7 @@ class Removal:
     def _remove(
         self, netns: int | None, recorded: Recorded, failure: CalicoError | None, deadline: Deadline
     ) -> CalicoError | None:
-        """Interface and record; the error that kept the record from being removed."""
+        """Remove interface and record; returns the error that kept the record from being removed."""
         from cni_calico.plugin.network.ownership import RECORDED, UNKNOWN, UNREADABLE, belongs_to_another
 
         if failure is not None or not recorded.is_ours(self.attachment):
@@ -207,8 +207,9 @@ class Removal:
             try:
                 claim = self._claim(RECORDED, self._former_networks(recorded, deadline))
             except (DatastoreError, DeadlineExceeded) as e:
-                failure = e  # whose it is will be known when the debt is paid
-        if end is None or end.alias not in claim.aliases:  # after a crash the record must be there to say whose it is
+                failure = e  # whose it is will be known when the owed release is carried out
+        # after a crash the record must still exist, to say whose it is
+        if end is None or end.alias not in claim.aliases:
             self._remove_network(netns, recorded, claim)
             return failure or self._remove_endpoint(recorded, deadline)
         with self.task.services.meanwhile(lambda: self._remove_endpoint(recorded, deadline)) as removed:
@@ -222,7 +223,7 @@ class Removal:
         return plan_claim(own.network, own.container_id, own.ifname, record, former_networks=former_networks)
 
     def _read_host_end(self, recorded: Recorded) -> Link | None:
-        """The interface that the record names; None when it is not there or cannot be read."""
+        """The interface that the record names; None if it does not exist or cannot be read."""
         from cni_calico.plugin.network.host import Borrowed, read_link
 
         name = self._host_ifnames(recorded)[0]
@@ -233,8 +234,8 @@ class Removal:
             return None
 
     def _former_networks(self, recorded: Recorded, deadline: Deadline) -> set[str]:
-        """Other names that the network may have had when the container was added: of its profiles, of the handles that
-        its addresses are held under. Raises DatastoreError.
+        """Other names that the network may have had when the container was added: those in its profiles, and those in
+        the handles that hold its addresses. Raises DatastoreError.
         """
         assert recorded.own is not None
         end = f".{self.attachment.container_id}"
@@ -242,7 +243,7 @@ class Removal:
         return {*recorded.own.profiles, *(str(item.handle_id).rpartition(end)[0] for item in held)}
 
     def _held_elsewhere(self, addresses: Collection[Address], deadline: Deadline) -> list[Release]:
-        """Those of the addresses that are held under a handle of the container, of whatever network. Raises
+        """Releases for those of the addresses that are held under a handle of the container in any network. Raises
         DatastoreError.
         """
         from cni_calico.ipam.block import Release
@@ -335,15 +336,17 @@ class Removal:
         released = set(allocator.release_handle(attachment.handle_id, deadline, share)) if mine else set[Address]()
         is_usual = attachment.ifname == FIRST_IFNAME and not recorded.has_other_interfaces(attachment)
         if is_usual and mine and mine <= released:
-            return  # older versions gave only further interfaces addresses under a handle of their own
+            return  # in older versions only further interfaces had a handle of their own
         own_handle_id = attachment.own_handle_id
         handles = self._handles(allocator, deadline)
         released.update(release(allocator, handles, share, deadline, own_handle_id=own_handle_id))
-        if mine - released:  # the network had another name
+        if mine - released:  # the network had another name then
             allocator.release_addresses(self._held_elsewhere(mine - released, deadline), deadline)
 
     def _told_addresses(self) -> set[Address]:
-        """What an earlier DEL has recorded of the addresses, and what the runtime says: the result of the ADD."""
+        """The addresses that an earlier DEL has recorded, and those in the result of the ADD, which the
+        runtime passes.
+        """
         told = set(self.recorded_release.addresses) if self.recorded_release is not None else set[Address]()
         try:
             return told.union(ip.address.ip for ip in parse_result(self.task.conf.prev_result or {}).ips)

@@ -50,8 +50,8 @@ class Recorded:
     def share(
         self, attachment: Attachment, known: Collection[Address] = frozenset(), *, leaving: bool = False
     ) -> Share:
-        """What the attachment has of its container's addresses; ``known``: what somebody else than its record says that
-        it has. ``leaving``: also what no record names, once the record of the first interface does not either.
+        """The attachment's share of its container's addresses. ``known``: addresses that other sources than its record
+        give to it. ``leaving``: if the first interface's record has addresses, addresses in no record count too.
         """
         same = self._same_container(attachment)
         others = {n.network_address for other in same for n in other.ip_networks}
@@ -112,7 +112,7 @@ def ensure_profile(store: Datastore, profile: Resource, deadline: Deadline) -> N
 def plan_companion(
     key: ResourceKey, build: Callable[[Sequence[Address]], WorkloadEndpoint]
 ) -> tuple[Companion, Sequence[str]]:
-    """The endpoint as something that is created with its addresses, and the UIDs that it was tried with so far."""
+    """The endpoint as a record that is created together with its addresses, and the UIDs used in attempts so far."""
     from cni_calico.ipam.assign import Companion
 
     uids: list[str] = []
@@ -175,8 +175,8 @@ def remove_endpoint(
     stored: Versioned | None = None,
     only: Collection[str] = (),
 ) -> None:
-    """Remove an endpoint if it is this container's, and has one of the UIDs ``only`` where there are any; absent, or
-    another one, is success.
+    """Remove an endpoint if it is this container's and, if ``only`` has any UIDs, has one of them. It is success if the
+    endpoint is absent or another one.
     """
     if stored is None:
         stored = store.get(key, deadline)

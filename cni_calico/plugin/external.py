@@ -1,7 +1,7 @@
 """A pod's interface made by an external data plane (``dataplane_options``) in place of the kernel's veth.
 
-Rule: nothing of the kernel is touched; addresses, record and undo are those of every attachment. What the data plane
-answers is parsed before it is used.
+Rule: the kernel's configuration is not changed here; addresses, record and undo are the same as for other attachments.
+The data plane's answer is validated before it is used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def add_interface(task: Task, fields: Mapping[str, Any]) -> tuple[str, str]:
-    """The host interface's name and the pod's MAC. Raises DataplaneFailed, also for an answer that cannot be used."""
+    """Returns the host interface's name and the pod's MAC. Raises DataplaneFailed, also for an unusable answer."""
     from cni_calico.cnidataplane import client
 
     name, mac = client.add_interface(_socket(task), fields, task.deadline)
@@ -34,7 +34,7 @@ def add_interface(task: Task, fields: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def remove_interface(task: Task) -> None:
-    """The namespace's path is "" in GC, and for a container whose namespace is gone, as in upstream's DEL.
+    """The namespace's path is sent as "" in GC and for a container whose namespace is gone, as upstream's DEL does.
 
     Raises DataplaneFailed.
     """
@@ -49,7 +49,7 @@ def remove_interface(task: Task) -> None:
 
 
 def give_back(task: Task) -> None:
-    """The undo of an ADD, whatever became of it: the data plane may have made the interface without our learning it.
+    """Undo an ADD with any outcome: the data plane may have made the interface although we got no answer.
 
     Never fails: the runtime's DEL repeats it.
     """
@@ -60,7 +60,7 @@ def give_back(task: Task) -> None:
 
 
 def require_listening(task: Task) -> None:
-    """For STATUS: raises NotReady with code 50 while nobody listens, because no ADD could succeed."""
+    """For STATUS: raises NotReady with code 50 if nothing listens on the socket, because then no ADD can succeed."""
     from cni_calico.cnidataplane import client
 
     try:
@@ -77,7 +77,7 @@ def _dataplane(task: Task) -> ExternalDataplane:
 
 
 def _socket(task: Task) -> str:
-    """Its path as this process reaches it."""
+    """The socket's path as this process reaches it."""
     return task.services.files.path(_dataplane(task).socket)
 
 
@@ -88,7 +88,7 @@ def plan_add(
     gateways: Mapping[Address, str],
     annotations: Mapping[str, str],
 ) -> Mapping[str, Any]:
-    """PURE: the fields of AddRequest. ``gateways``: those that an IPAM plugin named, by address."""
+    """PURE: the fields of AddRequest. ``gateways``: by address, those that an IPAM plugin named."""
     return {
         "interface_name": plan.pod_ifname,
         "netns": task.call.netns,
@@ -124,15 +124,15 @@ def plan_add(
 
 
 def plan_routes(plan: PodPlan) -> list[str]:
-    """PURE: an IPAM plugin's own routes, else (or besides, with include_default_routes) both families' default ones,
-    whichever families the pod has: that is what upstream passes on.
+    """PURE: an IPAM plugin's own routes; without any (or in addition, with include_default_routes) the default routes
+    of both families, whichever families the pod has, because upstream passes these on.
     """
     default = () if plan.extra_routes and not plan.include_default_routes else (DEFAULT_V4, DEFAULT_V6)
     return list(dict.fromkeys(map(str, (*plan.extra_routes, *default))))
 
 
 def parse_mac(text: str) -> str:
-    """Six bytes, as the record spells them. Raises DataplaneFailed."""
+    """The six bytes of a MAC. Raises DataplaneFailed."""
     try:
         mac = bytes.fromhex(text.replace(":", "").replace("-", ""))
     except ValueError:

@@ -1,4 +1,4 @@
-"""PURE: what IPAM gave an attachment, whichever plugin it was: addresses, routes and DNS."""
+"""PURE: what any IPAM plugin assigned to an attachment: addresses, routes and DNS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Addresses:
     """The addresses, IPAM's routes for the result, destinations that replace the default routes, and the gateways that
-    IPAM named for single addresses.
+    IPAM named for individual addresses.
     """
 
     addresses: tuple[Address, ...]
@@ -29,7 +29,7 @@ class Addresses:
 
 
 def plan_delegated(result: Result, dns: Mapping[str, Any]) -> Addresses:
-    """What another IPAM plugin gave. ``dns`` is the configuration's, for a plugin that says nothing of it."""
+    """What another IPAM plugin assigned. ``dns`` is the configuration's, used if the plugin's result has none."""
     return Addresses(
         addresses=tuple(ip.address.ip for ip in result.ips),
         result_routes=result.routes or tuple(ResultRoute(str(ip.address)) for ip in result.ips),
@@ -40,7 +40,7 @@ def plan_delegated(result: Result, dns: Mapping[str, Any]) -> Addresses:
 
 
 def plan_recorded(own: WorkloadEndpoint, routes: tuple[ResultRoute, ...], dns: Mapping[str, Any]) -> Addresses:
-    """What another IPAM plugin gave the attachment earlier. ``routes`` are the configuration's."""
+    """What another IPAM plugin assigned to the attachment earlier. ``routes`` are the configuration's."""
     return Addresses(
         addresses=tuple(network.network_address for network in own.ip_networks),
         result_routes=routes or tuple(ResultRoute(str(network)) for network in own.ip_networks),

@@ -176,7 +176,7 @@ def _parse_icmp(raw: Any, at: str, protocol: int | None) -> tuple[int, int | Non
             raise Wrong(f"{at}.{field}", "a number from 0 to 255", value)
     if kind is None:
         if code is not None:
-            raise Wrong(f"{at}.code", "a type beside it", code)
+            raise Wrong(f"{at}.code", "a type in addition", code)
         return None
     if protocol not in ICMP.values():
         raise Wrong(at, "a rule whose protocol is ICMP or ICMPv6", raw)

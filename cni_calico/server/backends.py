@@ -30,7 +30,7 @@ from cni_calico.server.endpoint_memory import NodeEndpoints
 from cni_calico.server.pod_cache import KubernetesCaches
 
 IDLE_S = 300.0
-KEPT_MAX = 8  # even if they were used a moment ago: every configuration that somebody makes up opens one
+KEPT_MAX = 8  # even if they were used a moment ago: every made-up configuration opens one
 # how long a repeated DEL of something already released is answered from memory; the kubelet's come within seconds
 DELETED_S, DELETED_MAX = 60.0, 4096
 FINISH_S = 2.0  # for requests that nobody waits for, when the datastore is closed
@@ -98,7 +98,7 @@ class Backend:
             return self._kubernetes
 
     def before_addresses(self, files: Files, run_dir: str, log: Log, node: str, deadline: Deadline) -> None:
-        """What is put right before the first ADD; those that come meanwhile wait for it. Raises DatastoreError,
+        """Repair older versions' records before the first ADD; other ADDs wait for it. Raises DatastoreError,
         DeadlineExceeded, TryAgain.
         """
         if self._in_order:
@@ -120,9 +120,9 @@ class Backend:
     def add_kubernetes(self, page: Exposition, **labels: str) -> None:
         known = self._kubernetes
         if known is not None:
-            page.gauge("calico_kubernetes_pods", "This node's pods that are known.", len(known.pods.items()), **labels)
+            page.gauge("calico_kubernetes_pods", "Known pods of this node.", len(known.pods.items()), **labels)
             count = len(known.namespaces.items())
-            page.gauge("calico_kubernetes_namespaces", "Namespaces that are known.", count, **labels)
+            page.gauge("calico_kubernetes_namespaces", "Known namespaces.", count, **labels)
 
     def door(self, *, adding: bool) -> Datastore:
         """The datastore, with this node's endpoints answered from memory.

@@ -66,7 +66,9 @@ class CniMetrics:
             self._seconds[command] += seconds  # type: ignore[assignment]
 
     def render(self, others: Callable[[Exposition], None], waiting: int) -> str:
-        """Everything as text, what ``others`` adds last; ``waiting`` is the number of connections waiting now."""
+        """All metrics as text, with those that ``others`` adds last; ``waiting`` is the number of connections waiting
+        now.
+        """
         page = Exposition()
         with self._lock:
             page.declare("calico_cni_requests_total", "counter", "CNI calls answered.")
@@ -99,7 +101,7 @@ def count_sizes(page: Exposition, name: str, meaning: str, sizes: Sequence[int],
 
 
 def add_backends(page: Exposition, backends: Sequence[Backend], closed: int) -> None:
-    """Numbers by datastore; networks that use the same one with different credentials are added up."""
+    """Metrics of each datastore; networks that use the same one with different credentials are added up."""
     page.gauge("calico_cni_backends", "Datastores that are open.", len(backends))
     page.count("calico_cni_backends_closed_total", "Datastores closed after their last use.", closed)
     healthy: dict[str, bool] = {}

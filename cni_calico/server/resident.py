@@ -49,7 +49,7 @@ Outcome = TypeVar("Outcome")
 
 
 class _Worker(threading.local):
-    """What one of the server's threads keeps."""
+    """What one of the server's threads keeps between calls."""
 
     host: Host | None = None
 
@@ -146,7 +146,7 @@ class Resident:
         return [None] * len(removals)
 
     def add_metrics(self, page: Exposition) -> None:
-        """What metrics.py does not count itself."""
+        """Add the metrics that metrics.py does not count itself."""
         add_backends(page, self.backends.open_now(), self.backends.closed)
         meaning = "Requests to the kernel for interfaces, by how many shared one."
         count_sizes(page, "calico_cni_link_batches_total", meaning, self.links.sizes)
@@ -157,7 +157,7 @@ class Resident:
 
 
 class BackendDatastore:
-    """One of the server's open datastores, for one call; what the server remembers of it answers."""
+    """One of the server's open datastores during one call, with the server's caches of it."""
 
     from_memory = True
 
@@ -197,7 +197,7 @@ class BackendDatastore:
         if key == CLUSTER:
             known, document = self.backend.caches.cluster_information()
             if known and document is not None and document.get("spec", {}).get("datastoreReady"):
-                return document  # a call is not refused for what may have changed a moment ago
+                return document  # a call must not be refused because of a condition that may have ended a moment ago
         found = self.store.get(key, deadline)
         return None if found is None else found.value
 
@@ -240,7 +240,7 @@ class ResidentServices(Services):
         return found
 
     def use_backend(self, config: DatastoreConfig) -> Backend:
-        """The backend of a configuration as this call's caller means it, until it is left."""
+        """The backend for a configuration as this call's caller means it; in use until the call is over."""
         key = BackendKey(config, self._node, self._resident.root_of(self._request))
         return self._resident.backends.use(key, self.files, self._deadline)
 
@@ -336,12 +336,12 @@ def require_reach(conf: NetConf, files: Files) -> None:
     if files.root_fd is None:
         return
     if conf.datastore.type == "local" and not _is_same_file(conf.datastore.path, files):
-        raise Declined(f"{conf.datastore.path} is another file here than it is for the caller")
+        raise Declined(f"{conf.datastore.path} is not the same file here as for the caller")
     if conf.ipam.type and not conf.ipam.is_calico:
-        raise Declined(f"IPAM plugin {conf.ipam.type} must run where its caller is")
+        raise Declined(f"IPAM plugin {conf.ipam.type} must run in its caller's environment")
     kubeconfig = conf.datastore.kubernetes.kubeconfig
     if kubeconfig and runs_program(kubeconfig, read=reader(files.path)):
-        raise Declined(f"the credential program of {kubeconfig} must run where its caller is")
+        raise Declined(f"the credential program of {kubeconfig} must run in its caller's environment")
 
 
 def _is_same_file(path: str, files: Files) -> bool:

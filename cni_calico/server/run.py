@@ -195,7 +195,7 @@ class CniServer:
         tell()
 
     def _answer(self, request: CallRequest, since: float) -> tuple[Answer, Callable[[], None]]:
-        """The answer, and what is to be done once the caller has it. Raises Declined."""
+        """Returns the answer, and a function to call once the caller has it. Raises Declined."""
         if request.executable == METRICS:
             return Answer(0, self.metrics.render(self.resident.add_metrics, self._waiting.qsize())), _nothing
         command = request.environ.get("CNI_COMMAND", "")
@@ -295,7 +295,7 @@ def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
     try:
         _warm_up()
     except (OSError, MemoryError, ImportError) as e:
-        log.warning(f"the first call will load what there was too little of for now: {e or type(e).__name__}")
+        log.warning(f"not all modules are loaded yet; the first call will load the rest: {e or type(e).__name__}")
     tell_systemd(READY, environ)
     ended.wait()
     tell_systemd(STOPPING, environ)

@@ -1,7 +1,7 @@
-"""PURE: the host endpoints that nodes get by themselves, and those of templates.
+"""PURE: the automatic host endpoints of nodes, and those from templates.
 
-Rule: a host endpoint is ours by its label, never by its name; its profile allows everything, so that having one changes
-nothing until somebody writes a policy. Source: SPEC "Controllers: what is stored", upstream's kube-controllers.
+Rule: a host endpoint is ours if it has our label, whatever its name; its profile allows everything, so it changes
+nothing until somebody writes a policy. Source: upstream's kube-controllers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class HostEndpointTemplate:
-    """``cidrs``: only addresses in these; ``pattern``: one endpoint for each interface whose name matches it."""
+    """``cidrs``: use only addresses in these; ``pattern``: one endpoint for each interface whose name matches it."""
 
     name: str
     cidrs: tuple[Network, ...] = ()
@@ -42,7 +42,7 @@ class HostEndpointTemplate:
 
 @dataclass(frozen=True, slots=True)
 class HostEndpointWish:
-    """``auto``: any at all; ``default``: the one for all interfaces of a node."""
+    """``auto``: whether there are any at all; ``default``: whether each node gets one for all its interfaces."""
 
     auto: bool = False
     default: bool = True
@@ -50,14 +50,14 @@ class HostEndpointWish:
 
 
 def parse_template(value: Any) -> HostEndpointTemplate:
-    """Raises ValueError in words."""
+    """Raises ValueError with what is wrong."""
     if not isinstance(value, Mapping):
         raise ValueError("expected an object")
     name, labels = value.get("generateName"), value.get("labels") or {}
     if not isinstance(name, str) or not name:
         raise ValueError("generateName is missing")
     if not isinstance(labels, Mapping) or not all(isinstance(text, str) for text in labels.values()):
-        raise ValueError("labels must be texts")
+        raise ValueError("labels must be strings")
     pattern, selector = value.get("interfacePattern") or "", value.get("nodeSelector") or "all()"
     try:
         re.compile(pattern)
@@ -71,7 +71,7 @@ def parse_template(value: Any) -> HostEndpointTemplate:
 
 
 def endpoint_name(node: str, *parts: str) -> str:
-    """Too long a name becomes its digest."""
+    """A name that is too long is replaced by its digest."""
     name = "-".join((node, *parts)) + _SUFFIX
     if len(name) <= NAME_MAX:
         return name
@@ -85,7 +85,7 @@ def is_ours(document: Document) -> bool:
 
 
 def desired_host_endpoints(wish: HostEndpointWish, nodes: Iterable[Document]) -> dict[ResourceKey, dict[str, Any]]:
-    """The host endpoints of all nodes, whose documents are given."""
+    """The host endpoints that the given nodes should have."""
     found: dict[ResourceKey, dict[str, Any]] = {}
     for node in nodes if wish.auto else ():
         metadata = node["metadata"]
@@ -139,7 +139,7 @@ def _within(addresses: Iterable[Address], cidrs: Iterable[Network]) -> list[Addr
 
 
 def _addresses(node: Document) -> list[Address]:
-    """All that a node is known to have, in upstream's order, each once."""
+    """All known addresses of a node, in upstream's order, each once."""
     spec = node.get("spec") or {}
     bgp, wireguard = spec.get("bgp") or {}, spec.get("wireguard") or {}
     texts = [
@@ -184,6 +184,6 @@ def is_current(wanted: Document, found: Document) -> bool:
 
 
 def merged(wanted: Document, found: Document) -> dict[str, Any]:
-    """What is to be stored over ``found``: who it is stays."""
+    """The document to store over ``found``: its identity (UID and the like) stays."""
     metadata = {**(found.get("metadata") or {}), "labels": wanted["metadata"]["labels"]}
     return {**found, "metadata": metadata, "spec": wanted["spec"]}

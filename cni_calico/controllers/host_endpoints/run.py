@@ -1,7 +1,8 @@
-"""The controller of automatic host endpoints: all nodes in, the difference to what is stored out.
+"""The controller of automatic host endpoints: computes them from all nodes and writes what differs from the stored
+ones.
 
-Rule: level-triggered; a host endpoint without our label is never touched, not even where we want one of its name. A
-node that looks gone is asked for again before its host endpoint is removed.
+Rule: level-triggered; a host endpoint without our label is never touched, even if we want one with its name. A node
+that seems to be deleted is read again before its host endpoint is removed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ AGAIN_S = 5.0  # after a failure
 
 
 def _node(item: Versioned) -> Document:
-    """The part of a Node that counts. Raises CorruptRecord."""
+    """The part of a Node that matters here. Raises CorruptRecord."""
     assert isinstance(item.key, ResourceKey)
     decode_node(item.key, item.value)
     metadata, spec = item.value["metadata"], item.value.get("spec") or {}
@@ -53,7 +54,7 @@ def _endpoint(item: Versioned) -> Document:
 
 
 class HostEndpoints:
-    """``store`` is fenced. For one thread."""
+    """``store`` is fenced. To be used by one thread."""
 
     def __init__(self, store: Datastore, fresh: Fresh, say: Callable[[str], None]) -> None:
         self._store, self._fresh, self._say = store, fresh, say
@@ -67,7 +68,9 @@ class HostEndpoints:
         found: dict[Key, Versioned],
         deadline: Deadline,
     ) -> int:
-        """How much was written. ``unread``: nodes nobody can read; their host endpoints stay. Raises CalicoError."""
+        """Returns the number of writes. ``unread``: nodes that cannot be read; their host endpoints stay. Raises
+        CalicoError.
+        """
         wanted = desired_host_endpoints(wish, nodes.values())
         writes = 0
         for key, document in wanted.items():
@@ -90,7 +93,7 @@ class HostEndpoints:
         elif not is_ours(current.value):
             if key not in self._foreign:
                 self._foreign.add(key)
-                self._say(f"HostEndpoint {key.name} is somebody else's: a node's automatic one would have that name")
+                self._say(f"HostEndpoint {key.name} is not ours, but an automatic one should have that name")
             return 0
         elif is_current(document, current.value):
             return 0
@@ -111,12 +114,12 @@ class HostEndpoints:
         try:
             self._store.commit([write], deadline)
         except CommitConflict:
-            return 0  # the watch tells what it is now
+            return 0  # the watch reports what it is now
         return 1
 
 
 class HostEndpointLoop:
-    """``fenced`` is the datastore for the leader alone, ``leads`` whether we are it now."""
+    """``fenced`` is the datastore for the leader only; ``leads`` tells whether we lead now."""
 
     def __init__(
         self,
@@ -132,7 +135,7 @@ class HostEndpointLoop:
         self._error = ""
 
     def run(self, stopping: threading.Event) -> None:
-        """Until ``stopping``, whenever we lead."""
+        """Work whenever we lead, until ``stopping``."""
         while not stopping.is_set():
             if self._leads():
                 self._lead(stopping)
@@ -163,7 +166,7 @@ class HostEndpointLoop:
                         done = self._try(work, wish, nodes, endpoints)
                         again_at = time.monotonic() + (self._period_s() if done else AGAIN_S)
                 changed.wait(LOOK_S)
-                stopping.wait(LOOK_S)  # what comes in a burst is done together
+                stopping.wait(LOOK_S)  # handle a burst of changes in one go
         finally:
             stop_caches((nodes, endpoints))
 

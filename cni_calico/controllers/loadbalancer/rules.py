@@ -1,7 +1,7 @@
 """PURE: what a Service asks of the load-balancer controller.
 
-Rule: everything of a request is parsed before anything is taken; what cannot be used is a BadRequest in words for the
-Service's owner. Source: SPEC "Controllers: what is stored", upstream's annotations.
+Rule: a request is parsed completely before any address is assigned; an unusable one is a BadRequest with a text for the
+Service's owner. Source: upstream's annotations.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _FAMILIES = {"IPv4": 4, "IPv6": 6}
 
 
 class BadRequest(ValueError):
-    """What a Service asks for cannot be; the text is for its owner."""
+    """A Service asks for something impossible; the text is for its owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadBalancerService:
-    """A Service as far as addresses depend on it. ``families`` in the order of its spec; ``ingress`` are the addresses
-    in its status.
+    """The part of a Service that matters for addresses. ``families`` are in the order of its spec; ``ingress`` are the
+    addresses in its status.
     """
 
     namespace: str
@@ -51,7 +51,7 @@ class LoadBalancerService:
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Who holds the address, as it is recorded with it; without the timestamp."""
+        """The owner as recorded with each address, without the timestamp."""
         return {"service": self.name, "namespace": self.namespace, "type": self.type}
 
 
@@ -86,7 +86,7 @@ def read_service(obj: Mapping[str, Any]) -> LoadBalancerService:
 
 
 def is_managed(service: LoadBalancerService, assign_ips: str) -> bool:
-    """Whether its addresses come from us."""
+    """Whether this controller assigns the Service's addresses."""
     if service.type != "LoadBalancer":
         return False
     if service.load_balancer_class is not None:
@@ -96,7 +96,9 @@ def is_managed(service: LoadBalancerService, assign_ips: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AddressWish:
-    """``addresses``: exactly these. Else one of each family, out of ``pools`` (names) where a family has some."""
+    """``addresses``: exactly these. If there are none: one of each family, from ``pools`` (names) if any has that
+    family.
+    """
 
     families: tuple[int, ...]
     addresses: tuple[Address, ...] = ()
@@ -129,7 +131,7 @@ def _names(service: LoadBalancerService, annotation: str) -> tuple[str, ...]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(item, str) and item for item in found):
-        raise BadRequest(f'annotation {annotation}: expected a JSON list of texts like ["a"], not {text!r}')
+        raise BadRequest(f'annotation {annotation}: expected a JSON list of strings like ["a"], not {text!r}')
     return tuple(found)
 
 
@@ -143,7 +145,7 @@ def _address(text: str) -> Address:
 
 
 def fits(address: Address, wish: AddressWish, pools: Sequence[IPPool]) -> bool:
-    """Whether a Service may keep an address that it has, given all pools."""
+    """Whether a Service may keep an address that it has; ``pools`` are all pools."""
     if wish.addresses:
         return address in wish.addresses
     if address.version not in wish.families:
@@ -168,7 +170,7 @@ def select_kept(service: LoadBalancerService, held: Iterable[Address]) -> set[Ad
 
 
 def missing_families(wish: AddressWish, held: Iterable[Address]) -> tuple[int, ...]:
-    """Which families an address is to be chosen for."""
+    """The families for which an address must be chosen."""
     if wish.addresses:
         return ()
     have = {address.version for address in held}
@@ -176,6 +178,6 @@ def missing_families(wish: AddressWish, held: Iterable[Address]) -> tuple[int, .
 
 
 def desired_ingress(wish: AddressWish, held: Iterable[Address]) -> tuple[str, ...]:
-    """The status' addresses, in the order of the Service's families."""
+    """The addresses for the status, in the order of the Service's families."""
     order = {family: place for place, family in enumerate(wish.families)}
     return tuple(str(address) for address in sorted(held, key=lambda a: (order.get(a.version, 9), int(a))))

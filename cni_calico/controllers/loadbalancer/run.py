@@ -1,9 +1,10 @@
-"""The load-balancer controller: addresses for Services of type LoadBalancer, out of IPAM, into their status.
+"""The load-balancer controller: assigns IPAM addresses to Services of type LoadBalancer and writes them to their
+status.
 
-Rule: an address is taken before the status says it, and gone from the status before it is released, so whoever dies in
-between leaves nothing that two Services could both believe. What is released is asked about first: the Service, as the
-API server has it now, and the handle that only this Service has. A request that cannot be served is an Event on the
-Service; its status stays.
+Rule: an address is assigned before the status names it, and removed from the status before it is released; so if the
+controller dies in between, no two Services claim the same address. Before a release, the Service is read from the API
+server, and only the handle of this Service is released. If a request cannot be served, the Service gets an Event and
+keeps its status.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ def _pool(item: Versioned) -> IPPool:
 
 
 class ServiceDoor:
-    """Services at the API server. ``remaining_s``: how long the lease is ours, which every write asks."""
+    """Services at the API server. ``remaining_s`` returns how long the lease is still ours; every write checks it."""
 
     def __init__(self, kubernetes: KubernetesStore, remaining_s: Callable[[], float]) -> None:
         self._kubernetes = kubernetes
         self._remaining_s = remaining_s
 
     def read(self, key: ResourceKey, deadline: Deadline) -> Mapping[str, Any] | None:
-        """As it is now. Raises DatastoreError."""
+        """The Service as it is now. Raises DatastoreError."""
         found = self._kubernetes.get(key, deadline)
         return None if found is None else found.value
 
@@ -83,7 +84,7 @@ class ServiceDoor:
             raise TryAgain(f"cannot {doing}: it has just been changed or deleted")
 
     def tell(self, service: LoadBalancerService, text: str, deadline: Deadline) -> None:
-        """An Event that says why. Raises LeaseLost, DatastoreError."""
+        """Create an Event that says why. Raises LeaseLost, DatastoreError."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         name = f"{service.name[:200]}.{sha1_hex(service.uid + text)[:16]}"
         subject = {"kind": SERVICE, "apiVersion": "v1", "namespace": service.namespace}
@@ -109,22 +110,22 @@ class ServiceDoor:
     def _while_ours(self, doing: str, deadline: Deadline) -> Deadline:
         left_s = self._remaining_s()
         if left_s <= 0:
-            raise LeaseLost(f"cannot {doing}: the lease that allows it is not ours any more")
+            raise LeaseLost(f"cannot {doing}: the lease that allows it is no longer ours")
         return deadline.sooner(left_s)
 
 
 class ServiceAddresses:
-    """Makes one Service's addresses and status what they must be. For one thread."""
+    """Brings one Service's addresses and status into the wanted state. To be used by one thread."""
 
     def __init__(self, addresses: VirtualAddresses, door: ServiceDoor, say: Callable[[str], None]) -> None:
         self._addresses = addresses
         self._door = door
         self._say = say
-        self._handles: dict[ResourceKey, set[str]] = {}  # that may have addresses, by the Service they were taken for
+        self._handles: dict[ResourceKey, set[str]] = {}  # handles that may hold addresses, by their Service
         self._told: dict[ResourceKey, str] = {}
 
     def remember(self, deadline: Deadline) -> set[ResourceKey]:
-        """The Services for which there are addresses. Raises DatastoreError."""
+        """Returns the Services that hold addresses. Raises DatastoreError."""
         found = set()
         for handle_id, said in self._addresses.handles(deadline).items():
             if said.get("service") and said.get("namespace"):
@@ -137,7 +138,8 @@ class ServiceAddresses:
         return key in self._handles or (service is not None and is_managed(service, assign_ips))
 
     def reconcile(self, key: ResourceKey, assign_ips: str, pools: Collection[IPPool] | None, deadline: Deadline) -> int:
-        """How much was written. ``pools`` None: some cannot be read, so no address is given up for its pool's sake.
+        """Returns the number of writes. ``pools`` is None if some cannot be read: then no address is released because
+        of its pool.
 
         Raises CalicoError.
         """
@@ -187,7 +189,8 @@ class ServiceAddresses:
         fitting = {address for address in held if believed or fits(address, wish, tuple(pools or ()))}
         kept = select_kept(service, fitting)
         unfit = held - kept
-        self._handles.setdefault(key, set()).add(service.handle_id)  # also of what may be taken with a lost answer
+        # also covers an address that was assigned although the answer was lost
+        self._handles.setdefault(key, set()).add(service.handle_id)
         taken, problems = self._take(service, wish, kept, unfit, deadline)
         if problems:
             self._tell(key, service, "; ".join(problems), deadline)
@@ -211,7 +214,7 @@ class ServiceAddresses:
         unfit: set[Address],
         deadline: Deadline,
     ) -> tuple[set[Address], list[str]]:
-        """What was taken, and why not the rest."""
+        """The addresses that were assigned, and why any others were not."""
         taken: set[Address] = set()
         problems: list[str] = []
         for address in wish.addresses:
@@ -230,7 +233,7 @@ class ServiceAddresses:
         return taken, problems
 
     def _tell(self, key: ResourceKey, service: LoadBalancerService, text: str, deadline: Deadline) -> None:
-        """Once, until there is something else to say."""
+        """Create the Event, unless the last one said the same."""
         if self._told.get(key) == text:
             return
         self._say(f"Service {service.namespace}/{service.name}: {text}")
@@ -242,7 +245,7 @@ class ServiceAddresses:
 
 
 class LoadBalancerLoop:
-    """``fenced`` is the datastore for the leader alone; ``remaining_s`` how long we lead for certain."""
+    """``fenced`` is the datastore for the leader only; ``remaining_s`` returns how long we certainly still lead."""
 
     def __init__(
         self,
@@ -260,7 +263,7 @@ class LoadBalancerLoop:
         self._said: dict[ResourceKey, str] = {}
 
     def run(self, stopping: threading.Event) -> None:
-        """Until ``stopping``, whenever we lead."""
+        """Work whenever we lead, until ``stopping``."""
         while not stopping.is_set():
             if self._remaining_s() > 0:
                 self._lead(stopping)
@@ -330,7 +333,7 @@ class LoadBalancerLoop:
         caches: tuple[Cache[LoadBalancerService], Cache[IPPool]],
         assign_ips: str,
     ) -> None:
-        """Everything that is due now, up to BATCH of it."""
+        """Handle everything that is due now, up to BATCH Services."""
         known = caches[1].records()
         pools = tuple(known.values()) if len(known) == len(caches[1].items()) else None
         for key in tasks.due(time.monotonic(), BATCH):

@@ -54,7 +54,7 @@ def _direction(records: PolicyRecords, wanted: Wanted, key: ResourceKey, directi
     for tier in tiers:
         yield f"    tier {tier.name}"
         yield from _policies(records, wanted, tier, direction)
-        yield f"      what none of their rules matches: {'denied' if tier.end == 'Deny' else 'continues'}"
+        yield f"      if none of their rules matches: {'denied' if tier.end == 'Deny' else 'continues'}"
     if tiers and tiers[-1].end == "Deny" and not _passes(wanted, tiers, direction):
         return
     for profile in group.profiles:

@@ -152,7 +152,7 @@ class EtcdElection:
     def _give_up(self, deadline: Deadline) -> None:
         lease = self._lose()
         if not lease or self._held.clock() > self._expires:
-            return  # one that has expired is not given up: etcd's proxy takes seconds to say that it is not there
+            return  # an expired lease is not revoked: etcd's proxy takes seconds to report that it does not exist
         try:
             request = pb.LeaseRevokeRequest(ID=lease)
             self._cluster.read("LeaseRevoke", request, f"give up lease {self._name}", deadline)

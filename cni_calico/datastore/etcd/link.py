@@ -175,7 +175,7 @@ class EtcdLink:
             raise CallFailed(ELSEWHERE, str(e)) from e
 
     def _keep_alive(self, request: Any, timeout_s: float, metadata: Metadata) -> Any:
-        """The first answer of a stream that stays open until it has come: etcd's gRPC proxy answers no other."""
+        """The first answer of a stream, which stays open until then: etcd's gRPC proxy answers only such streams."""
         path, answer = METHODS[_KEEP_ALIVE]
         method = self._channel.stream_stream(
             path, request_serializer=_serialize, response_deserializer=answer.FromString

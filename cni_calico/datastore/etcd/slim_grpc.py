@@ -1,4 +1,4 @@
-"""gRPC and etcd's messages, without what they import for others (cni_calico/slim_grpc.py)."""
+"""gRPC and etcd's messages, imported without parts that we do not use (cni_calico/slim_grpc.py)."""
 
 from __future__ import annotations
 

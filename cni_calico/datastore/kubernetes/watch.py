@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     Told = Callable[[Key, str], None]
 
 OPEN_TIMEOUT_S = 10.0
-READ_TIMEOUT_S = 30.0  # for the rest of a chunk that has begun to arrive
+READ_TIMEOUT_S = 30.0  # to finish reading a chunk that has begun to arrive
 SHORT_LIFE_S = 5.0
-TYPE_RETRY_S = 30.0  # until a type that the cluster does not know is asked for again; at most twice that
+# the wait before a watch of a type that the cluster does not know is tried again; at most twice that
+TYPE_RETRY_S = 30.0
 _SETTLE_S = 0.02
 _LINE_LIMIT = 64 * 1024 * 1024
-# What is read ahead of the reader; the rest waits at the server, which ends a watch that is too far behind. A decoded
-# object takes about ten times its bytes.
+# How much is read ahead of the consumer; the rest waits at the server, which ends a watch that lags too far behind. A
+# decoded object takes about ten times its bytes.
 BACKLOG_BYTES = 2 * 1024 * 1024
 
 
@@ -62,7 +63,7 @@ class Stream:
 
     def open(self) -> None:
         """Raises Compacted, DatastoreError, DeadlineExceeded."""
-        seconds = 300 + os.urandom(1)[0]  # not all streams of a cluster at once
+        seconds = 300 + os.urandom(1)[0]  # so that not all streams of a cluster open at once
         url = self.collection.url(
             watch="1",
             allowWatchBookmarks="true",
@@ -76,7 +77,7 @@ class Stream:
         except DatastoreUnsupported:
             if not self.collection.optional:
                 raise
-            # the type may be defined at any time; its first watch then tells of all that is there
+            # the type may be defined at any time; its first watch then reports everything that exists
             self.not_before = time.monotonic() + TYPE_RETRY_S * (1 + os.urandom(1)[0] / 256)
             return
         self._opened_at = time.monotonic()
@@ -84,7 +85,7 @@ class Stream:
         self._rest = b""
 
     def _delay(self) -> None:
-        """When to open it again if it fails this time, or ends soon."""
+        """Decide when to open it again if it fails this time, or ends soon."""
         self._short += 1
         self.not_before = time.monotonic() + backoff_s(self._short)
 
@@ -183,7 +184,7 @@ class KubernetesWatch:
                 stream.open()
 
     def _collect(self, timeout_s: float) -> bool:
-        """Read what arrives within the time, and some of what else comes with it; returns whether anything did."""
+        """Read what arrives within the time, plus some of what arrives with it; returns whether anything did."""
         readable = self._readable(timeout_s)
         if not readable:
             return False

@@ -137,7 +137,7 @@ def _refuse_remote(path: str, device: int) -> None:
 
 
 def marker_path(path: str) -> str:
-    """The file beside a store that records that one was made there."""
+    """The file next to a store which records that one was made there."""
     return f"{path}.was-made"
 
 
@@ -181,10 +181,12 @@ def _sync_directory(directory: str) -> None:
 
 
 def _replace_empty(path: str) -> None:
-    """An empty file that nobody can have open: it is refused, or made anew by one at a time. Raises OSError."""
+    """Handle an empty file, which no process can have open: refuse it, or replace it, one process at a time. Raises
+    OSError.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)  # who comes second finds another file, or none
+        fcntl.flock(fd, fcntl.LOCK_EX)  # the second process finds another file, or none
         status = os.fstat(fd)
         if not status.st_size and os.path.exists(path) and os.path.samestat(status, os.stat(path)):
             os.unlink(path)
@@ -194,7 +196,7 @@ def _replace_empty(path: str) -> None:
 
 
 def _may_have_been_made(path: str) -> bool:
-    """Whether anything says that there has been more in the file: an earlier release made no marker."""
+    """Whether anything shows that the file once had content: an earlier release made no marker."""
     return any(os.path.exists(name) for name in (marker_path(path), f"{path}-wal", f"{path}-journal"))
 
 
@@ -222,7 +224,7 @@ def ensure_marker(path: str) -> None:
     temporary = f"{marker}.{os.getpid()}-{time.monotonic_ns()}"
     try:
         with open(temporary, "x") as f:
-            f.write("A datastore of cni-calico was made beside this file. Should it be lost, see docs/runbook.md.\n")
+            f.write("cni-calico made a datastore next to this file. If the datastore is lost, see docs/runbook.md.\n")
             f.flush()
             os.fsync(f.fileno())
         os.rename(temporary, marker)
@@ -245,8 +247,8 @@ def _require_ours(path: str, status: os.stat_result) -> None:
         if os.path.exists(marker_path(path)):
             raise lost(path, "it is empty")
         raise DatastoreDamaged(
-            f"cannot open datastore {path}: it is empty, which a datastore never is",
-            details=f"{path}-wal or {path}-journal says that there was more in it: put it back from a backup; or remove"
+            f"cannot open datastore {path}: it is empty, but a datastore never is",
+            details=f"{path}-wal or {path}-journal shows that it once had content: put it back from a backup; or remove"
             " all of them when no container of this host has an address from it",
         )
     identity = (status.st_dev, status.st_ino)
@@ -338,7 +340,7 @@ def _status(path: str, *, create: bool) -> os.stat_result | None:
         if status.st_size or not stat.S_ISREG(status.st_mode) or _may_have_been_made(path):
             return status
         if not create:
-            return None  # what a process left that was killed while it made a store
+            return None  # left by a process that was killed while it made a store
         _replace_empty(path)
         return os.stat(path)
     except FileNotFoundError:

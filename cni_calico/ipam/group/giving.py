@@ -84,7 +84,7 @@ class Giving:
         return held
 
     def _plan(self, items: Sequence[Item], held: dict[int, Handle], cidrs: Sequence[Network]) -> BatchPlan | None:
-        """The release of all that is ``held``, without those whose count does not match: these are taken out."""
+        """Plan the release of ``held``; handles whose count does not match are taken out of it."""
         while held:
             blocks = {cidr: self._ledger.block(cidr) for cidr in cidrs}
             gives = [Give(items[i].handle_id) for i in held]

@@ -98,8 +98,8 @@ class LostNode:
 
 @dataclass(frozen=True, slots=True)
 class DepartedNode:
-    """A node that was here and that Kubernetes, which is the datastore too, has no more: its peers, host endpoints and
-    configuration are left. One that has not joined yet is none, for nobody has seen it.
+    """A node that existed here but not in Kubernetes any more, where Kubernetes is the datastore too: its peers, host
+    endpoints and configuration remain. A node that has yet to join is not one, because nobody has seen it.
     """
 
     name: str
@@ -110,7 +110,7 @@ class DepartedNode:
 
 Subject = Holding | LostBlock | IdleHandle | LostEndpoint | LostNode | DepartedNode
 KINDS: Mapping[type[Any], str] = {
-    DepartedNode: "configuration",  # before its blocks, which prove that it was here
+    DepartedNode: "configuration",  # before its blocks, which prove that the node was here
     LostNode: "node",
     LostEndpoint: "endpoint",
     Holding: "address",
@@ -209,7 +209,7 @@ def judge_node(lost: LostNode, known: Known) -> str:
 
 
 def judge_departed(departed: DepartedNode, known: Known) -> str:
-    """Why a node that was here is gone."""
+    """Why a node that was here counts as gone."""
     return "" if known.has_node(departed.name) else f"there is no Node {departed.name} any more"
 
 
@@ -217,7 +217,7 @@ def judge_departed(departed: DepartedNode, known: Known) -> str:
 
 
 def reduce_block(block: Block) -> BlockFacts:
-    """The names in it are shared with those of pods and handles: a large cluster has each several times."""
+    """The names in it are shared with those of pods and handles: in a large cluster each occurs several times."""
     holdings = []
     for ordinal, index in enumerate(block.allocations):
         if index is not None:

@@ -131,8 +131,8 @@ class Reclaimer:
     """Confirms and releases suspects.
 
     ``store`` is fenced. ``pace`` is called before every check and may wait; if it returns False the work ends. ``make``
-    makes an allocator for a store; ``is_kubernetes``: pods are this datastore's endpoints. ``grace_s``: how
-    long what comes here has been suspected.
+    makes an allocator for a store; ``is_kubernetes``: pods are this datastore's endpoints. ``grace_s``: how long every
+    suspect has been suspected before it gets here.
     """
 
     def __init__(
@@ -178,7 +178,9 @@ class Reclaimer:
             return ""  # unknown
 
     def _has_configuration(self, departed: DepartedNode, deadline: Deadline) -> bool:
-        """Whether something is left of it; who may not see that cannot remove it either."""
+        """Whether some of its configuration remains; False if we may not read it, because then we cannot remove it
+        either.
+        """
         try:
             return bool(read_belongings(self._store, departed.name, deadline))
         except DatastoreDenied:
@@ -273,7 +275,7 @@ class Reclaimer:
         return self._delete(found, deadline)
 
     def _remove_configuration(self, departed: DepartedNode, deadline: Deadline) -> bool:
-        """What was made since the node left is meant for one of its name that is still to come.
+        """Keeps what was made after the node left: it is meant for a new node of the same name.
 
         Raises Overtaken, also where this process has no right to delete it.
         """

@@ -77,7 +77,7 @@ class Suspects:
         self.all: dict[Subject, Suspicion] = {}
         self._sight = sight
         self._blocks: dict[Network, BlockFacts] = {}
-        self._on: dict[Anchor, tuple[Hanging, ...]] = {}  # most have one: a set would be four times as large
+        self._on: dict[Anchor, tuple[Hanging, ...]] = {}  # most have one: a set would take four times the memory
         self._nodes: dict[str, LostNode] = {}
         self._endpoints: dict[ResourceKey, LostEndpoint] = {}
         self._owned: dict[str, set[Network]] = {}  # node -> blocks that are, or are recorded as, its own
@@ -86,7 +86,7 @@ class Suspects:
         self._handles: dict[str, str] = {}  # folded -> as in the record
         self._idle: dict[str, IdleHandle] = {}
         self._gone: dict[str, float] = {}  # node -> since when it has been missing
-        self._met: set[str] = set()  # nodes that were here, and whose configuration nobody has removed since
+        self._met: set[str] = set()  # nodes that were here and whose configuration has not been removed since
 
     def refresh(self, changed: Iterable[Key], now: float) -> None:
         """Judge again what depends on the records that changed."""
@@ -127,7 +127,7 @@ class Suspects:
             suspicion.not_before = until
 
     def looked_after(self, departed: DepartedNode) -> None:
-        """What comes after that is for a node of the same name that is still to join."""
+        """Forget the node: what is made from now on is for a new node of the same name."""
         self.all.pop(departed, None)
         self._met.discard(departed.name)
 

@@ -38,12 +38,12 @@ Atom = bytes | tuple[bytes, Immediate] | tuple[bytes, bool]
 
 
 class TableReader(Protocol):
-    """Each method lists one thing, to its end or until ``reset``. All raise KernelError, DeadlineExceeded."""
+    """Each method lists one kind of thing, until exhausted or ``reset``. All raise KernelError, DeadlineExceeded."""
 
     def sets(self, table: TableId, deadline: Deadline) -> Iterator[list[NftSet]]: ...
 
     def chains(self, table: TableId, deadline: Deadline) -> Iterator[list[NftChain]]:
-        """Without their rules."""
+        """List chains without their rules."""
 
     def rules(self, table: TableId, chain: str, deadline: Deadline) -> Iterator[list[NftRule]]: ...
 

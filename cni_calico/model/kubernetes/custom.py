@@ -104,7 +104,7 @@ def _policy_name(name: str) -> str:
 
 
 def _own_name(kind: str, metadata: JSON, note: JSON) -> Any:
-    """A policy's own name is in the note; where an old version wrote none, the object's is "default." and that name."""
+    """A policy's own name, from the note; old versions wrote none, and named the object "default." plus that name."""
     name = metadata.get("name")
     if kind not in _POLICIES:
         return name

@@ -16,7 +16,7 @@ _GROUPS, _NAMES = 50, 10
 def describe_policing(
     node: str, endpoints: Collection[WantedEndpoint], classes: Mapping[str, WantedClass]
 ) -> list[str]:
-    """Sorted; at least one line."""
+    """The lines to log, sorted; at least one."""
     groups: dict[str, list[str]] = {}
     for endpoint in endpoints:
         groups.setdefault(endpoint.class_id, []).append(endpoint.workload or endpoint.interface)

@@ -95,5 +95,5 @@ class Connections:
 
     def _say(self, error: CalicoError) -> None:
         if not self.trouble:
-            self._log.warning(f"connections of workloads that are gone may still pass, tried again: {error}")
+            self._log.warning(f"connections of workloads that are gone may still pass; trying again: {error}")
         self.trouble = str(error)

@@ -300,7 +300,7 @@ class Rounds:
             self._connections.remove(gone)
 
     def stop(self) -> None:
-        """End what runs beside the rounds; what is in force stays."""
+        """Stop the threads that run beside the rounds; the policies in force stay."""
         if self._connections is not None:
             self._connections.stop()
 

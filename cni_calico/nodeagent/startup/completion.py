@@ -32,7 +32,7 @@ def announce_network(context: Context, stopping: threading.Event) -> None:
         if stopping.wait(_LOOK_S):
             return
     if why:
-        context.log.warning(f"the node is told to be available although it is not ready: {why}")
+        context.log.warning(f"reporting the node as available although it is not ready: {why}")
     while not stopping.is_set():
         try:
             context.kubernetes.set_network_unavailable(False, Deadline.after(_REQUEST_S))

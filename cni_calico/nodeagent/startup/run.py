@@ -220,7 +220,7 @@ def _plan_pools(context: Context, facts: _Facts) -> list[IPPool]:
         try:
             families.add(decode_pool(item.key, item.value).cidr.version)
         except CorruptRecord as e:
-            context.log.warning(f"{e}; no default pools are created beside it")
+            context.log.warning(f"{e}; no default pools are created in addition")
             families |= {4, 6}
     pool_facts = PoolFacts(
         families=frozenset(families),

@@ -87,7 +87,7 @@ def why_not_live(fields: Mapping[str, Any], now: float) -> str:
         return f"the agent last gave a sign of life {age:.0f} s ago"
     stalled_s = _number(fields.get("policing_stalled_s"))
     if stalled_s >= POLICING_STALE_S:
-        return f"the policy engine has been at the same thing for {stalled_s:.0f} s"
+        return f"the policy engine has been stuck at the same step for {stalled_s:.0f} s"
     return ""
 
 

@@ -1,8 +1,8 @@
-"""What has to be put right in the datastore before a node's first ADD takes addresses: once until the next boot.
+"""Repairs that a datastore needs before a node's first ADD takes addresses, done once per boot.
 
-Rule: the file that remembers it is upstream's, too, so where both take turns it is done once. Without it the work
-is done again, which finds nothing: that it cannot be written is no failure of the call. Only the Kubernetes datastore
-has such a thing: block affinities of older versions, which no ADD would find.
+Rule: the file that records that it was done is also upstream's, so where both run in turn it is done once. Without the
+file the work is repeated without effect, so the call does not fail if the file cannot be written. Only the Kubernetes
+datastore needs this: an ADD would not find block affinities of older versions.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def label_once(
     *,
     has_started: bool = False,
 ) -> Sequence[Versioned]:
-    """The node's block affinities that have got their labels now. Raises DatastoreError, DeadlineExceeded, TryAgain.
+    """Returns the node's block affinities that this call labelled. Raises DatastoreError, DeadlineExceeded, TryAgain.
 
-    A server that has just started looks whatever the file says: an older version may have run on the node meanwhile.
+    A server that has just started ignores the file: an older version may have run on the node meanwhile.
     """
     path = f"{run_dir}/{MARKER}"
     if files.exists(path) and not has_started:
@@ -46,5 +46,5 @@ def label_once(
         files.make_directory(path.rpartition("/")[0], 0o755)
         files.write_atomic(path, b"", 0o644)
     except OSError as e:
-        log.warning(f"cannot remember in {path} that older records are in order: {e.strerror or e}")
+        log.warning(f"cannot remember in {path} that older records were checked: {e.strerror or e}")
     return labelled

@@ -38,8 +38,8 @@ BESIDE_MAX = 1024 * 1024  # bytes; the socket of a server that will not come bac
 class CallDatastore(Protocol):
     """The datastore of a call's configuration, as the process that serves the call knows it.
 
-    ``from_memory``: ``store`` may not yet know what another process has just written. Whatever opens the datastore
-    raises InvalidConfig, DatastoreError.
+    ``from_memory``: ``store`` may not yet know what another process has just written. Methods that open the datastore
+    raise InvalidConfig, DatastoreError.
     """
 
     config: DatastoreConfig
@@ -47,7 +47,7 @@ class CallDatastore(Protocol):
 
     @property
     def store(self) -> Datastore:
-        """What a call reads and writes, answered from memory if there is one."""
+        """The datastore that a call reads and writes, with any cache in front of it."""
 
     @property
     def fresh_store(self) -> Datastore:
@@ -61,13 +61,13 @@ class CallDatastore(Protocol):
         """Pods, namespaces and nodes of the Kubernetes that the configuration names."""
 
     def read(self, key: Key, deadline: Deadline) -> Document | None:
-        """A record that a call reads but does not write; answered from memory if there is one."""
+        """A record that a call reads but does not write; from the cache if there is one."""
 
     def remember(self, stored: Versioned) -> None:
         """Note what was written without going through ``store``."""
 
     def before_addresses(self, node: str, deadline: Deadline) -> None:
-        """Called before an ADD takes addresses: what older versions stored is put right, once until the next boot.
+        """Called before an ADD takes addresses: repairs records of older versions, once per boot.
 
         Raises DatastoreError, DeadlineExceeded, TryAgain.
         """
@@ -83,7 +83,7 @@ class CallDatastore(Protocol):
 
 
 class OwnDatastore:
-    """A one-shot process's own: it remembers nothing."""
+    """The datastore of a one-shot process, which has no cache."""
 
     from_memory = False
 
@@ -94,7 +94,7 @@ class OwnDatastore:
         self._services = services
         self._open = open_store
         self._store: Datastore | None = None
-        self._kubernetes: KubernetesObjects | None = None  # opened here, if that is not the datastore
+        self._kubernetes: KubernetesObjects | None = None  # opened here if the datastore is not Kubernetes
 
     @property
     def store(self) -> Datastore:
@@ -130,7 +130,7 @@ class OwnDatastore:
         return None if found is None else found.value
 
     def remember(self, stored: Versioned) -> None:
-        """There is no memory."""
+        """Do nothing: there is no cache."""
 
     def before_addresses(self, node: str, deadline: Deadline) -> None:
         if self.config.type == "kubernetes":
@@ -145,10 +145,10 @@ class OwnDatastore:
         return False
 
     def note_deleted(self, label: str) -> None:
-        """There is no memory."""
+        """Do nothing: there is no cache."""
 
     def note_added(self, label: str) -> None:
-        """There is no memory."""
+        """Do nothing: there is no cache."""
 
     def close(self) -> None:
         if self._store is not None:
@@ -182,7 +182,7 @@ class Services:
         self._datastores: dict[DatastoreConfig, OwnDatastore] = {}
 
     def datastore(self, config: DatastoreConfig) -> CallDatastore:
-        """The datastore of a configuration, opened when it is used first."""
+        """The datastore of a configuration, opened at its first use."""
         found = self._datastores.get(config)
         if found is None:
             found = self._datastores[config] = OwnDatastore(config, self, self._open_store)

@@ -1,7 +1,7 @@
-"""The line in the log about an ADD or DEL that succeeded: whose, which addresses, how long it took.
+"""The log line about a successful ADD or DEL: the attachment, its addresses, and the time it took.
 
-Rule: written once the caller has its answer, so that it waits for no log; never on the caller's standard error, which
-runtimes show to people.
+Rule: written once the caller has its answer, so that the caller never waits for the log; never on the caller's standard
+error, which runtimes show to users.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cni_calico.log import Log
 
 
 def describe_success(call: Call, answer: Answer, seconds: float) -> str:
-    """As in ``space/web 10.0.0.1/32 in 12.3 ms``; nothing for other verbs, and for calls that failed."""
+    """For example ``space/web 10.0.0.1/32 in 12.3 ms``; "" for other verbs and for failed calls."""
     if answer.exit_code or call.command not in ("ADD", "DEL"):
         return ""
     args = call.args
@@ -24,14 +24,14 @@ def describe_success(call: Call, answer: Answer, seconds: float) -> str:
 
 
 def _addresses(stdout: str) -> list[str]:
-    """The addresses of a result of any version."""
+    """The addresses in a result of any version."""
     result = json.loads(stdout)
     listed = [str(ip["address"]) for ip in result.get("ips") or ()]
     return listed or [str(result[family]["ip"]) for family in ("ip4", "ip6") if result.get(family)]
 
 
 def log_success(text: str, log: Log, server: Log | None = None) -> None:
-    """``log`` is the network's, whose file gets the line, ``server`` the resident server's own."""
+    """``log`` is the network's, whose log file gets the line; ``server`` is the resident server's own log."""
     if not text:
         return
     log.file_only().info(text)

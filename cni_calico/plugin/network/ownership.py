@@ -43,8 +43,8 @@ def plan_claim(
 
 
 def plan_aliases(network: str, container_id: str, ifname: str) -> tuple[str, str]:
-    """What an ADD signs with, and what the agent signs the interfaces of older versions with: it does not know their
-    network.
+    """The alias that an ADD sets, and the one that the agent sets on interfaces of older versions, whose network it
+    does not know.
     """
     return names.veth_alias(network, container_id, ifname), names.veth_alias("", container_id, ifname)
 

@@ -26,7 +26,7 @@ class PodPlan:
 
     ``mac`` None lets the kernel choose; ``extra_routes`` (of a delegated IPAM) take the place of the default routes
     unless ``include_default_routes``. All routes of the pod lead to the host, whatever gateway an IPAM names.
-    ``aliases`` prove whose the host interface is (ownership.py); it gets the first of them.
+    ``aliases`` prove who owns the host interface (ownership.py); it gets the first of them.
     """
 
     host_ifname: str
@@ -100,7 +100,7 @@ def desired_host_sysctls(plan: PodPlan) -> tuple[Sysctl, ...]:
 
 
 def host_sysctls(ifname: str, *, v4: bool, v6: bool) -> tuple[Sysctl, ...]:
-    """The sysctls of a workload's host interface, which the node agent repairs; accept_dad comes before anything that
+    """The sysctls of a workload's host interface, which the node agent repairs. accept_dad comes before anything that
     could bring the link up with a tentative address.
     """
     conf4, conf6 = ("ipv4", "conf", ifname), ("ipv6", "conf", ifname)

@@ -1,9 +1,9 @@
-"""PURE: policies and classes of endpoints as chains of one family's table.
+"""PURE: renders policies and classes of endpoints as chains of one family's table.
 
 Rule: no verdict marks. Allow is ``accept``, which ends the base chain only, and the next stage is a base chain of its
 own (stages.py); Deny is ``drop``. The one mark bit says "passed on to the next tier": set by a policy, it skips the
-rest of the tier, at whose end it is cleared. A chain for what stands behind a tier would need no mark tests, but the
-kernel follows 16 chains at most, and there may be more tiers.
+rest of the tier, at whose end it is cleared. If each tier's chain jumped to the next tier's, no mark tests were needed;
+but the kernel follows at most 16 jumps, and there may be more tiers.
 
     to-CLASS     invalid? drop. tier after tier: jump to each policy, end of tier. profiles. drop
     from-CLASS   the same, but tunnels' packets are dropped before the tiers
@@ -121,7 +121,7 @@ def render_denied(policy: PolicyId, ingress: bool, why: str) -> NftChain:
 def render_class(
     wanted: WantedClass, ingress: bool, family: int, settings: FilterSettings, passes: Callable[[PolicyId], bool]
 ) -> NftChain:
-    """Its chain in one direction."""
+    """The chain of a class in one direction."""
     tiers = wanted.ingress if ingress else wanted.egress
     rules = list(_before_tiers(ingress, settings))
     if any(passes(policy) for tier in tiers for policy in tier.policies):
@@ -150,7 +150,7 @@ def _tier(
     tier: WantedTier, ingress: bool, family: int, settings: FilterSettings, passes: Callable[[PolicyId], bool]
 ) -> Iterator[NftRule]:
     bit = settings.pass_mark
-    not_passed: tuple[Expression, ...] = ()  # until a policy may have set the mark
+    not_passed: tuple[Expression, ...] = ()  # no mark test is needed until a policy may have set the mark
     for policy in tier.policies:
         yield NftRule((*not_passed, jump(policy_chain(policy, ingress))))
         if passes(policy):

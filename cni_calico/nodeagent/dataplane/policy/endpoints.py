@@ -25,7 +25,7 @@ _OWN_CHAINS = ((stages.LIMITED_FROM, _LIMIT_FROM), (stages.LIMITED_TO, _LIMIT_TO
 
 @dataclass(frozen=True, slots=True)
 class Able:
-    """What this kernel can do for single endpoints."""
+    """What this kernel supports for individual endpoints."""
 
     sources: bool = True
     limits: bool = True

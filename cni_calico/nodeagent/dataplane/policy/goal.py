@@ -132,7 +132,7 @@ class Goal:
         """The kernel refuses what this feature needs: do without it."""
         self.lacking[feature] = why
         if feature is OptionalFeature.LIMITS:
-            self.lacking.pop(OptionalFeature.CONNECTIONS, None)  # of which these are a part
+            self.lacking.pop(OptionalFeature.CONNECTIONS, None)  # they are part of that feature
         self._follow_lacking()
 
     def forgive(self) -> None:

@@ -11,8 +11,8 @@ ADDRESS_BYTES = {4: 4, 6: 16}
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """``single``: elements of the plain set. ``ranges``: first and last address of each network, for the
-    set beside it.
+    """``single``: elements of the plain set. ``ranges``: first and last address of each network, for the set of
+    networks.
     """
 
     single: set[bytes]

@@ -40,7 +40,7 @@ _UDP, _IPIP = 17, 4
 
 @dataclass(frozen=True, slots=True)
 class Tunnels:
-    """``vxlan``: the families in which this node has VXLAN. ``nodes``: the addresses of all nodes, and networks."""
+    """``vxlan``: the families in which this node has VXLAN. ``nodes``: the addresses and networks of all nodes."""
 
     vxlan: frozenset[int] = frozenset()
     ipip: bool = False
@@ -54,7 +54,7 @@ class Tunnels:
 
 
 def change_of_nodes(before: Tunnels, after: Tunnels) -> SetChange:
-    """How the set of nodes changes."""
+    """The change of the set of nodes."""
     old, new = before.members(), after.members()
     added = Members(new.addresses - old.addresses, new.nets - old.nets)
     return SetChange(added, Members(old.addresses - new.addresses, old.nets - new.nets))
