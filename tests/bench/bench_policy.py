@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import shlex
+import socket
 import statistics
 import subprocess
 import sys
@@ -38,11 +39,13 @@ from cni_calico.kernel import netns  # noqa: E402
 from cni_calico.model.access import DatastoreConfig  # noqa: E402
 from cni_calico.model.keys import ResourceKey  # noqa: E402
 from tests.conftest import LAB_CACHE  # noqa: E402
-from tests.netns.namespaces import host_namespace  # noqa: E402
-from tests.netns.policing import NODE, Lab  # noqa: E402
+from tests.netns.namespaces import host_namespace, namespace  # noqa: E402
+from tests.netns.policing import NODE, Lab, socket_in  # noqa: E402
 
 ETCD = "http://127.0.0.1:2379"
 SIZES = {10: (5, 5, 20), 100: (10, 25, 1000), 1000: (50, 250, 10000)}  # policies -> apps, local, remote endpoints
+MEMORY = "/run"  # in memory, as /var/run/calico is
+BURST = 100
 PROBED, JOINING = "10.65.0.1", "10.99.0.1"
 
 
@@ -132,6 +135,7 @@ class Bench:
         self.apps, self.local, self.remote = SIZES[policies]
         self.store = open_datastore(DatastoreConfig("etcdv3", etcd_endpoints=(ETCD,)))
         self.agent: Agent | None = None
+        self.pause = threading.Event()  # never set
 
     def write(self, *writes: Write) -> None:
         for at in range(0, len(writes), 50):
@@ -187,8 +191,7 @@ class Bench:
             self.write(write)
             self.until(wanted, source)
             times.append(1000 * (time.perf_counter() - begun))
-        settle = threading.Event()
-        settle.wait(0.05)
+        self.pause.wait(0.05)
         return times, self.agent.cpu_ms() - before
 
     def run(self, repeat: int) -> dict[str, Any]:
@@ -209,6 +212,8 @@ class Bench:
         found["policy CPU ms"] = cpu / len(steps)
         self._joins(found, repeat)
         self._local(found, repeat)
+        self._burst(found)
+        self._first_packets(found)
         found["resident MB"] = self.agent.resident_mb()
         self.agent.stop()
         return found
@@ -248,6 +253,71 @@ class Bench:
         found["local put ms"], found["local deleted ms"] = statistics.median(times[1::2]), statistics.median(times[::2])
         found["local CPU ms"] = cpu / len(steps)
 
+    def _burst(self, found: dict[str, Any]) -> None:
+        """From the last of 100 records to the status file of the last endpoint in force."""
+        assert self.agent is not None
+        with namespace("burst") as pods:
+            for number in range(BURST):
+                peer = ("peer", "name", f"e{number}", "netns", pods.name)
+                self.lab.host.do("link", "add", f"calib{number}", "type", "veth", *peer)
+                self.lab.host.do("link", "set", f"calib{number}", "up")
+                pods.do("link", "set", f"e{number}", "up")
+            writes = [
+                endpoint(10**6 + number, self.apps, NODE, f"calib{number}", f"10.67.0.{number}")
+                for number in range(BURST)
+            ]
+            directory = self.lab.root / "endpoint-status"
+            before, cpu = len(list(directory.iterdir())), self.agent.cpu_ms()
+            self.write(*writes)
+            begun = time.perf_counter()
+            limit = begun + 60
+            while len(list(directory.iterdir())) < before + BURST:
+                if time.perf_counter() > limit:
+                    raise SystemExit("a burst of endpoints was never in force")
+                self.pause.wait(0.001)
+            found["burst of 100 ms"] = 1000 * (time.perf_counter() - begun)
+            found["burst CPU ms"] = self.agent.cpu_ms() - cpu
+            self.write(*(Write.remove(write.key) for write in writes))
+            for number in range(BURST):
+                self.lab.host.do("link", "delete", f"calib{number}")
+
+    def _first_packets(self, found: dict[str, Any]) -> None:
+        """What a new connection costs more through 20 policies of 10 rules, none of which matches but the last."""
+        alone = self._packet_us()
+        for number in range(20):
+            rules = [
+                {
+                    "action": "Allow",
+                    "protocol": "UDP",
+                    "source": {"selector": f"none == 'n{r}'"},
+                    "destination": {"ports": [2000 + r, f"{3000 + 10 * r}:{3005 + 10 * r}"]},
+                }
+                for r in range(10)
+            ]
+            if number == 19:
+                rules.append({"action": "Allow", "protocol": "UDP"})
+            spec = {"tier": "default", "order": 1 + number, "selector": "app == 'a1'", "types": ["Ingress"]}
+            self.write(document("GlobalNetworkPolicy", f"first{number}", {**spec, "ingress": rules}))
+        self.until(True)
+        self.pause.wait(1)
+        found["first packet us"] = self._packet_us()
+        found["... without them us"] = alone
+
+    def _packet_us(self) -> float:
+        """The median time of sending a datagram that opens a connection, until the other end's socket has it: the
+        kernel does all of it in the sender's system call.
+        """
+        source, destination = self.lab.workloads["probing"], self.lab.workloads["probed"]
+        times = []
+        with socket_in(source.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP) as sender:
+            for number in range(4000):
+                ports = (20000 + number).to_bytes(2, "big") + (80).to_bytes(2, "big")
+                datagram = ports + (12).to_bytes(2, "big") + bytes(2) + b"cost"
+                begun = time.perf_counter()
+                sender.sendto(datagram, (destination.address(), 0))
+                times.append(1e6 * (time.perf_counter() - begun))
+        return statistics.median(times)
+
 
 def start_etcd(directory: Path, stack: ExitStack) -> None:
     arguments = [
@@ -274,7 +344,7 @@ def start_etcd(directory: Path, stack: ExitStack) -> None:
 
 def measure(policies: int, repeat: int, other: str) -> dict[str, Any]:
     with ExitStack() as stack:
-        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-policy")))
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-policy", dir=MEMORY)))
         host = stack.enter_context(host_namespace())
         here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         netns.enter(os.open(host.path, os.O_RDONLY | os.O_CLOEXEC))
