@@ -36,6 +36,19 @@ environ = {k.decode("latin-1"): v.decode("latin-1") for k, v in os.environb.item
 print(json.dumps([sys.argv, stdin, environ, descriptors]))
 sys.exit(42)
 """
+# a server of another user: changes into a directory, listens, and prints how much it was sent
+IMPOSTOR = """
+import os, socket, sys
+os.chdir(sys.argv[1])
+os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("cni.sock")
+os.chmod("cni.sock", 0o666)
+listener.listen(1)
+print("listening", flush=True)
+connection, _ = listener.accept()
+print(len(connection.recv(65536)), flush=True)
+"""
 PYTHON_RAN = 42
 
 

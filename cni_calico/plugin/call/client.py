@@ -1,8 +1,8 @@
 """The plugin executable's side of a call to the resident server.
 
 Rule: import nothing beyond what a frozen start has loaded (``_socket``, not ``socket``, which takes 6 ms).
-``call_server`` returns None if the call must run in this process instead: no server is listening, or it went away
-before it answered.
+``call_server`` returns None if the call must run in this process instead: no server is listening, or one of another
+user, the request is too large for it, or it went away before it answered. docs/protocol.md describes both sides.
 """
 
 from __future__ import annotations
@@ -40,10 +40,16 @@ def call_server(path: str, executable: str, environ: Mapping[str, str], stdin: b
             connection.connect(path)
         except OSError:
             return None
+        if not _is_trusted(connection):
+            return None
         connection.settimeout(_patience_s(environ))
         names = _open_descriptors(environ, opened)
+        if protocol.ROOT not in names or protocol.MOUNTS not in names:
+            return None
         variables = [(name, environ[name]) for name in VARIABLES.split() if name in environ]
         data = protocol.frame(protocol.request_fields(executable, variables, stdin, names))
+        if len(data) > protocol.HEADER_BYTES + protocol.BODY_MAX:
+            return None
         try:
             try:
                 _send(connection, data, opened)
@@ -58,6 +64,12 @@ def call_server(path: str, executable: str, environ: Mapping[str, str], stdin: b
         connection.close()
         for fd in opened:
             os.close(fd)
+
+
+def _is_trusted(connection: _socket.socket) -> bool:
+    """Whether root or this process's own user listens: nobody else may see what a call carries."""
+    peer = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # struct ucred: pid, uid, gid
+    return int.from_bytes(peer[4:8], byteorder) in (0, os.geteuid())
 
 
 def _patience_s(environ: Mapping[str, str]) -> float:

@@ -148,7 +148,12 @@ def test_a_body_over_the_limit_is_refused_and_its_caller_serves_itself(served, p
     node, _ = served
     big = {"environ": {"CNI_ARGS": "X=" + "y" * protocol.BODY_MAX}, "by_python": True}
     assert call(node, "ADD", "c1", pod_ns.path, **big).ok
-    assert node.metrics()["calico_cni_refused_total"] >= 1
+    before = node.metrics()["calico_cni_refused_total"]
+    with connect(node) as connection:
+        connection.sendall(protocol.MAGIC + bytes((protocol.VERSION,)) + (protocol.BODY_MAX + 1).to_bytes(4, "big"))
+        answer = receive(connection)
+    assert answer is None or answer[0] != 0
+    assert node.metrics()["calico_cni_refused_total"] == before + 1
     assert call(node, "DEL", "c1", pod_ns.path).ok and not node.leftovers()
 
 

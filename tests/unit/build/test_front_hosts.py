@@ -18,6 +18,7 @@ from cni_calico.cni.versions import CURRENT
 from cni_calico.errors import PythonNotExecutable
 from cni_calico.plugin.call import protocol, shim
 from tests.fakes.front import (
+    IMPOSTOR,
     PYTHON_RAN,
     Front,
     Seen,
@@ -175,25 +176,11 @@ def test_in_a_directory_that_has_nothing_else(compiled: Callable[[str], Path], t
         assert (done.returncode, done.stdout) == expected
 
 
-IMPOSTOR = """
-import os, socket, sys
-os.chdir(sys.argv[1])
-os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
-listener = socket.socket(socket.AF_UNIX)
-listener.bind("cni.sock")
-os.chmod("cni.sock", 0o666)
-listener.listen(1)
-print("listening", flush=True)
-connection, _ = listener.accept()
-print(len(connection.recv(65536)), flush=True)
-"""
-
-
 @needs_root
 def test_nothing_is_sent_to_a_server_of_another_user(
     any_front: Front, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Who cannot be root's server must not see what a call carries: secrets, and descriptors of this host."""
+    """A server of another user must not see what a call carries: secrets, and descriptors of this host."""
     run = any_front.cwd / "run"
     run.chmod(0o777)
     argv = ["/usr/bin/python3", "-c", IMPOSTOR, str(run)]
