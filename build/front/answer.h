@@ -1,4 +1,4 @@
-// PURE: parses bytes from other programs: the server's answer, the runtime's VERSION request.
+// PURE: parses bytes that come from other programs: the server's answer and the runtime's VERSION request.
 //
 // Rule: no byte is trusted. Nothing is read outside the given size, and whatever is not exactly as in
 // docs/protocol.md is refused, because the Python beside this program can judge it better.
@@ -27,7 +27,7 @@ static inline bool same(const void *one, const char *text, size_t size)
     return true;
 }
 
-// The size of the whole frame that begins with these HEADER_BYTES; 0 if it is not one of our frames.
+// The size of the whole frame that begins with these HEADER_BYTES. Returns 0 if it is not one of our frames.
 static inline size_t frame_size(const unsigned char *header)
 {
     if (!same(header, FRAME_MAGIC, 3)) return 0;
@@ -47,7 +47,7 @@ static inline bool parse_status(const unsigned char *digits, size_t size, unsign
     return value <= 255;
 }
 
-// A whole frame: exit status and output are its first two fields; further fields come from later releases.
+// Parse a whole frame. Its first two fields are the exit status and the output. Later releases may add fields.
 static inline bool parse_answer(const unsigned char *frame, size_t size, struct answer *answer)
 {
     if (size < HEADER_BYTES || frame_size(frame) != size) return false;
@@ -68,7 +68,7 @@ static inline bool parse_answer(const unsigned char *frame, size_t size, struct 
     return count >= 2;
 }
 
-// The position of the text, searched from ``at`` on; ``size`` if it is not found.
+// The position of the text at or after ``at``; ``size`` if it is not found.
 static inline size_t find(const unsigned char *bytes, size_t size, size_t at, const char *text, size_t length)
 {
     for (; at < size && length <= size - at; at++)

@@ -16,7 +16,7 @@ struct buffer {
     size_t size, room;
 };
 
-// The value of a variable, or NULL; if it occurs several times the first counts, as everywhere.
+// The value of an environment variable, or NULL. If it occurs more than once, the first counts, as with getenv().
 static const char *variable(const struct process *process, const char *name, size_t name_size)
 {
     for (char **entry = process->environment; *entry != NULL; entry++) {
@@ -29,7 +29,7 @@ static const char *variable(const struct process *process, const char *name, siz
 
 #define VARIABLE(process, name) variable(process, name, SIZE_OF(name))
 
-// Make room for that many more bytes.
+// Make room for ``more`` bytes after those in the buffer.
 static bool reserve(struct buffer *buffer, size_t more)
 {
     if (more <= buffer->room - buffer->size) return true;
@@ -49,7 +49,7 @@ static bool reserve(struct buffer *buffer, size_t more)
     return true;
 }
 
-// The caller has reserved the room.
+// The caller must have reserved the room.
 static void append(struct buffer *buffer, const void *bytes, size_t size)
 {
     memcpy(buffer->bytes + buffer->size, bytes, size);
@@ -63,8 +63,8 @@ static void append_number(struct buffer *buffer, size_t number)
     append(buffer, bytes, sizeof bytes);
 }
 
-// If the caller has closed one of the three, using it fails, and our socket does not get its number; Python finds it
-// closed.
+// If the caller closed standard input, output or error, a placeholder takes its number. Using that number then fails,
+// and our socket cannot get it. The placeholder is closed when Python is executed, so Python finds it closed.
 static void occupy_standard_descriptors(void)
 {
     long descriptor;
@@ -73,7 +73,7 @@ static void occupy_standard_descriptors(void)
     if (descriptor > 2) CALL(close, descriptor);
 }
 
-// Wait without limit: a runtime's pipe may be set to non-blocking.
+// Wait without a limit. This is needed because a runtime may have made its pipe non-blocking.
 static void await_descriptor(int descriptor, short events)
 {
     struct pollfd waiting = {.fd = descriptor, .events = events};
@@ -104,7 +104,7 @@ static bool write_all(int descriptor, const void *bytes, size_t size)
     return true;
 }
 
-// The exit status: an answer that could not be written is a failure, whatever it says.
+// Returns the exit status. If the answer cannot be written, that is a failure, whatever the answer says.
 static int write_output(const void *bytes, size_t size, int status)
 {
     const struct signal_action ignore = {.handler = 1};

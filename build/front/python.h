@@ -1,7 +1,7 @@
-// Executes the Python beside this file, for everything except calls that a server answers.
+// Executes the Python executable beside this file. That happens for everything except calls that a server answers.
 //
-// Rule: it gets the arguments, the environment and the input as this program got them, and one more argument that says
-// how far this program got. If it cannot be executed, the answer is the one error that this program knows.
+// Rule: Python gets the arguments, the environment and the input as this program got them, and one more argument that
+// says how far this program got. If Python cannot be executed, this program answers with its only error message.
 #pragma once
 
 enum { PATH_SIZE = 4096, LINKS_MAX = 40 };
@@ -14,7 +14,8 @@ static size_t directory_size(const char *path)
     return size;
 }
 
-// Links to this file are followed, because Python is beside the file itself; false if the path is too long.
+// Symbolic links to this file are followed, because Python is beside the file itself. Returns false if the path is too
+// long.
 static bool find_python(const char *file, char path[PATH_SIZE])
 {
     static const char name[] = EXECUTABLE ".python";
@@ -59,7 +60,8 @@ static bool give_back(const struct buffer *input)
     return CALL(dup3, ends[0], 0, 0) == 0;
 }
 
-// Returns only if that failed, with the exit status. ``mode`` is the argument that says how far this program got.
+// Execute Python. Returns only if that failed, with the exit status. ``mode`` is the argument that says how far this
+// program got.
 static int become_python(const struct process *process, char *mode, const struct buffer *input)
 {
     static const char failure[] = CANNOT_EXECUTE;

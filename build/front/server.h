@@ -1,7 +1,9 @@
 // One call to the resident server; see docs/protocol.md for what is sent and what may come back.
 //
-// Rule: nothing is sent to another user's server, and no wait exceeds the patience. NOBODY means that Python must carry
-// out the call; STUCK means the same, but a server may still be working on it.
+// Rule: nothing is sent to a server of another user, and no wait is longer than the patience.
+// NOBODY: no server carries out the call, so Python must.
+// STUCK: the patience ran out. Python must carry out the call, although a server may still be working on it.
+// ANSWERED: the server has answered.
 #pragma once
 
 enum { DESCRIPTORS_MAX = 3 };
@@ -36,7 +38,7 @@ static uint64_t patience_ms(const struct process *process)
     return ms < PATIENCE_MIN_MS ? PATIENCE_MIN_MS : ms;
 }
 
-// The server's socket; false if its name does not fit, or there is none.
+// Find the server's socket. Returns false if there is none, or if its path is too long.
 static bool find_socket(const struct process *process, struct sockaddr_un *address)
 {
     static const char name[] = "/" SOCKET_NAME;
@@ -50,7 +52,8 @@ static bool find_socket(const struct process *process, struct sockaddr_un *addre
     return CALL(faccessat, AT_FDCWD, address->sun_path, CHECK_EXISTENCE) == 0;
 }
 
-// A connection to a server of root or of our own user; -1: there is none, or another user has taken its place.
+// Connect to a server that runs as root or as our own user. Returns -1 if there is none, or if another user's process
+// listens instead.
 static int connect_to(const struct sockaddr_un *address)
 {
     long connection = CALL(socket, SOCKET_UNIX, SOCKET_STREAM | SOCKET_CLOEXEC, 0);
@@ -67,7 +70,7 @@ static int connect_to(const struct sockaddr_un *address)
     return -1;
 }
 
-// False if the patience has run out.
+// Wait for the server. Returns false if the patience has run out.
 static bool await_server(const struct server *server, short events)
 {
     uint64_t now = now_ms();
@@ -85,7 +88,8 @@ struct descriptors {
     const char *names;
 };
 
-// Open what only this process can reach; false if the server could not see the host as this process does.
+// Open what the server may be unable to open itself. Returns false if the root directory or the mount namespace cannot
+// be opened: without them the server does not see the host's files as this process does.
 static bool open_descriptors(const struct process *process, struct descriptors *opened)
 {
     const char *netns = VARIABLE(process, "CNI_NETNS");
@@ -93,7 +97,7 @@ static bool open_descriptors(const struct process *process, struct descriptors *
     opened->names = NAMES_WITHOUT_NETNS;
     if (netns != NULL && *netns != 0) {
         long found = CALL(openat, AT_FDCWD, netns, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-        if (found >= 0) { // otherwise the server reports the problem, with the path
+        if (found >= 0) { // if it cannot be opened, the server reports the error with the path
             opened->numbers[opened->count++] = (int)found;
             opened->names = NAMES_WITH_NETNS;
         }
@@ -110,7 +114,7 @@ static void close_descriptors(const struct descriptors *opened)
     for (size_t i = 0; i < opened->count; i++) CALL(close, opened->numbers[i]);
 }
 
-// The frame up to the input's length; false if the body is over the limit, or there is not enough memory.
+// Write the frame up to and including the input's length. Returns false if the body is too large or memory is short.
 static bool write_head(const struct process *process, size_t input, const char *names, struct buffer *head)
 {
     static const char variables[] = VARIABLES;
@@ -119,7 +123,7 @@ static bool write_head(const struct process *process, size_t input, const char *
         const char *value = variable(process, name, strlen(name));
         if (value != NULL) environment += strlen(name) + 1 + strlen(value) + 1;
     }
-    if (environment > 0) environment--; // a zero byte stands between two
+    if (environment > 0) environment--; // zero bytes separate the variables
     size_t body = 4 + SIZE_OF(EXECUTABLE) + 4 + environment + 4 + input + 4 + strlen(names);
     if (input > BODY_MAX || body > BODY_MAX || !reserve(head, HEADER_BYTES + body - input)) return false;
     append(head, FRAME_MAGIC, 3);
@@ -142,7 +146,7 @@ static bool write_head(const struct process *process, size_t input, const char *
     return true;
 }
 
-// ANSWERED: sent, or the server has closed its end and may have sent a reason before.
+// Returns ANSWERED if all was sent, and also if the server has closed its end: it may have sent an answer before.
 static enum outcome send_request(const struct server *server, struct iovec *parts, size_t count,
                                  const struct descriptors *opened)
 {
@@ -157,7 +161,7 @@ static enum outcome send_request(const struct server *server, struct iovec *part
         long sent = CALL(sendmsg, server->connection, &message, SEND_NO_SIGNAL | DO_NOT_WAIT);
         if (sent == -EPIPE || sent == -ECONNRESET) return ANSWERED;
         if (sent < 0 && sent != -EAGAIN) return NOBODY;
-        if (sent > 0) { // the descriptors go with the first bytes
+        if (sent > 0) { // the descriptors were sent with the first bytes
             message.control = NULL;
             message.control_size = 0;
         }
@@ -176,7 +180,7 @@ static enum outcome send_request(const struct server *server, struct iovec *part
     return ANSWERED;
 }
 
-// ANSWERED: a whole frame that is an answer; bytes after it are ignored.
+// Returns ANSWERED if a whole frame with an answer has arrived. Bytes after it are ignored.
 static enum outcome receive_answer(const struct server *server, struct buffer *frame, struct answer *answer)
 {
     size_t whole = 0;
@@ -194,7 +198,7 @@ static enum outcome receive_answer(const struct server *server, struct buffer *f
         }
     }
     if (!parse_answer(frame->bytes, whole, answer)) return NOBODY;
-    // a server one release older refuses what it cannot know
+    // a server of the release before refuses requests of this protocol version
     return answer->version == PROTOCOL_VERSION - 1 ? NOBODY : ANSWERED;
 }
 

@@ -1,7 +1,7 @@
 """PURE: the CNI_* environment and CNI_ARGS of a call, parsed into a Call that cannot be wrong.
 
-Rule: everything is validated before anything is done; an error names the variable and the value. Source: CNI
-specification 1.1.0, "Parameters"; upstream's CNI_ARGS.
+Rule: everything is validated before anything is done; an error names the variable and the value.
+Source: CNI specification 1.1.0, "Parameters"; for the keys of CNI_ARGS: docs/configuration.md.
 """
 
 from __future__ import annotations

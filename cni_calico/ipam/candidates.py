@@ -7,7 +7,7 @@ pool, so that hosts spread out and each host finds its blocks again. Everything 
 from __future__ import annotations
 
 from _sha1 import sha1
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Network, IPv6Network
 
 from cni_calico.ipam.timestamps import parse_claim_time
@@ -40,11 +40,6 @@ def _block_at(pool: IPPool, index: int) -> Network:
     first = int(pool.cidr.network_address) + (index << (pool.cidr.max_prefixlen - pool.block_size))
     make = IPv4Network if pool.cidr.version == 4 else IPv6Network
     return make((first, pool.block_size))
-
-
-def free_blocks(pool: IPPool, node: str, occupied: Container[Network]) -> Iterator[Network]:
-    """The walk without the blocks known to be taken."""
-    return (cidr for cidr in walk_pool(pool, node) if cidr not in occupied)
 
 
 def sort_blocks(pool: IPPool, node: str, cidrs: Iterable[Network]) -> list[Network]:

@@ -46,7 +46,7 @@ def directory(state_dir: str) -> str:
 
 
 def record(files: Files, state_dir: str, owed: OwedRelease) -> None:
-    """Make it durable; what is owed of the attachment already is owed on. Raises OSError."""
+    """Write the record durably. What an earlier record of the attachment owes is added to it. Raises OSError."""
     from dataclasses import asdict  # the import takes 5 ms
 
     attachment, key = owed.attachment, owed.attachment.endpoint_key

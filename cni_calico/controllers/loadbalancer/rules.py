@@ -160,8 +160,8 @@ def fits(address: Address, wish: AddressWish, pools: Sequence[IPPool]) -> bool:
 
 
 def select_kept(service: LoadBalancerService, held: Iterable[Address]) -> set[Address]:
-    """Of what a Service may keep, one address of a family: the one that it shows, if any. An address that was asked for
-    and is not any more may have come beside another.
+    """The addresses that a Service keeps: one of each family, preferably the one in its status. It may hold two of a
+    family after its requested address has changed.
     """
     kept: dict[int, Address] = {}
     for address in sorted(held, key=lambda a: (str(a) not in service.ingress, int(a))):

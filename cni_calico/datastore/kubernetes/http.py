@@ -112,13 +112,6 @@ class Connection:
         except OSError:
             pass
 
-    def interrupt(self) -> None:
-        """Wake a thread that reads from this connection; safe from any thread."""
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-
     def send(self, head: bytes, body: bytes, deadline: Deadline) -> None:
         """Raises Lost."""
         self.reusable = False

@@ -301,7 +301,9 @@ class GroupAllocator(Allocator):
     def _own_blocks(
         self, ledger: Ledger, facts: Facts, node: str, family: int, pools: tuple[IPPool, ...], wanted: int
     ) -> tuple[list[Network], int]:
-        """Blocks that together have at least ``wanted`` free addresses, as far as possible; how many would be left."""
+        """The node's own blocks with ``wanted`` free addresses in total, or as many as there are; and how many free
+        addresses remain after the request (negative: how many are missing).
+        """
         reserved = reserved_networks(facts.reservations)
         affinities = self._snapshot.affinities(node, family)
         own = {cidr: None for cidr, affinity in affinities.items() if affinity.confirmed}

@@ -248,7 +248,7 @@ class Reclaimer:
         return bool(freed)
 
     def _release_block(self, lost: LostBlock, deadline: Deadline) -> bool:
-        """Only as it was read at the second confirmation: nothing of the node is in it."""
+        """Read the block again. Release it only in that state, and only if nothing of the node is in it."""
         allocator = self._allocator(lost.node)
         ledger = allocator.ledger(deadline)
         block = ledger.block(lost.cidr)

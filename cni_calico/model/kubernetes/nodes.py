@@ -230,12 +230,3 @@ def _set(annotations: dict[str, str], name: str, value: str) -> None:
         annotations[name] = value
     else:
         annotations.pop(name, None)
-
-
-def node_object(document: JSON, old: JSON) -> dict[str, Any]:
-    """The stored Kubernetes Node with Calico's annotations as in ``document``."""
-    metadata = dict(old.get("metadata") or {})
-    annotations = node_annotations(document, metadata.get("annotations") or {})
-    if annotations or "annotations" in metadata:
-        metadata["annotations"] = annotations
-    return {**old, "metadata": metadata}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Network, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
@@ -35,10 +35,6 @@ class KubernetesFacts:
     kubeadm: str | None = None
     rancher: bool = False
     pod_cidrs: tuple[Network, ...] = ()
-
-    @property
-    def pod_cidr_v4(self) -> IPv4Network | None:
-        return next((cidr for cidr in self.pod_cidrs if isinstance(cidr, IPv4Network)), None)
 
 
 class KubernetesNode(Protocol):

@@ -294,7 +294,7 @@ class Rounds:
             self._files_due = True
 
     def _clean_connections(self) -> None:
-        """Of workloads that are gone: established connections would pass forever."""
+        """Remove connections of workloads that are gone; otherwise established ones would be accepted forever."""
         gone = self._owners.take_let_go()
         if self._connections is not None:
             self._connections.remove(gone)

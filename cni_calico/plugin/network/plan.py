@@ -70,11 +70,6 @@ def random_mac(random: bytes) -> bytes:
     return bytes((random[0] & 0xFC | 0x02,)) + random[1:6]
 
 
-def desired_host_routes(plan: PodPlan) -> tuple[PodRoute, ...]:
-    """One route per address, on the host interface."""
-    return tuple(PodRoute(host_network(address)) for address in plan.addresses)
-
-
 def desired_pod_routes(plan: PodPlan) -> tuple[PodRoute, ...]:
     """The routes in the order in which they can be added: the on-link route to the gateway before those that use it."""
     routes: list[PodRoute] = []

@@ -56,7 +56,7 @@ class ListSet:
 
 @dataclass(slots=True)
 class Rendered:
-    """``matches`` of one rule, and the lists that they look up, by name."""
+    """The matches of one rule, and the sets that they look up, by set name."""
 
     matches: list[Match]
     lists: dict[str, ListSet] = field(default_factory=dict)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from cni_calico.plugin.network.plan import (
     PodPlan,
-    desired_host_routes,
     desired_host_sysctls,
     desired_pod_routes,
     desired_pod_sysctls,
@@ -46,10 +45,6 @@ def test_routes_of_an_ipam_replace_the_defaults() -> None:
 def test_a_default_route_named_twice_is_added_once() -> None:
     plan = replace(ONLY_V4, extra_routes=(ip_network("0.0.0.0/0"),) * 2, include_default_routes=True)
     assert pod_routes(plan) == ["169.254.1.1/32 on link", "0.0.0.0/0 via 169.254.1.1"]
-
-
-def test_host_routes() -> None:
-    assert [str(route) for route in desired_host_routes(DUAL)] == ["10.65.0.1/32 on link", "fd00:65::1/128 on link"]
 
 
 def names(plan: PodPlan) -> set[str]:
