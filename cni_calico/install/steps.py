@@ -28,7 +28,15 @@ COPY = faults.declare("install.copy")
 BUNDLED = ("calico", "calico-ipam")  # each comes with its NAME.python
 # files beside the plugins in the image that are not plugins
 NOT_PLUGINS = frozenset(
-    ("install", "install-cni.sh", "install-bundle.sh", "calico-kube-controllers", "calico-node", "calicoctl")
+    (
+        "install",
+        "install-cni.sh",
+        "install-bundle.sh",
+        "calico-kube-controllers",
+        "calico-node",
+        "calicoctl",
+        "kubectl-calico",
+    )
 )
 BUNDLE_TIMEOUT_S = 120.0
 _NAMESPACE = "kube-system"

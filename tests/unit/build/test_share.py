@@ -14,15 +14,15 @@ from share import COMPLETIONS, write_share
 
 
 @pytest.fixture(scope="module")
-def share(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("share")
+def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory: Path = tmp_path_factory.mktemp("share")
     write_share(directory)
     return directory
 
 
-def test_the_manual_page_reads_well(share):
+def test_the_manual_page_reads_well(share: Path) -> None:
     """groff has no complaint, and the page as it is shown has every command, option and example."""
-    command = ["groff", "-man", "-ww", "-Tascii", "-P-c", "-rLL=200n", share / "man/man1/calicoctl.1"]
+    command = ["groff", "-man", "-ww", "-Tascii", "-P-c", "-rLL=200n", str(share / "man/man1/calicoctl.1")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     shown = subprocess.run(["col", "-bx"], input=done.stdout, capture_output=True, text=True, check=True).stdout
@@ -34,14 +34,14 @@ def test_the_manual_page_reads_well(share):
             assert all(option in shown for option in action.option_strings if action.help != "==SUPPRESS==")
 
 
-def test_bash_takes_its_completions(share):
+def test_bash_takes_its_completions(share: Path) -> None:
     subprocess.run(["bash", "-n", share / COMPLETIONS["bash"]], check=True)
     assert all((share / name).stat().st_size > 1000 for name in COMPLETIONS.values())
     assert (share / COMPLETIONS["zsh"]).read_text().startswith("#compdef calicoctl\n")
     assert "complete -c calicoctl" in (share / COMPLETIONS["fish"]).read_text()
 
 
-def test_the_same_bytes_twice(share, tmp_path):
+def test_the_same_bytes_twice(share: Path, tmp_path: Path) -> None:
     write_share(tmp_path)
     for name in ("man/man1/calicoctl.1", *COMPLETIONS.values()):
         assert (tmp_path / name).read_bytes() == (share / name).read_bytes()
