@@ -25,7 +25,7 @@ VERSIONS = ["0.3.1", "0.4.0", "1.0.0", "1.1.0"]
 
 
 @pytest.fixture
-def node(node: Node, bundle: Path) -> Node:
+def bundled_node(node: Node, bundle: Path) -> Node:
     """The node of the other end-to-end tests, with the executables instead of functions."""
     node.bin_dir = bundle
     return node
@@ -33,8 +33,8 @@ def node(node: Node, bundle: Path) -> Node:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("pod", "changes"), [("plain", {}), ("dual", DUAL)])
-def test_add_check_del(node: Node, pod_ns: Namespace, version: str, pod: str, changes: dict[str, Any]) -> None:
-    tool = Cnitool(node, version, changes)
+def test_add_check_del(bundled_node: Node, pod_ns: Namespace, version: str, pod: str, changes: dict[str, Any]) -> None:
+    tool = Cnitool(bundled_node, version, changes)
     result = tool.ok("add", pod_ns)
     assert result["cniVersion"] == version
     assert shape(result) == expected_shape(pod, version)
@@ -43,31 +43,31 @@ def test_add_check_del(node: Node, pod_ns: Namespace, version: str, pod: str, ch
         tool.ok("check", pod_ns)
     tool.ok("del", pod_ns)
     tool.ok("del", pod_ns)
-    assert not node.leftovers()
+    assert not bundled_node.leftovers()
     assert pod_ns.link("eth0") is None
 
 
 @pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
-def test_check_fails_when_something_was_changed(node: Node, pod_ns: Namespace, version: str) -> None:
-    tool = Cnitool(node, version)
+def test_check_fails_when_something_was_changed(bundled_node: Node, pod_ns: Namespace, version: str) -> None:
+    tool = Cnitool(bundled_node, version)
     tool.ok("add", pod_ns)
     pod_ns.do("route", "del", "default")
     done = tool.run("check", pod_ns)
     assert done.returncode != 0
     assert "0.0.0.0/0 via 169.254.1.1" in done.stdout + done.stderr
     tool.ok("del", pod_ns)
-    assert not node.leftovers()
+    assert not bundled_node.leftovers()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_chained_with_portmap_and_bandwidth(node: Node, pod_ns: Namespace, version: str) -> None:
+def test_chained_with_portmap_and_bandwidth(bundled_node: Node, pod_ns: Namespace, version: str) -> None:
     mapping = {"hostPort": 18080, "containerPort": 8080, "protocol": "tcp"}
     rates = {"ingressRate": 8_000_000, "ingressBurst": 8_000_000, "egressRate": 8_000_000, "egressBurst": 8_000_000}
-    tool = Cnitool(node, version, DUAL, [PORTMAP, BANDWIDTH], {"portMappings": [mapping], "bandwidth": rates})
-    before = {link["ifname"] for link in node.host.ip("link", "show")}
+    tool = Cnitool(bundled_node, version, DUAL, [PORTMAP, BANDWIDTH], {"portMappings": [mapping], "bandwidth": rates})
+    before = {link["ifname"] for link in bundled_node.host.ip("link", "show")}
     result = tool.ok("add", pod_ns)
     veth = result["interfaces"][0]["name"]
-    assert "qdisc tbf" in node.host.run("tc", "qdisc", "show", "dev", veth).stdout
+    assert "qdisc tbf" in bundled_node.host.run("tc", "qdisc", "show", "dev", veth).stdout
 
     server = [
         "nsenter",
@@ -83,15 +83,17 @@ def test_chained_with_portmap_and_bandwidth(node: Node, pod_ns: Namespace, versi
         try:
             # from the host itself to its own address: what portmap maps must come to the pod through our veth
             probe = ["/usr/bin/python3", "-c", PROBE]
-            until(lambda: "HTTP" in node.host.run(*probe, check=False).stdout, "an answer through the mapped port")
+            until(
+                lambda: "HTTP" in bundled_node.host.run(*probe, check=False).stdout, "an answer through the mapped port"
+            )
         finally:
             web.kill()
     if version != "0.3.1":
         tool.ok("check", pod_ns)
     tool.ok("del", pod_ns)
-    assert not node.leftovers()
-    assert {link["ifname"] for link in node.host.ip("link", "show")} == before
-    assert "18080" not in node.host.run("iptables-save").stdout
+    assert not bundled_node.leftovers()
+    assert {link["ifname"] for link in bundled_node.host.ip("link", "show")} == before
+    assert "18080" not in bundled_node.host.run("iptables-save").stdout
 
 
 PROBE = """
@@ -102,23 +104,23 @@ print(s.recv(100).decode())
 """
 
 
-def test_status(node: Node, pod_ns: Namespace) -> None:
-    Cnitool(node, "1.1.0").ok("status", pod_ns)
-    done = Cnitool(node, "1.1.0", {"datastore_path": "/nonexistent/datastore.db"}).run("status", pod_ns)
+def test_status(bundled_node: Node, pod_ns: Namespace) -> None:
+    Cnitool(bundled_node, "1.1.0").ok("status", pod_ns)
+    done = Cnitool(bundled_node, "1.1.0", {"datastore_path": "/nonexistent/datastore.db"}).run("status", pod_ns)
     assert done.returncode != 0
 
 
-def test_gc_without_a_list_of_what_is_valid_removes_nothing(node: Node, pod_ns: Namespace) -> None:
+def test_gc_without_a_list_of_what_is_valid_removes_nothing(bundled_node: Node, pod_ns: Namespace) -> None:
     """cnitool knows only its own cache: when that is lost it asks for GC without saying what is in use."""
-    tool = Cnitool(node, "1.1.0")
+    tool = Cnitool(bundled_node, "1.1.0")
     tool.ok("add", pod_ns)
-    cached = [path for path in (node.root / "cache").rglob("*") if path.is_file()]
+    cached = [path for path in (bundled_node.root / "cache").rglob("*") if path.is_file()]
     assert cached
     for path in cached:
         path.unlink()
     done = tool.run("gc", pod_ns)
     assert done.returncode != 0
     assert "valid-attachments is missing" in done.stdout + done.stderr
-    assert len(node.taken()) == 1 and pod_ns.link("eth0") is not None
+    assert len(bundled_node.taken()) == 1 and pod_ns.link("eth0") is not None
     tool.ok("del", pod_ns)
-    assert not node.leftovers()
+    assert not bundled_node.leftovers()

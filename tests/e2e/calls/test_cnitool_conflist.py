@@ -29,7 +29,7 @@ RATES = {"ingressRate": 8_000_000, "ingressBurst": 8_000_000, "egressRate": 8_00
 
 
 @pytest.fixture(params=["local", pytest.param("etcd", marks=pytest.mark.etcd)])
-def node(request: pytest.FixtureRequest, bundle: Path) -> Iterator[Node]:
+def bundled_forking_node(request: pytest.FixtureRequest, bundle: Path) -> Iterator[Node]:
     made: Node = request.getfixturevalue("plain_node" if request.param == "local" else "etcd_node")
     made.bin_dir = bundle
     with forks_in(made.host) as made.forks:
@@ -38,13 +38,14 @@ def node(request: pytest.FixtureRequest, bundle: Path) -> Iterator[Node]:
 
 
 @pytest.fixture(params=["one-shot", "served"])
-def tool(request: pytest.FixtureRequest, node: Node) -> Iterator[Cnitool]:
+def tool(request: pytest.FixtureRequest, bundled_forking_node: Node) -> Iterator[Cnitool]:
     with ExitStack() as stack:
         if request.param == "served":
-            stack.enter_context(node.server())
-        if node.datastore.type == "local":
-            node.environ["DATASTORE_PATH"] = node.datastore.path  # the template leaves it to its default
-        yield Cnitool(node, conflist=rendered(node), network="k8s-pod-network")
+            stack.enter_context(bundled_forking_node.server())
+        if bundled_forking_node.datastore.type == "local":
+            # the template leaves it to its default
+            bundled_forking_node.environ["DATASTORE_PATH"] = bundled_forking_node.datastore.path
+        yield Cnitool(bundled_forking_node, conflist=rendered(bundled_forking_node), network="k8s-pod-network")
 
 
 def rendered(node: Node) -> str:

@@ -42,11 +42,6 @@ WEIGHTS = (25, 20, 6, 7, 3, 12, 12, 10, 8)
 EXPECTED = {11, 120, 121, 122, 123, 124, 132, 133}
 
 
-@pytest.fixture
-def node(forking_node: Node) -> Node:
-    return forking_node
-
-
 @dataclass
 class Ledger:
     """Which container holds which address, as far as the answers tell for certain."""
@@ -229,15 +224,15 @@ def findings(node: Node) -> list[str]:
     return [finding.text for finding in check_records(records).findings]
 
 
-def test_everything_at_once(node: Node, make_pod_ns: MakeNamespace) -> None:
+def test_everything_at_once(forking_node: Node, make_pod_ns: MakeNamespace) -> None:
     pods = [make_pod_ns(f"s{which}") for which in range(SHARED)]
     sandboxes = [make_pod_ns(f"b{which}") for which in range(SANDBOXES)]
     ledger, passage = Ledger(), Passage()
     with ExitStack() as stack:
         workers = [
             Worker(
-                node,
-                stack.enter_context(forks_in(node.host)),
+                forking_node,
+                stack.enter_context(forks_in(forking_node.host)),
                 number,
                 pods,
                 sandboxes,
@@ -258,7 +253,7 @@ def test_everything_at_once(node: Node, make_pod_ns: MakeNamespace) -> None:
     assert not [problem for worker in workers for problem in worker.problems]
     assert not ledger.twice
     assert total["ADD ok"] and total["DEL ok"] and sum(n for what, n in total.items() if "killed" in what) > WORKERS
-    settle(node, pods, sandboxes)
+    settle(forking_node, pods, sandboxes)
 
 
 def settle(node: Node, pods: list[Namespace], sandboxes: list[Namespace]) -> None:

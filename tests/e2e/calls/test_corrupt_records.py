@@ -115,30 +115,25 @@ def require_proper(reply: Reply, verb: str) -> None:
         assert reply.document["code"] in {50, 103, 132, 133}, f"{verb}: {reply}"
 
 
-@pytest.fixture
-def node(forking_node: Node) -> Node:
-    return forking_node
-
-
 @pytest.mark.parametrize("name", KINDS)
-def test_named_and_left_as_they_are(node: Node, make_pod_ns: MakeNamespace, name: str) -> None:
+def test_named_and_left_as_they_are(forking_node: Node, make_pod_ns: MakeNamespace, name: str) -> None:
     kind = KINDS[name]
     pod, other, far = make_pod_ns("one"), make_pod_ns("two"), make_pod_ns("far")
-    added = prepared(node, pod, far)
-    path = path_of(node, kind)
+    added = prepared(forking_node, pod, far)
+    path = path_of(forking_node, kind)
     for damage in DAMAGES:
-        original = node.raw()[path]
+        original = forking_node.raw()[path]
         value = damaged(kind, original, damage)
         if value is None or (kind.shape is None and damage == "newer"):
             continue
-        node.spoil(path, value)
-        replies = meet(node, pod, other, added, f"{name} {damage}")
+        forking_node.spoil(path, value)
+        replies = meet(forking_node, pod, other, added, f"{name} {damage}")
         require_named(kind, replies, f"{name} {damage}")
-        assert node.raw().get(path) == value, f"{name} {damage}: the record was overwritten"
-        node.spoil(path, original)
-        added = repaired(node, pod, other, f"{name} {damage}")
-    assert node.call("DEL", "c1", pod.path).ok
-    left = node.leftovers()
+        assert forking_node.raw().get(path) == value, f"{name} {damage}: the record was overwritten"
+        forking_node.spoil(path, original)
+        added = repaired(forking_node, pod, other, f"{name} {damage}")
+    assert forking_node.call("DEL", "c1", pod.path).ok
+    left = forking_node.leftovers()
     assert set(left.get("addresses", {}).values()) == {"calnet.far"} and len(left["endpoints"]) == 1, left
 
 
@@ -148,31 +143,34 @@ FOLLOWED = ("pool", "reservation", "cluster", "node", "configuration")  # by wat
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("damage", ["cut", "shape"])
 def test_a_server_names_them_and_overwrites_nothing_either(
-    node: Node, make_pod_ns: MakeNamespace, name: str, damage: str
+    forking_node: Node, make_pod_ns: MakeNamespace, name: str, damage: str
 ) -> None:
     """Its caches leave out what they cannot read; what it then needs it asks the datastore for. One server meets the
     record as it starts (cut), the other one while it runs.
     """
     kind = KINDS[name]
     pod, other, far = make_pod_ns("one"), make_pod_ns("two"), make_pod_ns("far")
-    added = prepared(node, pod, far)
-    path = path_of(node, kind)
+    added = prepared(forking_node, pod, far)
+    path = path_of(forking_node, kind)
     if damage == "cut" or kind.shape is None:
-        spoiled = Spoiled(node, path, kind, "cut")
-        with node.server():
-            replies = meet(node, pod, other, added, f"{name} {damage}")
+        spoiled = Spoiled(forking_node, path, kind, "cut")
+        with forking_node.server():
+            replies = meet(forking_node, pod, other, added, f"{name} {damage}")
     else:
-        with node.server():
+        with forking_node.server():
             for container in ("first", "second"):  # reads, then works from what it knows
-                assert node.call("ADD", container, other.path).ok and node.call("DEL", container, other.path).ok
-            spoiled = Spoiled(node, path, kind, damage)
+                assert (
+                    forking_node.call("ADD", container, other.path).ok
+                    and forking_node.call("DEL", container, other.path).ok
+                )
+            spoiled = Spoiled(forking_node, path, kind, damage)
             if name in FOLLOWED:
-                log = node.root / "server.log"
+                log = forking_node.root / "server.log"
                 until(lambda: "cannot read" in log.read_text(), "the server has seen the record")
-            replies = meet(node, pod, other, added, f"{name} {damage}")
-    assert node.raw().get(path) == spoiled.value, f"{name} {damage}: the record was overwritten"
+            replies = meet(forking_node, pod, other, added, f"{name} {damage}")
+    assert forking_node.raw().get(path) == spoiled.value, f"{name} {damage}: the record was overwritten"
     spoiled.restore()
-    repaired(node, pod, other, f"{name} {damage}")
+    repaired(forking_node, pod, other, f"{name} {damage}")
     missed = {verb for verb in kind.named.split() if replies[verb].ok} - set(NOT_ASKED.get((name, damage), "").split())
     assert not missed, f"{name} {damage}: {missed}"
     for verb, reply in replies.items():

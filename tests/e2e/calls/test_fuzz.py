@@ -34,7 +34,7 @@ VALUES = st.recursive(
 
 
 @pytest.fixture
-def node(plain_node: Node) -> Iterator[Node]:
+def local_forking_node(plain_node: Node) -> Iterator[Node]:
     with forks_in(plain_node.host) as plain_node.forks:
         yield plain_node
     plain_node.forks = None
@@ -110,8 +110,10 @@ def require_no_defect(node: Node, pod: Namespace, verb: str, stdin: bytes, envir
 
 @given(data=st.data(), verb=st.sampled_from(VERBS))
 @FUZZ
-def test_any_value_in_the_configuration(node: Node, pod_ns: Namespace, data: st.DataObject, verb: str) -> None:
-    document = base(node, pod_ns)
+def test_any_value_in_the_configuration(
+    local_forking_node: Node, pod_ns: Namespace, data: st.DataObject, verb: str
+) -> None:
+    document = base(local_forking_node, pod_ns)
     keep = {"datastore_path", "log_file_path", "ipam_lock_file", "nodename_file"}  # would be written elsewhere
     places = [path for path in paths(document) if not path or path[0] not in keep]
     for _ in range(data.draw(st.integers(1, 2))):
@@ -119,13 +121,13 @@ def test_any_value_in_the_configuration(node: Node, pod_ns: Namespace, data: st.
         if not isinstance(document, dict):
             break
         places = [path for path in paths(document) if not path or path[0] not in keep]
-    require_no_defect(node, pod_ns, verb, json.dumps(document).encode("utf-8", "surrogatepass"), {})
+    require_no_defect(local_forking_node, pod_ns, verb, json.dumps(document).encode("utf-8", "surrogatepass"), {})
 
 
 @given(verb=st.sampled_from(VERBS), stdin=st.binary(max_size=60))
 @FUZZ
-def test_any_bytes_on_stdin(node: Node, pod_ns: Namespace, verb: str, stdin: bytes) -> None:
-    require_no_defect(node, pod_ns, verb, stdin, {})
+def test_any_bytes_on_stdin(local_forking_node: Node, pod_ns: Namespace, verb: str, stdin: bytes) -> None:
+    require_no_defect(local_forking_node, pod_ns, verb, stdin, {})
 
 
 @given(
@@ -134,6 +136,8 @@ def test_any_bytes_on_stdin(node: Node, pod_ns: Namespace, verb: str, stdin: byt
     value=TEXTS.filter(lambda text: "\0" not in text and text.isprintable()),
 )
 @FUZZ
-def test_any_value_in_the_environment(node: Node, pod_ns: Namespace, verb: str, name: str, value: str) -> None:
-    document = base(node, pod_ns)
-    require_no_defect(node, pod_ns, verb, json.dumps(document).encode(), {name: value})
+def test_any_value_in_the_environment(
+    local_forking_node: Node, pod_ns: Namespace, verb: str, name: str, value: str
+) -> None:
+    document = base(local_forking_node, pod_ns)
+    require_no_defect(local_forking_node, pod_ns, verb, json.dumps(document).encode(), {name: value})

@@ -19,11 +19,6 @@ VALID = "cni.dev/valid-attachments"
 C1 = "c1" * 32
 
 
-@pytest.fixture
-def node(any_node: Node) -> Node:
-    return any_node
-
-
 def ipam(node: Node, command: str, ifname: str, **changes: object) -> str:
     """The address of an ADD of calico-ipam."""
     reply = node.call(command, C1, "/proc/self/ns/net", ifname=ifname, plugin="calico-ipam", **changes)
@@ -39,81 +34,81 @@ def forget_interfaces(node: Node) -> None:
         node.put({path: block})
 
 
-def test_calico_ipam_gives_each_its_own(node: Node) -> None:
-    given = {name: ipam(node, "ADD", name) for name in NAMES[:2]}
-    assert len(set(given.values())) == 2 and set(node.taken()) == set(given.values())
-    assert set(node.taken().values()) == {f"calnet.{C1}"}  # upstream releases by handle
-    assert {name: ipam(node, "ADD", name) for name in NAMES[:2]} == given
-    ipam(node, "DEL", "net1")
-    assert set(node.taken()) == {given["eth0"]}
-    assert not node.call("CHECK", C1, "/x", ifname="net1", plugin="calico-ipam", prevResult={}).ok
-    ipam(node, "CHECK", "eth0", prevResult={})
-    again = ipam(node, "ADD", "net1")
-    assert node.call("GC", "", "", plugin="calico-ipam", **{VALID: [{"containerID": C1, "ifname": "net1"}]}).ok
-    assert set(node.taken()) == {again}
-    ipam(node, "DEL", "net1")
-    assert not node.leftovers()
+def test_calico_ipam_gives_each_its_own(any_node: Node) -> None:
+    given = {name: ipam(any_node, "ADD", name) for name in NAMES[:2]}
+    assert len(set(given.values())) == 2 and set(any_node.taken()) == set(given.values())
+    assert set(any_node.taken().values()) == {f"calnet.{C1}"}  # upstream releases by handle
+    assert {name: ipam(any_node, "ADD", name) for name in NAMES[:2]} == given
+    ipam(any_node, "DEL", "net1")
+    assert set(any_node.taken()) == {given["eth0"]}
+    assert not any_node.call("CHECK", C1, "/x", ifname="net1", plugin="calico-ipam", prevResult={}).ok
+    ipam(any_node, "CHECK", "eth0", prevResult={})
+    again = ipam(any_node, "ADD", "net1")
+    assert any_node.call("GC", "", "", plugin="calico-ipam", **{VALID: [{"containerID": C1, "ifname": "net1"}]}).ok
+    assert set(any_node.taken()) == {again}
+    ipam(any_node, "DEL", "net1")
+    assert not any_node.leftovers()
 
 
 @pytest.mark.parametrize("told", [False, True])
-def test_an_address_of_an_older_version(node: Node, told: bool) -> None:
+def test_an_address_of_an_older_version(any_node: Node, told: bool) -> None:
     """Without a record it is the first interface's, unless the runtime has the result that says otherwise."""
-    old = ipam(node, "ADD", "net1" if told else "eth0")
-    forget_interfaces(node)
-    other = ipam(node, "ADD", "net2")
+    old = ipam(any_node, "ADD", "net1" if told else "eth0")
+    forget_interfaces(any_node)
+    other = ipam(any_node, "ADD", "net2")
     assert other != old
-    ipam(node, "DEL", "net1", prevResult={"ips": [{"address": f"{old if told else '10.9.9.9'}/32"}]})
-    assert set(node.taken()) == ({other} if told else {old, other})
+    ipam(any_node, "DEL", "net1", prevResult={"ips": [{"address": f"{old if told else '10.9.9.9'}/32"}]})
+    assert set(any_node.taken()) == ({other} if told else {old, other})
     for name in ("net2", "eth0"):
-        ipam(node, "DEL", name)
-    assert not node.leftovers()
+        ipam(any_node, "DEL", name)
+    assert not any_node.leftovers()
 
 
-def test_an_address_of_an_older_version_with_a_record(node: Node, make_pod_ns: MakeNamespace) -> None:
+def test_an_address_of_an_older_version_with_a_record(any_node: Node, make_pod_ns: MakeNamespace) -> None:
     first, second = make_pod_ns(), make_pod_ns()
-    one = addresses(added(node, C1, first, ifname="net1"))
-    forget_interfaces(node)
-    two = addresses(added(node, C1, second))
-    assert one != two and addresses(added(node, C1, first, ifname="net1")) == one
-    ipam(node, "DEL", "eth0", prevResult={})  # of another plugin: what net1's record names stays
-    assert {f"{address}/32" for address in node.taken()} == set(one)
+    one = addresses(added(any_node, C1, first, ifname="net1"))
+    forget_interfaces(any_node)
+    two = addresses(added(any_node, C1, second))
+    assert one != two and addresses(added(any_node, C1, first, ifname="net1")) == one
+    ipam(any_node, "DEL", "eth0", prevResult={})  # of another plugin: what net1's record names stays
+    assert {f"{address}/32" for address in any_node.taken()} == set(one)
     for name, pod in (("eth0", second), ("net1", first)):
-        assert node.call("DEL", C1, pod.path, ifname=name).ok
-    assert not node.leftovers()
+        assert any_node.call("DEL", C1, pod.path, ifname=name).ok
+    assert not any_node.leftovers()
 
 
-def test_two_networks_of_calico(node: Node, make_pod_ns: MakeNamespace) -> None:
+def test_two_networks_of_calico(any_node: Node, make_pod_ns: MakeNamespace) -> None:
     pods: dict[tuple[str, str], Namespace] = {(n, i): make_pod_ns() for n in ("one", "two") for i in NAMES[:2]}
     given = {}
     for (network, name), pod in pods.items():
         if (network, name) != ("two", "eth0"):  # it would join the endpoint of the first
-            given[network, name] = addresses(added(node, C1, pod, ifname=name, name=network))
-    assert len(node.taken()) == 2 and len(node.endpoints()) == 2
+            given[network, name] = addresses(added(any_node, C1, pod, ifname=name, name=network))
+    assert len(any_node.taken()) == 2 and len(any_node.endpoints()) == 2
     assert given["two", "net1"] == given["one", "net1"]  # joined
-    assert node.call("DEL", C1, "", ifname="net1", name="two").ok and len(node.taken()) == 2
-    assert node.call("DEL", C1, "", ifname="net1", name="one").ok and len(node.taken()) == 1
-    assert node.call("DEL", C1, "", ifname="eth0", name="one").ok
-    assert not node.leftovers()
+    assert any_node.call("DEL", C1, "", ifname="net1", name="two").ok and len(any_node.taken()) == 2
+    assert any_node.call("DEL", C1, "", ifname="net1", name="one").ok and len(any_node.taken()) == 1
+    assert any_node.call("DEL", C1, "", ifname="eth0", name="one").ok
+    assert not any_node.leftovers()
 
 
-def test_many_at_once(node: Node) -> None:
+def test_many_at_once(any_node: Node) -> None:
     """Any order of ADD and DEL of a container's interfaces, by processes side by side: no address twice, none lost."""
     orders = random.Random(7)
     for _ in range(3):
         names = list(NAMES) * 2
         orders.shuffle(names)
         with ThreadPoolExecutor(4) as pool:
-            given = list(zip(names, pool.map(lambda name: ipam(node, "ADD", name), names), strict=True))
+            given = list(zip(names, pool.map(lambda name: ipam(any_node, "ADD", name), names), strict=True))
         by_name = dict(given)
         assert set(given) == set(by_name.items()) and len(set(by_name.values())) == len(NAMES)
-        assert set(node.taken()) == set(by_name.values())
+        assert set(any_node.taken()) == set(by_name.values())
         gone = names[:3]
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda name: ipam(node, "DEL", name), gone))
-        assert set(node.taken()) == {address for name, address in by_name.items() if name not in gone}
+            list(pool.map(lambda name: ipam(any_node, "DEL", name), gone))
+        assert set(any_node.taken()) == {address for name, address in by_name.items() if name not in gone}
     for name in NAMES:
-        ipam(node, "DEL", name)
-    assert not node.leftovers()
+        ipam(any_node, "DEL", name)
+    assert not any_node.leftovers()
 
 
 @pytest.mark.etcd

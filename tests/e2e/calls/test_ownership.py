@@ -22,11 +22,6 @@ POD = "IgnoreUnknown=1;K8S_POD_NAMESPACE=space;K8S_POD_NAME=web-0"
 SIGNED = "cni-calico:"
 
 
-@pytest.fixture
-def node(any_node: Node) -> Node:
-    return any_node
-
-
 def two_sandboxes(node: Node, make_pod_ns: MakeNamespace) -> tuple[Any, Namespace]:
     """A pod whose first sandbox is gone and whose second lives: the first one's result, the second one's namespace."""
     old, living = make_pod_ns(), make_pod_ns()
@@ -58,15 +53,15 @@ REPEATED = {"without a namespace": {}, "with prevResult": {"prevResult": True}}
 
 @pytest.mark.parametrize("how", REPEATED)
 @pytest.mark.parametrize("record", ["there", "deleted", "unreadable"])
-def test_a_repeated_del_of_an_old_sandbox(node: Node, make_pod_ns: MakeNamespace, how: str, record: str) -> None:
-    first, living = two_sandboxes(node, make_pod_ns)
+def test_a_repeated_del_of_an_old_sandbox(any_node: Node, make_pod_ns: MakeNamespace, how: str, record: str) -> None:
+    first, living = two_sandboxes(any_node, make_pod_ns)
     if record == "deleted":
-        node.put({endpoint_path(node): None})
+        any_node.put({endpoint_path(any_node): None})
     elif record == "unreadable":
-        node.spoil(endpoint_path(node), b"no document")
+        any_node.spoil(endpoint_path(any_node), b"no document")
     changes = {"prevResult": first} if REPEATED[how] else {}
-    node.call("DEL", S1, args=POD, **changes)
-    require_alive(node, living)
+    any_node.call("DEL", S1, args=POD, **changes)
+    require_alive(any_node, living)
 
 
 @pytest.mark.etcd
@@ -83,43 +78,43 @@ def test_a_repeated_del_without_the_datastore(on_etcd: EtcdNode, make_pod_ns: Ma
 
 
 @pytest.mark.parametrize("record", ["there", "deleted"])
-def test_gc_leaves_the_new_sandbox(node: Node, make_pod_ns: MakeNamespace, record: str) -> None:
-    _, living = two_sandboxes(node, make_pod_ns)
+def test_gc_leaves_the_new_sandbox(any_node: Node, make_pod_ns: MakeNamespace, record: str) -> None:
+    _, living = two_sandboxes(any_node, make_pod_ns)
     # what an ADD of the first sandbox that died would have left
-    handle = added(node, S1, make_pod_ns(), plugin="calico-ipam", args=POD)
+    handle = added(any_node, S1, make_pod_ns(), plugin="calico-ipam", args=POD)
     if record == "deleted":
-        node.put({endpoint_path(node): None})
+        any_node.put({endpoint_path(any_node): None})
     valid = [{"containerID": S2, "ifname": "eth0"}]
-    assert node.call("GC", "", "", **{"cni.dev/valid-attachments": valid}).ok
-    require_alive(node, living)
-    assert addresses(handle)[0].partition("/")[0] not in node.taken()
+    assert any_node.call("GC", "", "", **{"cni.dev/valid-attachments": valid}).ok
+    require_alive(any_node, living)
+    assert addresses(handle)[0].partition("/")[0] not in any_node.taken()
 
 
-def test_an_unknown_container_in_the_namespace_of_another(node: Node, make_pod_ns: MakeNamespace) -> None:
+def test_an_unknown_container_in_the_namespace_of_another(any_node: Node, make_pod_ns: MakeNamespace) -> None:
     """The path of a namespace means another one when its process's number was given out again."""
-    _, living = two_sandboxes(node, make_pod_ns)
-    assert node.call("DEL", S3, living.path, args=POD.replace("web-0", "other")).ok
-    require_alive(node, living)
+    _, living = two_sandboxes(any_node, make_pod_ns)
+    assert any_node.call("DEL", S3, living.path, args=POD.replace("web-0", "other")).ok
+    require_alive(any_node, living)
     foreign = make_pod_ns()
-    node.host.do("link", "add", "vethforeign", "type", "veth", "peer", "name", "eth0", "netns", foreign.name)
+    any_node.host.do("link", "add", "vethforeign", "type", "veth", "peer", "name", "eth0", "netns", foreign.name)
     for state in ("down", "up"):
-        node.host.do("link", "set", "vethforeign", state)
-        assert node.call("DEL", S3, foreign.path).ok
+        any_node.host.do("link", "set", "vethforeign", state)
+        assert any_node.call("DEL", S3, foreign.path).ok
         assert foreign.link("eth0") is not None
 
 
-def test_an_interface_that_was_renamed(node: Node, make_pod_ns: MakeNamespace) -> None:
+def test_an_interface_that_was_renamed(any_node: Node, make_pod_ns: MakeNamespace) -> None:
     pod = make_pod_ns()
-    added(node, S1, pod, args=POD)
-    name = host_end(node)
-    node.put({endpoint_path(node): None})
-    node.host.do("link", "set", name, "down")
-    node.host.do("link", "set", name, "name", "renamed")
-    node.host.do("link", "set", "renamed", "up")
-    assert node.call("DEL", S2, pod.path, args=POD).ok
+    added(any_node, S1, pod, args=POD)
+    name = host_end(any_node)
+    any_node.put({endpoint_path(any_node): None})
+    any_node.host.do("link", "set", name, "down")
+    any_node.host.do("link", "set", name, "name", "renamed")
+    any_node.host.do("link", "set", "renamed", "up")
+    assert any_node.call("DEL", S2, pod.path, args=POD).ok
     assert pod.link("eth0") is not None
-    assert node.call("DEL", S1, pod.path, args=POD).ok
-    assert pod.link("eth0") is None and not node.leftovers()
+    assert any_node.call("DEL", S1, pod.path, args=POD).ok
+    assert pod.link("eth0") is None and not any_node.leftovers()
 
 
 def test_an_add_that_died_before_it_could_sign(plain_node: Node, pod_ns: Namespace) -> None:
@@ -147,13 +142,13 @@ def test_unsigned_interfaces_of_older_versions(on_etcd: EtcdNode, make_pod_ns: M
     node.start_etcd()
 
 
-def test_a_repeated_add_signs(node: Node, pod_ns: Namespace) -> None:
-    added(node, S1, pod_ns, args=POD)
-    name = host_end(node)
-    signed = node.host.link(name)
-    node.host.do("link", "set", name, "alias", "")
-    added(node, S1, pod_ns, args=POD)
-    assert node.host.link(name) == signed
+def test_a_repeated_add_signs(any_node: Node, pod_ns: Namespace) -> None:
+    added(any_node, S1, pod_ns, args=POD)
+    name = host_end(any_node)
+    signed = any_node.host.link(name)
+    any_node.host.do("link", "set", name, "alias", "")
+    added(any_node, S1, pod_ns, args=POD)
+    assert any_node.host.link(name) == signed
 
 
 def test_a_name_that_a_living_container_has(plain_node: Node, make_pod_ns: MakeNamespace) -> None:
@@ -167,42 +162,42 @@ def test_a_name_that_a_living_container_has(plain_node: Node, make_pod_ns: MakeN
     require_alive(node, living)
 
 
-def test_what_the_agent_has_signed(node: Node, make_pod_ns: MakeNamespace) -> None:
+def test_what_the_agent_has_signed(any_node: Node, make_pod_ns: MakeNamespace) -> None:
     """It does not know the network; the container's DEL recognises it, another's does not."""
     pod = make_pod_ns()
-    added(node, S1, pod, args=POD)
-    name = host_end(node)
+    added(any_node, S1, pod, args=POD)
+    name = host_end(any_node)
     digest = hashlib.sha1(f"/{S1}/eth0".encode()).hexdigest()
-    node.host.do("link", "set", name, "alias", SIGNED + digest)
-    node.put({endpoint_path(node): None})
-    assert node.call("DEL", S2, args=POD).ok
-    require_alive(node, pod)
-    assert node.call("DEL", S1, args=POD).ok
-    assert pod.link("eth0") is None and not node.leftovers()
+    any_node.host.do("link", "set", name, "alias", SIGNED + digest)
+    any_node.put({endpoint_path(any_node): None})
+    assert any_node.call("DEL", S2, args=POD).ok
+    require_alive(any_node, pod)
+    assert any_node.call("DEL", S1, args=POD).ok
+    assert pod.link("eth0") is None and not any_node.leftovers()
 
 
 @pytest.mark.parametrize("profiles", [["calnet"], ["kns.space"]])
-def test_a_network_that_was_renamed(node: Node, pod_ns: Namespace, profiles: list[str]) -> None:
+def test_a_network_that_was_renamed(any_node: Node, pod_ns: Namespace, profiles: list[str]) -> None:
     """The alias and the handle have its old name; with policies of Kubernetes only the handle tells it."""
-    added(node, S1, pod_ns, args=POD)
-    ((path, endpoint),) = node.records(ResourceList("WorkloadEndpoint")).items()
-    node.put({path: {**endpoint, "spec": {**endpoint["spec"], "profiles": profiles}}})
-    living = host_end(node)
-    assert node.call("DEL", S2, args=POD, name="renamed").ok and host_end(node) == living
-    assert node.call("DEL", S1, pod_ns.path, args=POD, name="renamed").ok
-    assert pod_ns.link("eth0") is None and not node.leftovers()
+    added(any_node, S1, pod_ns, args=POD)
+    ((path, endpoint),) = any_node.records(ResourceList("WorkloadEndpoint")).items()
+    any_node.put({path: {**endpoint, "spec": {**endpoint["spec"], "profiles": profiles}}})
+    living = host_end(any_node)
+    assert any_node.call("DEL", S2, args=POD, name="renamed").ok and host_end(any_node) == living
+    assert any_node.call("DEL", S1, pod_ns.path, args=POD, name="renamed").ok
+    assert pod_ns.link("eth0") is None and not any_node.leftovers()
 
 
-def test_what_the_agent_has_signed_is_replaced(node: Node, make_pod_ns: MakeNamespace) -> None:
+def test_what_the_agent_has_signed_is_replaced(any_node: Node, make_pod_ns: MakeNamespace) -> None:
     """Outside Kubernetes, when the container has got another namespace."""
-    added(node, S1, make_pod_ns())
-    name = host_end(node)
+    added(any_node, S1, make_pod_ns())
+    name = host_end(any_node)
     digest = hashlib.sha1(f"/{S1}/eth0".encode()).hexdigest()
-    node.host.do("link", "set", name, "alias", SIGNED + digest)
+    any_node.host.do("link", "set", name, "alias", SIGNED + digest)
     again = make_pod_ns()
-    added(node, S1, again)
-    require_alive(node, again)
-    assert node.call("DEL", S1).ok and not node.leftovers()
+    added(any_node, S1, again)
+    require_alive(any_node, again)
+    assert any_node.call("DEL", S1).ok and not any_node.leftovers()
 
 
 def order_of(node: Node, server: ForkedServer, container: str, pod: Namespace) -> list[str]:
