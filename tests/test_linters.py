@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = Path(sys.executable).parent
 LONGEST_MODULE = 400
+CAPITALISED = re.compile(r"_?[A-Z]\w*[a-z]\w*|JSON")  # not a constant
 GENERATED = {"cni_calico/cnidataplane/dataplane_pb2.py", "cni_calico/datastore/etcd/etcd_pb2.py"}
 
 
@@ -189,13 +190,28 @@ def test_unit_tests_mirror_the_packages() -> None:
     assert sorted(folders - mirrored() - {"build", "docs"}) == []
 
 
-def test_no_class_name_twice() -> None:
-    """A name means one thing in the whole product."""
+def _types_of(body: list[ast.stmt]) -> set[str]:
+    """The classes and type aliases that the statements define, those of an ``if`` included; TypeVars are not types."""
+    found: set[str] = set()
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.If):
+            found |= _types_of(node.body) | _types_of(node.orelse)
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and "TypeVar(" not in ast.unparse(node):
+            names = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {name.id for name in names if isinstance(name, ast.Name) and CAPITALISED.fullmatch(name.id)}
+    return found
+
+
+def test_no_type_name_twice() -> None:
+    """The name of a class or of a type alias means one thing in the whole product and is defined in one place."""
     places: dict[str, list[str]] = {}
     for name, tree in modules().items():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not name.endswith("_pb2"):
-                places.setdefault(node.name, []).append(name)
+        if not name.endswith("_pb2"):
+            for type_name in _types_of(tree.body):
+                places.setdefault(type_name, []).append(name)
+    assert {"Datastore", "Document", "Extra", "Network"} <= places.keys()  # a class, and aliases with and without an if
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 

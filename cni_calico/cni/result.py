@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Interface, IPv6Interface
 from typing import Any
 
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_prefixed
 from cni_calico.cni.versions import SUPPORTED
 
-Interface = IPv4Interface | IPv6Interface
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cni_calico.model.resources import Interface
+
 _OLD = ("0.1.0", "0.2.0")
 
 

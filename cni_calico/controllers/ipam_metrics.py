@@ -15,7 +15,7 @@ from cni_calico.ipam.pools import pool_of
 from cni_calico.model.resources import IPPool, Network
 
 NO_POOL, NO_NODE, UNKNOWN_NODE = "no_ippool", "no_affinity", "unknown_node"
-Place = tuple[str, str]  # pool, node
+PoolOnNode = tuple[str, str]  # pool, node
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +25,17 @@ class IpamNumbers:
     blocks: Mapping[Network, BlockFacts] = field(default_factory=dict)
     suspects: Iterable[Subject] = ()
     pools: tuple[IPPool, ...] = ()
-    reclaimed: Mapping[Place, int] = field(default_factory=dict)
+    reclaimed: Mapping[PoolOnNode, int] = field(default_factory=dict)
 
 
-def place_of(holding: Holding, pools: Iterable[IPPool]) -> Place:
+def place_of(holding: Holding, pools: Iterable[IPPool]) -> PoolOnNode:
     pool = pool_of(pools, holding.block)
     return pool.metadata.name if pool is not None else NO_POOL, holding.node or UNKNOWN_NODE
 
 
 def render_ipam_metrics(numbers: IpamNumbers) -> str:
     """As Prometheus reads it."""
-    in_use, borrowed, blocks, candidates = (Counter[Place]() for _ in range(4))
+    in_use, borrowed, blocks, candidates = (Counter[PoolOnNode]() for _ in range(4))
     for cidr, facts in numbers.blocks.items():
         pool = pool_of(numbers.pools, cidr)
         name = pool.metadata.name if pool is not None else NO_POOL
@@ -63,14 +63,14 @@ def render_ipam_metrics(numbers: IpamNumbers) -> str:
     )
 
 
-def _by_node(counts: Mapping[Place, int]) -> Mapping[str, int]:
+def _by_node(counts: Mapping[PoolOnNode, int]) -> Mapping[str, int]:
     found: Counter[str] = Counter()
     for (_, node), count in counts.items():
         found[node] += count
     return found
 
 
-def _by_place(name: str, kind: str, meaning: str, counts: Mapping[Place, int]) -> str:
+def _by_place(name: str, kind: str, meaning: str, counts: Mapping[PoolOnNode, int]) -> str:
     lines = [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
     lines += [f'{name}{{ippool="{pool}",node="{node}"}} {count}' for (pool, node), count in sorted(counts.items())]
     return "\n".join(lines) + "\n"

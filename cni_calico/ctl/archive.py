@@ -17,10 +17,10 @@ from cni_calico.ctl.session import CommandFailed
 
 WRITE = faults.declare("ctl.write-archive")
 
-Item = tuple[str, str]  # name in the archive, text
+ArchiveMember = tuple[str, str]  # name in the archive, text
 
 
-def write_archive(target: str, name: str, items: Iterable[Item], secrets: Collection[str]) -> int:
+def write_archive(target: str, name: str, items: Iterable[ArchiveMember], secrets: Collection[str]) -> int:
     """Write the archive, each file below the directory ``name``; returns how many files. Raises CommandFailed."""
     count, fd = 0, -1
     try:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
 
-from cni_calico.ctl.archive import Item, write_archive
+from cni_calico.ctl.archive import ArchiveMember, write_archive
 from cni_calico.ctl.ipam import check as ipam_check
 from cni_calico.ctl.ipam import show as ipam_show
 from cni_calico.ctl.ipam.lost import is_kubernetes
@@ -69,7 +69,7 @@ def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:
     )
 
 
-def _items(session: Session, arguments: Namespace) -> Iterator[Item]:
+def _items(session: Session, arguments: Namespace) -> Iterator[ArchiveMember]:
     yield "version", CLIENT
     for kind, plural in PLURALS.items():
         yield f"resources/{plural}.yaml", _try(lambda kind=kind: _stored(session, ResourceList(kind)))  # type: ignore[misc]
@@ -99,7 +99,7 @@ def _stored(session: Session, listing: ListKey) -> str:
 # -- Kubernetes -------------------------------------------------------------------------------------------------------
 
 
-def _kubernetes(session: Session, arguments: Namespace) -> Iterator[Item]:
+def _kubernetes(session: Session, arguments: Namespace) -> Iterator[ArchiveMember]:
     for what, path in _OBJECTS.items():
         yield f"kubernetes/{what}.json", _try(lambda path=path: _objects(session, path))  # type: ignore[misc]
     try:
@@ -158,7 +158,7 @@ def containers_of(pod: Any) -> list[str]:
     return [str(container.get("name")) for container in found]
 
 
-def _log(session: Session, pod: Any, container: str, since_s: float) -> Item:
+def _log(session: Session, pod: Any, container: str, since_s: float) -> ArchiveMember:
     from cni_calico.ctl.ipam.lost import api_of
 
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cni_calico.errors import InvalidConfig
+from cni_calico.model.documents.fields import JSON
 from cni_calico.model.keys import NAMESPACED_KINDS
 
-Document = Mapping[str, Any]
-Column = str | Callable[[Document], Any]
+Column = str | Callable[[JSON], Any]
 
 
-def _field(document: Document, path: str) -> Any:
+def _field(document: JSON, path: str) -> Any:
     value: Any = document
     for step in path.split("."):
         value = value.get(step) if isinstance(value, Mapping) else None
@@ -35,7 +35,7 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _peer_node(document: Document) -> str:
+def _peer_node(document: JSON) -> str:
     spec = document.get("spec") or {}
     return spec.get("node") or spec.get("nodeSelector") or "(global)"
 
@@ -54,17 +54,17 @@ def _number(path: str) -> Column:
     return lambda document: _field(document, path) or 0
 
 
-def _workload(document: Document) -> str:
+def _workload(document: JSON) -> str:
     spec = document.get("spec") or {}
     return spec.get("pod") or spec.get("workload") or spec.get("containerID") or ""
 
 
-def _nats(document: Document) -> list[str]:
+def _nats(document: JSON) -> list[str]:
     nats = _field(document, "spec.ipNATs") or []
     return [f"{nat.get('externalIP')}->{nat.get('internalIP')}" for nat in nats if isinstance(nat, Mapping)]
 
 
-def _communities(document: Document) -> list[str]:
+def _communities(document: JSON) -> list[str]:
     items = _field(document, "spec.prefixAdvertisements") or []
     return [f"{item.get('cidr')}:{_text(item.get('communities'))}" for item in items if isinstance(item, Mapping)]
 
@@ -187,7 +187,7 @@ def parse_headings(kind: str, text: str) -> list[str]:
     return headings
 
 
-def row_of(document: Document, kind: str, headings: Sequence[str]) -> list[str]:
+def row_of(document: JSON, kind: str, headings: Sequence[str]) -> list[str]:
     row = []
     for heading in headings:
         column = "metadata.namespace" if heading == "NAMESPACE" else COLUMNS[kind][heading]

@@ -23,11 +23,11 @@ from cni_calico.ctl.patching import json_patch, merge_patch
 from cni_calico.ctl.render import exported, listed, render_empty_table, render_many, render_several, require_format
 from cni_calico.ctl.session import CommandFailed, ResourceExists, ResourceMissing, Session
 from cni_calico.ctl.targets import parse_target, parse_targets
+from cni_calico.datastore.interface import Document
 from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig
 from cni_calico.model.keys import NAMESPACED_KINDS, ResourceKey, ResourceList
 from cni_calico.model.validation.defaults import with_defaults
 
-Document = Mapping[str, Any]
 Manifest = list[tuple[ResourceKey, dict[str, Any]]]
 
 

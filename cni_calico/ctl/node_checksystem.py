@@ -63,10 +63,10 @@ def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
     return text + "System meets minimum system requirements to run Calico!\n"
 
 
-Finding = tuple[str, bool, str]  # what, whether it exists, its purpose ("": every node needs it)
+SystemCheck = tuple[str, bool, str]  # what, whether it exists, its purpose ("": every node needs it)
 
 
-def _basics(release: str) -> list[Finding]:
+def _basics(release: str) -> list[SystemCheck]:
     wanted = ".".join(map(str, KERNEL))
     return [
         (f"kernel {release} >= {wanted}", is_new_enough(release), ""),
@@ -76,11 +76,11 @@ def _basics(release: str) -> list[Finding]:
     ]
 
 
-def _features(has: Callable[[Feature], bool]) -> list[Finding]:
+def _features(has: Callable[[Feature], bool]) -> list[SystemCheck]:
     return [(feature.name, has(feature), feature.purpose) for feature in FEATURES]
 
 
-def _programs() -> list[Finding]:
+def _programs() -> list[SystemCheck]:
     found = []
     for what, names, purpose in PROGRAMS:
         there = any(os.access(f"{directory}/{name}", os.X_OK) for directory in _SEARCH for name in names)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from cni_calico import __version__
 from cni_calico.ctl import node_status
-from cni_calico.ctl.archive import Item, write_archive
+from cni_calico.ctl.archive import ArchiveMember, write_archive
 from cni_calico.ctl.redaction import secrets_in
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.deadline import Deadline
@@ -76,7 +76,7 @@ def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:
 
 def _items(
     arguments: Namespace, environ: Mapping[str, str], run_dir: str, log_dir: str, bird_dir: str
-) -> Iterator[Item]:
+) -> Iterator[ArchiveMember]:
     yield "version", f"{__version__}\n"
     yield "status", _status(arguments, environ)
     for name, command in _COMMANDS.items():
@@ -113,7 +113,7 @@ def _run(command: str) -> str:
     return (done.stdout + done.stderr).decode("utf-8", "surrogateescape") + tail
 
 
-def _bird(run_dir: str) -> Iterator[Item]:
+def _bird(run_dir: str) -> Iterator[ArchiveMember]:
     from cni_calico.nodeagent.bgp.bird.control import BirdControl
 
     for command in _BIRD_COMMANDS:
@@ -126,7 +126,7 @@ def _bird(run_dir: str) -> Iterator[Item]:
         yield "bird/" + command.replace(" ", "-"), f"{text}\n"
 
 
-def _files(name: str, directory: str, *endings: str, below: bool = True) -> Iterator[Item]:
+def _files(name: str, directory: str, *endings: str, below: bool = True) -> Iterator[ArchiveMember]:
     """The files in (and below) a directory; if endings are given, only those with one of them."""
     if not os.path.isdir(directory):
         yield f"{name}/MISSING", f"there is no directory {directory}\n"

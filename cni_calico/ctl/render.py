@@ -14,10 +14,10 @@ import yaml
 from cni_calico.bounded import CONFIG_BYTES, read_text
 from cni_calico.ctl.columns import headings_of, parse_headings, row_of
 from cni_calico.ctl.tables import render_columns
+from cni_calico.datastore.interface import Document
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.resources import API_VERSION
 
-Document = Mapping[str, Any]
 CUSTOM, TEMPLATE, TEMPLATE_FILE = "custom-columns=", "go-template=", "go-template-file="
 _ORDER = ("kind", "apiVersion", "metadata", "spec", "status", "items")  # as Go's types have them
 _METADATA = ("name", "generateName", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp")

@@ -14,7 +14,7 @@ from typing import Any
 from cni_calico.bounded import EXPORT_BYTES, parse_json, read_text
 from cni_calico.ctl.migrate import FORMAT, IMPORTING, importing
 from cni_calico.ctl.session import CommandFailed, Session
-from cni_calico.ctl.upstream_export import is_upstreams, parse_upstream
+from cni_calico.ctl.upstream_export import ExportedRecords, is_upstreams, parse_upstream
 from cni_calico.datastore.interface import CommitConflict, Document, Versioned, Write
 from cni_calico.errors import CalicoError, InvalidConfig, OutcomeUnknown, RecordRefused
 from cni_calico.model.documents.codec import decode, describe
@@ -22,12 +22,11 @@ from cni_calico.model.keys import CLUSTER, BlockList, Key, ResourceKey, Resource
 from cni_calico.model.kubernetes.nodes import inherited_labels
 from cni_calico.model.names import sha1_hex
 
-Records = dict[Key, Mapping[str, Any]]
 Skipped = list[tuple[Key, str]]
 _CHUNK = 50
 
 
-def parse_export(text: str, source: str) -> Records:
+def parse_export(text: str, source: str) -> ExportedRecords:
     """The records of an export, ours or upstream's, each of which can be read. Raises InvalidConfig, CorruptRecord."""
     if is_upstreams(text):
         found = parse_upstream(text, source)
@@ -40,7 +39,7 @@ def parse_export(text: str, source: str) -> Records:
         raise InvalidConfig(f"cannot import {source}: {e}") from e
     if not isinstance(body, dict) or body.get("format") != FORMAT or not isinstance(body.get("records"), dict):
         raise InvalidConfig(f"cannot import {source}: it was not written by 'calicoctl datastore migrate export'")
-    records: Records = {}
+    records: ExportedRecords = {}
     for path, document in body["records"].items():
         key = parse_path(path)
         if key is None:
@@ -63,10 +62,10 @@ def load(session: Session, arguments: Namespace) -> str:
     return "\n".join([*lines, "Run the `calicoctl datastore migrate unlock` command to use it."]) + "\n"
 
 
-def _with_identity(session: Session, records: Records) -> Records:
+def _with_identity(session: Session, records: ExportedRecords) -> ExportedRecords:
     """Upstream's export has neither UIDs nor creation times, so those resources are new."""
     now = session.now()
-    out: Records = {}
+    out: ExportedRecords = {}
     for key, document in records.items():
         metadata = document.get("metadata")
         if isinstance(key, ResourceKey) and isinstance(metadata, Mapping) and not metadata.get("uid"):
@@ -99,7 +98,7 @@ def _require_empty(session: Session, digest: str) -> None:
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def _write_all(session: Session, records: Records, digest: str) -> Skipped:
+def _write_all(session: Session, records: ExportedRecords, digest: str) -> Skipped:
     """Lock and mark first, remove the mark last. Returns the records for which the backend has no place."""
     cluster = records.get(CLUSTER) or {"metadata": {"name": CLUSTER.name}, "spec": {}}
     _put(session, [(CLUSTER, _locked(cluster, digest))])

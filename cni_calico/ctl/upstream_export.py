@@ -14,6 +14,7 @@ from typing import Any
 from cni_calico.bounded import parse_json
 from cni_calico.ctl.manifests import parse_documents, parse_key, split_lists
 from cni_calico.ctl.render import exported, listed, render_json, render_yaml
+from cni_calico.datastore.interface import Document
 from cni_calico.errors import InvalidConfig
 from cni_calico.ipam.lost.leaks import kubernetes_name
 from cni_calico.model.documents.codec import decode_node
@@ -30,8 +31,7 @@ from cni_calico.model.keys import (
     parse_path,
 )
 
-Document = Mapping[str, Any]
-Records = dict[Key, Document]
+ExportedRecords = dict[Key, Document]
 
 BETWEEN = "==="
 # the order of upstream's export; tiers before the policies in them, nodes before what is named after nodes
@@ -60,14 +60,14 @@ def is_upstreams(text: str) -> bool:
 # -- read -------------------------------------------------------------------------------------------------------------
 
 
-def parse_upstream(text: str, source: str) -> Records:
+def parse_upstream(text: str, source: str) -> ExportedRecords:
     """The records by key; resources without uid and creation time. Raises InvalidConfig."""
     parts = text.split(f"\n{BETWEEN}\n")
     if len(parts) != 3:
         raise InvalidConfig(
             f"cannot import {source}: expected three parts between lines of {BETWEEN}, got {len(parts)}"
         )
-    records: Records = {}
+    records: ExportedRecords = {}
     for document in split_lists(parse_documents(parts[0], source)):
         records[parse_key(document, "")] = exported(document)
     records[CLUSTER] = _parse_object(parts[1], source)
@@ -100,7 +100,7 @@ def _parse_ipam(body: Document, source: str) -> Iterator[tuple[Key, Document]]:
 # -- write ------------------------------------------------------------------------------------------------------------
 
 
-def render_upstream(records: Records) -> str:
+def render_upstream(records: ExportedRecords) -> str:
     """Raises InvalidConfig for a node that Kubernetes does not have: upstream could not import it."""
     names = _kubernetes_names(records)
     lists = [render_yaml(listed(kind, list(_documents(records, kind, names)), "")) for kind in KINDS]
@@ -115,7 +115,7 @@ def render_upstream(records: Records) -> str:
     return "---\n".join([*lists, ""]) + f"{BETWEEN}\n{cluster}{BETWEEN}\n{render_json(ipam)}"
 
 
-def _kubernetes_names(records: Records) -> dict[str, str]:
+def _kubernetes_names(records: ExportedRecords) -> dict[str, str]:
     names = {}
     for key, document in records.items():
         if isinstance(key, ResourceKey) and key.kind == "Node":
@@ -128,7 +128,7 @@ def _kubernetes_names(records: Records) -> dict[str, str]:
     return names
 
 
-def _documents(records: Records, kind: str, names: Mapping[str, str]) -> Iterable[dict[str, Any]]:
+def _documents(records: ExportedRecords, kind: str, names: Mapping[str, str]) -> Iterable[dict[str, Any]]:
     assert kind in PLURALS
     for key, value in records.items():
         if isinstance(key, ResourceKey) and key.kind == kind and not key.name.startswith(_DERIVED_POLICY):

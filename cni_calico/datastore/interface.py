@@ -19,15 +19,15 @@ from cni_calico.errors import CalicoError, DatastoreError
 from cni_calico.model.keys import Key, ListKey
 
 if TYPE_CHECKING:
-    Fields = dict[str, Any]
+    DocumentFields = dict[str, Any]
 else:
-    Fields = dict
+    DocumentFields = dict
 
 Document = Mapping[str, Any]
 Revision = int | str  # opaque: numbers on etcd and the embedded store, texts on Kubernetes
 
 
-class PodDocument(Fields):
+class PodDocument(DocumentFields):
     """An endpoint's document that keeps the pod it was read from, so that a caller needing both asks the
     server once.
     """

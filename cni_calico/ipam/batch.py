@@ -78,8 +78,8 @@ class GiveAddresses:
     recount: AbstractSet[str] = frozenset()
 
 
-Request = Take | Give | GiveAddresses
-Outcome = tuple[Assigned, ...] | IPAMError | None
+BatchRequest = Take | Give | GiveAddresses
+BatchOutcome = tuple[Assigned, ...] | IPAMError | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ class BatchPlan:
     """
 
     steps: tuple[Step, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[BatchOutcome, ...]
 
 
 def plan_batch(
-    blocks: Blocks, handles: Handles, requests: Sequence[Request], reserved: Reserved | None = None
+    blocks: Blocks, handles: Handles, requests: Sequence[BatchRequest], reserved: Reserved | None = None
 ) -> BatchPlan:
     """Serve requests from ``blocks``, earlier ones first.
 
@@ -101,7 +101,7 @@ def plan_batch(
     ``handles`` every handle that gains or loses; no handle may gain in one request and lose in another.
     """
     work = _Work(blocks, reserved or {})
-    outcomes: list[Outcome] = [None] * len(requests)
+    outcomes: list[BatchOutcome] = [None] * len(requests)
     for i in sorted(range(len(requests)), key=lambda i: not isinstance(requests[i], Take)):
         request = requests[i]
         if isinstance(request, Take):
@@ -126,7 +126,7 @@ class _Work:
         self.gaining: set[str] = set()
         self.losing: set[str] = set()
 
-    def take(self, request: Take) -> Outcome:
+    def take(self, request: Take) -> BatchOutcome:
         before = dict(self.blocks)
         try:
             given = self._take_explicit(request)
@@ -170,7 +170,7 @@ class _Work:
                 given += [Assigned(address, cidr) for address in found]
         return given if len(given) == count else None
 
-    def give(self, request: Give) -> Outcome:
+    def give(self, request: Give) -> BatchOutcome:
         given: list[Assigned] = []
         for cidr, block in self.blocks.items():
             if block is not None:
@@ -179,7 +179,7 @@ class _Work:
         self.losing.add(request.handle_id)
         return tuple(given)
 
-    def give_addresses(self, request: GiveAddresses) -> Outcome:
+    def give_addresses(self, request: GiveAddresses) -> BatchOutcome:
         before, losing = dict(self.blocks), set(request.recount)
         given: list[Assigned] = []
         for cidr, block in self.blocks.items():

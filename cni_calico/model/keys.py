@@ -7,11 +7,14 @@ same identities in model/kubernetes/custom.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import ip_network
 
 from cni_calico.model.names import escape
 
-Network = IPv4Network | IPv6Network
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cni_calico.model.resources import Network
+
 
 RESOURCES = "/calico/resources/v3/projectcalico.org/"
 IPAM = "/calico/ipam/v2/"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Labels = Mapping[str, str]
-    Match = Callable[[Labels], bool]
+    LabelMatcher = Callable[[Labels], bool]
     Tree = tuple[Any, ...]
 else:
     Tree = tuple
@@ -84,7 +84,7 @@ def parse_selector(text: str) -> Selector:
     return Selector(text, tree)
 
 
-def _matcher(tree: Tree) -> Match:
+def _matcher(tree: Tree) -> LabelMatcher:
     kind = tree[0]
     if kind in ("all", "global"):
         return lambda labels: True

@@ -12,7 +12,7 @@ from cni_calico.policy.active import ActivePolicies
 from cni_calico.policy.records import labelled_workload, packet_limits
 from cni_calico.policy.wanted import WantedEndpoint
 
-Interface = tuple[str, str]  # (node, name)
+NodeInterface = tuple[str, str]  # (node, name)
 
 
 class LocalEndpoints:
@@ -21,8 +21,8 @@ class LocalEndpoints:
     def __init__(self, active: ActivePolicies) -> None:
         self._active = active
         self._records: dict[ResourceKey, WorkloadEndpoint] = {}
-        self._claims: dict[Interface, set[ResourceKey]] = {}
-        self._holders: dict[Interface, ResourceKey] = {}
+        self._claims: dict[NodeInterface, set[ResourceKey]] = {}
+        self._holders: dict[NodeInterface, ResourceKey] = {}
         self.changed: set[ResourceKey] = set()  # since the last flush
 
     def put(self, key: ResourceKey, record: WorkloadEndpoint | None) -> None:
@@ -41,14 +41,14 @@ class LocalEndpoints:
             if self._holders[interface] == key:
                 self._enter(key)
 
-    def _unclaim(self, key: ResourceKey, interface: Interface) -> None:
+    def _unclaim(self, key: ResourceKey, interface: NodeInterface) -> None:
         claims = self._claims[interface]
         claims.discard(key)
         if not claims:
             del self._claims[interface]
         self._settle(interface)
 
-    def _settle(self, interface: Interface) -> None:
+    def _settle(self, interface: NodeInterface) -> None:
         """Give the interface to the smallest key."""
         before = self._holders.get(interface)
         claims = self._claims.get(interface)
@@ -101,5 +101,5 @@ def _workload(record: WorkloadEndpoint) -> str:
     return record.container_id if record.orchestrator == "cni" else record.workload
 
 
-def _interface(record: WorkloadEndpoint) -> Interface:
+def _interface(record: WorkloadEndpoint) -> NodeInterface:
     return record.node, record.interface_name

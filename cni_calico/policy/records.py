@@ -25,7 +25,7 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Network, Resource, WorkloadEndpoint
 from cni_calico.model.selector_forms import NAMESPACE, ORCHESTRATOR, SERVICE_ACCOUNT
 from cni_calico.model.selectors import InvalidSelector, Selector
-from cni_calico.policy.rules import PROTOCOLS, Sources, parse_nets, parse_rules
+from cni_calico.policy.rules import PROTOCOLS, SetSources, parse_nets, parse_rules
 from cni_calico.policy.sources import ACCOUNT_PREFIX, NAMESPACE_PREFIX, SetSource, policy_selector
 from cni_calico.policy.wanted import (
     UNLIMITED,
@@ -141,7 +141,7 @@ def parse_tier(resource: Resource) -> TierRecord:
 def parse_policy(key: ResourceKey, resource: Resource) -> PolicyRecord:
     """A policy of any enforced kind. Raises Wrong."""
     spec = resource.spec
-    sources: Sources = {}
+    sources: SetSources = {}
     identity = PolicyId(key.kind, key.name, key.namespace)  # type: ignore[arg-type]
     texts = {
         name: parse_text(spec.get(name) or "", f"spec.{name}")
@@ -194,7 +194,7 @@ def _http_warnings(wanted: WantedPolicy) -> tuple[str, ...]:
 
 
 def parse_profile(key: ResourceKey, resource: Resource) -> ProfileRecord:
-    sources: Sources = {}
+    sources: SetSources = {}
     spec = resource.spec
     ingress = parse_rules(spec.get("ingress"), "spec.ingress", "", "ingress", sources)
     egress = parse_rules(spec.get("egress"), "spec.egress", "", "egress", sources)

@@ -72,10 +72,10 @@ _PEER_FIELDS = frozenset(
 )
 _EVERYWHERE = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 
-Sources = dict[str, SetSource]  # by their ids
+SetSources = dict[str, SetSource]  # by their ids
 
 
-def parse_rules(raw: Any, at: str, namespace: str, direction: Direction, sources: Sources) -> tuple[WantedRule, ...]:
+def parse_rules(raw: Any, at: str, namespace: str, direction: Direction, sources: SetSources) -> tuple[WantedRule, ...]:
     """The rules of one direction; the sets that they name are added to ``sources``.
 
     ``namespace`` is the policy's, "" if it has none. Raises Wrong.
@@ -88,7 +88,7 @@ def parse_rules(raw: Any, at: str, namespace: str, direction: Direction, sources
     )
 
 
-def parse_rule(raw: JSON, at: str, namespace: str, direction: Direction, sources: Sources) -> WantedRule:
+def parse_rule(raw: JSON, at: str, namespace: str, direction: Direction, sources: SetSources) -> WantedRule:
     _refuse_unknown(raw, _RULE_FIELDS, at)
     action = raw.get("action")
     if action not in _ACTIONS:
@@ -233,7 +233,7 @@ def _shared(side: WantedSide) -> WantedSide:
 
 
 def _parse_side(
-    raw: JSON, at: str, namespace: str, protocol: int | None, is_destination: bool, sources: Sources
+    raw: JSON, at: str, namespace: str, protocol: int | None, is_destination: bool, sources: SetSources
 ) -> WantedSide:
     if not raw:
         return WantedSide()

@@ -25,8 +25,8 @@ from cni_calico.ipam.allocator import Allocator, AssignRequest
 from cni_calico.ipam.batch import Assigned, Take, plan_batch
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.documents.codec import decode, encode
-from cni_calico.model.keys import BlockKey, IPAMConfigKey, Network, ResourceKey
-from cni_calico.model.resources import Block, Metadata, WorkloadEndpoint
+from cni_calico.model.keys import BlockKey, IPAMConfigKey, ResourceKey
+from cni_calico.model.resources import Block, Metadata, Network, WorkloadEndpoint
 
 NETWORK = "calnet"
 DEVICE = "fill0"

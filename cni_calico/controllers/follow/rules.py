@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.resources import API_VERSION
@@ -21,7 +21,8 @@ from cni_calico.model.kubernetes.policies import NETWORK_POLICY, STORED_PREFIX, 
 from cni_calico.model.names import parse_endpoint_name
 from cni_calico.model.validation.defaults import with_defaults
 
-Document = Mapping[str, Any]
+if TYPE_CHECKING:
+    from cni_calico.datastore.interface import Document
 
 
 @dataclass(frozen=True, slots=True)

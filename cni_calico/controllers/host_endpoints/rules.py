@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_interface, ip_network
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.resources import API_VERSION
@@ -26,7 +26,8 @@ PROFILE = "projectcalico-default-allow"
 NAME_MAX = 253
 _SUFFIX = "-auto-hep"
 
-Document = Mapping[str, Any]
+if TYPE_CHECKING:
+    from cni_calico.datastore.interface import Document
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from operator import eq
 
 from cni_calico.controllers.host_endpoints.rules import (
     KIND,
-    Document,
     HostEndpointWish,
     desired_host_endpoints,
     is_current,
@@ -24,7 +23,7 @@ from cni_calico.controllers.host_endpoints.rules import (
 from cni_calico.controllers.loop import CALL_S, LOOK_S, LoopNumbers
 from cni_calico.daemon.fresh import Fresh
 from cni_calico.datastore.cache import Cache, stop_caches
-from cni_calico.datastore.interface import CommitConflict, Datastore, Versioned, Write
+from cni_calico.datastore.interface import CommitConflict, Datastore, Document, Versioned, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord
 from cni_calico.log import Log

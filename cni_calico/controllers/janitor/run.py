@@ -25,7 +25,7 @@ from cni_calico.model.documents.codec import decode_cluster_information
 from cni_calico.model.keys import CLUSTER, ResourceKey
 
 if TYPE_CHECKING:
-    from cni_calico.controllers.ipam_metrics import IpamNumbers, Place
+    from cni_calico.controllers.ipam_metrics import IpamNumbers, PoolOnNode
     from cni_calico.controllers.janitor.caches import JanitorCaches
     from cni_calico.ipam.lost.leaks import Subject
     from cni_calico.ipam.lost.reclaim import Reclaimer, ReclaimOutcome
@@ -62,7 +62,7 @@ class Tally:
     released: Counter[str] = field(default_factory=Counter)
     kept: int = 0
     failures: int = 0
-    reclaimed: Counter[Place] = field(default_factory=Counter)
+    reclaimed: Counter[PoolOnNode] = field(default_factory=Counter)
     ipam: Callable[[], IpamNumbers] | None = None  # what the leader sees of address management; from any thread
 
     def count(self, outcome: ReclaimOutcome) -> None:

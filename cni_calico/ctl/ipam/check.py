@@ -14,7 +14,7 @@ from typing import Any
 
 from cni_calico import __version__
 from cni_calico.ctl.files import write_file
-from cni_calico.ctl.ipam.lost import Lost, find_lost, render_lost, report_lost
+from cni_calico.ctl.ipam.lost import LostSubject, find_lost, render_lost, report_lost
 from cni_calico.ctl.ipam.records import read_cluster, read_records
 from cni_calico.ctl.render import render_json
 from cni_calico.ctl.session import CommandFailed, Session
@@ -78,7 +78,7 @@ def text_of(session: Session) -> str:
 def render_check(
     records: Records,
     report: ConsistencyReport,
-    lost: list[Lost],
+    lost: list[LostSubject],
     *,
     show_all: bool = False,
     show_problems: bool = False,

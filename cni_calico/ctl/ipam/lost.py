@@ -36,7 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.api import KubernetesAPI
 
-Lost = tuple[Subject, str]
+LostSubject = tuple[Subject, str]
 ASKED_AGAIN = 100
 _ENDPOINTS = ResourceList("WorkloadEndpoint")
 
@@ -61,7 +61,7 @@ class _Listed:
         return None if found is None else found[1]
 
 
-def find_lost(session: Session) -> list[Lost]:
+def find_lost(session: Session) -> list[LostSubject]:
     """What is lost and why, in the janitor's order. Raises DatastoreError, DeadlineExceeded."""
     kubernetes = _kubernetes(session)
     listings = (BlockList(), AffinityList(), HandleList(), ResourceList("Node"), _ENDPOINTS)
@@ -116,10 +116,10 @@ def _kubernetes(session: Session) -> Kubernetes | None:
     return KubernetesObjects(api_of(session))
 
 
-def render_lost(lost: list[Lost]) -> list[str]:
+def render_lost(lost: list[LostSubject]) -> list[str]:
     lines = ["Scanning for what the janitor would release...", f"Found {len(lost)} things without an owner."]
     return [*lines, *(f"  {subject}: {reason}" for subject, reason in lost)]
 
 
-def report_lost(lost: list[Lost]) -> list[dict[str, str]]:
+def report_lost(lost: list[LostSubject]) -> list[dict[str, str]]:
     return [{"kind": KINDS[type(subject)], "subject": str(subject), "reason": reason} for subject, reason in lost]

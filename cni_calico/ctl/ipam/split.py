@@ -18,8 +18,8 @@ from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.interface import CommitConflict, Versioned, Write
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import decode_pool
-from cni_calico.model.keys import Network, ResourceKey, ResourceList
-from cni_calico.model.resources import IPPool
+from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.model.resources import IPPool, Network
 
 
 def split(session: Session, arguments: Namespace) -> str:

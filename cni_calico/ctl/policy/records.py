@@ -12,6 +12,7 @@ from typing import Any
 
 from cni_calico.ctl.manifests import DEFAULT_NAMESPACE, parse_key, read_files
 from cni_calico.ctl.session import Session
+from cni_calico.datastore.interface import Document
 from cni_calico.errors import CorruptRecord, InvalidConfig
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import ResourceKey, ResourceList
@@ -23,7 +24,6 @@ from cni_calico.policy.decode import KINDS, KUBERNETES_KINDS, decode_record
 from cni_calico.policy.graph import Graph, GraphRecord
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
 
-Document = Mapping[str, Any]
 _KUBERNETES = {
     ("networking.k8s.io/v1", "NetworkPolicy"): NETWORK_POLICY,
     ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"): CLUSTER_NETWORK_POLICY,

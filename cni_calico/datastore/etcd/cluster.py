@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cni_calico.datastore.etcd.config import EtcdConfig, EtcdEndpoint
-    from cni_calico.datastore.etcd.link import Metadata, Reach
+    from cni_calico.datastore.etcd.link import CallMetadata, Reach
     from cni_calico.deadline import Deadline
 
 CONNECT_S = 1.0  # time to connect and answer, per member
@@ -157,7 +157,7 @@ class EtcdCluster:
             return DeadlineExceeded(f"cannot {doing}: the deadline of this call has passed; {why}")
         return DatastoreUnavailable(f"cannot {doing}: {why}")
 
-    def metadata(self, link: EtcdLink, timeout_s: float) -> Metadata:
+    def metadata(self, link: EtcdLink, timeout_s: float) -> CallMetadata:
         """The metadata sent with every call: our identity. Raises CallFailed."""
         if not self._config.username:
             return REQUIRE_LEADER

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cni_calico.datastore.etcd.config import EtcdConfig, EtcdEndpoint
 
-    Metadata = tuple[tuple[str, str], ...]
+    CallMetadata = tuple[tuple[str, str], ...]
     Reach = Callable[[str], str]
 
 # Where distributions keep the certificates that the system trusts (the list that Go uses).
@@ -47,7 +47,7 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # a new link must not inherit another's back-off
 )
 # Required on every call: a member that has lost the others then reports that at once instead of letting the call wait.
-REQUIRE_LEADER: Metadata = (("hasleader", "true"),)
+REQUIRE_LEADER: CallMetadata = (("hasleader", "true"),)
 METHODS: dict[str, tuple[str, Any]] = {
     "Range": ("/etcdserverpb.KV/Range", pb.RangeResponse),
     "Txn": ("/etcdserverpb.KV/Txn", pb.TxnResponse),
@@ -163,7 +163,7 @@ class EtcdLink:
             self._calls[name] = method
         return method
 
-    def call(self, name: str, request: Any, timeout_s: float, metadata: Metadata = ()) -> Any:
+    def call(self, name: str, request: Any, timeout_s: float, metadata: CallMetadata = ()) -> Any:
         """Raises CallFailed."""
         try:
             if name == _KEEP_ALIVE:
@@ -174,7 +174,7 @@ class EtcdLink:
         except ValueError as e:  # the channel was closed
             raise CallFailed(ELSEWHERE, str(e)) from e
 
-    def _keep_alive(self, request: Any, timeout_s: float, metadata: Metadata) -> Any:
+    def _keep_alive(self, request: Any, timeout_s: float, metadata: CallMetadata) -> Any:
         """The first answer of a stream, which stays open until then: etcd's gRPC proxy answers only such streams."""
         path, answer = METHODS[_KEEP_ALIVE]
         method = self._channel.stream_stream(
@@ -200,7 +200,7 @@ class EtcdLink:
         future = self._method("Status").future(pb.StatusRequest(), timeout=timeout_s)
         future.add_done_callback(lambda answer: done(self, _unusable(answer)))
 
-    def watch(self, requests: Iterator[Any], metadata: Metadata) -> Any:
+    def watch(self, requests: Iterator[Any], metadata: CallMetadata) -> Any:
         """The stream of WatchResponses, a gRPC call: iterable, ``cancel()``."""
         method = self._channel.stream_stream(
             _WATCH, request_serializer=_serialize, response_deserializer=pb.WatchResponse.FromString

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from cni_calico.model.documents.fields import JSON
 
-    Found = tuple[Key, dict[str, Any]] | None
+    DecodedObject = tuple[Key, dict[str, Any]] | None
 
 CRD_ROOT = "/apis/crd.projectcalico.org/v1"
 CORE_ROOT = "/api/v1"
@@ -74,7 +74,7 @@ class Collection:
     """
 
     path: str
-    read: Callable[[JSON], Found]
+    read: Callable[[JSON], DecodedObject]
     state: Callable[[JSON], str] = no_state
     query: str = ""
     optional: bool = False  # a type that old clusters may lack
@@ -247,7 +247,7 @@ def _pods(listing: ResourceList, prefix: str) -> Collection:
     return Collection(path, lambda obj: read_pod(obj, prefix), pod_state, query)
 
 
-def read_pod(obj: JSON, prefix: str) -> Found:
+def read_pod(obj: JSON, prefix: str) -> DecodedObject:
     """A pod's endpoint. After DEL the pod still shows its container and addresses, but they are no longer in use."""
     found = crd_pods.read_pod(obj, prefix=prefix)
     if found is None:
@@ -259,11 +259,11 @@ def read_pod(obj: JSON, prefix: str) -> Found:
     return found[0], PodDocument(found[1], {**obj, "metadata": metadata})
 
 
-def _read_namespace(obj: JSON) -> Found:
+def _read_namespace(obj: JSON) -> DecodedObject:
     return ResourceKey(NAMESPACE, str((obj.get("metadata") or {}).get("name"))), dict(obj)
 
 
-def _read_as(kind: str, obj: JSON) -> Found:
+def _read_as(kind: str, obj: JSON) -> DecodedObject:
     metadata = obj.get("metadata") or {}
     return ResourceKey(kind, str(metadata.get("name")), str(metadata.get("namespace") or "")), dict(obj)
 

@@ -22,13 +22,14 @@ from cni_calico.model.keys import (
     HandleKey,
     IPAMConfigKey,
     Key,
-    Network,
     ResourceKey,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from cni_calico.model.resources import Network
 
 CRD_VERSION = "crd.projectcalico.org/v1"
 METADATA = "projectcalico.org/metadata"

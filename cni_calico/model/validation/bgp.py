@@ -6,12 +6,9 @@ Rule: each function checks one kind's spec and records in the report what is wro
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
-from cni_calico.model.validation.report import Report
-
-Spec = Mapping[str, Any]
+from cni_calico.model.validation.report import Report, Spec
 
 SEVERITIES = ("Trace", "Debug", "Info", "Warning", "Error", "Fatal")
 _SWITCH = ("Enabled", "Disabled")

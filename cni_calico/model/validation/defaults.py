@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cni_calico.model.documents.fields import JSON
 from cni_calico.model.documents.tiers import TIERS
 from cni_calico.model.validation.ipam import BLOCK_SIZES
-
-Document = Mapping[str, Any]
 
 TIER_LABEL = "projectcalico.org/tier"
 _ENDPOINT_LABELS = "projectcalico.org/"
@@ -34,7 +33,7 @@ _SHOWN: Mapping[str, Mapping[str, Any]] = {
 _WITH_STATUS = ("Tier", "Node")
 
 
-def with_defaults(document: Document) -> dict[str, Any]:
+def with_defaults(document: JSON) -> dict[str, Any]:
     """The document with the fields that upstream fills in when a resource is written."""
     kind, spec = str(document.get("kind")), document.get("spec")
     if not isinstance(spec, Mapping):
@@ -69,7 +68,7 @@ def as_shown(document: dict[str, Any]) -> dict[str, Any]:
 # -- by kind ----------------------------------------------------------------------------------------------------------
 
 
-def _fill_pool(document: Document, spec: Document) -> dict[str, Any]:
+def _fill_pool(document: JSON, spec: JSON) -> dict[str, Any]:
     size = BLOCK_SIZES[6 if ":" in str(spec.get("cidr")) else 4][2]
     return _filled(
         spec,
@@ -82,7 +81,7 @@ def _fill_pool(document: Document, spec: Document) -> dict[str, Any]:
     )
 
 
-def _fill_policy(document: Document, spec: Document) -> dict[str, Any]:
+def _fill_policy(document: JSON, spec: JSON) -> dict[str, Any]:
     types = ["Ingress"] if spec.get("ingress") or not spec.get("egress") else []
     if spec.get("egress"):
         types.append("Egress")
@@ -91,17 +90,17 @@ def _fill_policy(document: Document, spec: Document) -> dict[str, Any]:
     return _filled(spec, tier="default", types=types)
 
 
-def _fill_tier(document: Document, spec: Document) -> dict[str, Any]:
+def _fill_tier(document: JSON, spec: JSON) -> dict[str, Any]:
     metadata = document.get("metadata")
     name = str(metadata.get("name")) if isinstance(metadata, Mapping) else ""
     return _filled(spec, defaultAction=TIERS[name][1] if name in TIERS else "Deny")
 
 
-def _filled(spec: Document, **defaults: Any) -> dict[str, Any]:
+def _filled(spec: JSON, **defaults: Any) -> dict[str, Any]:
     return {**spec, **{name: value for name, value in defaults.items() if not spec.get(name)}}
 
 
-_FILLED: Mapping[str, Callable[[Document, Document], dict[str, Any]]] = {
+_FILLED: Mapping[str, Callable[[JSON, JSON], dict[str, Any]]] = {
     "IPPool": _fill_pool,
     "Tier": _fill_tier,
     **dict.fromkeys(
@@ -110,7 +109,7 @@ _FILLED: Mapping[str, Callable[[Document, Document], dict[str, Any]]] = {
 }
 
 
-def _labels_of(kind: str, document: Document) -> dict[str, str]:
+def _labels_of(kind: str, document: JSON) -> dict[str, str]:
     """Labels by which upstream finds the resource again."""
     spec = document["spec"]
     if _FILLED.get(kind) is _fill_policy:
@@ -126,7 +125,7 @@ def _labels_of(kind: str, document: Document) -> dict[str, str]:
     return {_ENDPOINT_LABELS + name: value for name, value in found.items() if isinstance(value, str) and value}
 
 
-def _with_as_numbers(kind: str, spec: Document) -> dict[str, Any]:
+def _with_as_numbers(kind: str, spec: JSON) -> dict[str, Any]:
     out = dict(spec)
     for path in _AS_NUMBERS.get(kind, ()):
         *above, name = path

@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cni_calico.model.validation.felix_fields import DURATIONS
-from cni_calico.model.validation.report import Report
-
-Spec = Mapping[str, Any]
+from cni_calico.model.validation.report import Report, Spec
 
 LEVELS = ("Trace", "Debug", "Info", "Warning", "Error", "Fatal")
 _SWITCH = ("Enabled", "Disabled")

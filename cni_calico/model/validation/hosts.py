@@ -6,14 +6,10 @@ Rule: each function checks one kind's spec and records in the report what is wro
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from cni_calico.model import names
 from cni_calico.model.documents.tiers import TIERS
-from cni_calico.model.validation.report import Report
-
-Spec = Mapping[str, Any]
+from cni_calico.model.validation.report import Report, Spec
 
 CLASSES = ("Agent", "BGP", "Routes")
 LEVELS = ("None", "Debug", "Info", "Warning", "Error", "Fatal", "Panic")

@@ -5,15 +5,13 @@ Rule: each function checks one kind's spec and records in the report what is wro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_interface
 from typing import Any
 
 from cni_calico.model import names
 from cni_calico.model.resources import IPPool, Network
-from cni_calico.model.validation.report import Report
-
-Spec = Mapping[str, Any]
+from cni_calico.model.validation.report import Report, Spec
 
 MODES = ("Never", "Always", "CrossSubnet")
 USES = ("Workload", "Tunnel", "LoadBalancer")

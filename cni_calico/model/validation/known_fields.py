@@ -12,7 +12,7 @@ from typing import Any
 
 from cni_calico.model.validation.felix_fields import KNOWN as FELIX
 
-Fields = dict[str, Any]  # a name and the fields below it, None if those are not checked
+FieldTree = dict[str, Any]  # a name and the fields below it, None if those are not checked
 
 _ENTITY = (
     "nets notNets selector notSelector namespaceSelector ports notPorts services{name namespace} "
@@ -76,8 +76,8 @@ _SPECS = {
 _TOKEN = re.compile(r"[^\s{}]+|[{}]")
 
 
-def _parse(tokens: Iterator[str]) -> Fields:
-    fields: Fields = {}
+def _parse(tokens: Iterator[str]) -> FieldTree:
+    fields: FieldTree = {}
     name = ""
     for token in tokens:
         if token == "{":
@@ -90,7 +90,7 @@ def _parse(tokens: Iterator[str]) -> Fields:
     return fields
 
 
-def known_fields(kind: str) -> Fields:
+def known_fields(kind: str) -> FieldTree:
     """The fields of a kind's document."""
     body = f"apiVersion kind metadata{{{_METADATA}}} spec{{{_SPECS[kind]}}} status"
     return _parse(iter(_TOKEN.findall(body)))
@@ -106,7 +106,7 @@ def unknown_fields(document: Mapping[str, Any], old: Mapping[str, Any] | None = 
         yield from _walk(document, known_fields(kind), old, "")
 
 
-def _walk(value: Any, known: Fields, old: Any, at: str) -> Iterator[tuple[str, Any, str]]:
+def _walk(value: Any, known: FieldTree, old: Any, at: str) -> Iterator[tuple[str, Any, str]]:
     if isinstance(value, (list, tuple)):
         items = old if isinstance(old, (list, tuple)) else ()
         for i, item in enumerate(value):
@@ -124,7 +124,7 @@ def _walk(value: Any, known: Fields, old: Any, at: str) -> Iterator[tuple[str, A
             yield from _walk(inner, known[name], before.get(name), path)
 
 
-def _nearest(name: str, known: Fields) -> str:
+def _nearest(name: str, known: FieldTree) -> str:
     from difflib import get_close_matches
 
     same = [other for other in known if other.lower() == name.lower()]

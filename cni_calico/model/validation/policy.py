@@ -13,9 +13,7 @@ from typing import Any
 
 from cni_calico.model.selector_forms import mentions_global
 from cni_calico.model.selectors import InvalidSelector, parse_selector
-from cni_calico.model.validation.report import Report
-
-Spec = Mapping[str, Any]
+from cni_calico.model.validation.report import Report, Spec
 
 ACTIONS = ("Allow", "Deny", "Log", "Pass")
 DIRECTIONS = ("Ingress", "Egress")

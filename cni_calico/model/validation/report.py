@@ -16,6 +16,8 @@ from cni_calico.model.documents.fields import shown
 from cni_calico.model.resources import Address, Network
 from cni_calico.model.selectors import InvalidSelector, parse_selector
 
+Spec = Mapping[str, Any]  # of a resource, as it was given: not checked yet
+
 SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _MAC = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}")

@@ -9,7 +9,7 @@ from cni_calico.daemon.settings_table import settings_of
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.context.settings import DATASTORE_VARIABLES, WITHOUT_EFFECT, NodeSettings
 
-Row = tuple[str, str, str, str]
+SettingRow = tuple[str, str, str, str]
 
 _HEAD = """\
 # Environment of calico-node
@@ -40,14 +40,14 @@ def render_page() -> str:
 
 
 def _sections(level: str, cls: type[object]) -> list[str]:
-    sections: dict[str, list[Row]] = {}
+    sections: dict[str, list[SettingRow]] = {}
     for item in settings_of(cls):
         row = (item.name, item.kind.schema, item.shown_default, item.meaning)
         sections.setdefault(item.section, []).append(row)
     return [_table(f"{level} {section}", rows) for section, rows in sections.items()]
 
 
-def _table(heading: str, rows: Iterable[Row]) -> str:
+def _table(heading: str, rows: Iterable[SettingRow]) -> str:
     lines = [f"{heading}\n", "| name | accepts | default | meaning |", "|---|---|---|---|"]
     for name, schema, default, meaning in rows:
         shown = f"`{default}`" if default and " " not in default else default

@@ -38,7 +38,7 @@ _OBJECT_S = 60.0
 _ATTEMPTS = 3
 _AT_ONCE = 1000  # elements prepared for the comparison without checking the time
 
-Changed = tuple[TableId, str]  # an object; "" for the table itself
+ChangedObject = tuple[TableId, str]  # an object; "" for the table itself
 _SETS, _CHAINS = " sets", " chains"  # stands for the lists of a table; no object has this name
 
 
@@ -59,7 +59,7 @@ class Audit:
         self._held = held
         self._clock = clock
         self._steps: Iterator[str] | None = None
-        self._changed: set[Changed] = set()  # by ourselves, since the present object was begun
+        self._changed: set[ChangedObject] = set()  # by ourselves, since the present object was begun
 
     @property
     def is_running(self) -> bool:

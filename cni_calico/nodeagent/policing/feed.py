@@ -35,7 +35,7 @@ from cni_calico.policy.records import POLICY_KINDS, Labelled, labelled_workload,
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.store import KubernetesStore
 
-Labels = frozenset[tuple[str, str]]
+LabelPairs = frozenset[tuple[str, str]]
 KINDS = (
     "Tier",
     "GlobalNetworkPolicy",
@@ -87,7 +87,7 @@ class RecordFeed:
         self._guard = threading.Lock()
         self._node = node
         self._pending: dict[ResourceKey, FedRecord] = {}
-        self._shared: dict[Labels, Labels] = {}  # one copy for all equal values among what is pending
+        self._shared: dict[LabelPairs, LabelPairs] = {}  # one copy for all equal values among what is pending
         self._waiting_since = 0.0  # on time.monotonic
         self._store = store
         self._stopped = threading.Event()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cni_calico import UPSTREAM_VERSION
 from cni_calico.model.documents.codec import (
@@ -27,7 +27,8 @@ DATA_VERSION = UPSTREAM_VERSION
 
 FELIX_DEFAULT = ResourceKey("FelixConfiguration", "default")
 BGP_DEFAULT = ResourceKey("BGPConfiguration", "default")
-Document = Mapping[str, Any]
+if TYPE_CHECKING:
+    from cni_calico.datastore.interface import Document
 
 
 def felix_of_node(name: str) -> ResourceKey:

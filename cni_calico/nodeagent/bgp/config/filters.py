@@ -33,7 +33,7 @@ _OPERATORS = {"Equal": "=", "NotEqual": "!=", "In": "~", "NotIn": "!~"}
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class FilterOperation:
     """Exactly one of the three is set."""
 
     add_community: Community | None = None
@@ -55,7 +55,7 @@ class Rule:
     community: Community | None = None
     as_path_prefix: tuple[int, ...] = ()
     priority: int = 0
-    operations: tuple[Operation, ...] = ()
+    operations: tuple[FilterOperation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +83,19 @@ def _parse_only_community(raw: Any, at: str) -> Community:
     return parse_community(values[0], f"{at}.values[0]")
 
 
-def _parse_operation(raw: Any, at: str) -> Operation:
+def _parse_operation(raw: Any, at: str) -> FilterOperation:
     spec = parse_object(raw, at)
     if len(spec) == 1:
         ((name, value),) = spec.items()
         inner = parse_object(value, f"{at}.{name}")
         if name == "addCommunity":
-            return Operation(add_community=parse_community(inner.get("value"), f"{at}.{name}.value"))
+            return FilterOperation(add_community=parse_community(inner.get("value"), f"{at}.{name}.value"))
         if name == "prependASPath":
             prefix = _parse_as_list(inner.get("prefix"), f"{at}.{name}.prefix")
             if prefix and all(prefix):
-                return Operation(prepend=prefix)
+                return FilterOperation(prepend=prefix)
         if name == "setPriority":
-            return Operation(set_priority=parse_in(1, PRIORITY_MAX)(inner.get("value"), f"{at}.{name}.value"))
+            return FilterOperation(set_priority=parse_in(1, PRIORITY_MAX)(inner.get("value"), f"{at}.{name}.value"))
     raise Wrong(at, "one of addCommunity, prependASPath, setPriority", dict(spec))
 
 
@@ -205,7 +205,7 @@ def _render_conditions(rule: Rule) -> list[str]:
     return out
 
 
-def _render_operation(operation: Operation, normal: int) -> list[str]:
+def _render_operation(operation: FilterOperation, normal: int) -> list[str]:
     if operation.add_community is not None:
         return [render_community_add(operation.add_community)]
     if operation.prepend:
