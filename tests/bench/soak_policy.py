@@ -212,7 +212,7 @@ class Soak:
         self.figures.tampered += 1
 
     def objects(self, wanted: list[str] | None = None) -> list[str]:
-        """The rules with no policy but the first tier's, a line each: once they are the wanted ones, or stay the same."""
+        """The rules with no policy but the first tier's, a line each: once they are as wanted, or stay as they are."""
         for key in sorted(self.policies):
             self.remove(key)
         self.policies.clear()
