@@ -142,6 +142,50 @@ def test_a_newer_card_does_not_move_a_node(host: Host) -> None:
     assert addresses(host, **moved) == ("10.0.0.5/24", None)  # nobody has it any more
 
 
+@pytest.mark.parametrize("method", ["first-found", "interface=eth.*", "cidr=10.0.0.0/24,172.20.0.0/16"])
+def test_a_card_that_is_down_keeps_the_node(host: Host, method: str) -> None:
+    detect = {"IP": "autodetect", "IP_AUTODETECTION_METHOD": method}
+    assert addresses(host, **detect) == ("10.0.0.5/24", None)
+    host.ns.do("link", "set", "eth0", "down")
+    outcome = host.start(NODENAME="n1", **detect)
+    assert host.node("n1")["spec"]["bgp"]["ipv4Address"] == "10.0.0.5/24"
+    assert any("stays 10.0.0.5/24, because eth0" in text and "172.20.1.5/16" in text for text in outcome.log)
+    assert addresses(host, IP="172.20.1.5") == ("172.20.1.5/16", None)  # who says so moves it
+
+
+def test_another_route_to_the_target_does_not_move_a_node(host: Host) -> None:
+    detect = {"IP": "autodetect", "IP_AUTODETECTION_METHOD": "can-reach=192.0.2.9"}
+    assert addresses(host, **detect) == ("10.0.0.5/24", None)
+    host.ns.do("route", "add", "192.0.2.0/24", "via", "172.20.0.1")
+    outcome = host.start(NODENAME="n1", **detect)
+    assert host.node("n1")["spec"]["bgp"]["ipv4Address"] == "10.0.0.5/24"
+    assert any("with nothing stored it would be 172.20.1.5/16 (eth1)" in text for text in outcome.log)
+    host.ns.do("addr", "del", "10.0.0.5/24", "dev", "eth0")
+    assert addresses(host, **detect) == ("172.20.1.5/16", None)
+
+
+def test_another_internal_ip_does_not_move_a_node(host: Host) -> None:
+    detect = {"IP": "autodetect", "IP_AUTODETECTION_METHOD": "kubernetes-internal-ip"}
+    host.facts = internal_ips("10.0.0.5")
+    assert addresses(host, **detect) == ("10.0.0.5/24", None)
+    host.facts = internal_ips("172.20.1.5")
+    outcome = host.start(NODENAME="n1", **detect)
+    assert host.node("n1")["spec"]["bgp"]["ipv4Address"] == "10.0.0.5/24"
+    assert any("with nothing stored it would be 172.20.1.5/16 (eth1)" in text for text in outcome.log)
+    assert any("is not the InternalIP" in text for text in outcome.doubts)
+
+
+def test_with_nothing_stored_the_internal_ip_comes_before_the_newest_card(host: Host) -> None:
+    host.ns.do("route", "del", "default")
+    host.facts = internal_ips("10.0.0.5")
+    assert addresses(host) == ("10.0.0.5/24", None)
+
+
+def test_with_nothing_stored_the_default_route_comes_before_the_internal_ip(host: Host) -> None:
+    host.facts = internal_ips("172.20.1.5")
+    assert addresses(host) == ("10.0.0.5/24", None)
+
+
 def test_the_interfaces_are_recorded(host: Host) -> None:
     host.start(NODENAME="n1", IP="autodetect", IP6="autodetect")
     recorded = {entry["name"]: entry["addresses"] for entry in host.node("n1")["spec"]["interfaces"]}

@@ -1,9 +1,10 @@
 """PURE: the node's addresses, from the variables IP and IP6, the stored ones, and those on the host's interfaces.
 
 Rule: one family at a time. A fixed address wins; "autodetect" always detects; "none" and an empty IP6 keep what is
-stored; an empty IP detects only if nothing is stored. A detected address stays while it is among those that the method
-accepts, until the method is changed: a new card does not move a node. A method that finds nothing falls back to what is
-stored; IPv4 without either is an error, IPv6 without either is a node without IPv6 and a warning.
+stored; an empty IP detects only if nothing is stored. A stored address stays while an interface of the host has it,
+also one that is down, until the method is changed: neither a new card, nor another route to a can-reach target, nor
+another InternalIP moves a node. A method that finds nothing falls back to what is stored; IPv4 without either is an
+error, IPv6 without either is a node without IPv6 and a warning.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from cni_calico.nodeagent.startup.autodetect import Choice, not_found, select_ad
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """``detected``: a method found the address, in contrast to a configured or stored one."""
+    """``detected``: a method found the address, in contrast to a configured or stored one. ``notes`` are for the log of
+    a start; they are no doubts about the address.
+    """
 
     address: Interface | None
     interface: str = ""
     detected: bool = False
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +69,20 @@ def plan_address(
 
 
 def _detected(family: int, found: Sequence[Choice], stored: Interface | None, facts: HostFacts) -> Found:
-    """The first address that was found, unless the stored one is among them."""
+    """The first address that was found, unless an interface still has the stored one."""
     choice = found[0]
-    if stored is not None and not facts.method_changed:
-        choice = next((item for item in found if item.address.ip == stored.ip), choice)
-    moved = stored is not None and choice.address.ip != stored.ip
-    told = f"the node's IPv{family} address changes from {stored} to {choice.address} ({choice.interface})"
-    return Found(choice.address, choice.interface, detected=True, warnings=(told,) if moved else ())
+    if stored is None or choice.address.ip == stored.ip:
+        return Found(choice.address, choice.interface, detected=True)
+    held = next((item for item in found if item.address.ip == stored.ip), select_holder(stored.ip, facts.interfaces))
+    if facts.method_changed or not held.interface:
+        told = f"the node's IPv{family} address changes from {stored} to {choice.address} ({choice.interface})"
+        return Found(choice.address, choice.interface, detected=True, warnings=(told,))
+    variable = "IP" if family == 4 else "IP6"
+    told = (
+        f"the node's IPv{family} address stays {held.address}, because {held.interface} still has it; with nothing "
+        f"stored it would be {choice.address} ({choice.interface or 'on no interface'}): set {variable} to that to move"
+    )
+    return Found(held.address, held.interface, detected=True, notes=(told,))
 
 
 def _fixed(family: int, setting: AddressSetting, facts: HostFacts) -> Found:

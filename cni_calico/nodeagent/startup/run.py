@@ -62,7 +62,7 @@ def run_startup(context: Context, tell: Callable[[str], None] = lambda what: Non
         wait_for_datastore(context, tell)
     facts = _read_facts(context, name)
     v4, v6 = _plan_addresses(context, facts)
-    _warn(context.log, (*v4.warnings, *v6.warnings))
+    _warn(context.log, (*v4.warnings, *v6.warnings, *v4.notes, *v6.notes))
     plan = node_record.plan_node(context.settings, name, v4, v6, facts.interfaces)
     pools = _plan_pools(context, facts)
     _require_no_conflict(context, plan, facts.node)

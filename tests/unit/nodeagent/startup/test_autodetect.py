@@ -160,7 +160,7 @@ def planned(family, text, stored=None, interfaces=TWO_NICS, method="", **facts):
         (4, "autodetect", "10.0.0.5/24", "10.0.0.5/24"),  # a card that came later does not move the node
         (4, "autodetect", "10.0.0.5/16", "10.0.0.5/24"),  # the prefix is the interface's
         (4, "autodetect", "10.0.0.9/24", "172.20.1.5/16"),  # nobody has it any more
-        (4, "autodetect", "172.17.0.1/16", "172.20.1.5/16"),  # the method does not accept it
+        (4, "autodetect", "172.17.0.1/16", "172.17.0.1/16"),  # an interface has it, though the method would skip it
         (4, "none", None, None),
         (4, "none", "10.0.0.5/24", "10.0.0.5/24"),
         (4, "10.0.0.5", None, "10.0.0.5/24"),  # the prefix of the interface
@@ -184,6 +184,39 @@ def test_a_change_is_told_with_both_addresses():
     assert moved.warnings == ("the node's IPv4 address changes from 10.0.0.9/24 to 172.20.1.5/16 (eth1)",)
     changed = planned(4, "autodetect", "10.0.0.5/24", method_changed=True)
     assert str(changed.address) == "172.20.1.5/16" and len(changed.warnings) == 1
+
+
+BACK = [link(2, "eth0", "10.0.0.5/24", up=False), link(3, "eth1", "172.20.1.5/16")]
+
+
+@pytest.mark.parametrize(
+    ("method", "facts"),
+    [
+        ("first-found", {}),  # its card is down
+        ("interface=eth.*", {}),
+        ("cidr=0.0.0.0/0", {}),
+        ("can-reach=192.0.2.1", {"reached_from": ip_address("172.20.1.5")}),
+        ("kubernetes-internal-ip", {"internal_ips": [ip_address("172.20.1.5")]}),
+        ("first-found", {"default_interface": "eth1", "internal_ips": [ip_address("172.20.1.5")]}),
+    ],
+)
+def test_the_stored_address_stays_while_an_interface_has_it(method, facts):
+    plan = planned(4, "autodetect", "10.0.0.5/24", BACK, method, **facts)
+    assert (str(plan.address), plan.interface, plan.warnings) == ("10.0.0.5/24", "eth0", ())
+    (told,) = plan.notes
+    assert told.startswith("the node's IPv4 address stays 10.0.0.5/24, because eth0 still has it")
+    assert "172.20.1.5/16 (eth1): set IP to that to move" in told
+    moved = planned(4, "autodetect", "10.0.0.5/24", BACK, method, method_changed=True, **facts)
+    assert str(moved.address) == "172.20.1.5/16" and moved.notes == ()
+    lost = planned(4, "autodetect", "10.0.0.9/24", BACK, method, **facts)
+    assert str(lost.address) == "172.20.1.5/16" and len(lost.warnings) == 1 and lost.notes == ()
+
+
+def test_an_internal_ip_on_no_interface_moves_only_a_node_that_lost_its_address():
+    facts = {"internal_ips": [ip_address("192.0.2.1")]}
+    plan = planned(4, "autodetect", "10.0.0.5/24", BACK, "kubernetes-internal-ip", **facts)
+    assert str(plan.address) == "10.0.0.5/24" and "192.0.2.1/32 (on no interface)" in plan.notes[0]
+    assert str(planned(4, "autodetect", None, BACK, "kubernetes-internal-ip", **facts).address) == "192.0.2.1/32"
 
 
 def test_ipv4_that_is_not_found_is_an_error_that_lists_what_there_is():
