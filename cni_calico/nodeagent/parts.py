@@ -143,6 +143,8 @@ class Parts:
         settings = self.context.settings
         self._metrics.snapshot = snapshot
         self._policy.follow(felix, select_tunnels(snapshot, felix, settings.backend))
+        if self._host_status is not None:
+            self._host_status.follow(felix)
         self._tunnels.follow(snapshot)
         self._bgp.follow(snapshot)
         has_tunl0 = "tunl0" in self._agent.devices

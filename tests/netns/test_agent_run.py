@@ -52,6 +52,7 @@ def test_it_comes_up_and_ends(node: Node) -> None:
     metrics = get(node, 9091, "/metrics")
     assert "calico_agent_passes_total" in metrics and "calico_cni_refused_total" in metrics
     assert complaints(metrics) == "" and undescribed(metrics) == set()
+    assert "calico_agent_passes_total" in node.ns.call(_get, "http://[::1]:9091/metrics")
     assert (node.root / "lib" / "nodename").read_text() == "n1"
     until(lambda: node.ns.link("vxlan.calico"), "the tunnel is up", 20)
     shown = node.calico_node("-show-status").stdout

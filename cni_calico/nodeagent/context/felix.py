@@ -206,13 +206,13 @@ class FelixSettings:
     )
     nftables_refresh_s: float = setting("NftablesRefreshInterval", SECONDS, 180.0, "The same for nftables rules.")
     reporting_interval_s: float = setting(
-        "ReportingInterval",
+        "ReportingIntervalSecs",
         SECONDS,
         30.0,
         "How often this host's status is written to etcd; 0: never (what start-up stores for the cluster).",
         section="Health, metrics, logs",
     )
-    reporting_ttl_s: float = setting("ReportingTTL", SECONDS, 90.0, "How long that status lasts unless renewed.")
+    reporting_ttl_s: float = setting("ReportingTTLSecs", SECONDS, 90.0, "How long that status lasts unless renewed.")
     health_enabled: bool = setting("HealthEnabled", FLAG, False, "Serve /liveness and /readiness.")
     health_host: str = setting("HealthHost", TEXT, "localhost", "Address they are served on.")
     health_port: int = setting("HealthPort", PORT, 9099, "Port they are served on.")
@@ -233,6 +233,9 @@ _RESOURCE_NAMES = {
     "ipipmtu": "ipinipmtu",
     "ipipenabled": "ipinipenabled",
     "externalnodeslist": "externalnodescidrlist",
+    "iptableslocktimeout": "iptableslocktimeoutsecs",
+    "reportinginterval": "reportingintervalsecs",
+    "reportingttl": "reportingttlsecs",
 }
 
 # Prefixes of the names of upstream's other parameters: policy, eBPF, WireGuard, flow logs, OpenStack, ...

@@ -1,5 +1,5 @@
-"""The host's status in etcd, for OpenStack and scripts that watch it: written every ReportingInterval; 0 switches it
-off.
+"""The host's status in etcd, for OpenStack and scripts that watch it: written every ReportingIntervalSecs; 0 switches
+it off.
 
 Rule: on etcd only; watchers there learn from the lease whether the agent is alive, so nothing is removed at the end.
 """

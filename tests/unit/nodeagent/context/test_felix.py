@@ -54,6 +54,17 @@ def test_resource_spellings():
     assert parsed.settings.route_refresh_s == 60.0
 
 
+def test_a_variable_and_a_field_that_are_spelled_differently_are_one_parameter():
+    named = {"reportingInterval": "7s", "reportingTTL": "20s", "iptablesLockTimeout": "9s"}
+    variables = {
+        "FELIX_REPORTINGINTERVALSECS": "7",
+        "FELIX_REPORTINGTTLSECS": "20",
+        "FELIX_IPTABLESLOCKTIMEOUTSECS": "9",
+    }
+    assert parse_felix({}, None, named) == parse_felix(variables)
+    assert parse_felix(variables).settings.reporting_interval_s == 7.0 and parse_felix(variables).warnings == ()
+
+
 def test_a_wrong_value_is_told_and_the_next_source_used():
     parsed = parse_felix({"FELIX_HEALTHPORT": "99999"}, {"healthPort": 9199})
     assert parsed.settings.health_port == 9199
