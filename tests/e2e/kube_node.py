@@ -10,7 +10,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,13 @@ from cni_calico.deadline import Deadline
 from cni_calico.kernel import netns
 from cni_calico.model.access import DatastoreConfig, KubernetesAccess
 from cni_calico.model.keys import EverythingList, ResourceKey, etcd_path, parse_path
-from tests.e2e.host import Node, Reply, datastore_keys
+from tests.e2e.forks import forks_in
+from tests.e2e.host import Node, Reply, datastore_keys, etcd_in
 from tests.e2e.kube import Cluster
 from tests.netns.namespaces import Namespace
 
 POD_PREFIX = "cni.projectcalico.org/"
+ETCD = DatastoreConfig("etcdv3", etcd_endpoints=("http://127.0.0.1:2379",))
 
 
 class Relay:
@@ -177,6 +179,21 @@ def kube_node(
         yield made
     finally:
         relay.cut()
+
+
+@contextmanager
+def node_on(kind: str, kube: Cluster, host: Namespace, root: Path) -> Iterator[KubeNode]:
+    """Pods of Kubernetes; the records are there too, or in another datastore beside it; with a server or without."""
+    store, _, served = kind.partition(" ")
+    with ExitStack() as undo:
+        config = {"local": DatastoreConfig("local", path=str(root / "datastore.db")), "etcd": ETCD}.get(store)
+        if store == "etcd":
+            undo.enter_context(etcd_in(host, root))
+        made = undo.enter_context(kube_node(kube, host, root, config))
+        made.forks = undo.enter_context(forks_in(host)) if store != "local" else None
+        if served:
+            undo.enter_context(made.server())
+        yield made
 
 
 def show(reply: Reply) -> str:

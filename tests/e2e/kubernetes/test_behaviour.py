@@ -18,8 +18,8 @@ from cni_calico.model.qos import BOUNDS
 from tests.conftest import LAB_CACHE
 from tests.e2e.calls.test_settings import gate
 from tests.e2e.kube import Cluster
-from tests.e2e.kube_node import POD_PREFIX, KubeNode
-from tests.e2e.kubernetes.test_cni import C1, C2, endpoint, ips, node, node_on, pod  # noqa: F401 - a fixture among them
+from tests.e2e.kube_node import POD_PREFIX, KubeNode, node_on
+from tests.e2e.kubernetes.test_cni import C1, C2, endpoint, ips, pod
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace
 
@@ -189,7 +189,7 @@ QOS_NAMES = {
 }
 
 
-def test_quality_of_service_is_accepted_and_stored(node: KubeNode, make_pod_ns: MakeNamespace) -> None:  # noqa: F811
+def test_quality_of_service_is_accepted_and_stored(any_kube_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
     """Every name; what means nothing is left out and told, as upstream does: the pod gets its network."""
     assert set(BOUNDS) == QOS_NAMES
     good = dict.fromkeys(QOS_NAMES, "20k") | {"ingressBandwidth": "1M", "egressMinburst": "2Ki", "dscp": "46"}
@@ -198,115 +198,119 @@ def test_quality_of_service_is_accepted_and_stored(node: KubeNode, make_pod_ns: 
     wanted = dict.fromkeys(QOS_NAMES, 20000) | {"ingressBandwidth": 1000000, "egressMinburst": 2048, "dscp": 46}
     for name, asked, container in (("good", good, C1), ("bad", bad, C2)):
         annotated = {QOS + key: value for key, value in asked.items()}
-        node.kube.create_pod(node.namespace, name, node.nodename, annotations=annotated)
-        assert node.pod_call("ADD", name, container, make_pod_ns().path).ok
-        if node.datastore.type == "kubernetes":
-            stored = node.kube.read_pod(node.namespace, name)["metadata"]["annotations"]
+        any_kube_node.kube.create_pod(any_kube_node.namespace, name, any_kube_node.nodename, annotations=annotated)
+        assert any_kube_node.pod_call("ADD", name, container, make_pod_ns().path).ok
+        if any_kube_node.datastore.type == "kubernetes":
+            stored = any_kube_node.kube.read_pod(any_kube_node.namespace, name)["metadata"]["annotations"]
             assert annotated.items() <= stored.items()
-    controls = {found["spec"]["pod"]: found["spec"].get("qosControls") or {} for found in node.endpoints()}
+    controls = {found["spec"]["pod"]: found["spec"].get("qosControls") or {} for found in any_kube_node.endpoints()}
     assert controls == {"good": wanted, "bad": {}}
-    log = (node.root / "cni.log").read_text()
+    log = (any_kube_node.root / "cni.log").read_text()
     assert log.count(f"annotation {QOS}") == len(bad)
     for name, value in bad.items():
         expected = "another annotation" if name == "ingressColour" else "a quantity from {} to {}".format(*BOUNDS[name])
         assert f"annotation {QOS}{name}: expected {expected}, got {value!r}" in log
     for name, container in (("good", C1), ("bad", C2)):
-        assert node.pod_call("DEL", name, container).ok
-    assert node.leftovers() == {}
+        assert any_kube_node.pod_call("DEL", name, container).ok
+    assert any_kube_node.leftovers() == {}
 
 
 # -- containers of one pod --------------------------------------------------------------------------------------------
 
 
-def test_the_late_del_of_a_pods_earlier_sandbox(node: KubeNode, make_pod_ns: MakeNamespace) -> None:  # noqa: F811
+def test_the_late_del_of_a_pods_earlier_sandbox(any_kube_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
     """Same pod, same UID: the endpoint is cleared only by the container it is recorded for."""
     old_ns, new_ns = make_pod_ns(), make_pod_ns()
-    pod(node)
-    [old] = ips(node.pod_call("ADD", "web-0", C1, old_ns.path))
-    [new] = ips(node.pod_call("ADD", "web-0", C2, new_ns.path))
-    assert new != old and endpoint(node)["spec"]["containerID"] == C2
+    pod(any_kube_node)
+    [old] = ips(any_kube_node.pod_call("ADD", "web-0", C1, old_ns.path))
+    [new] = ips(any_kube_node.pod_call("ADD", "web-0", C2, new_ns.path))
+    assert new != old and endpoint(any_kube_node)["spec"]["containerID"] == C2
     for _ in range(2):
-        assert node.pod_call("DEL", "web-0", C1, old_ns.path).ok
-        assert endpoint(node)["spec"]["containerID"] == C2 and set(node.taken()) == {new.removesuffix("/32")}
-        assert new_ns.addresses("eth0") == {new} and node.host.link("calie71244c6ddd") is not None
+        assert any_kube_node.pod_call("DEL", "web-0", C1, old_ns.path).ok
+        assert endpoint(any_kube_node)["spec"]["containerID"] == C2 and set(any_kube_node.taken()) == {
+            new.removesuffix("/32")
+        }
+        assert new_ns.addresses("eth0") == {new} and any_kube_node.host.link("calie71244c6ddd") is not None
     stranger = "dd" * 32
-    assert node.pod_call("DEL", "web-0", stranger).ok
-    assert endpoint(node)["spec"]["containerID"] == C2 and new_ns.addresses("eth0") == {new}
-    assert node.pod_call("DEL", "web-0", C2, new_ns.path).ok
-    assert node.leftovers() == {}
+    assert any_kube_node.pod_call("DEL", "web-0", stranger).ok
+    assert endpoint(any_kube_node)["spec"]["containerID"] == C2 and new_ns.addresses("eth0") == {new}
+    assert any_kube_node.pod_call("DEL", "web-0", C2, new_ns.path).ok
+    assert any_kube_node.leftovers() == {}
 
 
-def test_a_runtime_that_names_no_uid(node: KubeNode, pod_ns: Namespace) -> None:  # noqa: F811
-    pod(node)
-    [address] = ips(node.pod_call("ADD", "web-0", C1, pod_ns.path, uid=""))
-    assert endpoint(node)["spec"]["ipNetworks"] == [address]
-    assert node.pod_call("DEL", "web-0", C1, pod_ns.path, uid="").ok
-    assert node.leftovers() == {}
+def test_a_runtime_that_names_no_uid(any_kube_node: KubeNode, pod_ns: Namespace) -> None:
+    pod(any_kube_node)
+    [address] = ips(any_kube_node.pod_call("ADD", "web-0", C1, pod_ns.path, uid=""))
+    assert endpoint(any_kube_node)["spec"]["ipNetworks"] == [address]
+    assert any_kube_node.pod_call("DEL", "web-0", C1, pod_ns.path, uid="").ok
+    assert any_kube_node.leftovers() == {}
 
 
-def test_a_pod_that_ran_to_its_end(node: KubeNode, pod_ns: Namespace) -> None:  # noqa: F811
+def test_a_pod_that_ran_to_its_end(any_kube_node: KubeNode, pod_ns: Namespace) -> None:
     """It has its DEL too; its addresses are not its own any more even before that."""
-    pod(node)
-    assert node.pod_call("ADD", "web-0", C1, pod_ns.path).ok
-    path = f"/api/v1/namespaces/{node.namespace}/pods/web-0/status"
-    node.kube.request("PATCH", path, {"status": {"phase": "Succeeded"}}, content_type="application/merge-patch+json")
-    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
-    assert node.leftovers() == {}
-    if node.datastore.type == "kubernetes":
-        assert node.annotations("web-0") == {"podIP": "", "podIPs": "", "containerID": C1}
+    pod(any_kube_node)
+    assert any_kube_node.pod_call("ADD", "web-0", C1, pod_ns.path).ok
+    path = f"/api/v1/namespaces/{any_kube_node.namespace}/pods/web-0/status"
+    any_kube_node.kube.request(
+        "PATCH", path, {"status": {"phase": "Succeeded"}}, content_type="application/merge-patch+json"
+    )
+    assert any_kube_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    assert any_kube_node.leftovers() == {}
+    if any_kube_node.datastore.type == "kubernetes":
+        assert any_kube_node.annotations("web-0") == {"podIP": "", "podIPs": "", "containerID": C1}
 
 
-def test_a_namespace_that_does_not_exist(node: KubeNode, pod_ns: Namespace) -> None:  # noqa: F811
+def test_a_namespace_that_does_not_exist(any_kube_node: KubeNode, pod_ns: Namespace) -> None:
     args = "K8S_POD_NAMESPACE=nowhere;K8S_POD_NAME=web-0;K8S_POD_UID=1"
-    reply = node.call("ADD", C1, pod_ns.path, args=args)
+    reply = any_kube_node.call("ADD", C1, pod_ns.path, args=args)
     assert (
         reply.document["code"] == 11 and "pod nowhere/web-0: it does not exist in Kubernetes" in reply.document["msg"]
     )
-    assert node.call("DEL", C1, pod_ns.path, args=args).ok
-    assert node.leftovers() == {}
+    assert any_kube_node.call("DEL", C1, pod_ns.path, args=args).ok
+    assert any_kube_node.leftovers() == {}
 
 
 # -- waiting ----------------------------------------------------------------------------------------------------------
 
 
-def test_policy_of_a_pod_is_waited_for(node: KubeNode, pod_ns: Namespace) -> None:  # noqa: F811
-    waiting = {"policy_setup_timeout_seconds": 1, "endpoint_status_dir": str(node.root / "status")}
-    pod(node)
-    assert node.pod_call("ADD", "web-0", C1, pod_ns.path, **waiting).ok
+def test_policy_of_a_pod_is_waited_for(any_kube_node: KubeNode, pod_ns: Namespace) -> None:
+    waiting = {"policy_setup_timeout_seconds": 1, "endpoint_status_dir": str(any_kube_node.root / "status")}
+    pod(any_kube_node)
+    assert any_kube_node.pod_call("ADD", "web-0", C1, pod_ns.path, **waiting).ok
     late = "policy of calnet/" + C1 + "/eth0 is not known to be in force after 1 s"
-    assert (node.root / "cni.log").read_text().count(late) == 1
-    (node.root / "status").mkdir()
-    (node.root / "status" / "k8s space%2Fweb-0 eth0").write_text("{}")
-    assert node.pod_call("ADD", "web-0", C1, pod_ns.path, **waiting).ok
-    assert (node.root / "cni.log").read_text().count(late) == 1
-    wrong = node.pod_call("ADD", "web-0", C2, pod_ns.path, policy_setup_timeout_seconds=-1)
+    assert (any_kube_node.root / "cni.log").read_text().count(late) == 1
+    (any_kube_node.root / "status").mkdir()
+    (any_kube_node.root / "status" / "k8s space%2Fweb-0 eth0").write_text("{}")
+    assert any_kube_node.pod_call("ADD", "web-0", C1, pod_ns.path, **waiting).ok
+    assert (any_kube_node.root / "cni.log").read_text().count(late) == 1
+    wrong = any_kube_node.pod_call("ADD", "web-0", C2, pod_ns.path, policy_setup_timeout_seconds=-1)
     assert wrong.document["code"] == 7
-    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
-    assert node.leftovers() == {}
+    assert any_kube_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    assert any_kube_node.leftovers() == {}
 
 
 def test_a_gate_that_is_shut(
-    node: KubeNode,  # noqa: F811
+    any_kube_node: KubeNode,
     pod_ns: Namespace,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Malformed, or shut for as long as its patience lasts, it is told before anything is taken; open, it lets pass."""
-    pod(node)
-    refused = node.pod_call("ADD", "web-0", C1, pod_ns.path, readiness_gates=["no url"])
+    pod(any_kube_node)
+    refused = any_kube_node.pod_call("ADD", "web-0", C1, pod_ns.path, readiness_gates=["no url"])
     assert refused.document["code"] == 7 and "Invalid URL set for ReadinessGates" in refused.document["msg"]
-    with gate(node.host, 503) as shut:
+    with gate(any_kube_node.host, 503) as shut:
         # only a child of this very process can be made less patient
-        if node.datastore.type == "local":
+        if any_kube_node.datastore.type == "local":
             monkeypatch.setattr("cni_calico.plugin.waits.GATE_PATIENCE_S", 0.5)
-            late = node.pod_call("ADD", "web-0", C1, pod_ns.path, readiness_gates=[shut])
+            late = any_kube_node.pod_call("ADD", "web-0", C1, pod_ns.path, readiness_gates=[shut])
             assert late.document["code"] == 130 and f"gate {shut} is not ready" in late.document["msg"]
             assert "status 503" in late.document["msg"]
-    assert node.leftovers() == {} and node.taken() == {} and pod_ns.link("eth0") is None
-    with gate(node.host, 503, 200) as slow, gate(node.host, 200) as fast:
-        reply = node.pod_call("ADD", "web-0", C1, pod_ns.path, readiness_gates=[slow, fast])
-    assert endpoint(node)["spec"]["ipNetworks"] == ips(reply)
-    assert node.pod_call("DEL", "web-0", C1, pod_ns.path, readiness_gates=["http://127.0.0.1:9/"]).ok
-    assert node.leftovers() == {}
+    assert any_kube_node.leftovers() == {} and any_kube_node.taken() == {} and pod_ns.link("eth0") is None
+    with gate(any_kube_node.host, 503, 200) as slow, gate(any_kube_node.host, 200) as fast:
+        reply = any_kube_node.pod_call("ADD", "web-0", C1, pod_ns.path, readiness_gates=[slow, fast])
+    assert endpoint(any_kube_node)["spec"]["ipNetworks"] == ips(reply)
+    assert any_kube_node.pod_call("DEL", "web-0", C1, pod_ns.path, readiness_gates=["http://127.0.0.1:9/"]).ok
+    assert any_kube_node.leftovers() == {}
 
 
 @pytest.mark.parametrize("kind", ["etcd", "etcd served"])

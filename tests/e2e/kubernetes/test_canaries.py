@@ -169,7 +169,7 @@ def arguments_in(host: Namespace) -> dict[str, str]:
 
 
 @pytest.fixture
-def node(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
+def canary_node(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
     add_card(host_ns, "eth0", "10.0.0.5/24")
     with (
         kube_node(kube, host_ns, tmp_path) as made,
@@ -218,32 +218,34 @@ def running(node: KubeNode) -> Iterator[int]:
         process.wait(60)
 
 
-def test_no_secret_leaves_a_node(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
-    etc, archive = configuration_files(node.root), node.root / "diags.tar.gz"
-    said = {"start-up": run(node, "nodeagent", "-startup")}
-    with running(node):
-        node.kube.create_pod(node.namespace, "web-0", "node1")
+def test_no_secret_leaves_a_node(canary_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    etc, archive = configuration_files(canary_node.root), canary_node.root / "diags.tar.gz"
+    said = {"start-up": run(canary_node, "nodeagent", "-startup")}
+    with running(canary_node):
+        canary_node.kube.create_pod(canary_node.namespace, "web-0", "node1")
         pod = make_pod_ns()
-        own = {"kubernetes": {"kubeconfig": str(node.root / "kubeconfig")}, "log_level": "debug"}
-        assert node.pod_call("ADD", "web-0", "1" * 64, pod.path, **own).ok
-        assert node.pod_call("DEL", "web-0", "1" * 64, pod.path, **own).ok
+        own = {"kubernetes": {"kubeconfig": str(canary_node.root / "kubeconfig")}, "log_level": "debug"}
+        assert canary_node.pod_call("ADD", "web-0", "1" * 64, pod.path, **own).ok
+        assert canary_node.pod_call("DEL", "web-0", "1" * 64, pod.path, **own).ok
         for flags in (("-felix-ready", "-bird-ready"), ("-show-status",), ("-bird-live",)):
-            said[" ".join(flags)] = run(node, "nodeagent", *flags)
-        said["status"] = run(node, "ctl", "node", "status")
+            said[" ".join(flags)] = run(canary_node, "nodeagent", *flags)
+        said["status"] = run(canary_node, "ctl", "node", "status")
         for port in (9091, 9099):
             program = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:{port}/metrics').read().decode())"
-            said[str(port)] = node.host.run(sys.executable, "-c", program, check=False).stdout
+            said[str(port)] = canary_node.host.run(sys.executable, "-c", program, check=False).stdout
         inside = ("unshare", "-m", "sh", "-c", f'mount --bind {etc} /etc && exec "$@"', "sh")
-        said["diags"] = run(node, "ctl", "node", "diags", "-o", str(archive), wrap=inside)
-        said["cluster diags"] = run(node, "ctl", "cluster", "diags", "-o", str(node.root / "cluster.tar.gz"))
-        arguments = arguments_in(node.host)
+        said["diags"] = run(canary_node, "ctl", "node", "diags", "-o", str(archive), wrap=inside)
+        said["cluster diags"] = run(
+            canary_node, "ctl", "cluster", "diags", "-o", str(canary_node.root / "cluster.tar.gz")
+        )
+        arguments = arguments_in(canary_node.host)
     assert any(name.startswith("bird") for name in arguments), arguments
     said |= {f"arguments of {process}": text for process, text in arguments.items()}
-    said["what was executed"] = (node.root / "trace").read_text()
+    said["what was executed"] = (canary_node.root / "trace").read_text()
     assert "bird" in said["what was executed"] and "credentials" in said["what was executed"]
     for what, text in said.items():
         assert not leaks(text), (what, leaks(text))
-    for path in (archive, node.root / "cluster.tar.gz"):
+    for path in (archive, canary_node.root / "cluster.tar.gz"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         texts = unpacked(path)
         for name, text in texts.items():
@@ -256,7 +258,7 @@ def test_no_secret_leaves_a_node(node: KubeNode, make_pod_ns: MakeNamespace) -> 
         "config/environment",
     ):
         assert "hidden" in texts[name], (name, texts[name])
-    on_disk(node)
+    on_disk(canary_node)
 
 
 def require_passwords(url: str) -> None:

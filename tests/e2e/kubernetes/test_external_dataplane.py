@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import KubeNode
-from tests.e2e.kubernetes.test_cni import C1, KINDS, endpoint, ips, node_on, pod
+from tests.e2e.kubernetes.test_cni import C1, endpoint, ips, pod
 from tests.fakes.cni_dataplane import MAC, Dataplane, dataplane_in, without
 from tests.netns.namespaces import Namespace
 
@@ -22,20 +21,18 @@ def dataplane(tmp_path: Path) -> Iterator[Dataplane]:
         yield made
 
 
-@pytest.fixture(params=KINDS)
-def node(
-    request: pytest.FixtureRequest, kube: Cluster, host_ns: Namespace, tmp_path: Path, dataplane: Dataplane
-) -> Iterator[KubeNode]:
-    with node_on(request.param, kube, host_ns, tmp_path) as made:
-        made.overrides["dataplane_options"] = dataplane.options
-        yield made
+@pytest.fixture
+def dataplane_node(any_kube_node: KubeNode, dataplane: Dataplane) -> KubeNode:
+    """Another program is its dataplane."""
+    any_kube_node.overrides["dataplane_options"] = dataplane.options
+    return any_kube_node
 
 
-def test_a_pods_life(node: KubeNode, dataplane: Dataplane, pod_ns: Namespace) -> None:
+def test_a_pods_life(dataplane_node: KubeNode, dataplane: Dataplane, pod_ns: Namespace) -> None:
     ports = [{"name": "http", "containerPort": 80, "hostPort": 8080, "hostIP": "192.0.2.1"}]
     spec = {"serviceAccountName": "web-sa", "containers": [{"name": "c", "image": "i", "ports": ports}]}
-    pod(node, labels={"app": "web"}, annotations={"team": "a"}, spec=spec)
-    added = node.pod_call("ADD", "web-0", C1, pod_ns.path)
+    pod(dataplane_node, labels={"app": "web"}, annotations={"team": "a"}, spec=spec)
+    added = dataplane_node.pod_call("ADD", "web-0", C1, pod_ns.path)
     [address] = ips(added)
     assert added.document["interfaces"][0] == {"name": "vpp-tun7"} and added.document["interfaces"][1]["mac"] == MAC
     [asked] = dataplane.asked("Add")
@@ -58,25 +55,28 @@ def test_a_pods_life(node: KubeNode, dataplane: Dataplane, pod_ns: Namespace) ->
         "pod": "web-0",
         "ports": [{"name": "http", "protocol": "TCP", "port": 80, "host_port": 8080, "host_ip": "192.0.2.1"}],
     }
-    assert endpoint(node)["spec"]["ipNetworks"] == [address]
-    if node.datastore.type != "kubernetes":  # a pod has no place for them
-        assert endpoint(node)["spec"]["interfaceName"] == "vpp-tun7" and endpoint(node)["spec"]["mac"] == MAC
-    assert node.pod_call("CHECK", "web-0", C1, pod_ns.path, prevResult=added.document).ok
-    repeated = node.pod_call("ADD", "web-0", C1, pod_ns.path)
+    assert endpoint(dataplane_node)["spec"]["ipNetworks"] == [address]
+    if dataplane_node.datastore.type != "kubernetes":  # a pod has no place for them
+        assert (
+            endpoint(dataplane_node)["spec"]["interfaceName"] == "vpp-tun7"
+            and endpoint(dataplane_node)["spec"]["mac"] == MAC
+        )
+    assert dataplane_node.pod_call("CHECK", "web-0", C1, pod_ns.path, prevResult=added.document).ok
+    repeated = dataplane_node.pod_call("ADD", "web-0", C1, pod_ns.path)
     assert repeated.document == added.document
     [again] = dataplane.asked("Add")
     assert again["desired_host_interface_name"] == "calie71244c6ddd"
-    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    assert dataplane_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
     assert dataplane.asked() == [
         ["Del", {"interface_name": "eth0", "netns": pod_ns.path, "dataplane_options": without(dataplane.options)}]
     ]
-    assert not node.leftovers()
+    assert not dataplane_node.leftovers()
     assert pod_ns.link("eth0") is None
 
 
-def test_an_add_that_it_refuses(node: KubeNode, dataplane: Dataplane, pod_ns: Namespace) -> None:
-    pod(node)
+def test_an_add_that_it_refuses(dataplane_node: KubeNode, dataplane: Dataplane, pod_ns: Namespace) -> None:
+    pod(dataplane_node)
     dataplane.plan(Add={"successful": False, "error_message": "no memory"})
-    reply = node.pod_call("ADD", "web-0", C1, pod_ns.path)
+    reply = dataplane_node.pod_call("ADD", "web-0", C1, pod_ns.path)
     assert reply.document["code"] == 137 and "no memory" in reply.document["msg"]
-    assert not node.leftovers()
+    assert not dataplane_node.leftovers()

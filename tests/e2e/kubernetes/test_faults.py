@@ -27,7 +27,7 @@ DUAL = {"type": "calico-ipam", "assign_ipv6": "true"}
 
 
 @pytest.fixture
-def node(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
+def forking_kube_node(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
     with kube_node(kube, host_ns, tmp_path) as made, forks_in(host_ns) as forks:
         made.forks = forks
         made.overrides["ipam"] = DUAL
@@ -71,37 +71,47 @@ class Pods:
 
 
 @LONG
-def test_an_add_that_fails_or_dies(faults: list[tuple[str, str, str, int]], node: KubeNode, pod_ns: Namespace) -> None:
-    pods, hit = Pods(node, pod_ns), 0
+def test_an_add_that_fails_or_dies(
+    faults: list[tuple[str, str, str, int]], forking_kube_node: KubeNode, pod_ns: Namespace
+) -> None:
+    pods, hit = Pods(forking_kube_node, pod_ns), 0
     for fault in faults:
         pods.make()
         reply = pods.call("ADD", fault)
         hit += reply is None or not reply.ok
         if reply is not None and reply.ok:  # it was not reached, or overcome
-            assert len(node.taken()) == 2, fault
+            assert len(forking_kube_node.taken()) == 2, fault
         elif reply is not None:
-            until(lambda: not node.taken() and not node.handles(), f"what an ADD that failed took: {fault}", 10)
+            until(
+                lambda: not forking_kube_node.taken() and not forking_kube_node.handles(),
+                f"what an ADD that failed took: {fault}",
+                10,
+            )
         pods.require_nothing_left(fault)
     assert hit >= len(faults) / 4, "too few of them were reached"
 
 
 @LONG
-def test_an_add_after_one_that_died(faults: list[tuple[str, str, str, int]], node: KubeNode, pod_ns: Namespace) -> None:
+def test_an_add_after_one_that_died(
+    faults: list[tuple[str, str, str, int]], forking_kube_node: KubeNode, pod_ns: Namespace
+) -> None:
     """The runtime repeats it: the pod has one address of each family, whatever was half done."""
-    pods = Pods(node, pod_ns)
+    pods = Pods(forking_kube_node, pod_ns)
     for fault in faults:
         pods.make()
         pods.call("ADD", fault)
         again = pods.call("ADD")
         assert again is not None and again.ok, (fault, again)
         given = {ip["address"].partition("/")[0] for ip in again.document["ips"]}
-        assert set(node.taken()) == given and len(given) == 2, fault
+        assert set(forking_kube_node.taken()) == given and len(given) == 2, fault
         pods.require_nothing_left(fault)
 
 
 @LONG
-def test_a_del_that_fails_or_dies(faults: list[tuple[str, str, str, int]], node: KubeNode, pod_ns: Namespace) -> None:
-    pods = Pods(node, pod_ns)
+def test_a_del_that_fails_or_dies(
+    faults: list[tuple[str, str, str, int]], forking_kube_node: KubeNode, pod_ns: Namespace
+) -> None:
+    pods = Pods(forking_kube_node, pod_ns)
     for fault in faults:
         pods.make()
         added = pods.call("ADD")

@@ -94,7 +94,7 @@ def marker(node: KubeNode) -> Path:
 
 
 @pytest.fixture(params=["one-shot", "served"])
-def node(request: pytest.FixtureRequest, restricted: KubeNode) -> Iterator[KubeNode]:  # noqa: F811
+def restricted_node(request: pytest.FixtureRequest, restricted: KubeNode) -> Iterator[KubeNode]:  # noqa: F811
     """With the rights of the manifest and no others."""
     with nullcontext() if request.param == "one-shot" else restricted.server():
         yield restricted
@@ -113,22 +113,24 @@ def add(node: KubeNode, make: MakeNamespace, name: str, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("plugin", ["calico", "calico-ipam"])
-def test_the_first_add_finds_the_nodes_own_blocks(plugin: str, node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+def test_the_first_add_finds_the_nodes_own_blocks(
+    plugin: str, restricted_node: KubeNode, make_pod_ns: MakeNamespace
+) -> None:
     """Those of its own node, once: what comes later is the agent's, and costs an ADD no request."""
-    kube = node.kube
+    kube = restricted_node.kube
     for name, cidr in BLOCKS.items():
         lay_down(kube, name, cidr, held=2)
     since = len(kube.audited())
-    addresses = [add(node, make_pod_ns, f"p{i}", plugin=plugin) for i in range(3)]
+    addresses = [add(restricted_node, make_pod_ns, f"p{i}", plugin=plugin) for i in range(3)]
     assert {block_of(address) for address in addresses} == {BLOCKS["node1"]}
     found = labels(kube)
     assert found[BLOCKS["node1"]] == LABELS and found[BLOCKS["node2"]] == set()
-    assert marker(node).read_bytes() == b"" and marker(node).stat().st_mode & 0o777 == 0o644
+    assert marker(restricted_node).read_bytes() == b"" and marker(restricted_node).stat().st_mode & 0o777 == 0o644
     assert unlabelled_lists(kube, CNI_USER, since) == 1
     assert not used(kube, CNI_USER, since)[1]
 
     lay_down(kube, "node1", "10.65.20.0/26")
-    add(node, make_pod_ns, "later", plugin=plugin)
+    add(restricted_node, make_pod_ns, "later", plugin=plugin)
     assert labels(kube)["10.65.20.0/26"] == set() and unlabelled_lists(kube, CNI_USER, since) == 1
 
 
@@ -157,27 +159,33 @@ def test_a_server_looks_when_it_has_started(restricted: KubeNode, make_pod_ns: M
     assert unlabelled_lists(node.kube, CNI_USER, since) == 1
 
 
-def test_a_directory_that_cannot_be_written_is_no_failure(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
-    marker(node).parent.write_text("in the way")
-    lay_down(node.kube, "node1", BLOCKS["node1"])
+def test_a_directory_that_cannot_be_written_is_no_failure(
+    restricted_node: KubeNode, make_pod_ns: MakeNamespace
+) -> None:
+    marker(restricted_node).parent.write_text("in the way")
+    lay_down(restricted_node.kube, "node1", BLOCKS["node1"])
     for name in ("p", "q"):
-        assert block_of(add(node, make_pod_ns, name)) == BLOCKS["node1"]
-    assert "cannot remember in" in (node.root / "cni.log").read_text()
+        assert block_of(add(restricted_node, make_pod_ns, name)) == BLOCKS["node1"]
+    assert "cannot remember in" in (restricted_node.root / "cni.log").read_text()
 
 
-def test_without_the_right_to_label_nothing_is_taken(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+def test_without_the_right_to_label_nothing_is_taken(restricted_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
     """A second block beside one that cannot be seen would be a silent loss of addresses."""
     role = f"{RBAC}/clusterroles/calico-cni-plugin"
-    stored = node.kube.request("GET", role)
+    stored = restricted_node.kube.request("GET", role)
     for rule in stored["rules"]:
         if rule["resources"] == ["blockaffinities"]:
             rule["verbs"].remove("update")
-    node.kube.request("PUT", role, stored)
-    lay_down(node.kube, "node1", BLOCKS["node1"])
-    node.kube.create_pod(node.namespace, "p", node.nodename)
-    reply = node.pod_call("ADD", "p", "1" * 64, make_pod_ns().path)
+    restricted_node.kube.request("PUT", role, stored)
+    lay_down(restricted_node.kube, "node1", BLOCKS["node1"])
+    restricted_node.kube.create_pod(restricted_node.namespace, "p", restricted_node.nodename)
+    reply = restricted_node.pod_call("ADD", "p", "1" * 64, make_pod_ns().path)
     assert not reply.ok and "blockaffinities" in reply.document["msg"] + reply.document["details"], reply.document
-    assert len(labels(node.kube)) == 1 and not node.leftovers() and not marker(node).exists()
+    assert (
+        len(labels(restricted_node.kube)) == 1
+        and not restricted_node.leftovers()
+        and not marker(restricted_node).exists()
+    )
 
 
 def start_up(kube: Cluster, host: Namespace, root: Path) -> str:

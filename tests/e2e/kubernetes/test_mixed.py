@@ -7,15 +7,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e import mixed, served
 from tests.e2e.host import Reply
-from tests.e2e.kube import Cluster
-from tests.e2e.kube_node import KubeNode, kube_node
+from tests.e2e.kube_node import KubeNode
 from tests.e2e.mixed import Turns
 from tests.fakes.upstream import Container, KubeRecords, Upstream
 from tests.netns.conftest import MakeNamespace
@@ -27,32 +25,28 @@ VECTORS = Path(__file__).parents[2] / "golden" / "vectors"
 POOLS = [("10.65.0.0/16", 26), ("fd00:65::/112", 122)]
 
 
-@pytest.fixture(params=["one-shot", "served"])
-def node(request: pytest.FixtureRequest, kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
-    with kube_node(kube, host_ns, tmp_path) as made:
-        made.overrides["ipam"] = {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}
-        if request.param == "one-shot":
-            yield made
-            return
-        with made.server():
-            yield made
+@pytest.fixture
+def dual_stack_node(either_kube_node: KubeNode) -> KubeNode:
+    """Its pods get an address of each family."""
+    either_kube_node.overrides["ipam"] = {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}
+    return either_kube_node
 
 
 @pytest.fixture
-def turns(node: KubeNode) -> Turns:
-    kube = node.kube
+def turns(dual_stack_node: KubeNode) -> Turns:
+    kube = dual_stack_node.kube
 
     def make(number: int, on: str = "node1") -> Container:
         """With its pod."""
         container_id = hashlib.sha256(str(number).encode()).hexdigest()
-        container = Container(container_id, on, "calnet", node.namespace, f"web-{number}")
-        kube.create_pod(node.namespace, container.pod, on, labels={"app": "web"})
+        container = Container(container_id, on, "calnet", dual_stack_node.namespace, f"web-{number}")
+        kube.create_pod(dual_stack_node.namespace, container.pod, on, labels={"app": "web"})
         return container
 
     def ours(command: str, container: Container, pod: Namespace | None) -> Reply:
         args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE={container.namespace};K8S_POD_NAME={container.pod}"
         args += f";K8S_POD_INFRA_CONTAINER_ID={container.id}"
-        return served.call(node, command, container.id, "" if pod is None else pod.path, args=args)
+        return served.call(dual_stack_node, command, container.id, "" if pod is None else pod.path, args=args)
 
     def check() -> None:
         command = [sys.executable, "-m", "cni_calico.ctl.main", "ipam", "check"]
@@ -60,7 +54,7 @@ def turns(node: KubeNode) -> Turns:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0 and "found 0 problems" in done.stdout, done
 
-    return Turns(node, Upstream(KubeRecords(kube), node.host, POOLS), ours, check, make)
+    return Turns(dual_stack_node, Upstream(KubeRecords(kube), dual_stack_node.host, POOLS), ours, check, make)
 
 
 def test_the_fake_writes_records_as_upstream_does(turns: Turns, pod_ns: Namespace) -> None:

@@ -42,7 +42,9 @@ def certified(kube: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture(params=["kubernetes", "local"])
-def node(request: pytest.FixtureRequest, certified: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
+def certified_node(
+    request: pytest.FixtureRequest, certified: Cluster, host_ns: Namespace, tmp_path: Path
+) -> Iterator[KubeNode]:
     """The Kubernetes datastore, and another one with pods of Kubernetes."""
     local = DatastoreConfig("local", path=str(tmp_path / "datastore.db"))
     with kube_node(certified, host_ns, tmp_path, local if request.param == "local" else None) as made:
@@ -73,40 +75,42 @@ def served(node: KubeNode) -> bool:
 
 
 @pytest.mark.parametrize("how", ["token", "certificate"])
-def test_the_callers_kubeconfig_and_its_files(how: str, node: KubeNode, pod_ns: Namespace, tmp_path: Path) -> None:
+def test_the_callers_kubeconfig_and_its_files(
+    how: str, certified_node: KubeNode, pod_ns: Namespace, tmp_path: Path
+) -> None:
     directory = tmp_path / "net.d"
     user = (
         {"tokenFile": str(directory / "token")}
         if how == "token"
         else {"client-certificate": "cert.crt", "client-key": "cert.key"}
     )
-    write_kubeconfig(node, directory, user)
+    write_kubeconfig(certified_node, directory, user)
     (directory / "token").write_text("admin-token\n")
-    with node.server(wrap=hidden(node, directory)):
-        added = node.pod_call("ADD", "web-0", C1, pod_ns.path)
+    with certified_node.server(wrap=hidden(certified_node, directory)):
+        added = certified_node.pod_call("ADD", "web-0", C1, pod_ns.path)
         assert added.ok, added.document
         assert pod_ns.link("eth0")["address"] == "02:00:00:00:00:07"
-        assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
-        assert served(node)
-    assert node.leftovers() == {}
+        assert certified_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+        assert served(certified_node)
+    assert certified_node.leftovers() == {}
 
 
-def test_a_token_is_read_again_where_the_caller_is(node: KubeNode, pod_ns: Namespace, tmp_path: Path) -> None:
+def test_a_token_is_read_again_where_the_caller_is(certified_node: KubeNode, pod_ns: Namespace, tmp_path: Path) -> None:
     directory = tmp_path / "net.d"
-    write_kubeconfig(node, directory, {"tokenFile": "token"})
+    write_kubeconfig(certified_node, directory, {"tokenFile": "token"})
     (directory / "token").write_text("expired-token\n")
-    with node.server(wrap=hidden(node, directory)):
-        failed = node.pod_call("ADD", "web-0", C1, pod_ns.path)
+    with certified_node.server(wrap=hidden(certified_node, directory)):
+        failed = certified_node.pod_call("ADD", "web-0", C1, pod_ns.path)
         assert failed.document["code"] == 102 and "Unauthorized" in failed.document["msg"]
         (directory / "token").write_text("admin-token\n")
-        assert node.pod_call("ADD", "web-0", C1, pod_ns.path).ok
-        assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+        assert certified_node.pod_call("ADD", "web-0", C1, pod_ns.path).ok
+        assert certified_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
         (directory / "ca.crt").unlink()
         (directory / "kubeconfig").rename(directory / "other")
-        node.overrides["kubernetes"] = {"kubeconfig": str(directory / "other")}
-        missing = node.pod_call("ADD", "web-0", C1, pod_ns.path)
+        certified_node.overrides["kubernetes"] = {"kubeconfig": str(directory / "other")}
+        missing = certified_node.pod_call("ADD", "web-0", C1, pod_ns.path)
         assert f"cannot read certificate-authority {directory}/ca.crt: no such file" in missing.document["msg"]
-        assert served(node)
+        assert served(certified_node)
 
 
 def call_as_kubelet(node: KubeNode, verb: str, pod_ns: Namespace) -> Reply:
@@ -116,7 +120,7 @@ def call_as_kubelet(node: KubeNode, verb: str, pod_ns: Namespace) -> Reply:
     return call(node, verb, C1, pod_ns.path, args=args)
 
 
-def test_a_program_that_gives_credentials(node: KubeNode, pod_ns: Namespace, tmp_path: Path) -> None:
+def test_a_program_that_gives_credentials(certified_node: KubeNode, pod_ns: Namespace, tmp_path: Path) -> None:
     """It belongs to the caller's root: a server that is elsewhere leaves such calls to the plugin itself."""
     version = "client.authentication.k8s.io/v1"
     answer = json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": {"token": "admin-token"}})
@@ -127,16 +131,16 @@ def test_a_program_that_gives_credentials(node: KubeNode, pod_ns: Namespace, tmp
         "interactiveMode": "Never",
     }
     directory = tmp_path / "net.d"
-    write_kubeconfig(node, directory, {"exec": program})
-    with node.server(wrap=hidden(node, directory)):
-        added = call_as_kubelet(node, "ADD", pod_ns)
+    write_kubeconfig(certified_node, directory, {"exec": program})
+    with certified_node.server(wrap=hidden(certified_node, directory)):
+        added = call_as_kubelet(certified_node, "ADD", pod_ns)
         assert added.ok, added.document
         assert pod_ns.link("eth0")["address"] == "02:00:00:00:00:07"
-        until(lambda: node.metrics()["calico_cni_declined_total"] == 1, "it was left to the caller")
-        assert call_as_kubelet(node, "DEL", pod_ns).ok
-    assert node.leftovers() == {}
-    with node.server():  # in the caller's own root it may run there
-        assert call_as_kubelet(node, "ADD", pod_ns).ok
-        assert call_as_kubelet(node, "DEL", pod_ns).ok
-        assert served(node)
-    assert node.leftovers() == {}
+        until(lambda: certified_node.metrics()["calico_cni_declined_total"] == 1, "it was left to the caller")
+        assert call_as_kubelet(certified_node, "DEL", pod_ns).ok
+    assert certified_node.leftovers() == {}
+    with certified_node.server():  # in the caller's own root it may run there
+        assert call_as_kubelet(certified_node, "ADD", pod_ns).ok
+        assert call_as_kubelet(certified_node, "DEL", pod_ns).ok
+        assert served(certified_node)
+    assert certified_node.leftovers() == {}

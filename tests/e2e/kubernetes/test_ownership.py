@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.host import Reply
-from tests.e2e.kube import Cluster
-from tests.e2e.kube_node import POD_PREFIX, KubeNode, kube_node
+from tests.e2e.kube_node import POD_PREFIX, KubeNode
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace
 
@@ -28,12 +25,6 @@ S1, S2, S3 = "51" * 32, "52" * 32, "53" * 32
 MERGE = "application/merge-patch+json"
 VALID = "cni.dev/valid-attachments"
 NAMES = ("eth0", "net1", "net2", "net3")
-
-
-@pytest.fixture(params=["one-shot", "served"])
-def node(request: pytest.FixtureRequest, kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
-    with kube_node(kube, host_ns, tmp_path) as made, made.server() if request.param == "served" else nullcontext():
-        yield made
 
 
 # -- what becomes of the record ---------------------------------------------------------------------------------------
@@ -106,51 +97,53 @@ def require_alive(node: KubeNode, pod: Namespace) -> None:
 
 @pytest.mark.parametrize("how", ["without a namespace", "with prevResult", "in the living one's namespace"])
 @pytest.mark.parametrize("record", RECORD)
-def test_a_late_del_of_an_old_sandbox(node: KubeNode, make_pod_ns: MakeNamespace, record: str, how: str) -> None:
-    first, living = two_sandboxes(node, make_pod_ns)
-    held = node.taken()
-    RECORD[record](node)
+def test_a_late_del_of_an_old_sandbox(
+    either_kube_node: KubeNode, make_pod_ns: MakeNamespace, record: str, how: str
+) -> None:
+    first, living = two_sandboxes(either_kube_node, make_pod_ns)
+    held = either_kube_node.taken()
+    RECORD[record](either_kube_node)
     changes = {"prevResult": first} if "prevResult" in how else {}
     path = living.path if "namespace" in how.partition("'s ")[2] else ""
-    reply = node.pod_call("DEL", "web-0", S1, path, uid="", **changes)
-    require_alive(node, living)
+    reply = either_kube_node.pod_call("DEL", "web-0", S1, path, uid="", **changes)
+    require_alive(either_kube_node, living)
     assert reply.ok or record == "unreadable", reply
-    assert len(node.intents()) <= 1
-    restore(node, record)
-    assert node.taken() == held
+    assert len(either_kube_node.intents()) <= 1
+    restore(either_kube_node, record)
+    assert either_kube_node.taken() == held
     if record in OUTAGES:  # what was owed is paid, and takes nothing from the living one
-        node.kube.create_pod(node.namespace, "payer", node.nodename)
-        assert node.pod_call("ADD", "payer", S3, make_pod_ns().path).ok
-        require_alive(node, living)
-        assert not node.intents() and held.items() <= node.taken().items()
+        either_kube_node.kube.create_pod(either_kube_node.namespace, "payer", either_kube_node.nodename)
+        assert either_kube_node.pod_call("ADD", "payer", S3, make_pod_ns().path).ok
+        require_alive(either_kube_node, living)
+        assert not either_kube_node.intents() and held.items() <= either_kube_node.taken().items()
 
 
 @pytest.mark.parametrize("record", RECORD)
-def test_gc_leaves_the_living_sandbox(node: KubeNode, make_pod_ns: MakeNamespace, record: str) -> None:
-    _, living = two_sandboxes(node, make_pod_ns)
-    held = node.taken()
-    RECORD[record](node)
-    reply = node.call("GC", "", "", **{VALID: [{"containerID": S2, "ifname": "eth0"}]})
-    require_alive(node, living)
+def test_gc_leaves_the_living_sandbox(either_kube_node: KubeNode, make_pod_ns: MakeNamespace, record: str) -> None:
+    _, living = two_sandboxes(either_kube_node, make_pod_ns)
+    held = either_kube_node.taken()
+    RECORD[record](either_kube_node)
+    reply = either_kube_node.call("GC", "", "", **{VALID: [{"containerID": S2, "ifname": "eth0"}]})
+    require_alive(either_kube_node, living)
     assert reply.ok or record in (*OUTAGES, "unreadable"), reply
-    restore(node, record)
-    assert node.taken() == held
+    restore(either_kube_node, record)
+    assert either_kube_node.taken() == held
 
 
-def test_the_living_ones_own_del_works_after_all(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+def test_the_living_ones_own_del_works_after_all(either_kube_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
     """Also while nothing can be read: its interface is signed."""
     for record in ("forbidden", "away"):
-        _, living = two_sandboxes(node, make_pod_ns)
-        RECORD[record](node)
-        assert node.pod_call("DEL", "web-0", S2, uid="").ok
-        assert living.link("eth0") is None and len(node.intents()) == 1
-        restore(node, record)
-        deleted(node)
-        node.kube.create_pod(node.namespace, f"payer-{record}", node.nodename)
+        _, living = two_sandboxes(either_kube_node, make_pod_ns)
+        RECORD[record](either_kube_node)
+        assert either_kube_node.pod_call("DEL", "web-0", S2, uid="").ok
+        assert living.link("eth0") is None and len(either_kube_node.intents()) == 1
+        restore(either_kube_node, record)
+        deleted(either_kube_node)
+        either_kube_node.kube.create_pod(either_kube_node.namespace, f"payer-{record}", either_kube_node.nodename)
         payer = make_pod_ns()
-        assert node.pod_call("ADD", f"payer-{record}", S3, payer.path).ok
-        assert node.pod_call("DEL", f"payer-{record}", S3, payer.path).ok
-        assert not node.leftovers()
+        assert either_kube_node.pod_call("ADD", f"payer-{record}", S3, payer.path).ok
+        assert either_kube_node.pod_call("DEL", f"payer-{record}", S3, payer.path).ok
+        assert not either_kube_node.leftovers()
 
 
 # -- interfaces of one container --------------------------------------------------------------------------------------
@@ -188,23 +181,23 @@ class Container:
         assert self.ask("DEL", ifname).ok
 
 
-def test_each_interface_has_its_own_address(node: KubeNode) -> None:
-    container = Container(node, 1)
+def test_each_interface_has_its_own_address(either_kube_node: KubeNode) -> None:
+    container = Container(either_kube_node, 1)
     for name in ("eth0", "net1", "net1", "eth0"):
         container.add(name)
-    assert set(node.taken()) == set(container.held.values()) and len(container.held) == 2
-    assert set(node.taken().values()) == {f"calnet.{container.id}"}  # upstream releases by handle
+    assert set(either_kube_node.taken()) == set(container.held.values()) and len(container.held) == 2
+    assert set(either_kube_node.taken().values()) == {f"calnet.{container.id}"}  # upstream releases by handle
     container.delete("net1")
-    assert set(node.taken()) == {container.held["eth0"]}
+    assert set(either_kube_node.taken()) == {container.held["eth0"]}
     assert not container.ask("CHECK", "net1").ok
     container.delete("eth0")
-    assert not node.leftovers()
+    assert not either_kube_node.leftovers()
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_any_order_by_processes_side_by_side(node: KubeNode, seed: int) -> None:
+def test_any_order_by_processes_side_by_side(either_kube_node: KubeNode, seed: int) -> None:
     """Two containers, four interfaces each, ADD, DEL and GC: no address twice, none lost."""
-    containers = [Container(node, number) for number in (1, 2)]
+    containers = [Container(either_kube_node, number) for number in (1, 2)]
 
     def life(container: Container, name: str, orders: random.Random) -> None:
         for _ in range(4):
@@ -221,34 +214,36 @@ def test_any_order_by_processes_side_by_side(node: KubeNode, seed: int) -> None:
         for each in done:
             each.result()
         given = [address for container in containers for address in container.held.values()]
-        assert len(given) == len(set(given)) and set(node.taken()) == set(given)
+        assert len(given) == len(set(given)) and set(either_kube_node.taken()) == set(given)
         kept = random.Random(seed + turn).sample(NAMES, 2)
         valid = [{"containerID": container.id, "ifname": name} for container in containers for name in kept]
-        collected = node.call("GC", "", "", plugin="calico-ipam", **{VALID: valid})
+        collected = either_kube_node.call("GC", "", "", plugin="calico-ipam", **{VALID: valid})
         assert collected.ok, collected.document
         for container in containers:
             container.held = {name: address for name, address in container.held.items() if name in kept}
-        assert set(node.taken()) == {address for container in containers for address in container.held.values()}
+        assert set(either_kube_node.taken()) == {
+            address for container in containers for address in container.held.values()
+        }
     for container in containers:
         for name in NAMES:
             container.delete(name)
-    assert not node.leftovers()
+    assert not either_kube_node.leftovers()
 
 
-def test_beside_the_pods_own_interface(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+def test_beside_the_pods_own_interface(either_kube_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
     """eth0 is calico's, net1 another plugin's in the same network: neither DEL frees the other's address."""
     for number, first in enumerate(("eth0", "net1"), 1):
-        container, pod = Container(node, number), make_pod_ns()
-        made = node.pod_call("ADD", container.pod, container.id, pod.path)
+        container, pod = Container(either_kube_node, number), make_pod_ns()
+        made = either_kube_node.pod_call("ADD", container.pod, container.id, pod.path)
         assert made.ok, made.document
         own = made.document["ips"][0]["address"].partition("/")[0]
         container.add("net1")
-        assert set(node.taken()) == {own, container.held["net1"]}
+        assert set(either_kube_node.taken()) == {own, container.held["net1"]}
         for name in (first, "net1" if first == "eth0" else "eth0"):
             if name == "net1":
                 container.delete("net1")
             else:
-                assert node.pod_call("DEL", container.pod, container.id, pod.path).ok
+                assert either_kube_node.pod_call("DEL", container.pod, container.id, pod.path).ok
             left = {own} if name == "net1" and name == first else set(container.held.values())
-            assert set(node.taken()) == left
-        assert not node.leftovers()
+            assert set(either_kube_node.taken()) == left
+        assert not either_kube_node.leftovers()

@@ -19,7 +19,7 @@ MERGE = "application/merge-patch+json"
 
 
 @pytest.fixture(params=["alone", "served"])
-def node(request: pytest.FixtureRequest, alone: KubeNode) -> Iterator[KubeNode]:  # noqa: F811
+def two_pool_node(request: pytest.FixtureRequest, alone: KubeNode) -> Iterator[KubeNode]:  # noqa: F811
     """With a second pool, which comes after pool4 in the order of names."""
     alone.apply("IPPool", "pool4-next", {"cidr": "10.71.0.0/24", "blockSize": 28})
     for name in ("one", "two"):
@@ -38,25 +38,25 @@ def turns_away(node: KubeNode, make_pod_ns: MakeNamespace) -> bool:
     return address.startswith("10.71.0.")
 
 
-def test_a_pool_that_is_being_deleted(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+def test_a_pool_that_is_being_deleted(two_pool_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
     """Held by a finalizer. Who has an address of it keeps that, and can give it back."""
-    [address] = ips(node.pod_call("ADD", "one", C1, make_pod_ns().path))
+    [address] = ips(two_pool_node.pod_call("ADD", "one", C1, make_pod_ns().path))
     assert address.startswith("10.65.")
     path = f"{POOLS}/pool4"
-    node.kube.request("PATCH", path, {"metadata": {"finalizers": ["example.org/hold"]}}, content_type=MERGE)
+    two_pool_node.kube.request("PATCH", path, {"metadata": {"finalizers": ["example.org/hold"]}}, content_type=MERGE)
     try:
-        node.kube.request("DELETE", path)
-        assert node.kube.request("GET", path)["metadata"]["deletionTimestamp"]
-        until(lambda: turns_away(node, make_pod_ns), "the pool is not used any more", 20)
-        assert address.removesuffix("/32") in node.taken()
-        assert node.pod_call("DEL", "one", C1).ok
-        assert node.taken() == {}
+        two_pool_node.kube.request("DELETE", path)
+        assert two_pool_node.kube.request("GET", path)["metadata"]["deletionTimestamp"]
+        until(lambda: turns_away(two_pool_node, make_pod_ns), "the pool is not used any more", 20)
+        assert address.removesuffix("/32") in two_pool_node.taken()
+        assert two_pool_node.pod_call("DEL", "one", C1).ok
+        assert two_pool_node.taken() == {}
     finally:
-        node.kube.request("PATCH", path, {"metadata": {"finalizers": None}}, content_type=MERGE)
+        two_pool_node.kube.request("PATCH", path, {"metadata": {"finalizers": None}}, content_type=MERGE)
 
 
-def test_a_pool_whose_condition_says_no(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
-    [address] = ips(node.pod_call("ADD", "one", C1, make_pod_ns().path))
+def test_a_pool_whose_condition_says_no(two_pool_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    [address] = ips(two_pool_node.pod_call("ADD", "one", C1, make_pod_ns().path))
     assert address.startswith("10.65.")
     condition = {
         "type": "Allocatable",
@@ -65,7 +65,7 @@ def test_a_pool_whose_condition_says_no(node: KubeNode, make_pod_ns: MakeNamespa
         "message": "",
         "lastTransitionTime": "2026-11-20T12:00:00Z",
     }
-    node.kube.request("PATCH", f"{POOLS}/pool4", {"status": {"conditions": [condition]}}, content_type=MERGE)
-    assert node.kube.request("GET", f"{POOLS}/pool4")["status"]["conditions"] == [condition]
-    until(lambda: turns_away(node, make_pod_ns), "the pool is not used any more", 20)
-    assert node.pod_call("DEL", "one", C1).ok
+    two_pool_node.kube.request("PATCH", f"{POOLS}/pool4", {"status": {"conditions": [condition]}}, content_type=MERGE)
+    assert two_pool_node.kube.request("GET", f"{POOLS}/pool4")["status"]["conditions"] == [condition]
+    until(lambda: turns_away(two_pool_node, make_pod_ns), "the pool is not used any more", 20)
+    assert two_pool_node.pod_call("DEL", "one", C1).ok

@@ -27,7 +27,7 @@ def proxy(kube: Cluster) -> Iterator[ConnectProxy]:
 
 
 @pytest.fixture
-def node(kube: Cluster, host_ns: Namespace, tmp_path: Path, proxy: ConnectProxy) -> Iterator[KubeNode]:
+def proxied_node(kube: Cluster, host_ns: Namespace, tmp_path: Path, proxy: ConnectProxy) -> Iterator[KubeNode]:
     """A node that has no way to the API server but the proxy; a name that nobody else resolves leads there."""
     with kube_node(kube, host_ns, tmp_path) as made:
         relay = Relay(host_ns, proxy.port)
@@ -46,19 +46,21 @@ def node(kube: Cluster, host_ns: Namespace, tmp_path: Path, proxy: ConnectProxy)
 
 @pytest.mark.parametrize("served", [False, True], ids=["one-shot", "served"])
 def test_calls_go_through_the_callers_proxy(
-    served: bool, node: KubeNode, proxy: ConnectProxy, pod_ns: Namespace
+    served: bool, proxied_node: KubeNode, proxy: ConnectProxy, pod_ns: Namespace
 ) -> None:
-    with node.server() if served else nullcontext():
-        node.environ["https_proxy"] = proxy.url
-        added = node.pod_call("ADD", "web-0", C1, pod_ns.path)
+    with proxied_node.server() if served else nullcontext():
+        proxied_node.environ["https_proxy"] = proxy.url
+        added = proxied_node.pod_call("ADD", "web-0", C1, pod_ns.path)
         assert added.ok, added.document
         assert set(proxy.asked) == {"kube.example:6443"}
-        assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
-    assert node.leftovers() == {}
+        assert proxied_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    assert proxied_node.leftovers() == {}
 
 
-def test_what_no_proxy_names_is_not_asked_of_the_proxy(node: KubeNode, proxy: ConnectProxy, pod_ns: Namespace) -> None:
-    node.environ |= {"HTTPS_PROXY": proxy.url, "NO_PROXY": ".other, kube.example"}
-    failed = node.pod_call("ADD", "web-0", C1, pod_ns.path, uid="")
+def test_what_no_proxy_names_is_not_asked_of_the_proxy(
+    proxied_node: KubeNode, proxy: ConnectProxy, pod_ns: Namespace
+) -> None:
+    proxied_node.environ |= {"HTTPS_PROXY": proxy.url, "NO_PROXY": ".other, kube.example"}
+    failed = proxied_node.pod_call("ADD", "web-0", C1, pod_ns.path, uid="")
     assert not failed.ok and "kube.example" in failed.document["msg"], failed.document
     assert proxy.asked == []

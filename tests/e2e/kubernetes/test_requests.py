@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.kube_node import KubeNode
-from tests.e2e.kubernetes.test_served import DUAL, alone, asked, make_pods, node, repeat_del, warm_up  # noqa: F401
+from tests.e2e.kubernetes.test_served import DUAL, alone, asked, make_pods, repeat_del, served_node, warm_up  # noqa: F401
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import until
 
@@ -26,18 +26,18 @@ IPAM = ("ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs")
 CRD = "/apis/crd.projectcalico.org/v1"
 
 
-def test_dual_stack_del(node: KubeNode, make_pod_ns: MakeNamespace) -> None:  # noqa: F811
+def test_dual_stack_del(served_node: KubeNode, make_pod_ns: MakeNamespace) -> None:  # noqa: F811
     """One write more than with one family: a block of each."""
     netns = make_pod_ns().path
-    warm_up(node, make_pod_ns, ipam=DUAL)
-    make_pods(node, "p")
-    assert node.pod_call("ADD", "p", "1" * 64, netns, ipam=DUAL).ok
-    since = len(node.kube.audited())
-    assert node.pod_call("DEL", "p", "1" * 64, netns, ipam=DUAL).ok
+    warm_up(served_node, make_pod_ns, ipam=DUAL)
+    make_pods(served_node, "p")
+    assert served_node.pod_call("ADD", "p", "1" * 64, netns, ipam=DUAL).ok
+    since = len(served_node.kube.audited())
+    assert served_node.pod_call("DEL", "p", "1" * 64, netns, ipam=DUAL).ok
     blocks = [("update", "ipamblocks")] * 2
     wanted = [("patch", "pods"), *blocks, ("update", "ipamhandles"), ("delete", "ipamhandles")]
-    until(lambda: asked(node, since) == wanted, "the requests of a DEL", 10)
-    repeat_del(node, netns)
+    until(lambda: asked(served_node, since) == wanted, "the requests of a DEL", 10)
+    repeat_del(served_node, netns)
 
 
 def test_dual_stack_without_the_server(alone: KubeNode, make_pod_ns: MakeNamespace) -> None:  # noqa: F811

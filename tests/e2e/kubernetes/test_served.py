@@ -43,7 +43,7 @@ def alone(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNod
 
 
 @pytest.fixture
-def node(alone: KubeNode) -> Iterator[KubeNode]:
+def served_node(alone: KubeNode) -> Iterator[KubeNode]:
     """The same, with the resident server."""
     with alone.server():
         yield alone
@@ -79,35 +79,37 @@ def warm_up(node: KubeNode, make: MakeNamespace, **more: Any) -> None:
     assert node.pod_call("ADD", "second", "e" * 64, make().path, **more).ok
 
 
-def test_a_steady_state_add_reads_nothing_and_writes_three_times(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
-    warm_up(node, make_pod_ns)
+def test_a_steady_state_add_reads_nothing_and_writes_three_times(
+    served_node: KubeNode, make_pod_ns: MakeNamespace
+) -> None:
+    warm_up(served_node, make_pod_ns)
     for i in range(4):
-        make_pods(node, f"p{i}")
-        since = len(node.kube.audited())
-        assert node.pod_call("ADD", f"p{i}", f"{i}" * 64, make_pod_ns().path).ok
-        assert asked(node, since) == IPAM_WRITES + RECORDED
+        make_pods(served_node, f"p{i}")
+        since = len(served_node.kube.audited())
+        assert served_node.pod_call("ADD", f"p{i}", f"{i}" * 64, make_pod_ns().path).ok
+        assert asked(served_node, since) == IPAM_WRITES + RECORDED
 
 
-def test_dual_stack_writes_four_times(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
-    warm_up(node, make_pod_ns, ipam=DUAL)
-    make_pods(node, "p")
-    since = len(node.kube.audited())
-    reply = node.pod_call("ADD", "p", "1" * 64, make_pod_ns().path, ipam=DUAL)
+def test_dual_stack_writes_four_times(served_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    warm_up(served_node, make_pod_ns, ipam=DUAL)
+    make_pods(served_node, "p")
+    since = len(served_node.kube.audited())
+    reply = served_node.pod_call("ADD", "p", "1" * 64, make_pod_ns().path, ipam=DUAL)
     assert len(reply.document["ips"]) == 2
-    assert sorted(asked(node, since)) == sorted([*IPAM_WRITES, ("update", "ipamblocks"), *RECORDED])
+    assert sorted(asked(served_node, since)) == sorted([*IPAM_WRITES, ("update", "ipamblocks"), *RECORDED])
 
 
-def test_the_requests_of_a_burst(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+def test_the_requests_of_a_burst(served_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
     """Together they share the writes of the block: fewer than three for a pod."""
-    warm_up(node, make_pod_ns)
+    warm_up(served_node, make_pod_ns)
     names = [f"p{i}" for i in range(12)]
-    make_pods(node, *names)
+    make_pods(served_node, *names)
     spaces = [make_pod_ns() for _ in names]
-    since = len(node.kube.audited())
+    since = len(served_node.kube.audited())
     replies: dict[str, Any] = {}
 
     def add(name: str, netns: str, container: str) -> None:
-        replies[name] = node.pod_call("ADD", name, container, netns)
+        replies[name] = served_node.pod_call("ADD", name, container, netns)
 
     threads = [
         threading.Thread(target=add, args=(name, space.path, f"{i:02x}" * 32))
@@ -119,26 +121,26 @@ def test_the_requests_of_a_burst(node: KubeNode, make_pod_ns: MakeNamespace) -> 
         thread.join()
     assert all(reply.ok for reply in replies.values()), [r.document for r in replies.values() if not r.ok]
     assert len({reply.document["ips"][0]["address"] for reply in replies.values()}) == len(names)
-    counts = Counter(asked(node, since))
+    counts = Counter(asked(served_node, since))
     assert counts[("create", "ipamhandles")] == counts[("patch", "pods")] == len(names)
     assert counts[("update", "ipamblocks")] <= len(names) and counts.total() <= 3 * len(names)
 
 
-def test_the_requests_of_a_del(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+def test_the_requests_of_a_del(served_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
     netns = make_pod_ns().path
-    warm_up(node, make_pod_ns)
-    make_pods(node, "p")
-    assert node.pod_call("ADD", "p", "1" * 64, netns).ok
-    since = len(node.kube.audited())
-    assert node.pod_call("DEL", "p", "1" * 64, netns).ok
+    warm_up(served_node, make_pod_ns)
+    make_pods(served_node, "p")
+    assert served_node.pod_call("ADD", "p", "1" * 64, netns).ok
+    since = len(served_node.kube.audited())
+    assert served_node.pod_call("DEL", "p", "1" * 64, netns).ok
     writes = [("patch", "pods"), ("update", "ipamblocks"), ("update", "ipamhandles"), ("delete", "ipamhandles")]
     # the last one, which only takes away what counts as gone already, comes after the answer
-    until(lambda: asked(node, since) == writes, "the requests of a DEL", 10)
-    repeat_del(node, netns)
-    before = known_pods(node)
-    node.kube.delete_pod(node.kube.read_pod(node.namespace, "p"))
-    until(lambda: known_pods(node) < before, "the server knows that the pod is gone", 10)
-    repeat_del(node, netns)
+    until(lambda: asked(served_node, since) == writes, "the requests of a DEL", 10)
+    repeat_del(served_node, netns)
+    before = known_pods(served_node)
+    served_node.kube.delete_pod(served_node.kube.read_pod(served_node.namespace, "p"))
+    until(lambda: known_pods(served_node) < before, "the server knows that the pod is gone", 10)
+    repeat_del(served_node, netns)
 
 
 def repeat_del(node: KubeNode, netns: str) -> None:
@@ -148,19 +150,22 @@ def repeat_del(node: KubeNode, netns: str) -> None:
     assert not asked(node, since)
 
 
-def test_a_pod_that_the_watch_has_not_brought_yet(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+def test_a_pod_that_the_watch_has_not_brought_yet(served_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
     """A pod of the same name made anew a moment ago: the remembered one is not taken for it."""
-    warm_up(node, make_pod_ns)
-    make_pods(node, "p")
-    assert node.pod_call("ADD", "p", "1" * 64, make_pod_ns().path).ok
-    node.kube.delete_pod(node.kube.read_pod(node.namespace, "p"))
-    made = node.kube.create_pod(
-        node.namespace, "p", node.nodename, annotations={"cni.projectcalico.org/hwAddr": "02:00:00:00:00:01"}
+    warm_up(served_node, make_pod_ns)
+    make_pods(served_node, "p")
+    assert served_node.pod_call("ADD", "p", "1" * 64, make_pod_ns().path).ok
+    served_node.kube.delete_pod(served_node.kube.read_pod(served_node.namespace, "p"))
+    made = served_node.kube.create_pod(
+        served_node.namespace,
+        "p",
+        served_node.nodename,
+        annotations={"cni.projectcalico.org/hwAddr": "02:00:00:00:00:01"},
     )
     netns = make_pod_ns()
-    assert node.pod_call("ADD", "p", "2" * 64, netns.path, uid=made["metadata"]["uid"]).ok
+    assert served_node.pod_call("ADD", "p", "2" * 64, netns.path, uid=made["metadata"]["uid"]).ok
     assert netns.link("eth0")["address"] == "02:00:00:00:00:01"
-    assert node.annotations("p")["containerID"] == "2" * 64
+    assert served_node.annotations("p")["containerID"] == "2" * 64
 
 
 def test_without_the_server_an_add_is_twelve_requests_at_most(alone: KubeNode, make_pod_ns: MakeNamespace) -> None:

@@ -55,7 +55,7 @@ def alone(kube: Cluster, host_ns: Namespace, tmp_path: Path, front: Front) -> It
 
 
 @pytest.fixture(params=["one-shot", "served"])
-def node(request: pytest.FixtureRequest, alone: KubeNode) -> Iterator[KubeNode]:
+def troubled_node(request: pytest.FixtureRequest, alone: KubeNode) -> Iterator[KubeNode]:
     if request.param == "one-shot":
         yield alone
         return
@@ -136,11 +136,11 @@ def names_the_right(name: str, alone: KubeNode, front: Front, pod_ns: Namespace)
 
 @pytest.mark.parametrize("name", ["ready", "endpoint", "release", "handle"])
 def test_a_del_without_the_right_is_owed(
-    name: str, node: KubeNode, front: Front, pod_ns: Namespace, request: pytest.FixtureRequest
+    name: str, troubled_node: KubeNode, front: Front, pod_ns: Namespace, request: pytest.FixtureRequest
 ) -> None:
     """The server knows already whether the cluster is ready, and asks nobody."""
     asks = name != "ready" or "one-shot" in request.node.callspec.params.values()
-    assert add(node, pod_ns).ok
+    assert add(troubled_node, pod_ns).ok
     method, part, (verb, resource) = {
         **RIGHTS,
         "ready": ("GET", "", ("get", "clusterinformations")),
@@ -148,12 +148,12 @@ def test_a_del_without_the_right_is_owed(
         "handle": ("PUT", "/ipamhandles", ("update", "ipamhandles")),
     }[name]
     spoil(front, method, part, forbidden(verb, resource))
-    deleted = node.pod_call("DEL", "web-0", C1, pod_ns.path)
+    deleted = troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path)
     assert deleted.ok, deleted.document
     assert pod_ns.link("eth0") is None
     front.rule = passing
-    assert (len(node.intents()), len(node.taken())) == (int(asks), int(asks and name != "handle"))
-    ends_clean(node, front, pod_ns)
+    assert (len(troubled_node.intents()), len(troubled_node.taken())) == (int(asks), int(asks and name != "handle"))
+    ends_clean(troubled_node, front, pod_ns)
 
 
 # -- conflicts --------------------------------------------------------------------------------------------------------
@@ -167,38 +167,38 @@ WRITES = {
 
 
 @pytest.mark.parametrize("name", ["block", "affinity"])
-def test_some_conflicts_are_overcome(name: str, node: KubeNode, front: Front, pod_ns: Namespace) -> None:
+def test_some_conflicts_are_overcome(name: str, troubled_node: KubeNode, front: Front, pod_ns: Namespace) -> None:
     spoil(front, *WRITES[name], CONFLICT, times=5)
-    reply = add(node, pod_ns)
+    reply = add(troubled_node, pod_ns)
     assert reply.ok, reply.document
-    assert front.count(*WRITES[name]) >= 5 and len(node.taken()) == len(node.handles()) == 1
+    assert front.count(*WRITES[name]) >= 5 and len(troubled_node.taken()) == len(troubled_node.handles()) == 1
     spoil(front, "PUT", "/ipamblocks/", CONFLICT, times=5)
-    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    assert troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
     front.rule = passing
-    assert node.leftovers() == {}
+    assert troubled_node.leftovers() == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(WRITES))
 def test_a_storm_of_conflicts_ends_an_add_and_is_owed_by_a_del(
-    name: str, node: KubeNode, front: Front, pod_ns: Namespace
+    name: str, troubled_node: KubeNode, front: Front, pod_ns: Namespace
 ) -> None:
-    node.timeout_s = 90
+    troubled_node.timeout_s = 90
     spoil(front, *WRITES[name], CONFLICT)
     started = time.monotonic()
-    failed = add(node, pod_ns)
+    failed = add(troubled_node, pod_ns)
     assert not failed.ok and time.monotonic() - started < 75
     thing = {"block": "block", "handle": "handle", "affinity": "affinity", "endpoint": "WorkloadEndpoint"}[name]
     assert thing in failed.document["msg"], failed.document
     front.rule = passing
-    until(lambda: node.leftovers() == {}, "what an ADD that failed took is given back", 20)
-    assert add(node, pod_ns).ok
+    until(lambda: troubled_node.leftovers() == {}, "what an ADD that failed took is given back", 20)
+    assert add(troubled_node, pod_ns).ok
     spoil(front, *WRITES["endpoint" if name == "endpoint" else "block"], CONFLICT)
     started = time.monotonic()
-    deleted = node.pod_call("DEL", "web-0", C1, pod_ns.path)
+    deleted = troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path)
     assert deleted.ok and time.monotonic() - started < 20, deleted.document
-    assert len(node.intents()) == 1
-    ends_clean(node, front, pod_ns)
+    assert len(troubled_node.intents()) == 1
+    ends_clean(troubled_node, front, pod_ns)
 
 
 # -- failures and lost answers ----------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_a_write_of_which_nothing_is_known(
     assert step == "lose" or not failed.ok
 
 
-def test_an_overloaded_server_is_waited_for(node: KubeNode, front: Front, pod_ns: Namespace) -> None:
+def test_an_overloaded_server_is_waited_for(troubled_node: KubeNode, front: Front, pod_ns: Namespace) -> None:
     """429 with Retry-After on every kind of request, once each."""
     seen: set[tuple[str, str]] = set()
 
@@ -241,12 +241,12 @@ def test_an_overloaded_server_is_waited_for(node: KubeNode, front: Front, pod_ns
         return 429, TOO_MANY, NOW
 
     front.rule = rule
-    reply = add(node, pod_ns)
+    reply = add(troubled_node, pod_ns)
     assert reply.ok, reply.document
-    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    assert troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
     assert len(seen) > 5
     front.rule = passing
-    assert node.leftovers() == {}
+    assert troubled_node.leftovers() == {}
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ REFUSALS = {
     ],
 )
 def test_a_server_that_keeps_refusing(
-    what: str, asked: str, node: KubeNode, front: Front, pod_ns: Namespace, make_pod_ns: MakeNamespace
+    what: str, asked: str, troubled_node: KubeNode, front: Front, pod_ns: Namespace, make_pod_ns: MakeNamespace
 ) -> None:
     """With records of a pod that had a network; with and without a word when to come back, which is too late."""
 
@@ -295,27 +295,27 @@ def test_a_server_that_keeps_refusing(
         return None if asked == "writes" and method == "GET" else REFUSALS[what]
 
     front.rule = rule
-    fails_in_time(node, pod_ns, what)
+    fails_in_time(troubled_node, pod_ns, what)
     front.rule = passing
-    assert node.leftovers() == {}
-    assert add(node, pod_ns).ok
+    assert troubled_node.leftovers() == {}
+    assert add(troubled_node, pod_ns).ok
     front.rule = rule
     started = time.monotonic()
-    deleted = node.pod_call("DEL", "web-0", C1, pod_ns.path)
+    deleted = troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path)
     assert deleted.ok and time.monotonic() - started < IN_TIME_S, deleted.document
     assert pod_ns.link("eth0") is None
     if asked == "writes":  # past what is read: an ADD finds its addresses, and a pod without a record of them
-        fails_in_time(node, pod_ns, what)
+        fails_in_time(troubled_node, pod_ns, what)
     front.rule = passing
-    assert len(node.intents()) == len(node.taken()) == 1
+    assert len(troubled_node.intents()) == len(troubled_node.taken()) == 1
     another = make_pod_ns()
-    node.kube.create_pod(node.namespace, "next", node.nodename)
-    assert node.pod_call("ADD", "next", C2, another.path).ok
-    until(lambda: node.intents() == [], "the intent is replayed", 20)
-    assert list(node.taken().values()) == list(handles_of(node)) == [f"calnet.{C2}"]
-    assert node.annotations("web-0")["podIP"] == ""
-    assert node.pod_call("DEL", "next", C2, another.path).ok
-    until(lambda: node.leftovers() == {}, "nothing is left over", 20)
+    troubled_node.kube.create_pod(troubled_node.namespace, "next", troubled_node.nodename)
+    assert troubled_node.pod_call("ADD", "next", C2, another.path).ok
+    until(lambda: troubled_node.intents() == [], "the intent is replayed", 20)
+    assert list(troubled_node.taken().values()) == list(handles_of(troubled_node)) == [f"calnet.{C2}"]
+    assert troubled_node.annotations("web-0")["podIP"] == ""
+    assert troubled_node.pod_call("DEL", "next", C2, another.path).ok
+    until(lambda: troubled_node.leftovers() == {}, "nothing is left over", 20)
 
 
 def handles_of(node: KubeNode) -> list[str]:
@@ -343,34 +343,34 @@ SOME_OBJECT = r"cannot (read|write|create|list|update|delete|annotate|release) \
 
 
 @pytest.mark.slow
-def test_slow_answers_do_not_fail_an_add(node: KubeNode, front: Front, pod_ns: Namespace) -> None:
+def test_slow_answers_do_not_fail_an_add(troubled_node: KubeNode, front: Front, pod_ns: Namespace) -> None:
     front.rule = lambda method, path: None if "watch=1" in path else 0.1
-    assert add(node, pod_ns).ok
-    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
-    ends_clean(node, front, pod_ns)
+    assert add(troubled_node, pod_ns).ok
+    assert troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    ends_clean(troubled_node, front, pod_ns)
 
 
 @pytest.mark.slow
-def test_answers_after_ten_seconds(node: KubeNode, front: Front, pod_ns: Namespace) -> None:
+def test_answers_after_ten_seconds(troubled_node: KubeNode, front: Front, pod_ns: Namespace) -> None:
     """An ADD has 60 s, and some for undoing: well below the two minutes and more that kubelet and containerd wait.
 
     Six answers are not enough for one that knows nothing: it fails, and says in the middle of what.
     """
-    node.timeout_s = 120
+    troubled_node.timeout_s = 120
     front.rule = lambda method, path: None if "watch=1" in path else 10
     started = time.monotonic()
-    first = add(node, pod_ns)
+    first = add(troubled_node, pod_ns)
     assert time.monotonic() - started < 80
     assert not first.ok and first.document["code"] in (11, 101), first.document
     assert re.match(SOME_OBJECT, first.document["msg"]), first.document
     assert first.document["details"][0].isalpha(), first.document
     assert pod_ns.link("eth0") is None
-    owed = len(node.intents())
+    owed = len(troubled_node.intents())
     started = time.monotonic()
-    deleted = node.pod_call("DEL", "web-0", C1, pod_ns.path)
+    deleted = troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path)
     assert deleted.ok and time.monotonic() - started < 20, deleted.document
-    assert len(node.intents()) == 1 >= owed
-    ends_clean(node, front, pod_ns)
+    assert len(troubled_node.intents()) == 1 >= owed
+    ends_clean(troubled_node, front, pod_ns)
 
 
 # -- watches ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.kube_node import KubeNode
-from tests.e2e.kubernetes.test_trouble import C1, C2, TOO_MANY, add, alone, front, node  # noqa: F401
+from tests.e2e.kubernetes.test_trouble import C1, C2, TOO_MANY, add, alone, front, troubled_node  # noqa: F401
 from tests.e2e.node.test_janitor import Process
 from tests.fakes.http_front import Front, passing
 from tests.netns.namespaces import Namespace, until
@@ -72,15 +72,15 @@ def _warm_up(node: KubeNode, pod_ns: Namespace) -> None:
 @every_moment
 def test_the_runtimes_del_cleans_up(
     moment: str,
-    node: KubeNode,
+    troubled_node: KubeNode,
     front: Front,
     pod_ns: Namespace,
 ) -> None:
     for ipam in ({"type": "calico-ipam"}, DUAL):
-        node.overrides["ipam"] = ipam
-        fail(node, front, pod_ns, moment)
-        assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
-        assert node.leftovers() == {}
+        troubled_node.overrides["ipam"] = ipam
+        fail(troubled_node, front, pod_ns, moment)
+        assert troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+        assert troubled_node.leftovers() == {}
 
 
 @pytest.mark.slow
@@ -90,34 +90,34 @@ def test_the_runtimes_del_cleans_up(
 def test_so_it_does_after_an_add_that_took_its_time(
     moment: str,
     trouble: str,
-    node: KubeNode,
+    troubled_node: KubeNode,
     front: Front,
     pod_ns: Namespace,
 ) -> None:
-    node.timeout_s = 120
-    fail(node, front, pod_ns, moment, trouble)
-    assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
-    assert node.leftovers() == {}
+    troubled_node.timeout_s = 120
+    fail(troubled_node, front, pod_ns, moment, trouble)
+    assert troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    assert troubled_node.leftovers() == {}
 
 
 @every_moment
 def test_without_a_del_the_next_call_pays_or_a_gc_finds_it(
     moment: str,
-    node: KubeNode,
+    troubled_node: KubeNode,
     front: Front,
     pod_ns: Namespace,
 ) -> None:
-    fail(node, front, pod_ns, moment)
-    assert len(node.intents()) == (moment in OWED)
+    fail(troubled_node, front, pod_ns, moment)
+    assert len(troubled_node.intents()) == (moment in OWED)
     if moment in OWED:
-        _warm_up(node, pod_ns)
-        until(lambda: node.leftovers() == {}, "what is owed is paid", 20)
+        _warm_up(troubled_node, pod_ns)
+        until(lambda: troubled_node.leftovers() == {}, "what is owed is paid", 20)
     else:
-        collected = node.call("GC", "", **{"cni.dev/valid-attachments": []})
+        collected = troubled_node.call("GC", "", **{"cni.dev/valid-attachments": []})
         assert collected.ok, collected.document
         # of a handle that has got no address GC knows nothing: it is the janitor's
-        assert node.leftovers().keys() == ({"handles"} if moment == "handle" else set())
-    assert node.annotations("web-0").get("podIP", "") == ""
+        assert troubled_node.leftovers().keys() == ({"handles"} if moment == "handle" else set())
+    assert troubled_node.annotations("web-0").get("podIP", "") == ""
 
 
 @pytest.mark.parametrize(
