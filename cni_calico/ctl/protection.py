@@ -11,20 +11,19 @@ from cni_calico.ctl.session import CommandFailed, OperationNotSupported, Session
 from cni_calico.errors import CorruptRecord, DatastoreUnsupported
 from cni_calico.ipam.lost.leaks import TUNNELS
 from cni_calico.model.documents import codec
-from cni_calico.model.documents.tiers import TIERS
+from cni_calico.model.documents.tiers import TIERED_KINDS, TIERS
 from cni_calico.model.keys import BlockKey, BlockList, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool, Network
 
 WINDOWS_RESERVED = "windows-reserved-ipam-handle"  # the first addresses of a block of a Windows node
 _NODES_SHOWN = 5
-_TIERED = ("NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy")
 
 
 def require_deletable_tier(session: Session, key: ResourceKey) -> None:
     """Raises OperationNotSupported for a tier of every cluster and for one with policies (upstream's words)."""
     if key.name in TIERS:
         raise OperationNotSupported("Delete", key.name, f"Cannot delete {key.name} tier")
-    for kind in _TIERED:
+    for kind in TIERED_KINDS:
         try:
             found = session.store.list(ResourceList(kind), session.deadline).items
         except DatastoreUnsupported:

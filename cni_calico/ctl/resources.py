@@ -26,6 +26,7 @@ from cni_calico.errors import CorruptRecord, InvalidConfig
 from cni_calico.model.documents.codec import decode_pool, decode_resource
 from cni_calico.model.documents.default_allow import DEFAULT_ALLOW, default_allow
 from cni_calico.model.documents.resources import API_VERSION
+from cni_calico.model.documents.tiers import TIERED_KINDS, TIERS
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool
 from cni_calico.model.validation.defaults import as_shown, with_defaults
@@ -135,6 +136,19 @@ def require_filters(session: Session, key: ResourceKey, document: Mapping[str, A
             )
 
 
+def require_tier(session: Session, key: ResourceKey, document: Mapping[str, Any], old: Document | None) -> None:
+    """Raises InvalidConfig for a policy in a tier that does not exist, unless it is stored in that tier already."""
+    tier = (document.get("spec") or {}).get("tier")
+    if tier in TIERS or (old is not None and (old.get("spec") or {}).get("tier") == tier):
+        return
+    wanted = ResourceKey("Tier", str(tier))
+    if session.store.get(wanted, session.deadline) is None:
+        raise InvalidConfig(
+            f"cannot store {shown_key(key)}: {shown_key(wanted)} does not exist",
+            details="create the Tier first, in the same file before the policy or by itself",
+        )
+
+
 # -- what is written --------------------------------------------------------------------------------------------------
 
 
@@ -204,6 +218,8 @@ class _Writer:
             if not self.warned:
                 self.checks.warn(problem)
         self.warned = True
+        if self.key.kind in TIERED_KINDS:
+            require_tier(self.session, self.key, document, old)
         return document
 
     def replacement(self, document: Mapping[str, Any], old: Document, *, complete: bool) -> Mapping[str, Any]:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from cni_calico.ctl.main import run
+from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
-from cni_calico.model.keys import BlockList, ResourceList
+from cni_calico.model.keys import BlockList, ResourceKey, ResourceList
 from tests.conftest import ROOT
 
 VECTORS = Path(__file__).parents[1] / "golden" / "vectors"
@@ -217,6 +218,61 @@ def nets(name, *cidrs):
         "metadata": metadata,
         "spec": {"nets": list(cidrs)},
     }
+
+
+TIERED = ("GlobalNetworkPolicy", "NetworkPolicy", "StagedGlobalNetworkPolicy", "StagedNetworkPolicy")
+
+
+def policy(kind, tier, name="sec.p"):
+    metadata = {"name": name, **({} if "Global" in kind else {"namespace": "space"})}
+    spec = {"tier": tier, "selector": "all()", "types": ["Ingress"]}
+    return {"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+TIER = {
+    "apiVersion": "projectcalico.org/v3",
+    "kind": "Tier",
+    "metadata": {"name": "sec"},
+    "spec": {"order": 100},
+}
+
+
+@pytest.mark.parametrize("kind", TIERED)
+def test_a_policy_needs_its_tier(calicoctl, kind):
+    where = [kind.lower(), "sec.p", *([] if "Global" in kind else ["-n", "space"])]
+    for command in ("create", "apply"):
+        for documents in ([policy(kind, "sec")], [policy(kind, "sec"), TIER]):  # a tier that comes later is too late
+            said = calicoctl(command, "-f", "-", stdin=json.dumps(documents), code=1)
+            assert "Tier(sec) does not exist" in said and "create the Tier first" in said
+            assert "resource does not exist" in calicoctl("get", *where, code=1)
+            if TIER in documents:
+                calicoctl("delete", "tier", "sec")
+    for command in ("create", "apply"):
+        both = json.dumps({"apiVersion": "v1", "kind": "List", "items": [TIER, policy(kind, "sec")]})
+        assert calicoctl(command, "-f", "-", "--dry-run=server", stdin=both).startswith("Successfully ")
+        calicoctl(command, "-f", "-", stdin=both)
+        assert json.loads(calicoctl("get", *where, "-o", "json"))["spec"]["tier"] == "sec"
+        elsewhere = json.dumps({"spec": {"tier": "gone"}})
+        assert "Tier(gone) does not exist" in calicoctl("patch", *where, "-p", elsewhere, code=1)
+        calicoctl("label", *where, "team=x")
+        calicoctl("delete", *where)
+        calicoctl("delete", "tier", "sec")
+    for tier in ("default", "kube-admin", "kube-baseline"):
+        name = f"{tier}.p"
+        calicoctl("apply", "-f", "-", stdin=json.dumps(policy(kind, tier, name)))
+        calicoctl("delete", kind.lower(), name, *where[2:])
+
+
+@pytest.mark.parametrize("kind", TIERED)
+def test_a_policy_whose_tier_is_gone_can_be_changed(calicoctl, space, kind):
+    """As older versions left it: its labels and rules change, and it can be put into a tier that exists."""
+    where = [kind.lower(), "sec.p", *([] if "Global" in kind else ["-n", "space"])]
+    calicoctl("create", "-f", "-", stdin=json.dumps([TIER, policy(kind, "sec")]))
+    with closing(space.open()) as store:
+        store.commit([Write.remove(ResourceKey("Tier", "sec"))], Deadline.after(10))
+    calicoctl("label", *where, "team=x")
+    calicoctl("patch", *where, "-p", '{"spec":{"order":7}}')
+    assert "Tier(other) does not exist" in calicoctl("patch", *where, "-p", '{"spec":{"tier":"other"}}', code=1)
 
 
 def test_watching(calicoctl, space, tmp_path):

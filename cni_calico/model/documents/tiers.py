@@ -19,6 +19,8 @@ TIERS: Mapping[str, tuple[int, str]] = {
     "kube-admin": (1000, "Pass"),
     "kube-baseline": (10000000, "Pass"),
 }
+# policies that name a tier
+TIERED_KINDS = ("NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy")
 
 
 def new_tier(name: str, *, uid: str, now: str) -> dict[str, Any]:
