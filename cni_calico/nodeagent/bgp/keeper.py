@@ -46,7 +46,7 @@ from cni_calico.nodeagent.bgp.config.snapshot import (
 from cni_calico.nodeagent.bgp.custom import read_custom
 from cni_calico.nodeagent.bgp.kubernetes import AnnouncedServices, Secrets
 from cni_calico.nodeagent.context.context import Context
-from cni_calico.nodeagent.view.snapshot import Snapshot, select_pod_cidrs
+from cni_calico.nodeagent.view.snapshot import Snapshot, may_use, select_pod_cidrs
 
 APPLY_S = 20.0
 RETRY_S, LAST_RETRY_S = 2.0, 30.0
@@ -184,13 +184,14 @@ class BgpKeeper:
             if config.files:
                 self._reload_after_tunnel(deadline)
         except CalicoError as e:
-            self._note_failure(str(e), snapshot, config)
+            self._note_failure(str(e), e.details, snapshot, config)
             self._said.say("BGP", [f"BGP: {e}" + (f" ({e.details})" if e.details else "")])
             return False
         if applied.outcome == REFUSAL:
             culprit = blame(applied.detail, config.files)
             where = f" (fragment custom/{culprit})" if culprit else ""
-            self._note_failure(f"BIRD refused the configuration{where}: {applied.detail}", snapshot, config)
+            why = f"BIRD refused the configuration{where}: {applied.detail}"
+            self._note_failure(why, "correct what the text names", snapshot, config)
             self._said.say("BGP", [f"BGP: {self.facts['bgp']}"])
             return False
         self._rendered = True
@@ -198,11 +199,12 @@ class BgpKeeper:
         self.facts["bgp"], self.facts["bgp_unmet"] = "", []
         return True
 
-    def _note_failure(self, why: str, snapshot: Snapshot, config: BirdConfig | None) -> None:
+    def _note_failure(self, why: str, remedy: str, snapshot: Snapshot, config: BirdConfig | None) -> None:
         """If something needs BIRD while it does not run, the node is not ready."""
         self.facts["bgp"] = why
-        needed = "" if self.controller.running else what_needs_bird(snapshot, config)
-        self.facts["bgp_unmet"] = [f"{needed}, and BIRD does not run: {why}"] if needed else []
+        needed, instead = ("", "") if self.controller.running else what_needs_bird(snapshot, config)
+        ways_out = ", or ".join(way for way in (remedy, instead) if way)
+        self.facts["bgp_unmet"] = [f"{needed}, and BIRD does not run: {why}; {ways_out}"] if needed else []
 
     def _keep_what_is_there(self, snapshot: Snapshot, deadline: Deadline) -> bool:
         """Whether BIRD runs with the previous configuration, because that may contain what cannot be read now."""
@@ -299,14 +301,20 @@ class BgpKeeper:
         self._said.say("records", [*spoilt, *(str(problem) for problem in problems if problem.severity != NOTE)])
 
 
-def what_needs_bird(snapshot: Snapshot, config: BirdConfig | None) -> str:
-    """In words; "" for a node that is alone, or reaches the others by VXLAN. ``config`` None: unknown."""
-    others = [name for name in snapshot.nodes if name != snapshot.node]
-    pools = [pool.metadata.name for pool in snapshot.pools if pool.vxlan_mode == "Never" and not pool.disabled]
-    if others and pools:
-        return f"IPPool {pools[0]} needs BGP for the routes to {len(others)} other nodes"
+def what_needs_bird(snapshot: Snapshot, config: BirdConfig | None) -> tuple[str, str]:
+    """In words, and how to do without it; "" twice for a node that is alone, or reaches the others by VXLAN.
+
+    ``config`` None: unknown.
+    """
+    for pool in snapshot.pools:
+        if pool.vxlan_mode != "Never":
+            continue
+        count = sum(1 for name in snapshot.nodes if name != snapshot.node and may_use(snapshot, pool, name))
+        if count:
+            needed = f"IPPool {pool.metadata.name} needs BGP for the routes to {count} other nodes"
+            return needed, "give the pool a vxlanMode in place of its ipipMode"
     routers = [peer for peer in (() if config is None else config.peers) if not peer.node]
-    return f"{routers[0].origin} needs BGP" if routers else ""
+    return (f"{routers[0].origin} needs BGP", "remove that record") if routers else ("", "")
 
 
 def _made_from(snapshot: Snapshot) -> tuple[object, ...]:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from cni_calico.ipam.pools import pool_of
 from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN, encapsulation_of, endpoint_of
-from cni_calico.nodeagent.view.snapshot import Snapshot
+from cni_calico.nodeagent.view.snapshot import Snapshot, has_block, may_use
 
 MASQUERADE = {4: "masquerading for IPv4", 6: "masquerading for IPv6"}
 _SHOWN = 3
@@ -33,9 +32,13 @@ def select_unmet(snapshot: Snapshot, lacking: Mapping[str, str]) -> tuple[str, .
                     f"IPPool {pool.metadata.name} needs {device} to reach {_listed(nodes)}: {lacking[device]}; "
                     f"load the kernel module (modprobe {kind}) or set another {kind}Mode"
                 )
-        if pool.nat_outgoing and MASQUERADE[family] in lacking and _has_own_block(snapshot, pool):
+        if pool.nat_outgoing and MASQUERADE[family] in lacking and has_block(snapshot, pool, snapshot.node):
             why = lacking[MASQUERADE[family]]
-            unmet.append(f"IPPool {pool.metadata.name} has natOutgoing and there is no {MASQUERADE[family]}: {why}")
+            unmet.append(
+                f"IPPool {pool.metadata.name} has natOutgoing and there is no {MASQUERADE[family]}: {why}; install "
+                "nftables or iptables and load the kernel module (modprobe nf_nat), or set the pool's natOutgoing to "
+                "false"
+            )
     return tuple(unmet)
 
 
@@ -48,14 +51,8 @@ def _select_peers(snapshot: Snapshot, pool: IPPool, mode: str) -> Iterator[str]:
         end = endpoint_of(node, pool.cidr.version)
         if name == snapshot.node or end is None or (mode == "CrossSubnet" and end.address in own.network):
             continue
-        if not pool.disabled or any(
-            block.node == name and pool_of((pool,), block.cidr) is not None for block in snapshot.blocks
-        ):
+        if may_use(snapshot, pool, name):
             yield name
-
-
-def _has_own_block(snapshot: Snapshot, pool: IPPool) -> bool:
-    return any(block.node == snapshot.node and pool_of((pool,), block.cidr) is not None for block in snapshot.blocks)
 
 
 def _listed(nodes: list[str]) -> str:

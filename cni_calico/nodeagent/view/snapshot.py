@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any
 
+from cni_calico.ipam.pools import pool_of
 from cni_calico.model.keys import BlockKey, Key, ResourceKey
 from cni_calico.model.resources import Address, Block, IPPool, Network, Node, WorkloadEndpoint
 from cni_calico.nodeagent.view.claims import Holder
@@ -64,6 +65,16 @@ class Snapshot:
         """The resources of these kinds that were never readable, sorted by name."""
         found = [key for key in self.unread if isinstance(key, ResourceKey) and key.kind in kinds]
         return tuple(sorted(found, key=lambda key: (key.kind, key.namespace, key.name)))
+
+
+def has_block(snapshot: Snapshot, pool: IPPool, node: str) -> bool:
+    """Whether a node owns a block of a pool."""
+    return any(block.node == node and pool_of((pool,), block.cidr) is not None for block in snapshot.blocks)
+
+
+def may_use(snapshot: Snapshot, pool: IPPool, node: str) -> bool:
+    """Whether a node has, or may get, addresses of a pool: of a disabled one only those of its blocks."""
+    return not pool.disabled or has_block(snapshot, pool, node)
 
 
 def select_pod_cidrs(node: Node) -> tuple[Network, ...]:

@@ -7,21 +7,21 @@ import pytest
 from cni_calico.datastore import unreadable
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
-from cni_calico.errors import BirdUnavailable
+from cni_calico.errors import BirdUnavailable, BirdUnsupported
 from cni_calico.log import SILENT
 from cni_calico.model.documents.codec import encode_node, encode_pool
 from cni_calico.model.keys import AffinityKey, ResourceKey
 from cni_calico.nodeagent.bgp import keeper as bgp
 from cni_calico.nodeagent.bgp.bird.controller import CONFIGURED, REFUSAL, Applied
 from cni_calico.nodeagent.bgp.config.snapshot import BgpEnvironment
-from cni_calico.nodeagent.bgp.keeper import BgpKeeper
+from cni_calico.nodeagent.bgp.keeper import BgpKeeper, what_needs_bird
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.view.sources import Sources
 from tests.fakes.memory_store import MemoryStore
 from tests.netns.agents import key_of
 from tests.netns.namespaces import until
-from tests.unit.nodeagent.fabric import node, pool
+from tests.unit.nodeagent.fabric import BLOCKS, NODES, node, pool, snapshot
 
 POOL = pool("10.65.0.0/16")
 POOL_KEY, OTHER = key_of(POOL), ResourceKey("Node", "n2")
@@ -193,6 +193,43 @@ def test_a_node_whose_pods_need_bird_is_not_ready_without_it(start, answer, why)
     (text,) = world.facts["bgp_unmet"]
     assert text.startswith(f"IPPool {POOL_KEY.name} needs BGP for the routes to 1 other nodes") and why in text
     assert world.look() and world.facts["bgp_unmet"] == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "ways_out"),
+    [
+        (BirdUnsupported("cannot find BIRD"), "cannot find BIRD; install BIRD 2.0.12 or later"),
+        (NO, "syntax error; correct what the text names"),
+    ],
+)
+def test_the_reason_says_what_to_do(start, answer, ways_out):
+    world = start(there=False)
+    world.bird.answers = [answer]
+    assert not world.look()
+    (text,) = world.facts["bgp_unmet"]
+    assert ways_out in text and text.endswith(", or give the pool a vxlanMode in place of its ipipMode")
+
+
+OLD = replace(POOL, disabled=True)
+
+
+@pytest.mark.parametrize(
+    ("snap", "nodes"),
+    [
+        (snapshot(POOL), 2),
+        (snapshot(POOL, blocks=()), 2),  # pods may come any moment
+        (snapshot(OLD), 2),  # blocks of it are in use
+        (snapshot(OLD, blocks=BLOCKS[:2]), 1),
+        (snapshot(OLD, blocks=BLOCKS[:1]), 0),  # only our own
+        (snapshot(OLD, blocks=()), 0),
+        (snapshot(replace(OLD, vxlan_mode="Always")), 0),
+        (snapshot(replace(POOL, vxlan_mode="Always"), OLD), 2),
+        (snapshot(POOL, nodes={"n1": NODES["n1"]}), 0),
+    ],
+)
+def test_bird_is_needed_while_another_node_has_or_may_get_addresses(snap, nodes):
+    said = f"IPPool {POOL_KEY.name} needs BGP for the routes to {nodes} other nodes" if nodes else ""
+    assert what_needs_bird(snap, None)[0] == said
 
 
 def test_a_refused_configuration_is_no_reason_while_bird_runs_with_the_one_before(start):

@@ -54,4 +54,7 @@ def test_masquerading_is_needed_where_this_node_has_a_block(blocks, needed):
     nat = pool("10.65.0.0/16", nat_outgoing=True)
     found = select_unmet(snapshot(nat, blocks=blocks), lacking)
     assert bool(found) is needed
+    for text in found:
+        assert text.startswith(f"IPPool {nat.metadata.name} has natOutgoing") and "cannot run nft; install nft" in text
+        assert text.endswith("or set the pool's natOutgoing to false")
     assert not select_unmet(snapshot(replace(nat, nat_outgoing=False)), lacking)
