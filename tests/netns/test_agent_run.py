@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.netns.namespaces import namespace, until
 from tests.netns.nodes import ROOT, Node, Pod
 from tests.netns.startups import add_card, read_all
 from tests.promtool import complaints, undescribed
-from tests.unit.nodeagent.fabric import pool
+from tests.unit.nodeagent.fabric import NODES, pool
 
 pytestmark = pytest.mark.netns
 
@@ -52,7 +53,6 @@ def test_it_comes_up_and_ends(node: Node) -> None:
     metrics = get(node, 9091, "/metrics")
     assert "calico_agent_passes_total" in metrics and "calico_cni_refused_total" in metrics
     assert complaints(metrics) == "" and undescribed(metrics) == set()
-    assert "calico_agent_passes_total" in node.ns.call(_get, "http://[::1]:9091/metrics")
     assert (node.root / "lib" / "nodename").read_text() == "n1"
     until(lambda: node.ns.link("vxlan.calico"), "the tunnel is up", 20)
     shown = node.calico_node("-show-status").stdout
@@ -66,6 +66,41 @@ def test_it_comes_up_and_ends(node: Node) -> None:
     code, seconds = node.stop()
     assert code == 0 and seconds < 5
     assert node.ns.routes(4) == before and node.ns.link("vxlan.calico") is not None
+
+
+def _readiness() -> tuple[int, str]:
+    try:
+        return 200, _get("http://127.0.0.1:9099/readiness")
+    except urllib.error.HTTPError as answer:
+        return answer.code, answer.read().decode()
+
+
+def answers(node: Node) -> tuple[int, str, int, str]:
+    """The probe's exit status and words, and the page's."""
+    probe = node.calico_node("-felix-ready", check=False)
+    return probe.returncode, probe.stdout + probe.stderr, *node.ns.call(_readiness)
+
+
+def test_it_is_ready_only_while_pods_reach_the_other_nodes(node: Node) -> None:
+    """On a kernel without IPIP, or one that is told so: what a pool needs, and what nothing needs yet."""
+    faults = ",".join(f"netlink.tunnel-create:before:{number}:fail" for number in range(1, 300))
+    node.more = {"CALICO_FAULT": faults}
+    node.store.put(NODES["n2"], pool("10.65.0.0/16", ipip="Always"))
+    node.run()
+
+    def unready(other: str) -> bool:
+        text = f"IPPool 10.65.0.0-16 needs tunl0 to reach node {other}: cannot make tunl0"
+        code, said, status, page = answers(node)
+        return code == 1 and status == 503 and text in said and text in page
+
+    until(lambda: node.status().get("synced"), "the first pass", 60)
+    until(lambda: unready("n2"), "it is not ready, and says why", 60)
+    node.store.put(pool("10.65.0.0/16", ipip="CrossSubnet"))  # n2 is in our subnet
+    until(lambda: answers(node)[::2] == (0, 200), "it is ready", 60)
+    assert "cannot make tunl0" in str(node.status()["failed"])
+    assert "cannot make tunl0" in node.calico_node("-show-status").stdout
+    node.store.put(NODES["n3"])  # in another subnet
+    until(lambda: unready("n3"), "it is not ready any more", 60)
 
 
 def test_a_part_that_is_killed_comes_back(node: Node) -> None:
