@@ -1,0 +1,57 @@
+"""The names of upstream's image in ours: runit's programs and directories, and the programs that manifests start."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cni_calico.nodeagent.service_control import SERVICES
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    subprocess.run([ROOT / "build/image/tree.sh", tmp_path / "root"], check=True, timeout=20)
+    return tmp_path / "root"
+
+
+def test_every_service_that_sv_knows_has_its_directory(tree: Path) -> None:
+    assert sorted(path.name for path in (tree / "etc/service/enabled").iterdir() if path.is_dir()) == sorted(SERVICES)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("usr/sbin/start_runit", ["run"]),
+        ("usr/local/bin/sv", ["sv", "status", "a b"]),
+        ("usr/local/bin/restart-calico-confd", ["sv", "restart", "confd"]),
+    ],
+)
+def test_runits_programs_are_calico_node(tree: Path, tmp_path: Path, program: str, words: list[str]) -> None:
+    """Executed, with a calico-node that prints its arguments in the place of the image's."""
+    node = tmp_path / "calico-node"
+    node.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    node.chmod(0o755)
+    script = tree / program
+    assert script.stat().st_mode & 0o777 == 0o755
+    script.write_text(script.read_text().replace("/opt/cni/bin/calico-node", str(node)))
+    given = words[1:] if program.endswith("/sv") else []
+    done = subprocess.run([script, *given], capture_output=True, text=True, check=True, timeout=20)
+    assert done.stdout.splitlines() == words
+
+
+def test_programs_of_upstreams_manifests_lead_into_the_bundle(tree: Path) -> None:
+    expected = {
+        "install-cni.sh": "/opt/cni/bin/install-cni.sh",
+        "usr/bin/calico-node": "/opt/cni/bin/calico-node",
+        "usr/bin/calicoctl": "/opt/cni/bin/calicoctl",
+        "usr/bin/kubectl-calico": "calicoctl",
+        "usr/bin/kube-controllers": "/opt/cni/bin/calico-kube-controllers",
+        "usr/bin/check-status": "/opt/cni/bin/calico-kube-controllers",
+        "usr/bin/wrapper": "/opt/cni/bin/calico-kube-controllers",
+    }
+    assert {name: str((tree / name).readlink()) for name in expected} == expected
+    assert (tree / "status").stat().st_mode & 0o7777 == 0o1777
