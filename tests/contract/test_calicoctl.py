@@ -275,6 +275,31 @@ def test_a_policy_whose_tier_is_gone_can_be_changed(calicoctl, space, kind):
     assert "Tier(other) does not exist" in calicoctl("patch", *where, "-p", '{"spec":{"tier":"other"}}', code=1)
 
 
+def belongings(node):
+    specs = {
+        ("BGPPeer", f"of-{node}"): {"node": node, "peerIP": "10.0.0.1", "asNumber": 64512},
+        ("HostEndpoint", f"of-{node}"): {"node": node, "interfaceName": "eth0"},
+        ("FelixConfiguration", f"node.{node}"): {},
+        ("BGPConfiguration", f"node.{node}"): {"logSeverityScreen": "Info"},
+    }
+    head = {"apiVersion": "projectcalico.org/v3"}
+    return [head | {"kind": kind, "metadata": {"name": name}, "spec": spec} for (kind, name), spec in specs.items()]
+
+
+def test_a_node_takes_what_belongs_to_it_along(calicoctl, space):
+    """On Kubernetes a node that Kubernetes no longer has."""
+    nodes = [{"apiVersion": "projectcalico.org/v3", "kind": "Node", "metadata": {"name": n}} for n in ("goes", "stays")]
+    documents = [*belongings("goes"), *belongings("stays")]
+    if not space.address.startswith("kubernetes"):
+        documents = [*nodes, *documents]
+    calicoctl("create", "-f", "-", stdin=json.dumps(documents))
+    assert calicoctl("delete", "node", "goes") == "Successfully deleted 1 'Node' resource(s)\n"
+    for document in belongings("goes"):
+        assert "resource does not exist" in calicoctl("get", document["kind"], document["metadata"]["name"], code=1)
+    for document in belongings("stays"):
+        calicoctl("get", document["kind"], document["metadata"]["name"])
+
+
 def test_watching(calicoctl, space, tmp_path):
     calicoctl("create", "-f", "-", stdin=json.dumps(nets("a", "10.1.0.0/16")))
     command = [

@@ -10,6 +10,7 @@ import pytest
 
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.ipam.assign import AssignRequest
+from cni_calico.ipam.lost.leaks import TUNNELS
 from cni_calico.model.keys import BlockList, HandleKey, ResourceKey
 from tests.contract.test_calicoctl import calicoctl, pool  # noqa: F401 - a fixture
 from tests.e2e.kube import shared_cluster
@@ -140,3 +141,19 @@ def test_a_node_is_deleted_with_what_it_has_or_not_at_all(ctl, space, store, soo
     assert taken_handles(store, soon) == set() and not store.list(BlockList(), soon).items
     assert store.get(ResourceKey("WorkloadEndpoint", "x-k8s-c-eth0", "space"), soon) is None
     assert "found 0 problems" in ctl("ipam", "check")
+
+
+def test_tunnel_addresses_keep_no_pool(ctl, store, soon):
+    """Only a workload's address does, in pools of both families."""
+    ctl("create", "-f", "-", stdin=json.dumps(pool("six", "fd00:1::/120", blockSize=124)))
+    allocator = Allocator(store)
+    for type_ in sorted(TUNNELS):
+        family = {"num6": 1} if "V6" in type_ else {"num4": 1}
+        attributes = {"node": "x", "type": type_}
+        allocator.assign(AssignRequest("x", f"{type_}-x", attributes, use="Tunnel", **family), soon)
+    for name, family in (("a", {"num4": 1}), ("six", {"num6": 1})):
+        [taken] = allocator.assign(AssignRequest("x", USED, {"node": "x"}, **family), soon)
+        said = ctl("delete", "ippool", name, code=1)
+        assert "1 workload address is in use, on nodes x (1)" in said and "--force" in said
+        ctl("ipam", "release", f"--ip={taken.address}")
+        assert ctl("delete", "ippool", name) == "Successfully deleted 1 'IPPool' resource(s)\n"

@@ -29,6 +29,7 @@ from cni_calico.model.keys import AffinityList, BlockList, HandleList, ResourceK
 from cni_calico.model.resources import IPPool, Resource, WorkloadEndpoint
 from tests.contract.etcd_process import etcd_binary, single
 from tests.e2e.kube import NODE_USER, Cluster, shared_cluster
+from tests.e2e.kubernetes.test_departed_nodes import left, of_node, put
 from tests.e2e.kubernetes.test_manifests import RBAC, documents, used
 from tests.netns.namespaces import until
 
@@ -397,6 +398,7 @@ def test_etcd_beside_kubernetes_a_pods_endpoint_goes_with_it(rights: Cluster, tm
                 field.store.commit([Write.put(ResourceKey("Node", name), encode(node))], soon())
                 rights.create_node(kubernetes)
             field.allocate("vxlan-tunnel-addr-n2", "n2", "Tunnel", type="vxlanTunnelAddress")
+            mine, theirs = put(field.store, of_node("n2")), put(field.store, of_node("n1"))
             field.start("n1")
             field.leader()
             field.delete_pod("dies")
@@ -404,6 +406,7 @@ def test_etcd_beside_kubernetes_a_pods_endpoint_goes_with_it(rights: Cluster, tm
             until(lambda: set(field.held()) == {"net.c0ffee02"}, f"released: {field.logs()}", 40)
             nodes = field.store.list(ResourceList("Node"), soon()).items
             assert [item.key.name for item in nodes] == ["n1"]  # type: ignore[union-attr]
+            assert left(field.store, mine) == set() and left(field.store, theirs) == theirs
             endpoints = field.store.list(ResourceList("WorkloadEndpoint"), soon()).items
             assert [item.key.name for item in endpoints] == ["n1-k8s-lives-eth0"]  # type: ignore[union-attr]
             assert not used(rights, NODE_USER, since)[1], "something was refused"
