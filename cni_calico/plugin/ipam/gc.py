@@ -138,13 +138,17 @@ def collect_addresses(task: Task) -> None:
     require_none(failures)
 
 
+def share_of(orphan: Orphan) -> Share:
+    """What of its handle an orphan holds: its interface's addresses, or those that name no interface."""
+    return Share(orphan.interface, lambda unnamed: () if orphan.interface else unnamed)
+
+
 def _release_orphan(orphan: Orphan, task: Task) -> None:
     from cni_calico.plugin.ipam.addresses import handle_lock
 
     services, deadline = task.services, task.deadline
     with handle_lock(orphan.handle_id, services, deadline), services.ipam_lock(task.conf, deadline):
-        share = Share(orphan.interface, lambda unnamed: () if orphan.interface else unnamed)
-        released = task.allocator.release_handle(orphan.handle_id, deadline, share)
+        released = task.allocator.release_handle(orphan.handle_id, deadline, share_of(orphan))
     shown = ", ".join(map(str, released)) or "nothing"
     services.log.info(f"collected {shown}, held under {orphan.handle_id} by no valid attachment")
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from cni_calico.model.keys import BlockList
-from tests.e2e.host import EtcdNode, Node, added, addresses
+from tests.e2e.attachments import NAMES, VALID, Attachments, live_in_any_order, valid
+from tests.e2e.host import EtcdNode, Node, Reply, added, addresses
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 pytestmark = pytest.mark.netns
 
-NAMES = ("eth0", "net1", "net2", "net3")
-VALID = "cni.dev/valid-attachments"
-C1 = "c1" * 32
+C1, C2 = "c1" * 32, "c2" * 32
 
 
 def ipam(node: Node, command: str, ifname: str, **changes: object) -> str:
@@ -89,6 +89,48 @@ def test_two_networks_of_calico(any_node: Node, make_pod_ns: MakeNamespace) -> N
     assert any_node.call("DEL", C1, "", ifname="net1", name="one").ok and len(any_node.taken()) == 1
     assert any_node.call("DEL", C1, "", ifname="eth0", name="one").ok
     assert not any_node.leftovers()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_order_by_processes_side_by_side(node: Node, seed: int) -> None:
+    """Two containers, four interfaces each, ADD, DEL and GC: no address twice, none lost."""
+
+    def container(name: str) -> Attachments:
+        def ask(command: str, ifname: str) -> Reply:
+            return node.call(command, name, "/proc/self/ns/net", ifname=ifname, plugin="calico-ipam")
+
+        return Attachments(name, ask)
+
+    containers = [container(C1), container(C2)]
+
+    def collect(kept: Sequence[str]) -> None:
+        reply = node.call("GC", "", "", plugin="calico-ipam", **valid(containers, kept))
+        assert reply.ok, reply
+
+    live_in_any_order(node, containers, collect, seed)
+
+
+def test_any_order_in_two_networks_of_calico(node: Node, make_pod_ns: MakeNamespace) -> None:
+    """The same through calico: a container's interfaces are in two networks, and GC is called for each network."""
+    networks = {"eth0": "one", "net1": "two", "net2": "one", "net3": "two"}
+
+    def container(name: str) -> Attachments:
+        pods = {ifname: make_pod_ns() for ifname in NAMES}
+
+        def ask(command: str, ifname: str) -> Reply:
+            return node.call(command, name, pods[ifname].path, ifname=ifname, name=networks[ifname])
+
+        return Attachments(name, ask)
+
+    containers = [container(C1), container(C2)]
+
+    def collect(kept: Sequence[str]) -> None:
+        for network in ("one", "two"):
+            own = [ifname for ifname in kept if networks[ifname] == network]
+            reply = node.call("GC", "", "", name=network, **valid(containers, own))
+            assert reply.ok, reply
+
+    live_in_any_order(node, containers, collect, 3)
 
 
 def test_many_at_once(any_node: Node) -> None:

@@ -6,14 +6,12 @@ DEL of an old sandbox, or a GC, take the living sandbox's network. Interfaces of
 
 from __future__ import annotations
 
-import random
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from tests.e2e.attachments import VALID, Attachments, live_in_any_order, valid
 from tests.e2e.host import Reply
 from tests.e2e.kube_node import POD_PREFIX, KubeNode
 from tests.netns.conftest import MakeNamespace
@@ -23,8 +21,6 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 
 S1, S2, S3 = "51" * 32, "52" * 32, "53" * 32
 MERGE = "application/merge-patch+json"
-VALID = "cni.dev/valid-attachments"
-NAMES = ("eth0", "net1", "net2", "net3")
 
 
 # -- what becomes of the record ---------------------------------------------------------------------------------------
@@ -149,36 +145,19 @@ def test_the_living_ones_own_del_works_after_all(either_kube_node: KubeNode, mak
 # -- interfaces of one container --------------------------------------------------------------------------------------
 
 
-class Container:
+class Container(Attachments):
     """A pod's container with interfaces of other plugins (macvlan, ...) that call calico-ipam, and who holds what."""
 
     def __init__(self, node: KubeNode, number: int) -> None:
-        self.node, self.pod, self.id = node, f"multi-{number}", f"{number:02x}" * 32
-        self.held: dict[str, str] = {}
-        self._guard = threading.Lock()
+        self.pod, container = f"multi-{number}", f"{number:02x}" * 32
         node.kube.create_pod(node.namespace, self.pod, node.nodename)
-        self._args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE={node.namespace};K8S_POD_NAME={self.pod}"
+        args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE={node.namespace};K8S_POD_NAME={self.pod}"
 
-    def ask(self, command: str, ifname: str) -> Reply:
-        return self.node.call(
-            command, self.id, "/proc/self/ns/net", ifname=ifname, plugin="calico-ipam", args=self._args
-        )
+        def ask(command: str, ifname: str) -> Reply:
+            netns = "/proc/self/ns/net"
+            return node.call(command, container, netns, ifname=ifname, plugin="calico-ipam", args=args)
 
-    def add(self, ifname: str) -> None:
-        reply = self.ask("ADD", ifname)
-        assert reply.ok, reply
-        [ip] = reply.document["ips"]
-        address = ip["address"].partition("/")[0]
-        with self._guard:
-            others = {held for name, held in self.held.items() if name != ifname}
-            assert address not in others, (ifname, address, self.held)
-            assert self.held.get(ifname, address) == address, (ifname, address, self.held)
-            self.held[ifname] = address
-
-    def delete(self, ifname: str) -> None:
-        with self._guard:
-            self.held.pop(ifname, None)
-        assert self.ask("DEL", ifname).ok
+        super().__init__(container, ask)
 
 
 def test_each_interface_has_its_own_address(either_kube_node: KubeNode) -> None:
@@ -199,35 +178,11 @@ def test_any_order_by_processes_side_by_side(either_kube_node: KubeNode, seed: i
     """Two containers, four interfaces each, ADD, DEL and GC: no address twice, none lost."""
     containers = [Container(either_kube_node, number) for number in (1, 2)]
 
-    def life(container: Container, name: str, orders: random.Random) -> None:
-        for _ in range(4):
-            act = container.add if orders.random() < 0.6 else container.delete
-            act(name)
+    def collect(kept: Sequence[str]) -> None:
+        reply = either_kube_node.call("GC", "", "", plugin="calico-ipam", **valid(containers, kept))
+        assert reply.ok, reply
 
-    for turn in range(2):
-        with ThreadPoolExecutor(8) as pool:
-            done = [
-                pool.submit(life, container, name, random.Random(f"{seed}/{turn}/{container.id}/{name}"))
-                for container in containers
-                for name in NAMES
-            ]
-        for each in done:
-            each.result()
-        given = [address for container in containers for address in container.held.values()]
-        assert len(given) == len(set(given)) and set(either_kube_node.taken()) == set(given)
-        kept = random.Random(seed + turn).sample(NAMES, 2)
-        valid = [{"containerID": container.id, "ifname": name} for container in containers for name in kept]
-        collected = either_kube_node.call("GC", "", "", plugin="calico-ipam", **{VALID: valid})
-        assert collected.ok, collected.document
-        for container in containers:
-            container.held = {name: address for name, address in container.held.items() if name in kept}
-        assert set(either_kube_node.taken()) == {
-            address for container in containers for address in container.held.values()
-        }
-    for container in containers:
-        for name in NAMES:
-            container.delete(name)
-    assert not either_kube_node.leftovers()
+    live_in_any_order(either_kube_node, containers, collect, seed)
 
 
 def test_beside_the_pods_own_interface(either_kube_node: KubeNode, make_pod_ns: MakeNamespace) -> None:

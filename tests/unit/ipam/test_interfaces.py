@@ -15,6 +15,7 @@ from cni_calico.errors import AddressInUse
 from cni_calico.ipam.group.allocator import GroupAllocator
 from cni_calico.ipam.share import Share
 from cni_calico.model.resources import Address
+from cni_calico.plugin.ipam.gc import find_orphans, share_of
 from tests.unit.ipam.world import World, ip_address, request, soon
 
 CONTAINERS, INTERFACES = ("a", "b"), ("eth0", "net1", "net2")
@@ -129,11 +130,29 @@ class Interfaces(RuleBasedStateMachine):
         self.unnamed.discard(self.has.pop(attachment, ip_address("0.0.0.0")))
 
     @rule(container=st.sampled_from(CONTAINERS), process=st.integers(0, 1))
-    def collect(self, container: str, process: int) -> None:
-        """GC of a container that is no more; or upstream's DEL, which knows no interfaces."""
+    def release_all(self, container: str, process: int) -> None:
+        """Upstream's DEL, which knows no interfaces; or the GC of a container that is no more."""
         freed = self.processes[process].release_handle(f"net.{container}", soon())
         gone = {attachment for attachment in self.has if attachment[0] == container}
         self.require_freed(freed, [self.has.pop(attachment) for attachment in gone], process)
+        self.unnamed -= set(freed)
+
+    @rule(kept=st.sets(attachments), process=st.integers(0, 1))
+    def collect(self, kept: set[tuple[str, str]], process: int) -> None:
+        """GC of each interface that is not valid; an address that names none stays while its container is valid."""
+        containers = {container for container, _ in kept}
+        gone = {
+            attachment
+            for attachment, address in self.has.items()
+            if attachment not in kept and not (address in self.unnamed and attachment[0] in containers)
+        }
+        orphans, unreadable = find_orphans(self.world.store, "net", "n1", kept, soon())
+        assert not unreadable
+        freed: set[Address] = set()
+        for orphan in orphans:
+            freed |= set(self.processes[process].release_handle(orphan.handle_id, soon(), share_of(orphan)))
+        self.require_freed(freed, [self.has.pop(attachment) for attachment in gone], process)
+        self.unnamed -= freed
 
     def require_freed(self, freed: Collection[Address], expected: Collection[Address], process: int) -> None:
         """A server also names what an attempt on what it remembered would have freed; what is held tells."""
