@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cni_calico.deadline import Deadline
 from tests.again import Again, Recorder
 
 if TYPE_CHECKING:
@@ -187,3 +188,9 @@ def bundle() -> Path:
     done = subprocess.run([ROOT / "build" / "build.sh"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return ROOT / "dist" / "bin"
+
+
+@pytest.fixture
+def soon() -> Deadline:
+    """A deadline that no call in a test reaches unless something is wrong."""
+    return Deadline.after(30)

@@ -215,6 +215,25 @@ def test_no_type_name_twice() -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
+SHARED_FIXTURES = {
+    "node": ["tests/e2e/conftest.py", "tests/netns/conftest.py"],  # of CNI calls, and of the agent
+    "soon": ["tests/conftest.py"],
+}
+
+
+def fixtures_in(path: Path) -> set[str]:
+    """The names of the fixtures that a file defines."""
+    functions = [each for each in ast.walk(ast.parse((ROOT / path).read_text())) if isinstance(each, ast.FunctionDef)]
+    return {each.name for each in functions if any("fixture" in ast.unparse(by) for by in each.decorator_list)}
+
+
+@pytest.mark.parametrize("name", SHARED_FIXTURES)
+def test_a_shared_fixture_is_defined_once(name: str) -> None:
+    """Its name means one thing wherever a test asks for it; what differs has a name that says how."""
+    places = [path.as_posix() for path in files() if path.parts[0] == "tests" and path.suffix == ".py"]
+    assert [place for place in places if name in fixtures_in(Path(place))] == SHARED_FIXTURES[name]
+
+
 # where a name of an attribute is data, or what has the attribute is somebody else's
 REFLECTION = {
     "bounded": "libyaml's loader is not in every build of PyYAML",

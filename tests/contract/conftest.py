@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from cni_calico.datastore.interface import Datastore
-from cni_calico.deadline import Deadline
 from tests.contract.backends import BACKENDS, Backend, Space
 
 
@@ -29,8 +28,3 @@ def space(backend: Backend) -> Iterator[Space]:
 @pytest.fixture
 def store(space: Space) -> Datastore:
     return space.first
-
-
-@pytest.fixture
-def soon() -> Deadline:
-    return Deadline.after(30)

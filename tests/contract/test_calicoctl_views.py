@@ -32,7 +32,7 @@ def pod(ctl):
 
 
 @pytest.fixture
-def node(ctl):
+def rack_node(ctl):
     shared_cluster().create_node("x", metadata={"name": "x", "labels": {"rack": "r1"}})
     return lambda: shared_cluster().request("GET", "/api/v1/nodes/x")
 
@@ -110,8 +110,8 @@ def test_what_is_recorded_of_an_endpoint_can_be_changed_and_deleted(ctl, pod):
     ctl("delete", *POD, "--skip-not-exists")
 
 
-def test_a_nodes_inherited_labels_are_the_kubernetes_nodes(ctl, node):
-    before, said = node(), "cannot change label rack of Node(x): it belongs to Kubernetes node x"
+def test_a_nodes_inherited_labels_are_the_kubernetes_nodes(ctl, rack_node):
+    before, said = rack_node(), "cannot change label rack of Node(x): it belongs to Kubernetes node x"
     for argv in (
         ["label", *NODE, "rack=r2", "--overwrite"],
         ["label", *NODE, "rack", "--remove"],
@@ -123,21 +123,21 @@ def test_a_nodes_inherited_labels_are_the_kubernetes_nodes(ctl, node):
     for command in ("apply", "replace"):
         changed = {**by_hand, "metadata": {"name": "x", "labels": {"rack": "r2"}}}
         assert said in as_file(ctl, command, changed, code=1)
-    assert node() == before
+    assert rack_node() == before
 
 
-def test_calicos_own_labels_and_annotations_of_a_node(ctl, node):
+def test_calicos_own_labels_and_annotations_of_a_node(ctl, rack_node):
     ctl("label", *NODE, "by=label")
     ctl("patch", *NODE, "-p", patch_of(metadata={"annotations": {"note": "mine"}}))
     read = shown(ctl, NODE)["metadata"]
     assert (read["labels"], read["annotations"]["note"]) == ({"by": "label", "rack": "r1"}, "mine")
-    kube = node()["metadata"]
+    kube = rack_node()["metadata"]
     assert kube["labels"] == {"rack": "r1"}
     assert json.loads(kube["annotations"]["projectcalico.org/labels"]) == {"by": "label"}
     # a file that repeats an inherited label does not make it Calico's: it goes when the Kubernetes node's goes
     by_hand = {"apiVersion": "projectcalico.org/v3", "kind": "Node", "spec": {}}
     as_file(ctl, "apply", {**by_hand, "metadata": {"name": "x", "labels": {"rack": "r1", "by": "file"}}}, code=0)
-    assert json.loads(node()["metadata"]["annotations"]["projectcalico.org/labels"]) == {"by": "file"}
+    assert json.loads(rack_node()["metadata"]["annotations"]["projectcalico.org/labels"]) == {"by": "file"}
 
 
 @pytest.mark.parametrize(
@@ -148,23 +148,23 @@ def test_calicos_own_labels_and_annotations_of_a_node(ctl, node):
         ({"spec": {"ours": 1}}, "Node.spec.ours = 1 (is not a field of Node)"),
     ],
 )
-def test_what_a_kubernetes_node_has_no_place_for(ctl, node, change, said):
-    before = node()
+def test_what_a_kubernetes_node_has_no_place_for(ctl, rack_node, change, said):
+    before = rack_node()
     assert said in ctl("patch", *NODE, "-p", json.dumps(change), code=1)
-    assert node() == before
+    assert rack_node() == before
 
 
-def test_a_node_from_get_with_its_address_changed(ctl, node):
+def test_a_node_from_get_with_its_address_changed(ctl, rack_node):
     """What follows from the address stands in the file as it was: that is no change of it."""
     ctl("patch", *NODE, "-p", patch_of(spec={"bgp": {"ipv4Address": "10.0.0.1/24"}}))
     read = shown(ctl, NODE)
     assert read["spec"]["addresses"] == [{"address": "10.0.0.1/24", "type": "CalicoNodeIP"}]
     read["spec"]["bgp"]["ipv4Address"] = "10.0.0.2/24"
     as_file(ctl, "replace", read, code=0)
-    assert node()["metadata"]["annotations"]["projectcalico.org/IPv4Address"] == "10.0.0.2/24"
+    assert rack_node()["metadata"]["annotations"]["projectcalico.org/IPv4Address"] == "10.0.0.2/24"
 
 
-def test_a_node_that_moves_in_brings_its_own_labels(ctl, node):
+def test_a_node_that_moves_in_brings_its_own_labels(ctl, rack_node):
     """Peers and pools select nodes by them. What it had of an earlier Kubernetes node is that one's to say."""
     metadata = {
         "name": "x",
@@ -178,7 +178,7 @@ def test_a_node_that_moves_in_brings_its_own_labels(ctl, node):
     read = shown(ctl, NODE)["metadata"]
     assert read["labels"] == {"rack": "r1", "route-reflector": "true"}
     assert read["annotations"] == {"note": "mine", "projectcalico.org/kube-labels": '{"rack":"r1"}'}
-    kube = node()["metadata"]
+    kube = rack_node()["metadata"]
     assert kube["labels"] == {"rack": "r1"}
     assert json.loads(kube["annotations"]["projectcalico.org/labels"]) == {"route-reflector": "true"}
 

@@ -11,7 +11,7 @@ import pytest
 from cni_calico.model.access import DatastoreConfig
 from tests.e2e.forks import forks_in
 from tests.e2e.host import EtcdNode, Node, etcd_in
-from tests.e2e.kube_fixtures import kube, running, soon, store  # noqa: F401 - fixtures
+from tests.e2e.kube_fixtures import kube, running, store  # noqa: F401 - fixtures
 from tests.e2e.served import ForkedServer
 from tests.netns.conftest import host_ns, make_pod_ns, pod_ns  # noqa: F401 - fixtures
 from tests.netns.namespaces import Namespace

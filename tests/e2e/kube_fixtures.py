@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from cni_calico.datastore.kubernetes.store import KubernetesStore
-from cni_calico.deadline import Deadline
 from tests.e2e.kube import Cluster, shared_cluster
 
 NAMESPACE = "space"
@@ -32,8 +31,3 @@ def store(kube: Cluster) -> Iterator[KubernetesStore]:
     opened = kube.store()
     yield opened
     opened.close()
-
-
-@pytest.fixture
-def soon() -> Deadline:
-    return Deadline.after(30)

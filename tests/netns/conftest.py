@@ -13,6 +13,7 @@ from tests.netns.namespaces import Namespace, host_namespace, namespace
 
 if TYPE_CHECKING:
     from tests.netns.bird_cluster import Lab
+    from tests.netns.nodes import Node
 
 MakeNamespace = Callable[..., Namespace]
 
@@ -43,3 +44,20 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
     with make_lab(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """A node of the agent's, with a card, on a datastore of its own; nothing was started."""
+    from tests.netns.agents import Store
+    from tests.netns.nodes import Node
+    from tests.netns.startups import add_card
+
+    with namespace("node") as ns:
+        add_card(ns, "eth0", "10.0.0.1/24")
+        made = Node(ns, "n1", tmp_path / "n1", Store(tmp_path / "store.db"))
+        made.root.mkdir()
+        try:
+            yield made
+        finally:
+            made.end()

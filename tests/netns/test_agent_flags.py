@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +17,18 @@ import pytest
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.flags import COMMANDS, MODIFIERS, PROBES, SERVICES, VALUES
 from cni_calico.plugin.call.client import call_server
-from tests.netns.agents import Store
-from tests.netns.namespaces import namespace, until
+from tests.netns.namespaces import until
 from tests.netns.nodes import Node
-from tests.netns.startups import add_card, read_all
+from tests.netns.startups import read_all
 
 pytestmark = pytest.mark.netns
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node_that_started(node: Node) -> Node:
     """Set up, on a pool that needs a VXLAN address; no part is running."""
-    with namespace("flags") as ns:
-        add_card(ns, "eth0", "10.0.0.1/24")
-        made = Node(ns, "n1", tmp_path / "n1", Store(tmp_path / "store.db"))
-        made.root.mkdir()
-        made.calico_node("-startup")
-        try:
-            yield made
-        finally:
-            made.end()
+    node.calico_node("-startup")
+    return node
 
 
 def record(node: Node, path: str = "nodes/n1") -> dict[str, Any]:
@@ -85,17 +77,17 @@ RUNS: dict[str, tuple[Step, Step]] = {
 
 @pytest.mark.bird
 @pytest.mark.parametrize("flag", RUNS)
-def test_a_part_alone(node: Node, flag: str) -> None:
+def test_a_part_alone(node_that_started: Node, flag: str) -> None:
     happens, does = RUNS[flag]
-    node.more = {"CALICO_NETWORKING_BACKEND": "bird", "AUTODETECT_POLL_INTERVAL": "1s"}
-    node.run(f"-{flag}")
-    until(lambda: waits_for_signals(node), f"-{flag} is up", 20)
-    happens(node)
-    until(lambda: does(node), f"-{flag} does its thing", 30)
-    assert node.process is not None and node.process.poll() is None
-    code, seconds = node.stop()
-    assert (code, seconds < 5) == (0, True), node.log()
-    assert "Traceback" not in node.log()
+    node_that_started.more = {"CALICO_NETWORKING_BACKEND": "bird", "AUTODETECT_POLL_INTERVAL": "1s"}
+    node_that_started.run(f"-{flag}")
+    until(lambda: waits_for_signals(node_that_started), f"-{flag} is up", 20)
+    happens(node_that_started)
+    until(lambda: does(node_that_started), f"-{flag} does its thing", 30)
+    assert node_that_started.process is not None and node_that_started.process.poll() is None
+    code, seconds = node_that_started.stop()
+    assert (code, seconds < 5) == (0, True), node_that_started.log()
+    assert "Traceback" not in node_that_started.log()
 
 
 def waits_for_signals(node: Node) -> bool:
@@ -130,15 +122,15 @@ COMMANDS_DO: dict[str, tuple[Step, Step]] = {
 
 @pytest.mark.bird
 @pytest.mark.parametrize("flags", COMMANDS_DO)
-def test_a_command(node: Node, flags: str) -> None:
+def test_a_command(node_that_started: Node, flags: str) -> None:
     before, holds = COMMANDS_DO[flags]
-    node.more = {"CALICO_NETWORKING_BACKEND": "bird"}
-    before(node)
+    node_that_started.more = {"CALICO_NETWORKING_BACKEND": "bird"}
+    before(node_that_started)
     try:
-        node.calico_node(*flags.split())
-        assert holds(node)
+        node_that_started.calico_node(*flags.split())
+        assert holds(node_that_started)
     finally:
-        end_bird(node)
+        end_bird(node_that_started)
 
 
 def end_bird(node: Node) -> None:
@@ -149,9 +141,9 @@ def end_bird(node: Node) -> None:
 
 
 @pytest.mark.parametrize("flag", PROBES)
-def test_probes_of_a_node_on_which_nothing_runs(node: Node, flag: str) -> None:
-    node.more = {"CALICO_NETWORKING_BACKEND": "bird"}
-    done = node.calico_node(f"-{flag}", "-threshold-time=30s", check=False)
+def test_probes_of_a_node_on_which_nothing_runs(node_that_started: Node, flag: str) -> None:
+    node_that_started.more = {"CALICO_NETWORKING_BACKEND": "bird"}
+    done = node_that_started.calico_node(f"-{flag}", "-threshold-time=30s", check=False)
     assert done.returncode == 1 and done.stderr.startswith("calico-node: "), done
 
 
@@ -160,20 +152,24 @@ def test_no_flag_is_left_out() -> None:
     assert {*RUNS, *named, *PROBES, "threshold-time"} == {*SERVICES, *COMMANDS, *PROBES, *MODIFIERS, *VALUES}
 
 
-def test_a_bare_felix_in_the_run_scripts_words(node: Node) -> None:
+def test_a_bare_felix_in_the_run_scripts_words(node_that_started: Node) -> None:
     """Upstream's run script exports FELIX_ forms only; today's variables are empty there."""
-    node.more = {
+    node_that_started.more = {
         "NODENAME": "",
         "DATASTORE_TYPE": "",
         "FELIX_FELIXHOSTNAME": "n1",
         "FELIX_DATASTORETYPE": "local",
     }
-    node.run("-felix")
-    until(lambda: node.status().get("synced") and node.status()["node"] == "n1", "the agent works", 30)
+    node_that_started.run("-felix")
+    until(
+        lambda: node_that_started.status().get("synced") and node_that_started.status()["node"] == "n1",
+        "the agent works",
+        30,
+    )
 
 
-def test_an_external_data_plane_is_refused_by_name(node: Node) -> None:
-    node.more = {"FELIX_USEINTERNALDATAPLANEDRIVER": "false"}
+def test_an_external_data_plane_is_refused_by_name(node_that_started: Node) -> None:
+    node_that_started.more = {"FELIX_USEINTERNALDATAPLANEDRIVER": "false"}
     for flag in ("-felix", "-startup"):
-        done = node.calico_node(flag, check=False)
+        done = node_that_started.calico_node(flag, check=False)
         assert done.returncode == 1 and "FELIX_USEINTERNALDATAPLANEDRIVER='false'" in done.stderr

@@ -6,32 +6,19 @@ import os
 import signal
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.plugin.call.client import call_server
-from tests.netns.agents import Store
 from tests.netns.namespaces import namespace, until
 from tests.netns.nodes import ROOT, Node, Pod
-from tests.netns.startups import add_card, read_all
+from tests.netns.startups import read_all
 from tests.promtool import complaints, undescribed
 from tests.unit.nodeagent.fabric import NODES, pool
 
 pytestmark = pytest.mark.netns
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with namespace("run") as ns:
-        add_card(ns, "eth0", "10.0.0.1/24")
-        made = Node(ns, "n1", tmp_path / "n1", Store(tmp_path / "store.db"))
-        try:
-            yield made
-        finally:
-            made.end()
 
 
 def get(node: Node, port: int, path: str) -> str:

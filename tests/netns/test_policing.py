@@ -36,7 +36,7 @@ TIER = {"order": 1000000, "defaultAction": "Deny"}
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Lab]:
+def lab_of_two(tmp_path: Path) -> Iterator[Lab]:
     """Two workloads that may talk, and no policy."""
     with lab(tmp_path) as made:
         made.put("Tier", "default", TIER)
@@ -62,56 +62,56 @@ ALLOW_80 = {
 }
 
 
-def test_a_policy_takes_effect(node: Lab) -> None:
-    node.start()
-    assert node.passes("a", "b", 80)
-    node.put("GlobalNetworkPolicy", "deny", DENY_B)
-    node.until_passes("a", "b", 80, False)
-    assert not node.passes("a", "b", 80, version=6)
-    assert node.passes("b", "a", 80)
-    node.put("GlobalNetworkPolicy", "allow", ALLOW_80)
-    node.until_passes("a", "b", 80)
-    assert node.passes("a", "b", 8004) and node.passes("a", "b", 80, version=6)
-    assert not node.passes("a", "b", 81)
-    node.remove("GlobalNetworkPolicy", "deny")
-    node.until_in_force(policies=1)
-    assert not node.passes("a", "b", 81)  # the tier's end
-    assert node.standing()["problems"] == []
+def test_a_policy_takes_effect(lab_of_two: Lab) -> None:
+    lab_of_two.start()
+    assert lab_of_two.passes("a", "b", 80)
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    lab_of_two.until_passes("a", "b", 80, False)
+    assert not lab_of_two.passes("a", "b", 80, version=6)
+    assert lab_of_two.passes("b", "a", 80)
+    lab_of_two.put("GlobalNetworkPolicy", "allow", ALLOW_80)
+    lab_of_two.until_passes("a", "b", 80)
+    assert lab_of_two.passes("a", "b", 8004) and lab_of_two.passes("a", "b", 80, version=6)
+    assert not lab_of_two.passes("a", "b", 81)
+    lab_of_two.remove("GlobalNetworkPolicy", "deny")
+    lab_of_two.until_in_force(policies=1)
+    assert not lab_of_two.passes("a", "b", 81)  # the tier's end
+    assert lab_of_two.standing()["problems"] == []
 
 
-def test_status_files(node: Lab) -> None:
-    node.put("GlobalNetworkPolicy", "deny", DENY_B)
-    directory = node.root / "endpoint-status"
+def test_status_files(lab_of_two: Lab) -> None:
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    directory = lab_of_two.root / "endpoint-status"
     directory.mkdir()
     (directory / "k8s default%2Fgone eth0").write_text("{}")
-    node.start()
-    node.until_in_force(endpoints=2)
+    lab_of_two.start()
+    lab_of_two.until_in_force(endpoints=2)
     files = {path.name: path.read_text() for path in directory.iterdir()}
     assert files == {
         "k8s default%2Fa eth0": '{"ifaceName":"calia","ipv4Nets":["10.65.0.1/32"],"ipv6Nets":["fd00::1/128"]}',
         "k8s default%2Fb eth0": '{"ifaceName":"calib","ipv4Nets":["10.65.0.2/32"],"ipv6Nets":["fd00::2/128"]}',
     }
     assert (directory / "k8s default%2Fa eth0").stat().st_mode & 0o777 == 0o644
-    node.host.do("link", "set", "calia", "down")
+    lab_of_two.host.do("link", "set", "calia", "down")
     until(lambda: not (directory / "k8s default%2Fa eth0").exists(), "the file of an interface that is down is gone")
-    node.host.do("link", "set", "calia", "up")
+    lab_of_two.host.do("link", "set", "calia", "up")
     until((directory / "k8s default%2Fa eth0").exists, "the file is back")
-    node.remove("WorkloadEndpoint", "n1-k8s-b-eth0", "default")
+    lab_of_two.remove("WorkloadEndpoint", "n1-k8s-b-eth0", "default")
     until(lambda: not (directory / "k8s default%2Fb eth0").exists(), "the file of an endpoint that is gone is gone")
 
 
-def test_removed_status_files_are_made_again(node: Lab) -> None:
-    node.put("GlobalNetworkPolicy", "deny", DENY_B)
-    node.start()
-    node.until_in_force(endpoints=2)
-    directory = node.root / "endpoint-status"
+def test_removed_status_files_are_made_again(lab_of_two: Lab) -> None:
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    lab_of_two.start()
+    lab_of_two.until_in_force(endpoints=2)
+    directory = lab_of_two.root / "endpoint-status"
     until(lambda: len(list(directory.glob("k8s*"))) == 2, "the status files of both workloads")
     shutil.rmtree(directory)
     until(lambda: len(list(directory.glob("k8s*"))) == 2, "both files again")
-    assert "somebody removed the status of endpoints" in node.log()
+    assert "somebody removed the status of endpoints" in lab_of_two.log()
 
 
-def test_a_full_disk_for_status_files(node: Lab, tmp_path: Path) -> None:
+def test_a_full_disk_for_status_files(lab_of_two: Lab, tmp_path: Path) -> None:
     """Policies do not wait for it, and the files come when there is room."""
     small = tmp_path / "small"
     small.mkdir()
@@ -119,67 +119,67 @@ def test_a_full_disk_for_status_files(node: Lab, tmp_path: Path) -> None:
     try:
         filler = small / "filler"
         filler.write_bytes(b"x" * 4096)
-        node.put("GlobalNetworkPolicy", "deny", DENY_B)
-        node.start(FELIX_ENDPOINTSTATUSPATHPREFIX=str(small))
-        node.until_in_force(endpoints=2)
-        assert not node.passes("a", "b", 80)
-        until(lambda: "cannot write the status of endpoints" in node.log(), "it is said")
-        node.put("GlobalNetworkPolicy", "allow", ALLOW_80)
-        node.until_passes("a", "b", 80)
+        lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+        lab_of_two.start(FELIX_ENDPOINTSTATUSPATHPREFIX=str(small))
+        lab_of_two.until_in_force(endpoints=2)
+        assert not lab_of_two.passes("a", "b", 80)
+        until(lambda: "cannot write the status of endpoints" in lab_of_two.log(), "it is said")
+        lab_of_two.put("GlobalNetworkPolicy", "allow", ALLOW_80)
+        lab_of_two.until_passes("a", "b", 80)
         filler.unlink()
         until(lambda: list((small / "endpoint-status").glob("k8s*")), "a file, now that there is room")
     finally:
-        node.stop()
+        lab_of_two.stop()
         subprocess.run(["umount", str(small)], check=True)
 
 
-def test_more_notifications_than_a_socket_holds(node: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_notifications_than_a_socket_holds(lab_of_two: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was lost counts as a change of everything: tampering in the middle of a flood is repaired."""
     monkeypatch.setattr(filter_events, "_BUFFER", 1)  # the kernel makes that its smallest
-    node.put("GlobalNetworkPolicy", "deny", DENY_B)
-    node.start()
-    node.until_in_force(endpoints=2)
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    lab_of_two.start()
+    lab_of_two.until_in_force(endpoints=2)
     flood = [f"add table ip f{i}; add chain ip f{i} c; delete table ip f{i}" for i in range(300)]
     for command in ("flush chain ip calico-policy to-workloads", "delete table ip calico-policy", "flush ruleset"):
-        node.host.run("nft", "; ".join([*flood[:150], command, *flood[150:]]))
-        node.until_passes("a", "b", 80, False)
-    until(lambda: node.standing().get("repairs", 0) >= 3, "the repairs are counted")
+        lab_of_two.host.run("nft", "; ".join([*flood[:150], command, *flood[150:]]))
+        lab_of_two.until_passes("a", "b", 80, False)
+    until(lambda: lab_of_two.standing().get("repairs", 0) >= 3, "the repairs are counted")
 
 
-def test_tampering_is_repaired(node: Lab) -> None:
-    node.put("GlobalNetworkPolicy", "deny", DENY_B)
-    node.start()
-    node.until_in_force(endpoints=2)
-    assert not node.passes("a", "b", 80)
-    node.host.run("nft", "flush", "ruleset")
-    node.until_passes("a", "b", 80, False)
-    until(lambda: node.standing().get("repairs") == 1, "the repair is counted")
-    assert "nft had changed them" in node.log()
-    node.host.run("nft", "flush", "chain", "ip", "calico-policy", "pi-gnp/deny")
-    until(lambda: node.standing().get("repairs") == 2, "the second repair is counted")
-    node.host.run("nft", "add", "table", "ip", "others")
-    node.put("GlobalNetworkPolicy", "allow", ALLOW_80)
-    node.until_passes("a", "b", 80)
-    assert node.standing()["repairs"] == 2
+def test_tampering_is_repaired(lab_of_two: Lab) -> None:
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    lab_of_two.start()
+    lab_of_two.until_in_force(endpoints=2)
+    assert not lab_of_two.passes("a", "b", 80)
+    lab_of_two.host.run("nft", "flush", "ruleset")
+    lab_of_two.until_passes("a", "b", 80, False)
+    until(lambda: lab_of_two.standing().get("repairs") == 1, "the repair is counted")
+    assert "nft had changed them" in lab_of_two.log()
+    lab_of_two.host.run("nft", "flush", "chain", "ip", "calico-policy", "pi-gnp/deny")
+    until(lambda: lab_of_two.standing().get("repairs") == 2, "the second repair is counted")
+    lab_of_two.host.run("nft", "add", "table", "ip", "others")
+    lab_of_two.put("GlobalNetworkPolicy", "allow", ALLOW_80)
+    lab_of_two.until_passes("a", "b", 80)
+    assert lab_of_two.standing()["repairs"] == 2
 
 
-def test_the_comparison_in_slices_finds_what_nobody_told(node: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_comparison_in_slices_finds_what_nobody_told(lab_of_two: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FilterMonitor, "watch_rules", lambda self: None)
-    node.put("GlobalNetworkPolicy", "deny", DENY_B)
-    node.start(FELIX_NFTABLESREFRESHINTERVAL="1")
-    node.until_in_force(endpoints=2)
-    assert not node.passes("a", "b", 80)
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    lab_of_two.start(FELIX_NFTABLESREFRESHINTERVAL="1")
+    lab_of_two.until_in_force(endpoints=2)
+    assert not lab_of_two.passes("a", "b", 80)
     tampering = (("flush", "chain", "ip", "calico-policy", "to-workloads"), ("delete", "table", "ip", "calico-policy"))
     for number, command in enumerate(tampering, 1):
-        node.host.run("nft", *command)
-        until(lambda number=number: node.standing().get("repairs") == number, "the repair is counted")
-        assert not node.passes("a", "b", 80)
+        lab_of_two.host.run("nft", *command)
+        until(lambda number=number: lab_of_two.standing().get("repairs") == number, "the repair is counted")
+        assert not lab_of_two.passes("a", "b", 80)
 
 
-def test_an_engine_that_hangs_is_no_sign_of_life(node: Lab) -> None:
+def test_an_engine_that_hangs_is_no_sign_of_life(lab_of_two: Lab) -> None:
     """Its thread is at the same thing for ever; the agent's liveness goes by that."""
-    node.put("GlobalNetworkPolicy", "deny", DENY_B)
-    assert node.host.call(_hang, str(node.root)) == "moves, hangs, moves"
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    assert lab_of_two.host.call(_hang, str(lab_of_two.root)) == "moves, hangs, moves"
 
 
 def _hang(root: str) -> str:
@@ -216,73 +216,73 @@ def _hang(root: str) -> str:
     return ", ".join(said)
 
 
-def test_a_restart_changes_nothing(node: Lab) -> None:
-    node.put("GlobalNetworkPolicy", "deny", DENY_B)
-    node.put("GlobalNetworkPolicy", "allow", ALLOW_80)
-    node.start()
-    node.until_in_force(endpoints=2)
-    before = node.host.run("nft", "-a", "list", "ruleset").stdout
-    assert node.stop() == 0
-    assert not node.passes("a", "b", 81) and node.passes("a", "b", 80)
-    node.start()
-    node.until_in_force(endpoints=2)
-    assert node.host.run("nft", "-a", "list", "ruleset").stdout == before  # the handles too
-    assert node.log().count("this node enforces policies from now on, for 2 workloads") == 1
-    assert "default/b: ingress: tier default (GlobalNetworkPolicy allow, GlobalNetworkPolicy deny" in node.log()
+def test_a_restart_changes_nothing(lab_of_two: Lab) -> None:
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    lab_of_two.put("GlobalNetworkPolicy", "allow", ALLOW_80)
+    lab_of_two.start()
+    lab_of_two.until_in_force(endpoints=2)
+    before = lab_of_two.host.run("nft", "-a", "list", "ruleset").stdout
+    assert lab_of_two.stop() == 0
+    assert not lab_of_two.passes("a", "b", 81) and lab_of_two.passes("a", "b", 80)
+    lab_of_two.start()
+    lab_of_two.until_in_force(endpoints=2)
+    assert lab_of_two.host.run("nft", "-a", "list", "ruleset").stdout == before  # the handles too
+    assert lab_of_two.log().count("this node enforces policies from now on, for 2 workloads") == 1
+    assert "default/b: ingress: tier default (GlobalNetworkPolicy allow, GlobalNetworkPolicy deny" in lab_of_two.log()
 
 
-def test_no_policy_no_policing(node: Lab) -> None:
+def test_no_policy_no_policing(lab_of_two: Lab) -> None:
     """Without Kubernetes: a host whose workloads have no policy is left alone."""
-    node.start()
-    until(lambda: node.standing().get("ready"), "the engine has decided")
-    assert not node.standing()["in_force"] and "no policy" in node.standing()["sentence"]
-    assert "calico-policy" not in node.ruleset()
-    node.put("GlobalNetworkPolicy", "deny", DENY_B)
-    node.until_in_force()
-    node.remove("GlobalNetworkPolicy", "deny")
-    until(lambda: "calico-policy" not in node.ruleset(), "the tables are gone")
-    assert node.passes("a", "b", 80)
+    lab_of_two.start()
+    until(lambda: lab_of_two.standing().get("ready"), "the engine has decided")
+    assert not lab_of_two.standing()["in_force"] and "no policy" in lab_of_two.standing()["sentence"]
+    assert "calico-policy" not in lab_of_two.ruleset()
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    lab_of_two.until_in_force()
+    lab_of_two.remove("GlobalNetworkPolicy", "deny")
+    until(lambda: "calico-policy" not in lab_of_two.ruleset(), "the tables are gone")
+    assert lab_of_two.passes("a", "b", 80)
 
 
-def test_switched_off(node: Lab) -> None:
-    node.put("GlobalNetworkPolicy", "deny", DENY_B)
-    node.start(FELIX_POLICYENFORCEMENT="Disabled")
-    until(lambda: node.standing().get("ready"), "the engine has decided")
-    assert "FELIX_POLICYENFORCEMENT" in node.standing()["sentence"]
-    assert node.passes("a", "b", 80) and "calico-policy" not in node.ruleset()
-    directory = node.root / "endpoint-status"  # an ADD with policy_setup_timeout waits for nothing
+def test_switched_off(lab_of_two: Lab) -> None:
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    lab_of_two.start(FELIX_POLICYENFORCEMENT="Disabled")
+    until(lambda: lab_of_two.standing().get("ready"), "the engine has decided")
+    assert "FELIX_POLICYENFORCEMENT" in lab_of_two.standing()["sentence"]
+    assert lab_of_two.passes("a", "b", 80) and "calico-policy" not in lab_of_two.ruleset()
+    directory = lab_of_two.root / "endpoint-status"  # an ADD with policy_setup_timeout waits for nothing
     until(lambda: len(list(directory.glob("k8s*"))) == 2, "the status files of both workloads")
 
 
-def test_an_unreadable_policy_stays_in_force(node: Lab) -> None:
-    node.put("GlobalNetworkPolicy", "deny", DENY_B)
-    node.start()
-    node.until_in_force(policies=1)
-    node.put("GlobalNetworkPolicy", "deny", {**DENY_B, "selector": "app == 'b"})
-    until(lambda: node.standing().get("problems"), "the problem is told")
-    assert not node.passes("a", "b", 80)
-    assert "GlobalNetworkPolicy deny" in node.standing()["problems"][0]
-    node.put("GlobalNetworkPolicy", "deny", {**DENY_B, "selector": "app == 'c'"})
-    node.until_passes("a", "b", 80)
-    until(lambda: node.standing()["problems"] == [], "the problem is gone")
+def test_an_unreadable_policy_stays_in_force(lab_of_two: Lab) -> None:
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    lab_of_two.start()
+    lab_of_two.until_in_force(policies=1)
+    lab_of_two.put("GlobalNetworkPolicy", "deny", {**DENY_B, "selector": "app == 'b"})
+    until(lambda: lab_of_two.standing().get("problems"), "the problem is told")
+    assert not lab_of_two.passes("a", "b", 80)
+    assert "GlobalNetworkPolicy deny" in lab_of_two.standing()["problems"][0]
+    lab_of_two.put("GlobalNetworkPolicy", "deny", {**DENY_B, "selector": "app == 'c'"})
+    lab_of_two.until_passes("a", "b", 80)
+    until(lambda: lab_of_two.standing()["problems"] == [], "the problem is gone")
 
 
-def test_connections_of_a_workload_that_is_gone(node: Lab) -> None:
+def test_connections_of_a_workload_that_is_gone(lab_of_two: Lab) -> None:
     """They are removed with it, so whoever gets the address next does not inherit them."""
-    node.put("GlobalNetworkPolicy", "allow", ALLOW_80)
-    node.start()
-    node.until_in_force(endpoints=2)
-    assert node.passes("a", "b", 80, sport=4444)
-    node.put("GlobalNetworkPolicy", "deny", {**DENY_B, "order": 1})
-    node.until_in_force(policies=2)
-    node.remove("WorkloadEndpoint", "n1-k8s-b-eth0", "default")
-    node.until_in_force(endpoints=1)
-    node.put_endpoint(node.workloads["b"], app="b")
-    node.until_in_force(endpoints=2)
-    assert not node.passes("a", "b", 80, sport=4444)
+    lab_of_two.put("GlobalNetworkPolicy", "allow", ALLOW_80)
+    lab_of_two.start()
+    lab_of_two.until_in_force(endpoints=2)
+    assert lab_of_two.passes("a", "b", 80, sport=4444)
+    lab_of_two.put("GlobalNetworkPolicy", "deny", {**DENY_B, "order": 1})
+    lab_of_two.until_in_force(policies=2)
+    lab_of_two.remove("WorkloadEndpoint", "n1-k8s-b-eth0", "default")
+    lab_of_two.until_in_force(endpoints=1)
+    lab_of_two.put_endpoint(lab_of_two.workloads["b"], app="b")
+    lab_of_two.until_in_force(endpoints=2)
+    assert not lab_of_two.passes("a", "b", 80, sport=4444)
 
 
-def test_connections_on_a_kernel_that_cannot_choose_them(node: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_on_a_kernel_that_cannot_choose_them(lab_of_two: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are listed beside the engine's thread, at last also after failures."""
     failing = [KernelError("cannot list connection tracking entries: no buffer space")] * 2
     listed = connections.remove_listed
@@ -295,16 +295,16 @@ def test_connections_on_a_kernel_that_cannot_choose_them(node: Lab, monkeypatch:
     monkeypatch.setattr(connections, "remove_entries", lambda *_: False)
     monkeypatch.setattr(connections, "remove_listed", remove_listed)
     monkeypatch.setattr(connections, "AGAIN_FIRST_S", 0.01)
-    node.put("GlobalNetworkPolicy", "allow", ALLOW_80)
-    node.start()
-    node.until_in_force(endpoints=2)
-    assert node.passes("a", "b", 80, sport=4444)
-    node.put("GlobalNetworkPolicy", "deny", {**DENY_B, "order": 1})
-    node.until_in_force(policies=2)
-    assert node.host.call(_has_connections, "10.65.0.2")
-    node.remove("WorkloadEndpoint", "n1-k8s-b-eth0", "default")
-    until(lambda: not node.host.call(_has_connections, "10.65.0.2"), "its connections are gone")
-    assert node.host.call(_has_connections, "10.65.0.1") is False  # it had only these
+    lab_of_two.put("GlobalNetworkPolicy", "allow", ALLOW_80)
+    lab_of_two.start()
+    lab_of_two.until_in_force(endpoints=2)
+    assert lab_of_two.passes("a", "b", 80, sport=4444)
+    lab_of_two.put("GlobalNetworkPolicy", "deny", {**DENY_B, "order": 1})
+    lab_of_two.until_in_force(policies=2)
+    assert lab_of_two.host.call(_has_connections, "10.65.0.2")
+    lab_of_two.remove("WorkloadEndpoint", "n1-k8s-b-eth0", "default")
+    until(lambda: not lab_of_two.host.call(_has_connections, "10.65.0.2"), "its connections are gone")
+    assert lab_of_two.host.call(_has_connections, "10.65.0.1") is False  # it had only these
 
 
 def _has_connections(address: str) -> bool:
@@ -313,39 +313,39 @@ def _has_connections(address: str) -> bool:
         return any(packed in payload for payload in netlink.dump(1 << 8 | 1, general("ip"), "list", Deadline.after(5)))
 
 
-def test_an_interface_without_an_endpoint(node: Lab) -> None:
-    node.put("GlobalNetworkPolicy", "other", {**DENY_B, "selector": "app == 'none'"})
-    node.start()
-    node.until_in_force(endpoints=2)
-    assert node.passes("a", "b", 80)
-    node.remove("WorkloadEndpoint", "n1-k8s-a-eth0", "default")
-    node.until_in_force(endpoints=1)
-    assert not node.passes("a", "b", 80) and not node.passes("b", "a", 80)
+def test_an_interface_without_an_endpoint(lab_of_two: Lab) -> None:
+    lab_of_two.put("GlobalNetworkPolicy", "other", {**DENY_B, "selector": "app == 'none'"})
+    lab_of_two.start()
+    lab_of_two.until_in_force(endpoints=2)
+    assert lab_of_two.passes("a", "b", 80)
+    lab_of_two.remove("WorkloadEndpoint", "n1-k8s-a-eth0", "default")
+    lab_of_two.until_in_force(endpoints=1)
+    assert not lab_of_two.passes("a", "b", 80) and not lab_of_two.passes("b", "a", 80)
 
 
 def _has_sent(counts: Counts, number: int) -> bool:
     return counts.sent > number
 
 
-def test_a_restart_under_traffic(node: Lab) -> None:
+def test_a_restart_under_traffic(lab_of_two: Lab) -> None:
     """Killed and started again, policies put and removed, while packets flow: none forbidden passes, none is lost."""
-    node.put("GlobalNetworkPolicy", "allow", ALLOW_80)
-    node.start()
-    node.until_in_force(endpoints=2)
-    node.until_passes("a", "b", 81, False)
-    with traffic(node, "a", "b", allowed=80, forbidden=81) as counts:
+    lab_of_two.put("GlobalNetworkPolicy", "allow", ALLOW_80)
+    lab_of_two.start()
+    lab_of_two.until_in_force(endpoints=2)
+    lab_of_two.until_passes("a", "b", 81, False)
+    with traffic(lab_of_two, "a", "b", allowed=80, forbidden=81) as counts:
         for _ in range(3):
-            node.stop(9)
+            lab_of_two.stop(9)
             enough = counts.sent + 200
             until(partial(_has_sent, counts, enough), "packets without an engine")
-            node.start()
-            node.until_in_force(endpoints=2)
+            lab_of_two.start()
+            lab_of_two.until_in_force(endpoints=2)
             for number in range(10):
                 other = {**ALLOW_80, "order": 20 + number, "selector": f"has(app) && app != 'x{number}'"}
-                node.put("GlobalNetworkPolicy", f"more{number}", other)
-            node.until_in_force(policies=11)
+                lab_of_two.put("GlobalNetworkPolicy", f"more{number}", other)
+            lab_of_two.until_in_force(policies=11)
             for number in range(10):
-                node.remove("GlobalNetworkPolicy", f"more{number}")
-            node.until_in_force(policies=1)
+                lab_of_two.remove("GlobalNetworkPolicy", f"more{number}")
+            lab_of_two.until_in_force(policies=1)
     assert counts.sent > 1000
     assert (counts.forbidden_arrived, counts.allowed_arrived) == (0, counts.sent)

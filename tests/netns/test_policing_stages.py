@@ -20,7 +20,7 @@ ELSEWHERE = {"selector": "app == 'nobody'", "types": ["Ingress"], "ingress": [{"
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Lab]:
+def lab_with_policy(tmp_path: Path) -> Iterator[Lab]:
     """Two workloads that may talk, and a policy that is none of theirs."""
     with lab(tmp_path) as made:
         made.put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
@@ -39,107 +39,107 @@ def alias(node: Lab, name: str, of: str, address: str) -> None:
 
 
 @pytest.mark.parametrize("setting", ["Disabled", "Any"])
-def test_a_source_that_is_not_the_workloads(node: Lab, setting: str) -> None:
-    alias(node, "spoofed", "a", "203.0.113.5")
-    alias(node, "asked", "a", "198.51.100.5")
-    node.workloads["a"].document["allowSpoofedSourcePrefixes"] = ["198.51.100.0/24"]
-    node.put_endpoint(node.workloads["a"], app="a")
-    assert node.passes("spoofed", "b", 80) and node.passes("asked", "b", 80)
-    node.start(FELIX_WORKLOADSOURCESPOOFING=setting)
-    node.until_in_force(endpoints=2)
-    assert node.passes("a", "b", 80)  # the endpoint stays, whatever it asked for
-    assert not node.passes("spoofed", "b", 80)
-    assert node.passes("asked", "b", 80) is (setting == "Any")
+def test_a_source_that_is_not_the_workloads(lab_with_policy: Lab, setting: str) -> None:
+    alias(lab_with_policy, "spoofed", "a", "203.0.113.5")
+    alias(lab_with_policy, "asked", "a", "198.51.100.5")
+    lab_with_policy.workloads["a"].document["allowSpoofedSourcePrefixes"] = ["198.51.100.0/24"]
+    lab_with_policy.put_endpoint(lab_with_policy.workloads["a"], app="a")
+    assert lab_with_policy.passes("spoofed", "b", 80) and lab_with_policy.passes("asked", "b", 80)
+    lab_with_policy.start(FELIX_WORKLOADSOURCESPOOFING=setting)
+    lab_with_policy.until_in_force(endpoints=2)
+    assert lab_with_policy.passes("a", "b", 80)  # the endpoint stays, whatever it asked for
+    assert not lab_with_policy.passes("spoofed", "b", 80)
+    assert lab_with_policy.passes("asked", "b", 80) is (setting == "Any")
 
 
-def test_packet_rates(node: Lab) -> None:
-    node.workloads["b"].document["qosControls"] = {"ingressPacketRate": 1, "ingressPacketBurst": 3}
-    node.put_endpoint(node.workloads["b"], app="b")
-    node.start()
-    node.until_in_force(endpoints=2)
-    there = [node.passes("a", "b", 80) for _ in range(40)]
+def test_packet_rates(lab_with_policy: Lab) -> None:
+    lab_with_policy.workloads["b"].document["qosControls"] = {"ingressPacketRate": 1, "ingressPacketBurst": 3}
+    lab_with_policy.put_endpoint(lab_with_policy.workloads["b"], app="b")
+    lab_with_policy.start()
+    lab_with_policy.until_in_force(endpoints=2)
+    there = [lab_with_policy.passes("a", "b", 80) for _ in range(40)]
     assert there[0] and there.count(False) > 10
-    assert all(node.passes("b", "a", 80) for _ in range(10))
-    node.workloads["b"].document.pop("qosControls")
-    node.put_endpoint(node.workloads["b"], app="b")
-    node.until_passes("a", "b", 80)
-    node.until_in_force(endpoints=2)
-    assert "qos-forward" not in node.ruleset()
+    assert all(lab_with_policy.passes("b", "a", 80) for _ in range(10))
+    lab_with_policy.workloads["b"].document.pop("qosControls")
+    lab_with_policy.put_endpoint(lab_with_policy.workloads["b"], app="b")
+    lab_with_policy.until_passes("a", "b", 80)
+    lab_with_policy.until_in_force(endpoints=2)
+    assert "qos-forward" not in lab_with_policy.ruleset()
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_tunnel_packets_of_workloads(node: Lab, allowed: bool) -> None:
-    node.start(FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=str(allowed).lower())
-    node.until_in_force(endpoints=2)
-    assert node.passes("a", "b", 4789) is allowed
-    assert node.passes("a", "b", 4790)
+def test_tunnel_packets_of_workloads(lab_with_policy: Lab, allowed: bool) -> None:
+    lab_with_policy.start(FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=str(allowed).lower())
+    lab_with_policy.until_in_force(endpoints=2)
+    assert lab_with_policy.passes("a", "b", 4789) is allowed
+    assert lab_with_policy.passes("a", "b", 4790)
 
 
-def test_service_loops(node: Lab) -> None:
+def test_service_loops(lab_with_policy: Lab) -> None:
     """Packets to a service's address that nobody translated are not forwarded."""
-    alias(node, "service", "b", "10.96.0.7")
-    node.host.do("route", "add", "10.96.0.7", "dev", "calib")
-    mac = node.workloads["b"].ns.link("eth0")
+    alias(lab_with_policy, "service", "b", "10.96.0.7")
+    lab_with_policy.host.do("route", "add", "10.96.0.7", "dev", "calib")
+    mac = lab_with_policy.workloads["b"].ns.link("eth0")
     assert mac is not None
-    node.host.do("neigh", "add", "10.96.0.7", "lladdr", mac["address"], "dev", "calib")
-    node.start()
-    node.until_in_force(endpoints=2)
-    assert node.passes("a", "service", 80)
+    lab_with_policy.host.do("neigh", "add", "10.96.0.7", "lladdr", mac["address"], "dev", "calib")
+    lab_with_policy.start()
+    lab_with_policy.until_in_force(endpoints=2)
+    assert lab_with_policy.passes("a", "service", 80)
     ranges = {"serviceClusterIPs": [{"cidr": "10.96.0.0/16"}], "serviceExternalIPs": [{"cidr": "203.0.113.0/24"}]}
-    node.put("BGPConfiguration", "default", ranges)
-    node.until_passes("a", "service", 80, False)
-    assert node.passes("a", "b", 80)
-    node.remove("BGPConfiguration", "default")
-    node.until_passes("a", "service", 80)
+    lab_with_policy.put("BGPConfiguration", "default", ranges)
+    lab_with_policy.until_passes("a", "service", 80, False)
+    assert lab_with_policy.passes("a", "b", 80)
+    lab_with_policy.remove("BGPConfiguration", "default")
+    lab_with_policy.until_passes("a", "service", 80)
 
 
 @pytest.mark.parametrize("action", ["DROP", "RETURN", "ACCEPT"])
-def test_workload_to_host(node: Lab, action: str) -> None:
-    node.workloads["host"] = Workload("host", node.host, "", ("192.0.2.10", "2001:db8::10"))
-    assert node.passes("a", "host", 53)
-    node.start(FELIX_DEFAULTENDPOINTTOHOSTACTION=action)
-    node.until_in_force(endpoints=2)
-    assert node.passes("a", "host", 53) is (action != "DROP")
-    assert node.passes("a", "host", 53, version=6) is (action != "DROP")
+def test_workload_to_host(lab_with_policy: Lab, action: str) -> None:
+    lab_with_policy.workloads["host"] = Workload("host", lab_with_policy.host, "", ("192.0.2.10", "2001:db8::10"))
+    assert lab_with_policy.passes("a", "host", 53)
+    lab_with_policy.start(FELIX_DEFAULTENDPOINTTOHOSTACTION=action)
+    lab_with_policy.until_in_force(endpoints=2)
+    assert lab_with_policy.passes("a", "host", 53) is (action != "DROP")
+    assert lab_with_policy.passes("a", "host", 53, version=6) is (action != "DROP")
     deny = {"selector": "app == 'a'", "types": ["Egress"], "egress": [{"action": "Deny", "protocol": "UDP"}]}
-    node.put("GlobalNetworkPolicy", "deny", deny)
-    node.until_passes("a", "host", 53, False)
-    assert node.passes("host", "a", 53)  # the host reaches its own workloads always
+    lab_with_policy.put("GlobalNetworkPolicy", "deny", deny)
+    lab_with_policy.until_passes("a", "host", 53, False)
+    assert lab_with_policy.passes("host", "a", 53)  # the host reaches its own workloads always
 
 
-def test_without_ipv6(node: Lab) -> None:
-    assert node.passes("a", "b", 80, version=6)
-    node.start(FELIX_IPV6SUPPORT="false")
-    node.until_in_force(endpoints=2)
+def test_without_ipv6(lab_with_policy: Lab) -> None:
+    assert lab_with_policy.passes("a", "b", 80, version=6)
+    lab_with_policy.start(FELIX_IPV6SUPPORT="false")
+    lab_with_policy.until_in_force(endpoints=2)
     with pytest.raises(PermissionError):  # the host's own packet, which is to mark the end
-        node.passes("a", "b", 80, version=6)
-    assert node.passes("a", "b", 80)
-    arrived = node.receiver("b", 6)
+        lab_with_policy.passes("a", "b", 80, version=6)
+    assert lab_with_policy.passes("a", "b", 80)
+    arrived = lab_with_policy.receiver("b", 6)
     arrived.setblocking(False)
     with pytest.raises(BlockingIOError):
         arrived.recv(4096)
 
 
-def test_vxlan_only_from_nodes(node: Lab) -> None:
+def test_vxlan_only_from_nodes(lab_with_policy: Lab) -> None:
     """And of nodes it is not tracked; what is known of the nodes may change."""
-    node.workloads["host"] = Workload("host", node.host, "", ("192.0.2.10",))
-    node.connect("peer", "eth7", "192.0.2.50")
-    node.connect("stranger", "eth8", "192.0.2.51")
-    node.tunnels = Tunnels(frozenset((4,)), False, frozenset((ip_network("192.0.2.50/32"),)))
-    node.start()
-    node.until_in_force(endpoints=2)
-    assert node.passes("peer", "host", 4789) and not node.passes("stranger", "host", 4789)
-    assert node.passes("stranger", "host", 4790)
-    assert not node.host.call(_is_tracked, 4789) and node.host.call(_is_tracked, 4790)
-    node.stop()
-    node.tunnels = Tunnels(frozenset((4,)), False, frozenset((ip_network("192.0.2.48/29"),)))
-    node.start()
-    node.until_passes("stranger", "host", 4789)
-    node.stop()
-    node.tunnels = Tunnels()
-    node.start()
-    until(lambda: "notrack" not in node.ruleset(), "no tunnels, no rules about them")
-    assert node.passes("stranger", "host", 4789)
+    lab_with_policy.workloads["host"] = Workload("host", lab_with_policy.host, "", ("192.0.2.10",))
+    lab_with_policy.connect("peer", "eth7", "192.0.2.50")
+    lab_with_policy.connect("stranger", "eth8", "192.0.2.51")
+    lab_with_policy.tunnels = Tunnels(frozenset((4,)), False, frozenset((ip_network("192.0.2.50/32"),)))
+    lab_with_policy.start()
+    lab_with_policy.until_in_force(endpoints=2)
+    assert lab_with_policy.passes("peer", "host", 4789) and not lab_with_policy.passes("stranger", "host", 4789)
+    assert lab_with_policy.passes("stranger", "host", 4790)
+    assert not lab_with_policy.host.call(_is_tracked, 4789) and lab_with_policy.host.call(_is_tracked, 4790)
+    lab_with_policy.stop()
+    lab_with_policy.tunnels = Tunnels(frozenset((4,)), False, frozenset((ip_network("192.0.2.48/29"),)))
+    lab_with_policy.start()
+    lab_with_policy.until_passes("stranger", "host", 4789)
+    lab_with_policy.stop()
+    lab_with_policy.tunnels = Tunnels()
+    lab_with_policy.start()
+    until(lambda: "notrack" not in lab_with_policy.ruleset(), "no tunnels, no rules about them")
+    assert lab_with_policy.passes("stranger", "host", 4789)
 
 
 def _is_tracked(port: int) -> bool:

@@ -20,7 +20,7 @@ PATIENCE_S = 120.0
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Lab]:
+def ipv4_lab(tmp_path: Path) -> Iterator[Lab]:
     """Two workloads that may talk."""
     with lab(tmp_path) as made:
         made.put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
@@ -61,36 +61,38 @@ def in_force(node: Lab, policies: int) -> None:
     assert node.standing()["problems"] == []
 
 
-def test_a_thousand_tiers_that_pass_on(node: Lab) -> None:
+def test_a_thousand_tiers_that_pass_on(ipv4_lab: Lab) -> None:
     """More than the kernel follows chains: each has a rule that passes on, and the last one decides."""
     count = 1000
-    put_all(node, (("Tier", f"t{i}", {"order": i, "defaultAction": "Deny"}, {}) for i in range(count)))
+    put_all(ipv4_lab, (("Tier", f"t{i}", {"order": i, "defaultAction": "Deny"}, {}) for i in range(count)))
     names = ((f"t{i}", ingress(f"t{i}", 1, udp("Deny", 1000 + i), udp("Pass", 80, 81))) for i in range(count))
-    put_all(node, (("GlobalNetworkPolicy", f"{name}.p", spec, {}) for name, spec in names))
-    put_all(node, [("GlobalNetworkPolicy", "last", ingress("default", 1, udp("Allow", 80)), {})])
-    node.start(FELIX_IPV6SUPPORT="false")
-    in_force(node, count + 1)
-    assert node.passes("a", "b", 80)
-    assert not node.passes("a", "b", 81) and not node.passes("a", "b", 1999) and not node.passes("a", "b", 9)
-    node.put("GlobalNetworkPolicy", "t500.p", ingress("t500", 1, udp("Deny", 80)))
-    node.until_passes("a", "b", 80, False)
+    put_all(ipv4_lab, (("GlobalNetworkPolicy", f"{name}.p", spec, {}) for name, spec in names))
+    put_all(ipv4_lab, [("GlobalNetworkPolicy", "last", ingress("default", 1, udp("Allow", 80)), {})])
+    ipv4_lab.start(FELIX_IPV6SUPPORT="false")
+    in_force(ipv4_lab, count + 1)
+    assert ipv4_lab.passes("a", "b", 80)
+    assert (
+        not ipv4_lab.passes("a", "b", 81) and not ipv4_lab.passes("a", "b", 1999) and not ipv4_lab.passes("a", "b", 9)
+    )
+    ipv4_lab.put("GlobalNetworkPolicy", "t500.p", ingress("t500", 1, udp("Deny", 80)))
+    ipv4_lab.until_passes("a", "b", 80, False)
 
 
 @pytest.mark.slow
-def test_ten_thousand_policies_of_one_workload(node: Lab) -> None:
+def test_ten_thousand_policies_of_one_workload(ipv4_lab: Lab) -> None:
     count = 10000
     specs = ((f"p{i}", ingress("default", i, udp("Allow", 20000 + i))) for i in range(count))
-    put_all(node, (("GlobalNetworkPolicy", name, spec, {}) for name, spec in specs))
-    node.start(FELIX_IPV6SUPPORT="false")
-    in_force(node, count)
-    assert node.passes("a", "b", 20000) and node.passes("a", "b", 20000 + count - 1)
-    assert not node.passes("a", "b", 20000 + count)
-    node.put("GlobalNetworkPolicy", "p9999", ingress("default", 9999, udp("Allow", 80)))
-    node.until_passes("a", "b", 80)
-    assert not node.passes("a", "b", 20000 + count - 1)
+    put_all(ipv4_lab, (("GlobalNetworkPolicy", name, spec, {}) for name, spec in specs))
+    ipv4_lab.start(FELIX_IPV6SUPPORT="false")
+    in_force(ipv4_lab, count)
+    assert ipv4_lab.passes("a", "b", 20000) and ipv4_lab.passes("a", "b", 20000 + count - 1)
+    assert not ipv4_lab.passes("a", "b", 20000 + count)
+    ipv4_lab.put("GlobalNetworkPolicy", "p9999", ingress("default", 9999, udp("Allow", 80)))
+    ipv4_lab.until_passes("a", "b", 80)
+    assert not ipv4_lab.passes("a", "b", 20000 + count - 1)
 
 
-def test_a_set_of_a_hundred_thousand(node: Lab) -> None:
+def test_a_set_of_a_hundred_thousand(ipv4_lab: Lab) -> None:
     """Networks that nothing can be saved by joining, and one of them is the sender's."""
     own = int(ip_address("10.65.0.1"))
     base = int(ip_address("172.16.0.0"))
@@ -98,22 +100,22 @@ def test_a_set_of_a_hundred_thousand(node: Lab) -> None:
     sets = (
         ("GlobalNetworkSet", f"s{i}", {"nets": nets[i * 10000 : (i + 1) * 10000]}, {"kind": "many"}) for i in range(10)
     )
-    put_all(node, sets)
+    put_all(ipv4_lab, sets)
     rule = udp("Allow", 80, source={"selector": "kind == 'many'"})
-    put_all(node, [("GlobalNetworkPolicy", "from-many", ingress("default", 1, rule), {})])
-    node.start(FELIX_IPV6SUPPORT="false")
-    in_force(node, 1)
-    assert node.passes("a", "b", 80) and not node.passes("a", "b", 81)
-    node.remove("GlobalNetworkSet", "s9")
-    until(lambda: not node.passes("a", "b", 80), "its network is gone", PATIENCE_S)
+    put_all(ipv4_lab, [("GlobalNetworkPolicy", "from-many", ingress("default", 1, rule), {})])
+    ipv4_lab.start(FELIX_IPV6SUPPORT="false")
+    in_force(ipv4_lab, 1)
+    assert ipv4_lab.passes("a", "b", 80) and not ipv4_lab.passes("a", "b", 81)
+    ipv4_lab.remove("GlobalNetworkSet", "s9")
+    until(lambda: not ipv4_lab.passes("a", "b", 80), "its network is gone", PATIENCE_S)
 
 
-def test_a_selector_of_four_kilobytes(node: Lab) -> None:
+def test_a_selector_of_four_kilobytes(ipv4_lab: Lab) -> None:
     wrong = " || ".join(f"app == 'x{i:04}'" for i in range(240))
     selector = f"({wrong}) || app == 'b'"
     assert len(selector) > 4096
     rule = udp("Allow", 80, source={"selector": selector.replace("'b'", "'a'")})
-    put_all(node, [("GlobalNetworkPolicy", "long", ingress("default", 1, rule, selector=selector), {})])
-    node.start()
-    in_force(node, 1)
-    assert node.passes("a", "b", 80) and not node.passes("a", "b", 81)
+    put_all(ipv4_lab, [("GlobalNetworkPolicy", "long", ingress("default", 1, rule, selector=selector), {})])
+    ipv4_lab.start()
+    in_force(ipv4_lab, 1)
+    assert ipv4_lab.passes("a", "b", 80) and not ipv4_lab.passes("a", "b", 81)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +17,9 @@ from cni_calico.deadline import Deadline
 from cni_calico.kernel.filter import nftables
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
-from tests.netns.agents import Store
 from tests.netns.namespaces import namespace, until
 from tests.netns.nodes import ROOT, Node, Pod
-from tests.netns.startups import add_card, read_all
+from tests.netns.startups import read_all
 from tests.unit.nodeagent import fabric
 
 pytestmark = pytest.mark.netns
@@ -30,18 +27,6 @@ pytestmark = pytest.mark.netns
 OWN, OTHER = ResourceKey("Node", "n1"), ResourceKey("Node", "n2")
 POOL = ResourceKey("IPPool", "default-ipv4-ippool")
 FAR = "10.65.77.0/26"  # the other node's block
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with namespace("bad") as ns:
-        add_card(ns, "eth0", "10.0.0.1/24")
-        made = Node(ns, "n1", tmp_path / "n1", Store(tmp_path / "store.db"))
-        made.root.mkdir()
-        try:
-            yield made
-        finally:
-            made.end()
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ SERVED_NAMES = "IP:127.0.0.1,IP:::1,DNS:localhost"
 
 
 @pytest.fixture
-def soon() -> Deadline:
+def within_a_minute() -> Deadline:
     return Deadline.after(60)
 
 
@@ -123,13 +123,13 @@ def took(began: float) -> float:
 # -- endpoints ---------------------------------------------------------------------------------------------------------
 
 
-def test_refused_connections_fail_at_once_and_name_the_endpoints(undo, soon) -> None:
+def test_refused_connections_fail_at_once_and_name_the_endpoints(undo, within_a_minute) -> None:
     urls = (refusing(), refusing())
     store = opened(undo, EtcdConfig(urls))
     for call in (
-        lambda: store.get(ONE, soon),
-        lambda: store.list(HandleList(), soon),
-        lambda: store.commit([Write.create(ONE, {})], soon),
+        lambda: store.get(ONE, within_a_minute),
+        lambda: store.list(HandleList(), within_a_minute),
+        lambda: store.commit([Write.create(ONE, {})], within_a_minute),
     ):
         began = time.monotonic()
         with pytest.raises(DatastoreUnavailable, match="refused") as caught:
@@ -140,12 +140,12 @@ def test_refused_connections_fail_at_once_and_name_the_endpoints(undo, soon) -> 
 
 
 @pytest.mark.parametrize("kind", [black_hole, silent_endpoint])
-def test_three_endpoints_that_never_answer(undo, soon, kind) -> None:
+def test_three_endpoints_that_never_answer(undo, within_a_minute, kind) -> None:
     urls = tuple(kind(undo) for _ in range(3))
     store = opened(undo, EtcdConfig(urls))
     began = time.monotonic()
     with pytest.raises(DatastoreUnavailable, match="no answer") as caught:
-        store.commit([Write.create(ONE, {})], soon)
+        store.commit([Write.create(ONE, {})], within_a_minute)
     assert not isinstance(caught.value, OutcomeUnknown), "nothing can have been sent"
     assert all(url in str(caught.value) for url in urls)
     assert took(began) < 5
@@ -158,7 +158,7 @@ def test_three_endpoints_that_never_answer(undo, soon, kind) -> None:
 
     def read() -> None:
         try:
-            store.get(ONE, soon)
+            store.get(ONE, within_a_minute)
         except DatastoreUnavailable:
             failures.append(True)
 
@@ -172,25 +172,25 @@ def test_three_endpoints_that_never_answer(undo, soon, kind) -> None:
 
 
 @pytest.mark.parametrize("kind", [black_hole, silent_endpoint])
-def test_a_dead_endpoint_costs_one_bounded_attempt(undo, soon, plain, kind) -> None:
+def test_a_dead_endpoint_costs_one_bounded_attempt(undo, within_a_minute, plain, kind) -> None:
     store = opened(undo, EtcdConfig((kind(undo), refusing(), plain)))
     began = time.monotonic()
-    store.commit([Write.put(ONE, {"n": 1})], soon)
+    store.commit([Write.put(ONE, {"n": 1})], within_a_minute)
     assert took(began) < 3
     began = time.monotonic()
     for _ in range(20):
-        assert store.get(ONE, soon).value == {"n": 1}
+        assert store.get(ONE, within_a_minute).value == {"n": 1}
     assert took(began) < 3
 
 
-def test_host_names_and_ipv6(undo, soon) -> None:
+def test_host_names_and_ipv6(undo, within_a_minute) -> None:
     with etcd_process.single("::1") as server:
         port = server.urls[0].rpartition(":")[2]
         for url in (f"http://[::1]:{port}", f"[::1]:{port}/", f"http://localhost:{port}"):
-            opened(undo, EtcdConfig((url,))).commit([Write.put(ONE, {"u": url})], soon)
+            opened(undo, EtcdConfig((url,))).commit([Write.put(ONE, {"u": url})], within_a_minute)
 
 
-def test_not_an_etcd(undo, soon) -> None:
+def test_not_an_etcd(undo, within_a_minute) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     other = grpc.server(ThreadPoolExecutor(2))
@@ -198,26 +198,26 @@ def test_not_an_etcd(undo, soon) -> None:
     other.start()
     undo.callback(lambda: other.stop(None).wait())
     with pytest.raises(DatastoreUnsupported, match=f"127.0.0.1:{port}"):
-        opened(undo, EtcdConfig((f"http://127.0.0.1:{port}",))).get(ONE, soon)
+        opened(undo, EtcdConfig((f"http://127.0.0.1:{port}",))).get(ONE, within_a_minute)
 
 
 # -- TLS ---------------------------------------------------------------------------------------------------------------
 
 
-def test_tls_with_a_client_certificate(undo, soon, authority, tls_server) -> None:
+def test_tls_with_a_client_certificate(undo, within_a_minute, authority, tls_server) -> None:
     port = tls_server.urls[0].rpartition(":")[2]
     for url in (tls_server.urls[0], f"https://localhost:{port}", f"127.0.0.1:{port}"):
         store = opened(undo, tls_config(authority, (url,)))
-        store.commit([Write.put(ONE, {"u": url})], soon)
-        assert store.get(ONE, soon).value == {"u": url}
+        store.commit([Write.put(ONE, {"u": url})], within_a_minute)
+        assert store.get(ONE, within_a_minute).value == {"u": url}
 
 
-def test_tls_over_ipv6(undo, soon, authority) -> None:
+def test_tls_over_ipv6(undo, within_a_minute, authority) -> None:
     with etcd_process.single("::1", tls_arguments(authority), "https") as server:
-        opened(undo, tls_config(authority, server.urls)).commit([Write.put(ONE, {})], soon)
+        opened(undo, tls_config(authority, server.urls)).commit([Write.put(ONE, {})], within_a_minute)
 
 
-def test_tls_refusals_are_clear_and_quick(undo, soon, authority, tls_server, tmp_path) -> None:
+def test_tls_refusals_are_clear_and_quick(undo, within_a_minute, authority, tls_server, tmp_path) -> None:
     good = tls_config(authority, tls_server.urls)
     stranger = make_authority(tmp_path / "other", "other-ca")
     cert, key = stranger.issue("client", "client", "clientAuth")
@@ -232,25 +232,27 @@ def test_tls_refusals_are_clear_and_quick(undo, soon, authority, tls_server, tmp
     for name, config in cases.items():
         began = time.monotonic()
         with pytest.raises(DatastoreUnavailable) as caught:
-            opened(undo, config).commit([Write.put(ONE, {})], soon)
+            opened(undo, config).commit([Write.put(ONE, {})], within_a_minute)
         assert not isinstance(caught.value, OutcomeUnknown), name
         assert "127.0.0.1" in str(caught.value) and took(began) < 5, name
         assert "BEGIN" not in str(caught.value)
 
 
-def test_a_server_with_another_name_is_refused(undo, soon, authority) -> None:
+def test_a_server_with_another_name_is_refused(undo, within_a_minute, authority) -> None:
     arguments = tls_arguments(authority, "DNS:etcd.elsewhere")
     with etcd_process.single(arguments=arguments, scheme="https") as server, pytest.raises(DatastoreUnavailable):
-        opened(undo, tls_config(authority, server.urls)).get(ONE, soon)
+        opened(undo, tls_config(authority, server.urls)).get(ONE, within_a_minute)
 
 
-def test_missing_files_are_named(undo, soon, tmp_path) -> None:
+def test_missing_files_are_named(undo, within_a_minute, tmp_path) -> None:
     config = EtcdConfig(("https://127.0.0.1:1",), ca_file=str(tmp_path / "missing.crt"))
     with pytest.raises(DatastoreUnavailable, match=r"missing\.crt"):
-        opened(undo, config).get(ONE, soon)
+        opened(undo, config).get(ONE, within_a_minute)
 
 
-def test_certificates_are_read_again_when_they_change(undo, soon, authority, tls_server, tmp_path, monkeypatch) -> None:
+def test_certificates_are_read_again_when_they_change(
+    undo, within_a_minute, authority, tls_server, tmp_path, monkeypatch
+) -> None:
     monkeypatch.setattr("cni_calico.datastore.etcd.cluster.FILES_S", 0.0)
     stranger = make_authority(tmp_path / "other", "other-ca")
     cert, key = (tmp_path / name for name in ("client.crt", "client.key"))
@@ -265,13 +267,13 @@ def test_certificates_are_read_again_when_they_change(undo, soon, authority, tls
     config = EtcdConfig(tls_server.urls, key_file=str(key), cert_file=str(cert), ca_file=str(authority.certificate))
     store = opened(undo, config)
     with pytest.raises(DatastoreUnavailable):
-        store.get(ONE, soon)
+        store.get(ONE, within_a_minute)
     install(authority.issue("renewed", "client", "clientAuth"))
-    store.commit([Write.put(ONE, {"n": 1})], soon)
+    store.commit([Write.put(ONE, {"n": 1})], within_a_minute)
     first = store._cluster._link
-    assert store.get(ONE, soon) is not None and store._cluster._link is first
+    assert store.get(ONE, within_a_minute) is not None and store._cluster._link is first
     install(authority.issue("renewed", "client", "clientAuth"))
-    assert store.get(ONE, soon) is not None and store._cluster._link is not first
+    assert store.get(ONE, within_a_minute) is not None and store._cluster._link is not first
 
 
 # -- users -------------------------------------------------------------------------------------------------------------
@@ -299,59 +301,59 @@ def with_login(config: EtcdConfig, username: str, password: str) -> EtcdConfig:
     return EtcdConfig(config.endpoints, "", config.key_file, config.cert_file, config.ca_file, username, password)
 
 
-def test_user_and_password_survive_expired_tokens(undo, soon, secured) -> None:
+def test_user_and_password_survive_expired_tokens(undo, within_a_minute, secured) -> None:
     _, config = secured
     store = opened(undo, with_login(config, "calico", "pa55-w0rd"))
-    store.commit([Write.put(ONE, {"n": 1})], soon)
+    store.commit([Write.put(ONE, {"n": 1})], within_a_minute)
     store._cluster._token = "expired.1"
-    assert store.get(ONE, soon).value == {"n": 1}
+    assert store.get(ONE, within_a_minute).value == {"n": 1}
     store._cluster._token = "expired.1"
-    store.commit([Write.put(ONE, {"n": 2})], soon)
-    revision = store.list(HandleList(), soon).revision
+    store.commit([Write.put(ONE, {"n": 2})], within_a_minute)
+    revision = store.list(HandleList(), within_a_minute).revision
     with store.watch(HandleList(), revision) as watch:
         store._cluster._token = "expired.1"
-        store.commit([Write.put(ONE, {"n": 3})], soon)
+        store.commit([Write.put(ONE, {"n": 3})], within_a_minute)
         assert watch.next(20)[0].value == {"n": 3}
     store._cluster._token = "expired.1"
     with store.watch(HandleList(), revision) as watch:
         assert watch.next(20)[0].value == {"n": 3}
 
 
-def test_a_watch_that_is_given_up_leaves_the_link_alone(undo, soon, secured) -> None:
+def test_a_watch_that_is_given_up_leaves_the_link_alone(undo, within_a_minute, secured) -> None:
     """Others watch on it too, and calls go over it."""
     _, config = secured
     store = opened(undo, with_login(config, "calico", "pa55-w0rd"))
-    revision = store.list(HandleList(), soon).revision
+    revision = store.list(HandleList(), within_a_minute).revision
     link = store._cluster._link
     before = set(threading.enumerate())
     for n in range(20):
         with store.watch(HandleList(), revision) as watch:
-            store.commit([Write.put(ONE, {"n": n})], soon)
+            store.commit([Write.put(ONE, {"n": n})], within_a_minute)
             assert watch.next(20)
     for thread in set(threading.enumerate()) - before:
         thread.join(20)
     assert store._cluster._link is link and not link.broken
 
 
-def test_logs_in_again_after_the_server_was_restarted(undo, soon, secured) -> None:
+def test_logs_in_again_after_the_server_was_restarted(undo, within_a_minute, secured) -> None:
     server, config = secured
     store = opened(undo, with_login(config, "calico", "pa55-w0rd"))
-    store.commit([Write.put(ONE, {"n": 1})], soon)
+    store.commit([Write.put(ONE, {"n": 1})], within_a_minute)
     [member] = server.members
     member.stop()
     with pytest.raises(DatastoreUnavailable):
-        store.get(ONE, soon)
+        store.get(ONE, within_a_minute)
     member.start(server.initial, "existing")
     member.wait_serving()
-    assert store.get(ONE, soon).value == {"n": 1}
+    assert store.get(ONE, within_a_minute).value == {"n": 1}
 
 
-def test_users_known_by_their_certificate(undo, soon, authority, secured) -> None:
+def test_users_known_by_their_certificate(undo, within_a_minute, authority, secured) -> None:
     server, _ = secured
-    opened(undo, tls_config(authority, server.urls, "calico-cn")).commit([Write.put(TWO, {"n": 1})], soon)
+    opened(undo, tls_config(authority, server.urls, "calico-cn")).commit([Write.put(TWO, {"n": 1})], within_a_minute)
 
 
-def test_refused_users_are_told_without_their_password(undo, soon, authority, secured) -> None:
+def test_refused_users_are_told_without_their_password(undo, within_a_minute, authority, secured) -> None:
     server, config = secured
     for name, refused in {
         "wrong password": with_login(config, "calico", "wr0ng-w0rd"),
@@ -360,7 +362,7 @@ def test_refused_users_are_told_without_their_password(undo, soon, authority, se
         "certificate of nobody": config,
     }.items():
         store = opened(undo, refused)
-        for call in (lambda s: s.get(ONE, soon), lambda s: s.commit([Write.put(ONE, {})], soon)):
+        for call in (lambda s: s.get(ONE, within_a_minute), lambda s: s.commit([Write.put(ONE, {})], within_a_minute)):
             with pytest.raises(DatastoreDenied) as caught:
                 call(store)
             assert "wr0ng" not in str(caught.value) + repr(caught.value) + repr(refused), name
@@ -369,10 +371,10 @@ def test_refused_users_are_told_without_their_password(undo, soon, authority, se
         watch.next(20)
 
 
-def test_a_login_where_none_is_needed(undo, soon, plain) -> None:
+def test_a_login_where_none_is_needed(undo, within_a_minute, plain) -> None:
     store = opened(undo, EtcdConfig((plain,), username="calico", password="pa55-w0rd"))
     for n in range(3):
-        store.commit([Write.put(ONE, {"n": n})], soon)
+        store.commit([Write.put(ONE, {"n": n})], within_a_minute)
     assert store.round_trips.by_operation["Authenticate"] == 1
 
 
@@ -451,33 +453,33 @@ def name_server(undo, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("truncate", [False, True])
-def test_discovery_finds_the_cluster(undo, soon, plain, name_server, truncate) -> None:
+def test_discovery_finds_the_cluster(undo, within_a_minute, plain, name_server, truncate) -> None:
     port = int(plain.rpartition(":")[2])
     dead = etcd_process.free_ports(1)[0]
     table = {"_etcd-client._tcp.cluster.example": [(10, 1, dead, "127.0.0.1"), (1, 1, port, "localhost")]}
     name_server(table, truncate=truncate)
     store = opened(undo, EtcdConfig(discovery_srv="cluster.example"))
-    store.commit([Write.put(ONE, {"n": 1})], soon)
+    store.commit([Write.put(ONE, {"n": 1})], within_a_minute)
     assert store.identity == "etcdv3:srv:cluster.example"
 
 
-def test_discovery_with_tls(undo, soon, authority, tls_server, name_server) -> None:
+def test_discovery_with_tls(undo, within_a_minute, authority, tls_server, name_server) -> None:
     port = int(tls_server.urls[0].rpartition(":")[2])
     name_server({"_etcd-client-ssl._tcp.cluster.example": [(1, 1, port, "localhost")]})
     good = tls_config(authority, ())
     config = EtcdConfig((), "cluster.example", good.key_file, good.cert_file, good.ca_file)
-    opened(undo, config).commit([Write.put(ONE, {})], soon)
+    opened(undo, config).commit([Write.put(ONE, {})], within_a_minute)
 
 
-def test_discovery_that_finds_nothing(undo, soon, name_server, monkeypatch) -> None:
+def test_discovery_that_finds_nothing(undo, within_a_minute, name_server, monkeypatch) -> None:
     name_server({})
     store = opened(undo, EtcdConfig(discovery_srv="cluster.example"))
     with pytest.raises(DatastoreUnavailable, match=r"_etcd-client-ssl\._tcp\.cluster\.example"):
-        store.get(ONE, soon)
+        store.get(ONE, within_a_minute)
     monkeypatch.setattr(etcd_dns, "PORT", etcd_process.free_ports(1)[0])
     began = time.monotonic()
     with pytest.raises(DatastoreUnavailable, match="cannot look up"):
-        opened(undo, EtcdConfig(discovery_srv="cluster.example")).get(ONE, soon)
+        opened(undo, EtcdConfig(discovery_srv="cluster.example")).get(ONE, within_a_minute)
     assert took(began) < 5
 
 
@@ -491,41 +493,41 @@ def store(undo, plain) -> EtcdStore:
     return made
 
 
-def test_corrupt_records_are_named_and_kept(store, soon) -> None:
-    [one, _] = store.commit([Write.create(ONE, {"n": 1}), Write.create(TWO, {"n": 2})], soon).stored
+def test_corrupt_records_are_named_and_kept(store, within_a_minute) -> None:
+    [one, _] = store.commit([Write.create(ONE, {"n": 1}), Write.create(TWO, {"n": 2})], within_a_minute).stored
     put = pb.RequestOp(request_put=pb.PutRequest(key=etcd_path(ONE).encode(), value=b'{"n": '))
-    revision = store.list(HandleList(), soon).revision
-    store._cluster.write("Txn", pb.TxnRequest(success=[put]), "spoil", soon)
+    revision = store.list(HandleList(), within_a_minute).revision
+    store._cluster.write("Txn", pb.TxnRequest(success=[put]), "spoil", within_a_minute)
     heard: list = []
     store.corrupt = lambda key, why: heard.append(key)
     for write in (Write.create(ONE, {}), Write.update(one, {}), Write.put(ONE, {}), Write.delete(one)):
         with pytest.raises(CorruptRecord, match=r"handle/net\.one"):
-            store.commit([write, Write.update(store.get(TWO, soon), {"n": 3})], soon)
+            store.commit([write, Write.update(store.get(TWO, within_a_minute), {"n": 3})], within_a_minute)
     with pytest.raises(CorruptRecord):
-        store.get(ONE, soon)
-    assert [v.value for v in store.list(HandleList(), soon).items] == [{"n": 2}] and heard == [ONE]
+        store.get(ONE, within_a_minute)
+    assert [v.value for v in store.list(HandleList(), within_a_minute).items] == [{"n": 2}] and heard == [ONE]
     with store.watch(HandleList(), revision) as watch:
         assert [(e.key, e.value) for e in watch.next(20)] == [(ONE, None)]
-    store.commit([Write.remove(ONE)], soon)
-    assert store.get(ONE, soon) is None
+    store.commit([Write.remove(ONE)], within_a_minute)
+    assert store.get(ONE, within_a_minute) is None
 
 
-def test_compaction_is_told(store, soon) -> None:
-    first = store.commit([Write.put(ONE, {"n": 1})], soon).revision
-    last = store.commit([Write.put(ONE, {"n": 2})], soon).revision
-    store._cluster.read("Compact", pb.CompactionRequest(revision=last, physical=True), "compact", soon)
+def test_compaction_is_told(store, within_a_minute) -> None:
+    first = store.commit([Write.put(ONE, {"n": 1})], within_a_minute).revision
+    last = store.commit([Write.put(ONE, {"n": 2})], within_a_minute).revision
+    store._cluster.read("Compact", pb.CompactionRequest(revision=last, physical=True), "compact", within_a_minute)
     with pytest.raises(Compacted):
-        store.list(HandleList(), soon, revision=first)
+        store.list(HandleList(), within_a_minute, revision=first)
     for revision in (first - 1, last + 1000):
         with store.watch(HandleList(), revision) as watch, pytest.raises(Compacted):
             watch.next(20)
-    assert store.list(HandleList(), soon, revision=last).items[0].value == {"n": 2}
+    assert store.list(HandleList(), within_a_minute, revision=last).items[0].value == {"n": 2}
 
 
-def test_long_lists_come_in_pages_of_one_moment(store, soon, monkeypatch) -> None:
+def test_long_lists_come_in_pages_of_one_moment(store, within_a_minute, monkeypatch) -> None:
     monkeypatch.setattr("cni_calico.datastore.etcd.store.PAGE", 7)
     for start in (0, 25):
-        store.commit([Write.put(HandleKey(f"net.{i:03}"), {"n": 1}) for i in range(start, start + 25)], soon)
+        store.commit([Write.put(HandleKey(f"net.{i:03}"), {"n": 1}) for i in range(start, start + 25)], within_a_minute)
     other = EtcdStore(store._cluster._config)
     real = store._cluster.read
     pages: list = []
@@ -533,72 +535,72 @@ def test_long_lists_come_in_pages_of_one_moment(store, soon, monkeypatch) -> Non
     def read(name, request, *arguments, **options):
         answer = real(name, request, *arguments, **options)
         pages.append(len(answer.kvs))
-        other.commit([Write.put(HandleKey("net.049"), {"n": 2}), Write.remove(HandleKey("net.048"))], soon)
+        other.commit([Write.put(HandleKey("net.049"), {"n": 2}), Write.remove(HandleKey("net.048"))], within_a_minute)
         return answer
 
     monkeypatch.setattr(store._cluster, "read", read)
-    listing = store.list(HandleList(), soon)
+    listing = store.list(HandleList(), within_a_minute)
     other.close()
     assert pages == [7] * 7 + [1]
     assert [v.value for v in listing.items] == [{"n": 1}] * 50
     assert {v.key for v in listing.items} == {HandleKey(f"net.{i:03}") for i in range(50)}
 
 
-def test_faults(store, soon, undo) -> None:
+def test_faults(store, within_a_minute, undo) -> None:
     undo.callback(faults.install, None)
     faults.install(faults.FaultPlan("etcd.commit:before:1:fail,etcd.commit:after:1:fail,etcd.read:before:2:fail"))
     with pytest.raises(DatastoreUnavailable) as caught:
-        store.commit([Write.create(ONE, {"n": 1})], soon)
-    assert not isinstance(caught.value, OutcomeUnknown) and store.get(ONE, soon) is None
+        store.commit([Write.create(ONE, {"n": 1})], within_a_minute)
+    assert not isinstance(caught.value, OutcomeUnknown) and store.get(ONE, within_a_minute) is None
     with pytest.raises(DatastoreUnavailable):
-        store.get(ONE, soon)
+        store.get(ONE, within_a_minute)
     with pytest.raises(OutcomeUnknown):
-        store.commit([Write.create(ONE, {"n": 2})], soon)
-    assert store.get(ONE, soon).value == {"n": 2}
+        store.commit([Write.create(ONE, {"n": 2})], within_a_minute)
+    assert store.get(ONE, within_a_minute).value == {"n": 2}
 
 
-def test_too_large_a_record_is_refused(store, soon) -> None:
+def test_too_large_a_record_is_refused(store, within_a_minute) -> None:
     with pytest.raises(Exception, match="too large") as caught:
-        store.commit([Write.create(ONE, {"x": "y" * 2_000_000})], soon)
+        store.commit([Write.create(ONE, {"x": "y" * 2_000_000})], within_a_minute)
     assert not isinstance(caught.value, OutcomeUnknown)
-    assert store.get(ONE, soon) is None
+    assert store.get(ONE, within_a_minute) is None
 
 
-def test_a_forked_child_is_told(store, soon) -> None:
-    store.get(ONE, soon)
+def test_a_forked_child_is_told(store, within_a_minute) -> None:
+    store.get(ONE, within_a_minute)
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            store.get(ONE, soon)
+            store.get(ONE, within_a_minute)
         except DatastoreUnavailable:
             store.close()
             code = 0
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
-    assert store.get(ONE, soon) is None
+    assert store.get(ONE, within_a_minute) is None
 
 
-def test_a_closed_store_is_unavailable(store, soon) -> None:
-    store.get(ONE, soon)
+def test_a_closed_store_is_unavailable(store, within_a_minute) -> None:
+    store.get(ONE, within_a_minute)
     store.close()
     with pytest.raises(DatastoreUnavailable, match="closed"):
-        store.get(ONE, soon)
+        store.get(ONE, within_a_minute)
 
 
-def test_a_write_whose_answer_is_lost_is_unknown(undo, soon, plain, monkeypatch) -> None:
+def test_a_write_whose_answer_is_lost_is_unknown(undo, within_a_minute, plain, monkeypatch) -> None:
     """The member takes the write and never answers: a proxy that swallows what comes back."""
     monkeypatch.setattr("cni_calico.datastore.etcd.cluster.WRITE_S", 0.5)
     proxy = Proxy(plain)
     undo.callback(proxy.close)
     store = opened(undo, EtcdConfig((proxy.url, plain)))
     empty_etcd(store)
-    assert store.get(ONE, soon) is None
+    assert store.get(ONE, within_a_minute) is None
     proxy.swallow = True
     with pytest.raises(OutcomeUnknown, match=proxy.url):
-        store.commit([Write.create(ONE, {"n": 1})], soon)
-    assert store.get(ONE, soon).value == {"n": 1}, "it was applied, and another endpoint says so"
+        store.commit([Write.create(ONE, {"n": 1})], within_a_minute)
+    assert store.get(ONE, within_a_minute).value == {"n": 1}, "it was applied, and another endpoint says so"
 
 
 class Proxy:

@@ -31,7 +31,7 @@ ALL = ("-felix-live", "-felix-ready", "-bird-live", "-bird-ready")
 
 
 @pytest.fixture(scope="module")
-def node(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+def frozen_node(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     directory = tmp_path_factory.mktemp("frozen")
     with namespace("frozen") as ns:
         add_card(ns, "eth0", "10.0.0.1/24")
@@ -67,18 +67,18 @@ def cost(node: Node, *flags: str) -> tuple[float, float, int]:
 @pytest.mark.parametrize(
     "flags", [ALL, ("-felix-live",), ("-felix-ready",), ("-bird-ready",)], ids=lambda f: " ".join(f)
 )
-def test_probes_are_quick(node: Node, flags: tuple[str, ...]) -> None:
-    tries = [cost(node, *flags) for _ in range(10)]
+def test_probes_are_quick(frozen_node: Node, flags: tuple[str, ...]) -> None:
+    tries = [cost(frozen_node, *flags) for _ in range(10)]
     assert {code for _, _, code in tries} == {0}
     assert min(seconds for seconds, _, _ in tries) < BUDGET_S
     assert sorted(cpu for _, cpu, _ in tries)[len(tries) // 2] < BUDGET_S
 
 
-def test_a_probe_that_fails_is_as_quick(node: Node) -> None:
+def test_a_probe_that_fails_is_as_quick(frozen_node: Node) -> None:
     """Nobody there to answer: that is when probes count."""
     there = {**os.environ, "CALICO_RUN_DIR": "/nonexistent"}
-    assert node.bin_dir is not None
-    argv = [node.bin_dir / "calico-node", *ALL]
+    assert frozen_node.bin_dir is not None
+    argv = [frozen_node.bin_dir / "calico-node", *ALL]
     tries = []
     for _ in range(10):
         begun = time.monotonic()
@@ -88,10 +88,10 @@ def test_a_probe_that_fails_is_as_quick(node: Node) -> None:
     assert min(tries) < BUDGET_S
 
 
-def test_metrics_and_status_of_the_frozen_node(node: Node) -> None:
+def test_metrics_and_status_of_the_frozen_node(frozen_node: Node) -> None:
     with namespace("pod") as pod_ns:
-        pod = node.add(Pod(pod_ns, "c1"))
-        node.cni("DEL", pod)
+        pod = frozen_node.add(Pod(pod_ns, "c1"))
+        frozen_node.cni("DEL", pod)
     samples = (
         'calico_cni_requests_total{verb="ADD",result="ok"} 1',
         'calico_cni_requests_total{verb="DEL",result="ok"} 1',
@@ -106,26 +106,26 @@ def test_metrics_and_status_of_the_frozen_node(node: Node) -> None:
     )
 
     def missing() -> list[str]:
-        page = fetch(node, 9091, "metrics")
+        page = fetch(frozen_node, 9091, "metrics")
         return [sample for sample in samples if sample not in page]
 
     until(lambda: not missing(), "all samples are there", 20)
-    shown = node.calico_node("-show-status").stdout
+    shown = frozen_node.calico_node("-show-status").stdout
     assert "agent:      ready" in shown
     for path in ("liveness", "readiness"):
-        assert fetch(node, 9099, path) == "ok\n"
+        assert fetch(frozen_node, 9099, path) == "ok\n"
 
 
-def test_an_agent_that_hangs_is_noticed(node: Node) -> None:
+def test_an_agent_that_hangs_is_noticed(frozen_node: Node) -> None:
     """Its file gets old: made old here, because a minute is long."""
-    path = node.root / "run" / "agent-status.json"
+    path = frozen_node.root / "run" / "agent-status.json"
     fields = json.loads(path.read_text())
     agent = int(fields["pid"])
     os.kill(agent, signal.SIGSTOP)  # it is there and does nothing
     try:
         path.write_text(json.dumps({**fields, "updated": fields["updated"] - STALE_S - 1}))
-        done = node.calico_node("-felix-live", check=False)
+        done = frozen_node.calico_node("-felix-live", check=False)
         assert done.returncode == 1 and "sign of life" in done.stderr
     finally:
         os.kill(agent, signal.SIGCONT)
-    until(lambda: node.calico_node("-felix-live", check=False).returncode == 0, "it goes on", 30)
+    until(lambda: frozen_node.calico_node("-felix-live", check=False).returncode == 0, "it goes on", 30)

@@ -48,11 +48,6 @@ def store(path: str) -> Iterator[LocalStore]:
 
 
 @pytest.fixture
-def soon() -> Deadline:
-    return Deadline.after(20)
-
-
-@pytest.fixture
 def plan() -> Iterator:
     yield lambda text: faults.install(faults.FaultPlan(text))
     faults.install(None)
