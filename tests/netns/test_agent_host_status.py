@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.netns, pytest.mark.etcd]
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def reporting_node(tmp_path: Path) -> Iterator[Node]:
     """After start-up, which stores ``reportingInterval: 0s``."""
     with ExitStack() as stack:
         ns = stack.enter_context(namespace("status"))
@@ -41,29 +41,29 @@ def keys(node: Node) -> dict[str, tuple[Any, int]]:
     return node.ns.call(stored, node.store.environ()["ETCD_ENDPOINTS"])  # type: ignore[no-any-return]
 
 
-def test_it_is_reported_while_the_agent_runs(node: Node) -> None:
-    node.more = {"FELIX_REPORTINGINTERVALSECS": "1", "FELIX_REPORTINGTTLSECS": "5"}
-    node.run("-felix").until_applied()
-    until(lambda: f"{AT}/status" in keys(node), "the first report", 30)
-    until(lambda: not keys(node)[f"{AT}/status"][0]["first_update"], "it is renewed", 30)
-    found = keys(node)
+def test_it_is_reported_while_the_agent_runs(reporting_node: Node) -> None:
+    reporting_node.more = {"FELIX_REPORTINGINTERVALSECS": "1", "FELIX_REPORTINGTTLSECS": "5"}
+    reporting_node.run("-felix").until_applied()
+    until(lambda: f"{AT}/status" in keys(reporting_node), "the first report", 30)
+    until(lambda: not keys(reporting_node)[f"{AT}/status"][0]["first_update"], "it is renewed", 30)
+    found = keys(reporting_node)
     status, lease = found[f"{AT}/status"]
     assert set(found) == {f"{AT}/status", f"{AT}/last_reported_status"}
     assert lease and set(status) == {"time", "uptime", "first_update"} and status["uptime"] > 0
     assert datetime.fromisoformat(status["time"].replace("Z", "+00:00")) <= datetime.now(UTC)
-    until(lambda: keys(node)[f"{AT}/status"][0]["uptime"] > status["uptime"], "and again", 30)
-    again, same = keys(node)[f"{AT}/status"]
+    until(lambda: keys(reporting_node)[f"{AT}/status"][0]["uptime"] > status["uptime"], "and again", 30)
+    again, same = keys(reporting_node)[f"{AT}/status"]
     assert same == lease and again["time"] > status["time"]
-    last, without = keys(node)[f"{AT}/last_reported_status"]
+    last, without = keys(reporting_node)[f"{AT}/last_reported_status"]
     assert without == 0 and last["uptime"] >= again["uptime"]
 
-    assert node.stop()[0] == 0
-    left = keys(node)[f"{AT}/last_reported_status"]
-    until(lambda: f"{AT}/status" not in keys(node), "the lease is over", 30)
-    assert keys(node) == {f"{AT}/last_reported_status": left}
+    assert reporting_node.stop()[0] == 0
+    left = keys(reporting_node)[f"{AT}/last_reported_status"]
+    until(lambda: f"{AT}/status" not in keys(reporting_node), "the lease is over", 30)
+    assert keys(reporting_node) == {f"{AT}/last_reported_status": left}
 
 
-def test_not_by_default(node: Node) -> None:
-    node.run("-felix").until_applied()
-    assert keys(node) == {}
-    node.stop()
+def test_not_by_default(reporting_node: Node) -> None:
+    reporting_node.run("-felix").until_applied()
+    assert keys(reporting_node) == {}
+    reporting_node.stop()
