@@ -6,6 +6,7 @@ flag does is seen in the kernel, in files or in the datastore, never in its log.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.flags import COMMANDS, MODIFIERS, PROBES, SERVICES, VALUES
+from cni_calico.nodeagent.service_control import AGENT, FILE
 from cni_calico.plugin.call.client import call_server
 from tests.netns.namespaces import until
 from tests.netns.nodes import Node
@@ -173,3 +175,23 @@ def test_an_external_data_plane_is_refused_by_name(node_that_started: Node) -> N
     for flag in ("-felix", "-startup"):
         done = node_that_started.calico_node(flag, check=False)
         assert done.returncode == 1 and "FELIX_USEINTERNALDATAPLANEDRIVER='false'" in done.stderr
+
+
+@pytest.mark.parametrize("disabled", ["true", "false"])
+def test_another_agents_data_plane(node: Node, disabled: str) -> None:
+    """CALICO_DISABLE_FELIX: everything runs but the part that programs the kernel."""
+    node.more = {"CALICO_DISABLE_FELIX": disabled}
+    node.run()
+    services = node.root / "run" / FILE
+    until(lambda: services.exists() and AGENT in json.loads(services.read_text()), "the agent runs", 60)
+    process = json.loads(services.read_text())[AGENT]["pid"]
+    flags = {"-felix", "-confd", "-allocate-tunnel-addrs", "-monitor-addresses"}
+    if disabled == "true":
+        flags.remove("-felix")
+    until(lambda: flags <= set(words(process)), "its parts", 30)
+    assert ("-felix" in words(process)) == (disabled == "false")
+
+
+def words(process: int) -> list[str]:
+    """Of the command line."""
+    return Path(f"/proc/{process}/cmdline").read_text().split("\0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,8 +16,9 @@ from pyroute2 import IPSet
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter import ipsets, iptables, nftables
+from cni_calico.kernel.filter.programs import find_program
 from cni_calico.log import Log
-from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.dataplane.apply import Pass
 from cni_calico.nodeagent.dataplane.desired import Desired, Nat
 from cni_calico.nodeagent.dataplane.forward_rules import plan_forward, plan_takeover
@@ -225,6 +227,20 @@ def test_a_set_that_somebody_elses_rule_uses_is_told_and_tried_again(host: Names
     assert done.changed == [] and takeover.kept  # not in every pass
     takeover, done = host.call(_take_over, takeover)
     assert host.call(ipsets.read_ipsets) == [] and takeover.kept == ()
+
+
+def test_the_lock_is_waited_for_as_long_as_felix_says(
+    host: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "iptables-legacy-restore"
+    wrapper, called = tmp_path / name, tmp_path / "called"
+    wrapper.write_text(f'#!/bin/sh\necho "$@" >>{called}\nexec {find_program(name)} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    felix = parse_felix({"FELIX_IPTABLESLOCKTIMEOUTSECS": "37", "FELIX_IPTABLESBACKEND": "legacy"}).settings
+    rules, failed = host.call(_bring, Masquerade(Log("none", stderr=False)), NAT[4], felix)
+    assert rules and not failed
+    assert set(called.read_text().splitlines()) == {"--noflush -w 37"}
 
 
 def test_legacy_tables_are_not_made_by_looking(host: Namespace) -> None:

@@ -31,6 +31,9 @@ FELIX_POLICYSYNCPATHPREFIX FELIX_BPFENABLED FELIX_WIREGUARDENABLED
 /var/run/calico/bird6.ctl /etc/calico/felix.cfg /etc/calico/calicoctl.cfg /etc/calico/confd/templates
 /etc/calico/confd/config /etc/service/enabled /status/status.json /var/run/calico/endpoint-status
 /etc/cni/net.d/10-calico.conflist /etc/cni/net.d/calico-kubeconfig /var/run/calico/cni/ipam_upgraded convert
+projectcalico.org/IPv6WireguardInterfaceAddr projectcalico.org/WireguardPublicKeyV6 FLANNEL_
+DEBUG_USE_SHORT_POLL_INTERVALS /run/xtables.lock /var/lib/cni/networks
+/usr/libexec/kubernetes/kubelet-plugins/volume/exec/nodeagent~uds
 """
 
 
