@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from tests.conftest import LAB_CACHE
 from tests.e2e.host import EtcdNode, Node, added, addresses, cleaned
 from tests.fakes.cni_dataplane import MAC, Dataplane, dataplane_in, without
 from tests.netns.conftest import MakeNamespace
-from tests.netns.namespaces import Namespace
+from tests.netns.namespaces import Killed, Namespace
 
 pytestmark = pytest.mark.netns
 
@@ -246,6 +246,25 @@ def test_del_is_sent_again_and_without_a_namespace(other: Node, dataplane: Datap
         assert other.call("DEL", "c1", netns).ok
     assert [fields["netns"] for fields in dataplane.asked("Del")] == ["", "/var/run/netns/gone", pod_ns.path]
     assert not other.leftovers()
+
+
+@pytest.mark.parametrize("action", ["fail", "kill"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_call_that_fails_or_dies_at_the_data_plane(
+    plain_node: Node, dataplane: Dataplane, pod_ns: Namespace, when: str, action: str
+) -> None:
+    """Points dataplane.add and dataplane.del: an answer that was lost, a process that was killed; DEL clears it all."""
+    plain_node.overrides["dataplane_options"] = dataplane.options
+    with suppress(Killed):
+        assert not plain_node.call("ADD", "c1", pod_ns.path, fault=f"dataplane.add:{when}:1:{action}").ok
+        assert action == "fail"
+        assert not plain_node.leftovers()
+    added(plain_node, "c1", pod_ns)
+    with suppress(Killed):
+        assert not plain_node.call("DEL", "c1", pod_ns.path, fault=f"dataplane.del:{when}:1:{action}").ok
+        assert action == "fail"
+    assert plain_node.call("DEL", "c1", pod_ns.path).ok and not plain_node.leftovers()
+    assert names(dataplane)[-1] == "Del"
 
 
 def test_check(other: Node, dataplane: Dataplane, pod_ns: Namespace) -> None:

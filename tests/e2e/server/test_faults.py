@@ -37,6 +37,7 @@ ELSEWHERE = {
     "ctl.rename-file": "tests/unit/ctl/test_files.py",
     "ctl.write-archive": "tests/unit/ctl/test_node.py",
     "ctl.write-file": "tests/unit/ctl/test_files.py",
+    "dataplane.": "tests/e2e/calls/test_external_dataplane.py",
     "etcd.host-status": "tests/contract/test_host_status.py",
     "etcd.take-lease": "tests/contract/test_election.py",
     "install.": "tests/unit/install/test_copies.py",
