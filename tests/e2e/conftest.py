@@ -58,12 +58,15 @@ def node(request: pytest.FixtureRequest, plain_node: Node) -> Iterator[Node]:
         "served",
         pytest.param("one-shot on etcd", marks=[pytest.mark.etcd, pytest.mark.slow]),
         pytest.param("served on etcd", marks=[pytest.mark.etcd, pytest.mark.slow]),
+        pytest.param("served, frozen", marks=[pytest.mark.bundle, pytest.mark.slow]),
     ]
 )
 def any_node(request: pytest.FixtureRequest) -> Iterator[Node]:
-    """The same node without and with a resident server, on both datastores."""
+    """The same node without and with a resident server, on both datastores; also the executables as they are shipped."""
     made: Node = request.getfixturevalue("etcd_node" if "etcd" in request.param else "plain_node")
     with ExitStack() as stack:
+        if "frozen" in request.param:
+            made.bin_dir = request.getfixturevalue("bundle")
         if "etcd" in request.param:
             made.forks = stack.enter_context(forks_in(made.host))
         if "served" in request.param:
