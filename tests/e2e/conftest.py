@@ -62,7 +62,7 @@ def node(request: pytest.FixtureRequest, plain_node: Node) -> Iterator[Node]:
     ]
 )
 def any_node(request: pytest.FixtureRequest) -> Iterator[Node]:
-    """The same node without and with a resident server, on both datastores; also the executables as they are shipped."""
+    """The same node without and with a resident server, on both datastores; also with the frozen executables."""
     made: Node = request.getfixturevalue("etcd_node" if "etcd" in request.param else "plain_node")
     with ExitStack() as stack:
         if "frozen" in request.param:
