@@ -64,7 +64,7 @@ def fresh(bundle: Path, outside: Namespace) -> Iterator[PrivateHost]:
 @pytest.fixture
 def installed(fresh: PrivateHost) -> PrivateHost:
     """As docs/hosts.md says, one block after the other."""
-    install, configure, look = steps("hosts.md", "One host")
+    install, configure, look, *_ = steps("hosts.md", "One host")
     fresh.shell(install, ROOT)
     fresh.shell(configure, ROOT)
     until(lambda: fresh.shell(look, ROOT, check=False).returncode == 0, "what the page says to look at", 60)
@@ -234,7 +234,7 @@ def plant(host: PrivateHost) -> dict[str, str]:
 
 def test_diags_hold_no_secret_of_any_place(fresh: PrivateHost) -> None:
     host = fresh
-    install, configure, look = steps("hosts.md", "One host")
+    install, configure, look, *_ = steps("hosts.md", "One host")
     prepare, start = install.rsplit("systemctl daemon-reload", 1)
     host.shell(prepare, ROOT)
     planted = plant(host)
