@@ -6,8 +6,11 @@ Rule: an outage of the datastore is reported and survived; what changed meanwhil
 from __future__ import annotations
 
 import json
+import os
 import queue
+import sys
 from argparse import Namespace
+from contextlib import suppress
 from typing import Any
 
 from cni_calico.ctl import resources
@@ -21,6 +24,7 @@ from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import Key
 
 LOOK_S = 1.0
+INTERRUPTED = 130  # as a shell says SIGINT
 WIDTHS = (9, 40, 20)  # of the table's first columns: later rows cannot widen earlier ones
 
 
@@ -110,5 +114,10 @@ def watch(session: Session, arguments: Namespace) -> str:
         while True:
             for one in shown:
                 one.show_changes(LOOK_S / len(shown))
+    except KeyboardInterrupt:
+        # nothing is left to tidy up, and a thread may be in a read that cannot be interrupted
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(INTERRUPTED)
     finally:
         stop_caches(one.cache for one in shown)
