@@ -7,7 +7,7 @@
 set -eu
 here=$(dirname "$(readlink -f "$0")")
 for directory in "${CALICO_BUNDLE_DIR:-}" "$here" /opt/cni/bin; do
-  if [ -n "$directory" ] && [ -x "$directory/install" ]; then exec "$directory/install" "$@"; fi
+  if [ -n "$directory" ] && [ -x "$directory/calico-install" ]; then exec "$directory/calico-install" "$@"; fi
 done
-echo "install-cni.sh: cannot install: no executable 'install' in $here or /opt/cni/bin" >&2
+echo "install-cni.sh: cannot install: no executable 'calico-install' in $here or /opt/cni/bin" >&2
 exit 1

@@ -16,6 +16,8 @@ case ${1:-} in "" | /*) out=${1:-} ;; *) out=$PWD/$1 ;; esac
 cd "$(dirname "$0")/../.."
 out=${out:-dist/image.tar}
 image=${IMAGE:-$(sed -n 's/^ *image: *//p' manifests/calico.yaml | head -n 1)}
+# our own directory last: it has a program called install
+search_path=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/cni/bin
 build/build.sh
 build/image/base.sh
 root=$(mktemp -d)
@@ -33,13 +35,13 @@ if [ -n "${CNI_PLUGINS:-}" ]; then
 fi
 mkdir -p "${out%/*}"
 .venv/bin/python build/image/archive.py "$out" --name "$image" --layer "$(build/image/base.sh --print)" --tree "$root" \
-  --env PATH=/opt/cni/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin --command /opt/cni/bin/calico-node run
+  --env "$search_path" --command /opt/cni/bin/calico-node run
 echo "made $image: $out"
 if [ -n "${KUBE_CONTROLLERS:-}" ]; then
   controllers=${image/node:/kube-controllers:}
   .venv/bin/python build/image/archive.py "$KUBE_CONTROLLERS" --name "$controllers" \
     --layer "$(build/image/base.sh --print)" --tree "$root" \
-    --env PATH=/opt/cni/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    --env "$search_path" \
     --command /usr/bin/wrapper /usr/bin/kube-controllers
   echo "made $controllers: $KUBE_CONTROLLERS"
 fi

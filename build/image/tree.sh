@@ -6,6 +6,9 @@ set -euo pipefail
 root=$1
 mkdir -p "$root"
 ln -s /opt/cni/bin/install-cni.sh "$root/install-cni.sh"
+# only here, never in a bundle: on a host this name would hide the install of coreutils
+mkdir -p "$root/opt/cni/bin"
+ln -s calico-install "$root/opt/cni/bin/install"
 # where manifests of upstream's images look for them
 mkdir -p "$root/usr/bin"
 for program in calico-node calicoctl; do ln -s "/opt/cni/bin/$program" "$root/usr/bin/$program"; done

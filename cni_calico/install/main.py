@@ -1,4 +1,4 @@
-"""Entry point of ``install``: puts the CNI plugin on the host of the container it runs in."""
+"""Entry point of ``calico-install``: puts the CNI plugin on the host of the container it runs in."""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ BUNDLED = ("calico", "calico-ipam")  # each comes with its NAME.python
 # files beside the plugins in the image that are not plugins
 NOT_PLUGINS = frozenset(
     (
+        "calico-install",
         "install",
         "install-cni.sh",
         "install-bundle.sh",

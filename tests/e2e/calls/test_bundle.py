@@ -40,6 +40,13 @@ def contents_of(directory: Path) -> Path:
     return found
 
 
+def test_no_executable_hides_one_of_the_host(bundle: Path) -> None:
+    """People put its directory first on their PATH."""
+    names = {line.split()[1] for line in (contents_of(bundle) / "executables").read_text().splitlines()}
+    assert "calico-install" in names
+    assert {name for name in names if not name.startswith("calico")} == set()
+
+
 @pytest.mark.parametrize("name", PLUGINS)
 def test_version(bundle: Path, name: str) -> None:
     done = run(bundle / name, stdin='{"cniVersion":"1.0.0"}', CNI_COMMAND="VERSION")

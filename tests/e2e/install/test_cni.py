@@ -35,7 +35,9 @@ OURS = {"calico", "calico-ipam", "calico.python", "calico-ipam.python"}
 @pytest.fixture(scope="session")
 def image(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory as /opt/cni/bin of the image: executables, scripts, template, and a plugin of others."""
-    directory = tmp_path_factory.mktemp("image")
+    root = tmp_path_factory.mktemp("image")
+    subprocess.run([ROOT / "build" / "image" / "tree.sh", root], check=True)
+    directory = root / "opt/cni/bin"
     subprocess.run([ROOT / "build" / "install-bundle.sh", "--plain", bundle, directory], check=True)
     for script in ("build/install-bundle.sh", "install/install-cni.sh"):
         shutil.copy2(ROOT / script, directory)
@@ -103,9 +105,9 @@ def host(tmp_path: Path, image: Path) -> Host:
     return Host(tmp_path / "root", image)
 
 
-@pytest.mark.parametrize("program", ["install-cni.sh", "install"])
+@pytest.mark.parametrize("program", ["install-cni.sh", "install", "calico-install"])
 def test_a_fresh_host(host: Host, program: str) -> None:
-    """Both names that manifests call it by."""
+    """Both names that manifests call it by, and its own."""
     host.program = program
     output = host.install(KUBERNETES_NODE_NAME="node-1")
     assert "the CNI plugin is installed" in output
@@ -585,7 +587,7 @@ def test_fifty_adds_in_flight_during_upgrades(
     (tmp_path / "run").mkdir()
     node.apply_pools()
     another = renamed(image, tmp_path / "another", "ffffffff")
-    for name in ("install", "install-cni.sh", "install-bundle.sh", "10-calico.conflist.template", "portmap"):
+    for name in ("install-cni.sh", "install-bundle.sh", "10-calico.conflist.template", "portmap"):
         if not (another / name).exists():
             shutil.copy2(image / name, another)
     spaces = [make_pod_ns().path for _ in range(50)]

@@ -46,6 +46,7 @@ def test_runits_programs_are_calico_node(tree: Path, tmp_path: Path, program: st
 def test_programs_of_upstreams_manifests_lead_into_the_bundle(tree: Path) -> None:
     expected = {
         "install-cni.sh": "/opt/cni/bin/install-cni.sh",
+        "opt/cni/bin/install": "calico-install",
         "usr/bin/calico-node": "/opt/cni/bin/calico-node",
         "usr/bin/calicoctl": "/opt/cni/bin/calicoctl",
         "usr/bin/kubectl-calico": "calicoctl",

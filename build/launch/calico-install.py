@@ -1,4 +1,4 @@
-# install: puts the plugin on the host; an ordinary exit.
+# calico-install: puts the plugin on the host; an ordinary exit.
 import sys
 
 from cni_calico.install.main import main
