@@ -23,13 +23,14 @@ from cni_calico.errors import CalicoError
 from cni_calico.log import LEVELS, Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.names import DEFAULT_PREFIX
+from cni_calico.model.timestamps import rfc3339
 
 KUBECTL = "kubectl calico"  # the name of this program as kubectl's plugin
 
 
 def now() -> str:
     """The time as stored in metadata (RFC 3339, UTC)."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return rfc3339(time.time())
 
 
 def configured(arguments: Namespace, environ: Mapping[str, str]) -> DatastoreConfig:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
+from cni_calico.model.timestamps import rfc3339
+
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
@@ -18,7 +20,7 @@ class Fresh:
 
     def timestamp(self) -> str:
         """RFC 3339 in whole seconds, as stored in metadata."""
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.clock()))
+        return rfc3339(self.clock())
 
     def uid(self) -> str:
         return str(UUID(bytes=self.random(16), version=4))

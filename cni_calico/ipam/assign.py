@@ -20,10 +20,10 @@ from cni_calico.ipam.pools import WORKLOAD, reserved_networks, select_pools
 from cni_calico.ipam.release import leave_unselected_blocks, others_in
 from cni_calico.ipam.search import BlockSearch, Scope, Source
 from cni_calico.ipam.share import Share
-from cni_calico.ipam.timestamps import stamped
 from cni_calico.ipam.view import Facts
 from cni_calico.model.keys import IPAMConfigKey
 from cni_calico.model.resources import Address, IPAMConfig, Network
+from cni_calico.model.timestamps import stamped
 
 if TYPE_CHECKING:
     from cni_calico.datastore.interface import Versioned, Write

@@ -10,8 +10,8 @@ from _sha1 import sha1
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Network, IPv6Network
 
-from cni_calico.ipam.timestamps import parse_claim_time
 from cni_calico.model.resources import Address, Block, IPPool, Network
+from cni_calico.model.timestamps import parse_rfc3339
 
 RECLAIM_AGE_NS = 60 * 1_000_000_000
 
@@ -82,8 +82,9 @@ def is_reclaimable(block: Block, node: str, now_ns: int) -> bool:
         return False
     if block.affinity is None:
         return True
-    claimed = parse_claim_time(block.affinity_claim_time)
-    return now_ns - (block.sequence_number if claimed is None else claimed) > RECLAIM_AGE_NS
+    claimed_s = parse_rfc3339(block.affinity_claim_time)
+    since_ns = block.sequence_number if claimed_s is None else int(claimed_s) * 1_000_000_000
+    return now_ns - since_ns > RECLAIM_AGE_NS
 
 
 def is_borrowable(block: Block) -> bool:

@@ -12,9 +12,9 @@ from dataclasses import replace
 from cni_calico.ipam.batch import Step
 from cni_calico.ipam.block import new_block, next_write, without_affinity
 from cni_calico.ipam.ledger import Ledger
-from cni_calico.ipam.timestamps import claim_time
 from cni_calico.model.keys import AffinityKey, BlockKey
 from cni_calico.model.resources import Affinity, Block, Network
+from cni_calico.model.timestamps import rfc3339
 
 HOST, VIRTUAL = "host", "virtual"  # who owns a block: a node, or a virtual owner that is on no node
 PENDING = "pending"
@@ -52,7 +52,7 @@ def _claim_steps(key: AffinityKey, block: Block | None, affinity: Affinity | Non
         return []
     pending, confirm = _affinity_step(key, affinity, PENDING), _affinity_step(key, affinity, CONFIRMED)
     if block is None:
-        empty = new_block(key.cidr, key.node, now_ns, claim_time(now_ns))
+        empty = new_block(key.cidr, key.node, now_ns, rfc3339(now_ns // 1_000_000_000))
         claimed = replace(empty, affinity=f"{key.type}:{key.node}")
         return [pending, Step(BlockKey(key.cidr), claimed), confirm]
     if affinity is not None and affinity.state == PENDING:

@@ -18,10 +18,10 @@ from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.pools import is_usable, pool_of
 from cni_calico.ipam.search import Scope
 from cni_calico.ipam.share import INTERFACE, Share
-from cni_calico.ipam.timestamps import stamped
 from cni_calico.ipam.view import Facts
 from cni_calico.model.keys import AffinityKey
 from cni_calico.model.resources import Address, Attribute, Block, IPPool, Network
+from cni_calico.model.timestamps import stamped
 
 
 def assign_address(

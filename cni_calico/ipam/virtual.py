@@ -20,9 +20,9 @@ from cni_calico.ipam.candidates import block_of, chunked, count_blocks, walk_poo
 from cni_calico.ipam.claims import VIRTUAL, release_block, secure_block
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.pools import NodeFacts, is_usable, pool_of, reserved_networks, select_pools
-from cni_calico.ipam.timestamps import allocation_time
 from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey
 from cni_calico.model.resources import Address, IPPool, Network
+from cni_calico.model.timestamps import allocation_time
 
 OWNER = "load-balancer"
 AFFINITY = f"{VIRTUAL}:{OWNER}"

@@ -8,9 +8,9 @@ client library.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 
 from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.model.timestamps import parse_rfc3339
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,5 @@ def was_made_before(document: Mapping[str, Any], time_s: float) -> bool:
     """Whether its creationTimestamp (RFC 3339) is before the Unix time; False if that is unknown."""
     metadata = document.get("metadata")
     stamp = metadata.get("creationTimestamp") if isinstance(metadata, Mapping) else None
-    try:
-        return datetime.fromisoformat(str(stamp)).timestamp() < time_s
-    except ValueError:
-        return False
+    made_s = parse_rfc3339(str(stamp))
+    return made_s is not None and made_s < time_s

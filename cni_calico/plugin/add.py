@@ -19,6 +19,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig, LinkConflict, OutcomeUnknown
 from cni_calico.model.names import sha1_hex
 from cni_calico.model.resources import Address, WorkloadEndpoint
+from cni_calico.model.timestamps import rfc3339
 from cni_calico.plugin import owed
 from cni_calico.plugin.attachment import (
     KUBERNETES,
@@ -38,7 +39,6 @@ from cni_calico.plugin.endpoints import (
     plan_companion,
     read_recorded,
     remove_endpoint,
-    rfc3339,
 )
 from cni_calico.plugin.given import Addresses, plan_delegated, plan_recorded
 from cni_calico.plugin.ipam.addresses import (

@@ -37,7 +37,7 @@ from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.call.node_name import os_host_name
 from cni_calico.plugin.call.ready import require_not_locked, require_ready
 from cni_calico.plugin.call.task import Task
-from cni_calico.plugin.endpoints import Recorded, apply_endpoint, read_recorded, remove_endpoint, rfc3339
+from cni_calico.plugin.endpoints import Recorded, apply_endpoint, read_recorded, remove_endpoint
 from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, release
 
 if TYPE_CHECKING:
@@ -363,6 +363,8 @@ class Removal:
 
     def owe(self, failure: CalicoError, addresses: frozenset[Address] = frozenset()) -> None:
         """Record what is to be released. Raises TeardownIncomplete if that is impossible too."""
+        from cni_calico.model.timestamps import rfc3339
+
         services = self.task.services
         release = owed.OwedRelease(self.attachment, self.task.conf.datastore, rfc3339(time.time()), addresses)
         try:

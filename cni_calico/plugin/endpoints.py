@@ -5,7 +5,6 @@ Rule: an endpoint is written and removed by compare-and-swap, and removed only i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -89,10 +88,6 @@ def read_recorded(store: Datastore, attachment: Attachment, deadline: Deadline) 
         except CorruptRecord:
             continue  # it belongs to another attachment; 'calicoctl ipam check' reports it
     return Recorded(stored, own, tuple(others))
-
-
-def rfc3339(now_s: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s))
 
 
 def ensure_profile(store: Datastore, profile: Resource, deadline: Deadline) -> None:

@@ -12,9 +12,10 @@ from ipaddress import ip_interface
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultInterface, ResultIP, ResultRoute
 from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.model.timestamps import rfc3339
 from cni_calico.plugin.attachment import Attachment, plan_profile
 from cni_calico.plugin.call.task import Task
-from cni_calico.plugin.endpoints import Recorded, apply_endpoint, ensure_profile, rfc3339
+from cni_calico.plugin.endpoints import Recorded, apply_endpoint, ensure_profile
 
 
 def is_second_network(recorded: Recorded, attachment: Attachment, conf: NetConf) -> bool:

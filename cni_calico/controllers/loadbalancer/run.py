@@ -42,6 +42,7 @@ from cni_calico.model.documents.codec import decode_pool
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
 from cni_calico.model.names import sha1_hex
 from cni_calico.model.resources import Address, IPPool
+from cni_calico.model.timestamps import rfc3339
 
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.store import KubernetesStore
@@ -85,7 +86,7 @@ class ServiceDoor:
 
     def tell(self, service: LoadBalancerService, text: str, deadline: Deadline) -> None:
         """Create an Event that says why. Raises LeaseLost, DatastoreError."""
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        now = rfc3339(time.time())
         name = f"{service.name[:200]}.{sha1_hex(service.uid + text)[:16]}"
         subject = {"kind": SERVICE, "apiVersion": "v1", "namespace": service.namespace}
         body = {

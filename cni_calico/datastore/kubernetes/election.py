@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from cni_calico.datastore.election import Clock, FencedStore, Held, Terms
@@ -16,6 +15,7 @@ from cni_calico.datastore.interface import Datastore
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.layout import quote
 from cni_calico.deadline import Deadline
+from cni_calico.model.timestamps import micro_time
 
 _ROOT = "/apis/coordination.k8s.io/v1"
 # annotations of the Lease: who asks a holder without priority for it; that the holder has priority
@@ -114,7 +114,7 @@ class KubernetesElection:
     def _plan(self, lease: Mapping[str, Any]) -> dict[str, Any]:
         old = lease.get("spec") or {}
         ours = old.get("holderIdentity") == self._holder
-        now = datetime.fromtimestamp(self._now(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = micro_time(self._now())
         spec = {
             **old,
             "holderIdentity": self._holder,

@@ -27,10 +27,10 @@ from cni_calico.ipam.group.spare import SpareBlocks, is_short
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.pools import pool_of, reserved_networks, select_pools
 from cni_calico.ipam.share import Share
-from cni_calico.ipam.timestamps import stamped
 from cni_calico.ipam.view import Facts, View
 from cni_calico.model.keys import BlockKey, HandleKey
 from cni_calico.model.resources import Address, Block, IPPool, Network
+from cni_calico.model.timestamps import stamped
 
 BATCH_MAX = 48  # with its blocks well below the limit of one etcd transaction
 ALONE_S = 5.0  # how long a batch waits for a member that goes first on its own
