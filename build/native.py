@@ -15,6 +15,8 @@ from pathlib import Path
 
 from elf import read_elf
 
+from cni_calico import directories
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "build" / "front"
 NAMES = ("calico", "calico-ipam")
@@ -85,8 +87,8 @@ def render_header() -> str:
         "PATIENCE_MIN_MS": int(protocol.PATIENCE_MIN_S * 1000),
         "PATIENCE_VARIABLE": protocol.PATIENCE_VARIABLE,
         "RUN_DIRECTORY_VARIABLE": "CALICO_RUN_DIR",
-        "RUN_DIRECTORY": protocol.RUN_DIRECTORY,
-        "SOCKET_NAME": protocol.SOCKET_NAME,
+        "RUN_DIRECTORY": directories.RUN_DIR,
+        "SOCKET_NAME": directories.CNI_SOCKET,
         "VARIABLES": "".join(f"{name}\0" for name in CALLER_VARIABLES),
         "SUPPORTED_VERSIONS": " ".join(SUPPORTED),
         "CURRENT_VERSION": CURRENT,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cni_calico.cni.fields import JsonFields, wrong
+from cni_calico.directories import RUN_DIR
 from cni_calico.errors import InvalidConfig
 
 UNIX = "unix://"
@@ -49,7 +50,7 @@ def _parse_socket(section: JsonFields) -> str:
     if not socket:
         raise InvalidConfig(
             "cannot use dataplane_options.type 'grpc': dataplane_options.socket is missing",
-            details=f"name the data plane's socket, such as {UNIX}/var/run/calico/cni-server.sock",
+            details=f"name the data plane's socket, such as {UNIX}{RUN_DIR}/cni-server.sock",
         )
     if not socket.startswith(f"{UNIX}/") or path.endswith("/") or "\0" in path or len(path.encode()) > PATH_MAX_BYTES:
         expected = f"{UNIX} and the absolute path of a socket, at most {PATH_MAX_BYTES} bytes"

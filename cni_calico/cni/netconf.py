@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cni_calico.cni import versions
 from cni_calico.cni.fields import JsonFields, wrong
 from cni_calico.cni.mesos import MesosLabels, parse_mesos
+from cni_calico.directories import NODENAME_FILE, RUN_DIR
 from cni_calico.errors import DecodeFailure, IncompatibleVersion, InvalidConfig
 from cni_calico.model import names
 from cni_calico.model.access import LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
@@ -22,8 +23,7 @@ from cni_calico.model.access import LOCAL_PATH, DatastoreConfig, KubernetesAcces
 if TYPE_CHECKING:
     from cni_calico.cni.dataplane import ExternalDataplane
 
-NODENAME_FILE = "/var/lib/calico/nodename"
-ENDPOINT_STATUS_DIR = "/var/run/calico/endpoint-status"
+ENDPOINT_STATUS_DIR = f"{RUN_DIR}/endpoint-status"
 MTU_MAX = 65535
 NODE_NAME_MAX = 253
 QUEUES_MAX = 4096  # the kernel's limit for veth

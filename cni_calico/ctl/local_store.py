@@ -17,6 +17,7 @@ from cni_calico.datastore.local.file import marker_path
 from cni_calico.datastore.local.salvage import read_problems, salvage
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
+from cni_calico.directories import state_dir
 from cni_calico.errors import AddressInUse, CalicoError, InvalidConfig, IPAMError
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.kernel.host_routes import read_host_routes
@@ -116,7 +117,7 @@ def rebuild(arguments: Namespace, environ: Mapping[str, str]) -> str:
 
 def _node_name(environ: Mapping[str, str]) -> str:
     try:
-        path = (environ.get("CALICO_STATE_DIR") or "/var/lib/calico") + "/nodename"
+        path = state_dir(environ) + "/nodename"
         return read_regular(path).decode().strip()
     except (OSError, ValueError):
         return os.uname().nodename.lower()

@@ -11,7 +11,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 
-from cni_calico import __version__
+from cni_calico import __version__, directories
 from cni_calico.ctl import node_status
 from cni_calico.ctl.archive import ArchiveMember, write_archive
 from cni_calico.ctl.redaction import secrets_in
@@ -21,11 +21,9 @@ from cni_calico.errors import CalicoError
 from cni_calico.kernel.process import run
 from cni_calico.nodeagent.status import file as agent_status
 
-LOG_DIR = "/var/log/calico"
-BIRD_DIR = "/etc/calico/confd/config"
 CNI_DIR = "/etc/cni/net.d"
 CALICO_DIR = "/etc/calico"
-TOKEN_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+TOKEN_FILE = f"{directories.SERVICE_ACCOUNT_DIR}/token"
 COMMAND_S = 10.0
 FILE_MAX_BYTES = 10 * 1024 * 1024  # of a log, taken from its end
 _SEARCH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
@@ -63,9 +61,9 @@ def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:
     stamp = time.strftime("%Y%m%d_%H%M%S")
     name = f"calico-diags-{stamp}"
     target = arguments.archive or f"/tmp/{name}-{os.getpid()}.tar.gz"  # noqa: S108 - made exclusively, see write_archive
-    run_dir = environ.get("CALICO_RUN_DIR") or node_status.RUN_DIR
-    log_dir = arguments.log_dir or environ.get("CALICO_LOG_DIR") or LOG_DIR
-    bird_dir = environ.get("CALICO_BIRD_CONFIG_DIR") or BIRD_DIR
+    run_dir = directories.run_dir(environ)
+    log_dir = arguments.log_dir or environ.get("CALICO_LOG_DIR") or directories.LOG_DIR
+    bird_dir = environ.get("CALICO_BIRD_CONFIG_DIR") or directories.BIRD_CONFIG_DIR
     secrets = _secrets(environ, run_dir, bird_dir)
     count = write_archive(target, name, _items(arguments, environ, run_dir, log_dir, bird_dir), secrets)
     return (
@@ -119,7 +117,7 @@ def _bird(run_dir: str) -> Iterator[ArchiveMember]:
     for command in _BIRD_COMMANDS:
         try:
             deadline = Deadline.after(COMMAND_S)
-            with BirdControl(f"{run_dir}/bird.ctl", deadline) as control:
+            with BirdControl(f"{run_dir}/{directories.BIRD_SOCKET}", deadline) as control:
                 text = "\n".join(line for _, line in control.ask(command, deadline).lines)
         except CalicoError as e:
             text = str(e)

@@ -11,6 +11,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 
 from cni_calico.ctl.session import CommandFailed
+from cni_calico.directories import LOG_DIR, RUN_DIR, STATE_DIR
 
 IMAGE = "IMAGE"  # there is no registry of ours: build/image/build.sh makes the image
 _VARIABLES = {
@@ -31,13 +32,10 @@ _DATASTORE = (
     "ETCD_KEY_FILE",
 )
 _MOUNTS = (
-    *(
-        "/lib/modules:/lib/modules:ro",
-        "/run:/run",
-        "/var/run/calico:/var/run/calico",
-        "/var/lib/calico:/var/lib/calico",
-    ),
-    *("/var/log/calico:/var/log/calico", "/etc/calico:/etc/calico:ro"),
+    "/lib/modules:/lib/modules:ro",
+    "/run:/run",
+    *(f"{directory}:{directory}" for directory in (RUN_DIR, STATE_DIR, LOG_DIR)),
+    "/etc/calico:/etc/calico:ro",
 )
 
 

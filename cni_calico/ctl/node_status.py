@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from cni_calico import directories
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.ctl.tables import render_box
 from cni_calico.deadline import Deadline
@@ -16,7 +17,6 @@ from cni_calico.nodeagent.bgp.bird.status import BirdStatus, PeerStatus
 from cni_calico.nodeagent.status import file as agent_status
 from cni_calico.nodeagent.status.probes import why_cni_silent
 
-RUN_DIR = "/var/run/calico"
 BIRD_S = 5.0
 ANSWERS = "the server answers"
 _HEADINGS = ("PEER ADDRESS", "PEER TYPE", "STATE", "SINCE", "INFO", "UPTIME", "RECEIVED", "ANNOUNCED")
@@ -32,12 +32,15 @@ _TOPICS = (
 
 def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Raises CommandFailed, with what could be found out, if this node is not ready or its agent does not run."""
-    run_dir = environ.get("CALICO_RUN_DIR") or RUN_DIR
-    fields = {**agent_status.read_status(run_dir), "cni": why_cni_silent(f"{run_dir}/cni.sock") or ANSWERS}
+    run_dir = directories.run_dir(environ)
+    fields = {
+        **agent_status.read_status(run_dir),
+        "cni": why_cni_silent(f"{run_dir}/{directories.CNI_SOCKET}") or ANSWERS,
+    }
     not_live = agent_status.why_not_live(fields, agent_status.since_boot())
     bird: BirdStatus | str
     try:
-        bird = read_status(f"{run_dir}/bird.ctl", Deadline.after(BIRD_S))
+        bird = read_status(f"{run_dir}/{directories.BIRD_SOCKET}", Deadline.after(BIRD_S))
     except CalicoError as e:
         bird = str(e)
     now = datetime.now().astimezone()

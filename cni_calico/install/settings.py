@@ -15,7 +15,6 @@ from cni_calico.model.names import valid_identifier
 
 HOST_NET_DIR = "/host/etc/cni/net.d"
 HOST_BIN_DIRS = ("/host/opt/cni/bin", "/host/secondary-bin-dir")
-SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 KUBECONFIG = "calico-kubeconfig"
 TLS_DIR = "calico-tls"
 TLS_FILES = ("etcd-key", "etcd-cert", "etcd-ca")

@@ -14,8 +14,9 @@ from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.login import read_file
 from cni_calico.datastore.kubernetes.token import Token, render_kubeconfig, request_token
 from cni_calico.deadline import Deadline
+from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.errors import InstallFailed, InvalidConfig
-from cni_calico.install.settings import HOST_BIN_DIRS, KUBECONFIG, SERVICE_ACCOUNT_DIR, TLS_DIR, Settings
+from cni_calico.install.settings import HOST_BIN_DIRS, KUBECONFIG, TLS_DIR, Settings
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.process import clean_environment, run
 from cni_calico.model.access import KubernetesAccess, parse_proxy_variables

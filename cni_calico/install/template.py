@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from cni_calico.directories import LOG_DIR
 from cni_calico.errors import InvalidConfig
 from cni_calico.install.settings import KUBECONFIG, TLS_DIR, Settings
 
 # variable of the template -> (variable of the environment, default)
 _PLAIN = {
     "LOG_LEVEL": ("LOG_LEVEL", "info"),
-    "LOG_FILE_PATH": ("LOG_FILE_PATH", "/var/log/calico/cni/cni.log"),
+    "LOG_FILE_PATH": ("LOG_FILE_PATH", f"{LOG_DIR}/cni/cni.log"),
     "LOG_FILE_MAX_SIZE": ("LOG_FILE_MAX_SIZE", "100"),
     "LOG_FILE_MAX_AGE": ("LOG_FILE_MAX_AGE", "30"),
     "LOG_FILE_MAX_COUNT": ("LOG_FILE_MAX_COUNT", "10"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cni_calico.directories import STATE_DIR
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LOCAL_PATH = "/var/lib/calico/datastore.db"
+LOCAL_PATH = f"{STATE_DIR}/datastore.db"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,13 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 
+from cni_calico import directories
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, IPAMError, KernelError
 from cni_calico.log import Log
 from cni_calico.nodeagent.context.open import Opened, open_context, open_log
-from cni_calico.nodeagent.context.settings import RUN_DIR, NodeSettings, parse_settings
+from cni_calico.nodeagent.context.settings import NodeSettings, parse_settings
 from cni_calico.nodeagent.keepers.tunnel_addresses import allocate_tunnel_addresses, read_pod_cidrs
 from cni_calico.nodeagent.startup.completion import announce_shutdown
 from cni_calico.nodeagent.startup.run import run_startup
@@ -47,7 +48,7 @@ def prepare_host(environ: Mapping[str, str], *, best_effort: bool) -> int:
 
 def start_up(environ: Mapping[str, str]) -> int:
     """-startup. The reason of a failure is stored for the probes and ``calicoctl node status``."""
-    run_dir = environ.get("CALICO_RUN_DIR", "").strip() or RUN_DIR
+    run_dir = directories.run_dir(environ)
     try:
         _start_up(environ, lambda what: _note_startup(run_dir, what))
     except CalicoError as e:
@@ -127,7 +128,7 @@ def shut_down(environ: Mapping[str, str]) -> int:
 
 def describe_status(environ: Mapping[str, str]) -> str:
     """-show-status: what the agent and BIRD report."""
-    run_dir = environ.get("CALICO_RUN_DIR", "").strip() or RUN_DIR
+    run_dir = directories.run_dir(environ)
     fields = status.read_status(run_dir)
     why = status.why_not_ready(fields, status.since_boot())
     lines = [f"node:       {fields.get('node', 'unknown')}", f"agent:      {why or 'ready'}"]
@@ -156,7 +157,7 @@ def _describe_bird(run_dir: str, backend: object) -> str:
     if backend in ("vxlan", "none"):
         return f"none on this node: CALICO_NETWORKING_BACKEND is {backend}"
     try:
-        bird = read_status(f"{run_dir}/bird.ctl", Deadline.after(BIRD_S))
+        bird = read_status(f"{run_dir}/{directories.BIRD_SOCKET}", Deadline.after(BIRD_S))
     except CalicoError as e:
         return str(e)
     up = sum(peer.established for peer in bird.peers)

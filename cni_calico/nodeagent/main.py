@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
+from cni_calico import directories
 from cni_calico.nodeagent.flags import COMMANDS, PROBES, SERVICES, UsageError, parse_flags, render_usage
 
 TYPE_CHECKING = False
@@ -141,17 +142,15 @@ def _supervise(chosen: set[str]) -> int:
     from cni_calico.daemon.settings_table import TRUE
     from cni_calico.daemon.supervisor import Supervisor, services_of_run
     from cni_calico.log import Log, wants_json
-    from cni_calico.nodeagent.bgp.bird.probes import NODENAME_FILE
-    from cni_calico.nodeagent.context.settings import RUN_DIR
     from cni_calico.nodeagent.service_control import write_services
 
     command = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "cni_calico.nodeagent.main"]
-    nodename_file = os.environ.get("CALICO_NODENAME_FILE", "").strip() or NODENAME_FILE
+    nodename_file = directories.nodename_file(os.environ)
     data_plane = os.environ.get("CALICO_DISABLE_FELIX", "").strip().lower() not in TRUE
     services = services_of_run(
         startup="run" in chosen, was_set_up=lambda: os.path.exists(nodename_file), data_plane=data_plane
     )
-    run_dir = os.environ.get("CALICO_RUN_DIR", "").strip() or RUN_DIR
+    run_dir = directories.run_dir(os.environ)
     log = Log("info", context="supervisor: ", as_json=wants_json(os.environ))
     return Supervisor(services, command, os.environ, log, lambda running: write_services(run_dir, running)).run()
 

@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cni_calico import directories
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.nodeagent.context.settings import RUN_DIR
 from cni_calico.nodeagent.status.file import since_boot
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def control(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     if len(words) < 2 or command not in ("status", "restart", "hup", "up"):
         sys.stderr.write(f"{_USAGE}\n")
         return 100
-    run_dir = environ.get("CALICO_RUN_DIR", "").strip() or RUN_DIR
+    run_dir = directories.run_dir(environ)
     failed = 0
     for path in words[1:]:
         name = path.rstrip("/").rpartition("/")[2]
@@ -96,7 +96,7 @@ def _do(command: str, name: str, run_dir: str) -> str:
         from cni_calico.nodeagent.bgp.bird.control import BirdControl
 
         deadline = Deadline.after(WAIT_S)
-        with BirdControl(f"{run_dir}/bird.ctl", deadline) as bird:
+        with BirdControl(f"{run_dir}/{directories.BIRD_SOCKET}", deadline) as bird:
             bird.tell("configure", deadline)
         return _describe(name, before)
     if before is None:
@@ -121,7 +121,7 @@ def _find(name: str, run_dir: str) -> RunningService | None:
     process = SERVICES[name]
     try:
         if process == BIRD:
-            path = f"{run_dir}/bird.pid"
+            path = f"{run_dir}/{directories.BIRD_PID}"
             with open(path) as file:
                 pid, since = int(file.read()), since_boot() - (time.time() - os.stat(path).st_mtime)
         else:

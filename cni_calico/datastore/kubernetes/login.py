@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass, field
 
 from cni_calico.bounded import CONFIG_BYTES, OutOfBounds, parse_json, parse_yaml, require_size
+from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.errors import DatastoreDenied, DeadlineExceeded
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.regular import read_regular
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     Environ = Mapping[str, str]
 
 NAMESPACE = "kube-system"  # upstream's usual one
-SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 NO_LOGIN = "set kubernetes.kubeconfig in the network configuration, or KUBECONFIG"
 HINT = "the file named by kubernetes.kubeconfig in the network configuration is written by the installer"
 
@@ -122,11 +122,11 @@ def _read_in_cluster(read: Read, environ: Environ) -> Login:
             "cannot find the Kubernetes API server: no kubeconfig, no API root, and not in a pod of a cluster",
             details=NO_LOGIN,
         )
-    token = _read(f"{SERVICE_ACCOUNT}/token", "service account token", read).decode("utf-8", "replace").strip()
+    token = _read(f"{SERVICE_ACCOUNT_DIR}/token", "service account token", read).decode("utf-8", "replace").strip()
     authority = f"[{host}]" if ":" in host else host
     return Login(
         f"https://{authority}:{port}",
-        ca=_read(f"{SERVICE_ACCOUNT}/ca.crt", "service account's certificate authority", read),
+        ca=_read(f"{SERVICE_ACCOUNT_DIR}/ca.crt", "service account's certificate authority", read),
         authorization=f"Bearer {token}",
     )
 
@@ -370,6 +370,6 @@ def parse_url(url: str) -> tuple[str, str, int, str]:
 def own_namespace() -> str:
     """The namespace of the pod this runs in; outside of a pod, the one that upstream usually uses."""
     try:
-        return read_regular(f"{SERVICE_ACCOUNT}/namespace").decode("ascii").strip() or NAMESPACE
+        return read_regular(f"{SERVICE_ACCOUNT_DIR}/namespace").decode("ascii").strip() or NAMESPACE
     except (OSError, ValueError):
         return NAMESPACE

@@ -18,6 +18,7 @@ from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.ensure import ensure_record
 from cni_calico.datastore.interface import Versioned
 from cni_calico.deadline import Deadline
+from cni_calico.directories import BIRD_SOCKET
 from cni_calico.errors import CalicoError
 from cni_calico.model.documents.codec import decode_resource
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
@@ -91,7 +92,7 @@ class Reporter:
         """BIRD's status; None if it does not answer."""
         deadline = Deadline.after(BIRD_S)
         try:
-            with BirdControl(f"{self.context.settings.run_dir}/bird.ctl", deadline) as control:
+            with BirdControl(f"{self.context.settings.run_dir}/{BIRD_SOCKET}", deadline) as control:
                 bird = parse_status(control.tell("show status", deadline).lines)
                 peers = parse_peers(control.tell("show protocols all", deadline).lines)
                 routes = parse_routes(control.tell("show route", deadline).lines) if wants_routes(spec) else ()

@@ -29,6 +29,7 @@ from cni_calico.daemon.settings_table import (
     setting,
     settings_of,
 )
+from cni_calico.directories import RUN_DIR
 from cni_calico.nodeagent.context.legacy import ACCESS
 
 SEVERITIES = choice(
@@ -194,7 +195,7 @@ class FelixSettings:
     endpoint_status_prefix: str = setting(
         "EndpointStatusPathPrefix",
         TEXT,
-        "/var/run/calico",
+        RUN_DIR,
         "Directory of endpoint-status/, whose files say for which endpoints policy is in force; none: no files.",
     )
     route_refresh_s: float = setting(

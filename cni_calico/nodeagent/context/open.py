@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
 from cni_calico.datastore.connect import open_datastore
+from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.kernel.files import Files
 from cni_calico.log import LEVELS, Log
 from cni_calico.model.access import DatastoreConfig
@@ -31,8 +32,6 @@ from cni_calico.nodeagent.context.settings import (
 if TYPE_CHECKING:
     from cni_calico.datastore.interface import Datastore
     from cni_calico.datastore.kubernetes.store import KubernetesStore
-
-_TOKEN_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def kubernetes_store(
     config: DatastoreConfig, environ: Mapping[str, str], datastore: Datastore
 ) -> KubernetesStore | None:
     """Kubernetes' own objects, through the datastore if that is Kubernetes; None outside of Kubernetes."""
-    in_cluster = bool(environ.get("KUBERNETES_SERVICE_HOST")) and os.path.exists(_TOKEN_FILE)
+    in_cluster = bool(environ.get("KUBERNETES_SERVICE_HOST")) and os.path.exists(f"{SERVICE_ACCOUNT_DIR}/token")
     if config.type != "kubernetes" and not config.kubernetes.kubeconfig and not in_cluster:
         return None
     from cni_calico.datastore.kubernetes.store import KubernetesStore

@@ -29,6 +29,7 @@ from cni_calico.daemon.settings_table import (
     setting,
     settings_of,
 )
+from cni_calico.directories import BIRD_CONFIG_DIR, LOG_DIR, NODENAME_FILE, RUN_DIR, STATE_DIR
 from cni_calico.errors import InvalidConfig
 from cni_calico.log import FORMAT_VARIABLE, FORMATS
 from cni_calico.model.access import DatastoreConfig
@@ -40,10 +41,6 @@ from cni_calico.nodeagent.context.address_setting import (
     parse_address_setting,
     parse_method,
 )
-
-STATE_DIR = "/var/lib/calico"
-RUN_DIR = "/var/run/calico"
-LOG_DIR = "/var/log/calico"
 
 _MODE = {"off": "Never", "cross-subnet": "CrossSubnet"}
 
@@ -87,7 +84,7 @@ class NodeSettings:
     nodename_file: str = setting(
         "CALICO_NODENAME_FILE",
         TEXT,
-        f"{STATE_DIR}/nodename",
+        NODENAME_FILE,
         "File that holds the node's name: read when NODENAME is empty, written when start-up has succeeded.",
     )
     hostname: str = setting("HOSTNAME", TEXT, "", "Name used, in lower case, if there is no other; then the OS's.")
@@ -236,7 +233,7 @@ class NodeSettings:
     log_dir: str = setting("CALICO_LOG_DIR", TEXT, LOG_DIR, "Directory of log files.")
     run_dir: str = setting("CALICO_RUN_DIR", TEXT, RUN_DIR, "Directory of sockets, locks and status files.")
     bird_config_dir: str = setting(
-        "CALICO_BIRD_CONFIG_DIR", TEXT, "/etc/calico/confd/config", "Directory of BIRD's configuration."
+        "CALICO_BIRD_CONFIG_DIR", TEXT, BIRD_CONFIG_DIR, "Directory of BIRD's configuration."
     )
     state_dir: str = setting("CALICO_STATE_DIR", TEXT, STATE_DIR, "Directory of files that survive a reboot.")
 

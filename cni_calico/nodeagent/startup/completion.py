@@ -12,6 +12,7 @@ import threading
 import time
 
 from cni_calico.deadline import Deadline
+from cni_calico.directories import CNI_SOCKET
 from cni_calico.errors import CalicoError
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.status import file as status
@@ -47,7 +48,7 @@ def announce_network(context: Context, stopping: threading.Event) -> None:
 def _why_not_ready(context: Context) -> str:
     run_dir = context.settings.run_dir
     why = status.why_not_ready(status.read_status(run_dir), status.since_boot())
-    return why or why_cni_silent(f"{run_dir}/cni.sock")
+    return why or why_cni_silent(f"{run_dir}/{CNI_SOCKET}")
 
 
 def _lacks_something(context: Context) -> bool:

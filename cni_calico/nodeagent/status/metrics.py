@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cni_calico import __version__
 from cni_calico.controllers.janitor.run import Tally
 from cni_calico.deadline import Deadline
+from cni_calico.directories import CNI_SOCKET
 from cni_calico.errors import CalicoError
 from cni_calico.ipam.pools import pool_of
 from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_ready
@@ -39,7 +40,7 @@ class Metrics:
         self.policing: Callable[[], tuple[Standing, PolicyFigures]] | None = None
         self._numbers = numbers
         self._run_dir = run_dir
-        self._socket = f"{run_dir}/cni.sock"
+        self._socket = f"{run_dir}/{CNI_SOCKET}"
         self._pending = f"{state_dir}/cni/pending-del"
 
     def page(self) -> tuple[int, str, bytes]:

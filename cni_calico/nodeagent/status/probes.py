@@ -6,18 +6,19 @@ known what to check, and nothing is waited for longer than a fraction of that se
 
 from __future__ import annotations
 
+from cni_calico import directories
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CNI_ANSWER_S = 0.5
 _WITHOUT_BIRD = frozenset(("vxlan", "none"))
-_DEFAULT_RUN_DIR = "/var/run/calico"
 
 
 def run_probes(names: set[str], values: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
     """Why the probes fail, one line for each; [] if all is well."""
-    run_dir = environ.get("CALICO_RUN_DIR") or _DEFAULT_RUN_DIR
+    run_dir = directories.run_dir(environ)
     faults = []
     if "felix-live" in names:
         faults.append(_felix_live(run_dir))
@@ -46,7 +47,7 @@ def _felix_ready(run_dir: str) -> str:
     from cni_calico.nodeagent.status import file as status
 
     why = status.why_not_ready(status.read_status(run_dir), status.since_boot())
-    why = why or why_cni_silent(f"{run_dir}/cni.sock")
+    why = why or why_cni_silent(f"{run_dir}/{directories.CNI_SOCKET}")
     return f"felix is not ready: {why}" if why else ""
 
 
@@ -71,7 +72,7 @@ def why_cni_silent(path: str) -> str:
 
 
 def _bird_socket(run_dir: str) -> str:
-    return f"{run_dir}/bird.ctl"
+    return f"{run_dir}/{directories.BIRD_SOCKET}"
 
 
 def _bird_live(run_dir: str) -> str:
@@ -82,7 +83,7 @@ def _bird_live(run_dir: str) -> str:
 
 
 def _bird_ready(run_dir: str, values: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    from cni_calico.nodeagent.bgp.bird.probes import NODENAME_FILE, read_ready
+    from cni_calico.nodeagent.bgp.bird.probes import read_ready
     from cni_calico.nodeagent.bgp.bird.readiness import THRESHOLD_S
 
     threshold_s = THRESHOLD_S
@@ -93,6 +94,6 @@ def _bird_ready(run_dir: str, values: Mapping[str, str], environ: Mapping[str, s
             threshold_s = parse_duration_s(values["threshold-time"])
         except ValueError as e:
             return f"-threshold-time={values['threshold-time']}: {e}"
-    nodename_file = environ.get("CALICO_NODENAME_FILE") or NODENAME_FILE
+    nodename_file = directories.nodename_file(environ)
     readiness = read_ready(_bird_socket(run_dir), nodename_file, threshold_s=threshold_s)
     return "" if readiness.ready else readiness.text

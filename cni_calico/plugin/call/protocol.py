@@ -14,7 +14,6 @@ MAGIC = b"ccn"
 HEADER_BYTES = 8
 BODY_MAX = 8 * 1024 * 1024
 NETNS, ROOT, MOUNTS = b"netns", b"root", b"mounts"
-RUN_DIRECTORY, SOCKET_NAME = "/var/run/calico", "cni.sock"
 CONNECT_S = 2.0
 # The call's own deadline (60 s) and three undo steps (5 s each): a server that takes longer is stuck.
 PATIENCE_S = 75.0

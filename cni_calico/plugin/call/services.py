@@ -14,6 +14,7 @@ from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.datastore.interface import Datastore, Document, Versioned
 from cni_calico.deadline import Deadline
+from cni_calico.directories import CNI_SOCKET, run_dir, state_dir
 from cni_calico.errors import AttachmentBusy, KernelError
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT, Log
@@ -28,10 +29,8 @@ if TYPE_CHECKING:
 
     Outcome = TypeVar("Outcome")
 
-RUN_DIR = "/var/run/calico"
 IPAM_LOCK_S = 1.0  # if a DEL waited until its deadline, it would fail for no reason
 STUCK_LOCK_S = 3.0  # a stuck server that holds the lock will hardly release it now
-STATE_DIR = "/var/lib/calico"
 BESIDE_MAX = 1024 * 1024  # bytes; the socket of a server that will not come back also stays there
 
 
@@ -174,8 +173,8 @@ class Services:
         self.host: Any = None  # a worker's plugin.network.host.Host; None: each step opens its own
         # carries out a LinkRemoval together with those of other calls
         self.remove_link: Callable[[Any, Deadline], None] | None = None
-        self.run_dir = environ.get("CALICO_RUN_DIR") or RUN_DIR
-        self.state_dir = environ.get("CALICO_STATE_DIR") or STATE_DIR
+        self.run_dir = run_dir(environ)
+        self.state_dir = state_dir(environ)
         self.timeout_s = inf  # the limit for a whole call, if it must be shorter than usual
         self.stuck = False  # whether a server took the call first and did not answer in time
         self._open_store = open_store
@@ -232,7 +231,7 @@ class Services:
 
         A resident server's memory must not outlive what this process does.
         """
-        if not self.files.exists(f"{self.run_dir}/cni.sock"):
+        if not self.files.exists(f"{self.run_dir}/{CNI_SOCKET}"):
             return
         try:
             if self.files.append(self.beside, b".") >= BESIDE_MAX:

@@ -108,7 +108,9 @@ def serve_call(executable: str, load: Load, environ: Mapping[str, str], stdin: b
 
 
 def socket_path(environ: Mapping[str, str]) -> str:
-    return (environ.get("CALICO_RUN_DIR") or "/var/run/calico") + "/cni.sock"
+    from cni_calico.directories import CNI_SOCKET, run_dir
+
+    return f"{run_dir(environ)}/{CNI_SOCKET}"
 
 
 def _serve_there(executable: str, environ: Mapping[str, str], stdin: bytes) -> tuple[tuple[int, bytes] | None, bool]:

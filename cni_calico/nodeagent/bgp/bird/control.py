@@ -16,7 +16,6 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import BirdRefused, BirdUnavailable
 from cni_calico.nodeagent.bgp.bird.status import BirdStatus, parse_peers, parse_status
 
-SOCKET = "/var/run/calico/bird.ctl"
 CONNECT = faults.declare("bird.connect")
 COMMAND = faults.declare("bird.command")
 

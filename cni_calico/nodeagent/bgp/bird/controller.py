@@ -47,13 +47,13 @@ class BirdController:
 
     def __init__(
         self,
-        paths: BirdPaths | None = None,
+        paths: BirdPaths,
         *,
         log: Log = SILENT,
         output_fd: int = 2,
         left_routes: Callable[[Deadline], bool] = has_bird_routes,
     ) -> None:
-        self.paths = paths or BirdPaths()
+        self.paths = paths
         self.log = log
         self.files = Files()
         self.process = BirdProcess(self.paths, log=log, output_fd=output_fd)

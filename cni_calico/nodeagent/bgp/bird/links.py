@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 
+from cni_calico.directories import BIRD_SOCKET
 from cni_calico.log import Log
 
-SOCKET, CONFIG = ("bird6.ctl", "bird.ctl"), ("bird6.cfg", "bird.cfg")
+SOCKET, CONFIG = ("bird6.ctl", BIRD_SOCKET), ("bird6.cfg", "bird.cfg")
 
 
 def ensure_links(run_dir: str, config_dir: str, log: Log) -> None:

@@ -11,16 +11,15 @@ import time
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.nodeagent.bgp.bird.control import SOCKET, BirdControl, read_status
+from cni_calico.nodeagent.bgp.bird.control import BirdControl, read_status
 from cni_calico.nodeagent.bgp.bird.readiness import THRESHOLD_S, Readiness, decide_ready
 from cni_calico.nodeagent.bgp.bird.status import PeerStatus
 
-NODENAME_FILE = "/var/lib/calico/nodename"
 _ANSWER_S = 0.5
 _TCP_S = 0.1
 
 
-def read_alive(socket: str = SOCKET) -> str:
+def read_alive(socket: str) -> str:
     """Why BIRD is not alive, "" if it is."""
     try:
         with BirdControl(socket, Deadline.after(_ANSWER_S)):
@@ -29,9 +28,7 @@ def read_alive(socket: str = SOCKET) -> str:
         return str(e)
 
 
-def read_ready(
-    socket: str = SOCKET, nodename_file: str = NODENAME_FILE, *, threshold_s: float = THRESHOLD_S
-) -> Readiness:
+def read_ready(socket: str, nodename_file: str, *, threshold_s: float = THRESHOLD_S) -> Readiness:
     """Whether BIRD is ready now, and which peers are not."""
     try:
         status = read_status(socket, Deadline.after(_ANSWER_S))

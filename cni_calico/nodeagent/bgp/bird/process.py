@@ -19,10 +19,9 @@ from cni_calico.errors import BirdUnavailable, BirdUnsupported, CalicoError
 from cni_calico.kernel.child import Child
 from cni_calico.kernel.process import run
 from cni_calico.log import SILENT, Log
-from cni_calico.nodeagent.bgp.bird.control import SOCKET, BirdControl
+from cni_calico.nodeagent.bgp.bird.control import BirdControl
 
 BINARIES = ("/usr/sbin/bird", "/usr/local/sbin/bird", "/sbin/bird", "/usr/bin/bird")
-CONFIG_DIRECTORY = "/etc/calico/confd/config"
 OLDEST = (2, 0, 12)
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 30.0
 STEADY_S = 60.0  # a BIRD that ran for so long is restarted after a short pause
@@ -37,9 +36,9 @@ _WATCH_S = 1.0
 class BirdPaths:
     """``binary`` "" searches the distribution's places."""
 
-    config_directory: str = CONFIG_DIRECTORY
-    socket: str = SOCKET
-    pid_file: str = "/var/run/calico/bird.pid"
+    config_directory: str
+    socket: str
+    pid_file: str
     binary: str = ""
 
     @property

@@ -13,7 +13,6 @@ import pytest
 
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.login import (
-    SERVICE_ACCOUNT,
     Login,
     parse_url,
     read_login,
@@ -21,6 +20,7 @@ from cni_calico.datastore.kubernetes.login import (
 )
 from cni_calico.datastore.kubernetes.trust import server_of
 from cni_calico.deadline import Deadline
+from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.errors import DatastoreDenied, DeadlineExceeded
 from cni_calico.model.access import KubernetesAccess
 from tests.netns.namespaces import until
@@ -114,7 +114,7 @@ def test_first_of_several_files_wins_and_the_others_add(tmp_path: Path) -> None:
 
 
 def test_in_a_pod() -> None:
-    files = {f"{SERVICE_ACCOUNT}/token": b" abc\n", f"{SERVICE_ACCOUNT}/ca.crt": b"PEM"}
+    files = {f"{SERVICE_ACCOUNT_DIR}/token": b" abc\n", f"{SERVICE_ACCOUNT_DIR}/ca.crt": b"PEM"}
     environ = {"KUBERNETES_SERVICE_HOST": "fd96::1", "KUBERNETES_SERVICE_PORT": "443"}
     found = read_login(KubernetesAccess(), SOON, read=files.__getitem__, environ=environ)
     assert (found.url, found.ca, found.authorization) == ("https://[fd96::1]:443", b"PEM", "Bearer abc")

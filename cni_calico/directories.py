@@ -1,0 +1,31 @@
+"""PURE: the directories of a node, the variables that move them, and the files in them that several programs must find.
+
+Rule: these paths are written nowhere else. No imports: the shim of the CNI calls reads them.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RUN_DIR = "/var/run/calico"  # sockets, locks, status files; empty after a reboot
+STATE_DIR = "/var/lib/calico"
+LOG_DIR = "/var/log/calico"
+BIRD_CONFIG_DIR = "/etc/calico/confd/config"
+SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"  # of the pod that we run in
+
+NODENAME_FILE = f"{STATE_DIR}/nodename"
+CNI_SOCKET, BIRD_SOCKET, BIRD_PID = "cni.sock", "bird.ctl", "bird.pid"  # in RUN_DIR
+
+
+def run_dir(environ: Mapping[str, str]) -> str:
+    return environ.get("CALICO_RUN_DIR", "").strip() or RUN_DIR
+
+
+def state_dir(environ: Mapping[str, str]) -> str:
+    return environ.get("CALICO_STATE_DIR", "").strip() or STATE_DIR
+
+
+def nodename_file(environ: Mapping[str, str]) -> str:
+    return environ.get("CALICO_NODENAME_FILE", "").strip() or NODENAME_FILE
