@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from cni_calico.daemon.said import Said
 from cni_calico.datastore.election import Election, FencedStore, Held, Terms
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
@@ -26,8 +27,8 @@ class Leader:
         self, election: Election, terms: Terms, log: Log, elected: Callable[[bool], None] = lambda leads: None
     ) -> None:
         self._election, self._terms, self._log, self._elected = election, terms, log, elected
+        self._said = Said(log)
         self._led = False
-        self.error = ""
 
     def leads(self) -> bool:
         return self._election.remaining_s() > 0
@@ -52,11 +53,9 @@ class Leader:
         try:
             self._election.campaign(Deadline.after(CALL_S))
         except CalicoError as e:
-            if str(e) != self.error:
-                self._log.warning(f"cannot campaign: {e}" + (f" ({e.details})" if e.details else ""))
-            self.error = str(e)
+            self._said.say("", [f"cannot campaign: {e}"], more=f" ({e.details})" if e.details else "")
         else:
-            self.error = ""
+            self._said.say("", ())
         if self.leads() != self._led:
             self._led = not self._led
             self._log.info("these controllers lead" if self._led else "these controllers no longer lead")
@@ -73,9 +72,10 @@ class UpstreamsElection:
     def __init__(
         self, election: Election, terms: Terms, log: Log, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._election, self._terms, self._log = election, terms, log
+        self._election, self._terms = election, terms
+        self._said = Said(log)
         self._alone = Held(clock)
-        self._answered = self._said = False
+        self._answered = False
 
     def campaign(self, deadline: Deadline) -> bool:
         asked_at = self._alone.clock()
@@ -84,9 +84,7 @@ class UpstreamsElection:
         except DatastoreDenied as e:
             if self._answered:
                 raise
-            if not self._said:
-                self._said = True
-                self._log.warning(f"working without a lease, as upstream does: run one instance only ({e})")
+            self._said.once(f"working without a lease, as upstream does: run one instance only ({e})")
             self._alone.extend(asked_at, self._terms.lasts_s - self._terms.margin_s)
             return True
         self._answered = True

@@ -1,7 +1,7 @@
-"""The loop of the controllers that copy: takes changed keys, reconciles each, and retries those that fail.
+"""The loop of the controllers that copy: takes changed keys and reconciles each.
 
-Rule: one thread, which works only while the lease is ours, on caches made for that time. A key that fails never holds
-up the others and is never given up; in every period all keys are checked again.
+Rule: one thread, which works only while the lease is ours, on caches made for that time; in every period all keys are
+checked again.
 """
 
 from __future__ import annotations
@@ -9,36 +9,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from cni_calico.controllers.due import DueTasks
+from cni_calico.controllers.attempts import LOOK_S, Attempts, LoopNumbers, work_while_leading
 from cni_calico.controllers.follow.follower import Follower
 from cni_calico.controllers.follow.rules import Content, Following
 from cni_calico.daemon.fresh import Fresh
 from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.changed_keys import ChangedKeys
 from cni_calico.datastore.interface import Datastore, Versioned
-from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError
 from cni_calico.log import Log
 from cni_calico.model.keys import Key, ResourceKey
-
-CALL_S = 30.0
-BATCH = 100
-LOOK_S = 0.5
-
-
-@dataclass(slots=True)
-class LoopNumbers:
-    """One controller's counters, for metrics and status: one thread writes."""
-
-    writes: int = 0
-    failures: int = 0
-    waiting: int = 0
-    failing: int = 0
-    left_out: dict[ResourceKey, tuple[str, ...]] = field(default_factory=dict)
-    error: str = ""
 
 
 class CopyLoop:
@@ -62,14 +43,11 @@ class CopyLoop:
         self._kubernetes, self._store = kubernetes, fenced
         self._leads, self._period_s, self._log = leads, period_s, log
         self._fresh, self._clock = fresh, clock
-        self._said: dict[ResourceKey, str] = {}
+        self._attempts = Attempts(lambda key: following.name, leads, self.numbers, log, clock)
 
     def run(self, stopping: threading.Event) -> None:
         """Run until ``stopping``, working whenever we lead."""
-        while not stopping.is_set():
-            if self._leads():
-                self._lead(stopping)
-            stopping.wait(LOOK_S)
+        work_while_leading(self._leads, lambda: self._lead(stopping), stopping)
 
     def _lead(self, stopping: threading.Event) -> None:
         objects, records = ChangedKeys(), ChangedKeys()
@@ -98,7 +76,7 @@ class CopyLoop:
             self._rounds(follower, caches, objects, records, stopping)
         finally:
             stop_caches(caches)
-            self.numbers.waiting = self.numbers.failing = 0
+            self._attempts.forget()
 
     def _rounds(
         self,
@@ -108,7 +86,7 @@ class CopyLoop:
         records: ChangedKeys,
         stopping: threading.Event,
     ) -> None:
-        tasks: DueTasks[ResourceKey] = DueTasks()
+        tasks = self._attempts.tasks
         everything_at = 0.0
         while not stopping.is_set() and self._leads():
             self.numbers.error = next((str(cache.error) for cache in caches if cache.error is not None), "")
@@ -123,26 +101,9 @@ class CopyLoop:
             if now >= everything_at:
                 tasks.note(follower.everything(), now)
                 everything_at = now + self._period_s()
-            self.round(follower, tasks)
+            self._attempts.round(follower.reconcile)
             if not tasks.due(self._clock(), 1) and not records.any.is_set():
                 objects.any.wait(LOOK_S)
-
-    def round(self, follower: Follower, tasks: DueTasks[ResourceKey]) -> None:
-        """Everything that is due now, up to BATCH tasks."""
-        for key in tasks.due(self._clock(), BATCH):
-            if not self._leads():
-                return
-            try:
-                self.numbers.writes += follower.reconcile(key, Deadline.after(CALL_S))
-                tasks.done(key)
-                self._said.pop(key, None)
-            except CalicoError as e:
-                self.numbers.failures += 1
-                pause_s = tasks.failed(key, self._clock())
-                if self._said.get(key) != str(e):
-                    self._said[key] = str(e)
-                    self._log.warning(f"{self.following.name}: {e}; next try in {pause_s:g} s")
-        self.numbers.waiting, self.numbers.failing = len(tasks), tasks.failing
 
     def _read_object(self, item: Versioned) -> Content:
         return self.following.read_object(item.value)

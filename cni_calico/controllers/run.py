@@ -17,6 +17,7 @@ from typing import Any
 
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
+from cni_calico.controllers.attempts import LoopNumbers
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.controllers.follow.rules import FOLLOWINGS, NODES, Following
 from cni_calico.controllers.health import ROUND_S, Health, write_status
@@ -28,7 +29,7 @@ from cni_calico.controllers.leader import Leader, SharedElection, UpstreamsElect
 from cni_calico.controllers.loadbalancer import run as loadbalancer
 from cni_calico.controllers.loadbalancer.rules import ALL_SERVICES
 from cni_calico.controllers.loadbalancer.run import LoadBalancerLoop
-from cni_calico.controllers.loop import CopyLoop, LoopNumbers
+from cni_calico.controllers.loop import CopyLoop
 from cni_calico.controllers.metrics import render_metrics
 from cni_calico.controllers.settings import (
     API_GROUP,

@@ -5,7 +5,7 @@ Rule: all current texts about a topic are given together; a text is logged if it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from cni_calico.log import Log
 
@@ -15,20 +15,23 @@ class Said:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._texts: dict[str, tuple[str, ...]] = {}
+        self._texts: dict[Hashable, tuple[str, ...]] = {}
 
-    def say(self, topic: str, texts: Iterable[str], level: str = "warning") -> None:
-        """These texts hold now; none means that all is well."""
+    def say(self, topic: Hashable, texts: Iterable[str], level: str = "warning", *, more: str = "") -> None:
+        """These texts hold now; none means that all is well. ``more`` is logged with a text, and may vary."""
         before, now = self._texts.get(topic, ()), tuple(texts)
         for text in now:
             if text not in before:
-                self._log.write(level, text)
-        self._texts[topic] = now
+                self._log.write(level, text + more)
+        if now:
+            self._texts[topic] = now
+        else:
+            self._texts.pop(topic, None)
 
     def once(self, text: str, level: str = "warning") -> None:
         """Log a text that is not to be repeated."""
         self.say(text, [text], level)
 
-    def texts(self, topic: str) -> tuple[str, ...]:
+    def texts(self, topic: Hashable) -> tuple[str, ...]:
         """The texts given last about a topic."""
         return self._texts.get(topic, ())

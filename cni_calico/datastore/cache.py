@@ -12,6 +12,7 @@ import random
 import threading
 from typing import Generic, TypeVar
 
+from cni_calico.backoff import Backoff
 from cni_calico.datastore.interface import Reading, Versioned
 from cni_calico.deadline import Deadline, ProgressDeadline
 from cni_calico.errors import CalicoError, CorruptRecord, DeadlineExceeded, InternalError
@@ -91,7 +92,7 @@ class Cache(Generic[T]):
         self._revision: Revision | None = None
         self._error: CalicoError | None = None
         self._watch: Watch | None = None
-        self._pause_s = 0.0
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"cache-{type(listing).__name__}", daemon=True)
         self._thread.start()
@@ -268,7 +269,8 @@ class Cache(Generic[T]):
     def _run(self) -> None:
         if self._delay is not None:
             self._stopped.wait(self._delay(self._stopped))
-        while not self._stopped.wait(self._pause_s * random.uniform(0.5, 1.5)):  # noqa: S311 (not all nodes at once)
+        pause_s = 0.0
+        while not self._stopped.wait(pause_s * random.uniform(0.5, 1.5)):  # noqa: S311 (not all nodes at once)
             try:
                 self._list()
                 self._follow_watch()
@@ -276,7 +278,7 @@ class Cache(Generic[T]):
                 self._blind(e)
             except Exception as e:  # a thread that dies would leave a snapshot that looks current
                 self._blind(InternalError(f"cannot keep {self.listing} up to date: {type(e).__name__}: {e}"))
-            self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+            pause_s = self._backoff.next()
 
     def _list(self) -> None:
         decoded: dict[Key, T | CorruptRecord] = {}
@@ -306,7 +308,7 @@ class Cache(Generic[T]):
                 events = watch.next(WATCH_S)
                 if watch.cancelled:
                     return
-                self._pause_s = 0.0
+                self._backoff.reset()
                 if events:
                     with self._changed:
                         changed = self._follow(events)

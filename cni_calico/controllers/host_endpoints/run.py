@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from operator import eq
 
+from cni_calico.controllers.attempts import CALL_S, LOOK_S, LoopNumbers, work_while_leading
 from cni_calico.controllers.host_endpoints.rules import (
     KIND,
     HostEndpointWish,
@@ -20,8 +21,8 @@ from cni_calico.controllers.host_endpoints.rules import (
     is_ours,
     merged,
 )
-from cni_calico.controllers.loop import CALL_S, LOOK_S, LoopNumbers
 from cni_calico.daemon.fresh import Fresh
+from cni_calico.daemon.said import Said
 from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.interface import CommitConflict, Datastore, Document, Versioned, Write
 from cni_calico.deadline import Deadline
@@ -131,14 +132,11 @@ class HostEndpointLoop:
     ) -> None:
         self._store, self._leads, self._wish, self._period_s = fenced, leads, wish, period_s
         self._log, self.numbers = log, numbers
-        self._error = ""
+        self._said = Said(log)
 
     def run(self, stopping: threading.Event) -> None:
         """Work whenever we lead, until ``stopping``."""
-        while not stopping.is_set():
-            if self._leads():
-                self._lead(stopping)
-            stopping.wait(LOOK_S)
+        work_while_leading(self._leads, lambda: self._lead(stopping), stopping)
 
     def _lead(self, stopping: threading.Event) -> None:
         changed = threading.Event()
@@ -178,10 +176,9 @@ class HostEndpointLoop:
             self.numbers.writes += work.apply(wish, known, unread, endpoints.items(), Deadline.after(CALL_S))
         except CalicoError as e:
             self.numbers.failures += 1
-            if str(e) != self._error:
-                self._log.warning(f"{NAME}: {e}")
-            self._error = str(e)
+            self._said.say("", [f"{NAME}: {e}"])
             self.numbers.failing = 1
             return False
-        self._error, self.numbers.failing = "", 0
+        self._said.say("", ())
+        self.numbers.failing = 0
         return True

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import eq
 from typing import TYPE_CHECKING, Any
 
-from cni_calico.controllers.due import DueTasks
+from cni_calico.controllers.attempts import CALL_S, LOOK_S, Attempts, LoopNumbers, work_while_leading
 from cni_calico.controllers.loadbalancer.rules import (
     AddressWish,
     BadRequest,
@@ -28,7 +28,6 @@ from cni_calico.controllers.loadbalancer.rules import (
     read_service,
     select_kept,
 )
-from cni_calico.controllers.loop import BATCH, CALL_S, LOOK_S, LoopNumbers
 from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.changed_keys import ChangedKeys
 from cni_calico.datastore.interface import Datastore, Versioned
@@ -261,14 +260,14 @@ class LoadBalancerLoop:
         self._kubernetes, self._store = kubernetes, fenced
         self._remaining_s, self._assign_ips, self._period_s = remaining_s, assign_ips, period_s
         self._log, self.numbers = log, numbers
-        self._said: dict[ResourceKey, str] = {}
+        self._attempts = Attempts(lambda key: f"{NAME}: {key.namespace}/{key.name}", self._leads, numbers, log)
 
     def run(self, stopping: threading.Event) -> None:
         """Work whenever we lead, until ``stopping``."""
-        while not stopping.is_set():
-            if self._remaining_s() > 0:
-                self._lead(stopping)
-            stopping.wait(LOOK_S)
+        work_while_leading(self._leads, lambda: self._lead(stopping), stopping)
+
+    def _leads(self) -> bool:
+        return self._remaining_s() > 0
 
     def _lead(self, stopping: threading.Event) -> None:
         services, pools = ChangedKeys(), ChangedKeys()
@@ -292,7 +291,7 @@ class LoadBalancerLoop:
             self._rounds(work, addresses, caches, services, pools, stopping)
         finally:
             stop_caches(caches)
-            self.numbers.waiting = self.numbers.failing = 0
+            self._attempts.forget()
 
     def _rounds(
         self,
@@ -303,9 +302,9 @@ class LoadBalancerLoop:
         pools: ChangedKeys,
         stopping: threading.Event,
     ) -> None:
-        tasks: DueTasks[ResourceKey] = DueTasks()
+        tasks = self._attempts.tasks
         everything_at, assign_ips = 0.0, ""
-        while not stopping.is_set() and self._remaining_s() > 0:
+        while not stopping.is_set() and self._leads():
             self.numbers.error = next((str(cache.error) for cache in caches if cache.error is not None), "")
             if not all(cache.healthy for cache in caches):
                 stopping.wait(LOOK_S)
@@ -323,37 +322,25 @@ class LoadBalancerLoop:
                     stopping.wait(LOOK_S)
                 tasks.note(_services(caches[0].items()), now)
                 everything_at = now + self._period_s()
-            self._round(work, tasks, caches, assign_ips)
+            self._round(work, caches, assign_ips)
             if not tasks.due(time.monotonic(), 1) and not pools.any.is_set():
                 services.any.wait(LOOK_S)
 
     def _round(
         self,
         work: ServiceAddresses,
-        tasks: DueTasks[ResourceKey],
         caches: tuple[Cache[LoadBalancerService], Cache[IPPool]],
         assign_ips: str,
     ) -> None:
-        """Handle everything that is due now, up to BATCH Services."""
         known = caches[1].records()
         pools = tuple(known.values()) if len(known) == len(caches[1].items()) else None
-        for key in tasks.due(time.monotonic(), BATCH):
-            if self._remaining_s() <= 0:
-                return
+
+        def reconcile(key: ResourceKey, deadline: Deadline) -> int:
             if not work.concerns(key, caches[0].record(key), assign_ips):
-                tasks.done(key)
-                continue
-            try:
-                self.numbers.writes += work.reconcile(key, assign_ips, pools, Deadline.after(CALL_S))
-                tasks.done(key)
-                self._said.pop(key, None)
-            except CalicoError as e:
-                pause_s = tasks.failed(key, time.monotonic())
-                if self._said.get(key) != str(e):
-                    self._said[key] = str(e)
-                    self._log.warning(f"{NAME}: {key.namespace}/{key.name}: {e}; next try in {pause_s:g} s")
-                self.numbers.failures += 1
-        self.numbers.waiting, self.numbers.failing = len(tasks), tasks.failing
+                return 0
+            return work.reconcile(key, assign_ips, pools, deadline)
+
+        self._attempts.round(reconcile)
 
     def _fail(self, text: str) -> None:
         self.numbers.failures += 1

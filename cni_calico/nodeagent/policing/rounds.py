@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from cni_calico.backoff import Backoff
+from cni_calico.daemon.said import Said
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.kernel.interfaces import read_interfaces
@@ -106,7 +107,7 @@ class Rounds:
         self._counted_at = -1  # the number of transactions when the kernel's content was last counted
         self._known: dict[str, set[ResourceKey]] = {kind: set() for kind in _COUNTED_KINDS}
         self._standing = Standing()
-        self._said: frozenset[str] = frozenset()
+        self._said = Said(self._log)
 
     # -- what came in -------------------------------------------------------------------------------------------------
 
@@ -369,10 +370,8 @@ class Rounds:
         return sum(len(table.elements) for table in self._goal.tables.of.values() if table.family == "ip")
 
     def _say(self, standing: Standing) -> None:
-        new = frozenset((*standing.problems, *standing.warnings, *((standing.failing,) if standing.failing else ())))
-        for text in sorted(new - self._said):
-            self._log.warning(text)
-        self._said = new
+        failing = (standing.failing,) if standing.failing else ()
+        self._said.say("standing", sorted({*standing.problems, *standing.warnings, *failing}))
         if (standing.in_force, standing.why_not) != (self._standing.in_force, self._standing.why_not):
             self._log.write("info" if standing.in_force else "warning", standing.sentence)
 

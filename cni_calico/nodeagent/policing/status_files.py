@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 
+from cni_calico.daemon.said import Said
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey
@@ -44,12 +45,11 @@ class StatusFiles:
         self, files: Files, log: Log, prefix: str, endpoints: Callable[[], Mapping[ResourceKey, WantedEndpoint]]
     ) -> None:
         self._files = files
-        self._log = log
+        self._log, self._said = log, Said(log)
         self._endpoints = endpoints
         self._written: dict[str, bytes] = {}
         self._rendered: dict[ResourceKey, tuple[WantedEndpoint, str, bytes]] = {}
         self._begun = False
-        self._said = ""
         self._directory = f"{prefix.rstrip('/')}/{DIRECTORY}" if prefix else ""
 
     def update(self, up: Callable[[str], bool]) -> bool:
@@ -68,9 +68,7 @@ class StatusFiles:
                     known = self._rendered[key] = endpoint, name, render_status(endpoint)
                 wanted[known[1]] = known[2]
         failed = self._carry_out(wanted)
-        if failed and failed != self._said:
-            self._log.error(f"cannot write the status of endpoints: {failed}")
-        self._said = failed
+        self._said.say("", [f"cannot write the status of endpoints: {failed}"] if failed else [], "error")
         return not failed
 
     def were_removed(self) -> bool:

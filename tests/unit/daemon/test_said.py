@@ -20,3 +20,10 @@ def test_what_stays_is_logged_once_and_what_comes_back_again():
     said.say("other", ["a"], "error")
     assert log.lines == [("warning", "a"), ("warning", "b"), ("warning", "b"), ("error", "a")]
     assert (said.texts("topic"), said.texts("never")) == (("b",), ())
+
+
+def test_what_varies_is_logged_and_not_compared():
+    said = Said(log := Lines())
+    for pause_s in (1, 2):
+        said.say(("any", "topic"), ["it fails"], more=f"; next try in {pause_s} s")
+    assert log.lines == [("warning", "it fails; next try in 1 s")]

@@ -1,0 +1,81 @@
+"""What the controllers' loops share: they work only while we lead, and their attempts are counted and repeated.
+
+Rule: a task that fails is logged once, never holds up the others, and is never given up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cni_calico.controllers.due import DueTasks
+from cni_calico.daemon.said import Said
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.log import Log
+from cni_calico.model.keys import ResourceKey
+
+CALL_S = 30.0
+BATCH = 100
+LOOK_S = 0.5
+
+
+@dataclass(slots=True)
+class LoopNumbers:
+    """One controller's counters, for metrics and status: one thread writes."""
+
+    writes: int = 0
+    failures: int = 0
+    waiting: int = 0
+    failing: int = 0
+    left_out: dict[ResourceKey, tuple[str, ...]] = field(default_factory=dict)
+    error: str = ""
+
+
+def work_while_leading(leads: Callable[[], bool], work: Callable[[], None], stopping: threading.Event) -> None:
+    """Run ``work`` whenever we lead, until ``stopping``; it returns when we no longer lead."""
+    while not stopping.is_set():
+        if leads():
+            work()
+        stopping.wait(LOOK_S)
+
+
+class Attempts:
+    """One controller's tasks, for one thread; ``label`` names one of them in the log."""
+
+    def __init__(
+        self,
+        label: Callable[[ResourceKey], str],
+        leads: Callable[[], bool],
+        numbers: LoopNumbers,
+        log: Log,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.tasks: DueTasks[ResourceKey] = DueTasks()
+        self._label, self._leads, self._numbers, self._clock = label, leads, numbers, clock
+        self._said = Said(log)
+
+    def round(self, reconcile: Callable[[ResourceKey, Deadline], int]) -> None:
+        """Everything that is due now, up to BATCH tasks. ``reconcile`` returns the number of its writes and may raise
+        CalicoError.
+        """
+        for key in self.tasks.due(self._clock(), BATCH):
+            if not self._leads():
+                return
+            try:
+                self._numbers.writes += reconcile(key, Deadline.after(CALL_S))
+            except CalicoError as e:
+                self._numbers.failures += 1
+                pause_s = self.tasks.failed(key, self._clock())
+                self._said.say(key, [f"{self._label(key)}: {e}"], more=f"; next try in {pause_s:g} s")
+            else:
+                self.tasks.done(key)
+                self._said.say(key, ())
+        self._numbers.waiting, self._numbers.failing = len(self.tasks), self.tasks.failing
+
+    def forget(self) -> None:
+        """We no longer lead: whoever leads next looks at everything."""
+        self.tasks = DueTasks()
+        self._numbers.waiting = self._numbers.failing = 0
