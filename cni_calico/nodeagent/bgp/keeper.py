@@ -1,9 +1,9 @@
 """The "confd" part: makes BIRD's configuration from the datastore, and puts it in force whenever it changes.
 
-Rule: nodes and pools come from the agent's snapshot, the BGP records from this module's own caches; one thread renders
-and applies what it saw last. A configuration that BIRD refuses is reported and the old one stays; if BIRD is not
-available now, it is tried again later. A record that cannot be read never counts as absent: its last readable version
-counts, and if this process has never read it, the previous configuration stays.
+Rule: nodes and pools come from the agent's snapshot, the BGP records from feed.py; one thread renders and applies what
+it saw last. A configuration that BIRD refuses is reported and the old one stays; if BIRD is not available now, it is
+tried again later. While there is a record that this process has never been able to read, the previous configuration
+stays.
 """
 
 from __future__ import annotations
@@ -11,57 +11,39 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from cni_calico.backoff import Backoff
 from cni_calico.daemon.said import Said
-from cni_calico.datastore.cache import Cache
-from cni_calico.datastore.interface import Versioned
-from cni_calico.datastore.kubernetes.login import own_namespace
-from cni_calico.datastore.last_good import KeptCaches
 from cni_calico.deadline import Deadline
+from cni_calico.directories import BIRD_PID, BIRD_SOCKET
 from cni_calico.errors import CalicoError, CorruptRecord
 from cni_calico.kernel.interfaces import read_interfaces
-from cni_calico.model.documents.codec import decode_affinity, decode_resource, describe
-from cni_calico.model.keys import AffinityKey, AffinityList, Key, ResourceKey, ResourceList
-from cni_calico.model.resources import Affinity, Node, Resource
+from cni_calico.model.documents.codec import describe
+from cni_calico.model.resources import Node
 from cni_calico.nodeagent.bgp.bird.controller import REFUSAL, BirdController
 from cni_calico.nodeagent.bgp.bird.links import ensure_links
 from cni_calico.nodeagent.bgp.bird.process import BirdPaths
 from cni_calico.nodeagent.bgp.config.findings import NOTE, BgpProblem
 from cni_calico.nodeagent.bgp.config.fragments import blame
-from cni_calico.nodeagent.bgp.config.records import BgpRecords, parse_records
 from cni_calico.nodeagent.bgp.config.render import BirdConfig, render_bird_config
-from cni_calico.nodeagent.bgp.config.services import Service
 from cni_calico.nodeagent.bgp.config.snapshot import (
     BgpEnvironment,
     BgpInterface,
     BgpSnapshot,
     LocalBlock,
-    select_blocks,
     snapshot_of,
 )
 from cni_calico.nodeagent.bgp.custom import read_custom
-from cni_calico.nodeagent.bgp.kubernetes import AnnouncedServices, Secrets
+from cni_calico.nodeagent.bgp.feed import PEER, BgpFeed
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.view.snapshot import Snapshot, may_use, select_pod_cidrs
 
 APPLY_S = 20.0
 RETRY_S, LAST_RETRY_S = 2.0, 30.0
 AGAIN_S = 30.0  # for changes that nothing reports: a Secret, the host's addresses, what BIRD leaves in the kernel
-_KINDS = ("BGPConfiguration", "BGPPeer", "BGPFilter")
-
-
-def _resource(item: Versioned) -> Resource:
-    assert isinstance(item.key, ResourceKey)
-    return decode_resource(item.key, item.value)
-
-
-def _affinity(item: Versioned) -> Affinity:
-    assert isinstance(item.key, AffinityKey)
-    return decode_affinity(item.key, item.value)
 
 
 class BgpKeeper:
@@ -89,19 +71,16 @@ class BgpKeeper:
         self._environment = environment
         paths = BirdPaths(
             config_directory=settings.bird_config_dir,
-            socket=f"{settings.run_dir}/bird.ctl",
-            pid_file=f"{settings.run_dir}/bird.pid",
+            socket=f"{settings.run_dir}/{BIRD_SOCKET}",
+            pid_file=f"{settings.run_dir}/{BIRD_PID}",
         )
         self.controller = BirdController(paths, log=context.log, output_fd=output_fd)
         self._wake = threading.Event()
         self._snapshot: Snapshot | None = None
         self._tunnel_made = False
         self._said = Said(context.log)
-        self._kept: KeptCaches | None = None
-        self._caches: list[Cache[Any]] = []
         self._rendered = False  # the configuration in force is ours, so it contains no record that we could never read
-        self._secrets = Secrets(context.kubernetes_store, own_namespace())
-        self._services = AnnouncedServices(context.kubernetes_store, self._wake.set)
+        self._feed = BgpFeed(context, node, self._wake.set)
 
     def follow(self, snapshot: Snapshot) -> None:
         """Take the agent's newest view; called from the agent's thread."""
@@ -120,7 +99,6 @@ class BgpKeeper:
             self.facts["bgp_unmet"] = ["BIRD has not been configured yet"]
             settings = self._context.settings
             ensure_links(settings.run_dir, settings.bird_config_dir, self._log)
-        self._follow_records()
         retry, next_look = Backoff(RETRY_S, LAST_RETRY_S), 0.0
         try:
             while not stopping.is_set():
@@ -134,7 +112,7 @@ class BgpKeeper:
                 else:
                     next_look = time.monotonic() + retry.next()
         finally:
-            self._stop()
+            self._feed.stop()
             self.controller.close()
 
     def run_once(self, deadline: Deadline) -> bool:
@@ -144,29 +122,17 @@ class BgpKeeper:
         from cni_calico.nodeagent.view.sources import Sources
 
         sources = Sources(self._context.store, self._node, lambda: None)
-        self._follow_records()
         try:
             sources.wait_synced(deadline)
-            for cache in self._caches:
-                cache.wait_synced(deadline)
+            self._feed.wait_synced(deadline)
             self._snapshot = sources.snapshot()
             return self._apply()
         finally:
             sources.stop()
-            self._stop()
-
-    def _follow_records(self) -> None:
-        kept = self._kept = KeptCaches(self._context.store, self._wake.set)
-        self._caches = [kept.follow(ResourceList(kind), _resource) for kind in _KINDS]
-        self._caches.append(kept.follow(AffinityList(self._node), _affinity))
-
-    def _stop(self) -> None:
-        if self._kept is not None:
-            self._kept.stop()
-        self._services.stop()
+            self._feed.stop()
 
     def _ready(self) -> bool:
-        return self._snapshot is not None and all(cache.synced for cache in self._caches)
+        return self._snapshot is not None and self._feed.synced
 
     def _apply(self) -> bool:
         """Whether BIRD runs with what is wanted (or is not wanted at all)."""
@@ -208,9 +174,7 @@ class BgpKeeper:
 
     def _keep_what_is_there(self, snapshot: Snapshot, deadline: Deadline) -> bool:
         """Whether BIRD runs with the previous configuration, because that may contain what cannot be read now."""
-        assert self._kept is not None
-        affinities = self._kept.unread(self._caches[-1])
-        unread = [*snapshot.unread_of("Node", "IPPool"), *self._unread(*_KINDS), *sorted(affinities, key=describe)]
+        unread = [*snapshot.unread_of("Node", "IPPool"), *self._feed.all_unread()]
         if not unread or self._environment.backend != "bird" or not self.controller.keep(deadline):
             return False
         self._tell_problems(
@@ -226,20 +190,12 @@ class BgpKeeper:
             self.controller.reload_kernel(deadline)
 
     def _build(self, snapshot: Snapshot, deadline: Deadline) -> BgpSnapshot:
-        assert self._kept is not None
-        configurations, peers, filters, affinities = (self._kept.records(cache) for cache in self._caches)
-        self._require_readable_configuration()
+        records, blocks = self._feed.read()
         if snapshot.own is None and snapshot.incomplete:
             raise CorruptRecord(f"cannot read Node {self._node}: what was in force before stays")
-        records = parse_records(
-            self._node,
-            configurations.values(),
-            peers.values(),
-            filters.values(),
-            [key.name for key in self._unread("BGPFilter")],
-        )
-        secrets, no_secrets = self._secrets.read(records.secrets, deadline)
-        services, no_services = self._read_services(records, deadline)
+        secrets, no_secrets = self._feed.secrets.read(records.secrets, deadline)
+        announces = bool(self._environment.advertise_cluster_ips) or records.announces_services
+        services, no_services = self._feed.services(deadline, wanted=announces)
         interfaces = [
             BgpInterface(interface.name, address)
             for interface in read_interfaces(deadline)
@@ -250,53 +206,26 @@ class BgpKeeper:
             self._node,
             nodes=snapshot.nodes.values(),
             pools=snapshot.pools,
-            blocks=self._own_blocks(affinities, snapshot.own),
+            blocks=blocks + self._pod_cidrs(snapshot.own),
             services=services,
             secrets=secrets,
             environment=self._environment,
             interfaces=interfaces,
         )
         fragments, unused = read_custom(os.path.dirname(self._context.settings.bird_config_dir))
-        lost = [BgpProblem(f"BGPPeer {key.name}", "cannot be read; left out") for key in self._unread("BGPPeer")]
+        lost = [BgpProblem(f"BGPPeer {key.name}", "cannot be read; left out") for key in self._feed.unread(PEER)]
         problems = (*built.problems, *lost, *no_secrets, *no_services, *unused)
         return replace(built, fragments=fragments, problems=problems)
 
-    def _own_blocks(self, affinities: Mapping[Key, Affinity], own: Node | None) -> tuple[LocalBlock, ...]:
-        """With host-local IPAM the node's pod CIDRs take the place of blocks."""
-        blocks = select_blocks(((k, v) for k, v in affinities.items() if isinstance(k, AffinityKey)), self._node)
+    def _pod_cidrs(self, own: Node | None) -> tuple[LocalBlock, ...]:
+        """With host-local IPAM they take the place of blocks."""
         if own is None or not self._context.settings.use_pod_cidr:
-            return blocks
-        return blocks + tuple(LocalBlock(cidr, confirmed=True) for cidr in select_pod_cidrs(own))
-
-    def _unread(self, *kinds: str) -> list[ResourceKey]:
-        """The records of these kinds that were never readable; other nodes' settings do not concern us."""
-        assert self._kept is not None
-        found = [key for kind in kinds for key in self._kept.unread(self._caches[_KINDS.index(kind)])]
-        return sorted(
-            (key for key in found if isinstance(key, ResourceKey) and self._concerns_us(key)),
-            key=lambda key: (key.kind, key.name),
-        )
-
-    def _concerns_us(self, key: ResourceKey) -> bool:
-        return key.kind != "BGPConfiguration" or key.name in ("default", f"node.{self._node}")
-
-    def _require_readable_configuration(self) -> None:
-        """Without its configuration a node would make a mesh without a password, with the wrong AS: no BGP
-        is better.
-        """
-        for key in self._unread("BGPConfiguration"):
-            raise CorruptRecord(f"cannot read BGPConfiguration {key.name}: what was in force before stays")
-
-    def _read_services(self, records: BgpRecords, deadline: Deadline) -> tuple[tuple[Service, ...], list[BgpProblem]]:
-        if not self._environment.advertise_cluster_ips and not records.announces_services:
-            self._services.stop()
-            return (), []
-        return self._services.read(deadline)
+            return ()
+        return tuple(LocalBlock(cidr, confirmed=True) for cidr in select_pod_cidrs(own))
 
     def _tell_problems(self, problems: Sequence[BgpProblem]) -> None:
         """Put them in the status, and the important ones in the log, each once."""
-        assert self._kept is not None
-        spoilt = self._kept.problems()
+        spoilt = self._feed.problems()
         self.facts["bgp_problems"] = [*spoilt, *map(str, problems)]
         self._said.say("records", [*spoilt, *(str(problem) for problem in problems if problem.severity != NOTE)])
 

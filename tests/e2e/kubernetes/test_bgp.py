@@ -145,17 +145,16 @@ def test_the_agent_sees_both(clean: Cluster, store: KubernetesStore, soon: Deadl
         kubernetes_store=store,
     )
     keeper = BgpKeeper(context, "n1", BgpEnvironment(node_name="n1"))
-    keeper._secrets.namespace = NAMESPACE  # in a pod it is the pod's
-    keeper._follow_records()
+    keeper._feed.secrets.namespace = NAMESPACE  # in a pod it is the pod's
     try:
-        until(lambda: all(cache.synced for cache in keeper._caches), "the records")
+        keeper._feed.wait_synced(soon)
         built: BgpSnapshot = keeper._build(Snapshot(node="n1"), soon)
         assert list(built.secrets.values()) == ["s3cret"]
         web = next(service for service in built.services if service.name == "web")
         assert [(str(e.address), e.node) for e in web.endpoints] == [("10.65.0.3", "n1")]
         assert not [problem for problem in built.problems if "Secret" in str(problem)]
     finally:
-        keeper._stop()
+        keeper._feed.stop()
 
 
 def put_resource(store: KubernetesStore, soon: Deadline, kind: str, name: str, spec: dict[str, Any]) -> None:

@@ -67,17 +67,15 @@ class World:
         self.keeper = BgpKeeper(context, "n1", BgpEnvironment(backend=backend, node_name="n1"), self.facts)
         self.keeper.controller = self.bird
         self.sources = Sources(store, "n1", lambda: None)
-        self.keeper._follow_records()
         self.sources.wait_synced(Deadline.after(10))
-        for cache in self.keeper._caches:
-            cache.wait_synced(Deadline.after(10))
+        self.keeper._feed.wait_synced(Deadline.after(10))
 
     def look(self):
         self.keeper.follow(self.sources.snapshot())
         return self.keeper._apply()
 
     def stop(self):
-        self.keeper._stop()
+        self.keeper._feed.stop()
         self.sources.stop()
 
 
@@ -247,7 +245,7 @@ def test_nothing_needs_bird_on_a_node_that_is_alone_or_uses_vxlan(store, start):
     (text,) = world.facts["bgp_unmet"]
     assert text.startswith("BGPPeer tor needs BGP")  # a router is waiting
     store.elsewhere(Write.remove(PEER))
-    until(lambda: not world.keeper._caches[1].records(), "the peer is gone")
+    until(lambda: not world.keeper._feed.read()[0].peers, "the peer is gone")
     assert not world.look() and world.facts["bgp_unmet"] == []
     store.elsewhere(Write.put(POOL_KEY, encode_pool(POOL)), Write.remove(OTHER))
     until(lambda: len(world.sources.snapshot().nodes) == 1, "the other node is gone")
