@@ -118,6 +118,11 @@ class RecordFeed:
         return self.synced
 
     @property
+    def follows_all(self) -> bool:
+        """Whether the endpoints of all nodes are followed."""
+        return self._has_all
+
+    @property
     def left_out(self) -> tuple[str, ...]:
         """Rules of Kubernetes' policies that could not be converted."""
         found = list(self._left_out.items())

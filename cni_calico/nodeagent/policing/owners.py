@@ -39,6 +39,11 @@ class Owners:
         if after:
             self._addresses[key] = after
 
+    @property
+    def count(self) -> int:
+        """How many endpoints have addresses."""
+        return len(self._addresses)
+
     def is_free(self, address: bytes) -> bool:
         """Whether nobody has it; may be called from any thread."""
         return address not in self._held

@@ -104,6 +104,7 @@ class Rounds:
         self._files_due = True
         self._repaired_after = ""
         self._changed_since = float("inf")  # when the oldest change arrived that is not in force
+        self._taking_s: float | None = None  # how long it took to take in what is not calculated yet
         self._counted_at = -1  # the number of transactions when the kernel's content was last counted
         self._known: dict[str, set[ResourceKey]] = {kind: set() for kind in _COUNTED_KINDS}
         self._standing = Standing()
@@ -135,8 +136,9 @@ class Rounds:
 
     def take(self, records: Mapping[ResourceKey, FedRecord], since: float | None = None) -> None:
         """``since``: when (time.monotonic) the first of them came; None: now."""
+        begun = self._now()
         if records:
-            self._changed_since = min(self._changed_since, self._now() if since is None else since)
+            self._changed_since = min(self._changed_since, begun if since is None else since)
         for key, record in records.items():
             if isinstance(record, Refusal):
                 if key.kind in _POLICY_KINDS:
@@ -158,6 +160,8 @@ class Rounds:
                 self.configure(self._felix)
                 continue
             self._graph.put(key, record)
+        if records:
+            self._taking_s = (self._taking_s or 0.0) + self._now() - begun
 
     # -- a round ------------------------------------------------------------------------------------------------------
 
@@ -170,7 +174,11 @@ class Rounds:
 
     def follow(self) -> None:
         """Calculate what changed; it may need listings that have to be read before ``once``."""
+        begun = self._now()
         changes = self._graph.flush()
+        if self._taking_s is not None:
+            self._figures.calculation.observe(self._taking_s + self._now() - begun)
+            self._taking_s = None
         self._goal.update(changes)
         self._files_due = self._files_due or bool(changes.endpoints)
         if changes.policies:
@@ -180,12 +188,14 @@ class Rounds:
             warnings = self._graph.warnings().items()
             self._warnings = tuple(sorted(f"{name}: {text}" for name, texts in warnings for text in texts))
 
-    def once(self, left_out: tuple[str, ...] = (), unread: str = "") -> None:
+    def once(self, left_out: tuple[str, ...] = (), unread: str = "", *, everybody: bool = False) -> None:
         """Put what is known into force, if it is to be enforced. Only call it once everything has been read.
 
         ``unread`` says what could not be read that rules have needed since then; it does not hold up the rest.
+        ``everybody``: the endpoints of all nodes are known.
         """
         self._left_out = left_out
+        self._figures.workload_endpoints = self._owners.count if everybody else None
         gate = decide(self._facts())
         try:
             if not self._looked:  # a decision that needs nothing from the kernel holds even if this fails

@@ -88,8 +88,9 @@ class PolicyFigures:
     ``refused``: transactions; ``failures``: failed attempts to put a change into force. ``compared``: full comparisons
     with the kernel; ``found_changed``: those that found a difference; ``repairs``: those of them that another program
     was seen to cause. ``apply``: changes put into force, from the first look; ``change``: from the datastore's event to
-    the last commit. ``in_kernel``: chains, rules and sets of each family ("4", "6") now; ``records``: the number of
-    known records of each kind.
+    the last commit; ``calculation``: of what changes that came at the same time mean. ``workload_endpoints``: of all
+    nodes, None while only this node's are followed. ``in_kernel``: chains, rules and sets of each family ("4", "6")
+    now; ``records``: the number of known records of each kind.
     """
 
     transactions: int = 0
@@ -102,5 +103,7 @@ class PolicyFigures:
     selectors: int = 0
     apply: Durations = field(default_factory=Durations)
     change: Durations = field(default_factory=Durations)
+    calculation: Durations = field(default_factory=Durations)
+    workload_endpoints: int | None = None
     in_kernel: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     records: Mapping[str, int] = field(default_factory=dict)

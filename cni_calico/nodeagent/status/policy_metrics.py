@@ -39,6 +39,9 @@ def collect_policing(standing: Standing, figures: PolicyFigures) -> Iterator[Any
     yield GaugeMetricFamily("felix_active_local_selectors", selectors, value=figures.selectors)
     for name, text, kind in _RECORDS:
         yield GaugeMetricFamily(name, text, value=figures.records.get(kind, 0))
+    if figures.workload_endpoints is not None:
+        text = "Workloads of all nodes."
+        yield GaugeMetricFamily("felix_cluster_num_workload_endpoints", text, value=figures.workload_endpoints)
     for name, text, what, has_table in _IN_KERNEL:
         labels = ["ip_version", "table"] if has_table else ["ip_version"]
         gauge = GaugeMetricFamily(name, text, labels=labels)
@@ -51,6 +54,8 @@ def collect_policing(standing: Standing, figures: PolicyFigures) -> Iterator[Any
         ("felix_int_dataplane_failures", "Attempts to bring a change into force that failed.", figures.failures),
     ):
         yield UnknownMetricFamily(name, text, value=value)
+    text = "To calculate what changes that came at the same time mean."
+    yield _summary("felix_calc_graph_update_time_seconds", text, figures.calculation)
     yield _summary("felix_int_dataplane_apply_time_seconds", "To bring a change into force.", figures.apply)
     yield _histogram("calico_policy_apply_seconds", "To bring a change into force.", figures.apply)
     yield _histogram("calico_policy_change_seconds", "From the datastore's word to the kernel.", figures.change)

@@ -217,3 +217,25 @@ def test_figures(tmp_path: Path) -> None:
     assert figures.in_kernel["4"]["chains"] == len(table.chains) > 0
     rounds.once()
     assert figures.change.count == 1
+
+
+def test_calculation_and_workloads_are_counted_where_they_are_known(tmp_path: Path) -> None:
+    host, figures = Host(tmp_path), PolicyFigures()
+    host.kernel.broken = False
+    rounds = host.rounds(figures)
+    rounds.take({})
+    rounds.follow()
+    assert figures.calculation.count == 0
+    rounds.take({WORKLOAD: workload("a", "calia", "10.65.0.1/32")})
+    rounds.take({ResourceKey("Tier", "default"): Resource("Tier", Metadata("default"), {})})
+    host.time += 100  # not spent on calculating
+    rounds.follow()
+    rounds.follow()
+    assert (figures.calculation.count, figures.calculation.total_s) == (1, 0.0)
+    rounds.once()
+    assert figures.workload_endpoints is None
+    rounds.once(everybody=True)
+    assert figures.workload_endpoints == 1
+    rounds.take({WORKLOAD: None})
+    rounds.once(everybody=True)
+    assert figures.workload_endpoints == 0

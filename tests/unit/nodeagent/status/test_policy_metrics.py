@@ -29,6 +29,8 @@ def test_all_of_them() -> None:
     for seconds in (0.0004, 0.003, 0.003, 20.0):
         figures.apply.observe(seconds)
     figures.change.observe(0.02)
+    figures.calculation.observe(0.001)
+    figures.workload_endpoints = 12
     standing = Standing(in_force=True, counts={"endpoints": 5, "policies": 6, "classes": 2}, problems=("one",))
     found = lines(standing, figures)
     for line in (
@@ -37,6 +39,9 @@ def test_all_of_them() -> None:
         "felix_active_local_selectors 4.0",
         "felix_cluster_num_policies 8.0",
         "felix_cluster_num_tiers 3.0",
+        "felix_cluster_num_workload_endpoints 12.0",
+        'felix_calc_graph_update_time_seconds{quantile="0.5"} 0.001',
+        "felix_calc_graph_update_time_seconds_count 1.0",
         'felix_nft_chains{ip_version="4",table="calico-policy"} 10.0',
         'felix_nft_rules{ip_version="6",table="calico-policy"} 20.0',
         'felix_ipsets_calico{ip_version="4"} 5.0',
@@ -63,3 +68,7 @@ def test_before_there_is_anything() -> None:
     assert (
         'felix_int_dataplane_apply_time_seconds{quantile="0.5"} 0.0' in found and "calico_policy_in_force 0.0" in found
     )
+
+
+def test_workloads_that_are_not_followed_are_not_counted() -> None:
+    assert not [line for line in lines(Standing(), PolicyFigures()) if "num_workload_endpoints" in line]
