@@ -7,7 +7,9 @@ not; the rest of the file system is this machine's. Programs are kept running as
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 from tests.lab.control_plane import API, NET4, NET6, ControlPlane
 from tests.lab.host import BIN, CONTAINERD, end, ensure_cgroup, remove_cgroup, run, start, until
 
+DNS_SERVICE, DNS_DOMAIN = "10.96.0.10", "cluster.local"
 # private to the node; below its directory
 DISK = (
     "/var/lib/kubelet",
@@ -49,6 +52,7 @@ while :; do sleep 3600 & wait $!; done
 """
 # runs a program again whenever it ends: log, file for its process number, program ...
 _KEEP = """log=$1 pid=$2; shift 2
+trap 'kill -TERM $!; wait $!; exit 0' TERM
 while :; do
   "$@" >>"$log" 2>&1 </dev/null &
   echo $! >"$pid"
@@ -95,8 +99,9 @@ class Node:
         self.addresses = f"{self.address},{self.address6}" if plane.dual else self.address
         self.containerd_log = self.directory / "containerd.log"
         self._machine: subprocess.Popen[bytes] | None = None
-        self._kept: list[subprocess.Popen[bytes]] = []
+        self._kept: dict[str, subprocess.Popen[bytes]] = {}
         self._after_boot: dict[str, Callable[[], None]] = {}
+        self._disabled: dict[str, Callable[[], None]] = {}
         self.init_pid = 0
         for path in DISK:
             self.disk(path).mkdir(parents=True, exist_ok=True)
@@ -126,7 +131,24 @@ class Node:
         log, pid = self.directory / f"{name}.log", self.directory / f"{name}.pid"
         settings = [f"PATH={CONTAINERD}:/usr/sbin:/usr/bin:/sbin:/bin", *(f"{k}={v}" for k, v in environ.items())]
         command = self.inside("env", *settings, "bash", "-c", _KEEP, "keep", log, pid, *argv)
-        self._kept.append(start(self.directory / "init.log", *command))
+        self._kept[name] = start(self.directory / "init.log", *command)
+
+    def disable(self, name: str) -> None:
+        """End a program that is kept, as an init system does, until it is wanted again."""
+        self._disabled[name] = self._after_boot.pop(name)
+        keeper = self._kept.pop(name)
+        os.killpg(keeper.pid, signal.SIGTERM)
+        keeper.wait()
+        pid = (self.directory / f"{name}.pid").read_text().strip()
+        until(lambda: not self.is_running(pid), f"{name} of {self.name} ended", seconds=30)
+
+    def enable_again(self, name: str) -> None:
+        self._after_boot[name] = self._disabled.pop(name)
+        self._after_boot[name]()
+
+    def is_running(self, pid: str) -> bool:
+        """``pid``: as the node's own processes see it."""
+        return run(*self.inside("kill", "-0", pid), check=False).returncode == 0
 
     def restart(self, name: str) -> None:
         """Kill a program that is kept, not what it has started; it comes back by itself."""
@@ -182,7 +204,7 @@ class Node:
             self._machine = None
             until(lambda: not Path(f"/proc/{self.init_pid}").exists(), f"{self.name} off")
         while self._kept:
-            end(self._kept.pop())
+            end(self._kept.popitem()[1])
         # a namespace goes a moment after its name
         run("ip", "-n", self.plane.netns, "link", "delete", self.name, check=False)
         run("ip", "netns", "delete", self.netns, check=False)
@@ -218,7 +240,8 @@ class Node:
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self.cgroup}",
             "failSwapOn": False,
-            "clusterDNS": ["10.96.0.10"],  # nobody answers there; without one each pod brings a warning
+            "clusterDNS": [DNS_SERVICE],  # without one each pod brings a warning, also where nobody answers there
+            "clusterDomain": DNS_DOMAIN,
             "resolvConf": "",
             # the disk is shared with everything else on this machine
             "evictionHard": {"imagefs.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%"},

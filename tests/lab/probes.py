@@ -47,6 +47,15 @@ class Probe:
         assert done.returncode == 0, done.stderr
         return set(json.loads(done.stdout))
 
+    def resolves(self, name: str, server: str, *, protocol: str = "udp") -> list[str]:
+        """The addresses that a name server has for a name; none when it did not answer."""
+        done = subprocess.run(
+            self.command("resolve", protocol, server, name), capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        found: list[str] = json.loads(done.stdout)
+        return found
+
 
 def probe_of(lab: Lab, pod: dict[str, Any]) -> Probe:
     """For a pod whose sandbox is there."""
@@ -109,7 +118,7 @@ def hearing(probe: Probe) -> Iterator[set[str]]:
 
 @dataclass
 class Flow:
-    """Datagrams sent to each of two ports, and the answers; known when the block has ended."""
+    """Connections begun to each of two ports, and the answers; known when the block has ended."""
 
     sent: int = 0
     allowed: int = 0
@@ -117,10 +126,10 @@ class Flow:
 
 
 @contextmanager
-def flowing(source: Probe, address: str, *, allowed: int, forbidden: int) -> Iterator[Flow]:
+def flowing(source: Probe, address: str, *, allowed: int, forbidden: int, protocol: str = "udp") -> Iterator[Flow]:
     """New connections to both ports while the block runs."""
     counts = Flow()
-    process = _start(source, "sending", "flow", address, allowed, forbidden)
+    process = _start(source, "sending", "flow", protocol, address, allowed, forbidden)
     try:
         yield counts
         _signal(process, signal.SIGTERM)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,28 +57,38 @@ def deployment(wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def pods(numbers: Iterable[int], node: Node) -> str:
-    """Pods p0, p1, ... as kubectl takes them."""
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": [_pod(number, node) for number in numbers]})
-
-
-def _pod(number: int, node: Node) -> dict[str, Any]:
-    """Bound to its node by its creator: no scheduler, no controller between."""
+def pod(
+    name: str,
+    namespace: str,
+    labels: Mapping[str, str],
+    node: str,
+    command: Sequence[str] = ("sleep", "100000"),
+    *,
+    ports: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """On a node that its creator names. ``ports``: TCP ports by name."""
     container = {
         "name": "c",
         "image": BUSYBOX,
         "imagePullPolicy": "Never",
-        "command": ["sleep", "100000"],
+        "command": list(command),
+        "ports": [{"name": port, "containerPort": number} for port, number in (ports or {}).items()],
     }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": f"p{number}", "namespace": "default"},
+        "metadata": {"name": name, "namespace": namespace, "labels": dict(labels)},
         "spec": {
-            "nodeName": node.name,
+            "nodeName": node,
             "terminationGracePeriodSeconds": 1,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "containers": [container],
         },
     }
+
+
+def pods(numbers: Iterable[int], node: Node) -> str:
+    """Pods p0, p1, ... as kubectl takes them, bound to their node: no scheduler between."""
+    items = [pod(f"p{number}", "default", {}, node.name) for number in numbers]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})

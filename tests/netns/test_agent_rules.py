@@ -212,6 +212,16 @@ def test_upstreams_chains_and_sets_go_and_others_stay(host: Namespace, family: i
     assert host.call(_take_over, first)[1].changed == []
 
 
+def test_upstreams_arp_table_goes_and_others_stay(host: Namespace) -> None:
+    for name in ("calico-arp", "of-somebody"):
+        host.run("nft", f"add table arp {name}")
+    host.run("nft", "add chain arp calico-arp replies")
+    first, done = host.call(_take_over, Takeover(Log("none", stderr=False)))
+    assert host.run("nft", "list", "tables").stdout.split() == ["table", "arp", "of-somebody"]
+    assert done.changed == ["removed table arp calico-arp of upstream's agent"]
+    assert host.call(_take_over, first)[1].changed == []
+
+
 def test_a_set_that_somebody_elses_rule_uses_is_told_and_tried_again(host: Namespace, tmp_path: Path) -> None:
     rule = ["INPUT", "-m", "set", "--match-set", "cali40mine", "src", "-j", "ACCEPT"]
     host.call(_make_sets, "cali40mine", "cali40other")

@@ -19,22 +19,11 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.parts import Parts
 from tests.netns.namespaces import Namespace, until
 from tests.netns.policing import Lab, lab, traffic
+from tests.upstream_rules import GOLDEN, nft_script
 
 pytestmark = pytest.mark.netns
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "policy"
 NAME = "02-kubernetes-style"
-
-
-def upstream_rules() -> str:
-    """The dump leaves chains without rules out, which others jump to."""
-    text = (GOLDEN / f"{NAME}.upstream").read_text()
-    made = []
-    for table in re.findall(r"(?ms)^table (\S+ \S+) \{$(.*?)^\}$", text):
-        defined = set(re.findall(r"(?m)^\tchain (\S+) \{$", table[1]))
-        missing = sorted(set(re.findall(r"(?:jump|goto) ([^\s,;]+)", table[1])) - defined)
-        made += [f"add table {table[0]}", *(f"add chain {table[0]} {name}" for name in missing)]
-    return "\n".join(made) + "\n" + text
 
 
 def run_agent(host: Namespace, root: Path) -> int:
@@ -75,7 +64,7 @@ def prepare(node: Lab) -> None:
 
 def load_upstream(node: Lab) -> None:
     command = ["nsenter", f"--net={node.host.path}", "nft", "-f", "-"]
-    done = subprocess.run(command, input=upstream_rules(), text=True, capture_output=True, timeout=60)
+    done = subprocess.run(command, input=nft_script(NAME), text=True, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
 
@@ -95,7 +84,7 @@ def test_from_upstream_without_a_gap(tmp_path: Path) -> None:
 
                 def taken_over() -> bool:
                     text = listed(node)
-                    return "filter-cali-FORWARD" not in text and "table ip calico-policy" in text
+                    return "-cali-" not in text and "table ip calico-policy" in text
 
                 try:
                     until(taken_over, "upstream's rules are gone", 30)

@@ -15,7 +15,7 @@ cd "$(dirname "$0")/../.."
 # shellcheck source=tests/setup/go.sh
 . tests/setup/go.sh
 
-PACKAGES=(runc iptables conntrack openssl iproute2 util-linux procps busybox-static)
+PACKAGES=(runc iptables conntrack ipset openssl iproute2 util-linux procps busybox-static)
 KUBERNETES=(kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy)
 CONTAINERD=v2.2.9
 MODULE=github.com/containerd/containerd/v2

@@ -45,6 +45,18 @@ def read_table(family: str, name: str, deadline: Deadline) -> Any:
     return [_normal(item) for item in json.loads(listed)["nftables"] if "metainfo" not in item]
 
 
+def has_table(family: str, name: str, deadline: Deadline) -> bool:
+    """False also without nft, and where the kernel does not support it. Rules are not read, which may be anybody's."""
+    program = find_program("nft")
+    if not program:
+        return False
+    try:
+        listed = run_program([program, "list", "tables", family], b"", deadline)
+    except KernelError:
+        return False
+    return f"table {family} {name}".encode() in listed.splitlines()
+
+
 def _normal(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _normal(item) for key, item in value.items() if key not in _VOLATILE}

@@ -1,4 +1,4 @@
-"""Removes what upstream's agent left in the packet filter: chains, rules in others' chains, IP sets.
+"""Removes what upstream's agent left in the packet filter: chains, rules in others' chains, IP sets, its ARP table.
 
 Rule: once, before anything of ours is added, because upstream's chains outlive its agent and drop what they do not
 know. A set that another program's rule uses stays; that is logged once, and retried at every full resync.
@@ -25,6 +25,7 @@ from cni_calico.nodeagent.dataplane.forward_rules import (
 from cni_calico.nodeagent.dataplane.masquerade_rules import FAMILY, TABLE
 from cni_calico.nodeagent.dataplane.passes import Pass
 
+_ARP_TABLE = ("arp", "calico-arp")
 _LOOK_S = 10.0
 
 
@@ -56,6 +57,10 @@ class Takeover:
                 iptables.apply_rules(family, variant, script, deadline, lock_s=felix.iptables_lock_s)
                 count = count_upstream_chains([saved])
                 done.changed.append(f"removed {count} chains of upstream's agent (IPv{family}, {variant})")
+        if nftables.has_table(*_ARP_TABLE, deadline):
+            table = " ".join(_ARP_TABLE)
+            nftables.apply_script(f"add table {table}\ndelete table {table}\n", deadline)
+            done.changed.append(f"removed table {table} of upstream's agent")
 
     def _remove_sets(self, done: Pass) -> None:
         kept, removed = [], 0

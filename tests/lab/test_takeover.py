@@ -1,0 +1,187 @@
+"""A node of a cluster is taken over from upstream's agent under traffic: nothing forbidden passes, nothing is lost.
+
+Rule: upstream's rules are those that its agent programmed for the records of tests/golden/policy/02, in each of its two
+modes, with the names and addresses of the pods here; the cluster has the same policy and the same labels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.host import until
+from tests.lab.lab import Lab, install_bundle, running_lab
+from tests.lab.node import Node
+from tests.lab.probes import Probe, flowing, probes_of, serving
+from tests.lab.proxy import install_kube_proxy
+from tests.lab.workloads import pod
+from tests.upstream_rules import iptables_scripts, nft_script
+
+pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(600)]
+CASE = "02-kubernetes-style"
+DNS, IN_RANGE, CLOSED = 53, 8000, 9999
+# the pods of the case, by the address that each has there: namespace, node, labels, named ports
+PODS: dict[str, tuple[str, str, int, dict[str, str], dict[str, int]]] = {
+    "a": ("10.65.0.1", "default", 0, {"app": "a", "role": "front"}, {}),
+    "b": ("10.65.0.2", "default", 0, {"app": "b", "role": "back"}, {"web": 8080}),
+    "r1": ("10.65.1.1", "default", 1, {"app": "a", "role": "front"}, {}),
+    "r2": ("10.65.1.2", "default", 1, {"app": "b", "role": "back"}, {"web": 8080}),
+    "o1": ("10.65.1.3", "other", 1, {"app": "a"}, {}),
+}
+LOCAL = ("a", "b")
+APP_A = {"podSelector": {"matchLabels": {"app": "a"}}}
+POLICY: dict[str, Any] = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "web", "namespace": "default"},
+    "spec": {
+        "podSelector": {"matchLabels": {"app": "b"}},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [
+            {
+                "from": [APP_A],
+                "ports": [{"protocol": "TCP", "port": 80}, {"protocol": "TCP", "port": 8000, "endPort": 8010}],
+            },
+            {
+                "from": [{**APP_A, "namespaceSelector": {"matchLabels": {"team": "y"}}}],
+                "ports": [{"protocol": "TCP", "port": "web"}],
+            },
+            {
+                "from": [{"ipBlock": {"cidr": "192.0.2.0/24", "except": ["192.0.2.128/25", "192.0.2.7/32"]}}],
+                "ports": [{"protocol": "TCP"}],
+            },
+        ],
+        "egress": [
+            {"to": [{"namespaceSelector": {}}], "ports": [{"protocol": "UDP", "port": 53}]},
+            {"to": [{"podSelector": {"matchLabels": {"role": "front"}}}]},
+        ],
+    },
+}
+# source, destination, protocol, port: whether it passes
+VERDICTS = {
+    ("a", "b", "tcp", IN_RANGE): True,
+    ("a", "b", "tcp", CLOSED): False,
+    ("a", "b", "udp", IN_RANGE): False,
+    ("r1", "b", "tcp", IN_RANGE): True,
+    ("r1", "b", "tcp", CLOSED): False,
+    ("o1", "b", "tcp", 8080): True,
+    ("o1", "b", "tcp", IN_RANGE): False,
+    ("b", "o1", "udp", DNS): True,
+    ("b", "o1", "udp", IN_RANGE): False,
+    ("b", "a", "udp", CLOSED): True,
+}
+FLOWS = (
+    ("a", "b", "tcp", IN_RANGE, CLOSED),
+    ("r1", "b", "tcp", IN_RANGE, CLOSED),
+    ("b", "o1", "udp", DNS, IN_RANGE),
+)
+
+
+@dataclass
+class World:
+    """``interfaces``: those of the pods of the first node."""
+
+    lab: Lab
+    mode: str
+    probes: dict[str, Probe]
+    interfaces: dict[str, str]
+
+    @property
+    def node(self) -> Node:
+        return self.lab.nodes[0]
+
+    def verdicts(self) -> dict[tuple[str, str, str, int], bool]:
+        return {
+            (source, target, protocol, port): bool(
+                self.probes[source].reaches(port, self.probes[target].address, protocol=protocol)
+            )
+            for source, target, protocol, port in VERDICTS
+        }
+
+    def lay_down_upstream(self) -> None:
+        """In the place of ours, whose agent has been stopped."""
+        replaced = {f"cali{name}": self.interfaces[name] for name in LOCAL}
+        replaced |= {PODS[name][0]: probe.address for name, probe in self.probes.items()}
+        replaced["172.31.0.1"] = self.node.address
+        script = "".join(f"delete table {table}\n" for table in self.tables() if "calico" in table)
+        if self.mode == "nftables":
+            script += nft_script(CASE, replaced)
+        else:
+            sets, rules = iptables_scripts(CASE, replaced)
+            self._load(sets, "ipset", "restore", "-file")
+            self._load(rules, "iptables-legacy-restore")
+        self._load(script, "nft", "-f")
+
+    def _load(self, text: str, *command: str) -> None:
+        file = self.lab.directory / "upstream"
+        file.write_text(text)
+        self.node.run(*command, file)
+
+    def tables(self) -> list[str]:
+        return [line.removeprefix("table ") for line in self.node.run("nft", "list", "tables").splitlines()]
+
+    def left_of_upstream(self) -> list[str]:
+        """Lines of its rules, and names of its sets."""
+        texts = [self.node.run("iptables-legacy-save"), self.node.run("ipset", "list", "-n")]
+        found = [line for text in texts for line in text.splitlines() if "cali" in line]
+        chains = self.node.run("nft", "list", "chains").splitlines()
+        return found + [line for line in chains if "-cali-" in line]
+
+    def ours(self) -> bool:
+        return "ip calico-policy" in self.tables()
+
+
+@pytest.fixture(params=["iptables", "nftables"])
+def world(request: pytest.FixtureRequest, busybox_image: Path, own_bundle: Path) -> Iterator[World]:
+    with running_lab(images=[busybox_image], bundle=own_bundle) as lab:
+        install_bundle(lab)
+        install_kube_proxy(lab, request.param)
+        lab.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other", "labels": {"team": "y"}}})
+        lab.kubectl("label", "namespace", "default", "team=x")
+        lab.apply(
+            *(
+                pod(name, space, labels, lab.nodes[node].name, ports=ports)
+                for name, (_, space, node, labels, ports) in PODS.items()
+            )
+        )
+        probes = probes_of(lab, "default", 4) | probes_of(lab, "other", 1)
+        with serving(list(probes.values()), DNS, IN_RANGE, 8080, CLOSED):
+            node = lab.nodes[0]
+            interfaces = {
+                name: str(json.loads(node.run("ip", "-j", "route", "get", probes[name].address))[0]["dev"])
+                for name in LOCAL
+            }
+            yield World(lab, request.param, probes, interfaces)
+
+
+def test_from_upstreams_rules_without_a_gap(world: World) -> None:
+    until(lambda: all(world.verdicts().values()), "pods reach each other")
+    world.lab.apply(POLICY)
+    until(lambda: world.verdicts() == VERDICTS, "the policy is in force on both nodes", seconds=30)
+    world.node.disable("calico-node")
+    world.lay_down_upstream()
+    assert not world.ours() and world.left_of_upstream()
+    assert world.verdicts() == VERDICTS
+
+    with ExitStack() as stack:
+        flows = [
+            stack.enter_context(
+                flowing(
+                    world.probes[source], world.probes[target].address,
+                    allowed=allowed, forbidden=forbidden, protocol=protocol,
+                )
+            )
+            for source, target, protocol, allowed, forbidden in FLOWS
+        ]  # fmt: skip
+        world.node.enable_again("calico-node")
+        until(lambda: world.ours() and not world.left_of_upstream(), f"taken over: {world.left_of_upstream()}")
+    for counts in flows:
+        assert counts.sent > 200
+        assert (counts.allowed, counts.forbidden) == (counts.sent, 0)
+    assert world.verdicts() == VERDICTS
