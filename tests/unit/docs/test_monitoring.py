@@ -1,17 +1,22 @@
-"""manifests/monitoring: the rules are sound, each alert is tried, and nothing asks for a metric that nobody has."""
+"""manifests/monitoring: rules and queries are sound, each alert is tried, and nothing asks for a metric nobody has."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "manifests" / "monitoring" / "rules.yaml"
+DASHBOARD = RULES.parent / "dashboard.json"
 TRIED = ROOT / "tests" / "golden" / "monitoring" / "alerts.yaml"
-METRIC = re.compile(r"\b(?:calico|felix|process)_\w+")
+METRIC = re.compile(r"\b(?:calico|felix|ipam|process)_\w+")
 
 
 def rules() -> list[dict[str, str]]:
@@ -30,14 +35,46 @@ def test_each_alert_is_tried() -> None:
     assert {rule["alert"] for rule in rules() if "alert" in rule} == tried
 
 
-def test_each_metric_exists() -> None:
-    """It is named in the sources, but for what belongs to every process."""
+def missing(expressions: Iterable[str]) -> set[str]:
+    """Metrics that no source names, but for what belongs to every process."""
     sources = "\n".join(path.read_text() for path in (ROOT / "cni_calico").rglob("*.py"))
-    asked = {name for rule in rules() for name in METRIC.findall(rule["expr"])} - {"process_resident_memory_bytes"}
-    missing = {
-        name for name in asked if not re.search(rf"\b{re.sub('(_bucket|_total)$', '', name)}(_total)?\b", sources)
-    }
-    assert asked and missing == set()
+    asked = {name for expression in expressions for name in METRIC.findall(expression)}
+    assert asked
+    ours = {name for name in asked if not name.startswith("process_")}
+    return {name for name in ours if not re.search(rf"\b{re.sub('(_bucket|_total)$', '', name)}(_total)?\b", sources)}
+
+
+def test_each_metric_of_the_rules_exists() -> None:
+    assert missing(rule["expr"] for rule in rules()) == set()
+
+
+def panels() -> list[dict[str, Any]]:
+    return list(json.loads(DASHBOARD.read_text())["panels"])
+
+
+def test_the_dashboard_is_the_one_that_is_printed() -> None:
+    program = ROOT / "manifests" / "dashboard.py"
+    assert subprocess.run([sys.executable, program], capture_output=True, check=True).stdout == DASHBOARD.read_bytes()
+
+
+def test_the_dashboard_asks_for_metrics_that_exist(tmp_path: Path) -> None:
+    """And Prometheus understands each query."""
+    asked = [target["expr"] for panel in panels() for target in panel.get("targets", ())]
+    assert missing(asked) == set()
+    records = [{"record": f"r{n}", "expr": expression.replace("$instance", ".*")} for n, expression in enumerate(asked)]
+    (tmp_path / "queries.yaml").write_text(yaml.safe_dump({"groups": [{"name": "q", "rules": records}]}))
+    done = subprocess.run(["promtool", "check", "rules", tmp_path / "queries.yaml"], capture_output=True, text=True)
+    assert done.returncode == 0 and f"{len(records)} rules" in done.stdout, done.stdout + done.stderr
+
+
+def test_no_panel_covers_another() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in panels():
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken and max(x for x, _ in cells) < 24, panel["title"]
+        taken |= cells
+    assert len({panel["id"] for panel in panels()}) == len(panels())
 
 
 def test_the_monitors_ask_the_ports_that_are_served() -> None:
