@@ -69,6 +69,8 @@ def delete(task: Task) -> bool:
             if services.stuck:  # the holder of the lock may never end: this call must not forget the release
                 removal.owe(e)
             raise
+        except KernelError as e:
+            raise services.nothing_removed(attachment.label, e) from e
         return removal.run(netns)
 
 

@@ -15,7 +15,7 @@ from cni_calico.datastore.connect import open_datastore
 from cni_calico.datastore.interface import Datastore, Document, Versioned
 from cni_calico.deadline import Deadline
 from cni_calico.directories import CNI_SOCKET, run_dir, state_dir
-from cni_calico.errors import AttachmentBusy, KernelError
+from cni_calico.errors import AttachmentBusy, KernelError, TeardownIncomplete
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT, Log
 from cni_calico.model.access import DatastoreConfig
@@ -220,6 +220,14 @@ class Services:
                 yield
             finally:
                 self.meet_others()
+
+    def nothing_removed(self, what: str, failure: KernelError) -> TeardownIncomplete:
+        """The error of a DEL that cannot lock what it is to remove."""
+        return TeardownIncomplete(
+            f"cannot begin to delete {what}: {failure.message}",
+            details=f"nothing has been removed: make {self.run_dir} writable (is its disk full, or read-only?), "
+            "then repeat the DEL",
+        )
 
     @property
     def beside(self) -> str:

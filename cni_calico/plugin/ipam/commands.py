@@ -8,13 +8,14 @@ ensures that, here a lock of the handle itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 from cni_calico.cni.answer import Answer
 from cni_calico.cni.environment import Call
 from cni_calico.cni.result import render_result
-from cni_calico.errors import CheckFailed
+from cni_calico.errors import CheckFailed, KernelError
 from cni_calico.plugin.call import ready
 from cni_calico.plugin.call.serve import Handler, run_call
 from cni_calico.plugin.call.services import Services
@@ -48,7 +49,11 @@ def _add(task: Task) -> Mapping[str, Any]:
 def _delete(task: Task) -> None:
     conf, services, deadline = task.conf, task.services, task.deadline
     handles = handle_ids(conf, task.call)
-    with handle_lock(handles[0], services, deadline):
+    with ExitStack() as held:
+        try:
+            held.enter_context(handle_lock(handles[0], services, deadline))
+        except KernelError as e:
+            raise services.nothing_removed(handles[0], e) from e
         ready.require_not_locked(task.datastore, deadline)
         with services.ipam_lock(conf, deadline):
             release(task.allocator, handles, find_share(task), deadline)
