@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
 from cni_calico.batching import Batcher
@@ -36,13 +36,13 @@ from cni_calico.plugin.call.serve import CALL_TIMEOUT_S, Declined
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.network.host import Host
 from cni_calico.plugin.network.teardown import LinkRemoval, remove_links_together
+from cni_calico.server import descriptors
 from cni_calico.server.backends import Backend, BackendKey, Backends
 from cni_calico.server.connections import CallRequest
 from cni_calico.server.metrics import CniMetrics, add_backends, count_sizes
 from cni_calico.shortage import shortage_of
 
 LINKS_AT_ONCE = 64
-DESCRIPTORS_WANTED = 16384
 DESCRIPTORS_LEFT = 24  # what a call needs while it runs, and some more for others that are running
 PLACES_KEPT = 64  # roots and run directories of callers: a host has few, but mount namespaces come and go
 Outcome = TypeVar("Outcome")
@@ -66,7 +66,7 @@ class Resident:
         self._worker = _Worker()
         self._own_root = _identity("/", "/proc/self/ns/mnt")
         self.links: Batcher[LinkRemoval, None] = Batcher(self._remove_links, limit=LINKS_AT_ONCE)
-        self._descriptors_max = raise_descriptor_limit()
+        descriptors.raise_limit()
         self.meanwhile = SideThreads(calls_at_once, "cni-meanwhile")
 
     @contextmanager
@@ -87,13 +87,7 @@ class Resident:
     def require_descriptors(self) -> None:
         """Raises Declined if few are left: a call would fail in the middle of its work without them."""
         for _ in range(2):
-            try:
-                # the lowest free descriptor is given out first
-                lowest = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-                os.close(lowest)
-            except OSError:
-                lowest = self._descriptors_max
-            if lowest < self._descriptors_max - DESCRIPTORS_LEFT:
+            if descriptors.are_left(DESCRIPTORS_LEFT):
                 return
             self.backends.close_idle(all_of_them=True)
         raise Declined("the server is short of file descriptors")
@@ -230,6 +224,7 @@ class ResidentServices(Services):
         self.stderr = False
         self.remove_link = self._remove_link
         self._node = ""
+        self._has_worked = False  # whether an attachment's lock has been held and released
         self._deadline = Deadline.after(CALL_TIMEOUT_S)
         self._in_use: dict[DatastoreConfig, BackendDatastore] = {}
 
@@ -284,10 +279,21 @@ class ResidentServices(Services):
     def attachment_lock(self, label: str, deadline: Deadline) -> Iterator[None]:
         """Take the lock, then check that the caller still waits: if not, it or its runtime has continued without us,
         and what this call meant to do may have been undone.
+
+        Effects come only under a lock. Raises Declined if this process is too short of something to take the first.
         """
-        with super().attachment_lock(label, deadline):
+        with ExitStack() as held:
+            try:
+                held.enter_context(super().attachment_lock(label, deadline))
+            except Exception as e:
+                if not self._has_worked and (lacking := shortage_of(e)):
+                    raise Declined(f"the server is short of {lacking}") from e
+                raise
             self.require_caller()
-            yield
+            try:
+                yield
+            finally:
+                self._has_worked = True
 
     @contextmanager
     def meanwhile(self, act: Callable[[], Outcome]) -> Iterator[Callable[[], Outcome]]:
@@ -315,20 +321,6 @@ class ResidentServices(Services):
 
     def _remove_link(self, removal: LinkRemoval, deadline: Deadline) -> None:
         self._resident.links.submit(removal, deadline, f"delete interface {removal.name}")
-
-
-def raise_descriptor_limit() -> int:
-    """Raise the usual soft limit on descriptors, which is meant for programs that use select(). Returns the
-    new limit.
-    """
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return soft if soft != resource.RLIM_INFINITY else 1 << 30
 
 
 def require_reach(conf: NetConf, files: Files) -> None:

@@ -11,10 +11,6 @@ import pytest
 from cni_calico.daemon.threads import SideThreads
 from cni_calico.errors import DatastoreUnavailable
 from cni_calico.log import SILENT
-from cni_calico.plugin.call.serve import Declined
-from cni_calico.server import resident as module
-from cni_calico.server.metrics import CniMetrics
-from cni_calico.server.resident import Resident
 from cni_calico.server.run import CniServer
 from cni_calico.shortage import shortage_of
 
@@ -52,12 +48,3 @@ def test_without_threads_of_its_own_what_goes_on_beside_a_call_is_done_in_it(mon
         assert threads.submit(threading.current_thread).result(20) is threading.current_thread()
     assert threads.submit(threading.current_thread).result(20) is not threading.current_thread()
     threads.close()
-
-
-def test_with_few_descriptors_left_calls_are_left_to_their_callers(monkeypatch: pytest.MonkeyPatch) -> None:
-    resident = Resident(SILENT, CniMetrics())
-    resident.require_descriptors()
-    monkeypatch.setattr(resident, "_descriptors_max", module.DESCRIPTORS_LEFT + 3)
-    with pytest.raises(Declined, match="file descriptors"):
-        resident.require_descriptors()
-    resident.close()
