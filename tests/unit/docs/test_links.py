@@ -34,6 +34,12 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tests_that_are_named_exist(page: Path) -> None:
+    named = re.findall(r"`(tests/[\w/.-]+\.\w+)`", page.read_text())
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def test_every_page_is_reachable() -> None:
     seen, todo = set(), [ROOT / "README.md"]
     while todo:
