@@ -170,7 +170,7 @@ class Node:
             with socket.socket(socket.AF_UNIX) as probe:
                 return probe.connect_ex(path) == 0
 
-        until(accepts, "the server accepts connections", 20)
+        until(accepts, "the server accepts connections", 60)
 
     def metrics(self) -> dict[str, float]:
         """The server's numbers."""

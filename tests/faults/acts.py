@@ -1,6 +1,7 @@
 """What goes wrong around the calls, one thing after the other on any host or member, until the run has ended.
 
-Rule: every act puts right what it did, before the next one; what ends by itself is started again.
+Rule: every act puts right what it did, before the next one; what ends by itself is started again. A server that keeps
+running and does not answer once its trouble is over is a violation.
 """
 
 from __future__ import annotations
@@ -16,22 +17,32 @@ from pathlib import Path
 
 from tests.e2e.kube_node import KubeNode
 from tests.faults.places import Host, Lab
+from tests.faults.processes import describe
 from tests.faults.servers import Server
+from tests.netns.namespaces import until
 
 Act = Callable[[], None]
 PIDS = Path("/sys/fs/cgroup/pids")
 JUMPS = (-86400 * 400, -3600, -1, 1, 61, 3600, 86400 * 400)
+ENDS_S = 300.0  # the longest act: a member of etcd that has to come back
+ANSWERS_S = 200.0  # calls that a server has begun wait up to a minute for a datastore
 
 
 class Acts:
-    """A context: it acts while the body runs. ``counts``: what it did."""
+    """A context: it acts while the body runs. ``counts``: what it did; ``pace_s``: the mean time between two acts;
+    ``held``: whether to wait with the next one.
+    """
 
-    def __init__(self, lab: Lab, seed: int, only: str = "") -> None:
-        self.lab, self.only = lab, only
+    def __init__(
+        self, lab: Lab, seed: int, only: str = "", *, pace_s: float = 0.85, held: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.lab, self.only, self.pace_s, self.held = lab, only, pace_s, held
         self.random = random.Random(f"{seed}/acts")
         self.counts: Counter[str] = Counter()
+        self.violations: list[str] = []
+        self.doing = ""
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self.failure: BaseException | None = None
 
     def __enter__(self) -> Acts:
@@ -40,7 +51,8 @@ class Acts:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join()
+        self._thread.join(ENDS_S)
+        assert not self._thread.is_alive(), f"this act does not end: {self.doing}"
         self.lab.clock.jump(0)
         self.lab.heal()
         for host in self.lab.hosts:
@@ -51,13 +63,28 @@ class Acts:
 
     def _run(self) -> None:
         try:
-            while not self._ended.wait(self.random.uniform(0.2, 1.5)):
+            while not self._ended.wait(self.random.uniform(0.25, 1.75) * self.pace_s):
+                if self.held():
+                    continue
                 host = self.random.choice(self.lab.hosts)
-                name, act = self.random.choice(self._acts(host))
-                self.counts[name] += 1
+                self.doing, act = self.random.choice(self._acts(host))
+                self.counts[self.doing] += 1
                 act()
+                if host.server is not None and self.random.random() < 0.7:  # else the next act may meet it starting
+                    self._require_answers(host.server)
         except BaseException as e:
             self.failure = e
+
+    def _require_answers(self, server: Server) -> None:
+        """A server that runs answers, whatever it has gone through; one that ended is started again."""
+        try:
+            until(lambda: self._ended.is_set() or server.has_ended() or server.answers(), "", ANSWERS_S, pause_s=0.05)
+        except AssertionError:
+            self.violations.append(
+                f"after {self.doing!r} the server runs and does not answer:\n{describe(server.process.pid)}"
+            )
+            server.kill()
+        server.revive()
 
     def _for(self, most_s: float) -> None:
         self._ended.wait(self.random.uniform(0.05, most_s))

@@ -104,8 +104,10 @@ def find_double(owned: Sequence[Ownership]) -> list[str]:
     return found
 
 
-def judge(history: Sequence[Operation]) -> Verdict:
-    verdict = Verdict(violations=find_double(ownerships(history)))
+def judge(history: Sequence[Operation], verdict: Verdict | None = None) -> Verdict:
+    """What was found is added to ``verdict``."""
+    verdict = verdict or Verdict()
+    verdict.violations += find_double(ownerships(history))
     for operation in {(each.command, each.began): each for each in history}.values():  # a GC once
         verdict.operations[operation.command] += 1
         how = (

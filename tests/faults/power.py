@@ -1,7 +1,8 @@
 """Power cuts: what has reached the disk at one moment is copied, mounted, and compared with what had been answered by
 then. All processes of the host stand still meanwhile, as they would.
 
-Rule: the copy is one moment's only if the device wrote nothing meanwhile; else it is taken again.
+Rule: the copy is one moment's only if meanwhile the device wrote nothing, no call was answered, and no process ran on
+(somebody may continue the whole run from outside); else it is taken again.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ import sqlite3
 import subprocess
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from tests.faults import records
 from tests.faults.history import ENDS, Operation, read_history
 from tests.faults.places import Host
+from tests.faults.processes import descendants, is_still, send
+from tests.netns.namespaces import until
 
 TRIES = 20
+STILL_S = 60.0  # a process that is in the kernel, perhaps waiting for the disk, stops when it leaves it
 
 
 class PowerCuts:
@@ -62,30 +67,35 @@ class PowerCuts:
     # -- one moment ----------------------------------------------------------------------------------------------------
 
     def _take(self, copy: Path) -> tuple[list[Operation], set[str]] | None:
-        """What had been answered at the moment of the copy; None when the device never kept still."""
-        stopped = self._stop_all()
+        """What had been answered at the moment of the copy; None when nothing could be kept still."""
+        stopped: list[int] = []
         try:
             for _ in range(TRIES):
-                before = self._written()
+                self._stop_all(stopped)
+                before = self._moment()
                 shutil.copyfile(self.image, copy)
-                if self._written() == before:
-                    return read_history(self.history)
+                told = read_history(self.history)
+                if self._moment() == before and _are_still(stopped):
+                    return told
             return None
         finally:
             for pid in stopped:
-                _signal(pid, signal.SIGCONT)
+                send(pid, signal.SIGCONT)
 
-    def _stop_all(self) -> list[int]:
-        """The workers first, then what they have started, then the server."""
-        found = list(self.workers)
-        for pid in found:
-            _signal(pid, signal.SIGSTOP)
-        found += [child for pid in self.workers for child in _children(pid)]
-        if self.host.server is not None:
-            found.append(self.host.server.process.pid)
-        for pid in found:
-            _signal(pid, signal.SIGSTOP)
-        return found
+    def _stop_all(self, stopped: list[int]) -> None:
+        """The workers first, then what they have started, then the server; until nothing new is found."""
+        own = [] if self.host.server is None else [self.host.server.process.pid]
+        found = [*self.workers]
+        while found:
+            for pid in found:
+                send(pid, signal.SIGSTOP)
+            stopped += [pid for pid in found if pid not in stopped]
+            until(partial(_are_still, stopped), "all processes stand still", STILL_S)
+            now = [*self.workers, *descendants(self.workers), *own, *descendants(own)]
+            found = [pid for pid in now if pid not in stopped]
+
+    def _moment(self) -> tuple[str, int]:
+        return self._written(), self.history.stat().st_size if self.history.exists() else 0
 
     def _written(self) -> str:
         """The device's counters of writes (Documentation/block/stat): requests, sectors, those under way."""
@@ -147,22 +157,12 @@ class PowerCuts:
         return sum(name.partition("/")[0] == container for name in last) > 1
 
 
+def _are_still(pids: Sequence[int]) -> bool:
+    return all(map(is_still, pids))
+
+
 def _device_of(mounted: Path) -> str:
     source = subprocess.run(
         ["findmnt", "-n", "-o", "SOURCE", str(mounted)], capture_output=True, text=True, check=True
     ).stdout.strip()
     return os.path.basename(source)
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass

@@ -6,10 +6,12 @@ Rule: the judge knows the calls' answers, what ``ip`` shows and the raw records,
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import os
 import signal
 import time
+import traceback
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,22 +21,24 @@ from typing import Any
 from tests.e2e.host import Reply
 from tests.e2e.kube_node import KubeNode
 from tests.faults.acts import Acts
-from tests.faults.calls import begin
+from tests.faults.calls import begin, load_modules
+from tests.faults.crew import ASKS_WHERE, Crew
 from tests.faults.history import Verdict, judge, read_history
 from tests.faults.places import PODS, Host, Lab, lab
 from tests.faults.power import PowerCuts
 from tests.faults.servers import Server
-from tests.faults.worker import Options, Slot, Worker
+from tests.faults.worker import LONGEST_S, PATIENCE_S, Options, Slot, Worker
 from tests.netns.namespaces import Namespace, namespace, until
 
-LONGEST_S = 6 * 3600
 PAYERS = 400
 
 
 @dataclass(frozen=True)
 class Asked:
     """``store``: local, etcd, kubernetes; ``mode``: one-shot, served (the CNI server alone) or agent (all of
-    calico-node); ``power``: power cuts, on the embedded datastore; ``only``: a word in the names of all that happens.
+    calico-node); ``power``: power cuts, on the embedded datastore; ``only``: a word in the names of all that happens;
+    ``pace_s``: the mean time between two things that go wrong around the calls; ``hold``: nothing begins while this
+    file exists.
     """
 
     store: str = "local"
@@ -47,54 +51,81 @@ class Asked:
     bundle: Path | None = None
     power: bool = False
     only: str = ""
+    pace_s: float = 0.85
+    hold: Path | None = None
+
+    @property
+    def is_held(self) -> bool:
+        return self.hold is not None and self.hold.exists()
 
 
 def run(asked: Asked) -> tuple[Verdict, dict[str, Any]]:
+    """Whatever happens there is a verdict: a run that breaks or hangs is a violation."""
     began = time.monotonic()
+    verdict, counts = Verdict(), Counter[str]()
+    if asked.bundle is None:
+        load_modules()
+    try:
+        with ExitStack() as held:
+            _run(asked, verdict, counts, held)
+    except Exception as e:
+        traceback.print_exc()
+        verdict.violations.append(f"the run broke: {type(e).__name__}: {e}")
+    return verdict, _report(asked, verdict, counts, began)
+
+
+def _run(asked: Asked, verdict: Verdict, counts: Counter[str], held: ExitStack) -> None:
     hosts = 1 if asked.store == "local" else asked.hosts
-    with ExitStack() as held:
-        made = held.enter_context(lab(asked.store, hosts, asked.members, block_device=asked.power))
-        made.bundle = asked.bundle
-        output = str(made.root / "history")
-        slots = [_slots(made, held, w, made.hosts[w % hosts]) for w in range(asked.workers)]
-        spares = [held.enter_context(namespace("spare")) for _ in made.hosts]
-        options = Options(output, asked.bundle, made.clock.environ)
-        children = [
-            _work(made.hosts[w % hosts], w, asked, slots[w], options, asked.operations // asked.workers)
-            for w in range(asked.workers)
-        ]
-        if asked.mode != "one-shot":
-            for host in made.hosts:
-                host.server = Server(made, host, asked.mode)
-                held.callback(host.server.stop)
-        counts: Counter[str] = Counter()
-        cuts = PowerCuts(made.hosts[0], children, Path(output), asked.seed) if asked.power else None
-        with Acts(made, asked.seed, asked.only) as acts, cuts or ExitStack():
-            until(
-                lambda: _all_ready(output, asked.workers), "the workers have made their calls", LONGEST_S, pause_s=0.1
-            )
+    made = held.enter_context(lab(asked.store, hosts, asked.members, block_device=asked.power))
+    made.bundle = asked.bundle
+    history = made.root / "history"
+    output = str(history)
+    slots = [_slots(made, held, w, made.hosts[w % hosts]) for w in range(asked.workers)]
+    spares = [held.enter_context(namespace("spare")) for _ in made.hosts]
+    options = Options(output, asked.bundle, made.clock.environ, asked.hold)
+    crew = held.enter_context(
+        Crew(
+            [
+                _work(made.hosts[w % hosts], w, asked, slots[w], options, asked.operations // asked.workers)
+                for w in range(asked.workers)
+            ],
+            history,
+            lambda: asked.is_held,
+        )
+    )
+    if asked.mode != "one-shot":
+        for host in made.hosts:
+            host.server = Server(made, host, asked.mode)
+            held.callback(host.server.stop)
+    cuts = PowerCuts(made.hosts[0], crew.pids, history, asked.seed) if asked.power else None
+    acts = Acts(made, asked.seed, asked.only, pace_s=asked.pace_s, held=lambda: asked.is_held)
+    try:
+        with acts, cuts or ExitStack():
+            crew.wait(lambda: _all_ready(output, asked.workers), "the workers have made their calls")
         for host in made.hosts:
             if host.server is not None:
                 host.node.await_server(host.server.process)
-        problems = _compare_living(made, output, asked.workers)
+        verdict.violations += _compare_living(made, output, asked.workers)
         Path(f"{output}.drain").touch()
-        for pid in children:
-            os.waitpid(pid, 0)
-        verdict = judge(read_history(Path(output))[0])
-        counts.update(acts.counts)
-        verdict.violations += problems
-        for w in range(asked.workers):
-            told = json.loads(Path(f"{output}.{w}").read_text())
-            counts.update(told["faults"])
-            verdict.violations += told["problems"]
+        crew.wait(crew.has_ended, "the workers have deleted everything")
         verdict.violations += _left_over(made, spares)
+    finally:
+        counts.update(acts.counts)
+        verdict.violations += acts.violations
+        judge(read_history(history)[0], verdict)
+        for w in range(asked.workers):
+            told = Path(f"{output}.{w}")
+            found = (
+                json.loads(told.read_text()) if told.exists() else {"faults": {}, "problems": [f"worker {w} is gone"]}
+            )
+            counts.update(found["faults"])
+            verdict.violations += found["problems"]
         for host in made.hosts:
             if host.server is not None:
                 verdict.violations += [f"a trace of the server: {trace}" for trace in host.server.traces()[:3]]
         if cuts is not None:
             counts["power cut"] = cuts.copies
             verdict.violations += cuts.violations
-    return verdict, _report(asked, verdict, counts, began)
 
 
 def _report(asked: Asked, verdict: Verdict, counts: Counter[str], began: float) -> dict[str, Any]:
@@ -106,11 +137,14 @@ def _report(asked: Asked, verdict: Verdict, counts: Counter[str], began: float) 
         "bundle": asked.bundle is not None,
         "seed": asked.seed,
         "workers": asked.workers,
+        "power": asked.power,
+        "pace_s": asked.pace_s,
         "seconds": round(time.monotonic() - began),
         "operations": dict(verdict.operations),
         "outcomes": dict(sorted(verdict.outcomes.items())),
         "texts": dict(sorted(verdict.texts.items())),
         "faults": {name: count for name, count in sorted(counts.items()) if count},
+        "violation count": len(verdict.violations),
         "violations": verdict.violations[:50],
     }
 
@@ -145,6 +179,7 @@ def _work(host: Host, number: int, asked: Asked, slots: list[Slot], options: Opt
     if pid:
         return pid
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a run that fails leaves no worker behind
+    faulthandler.register(ASKS_WHERE, all_threads=True)
     output, worker = options.output, Worker(host.node, number, asked.seed, slots, options)
     try:
         worker.run(operations)
@@ -184,10 +219,10 @@ def _compare_living(made: Lab, output: str, workers: int) -> list[str]:
 
 def _left_over(made: Lab, spares: list[Namespace]) -> list[str]:
     """What is owed is paid by calls that succeed; what is left after many of them."""
-    found = []
+    found, began = [], time.monotonic()
     for host, spare in zip(made.hosts, spares, strict=True):
         for n in range(PAYERS):
-            if not host.node.intents():
+            if not host.node.intents() or time.monotonic() > began + PATIENCE_S:
                 break
             _call(made, host, "DEL", f"payer-{n}", spare)
         ip = host.node.host.ip

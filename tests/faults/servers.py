@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from cni_calico.plugin.call import protocol
 from tests.faults.places import Host, Lab, agents_environ, environ_of
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +50,20 @@ class Server:
     def revive(self) -> None:
         if self.process.poll() is not None:
             self.start()
+
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def answers(self) -> bool:
+        """Whether it answers a request for its numbers within some seconds."""
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.settimeout(5)
+            try:
+                asking.connect(str(self.host.node.root / "run" / "cni.sock"))
+                asking.sendall(protocol.frame(protocol.request_fields("metrics", [], b"", [])))
+                return len(asking.recv(protocol.HEADER_BYTES)) > 0
+            except OSError:
+                return False
 
     def stop(self) -> None:
         self.process.terminate()

@@ -13,8 +13,9 @@ import random
 import select
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -23,9 +24,11 @@ from cni_calico.kernel import netns
 from tests.e2e.host import Node
 from tests.faults import calls
 from tests.faults.history import Operation
-from tests.netns.namespaces import Namespace
+from tests.faults.spaces import renew
+from tests.netns.namespaces import Namespace, until
 
 PATIENCE_S = 150.0
+LONGEST_S = 12 * 3600.0
 CHECK_FAILED = 132
 VALID = "cni.dev/valid-attachments"
 
@@ -53,11 +56,14 @@ class Slot:
 
 @dataclass
 class Options:
-    """``clock``: the variables that move a process's time of day, for calls that are executed."""
+    """``clock``: the variables that move a process's time of day, for calls that are executed; ``hold``: no call begins
+    while this file exists.
+    """
 
     output: str
     bundle: Path | None = None
     clock: Mapping[str, str] = field(default_factory=dict)
+    hold: Path | None = None
 
 
 class Worker:
@@ -77,6 +83,8 @@ class Worker:
     def run(self, operations: int) -> None:
         netns.enter(os.open(self.node.host.path, os.O_RDONLY))
         for _ in range(operations):
+            if self.options.hold is not None and self.options.hold.exists():
+                until(lambda hold=self.options.hold: not hold.exists(), "the run may go on", LONGEST_S, pause_s=0.5)
             self._step(self.random.choice(self.slots))
 
     def living(self) -> list[tuple[str, tuple[str, ...]]]:
@@ -87,15 +95,21 @@ class Worker:
         """DEL until nothing is left, and a GC of a network without containers."""
         for slot in self.slots:
             for container in (*slot.old, slot.container):
-                for _ in range(50):
-                    if not container or self._call("DEL", slot, container, "", torment=False).rc == 0:
-                        break
-                else:
+                if container and not self._repeated(partial(self._call, "DEL", slot, container, "", torment=False)):
                     self.problems.append(f"DEL of {container} never succeeded: {self.document}")
+        if not self._repeated(partial(self._collect, [], torment=False)):
+            self.problems.append(f"GC of {self.network} never succeeded: {self.document}")
+
+    @staticmethod
+    def _repeated(call: Callable[[], Operation]) -> bool:
+        """Whether it succeeds, now that all faults have ended."""
+        until = monotonic() + PATIENCE_S
         for _ in range(50):
-            if self._collect([], torment=False) == 0:
-                return
-        self.problems.append(f"GC of {self.network} never succeeded: {self.document}")
+            if call().rc == 0:
+                return True
+            if monotonic() > until:
+                break
+        return False
 
     def _step(self, slot: Slot) -> None:
         chance = self.random.random()
@@ -151,7 +165,7 @@ class Worker:
         gone = [s for s in self.slots if s.container and (s.unsure or s.old or self.random.random() < 0.1)]
         kept = [slot for slot in self.slots if slot.container and slot not in gone]
         asked = [f"{container}/{slot.ifname}" for slot in gone for container in (*slot.old, slot.container)]
-        if self._collect(kept, torment=True, ending=asked) == 0:
+        if self._collect(kept, torment=True, ending=asked).rc == 0:
             for slot in gone:
                 slot.old.clear()
                 self._empty(slot, renew=True)
@@ -192,20 +206,17 @@ class Worker:
         slot.unsure = True
 
     def _renew(self, slot: Slot) -> None:
-        subprocess.run(["ip", "netns", "del", slot.pod_ns.name], capture_output=True)
-        subprocess.run(["ip", "netns", "add", slot.pod_ns.name], capture_output=True)
+        renew(slot.pod_ns)
 
     def _count(self, fault: str) -> None:
         self.faults[fault] = self.faults.get(fault, 0) + 1
 
     # -- one call ------------------------------------------------------------------------------------------------------
 
-    def _collect(self, kept: list[Slot], *, torment: bool, ending: list[str] | None = None) -> int | None:
-        """GC; its exit status."""
+    def _collect(self, kept: list[Slot], *, torment: bool, ending: list[str] | None = None) -> Operation:
         valid = [{"containerID": slot.container, "ifname": slot.ifname} for slot in kept]
         slot = self.slots[0]
-        done = self._call("GC", slot, "", "", torment=torment, ending=ending or [], changes={VALID: valid})
-        return done.rc
+        return self._call("GC", slot, "", "", torment=torment, ending=ending or [], changes={VALID: valid})
 
     def _call(
         self,
@@ -255,7 +266,8 @@ class Worker:
         chance = self.random.random()
         if chance > 0.10:
             return
-        if select.select([running.answer], [], [], self.random.uniform(0.0, 0.08))[0]:
+        # most calls of a server take a few milliseconds, most others a tenth of a second or more
+        if select.select([running.answer], [], [], 0.12 * self.random.random() ** 3)[0]:
             return  # it has answered already
         if chance < 0.05:
             self._count("plugin killed")
