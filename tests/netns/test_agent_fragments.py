@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 
 import pytest
 
@@ -47,5 +48,42 @@ def test_refused_and_taken(bird_node: Node) -> None:
     shown = ask_bird(bird_node, "bird.ctl", "show", "protocols")
     assert "Global_10_0_0_254" in shown and "Global_10_0_0_253" not in shown  # the old one is in force
     (custom / "global.conf").write_text("protocol static of_mine { ipv4; }\n")
-    until(lambda: "of_mine" in ask_bird(bird_node, "bird.ctl", "show", "protocols"), "it is in force", 60)
+    until(lambda: "of_mine" in ask_bird(bird_node, "bird.ctl", "show", "protocols"), "it is in force", 20)
     until(lambda: bird_node.status().get("bgp") == "", "and nothing is wrong any more", 30)
+
+
+def test_templates_of_bird_1_are_named_and_the_node_stays_up(bird_node: Node) -> None:
+    """Those that lie there at the start, and one that is mounted later; the status forgets what is gone."""
+    templates = bird_node.root / "templates"
+    templates.mkdir()
+    (templates / "bird.cfg.template").write_text("router id {{$router_id}};\n")
+    bird_node.store.put(peer("tor"))
+    bird_node.run("-felix", "-confd")
+    until(lambda: named_templates(bird_node) == ["bird.cfg.template"], "the template is named", 20)
+    (templates / "bird_ipam.cfg.template").write_text("{{range gets}}")
+    (templates / "mine.template").write_text("{{.}}")
+    until(
+        lambda: named_templates(bird_node) == ["bird.cfg.template", "bird_ipam.cfg.template", "mine.template"],
+        "so are the others",
+        20,
+    )
+    shown = subprocess.run(
+        [sys.executable, "-m", "cni_calico.ctl.main", "node", "status"],
+        env=bird_node.environ(),
+        capture_output=True,
+        text=True,
+    )
+    for text in (bird_node.calico_node("-show-status").stdout, shown.stdout):
+        assert "templates/bird_ipam.cfg.template: is a template for BIRD 1.6 and is NOT USED" in text
+    assert "templates/mine.template" in bird_node.log()
+    assert "Global_10_0_0_254" in ask_bird(bird_node, "bird.ctl", "show", "protocols")
+    assert bird_node.calico_node("-felix-live", check=False).returncode == 0
+    for path in templates.iterdir():
+        path.unlink()
+    until(lambda: not named_templates(bird_node), "nothing is named any more", 20)
+
+
+def named_templates(node: Node) -> list[str]:
+    """In the agent's status."""
+    texts = [text for text in node.status().get("bgp_problems", []) if "NOT USED" in text]
+    return sorted(text.partition(":")[0].removeprefix("templates/") for text in texts)

@@ -14,7 +14,7 @@ from cni_calico.nodeagent.bgp.config.fragments import Fragments, is_fragment
 
 CUSTOM, TEMPLATES = "custom", "templates"
 MOST_BYTES = 1 << 18
-_TEMPLATES = frozenset(f"bird{v}{part}.cfg.template" for v in ("", "6") for part in ("", "_ipam", "_aggr"))
+TEMPLATE = ".template"
 
 
 def read_custom(confd_dir: str) -> tuple[Fragments, tuple[BgpProblem, ...]]:
@@ -31,10 +31,24 @@ def read_custom(confd_dir: str) -> tuple[Fragments, tuple[BgpProblem, ...]]:
         except (OSError, ValueError) as e:
             problems.append(BgpProblem(f"{CUSTOM}/{name}", f"cannot be read: {e}", ERROR))
     for name in _names(f"{confd_dir}/{TEMPLATES}"):
-        if name in _TEMPLATES:
+        if name.endswith(TEMPLATE):
             text = "is a template for BIRD 1.6 and is NOT USED: write fragments in custom/ (docs/bgp.md)"
             problems.append(BgpProblem(f"{TEMPLATES}/{name}", text, ERROR))
     return Fragments(texts), tuple(problems)
+
+
+def read_marks(confd_dir: str) -> tuple[tuple[str, int, int, int], ...]:
+    """Path, inode, size and time of every file that ``read_custom`` looks at: a file that changes has other marks."""
+    marks = []
+    directories = (f"{confd_dir}/{CUSTOM}", f"{confd_dir}/{TEMPLATES}")
+    for path in (f"{directory}/{name}" for directory in directories for name in _names(directory)):
+        try:
+            found = os.stat(path)
+        except OSError:
+            marks.append((path, 0, 0, 0))
+        else:
+            marks.append((path, found.st_ino, found.st_size, found.st_mtime_ns))
+    return tuple(marks)
 
 
 def _names(directory: str) -> list[str]:

@@ -36,7 +36,7 @@ from cni_calico.nodeagent.bgp.config.snapshot import (
     LocalBlock,
     snapshot_of,
 )
-from cni_calico.nodeagent.bgp.custom import read_custom
+from cni_calico.nodeagent.bgp.custom import read_custom, read_marks
 from cni_calico.nodeagent.bgp.feed import PEER, BgpFeed
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.view.snapshot import Snapshot, may_use, select_pod_cidrs
@@ -44,6 +44,7 @@ from cni_calico.nodeagent.view.snapshot import Snapshot, may_use, select_pod_cid
 APPLY_S = 20.0
 RETRY_S, LAST_RETRY_S = 2.0, 30.0
 AGAIN_S = 30.0  # for changes that nothing reports: a Secret, the host's addresses, what BIRD leaves in the kernel
+FILES_S = 5.0  # for users' files beside BIRD's configuration
 
 
 class BgpKeeper:
@@ -75,6 +76,7 @@ class BgpKeeper:
             pid_file=f"{settings.run_dir}/{BIRD_PID}",
         )
         self.controller = BirdController(paths, log=context.log, output_fd=output_fd)
+        self._confd_dir = os.path.dirname(os.path.normpath(settings.bird_config_dir))
         self._wake = threading.Event()
         self._snapshot: Snapshot | None = None
         self._tunnel_made = False
@@ -99,9 +101,15 @@ class BgpKeeper:
             self.facts["bgp_unmet"] = ["BIRD has not been configured yet"]
             settings = self._context.settings
             ensure_links(settings.run_dir, settings.bird_config_dir, self._log)
-        retry, next_look = Backoff(RETRY_S, LAST_RETRY_S), 0.0
+        retry, next_look, next_marks = Backoff(RETRY_S, LAST_RETRY_S), 0.0, 0.0
+        marks = read_marks(self._confd_dir)
         try:
             while not stopping.is_set():
+                if time.monotonic() >= next_marks:
+                    next_marks = time.monotonic() + FILES_S
+                    before, marks = marks, read_marks(self._confd_dir)
+                    if marks != before:
+                        self._wake.set()
                 woken = self._wake.wait(0.5)
                 if not (woken or time.monotonic() >= next_look) or not self._ready():
                     continue
@@ -177,9 +185,8 @@ class BgpKeeper:
         unread = [*snapshot.unread_of("Node", "IPPool"), *self._feed.all_unread()]
         if not unread or self._environment.backend != "bird" or not self.controller.keep(deadline):
             return False
-        self._tell_problems(
-            [BgpProblem(describe(key), "cannot be read; BIRD's configuration stays as it is") for key in unread]
-        )
+        stays = [BgpProblem(describe(key), "cannot be read; BIRD's configuration stays as it is") for key in unread]
+        self._tell_problems([*stays, *read_custom(self._confd_dir)[1]])
         self._reload_after_tunnel(deadline)
         self.facts["bgp"] = ""
         return True
@@ -212,7 +219,7 @@ class BgpKeeper:
             environment=self._environment,
             interfaces=interfaces,
         )
-        fragments, unused = read_custom(os.path.dirname(self._context.settings.bird_config_dir))
+        fragments, unused = read_custom(self._confd_dir)
         lost = [BgpProblem(f"BGPPeer {key.name}", "cannot be read; left out") for key in self._feed.unread(PEER)]
         problems = (*built.problems, *lost, *no_secrets, *no_services, *unused)
         return replace(built, fragments=fragments, problems=problems)

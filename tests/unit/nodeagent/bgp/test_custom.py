@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cni_calico.nodeagent.bgp.custom import MOST_BYTES, read_custom
+from cni_calico.nodeagent.bgp.custom import MOST_BYTES, read_custom, read_marks
 
 
 def test_there_may_be_none(tmp_path: Path) -> None:
@@ -44,3 +44,31 @@ def test_a_template_is_an_error_and_no_reason_to_stop(tmp_path: Path) -> None:
     (tmp_path / "templates" / "notes.txt").write_text("")
     _, (problem,) = read_custom(str(tmp_path))
     assert problem.about == "templates/bird.cfg.template" and "NOT USED" in str(problem)
+
+
+def test_a_changed_file_has_other_marks(tmp_path: Path) -> None:
+    """Written again, replaced by rename, or a ConfigMap's link that points elsewhere; a broken link is no failure."""
+    assert read_marks(str(tmp_path)) == ()
+    for part in ("custom", "templates"):
+        (tmp_path / part).mkdir()
+    (tmp_path / "elsewhere").write_text("y")
+    file, template = tmp_path / "custom" / "peers.conf", tmp_path / "templates" / "bird.cfg.template"
+    seen = [read_marks(str(tmp_path))]
+
+    def changed() -> bool:
+        seen.append(read_marks(str(tmp_path)))
+        return seen[-1] != seen[-2]
+
+    file.write_text("x")
+    assert changed() and not changed()
+    file.write_text("xy")
+    assert changed() and not changed()
+    (tmp_path / "new").write_text("zz")
+    (tmp_path / "new").rename(file)
+    assert changed() and not changed()
+    template.symlink_to("../elsewhere")
+    assert changed()
+    (tmp_path / "elsewhere").unlink()
+    assert changed() and not changed()
+    template.unlink()
+    assert changed()
