@@ -25,6 +25,7 @@ from cni_calico.nodeagent.context.kubernetes import ApiNode
 from cni_calico.nodeagent.context.open import open_context
 from cni_calico.nodeagent.dataplane.loop import DataplaneLoop
 from cni_calico.nodeagent.keepers.host_status import make_host_status
+from cni_calico.nodeagent.keepers.labels import label_keeper
 from cni_calico.nodeagent.keepers.node_addresses import address_keeper
 from cni_calico.nodeagent.keepers.owed import owed_keeper
 from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
@@ -101,6 +102,8 @@ class Parts:
             works["felix"] = lambda: self._agent.run(stopping)
             works["policy"] = lambda: self._policy.run(stopping)
             works["owed"] = lambda: owed_keeper(self.context).run(stopping)
+            if self.context.is_kubernetes_datastore:
+                works["labels"] = lambda: label_keeper(self.context, self.node).run(stopping)
             if self._host_status is not None:
                 host_status = self._host_status
                 works["host-status"] = lambda: host_status.keeper.run(stopping)

@@ -306,10 +306,13 @@ class EtcdNode(Node):
 
 
 @contextmanager
-def etcd_in(host: Namespace, directory: Path) -> Iterator[Member]:
+def etcd_in(
+    host: Namespace, directory: Path, *, scheme: str = "http", arguments: Sequence[str] = ()
+) -> Iterator[Member]:
     """One etcd on the loopback of a namespace."""
+    prefix = ("nsenter", f"--net={host.path}")
     member = Member(
-        "one", "http://127.0.0.1:2379", "http://127.0.0.1:2380", directory, prefix=("nsenter", f"--net={host.path}")
+        "one", f"{scheme}://127.0.0.1:2379", "http://127.0.0.1:2380", directory, arguments=arguments, prefix=prefix
     )
     member.start(f"one={member.peer_url}")
     try:

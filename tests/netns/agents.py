@@ -74,10 +74,11 @@ class Store:
 class EtcdStore(Store):
     """The same on an etcd that is reached from the namespace ``forks`` is in."""
 
-    def __init__(self, url: str, forks: Forks) -> None:
+    def __init__(self, url: str, forks: Forks, **files: str) -> None:
+        """``files``: a DatastoreConfig's fields for certificates."""
         super().__init__(Path("/nonexistent"))
         self.url = url
-        self._forks = forks
+        self._forks, self._files = forks, files
 
     def environ(self) -> dict[str, str]:
         return {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": self.url}
@@ -86,11 +87,12 @@ class EtcdStore(Store):
         return {"datastore_type": "etcdv3", "etcd_endpoints": self.url}
 
     def write(self, *writes: Write) -> None:
-        self._forks.call(_commit, self.url, writes)
+        config = DatastoreConfig("etcdv3", etcd_endpoints=(self.url,), **self._files)  # type: ignore[arg-type]
+        self._forks.call(_commit, config, writes)
 
 
-def _commit(url: str, writes: tuple[Write, ...]) -> None:
-    store = open_datastore(DatastoreConfig("etcdv3", etcd_endpoints=(url,)))
+def _commit(config: DatastoreConfig, writes: tuple[Write, ...]) -> None:
+    store = open_datastore(config)
     store.commit(writes, Deadline.after(10))
     store.close()
 

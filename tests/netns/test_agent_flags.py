@@ -19,9 +19,14 @@ from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.flags import COMMANDS, MODIFIERS, PROBES, SERVICES, VALUES
 from cni_calico.nodeagent.service_control import AGENT, FILE
 from cni_calico.plugin.call.client import call_server
-from tests.netns.namespaces import until
+from tests.e2e.etcd_certificates import make_authority
+from tests.e2e.forks import forks_in
+from tests.e2e.host import etcd_in
+from tests.netns.agents import EtcdStore
+from tests.netns.namespaces import namespace, until
 from tests.netns.nodes import Node
-from tests.netns.startups import read_all
+from tests.netns.startups import add_card, read_all
+from tests.unit.nodeagent.fabric import workload
 
 pytestmark = pytest.mark.netns
 
@@ -168,6 +173,53 @@ def test_a_bare_felix_in_the_run_scripts_words(node_that_started: Node) -> None:
         "the agent works",
         30,
     )
+
+
+@pytest.mark.etcd
+@pytest.mark.parametrize("how", ["endpoints", "address", "certificates"])
+def test_a_bare_felix_on_etcd_in_the_run_scripts_words(tmp_path: Path, how: str) -> None:
+    """The datastore's place and certificates are in FELIX_ forms, too; it works on the records of that very etcd."""
+    authority = make_authority(tmp_path / "pki")
+    server, server_key = authority.issue("server", "etcd", "serverAuth", "IP:127.0.0.1")
+    client, client_key = authority.issue("client", "felix", "clientAuth")
+    secured = [f"--cert-file={server}", f"--key-file={server_key}"]
+    secured += [f"--trusted-ca-file={authority.certificate}", "--client-cert-auth"]
+    files = {"ETCD_KEY_FILE": client_key, "ETCD_CERT_FILE": client, "ETCD_CA_CERT_FILE": authority.certificate}
+    tls = how == "certificates"
+    told, today = {
+        "endpoints": ({"FELIX_ETCDENDPOINTS": "http://127.0.0.1:2379"}, {}),
+        "address": ({"FELIX_ETCDADDR": "127.0.0.1:2379", "FELIX_ETCDSCHEME": "http"}, {}),
+        "certificates": (
+            {
+                "FELIX_ETCDENDPOINTS": "https://127.0.0.1:2379",
+                "FELIX_ETCDKEYFILE": str(client_key),
+                "FELIX_ETCDCERTFILE": str(client),
+                "FELIX_ETCDCAFILE": str(authority.certificate),
+            },
+            {name: str(path) for name, path in files.items()},
+        ),
+    }[how]
+    with (
+        namespace("node") as ns,
+        etcd_in(ns, tmp_path, scheme="https" if tls else "http", arguments=secured if tls else ()) as etcd,
+        forks_in(ns) as forks,
+    ):
+        add_card(ns, "eth0", "10.0.0.1/24")
+        store = EtcdStore(etcd.client_url, forks, **{name.lower(): text for name, text in today.items()})
+        node = Node(ns, "n1", tmp_path / "n1", store, more=today)
+        node.root.mkdir()
+        node.calico_node("-startup")
+        empty = dict.fromkeys(["NODENAME", "CALICO_NODENAME_FILE", "DATASTORE_TYPE", "ETCD_ENDPOINTS"], "")
+        felix = {"FELIX_FELIXHOSTNAME": "n1", "FELIX_DATASTORETYPE": "etcdv3"}
+        node.more = {**empty, **felix, **told}
+        try:
+            node.run("-felix").until_applied()
+            assert node.status()["node"] == "n1"
+            add_card(ns, "calia")
+            node.store.put(workload("w", "calia", "10.65.1.5/32"))  # in that very etcd
+            until(lambda: any(r["dst"] == "10.65.1.5" for r in ns.routes()), "its route", 30)
+        finally:
+            node.end()
 
 
 def test_an_external_data_plane_is_refused_by_name(node_that_started: Node) -> None:

@@ -24,6 +24,7 @@ from tests.e2e.kube import CNI_USER, CONTROLLERS_USER, NODE_USER, Cluster
 from tests.e2e.kube_node import KubeNode
 from tests.e2e.kubernetes.test_manifests import (
     RBAC,
+    agent_command,
     agent_environ,
     agent_rights,  # noqa: F401 - a fixture
     documents,
@@ -213,6 +214,35 @@ def test_every_start_of_the_agent_looks(restricted: KubeNode, agent_rights: Clus
     since = len(kube.audited())
     start_up(kube, node.host, node.root)
     assert ("update", "blockaffinities") not in used(kube, NODE_USER, since)[0]
+
+
+def test_a_bare_felix_looks_at_every_start(restricted: KubeNode, agent_rights: Cluster) -> None:  # noqa: F811
+    """Without start-up, in the words of upstream's run script, and as no janitor; once while it runs."""
+    node, kube = restricted, agent_rights
+    marker(node).parent.mkdir(parents=True)
+    marker(node).touch()
+    environ = {
+        **agent_environ(kube, node.root),
+        "NODENAME": "",
+        "DATASTORE_TYPE": "",
+        "FELIX_FELIXHOSTNAME": "node1",
+        "FELIX_DATASTORETYPE": "kubernetes",
+        "CALICO_JANITOR": "false",
+    }
+    for cidr in (BLOCKS["node1"], "10.65.20.0/26"):
+        elsewhere = cidr.replace("10.65", "10.66")
+        lay_down(kube, "node1", cidr)
+        lay_down(kube, "node2", elsewhere)
+        since = len(kube.audited())
+        with open(node.root / "felix.log", "ab") as log:
+            agent = subprocess.Popen([*agent_command(node.host), "-felix"], env=environ, cwd=ROOT, stderr=log)
+        try:
+            until(lambda: labels(kube)[cidr] == LABELS, f"{cidr} is labelled", 60)  # noqa: B023
+        finally:
+            agent.terminate()
+            assert agent.wait(20) == 0, (node.root / "felix.log").read_text()
+        assert labels(kube)[elsewhere] == set() and unlabelled_lists(kube, NODE_USER, since) == 1
+        assert not used(kube, NODE_USER, since)[1]
 
 
 def test_who_is_elected_labels_them(kube: Cluster) -> None:
