@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -36,6 +37,13 @@ from tests.netns.namespaces import Namespace, host_namespace, namespace, until
 NODE = "n1"
 RCVBUFFORCE, BUFFER = 33, 64 << 20  # nothing is lost for want of space; Python does not name the option
 GATEWAY, GATEWAY6 = "169.254.1.1", "fe80::1"
+
+
+def documented_removal() -> str:
+    """The command of the way back in docs/node.md, which removes our policies from the kernel."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "node.md").read_text()
+    (command,) = re.findall(r"(?m)^ +(printf .*calico-policy.* \| nft -f -)$", text)
+    return str(command)
 
 
 @dataclass

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import traceback
 from pathlib import Path
@@ -18,7 +17,7 @@ from cni_calico.kernel import netns
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.parts import Parts
 from tests.netns.namespaces import Namespace, until
-from tests.netns.policing import Lab, lab, traffic
+from tests.netns.policing import Lab, documented_removal, lab, traffic
 from tests.upstream_rules import GOLDEN, nft_script
 
 pytestmark = pytest.mark.netns
@@ -100,13 +99,6 @@ def test_from_upstream_without_a_gap(tmp_path: Path) -> None:
             if pid:
                 os.kill(pid, 15)
                 os.waitpid(pid, 0)
-
-
-def documented_removal() -> str:
-    """The command of the way back in docs/node.md."""
-    text = (GOLDEN.parents[2] / "docs" / "node.md").read_text()
-    (command,) = re.findall(r"(?m)^ +(printf .*calico-policy.* \| nft -f -)$", text)
-    return str(command)
 
 
 def test_back_to_upstream_without_a_gap(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from tests.e2e.kube import Cluster, running_cluster
 from tests.e2e.kube_node import KubeNode, Relay
 from tests.netns.conftest import MakeNamespace
 from tests.netns.namespaces import Namespace, until
+from tests.netns.policing import documented_removal
 from tests.netns.startups import add_card
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns, pytest.mark.bird]
@@ -421,24 +422,46 @@ def delete(site: Site, name: str, container: str) -> None:
     site.kube.delete_pod(site.kube.read_pod("space", name))
 
 
-def state_of(host: Namespace, pod: old.OldPod) -> tuple[Any, ...]:
-    """What must not change of a running pod."""
-    link = host.link(pod.veth)
-    assert link is not None
-    routes = [r for r in host.routes() if r.get("dev") == pod.veth]
-    return link["ifindex"], link["address"], link["flags"], [(r["dst"], r.get("scope")) for r in routes]
+SYSCTLS = ("proxy_arp", "forwarding", "route_localnet", "rp_filter")
+
+
+def state_of(site: Site, name: str, veth: str) -> dict[str, Any]:
+    """What must not change of a running pod: its interface's both ends, addresses, routes, neighbours, switches."""
+    host, inside = site.node.host, site.pods[name]
+    outer, inner = host.link(veth), inside.link("eth0")
+    assert outer is not None and inner is not None
+    kept = ("ifindex", "address", "flags", "mtu", "operstate", "link_index")
+    return {
+        "links": [{key: link.get(key) for key in kept} for link in (outer, inner)],
+        "addresses": (sorted(host.addresses(veth)), sorted(inside.addresses("eth0"))),
+        "host": [(r["dst"], r.get("scope")) for r in host.routes() if r.get("dev") == veth],
+        "pod": [(r["dst"], r.get("gateway"), r.get("scope"), r.get("protocol")) for r in inside.routes()],
+        "neighbours": [n for n in inside.ip("neigh", "show", "nud", "permanent") if n.get("dst") == "169.254.1.1"],
+        "switches": [host.sysctl(f"ipv4/conf/{veth}/{name}") for name in SYSCTLS],
+    }
+
+
+def kernel_of(site: Site, *names: str) -> dict[str, dict[str, Any]]:
+    """The state of running pods, by name."""
+    return {name: state_of(site, name, veth_of(name)) for name in names}
+
+
+def veth_of(name: str) -> str:
+    return old.OldPod(name, "", "", "").veth
 
 
 def test_upgraded_in_place_and_back_and_again(site: Site, make_pod_ns: MakeNamespace) -> None:
     host, web, client, first = site.node.host, old.WEB, old.CLIENT, old.FIRST
-    before = {pod.name: state_of(host, pod) for pod in old.PODS}
+    running = [pod.name for pod in old.PODS]
+    before = kernel_of(site, *running)
+    assert [state["pod"][0][0] for state in before.values()] == ["default"] * 3  # there is something to compare
     assert pings(site.pods[client.name], web.address)
     with listening(site.pods[web.name], 80, 81):
         assert connects(site.pods[client.name], web.address, 81)  # nobody enforces anything yet
 
         with site.upgraded():
             # running pods keep what they have, and get policy: those without a tier are in tier default
-            assert {pod.name: state_of(host, pod) for pod in old.PODS} == before
+            assert kernel_of(site, *running) == before
             assert pings(host, web.address)
             until(lambda: not connects(site.pods[client.name], web.address, 81), "policies are in force", 30)
             assert connects(site.pods[client.name], web.address, 80)
@@ -457,7 +480,7 @@ def test_upgraded_in_place_and_back_and_again(site: Site, make_pod_ns: MakeNames
             # a DEL of a sandbox that the pod had before takes nothing from it
             for netns in ("", site.pods[client.name].path):
                 assert site.call("DEL", client.name, "e5" * 32, netns).ok
-            assert state_of(host, client) == before[client.name] and client.address in site.held()
+            assert kernel_of(site, *running) == before and client.address in site.held()
             assert pings(host, client.address)
 
             # an old pod goes
@@ -466,17 +489,34 @@ def test_upgraded_in_place_and_back_and_again(site: Site, make_pod_ns: MakeNames
             assert first.handle not in set(site.held().values())
             assert_nothing_of(site, first)
             is_clean(site)
-            held = site.held()
+            held, running = site.held(), [web.name, client.name, *(f"new-{i}" for i in range(3))]
+            during = kernel_of(site, *running)
+            assert {name: during[name] for name in (web.name, client.name)} == {
+                name: before[name] for name in (web.name, client.name)
+            }
 
-    # the old version comes back: it reads all, writes all, and makes a pod
-    site.go_back()
-    assert site.held() == held
-    back = old.OldPod("back-0", "d4" * 32, "10.65.7.120", "new")
-    site.take(back)
-    site.pods[back.name] = make_pod_ns()
-    old.wire(host, site.pods[back.name], back)
+        # calico-node has ended: pods keep their network, and what policies forbid
+        assert kernel_of(site, *running) == during
+        assert not connects(site.pods[client.name], web.address, 81)
 
+        # the old version comes back: it reads all, writes all, makes a pod, and our rules are removed as documented
+        site.go_back()
+        assert site.held() == held
+        back = old.OldPod("back-0", "d4" * 32, "10.65.7.120", "new")
+        site.take(back)
+        site.pods[back.name] = make_pod_ns()
+        old.wire(host, site.pods[back.name], back)
+        for command in ("nft delete table ip calico", documented_removal()):
+            host.run("sh", "-c", command)
+        assert "calico" not in host.run("nft", "list", "tables").stdout
+        assert kernel_of(site, *running) == during
+        for name, address in ((back.name, web.address), (web.name, back.address), ("new-0", client.address)):
+            assert pings(site.pods[name], address), (name, address)
+        assert connects(site.pods[client.name], web.address, 81)  # nothing of ours enforces anything any more
+
+    during = kernel_of(site, *running, back.name)
     with site.upgraded():
+        assert kernel_of(site, *running, back.name) == during
         assert pings(host, back.address) and pings(host, web.address)
         address = add(site, "again", make_pod_ns)
         assert block_of(address) and address not in {*held, back.address}
