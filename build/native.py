@@ -15,8 +15,6 @@ from pathlib import Path
 
 from elf import read_elf
 
-from cni_calico import directories
-
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "build" / "front"
 NAMES = ("calico", "calico-ipam")
@@ -67,6 +65,7 @@ def write_header(directory: Path) -> None:
 def render_header() -> str:
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
+    from cni_calico import directories
     from cni_calico.cni.answer import answer_error
     from cni_calico.cni.environment import CALLER_VARIABLES
     from cni_calico.cni.versions import CURRENT, SUPPORTED, VERSION_ANSWER
