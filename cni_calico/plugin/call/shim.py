@@ -65,12 +65,17 @@ def run(executable: str, arguments: list[str], load: Load, flags: Flags | None =
     ``load`` imports and returns the executable's ``serve``; ``flags`` maps further flags to what runs for them.
     """
     _require_standard_descriptors()
-    if arguments and not arguments[0].startswith("-") and os.environ.get("CNI_COMMAND"):
+    if arguments and _is_no_flag(arguments[0]) and os.environ.get("CNI_COMMAND"):
         arguments = []  # everything about a call is in its environment, as upstream does it
     try:
         return _run(executable, arguments, load, flags)
     except KeyboardInterrupt:
         return 130  # everything that was begun has been undone
+
+
+def _is_no_flag(argument: str) -> bool:
+    """As upstream reads its command line, which stops at the first such argument."""
+    return not argument.startswith("-") or argument in ("-", "--")
 
 
 def _require_standard_descriptors() -> None:

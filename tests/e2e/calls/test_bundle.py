@@ -116,6 +116,24 @@ def test_what_an_executable_asks_its_python_for_is_known_there(bundle: Path, tmp
     assert "unknown arguments" in run(bundle / name, "-x", "y").stderr
 
 
+@pytest.mark.parametrize("name", PLUGINS)
+@pytest.mark.parametrize("arguments", [("once",), ("once", "-v"), ("", "two words"), ("-", "-x"), ("--", "-v")])
+def test_arguments_that_are_no_flags(bundle: Path, tmp_path: Path, name: str, arguments: tuple[str, ...]) -> None:
+    """Ignored in a call, which the native front answers, hands to Python, or sends to a server."""
+    version = run(bundle / name, *arguments, stdin='{"cniVersion":"1.0.0"}', CNI_COMMAND="VERSION")
+    assert (version.returncode, version.stderr) == (0, "")
+    assert json.loads(version.stdout) == {"cniVersion": "1.0.0", "supportedVersions": VERSIONS}
+    conf = {"cniVersion": "1.1.0", "name": "n", "type": "calico", "nodename": "n1", "log_file_path": "",
+            "datastore_type": "local", "datastore_path": f"{tmp_path}/none/store.db"}  # fmt: skip
+    environ = {"CNI_PATH": "/x", "CALICO_RUN_DIR": str(tmp_path), "CALICO_STATE_DIR": str(tmp_path)}
+    call = {**environ, "CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0", "CNI_NETNS": ""}
+    done = run(bundle / name, *arguments, stdin=json.dumps(conf), **call)
+    plain = run(bundle / name, stdin=json.dumps(conf), **call)
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout), done
+    without_a_call = run(bundle / name, *arguments)
+    assert without_a_call.returncode != 0, "outside of a call they are a mistake"
+
+
 def test_starts_once(bundle: Path, tmp_path: Path) -> None:
     """PyInstaller's loader would execute itself a second time to set LD_LIBRARY_PATH."""
     trace = tmp_path / "trace"

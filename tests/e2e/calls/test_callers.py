@@ -81,7 +81,7 @@ def test_calico_ipam_by_itself_needs_no_node_that_is_set_up(any_node: Node, pod_
 
 
 @pytest.mark.parametrize("name", ["main", "ipam.main"])
-@pytest.mark.parametrize("arguments", [["once"], ["once", "-v"]])
+@pytest.mark.parametrize("arguments", [["once"], ["once", "-v"], ["--", "-v"]])
 def test_arguments_that_are_no_flags(plain_node: Node, name: str, arguments: list[str]) -> None:
     """Ignored in a call; outside of one they are a mistake."""
     command = [sys.executable, "-m", f"cni_calico.plugin.{name}", *arguments]
