@@ -52,7 +52,8 @@ class Cache(Generic[T]):
     ``on_change(keys)`` is called after every change, outside the lock, by the thread that made it; with ``same`` only
     after changes that matter, not if the decoded record is the ``same`` as before. Without ``keep_documents`` only the
     records are kept (``get`` then returns empty documents, and revisions that only have their order). ``hand_over(key,
-    record)`` is called with every record that is taken, which is then not kept here.
+    record)`` is called with every record that is taken, which is then not kept here; between such calls, in order,
+    ``gone(key)`` for every record that is removed.
 
     ``decode`` may be called for records of a list that fails later; that must do no harm.
 
@@ -71,6 +72,7 @@ class Cache(Generic[T]):
         keep_documents: bool = True,
         same: Callable[[T, T], bool] | None = None,
         hand_over: Callable[[Key, T], None] | None = None,
+        gone: Callable[[Key], None] = _nothing,
         delay: Callable[[threading.Event], float] | None = None,
         cached: bool = False,
     ) -> None:
@@ -78,6 +80,7 @@ class Cache(Generic[T]):
         self._keep_documents = keep_documents
         self._same = same
         self._hand_over = hand_over
+        self._gone = gone
         self._delay = delay
         self._cached = cached
         self._store = store
@@ -214,7 +217,10 @@ class Cache(Generic[T]):
         entry = self._entries.get(key)
         if entry is not None and order_of(entry[0]) > revision:
             return False
-        return self._entries.pop(key, None) is not None or key not in self._removed
+        if self._entries.pop(key, None) is None:
+            return key not in self._removed
+        self._gone(key)
+        return True
 
     def _replace(self, listing: Listing, decoded: Mapping[Key, T | CorruptRecord] | None = None) -> list[Key]:
         """Take a list: it is the truth, except for what we wrote after it was made.
@@ -238,6 +244,7 @@ class Cache(Generic[T]):
         gone = [key for key in self._entries if key not in listed and key not in newer]
         for key in gone:
             del self._entries[key]
+            self._gone(key)
         self._seen(listing.revision)
         return changed + gone
 

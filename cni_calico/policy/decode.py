@@ -15,8 +15,18 @@ from cni_calico.model.kubernetes.policies import (
     read_cluster_network_policy,
     read_network_policy,
 )
-from cni_calico.policy.graph import SLICE, GraphRecord
+from cni_calico.model.resources import Resource, WorkloadEndpoint
+from cni_calico.policy.graph import NETWORK_SETS, SLICE, GraphRecord
 from cni_calico.policy.kubernetes import read_slice, record_of
+from cni_calico.policy.records import (
+    POLICY_KINDS,
+    labelled_host,
+    labelled_network_set,
+    parse_policy,
+    parse_profile,
+    parse_tier,
+    require_interface,
+)
 
 # kinds on every datastore, and those that only a Kubernetes datastore has
 KINDS = (
@@ -46,6 +56,24 @@ def decode_record(key: ResourceKey, document: JSON) -> tuple[GraphRecord | None,
     if key.kind == CLUSTER_NETWORK_POLICY:
         return _converted(read_cluster_network_policy(document))
     return decode_resource(key, document), ()
+
+
+def reduce_record(key: ResourceKey, record: GraphRecord) -> GraphRecord:
+    """What the graph needs of a record; a bad one is found here, before it replaces a good one. Raises Wrong."""
+    if isinstance(record, WorkloadEndpoint):
+        require_interface(record)
+    elif isinstance(record, Resource):
+        if key.kind in POLICY_KINDS:
+            return parse_policy(key, record)
+        if key.kind in NETWORK_SETS:
+            return labelled_network_set(key, record)
+        if key.kind == "HostEndpoint":
+            return labelled_host(record)
+        if key.kind == "Profile":
+            parse_profile(key, record)
+        elif key.kind == "Tier":
+            parse_tier(record)
+    return record
 
 
 def _converted(policy: ConvertedPolicy | None) -> tuple[GraphRecord | None, tuple[str, ...]]:

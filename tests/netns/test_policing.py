@@ -267,6 +267,46 @@ def test_an_unreadable_policy_stays_in_force(lab_of_two: Lab) -> None:
     until(lambda: lab_of_two.standing()["problems"] == [], "the problem is gone")
 
 
+def test_a_policy_that_is_removed_and_made_again(lab_of_two: Lab) -> None:
+    """What comes under an old name inherits nothing: neither the old rules, nor their last good version."""
+    lab_of_two.put("GlobalNetworkPolicy", "other", {**DENY_B, "selector": "app == 'none'"})
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    lab_of_two.start()
+    lab_of_two.until_in_force(policies=1)
+    for _ in range(20):
+        lab_of_two.remove("GlobalNetworkPolicy", "deny")
+        lab_of_two.put("GlobalNetworkPolicy", "deny", ALLOW_80)
+        lab_of_two.until_passes("a", "b", 80)
+        lab_of_two.until_passes("a", "b", 81, False)
+        lab_of_two.remove("GlobalNetworkPolicy", "deny")
+        lab_of_two.put("GlobalNetworkPolicy", "deny", {**DENY_B, "selector": "app == 'b"})
+        lab_of_two.until_passes("a", "b", 81)
+        until(lambda: lab_of_two.standing().get("problems"), "the problem is told")
+        lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+        lab_of_two.until_passes("a", "b", 80, False)
+        until(lambda: lab_of_two.standing()["problems"] == [], "the problem is gone")
+
+
+def test_rules_that_look_at_http(lab_of_two: Lab) -> None:
+    """They allow by addresses and ports alone, as upstream's do in the kernel, and the policy is named."""
+    lab_of_two.add("c", "10.65.0.3", app="c")
+    by_method = {"action": "Allow", "source": {"selector": "app == 'a'"}, "http": {"methods": ["GET"]}}
+    lab_of_two.put(
+        "GlobalNetworkPolicy", "web", {"selector": "app == 'b'", "types": ["Ingress"], "ingress": [by_method]}
+    )
+    lab_of_two.start()
+    lab_of_two.until_in_force(policies=1, endpoints=3)
+    assert lab_of_two.passes("a", "b", 80) and not lab_of_two.passes("c", "b", 80)
+    said = (
+        "GlobalNetworkPolicy web: its http matches are ignored: the rules that have them allow by addresses and ports"
+    )
+    assert [text for text in lab_of_two.standing()["warnings"] if text.startswith(said)]
+    assert said in lab_of_two.log()
+    lab_of_two.put("GlobalNetworkPolicy", "web", {"selector": "app == 'b'", "types": ["Ingress"]})
+    lab_of_two.until_passes("a", "b", 80, False)
+    until(lambda: lab_of_two.standing()["warnings"] == [], "nothing is ignored any more")
+
+
 def test_connections_of_a_workload_that_is_gone(lab_of_two: Lab) -> None:
     """They are removed with it, so whoever gets the address next does not inherit them."""
     lab_of_two.put("GlobalNetworkPolicy", "allow", ALLOW_80)

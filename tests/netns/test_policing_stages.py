@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import Iterator
-from ipaddress import ip_network
+from contextlib import ExitStack
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -12,10 +15,11 @@ from cni_calico.deadline import Deadline
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink, general
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from tests.netns.namespaces import until
-from tests.netns.policing import Lab, Workload, lab
+from tests.netns.policing import Lab, Workload, lab, socket_in
 
 pytestmark = pytest.mark.netns
 
+ARP, SENDER = 0x0806, bytes.fromhex("020000000a0a")
 ELSEWHERE = {"selector": "app == 'nobody'", "types": ["Ingress"], "ingress": [{"action": "Deny"}]}
 
 
@@ -65,6 +69,74 @@ def test_packet_rates(lab_with_policy: Lab) -> None:
     lab_with_policy.until_passes("a", "b", 80)
     lab_with_policy.until_in_force(endpoints=2)
     assert "qos-forward" not in lab_with_policy.ruleset()
+
+
+def test_numbers_of_connections(lab_with_policy: Lab) -> None:
+    """A new one over the limit is reset; the others go on, and one that ends makes room."""
+    lab_with_policy.workloads["b"].document["qosControls"] = {"ingressMaxConnections": 3}
+    lab_with_policy.put_endpoint(lab_with_policy.workloads["b"], app="b")
+    lab_with_policy.start()
+    lab_with_policy.until_in_force(endpoints=2)
+    client, server = lab_with_policy.workloads["a"], lab_with_policy.workloads["b"]
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket_in(server.ns, socket.AF_INET, socket.SOCK_STREAM))
+        listening.bind((server.address(), 80))
+        listening.listen()
+
+        def connected() -> tuple[socket.socket, socket.socket]:
+            made = stack.enter_context(socket_in(client.ns, socket.AF_INET, socket.SOCK_STREAM))
+            made.settimeout(5)
+            made.connect((server.address(), 80))
+            return made, stack.enter_context(listening.accept()[0])
+
+        pairs = [connected() for _ in range(3)]
+        for _ in range(3):
+            with pytest.raises(ConnectionRefusedError):
+                connected()
+        for one, other in pairs:
+            one.sendall(b"still there")
+            assert other.recv(100) == b"still there"
+        for end in pairs[0]:  # at once, without the wait that a connection's end usually has
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            end.close()
+
+        def accepted() -> bool:
+            try:
+                return bool(connected())
+            except ConnectionRefusedError:
+                return False
+
+        until(accepted, "room for another connection")
+
+
+def test_the_host_never_claims_a_workloads_own_address(lab_with_policy: Lab) -> None:
+    """With proxy ARP it would, while the route to the workload is not there: the workload sees a duplicate address."""
+    client = lab_with_policy.workloads["a"]
+    lab_with_policy.host.set_sysctl("ipv4/conf/calia/proxy_arp", "1")
+    lab_with_policy.host.set_sysctl("ipv4/neigh/calia/proxy_delay", "0")
+    lab_with_policy.host.do("route", "del", client.address(), "dev", "calia")
+    lab_with_policy.host.do("route", "add", "10.65.0.0/24", "dev", "calib")
+
+    def claimed() -> set[str]:
+        """Addresses of which the host says that they are its own; the gateway's is asked for last."""
+        with socket_in(client.ns, socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ARP)) as wire:
+            wire.bind(("eth0", ARP))
+            wire.settimeout(5)
+            found: set[str] = set()
+            for address in (client.address(), "10.65.0.99"):
+                own, asked = ip_address(client.address()).packed, ip_address(address).packed
+                question = b"\0\1\x08\0\6\4\0\1" + SENDER + own + bytes(6) + asked
+                wire.send(b"\xff" * 6 + SENDER + ARP.to_bytes(2, "big") + question)
+            while "10.65.0.99" not in found:
+                packet = wire.recv(100)
+                if packet[20:22] == b"\0\2":
+                    found.add(str(ip_address(packet[28:32])))
+            return found
+
+    assert claimed() == {client.address(), "10.65.0.99"}
+    lab_with_policy.start()
+    lab_with_policy.until_in_force(endpoints=2)
+    assert claimed() == {"10.65.0.99"}
 
 
 @pytest.mark.parametrize("allowed", [False, True])

@@ -23,14 +23,14 @@ from cni_calico.datastore.interface import Datastore, Versioned
 from cni_calico.datastore.kubernetes.layout import ENDPOINT_SLICE, KUBERNETES_CLUSTER_POLICY, KUBERNETES_POLICY
 from cni_calico.datastore.unreadable import listen
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError
+from cni_calico.errors import CalicoError, CorruptRecord
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList, endpoints_of_node
-from cni_calico.model.resources import Resource, WorkloadEndpoint
-from cni_calico.policy.decode import decode_record
+from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.policy.decode import decode_record, reduce_record
 from cni_calico.policy.graph import GraphRecord
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
-from cni_calico.policy.records import POLICY_KINDS, Labelled, labelled_workload, parse_policy
+from cni_calico.policy.records import Labelled, labelled_workload
 
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.store import KubernetesStore
@@ -51,9 +51,10 @@ ASK_AGAIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A record exists but cannot be read."""
+    """A record exists but cannot be read. ``first``: what was known before, and has not been taken yet."""
 
     why: str
+    first: tuple[GraphRecord | None, ...] = ()
 
 
 FedRecord = GraphRecord | Refusal | None  # None: removed
@@ -143,45 +144,37 @@ class RecordFeed:
             if not leaves_out(key):
                 self._hand_over(key, fed)
 
-        def changed(keys: frozenset[Key]) -> None:
-            for key in keys:
-                if cache.get(key) is None and key not in self._absent and not leaves_out(key):
-                    self._put(key, None)
-            self._wake()
+        def gone(key: Key) -> None:
+            if key not in self._absent and not leaves_out(key):
+                self._put(key, None)
 
-        ready = threading.Event()
-
-        def changed_when_ready(keys: frozenset[Key]) -> None:
-            ready.wait()  # the cache's thread may be faster than the assignment below
-            changed(keys)
-
-        cache = Cache(
+        return Cache(
             store,
             listing,
             decode=self._decode,
             hand_over=hand_over,
-            on_change=changed_when_ready,
+            gone=gone,
+            on_change=lambda _: self._wake(),
             corrupt=self._refuse,
             keep_documents=False,
             cached=True,
         )
-        ready.set()
-        return cache
 
     def _decode(self, item: Versioned) -> _Fed:
         """Raises CorruptRecord."""
         key = item.key
         assert isinstance(key, ResourceKey)
-        fed = _Fed(*decode_record(key, item.value))
-        record = fed.record
-        if isinstance(record, WorkloadEndpoint) and record.node != self._node:
-            return _Fed(self._reduced(record))
-        if isinstance(record, Resource) and key.kind in POLICY_KINDS:
-            try:
-                return _Fed(parse_policy(key, record), fed.left_out)
-            except Wrong as e:
-                return _Fed(Refusal(str(e)), fed.left_out)
-        return fed
+        try:
+            record, left_out = decode_record(key, item.value)
+            if isinstance(record, WorkloadEndpoint) and record.node != self._node:
+                return _Fed(self._reduced(record))
+            return _Fed(None if record is None else reduce_record(key, record), left_out)
+        except CorruptRecord:
+            raise
+        except Wrong as e:
+            return _Fed(Refusal(str(e)))
+        except Exception as e:  # an unforeseen record must not hold up all others of its listing
+            return _Fed(Refusal(f"cannot be understood: {type(e).__name__}: {e}"))
 
     def _reduced(self, endpoint: WorkloadEndpoint) -> Labelled | None:
         labelled = labelled_workload(endpoint)
@@ -203,9 +196,12 @@ class RecordFeed:
         with self._guard:
             if not self._pending:
                 self._waiting_since = time.monotonic()
-            self._pending[key] = record
-            if not isinstance(record, Refusal):
+            if isinstance(record, Refusal):
+                before = self._pending.get(key, record)
+                record = replace(record, first=before.first if isinstance(before, Refusal) else (before,))
+            else:
                 self._absent.discard(key)
+            self._pending[key] = record
             if record is None:
                 self._left_out.pop(key, None)
 

@@ -140,28 +140,33 @@ class Rounds:
         if records:
             self._changed_since = min(self._changed_since, begun if since is None else since)
         for key, record in records.items():
-            if isinstance(record, Refusal):
-                if key.kind in _POLICY_KINDS:
-                    self._policies.add(key)  # it exists: a host whose only policy is unreadable must not open
-                self._graph.refuse(key, record.why)
-                continue
-            if key.kind in _COUNTED_KINDS:
-                (self._known[key.kind].discard if record is None else self._known[key.kind].add)(key)
-            if key.kind in _POLICY_KINDS:
-                (self._policies.discard if record is None else self._policies.add)(key)
-            elif key.kind == "Profile":
-                self._has_namespace_profile |= record is not None and key.name.startswith(NAMESPACE_PROFILE)
-            elif key.kind == "WorkloadEndpoint":
-                assert record is None or isinstance(record, WorkloadEndpoint | Labelled)
-                self._owners.put(key, record)
-            elif key == _SERVICES:
-                assert record is None or isinstance(record, Resource)
-                self._service_networks = parse_service_networks(None if record is None else record.spec)
-                self.configure(self._felix)
-                continue
-            self._graph.put(key, record)
+            for earlier in record.first if isinstance(record, Refusal) else ():
+                self._take(key, earlier)
+            self._take(key, record)
         if records:
             self._taking_s = (self._taking_s or 0.0) + self._now() - begun
+
+    def _take(self, key: ResourceKey, record: FedRecord) -> None:
+        if isinstance(record, Refusal):
+            if key.kind in _POLICY_KINDS:
+                self._policies.add(key)  # it exists: a host whose only policy is unreadable must not open
+            self._graph.refuse(key, record.why)
+            return
+        if key.kind in _COUNTED_KINDS:
+            (self._known[key.kind].discard if record is None else self._known[key.kind].add)(key)
+        if key.kind in _POLICY_KINDS:
+            (self._policies.discard if record is None else self._policies.add)(key)
+        elif key.kind == "Profile":
+            self._has_namespace_profile |= record is not None and key.name.startswith(NAMESPACE_PROFILE)
+        elif key.kind == "WorkloadEndpoint":
+            assert record is None or isinstance(record, WorkloadEndpoint | Labelled)
+            self._owners.put(key, record)
+        elif key == _SERVICES:
+            assert record is None or isinstance(record, Resource)
+            self._service_networks = parse_service_networks(None if record is None else record.spec)
+            self.configure(self._felix)
+            return
+        self._graph.put(key, record)
 
     # -- a round ------------------------------------------------------------------------------------------------------
 

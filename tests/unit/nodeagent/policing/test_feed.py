@@ -16,6 +16,7 @@ from cni_calico.model.keys import PLURALS, Key, ListKey, ResourceKey, ResourceLi
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.policing import feed as feeds
 from cni_calico.nodeagent.policing.feed import FedRecord, RecordFeed, Refusal
+from cni_calico.policy.decode import decode_record
 from cni_calico.policy.records import Labelled, PolicyRecord
 from tests.fakes.memory_store import MemoryStore
 from tests.netns.namespaces import until
@@ -73,6 +74,65 @@ def test_garbage_is_refused_and_not_gone(world: World) -> None:
     until(lambda: isinstance(world.record(), Refusal), "the refusal")
     world.store.plant(DENY, json.dumps(document("app == 'c'")).encode())
     until(lambda: selector(world) == "app == 'c'", "the repaired record")
+
+
+def seen_in_order(world: World) -> Iterator[object]:
+    """What is to be taken of the record, with what came before a refusal."""
+    record = world.feed.take()[0].get(DENY, ...)
+    for one in (*(record.first if isinstance(record, Refusal) else ()), record):
+        yield one.selector.text.replace('"', "'") if isinstance(one, PolicyRecord) else one
+
+
+def test_what_came_before_a_refusal_is_not_lost(world: World) -> None:
+    """Neither a good version nor that the record was removed, however many changes are taken together."""
+    list(seen_in_order(world))
+    for number in range(20):
+        for write in (Write.put(DENY, document(f"app == '{number}'")), Write.remove(DENY)):
+            world.store.commit((write,), Deadline.after(5))
+            world.store.commit((Write.put(DENY, document("app == 'b")),), Deadline.after(5))
+            seen: list[object] = []
+            until(lambda seen=seen: seen.extend(seen_in_order(world)) or isinstance(seen[-1], Refusal), "the refusal")
+            before = [one for one in seen if one is not ... and not isinstance(one, Refusal)]
+            assert before == [f"app == '{number}'" if write.op == "put" else None]
+
+
+@pytest.mark.parametrize(
+    ("key", "spec"),
+    [
+        (ResourceKey("Tier", "t"), {"order": "first"}),
+        (ResourceKey("Profile", "p"), {"labelsToApply": ["a"]}),
+        (ResourceKey("GlobalNetworkSet", "s"), {"nets": ["10.0.0.0/40"]}),
+        (ResourceKey("NetworkSet", "s", "default"), {"nets": 7}),
+        (ResourceKey("HostEndpoint", "h"), {"expectedIPs": "10.0.0.1"}),
+    ],
+    ids=str,
+)
+def test_every_kind_is_judged_before_it_replaces_a_good_version(
+    world: World, key: ResourceKey, spec: dict[str, Any]
+) -> None:
+    metadata = {"name": key.name, "uid": "u", **({"namespace": key.namespace} if key.namespace else {})}
+    body = {"kind": key.kind, "apiVersion": "projectcalico.org/v3", "metadata": metadata}
+    for good in ({}, spec):
+        world.store.commit((Write.put(key, {**body, "spec": good}),), Deadline.after(5))
+        taken: dict[ResourceKey, FedRecord] = {}
+        until(lambda taken=taken: taken.update(world.feed.take()[0]) or key in taken, "the record")
+        assert isinstance(taken[key], Refusal) is bool(good)
+
+
+def test_a_record_nobody_thought_of_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(key: ResourceKey, value: Any) -> Any:
+        if key == DENY:
+            raise ZeroDivisionError
+        return decode_record(key, value)
+
+    monkeypatch.setattr(feeds, "decode_record", read)
+    world.store.commit((Write.put(DENY, document("app == 'b'")),), Deadline.after(5))
+    until(lambda: isinstance(world.record(), Refusal), "the refusal")
+    other = ResourceKey("GlobalNetworkPolicy", "other")
+    world.store.commit(
+        (Write.put(other, {**document("all()"), "metadata": {"name": "other", "uid": "u"}}),), Deadline.after(5)
+    )
+    until(lambda: world.record() and isinstance(world.seen.get(other), PolicyRecord), "the other policy")
 
 
 def test_garbage_that_is_removed_is_gone(world: World) -> None:
