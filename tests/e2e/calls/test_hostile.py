@@ -128,31 +128,62 @@ def test_a_fifo_in_the_place_of_a_file_is_an_error_at_once(host: Node, tmp_path:
         assert verb == "DEL" or "not a regular file" in document["msg"]
 
 
-@pytest.mark.parametrize("what", ["directory", "fifo", "text"])
+def make_named(path: Path, what: str) -> Path:
+    """What a configuration could name by mistake, with permissions that nobody else would choose."""
+    if what == "directory":
+        path.mkdir()
+    elif what == "fifo":
+        os.mkfifo(path)
+    elif what == "device":
+        os.mknod(path, stat.S_IFCHR, os.makedev(1, 5))  # /dev/zero: reading it never ends
+    else:
+        path.write_text("somebody's notes\n")
+    path.chmod(0o754)
+    return path
+
+
+def seen(path: Path) -> tuple[int, int, int]:
+    found = os.lstat(path)
+    return found.st_mode, found.st_size, found.st_mtime_ns
+
+
+@pytest.mark.parametrize("what", ["directory", "fifo", "text", "device"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_datastore_path_names_by_mistake_stays_as_it_is(
     host: Node, pod_ns: Namespace, tmp_path: Path, what: str, verb: str
 ) -> None:
-    named = tmp_path / "named"
-    if what == "directory":
-        named.mkdir()
-    elif what == "fifo":
-        os.mkfifo(named)
-    else:
-        named.write_text("somebody's notes\n")
-    named.chmod(0o754)
-    before = os.lstat(named)
+    named = make_named(tmp_path / "named", what)
+    before = seen(named)
     prev = {"prevResult": {"cniVersion": "1.1.0", "interfaces": [], "ips": []}} if verb == "CHECK" else {}
     done = execute(host, verb, "" if verb == "STATUS" else pod_ns.path, datastore_path=str(named), **prev)
     document = answer(done)
     assert verb == "DEL" or str(named) in document["msg"]
-    after = os.lstat(named)
-    assert (stat.S_IMODE(after.st_mode), after.st_size, after.st_mtime_ns) == (
-        0o754,
-        before.st_size,
-        before.st_mtime_ns,
-    )
+    assert seen(named) == before and stat.S_IMODE(before[0]) == 0o754
     assert not list(tmp_path.glob("named?*"))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_datastore_path_that_is_the_root_leaves_it_alone(host: Node, pod_ns: Namespace, verb: str) -> None:
+    before = os.stat("/").st_mode
+    prev = {"prevResult": {"cniVersion": "1.1.0", "interfaces": [], "ips": []}} if verb == "CHECK" else {}
+    document = answer(execute(host, verb, "" if verb == "STATUS" else pod_ns.path, datastore_path="/", **prev))
+    assert verb == "DEL" or "/" in document["msg"]
+    assert os.stat("/").st_mode == before
+
+
+@pytest.mark.parametrize("what", ["directory", "fifo", "device"])
+@pytest.mark.parametrize("field", ["log_file_path", "ipam_lock_file"])
+def test_a_log_or_a_shared_lock_that_is_no_file_holds_up_nothing(
+    host: Node, pod_ns: Namespace, tmp_path: Path, field: str, what: str
+) -> None:
+    """Neither is needed for a call; what is named there is not written to."""
+    named = make_named(tmp_path / "named", what)
+    before = seen(named)
+    for verb in ("ADD", "DEL"):
+        done = execute(host, verb, pod_ns.path, **{field: str(named)})
+        assert done.returncode == 0, answer(done)
+    assert seen(named) == before
+    assert not host.leftovers()
 
 
 def test_a_lost_store_gives_no_address_and_a_del_still_succeeds(host: Node, pod_ns: Namespace, tmp_path: Path) -> None:

@@ -127,6 +127,24 @@ def test_an_add_that_died_before_it_could_sign(plain_node: Node, pod_ns: Namespa
     assert not plain_node.leftovers()
 
 
+def test_no_interface_is_up_before_it_is_signed(plain_node: Node, pod_ns: Namespace) -> None:
+    """Whichever step of its ADD is the last one."""
+    up, steps = 0, 0
+    for steps in range(1, 100):
+        try:
+            plain_node.call("ADD", S1, pod_ns.path, args=POD, fault=f"*:after:{steps}:kill")
+            break
+        except Killed:
+            for link in plain_node.host.ip("link", "show"):
+                if link["ifname"].startswith("cali") and "UP" in link["flags"]:
+                    up += 1
+                    assert link.get("ifalias", "").startswith(SIGNED), steps
+        assert plain_node.call("DEL", S1, pod_ns.path, args=POD).ok
+        assert not plain_node.leftovers()
+    assert up > 2 and steps > 10
+    assert plain_node.call("DEL", S1, pod_ns.path, args=POD).ok
+
+
 @pytest.mark.etcd
 def test_unsigned_interfaces_of_older_versions(on_etcd: EtcdNode, make_pod_ns: MakeNamespace) -> None:
     """Without records and without a proof only the namespace that the call names is touched."""

@@ -9,18 +9,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_ready
-from tests.conftest import ROOT
 from tests.e2e.kube import Cluster
+from tests.e2e.kube_agent import agent
 from tests.e2e.kube_node import KubeNode, kube_node
 from tests.netns.namespaces import Namespace, until
 from tests.netns.startups import add_card
@@ -47,38 +43,6 @@ def profiles(node: KubeNode) -> int:
     page = node.host.run(sys.executable, "-c", program, check=False).stdout
     found = [line for line in page.splitlines() if line.startswith("felix_cluster_num_profiles ")]
     return int(float(found[0].split()[1])) if found else -1
-
-
-@contextmanager
-def agent(node: KubeNode) -> Iterator[int]:
-    """Its process."""
-    environ = {
-        "PATH": os.environ["PATH"],
-        "DATASTORE_TYPE": "kubernetes",
-        "KUBECONFIG": node.kube.kubeconfig(),
-        "NODENAME": "node1",
-        "IP": "10.0.0.5/24",
-        "CALICO_NETWORKING_BACKEND": "vxlan",
-        "CALICO_IPV4POOL_CIDR": "none",
-        "CALICO_IPV6POOL_CIDR": "none",
-        "CALICO_RUN_DIR": f"{node.root}/run",
-        "CALICO_STATE_DIR": f"{node.root}/state",
-        "CALICO_LOG_DIR": f"{node.root}/log",
-        "CALICO_NODENAME_FILE": f"{node.root}/state/nodename",
-        "CALICO_DISABLE_FILE_LOGGING": "true",
-        "FELIX_PROMETHEUSMETRICSENABLED": "true",
-    }
-    program = ["nsenter", f"--net={node.host.path}", sys.executable, "-m", "cni_calico.nodeagent.main"]
-    with open(node.root / "agent.log", "ab") as log:
-        subprocess.run([*program, "-startup"], cwd=ROOT, env=environ, stderr=log, check=True)
-        process = subprocess.Popen([*program, "-felix"], cwd=ROOT, env=environ, stderr=log)
-    try:
-        until(lambda: not why_not_ready(read_status(f"{node.root}/run"), since_boot()), "the agent is ready", 90)
-        yield process.pid
-    finally:
-        process.send_signal(signal.SIGCONT)
-        process.terminate()
-        process.wait(60)
 
 
 def test_a_storm_of_large_objects(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> None:
