@@ -27,6 +27,7 @@ from cni_calico.ctl.nearest import did_you_mean
 from cni_calico.ctl.settings import DEFAULT_PATH
 from cni_calico.errors import InvalidConfig
 
+CONFIGURATIONS, EXECUTABLES = "/etc/cni/net.d", "/opt/cni/bin"  # of CNI, by convention
 SHELLS = ("bash", "zsh", "fish")
 _DEFAULTS = {"config": DEFAULT_PATH, "timeout": 60.0, "context": "", "kubeconfig": "", "log_level": "panic"}
 _NODE_RUN_OPTIONS = (
@@ -247,6 +248,28 @@ def _add_node(commands: Commands, common: CommandParser) -> None:
 def _add_cluster(commands: Commands, common: CommandParser) -> None:
     status = commands.add("status", common)
     status.add_argument("--wait", action="store_true", help="until all is well, or --timeout is over")
+    check = commands.add("check", common)
+    check.add_argument("--nodes", default="", metavar="NODE,NODE", help="between these nodes (default any two)")
+    check.add_argument(
+        "--image", default="", metavar="IMAGE", help="of the pods, which the nodes must have (default calico-node's)"
+    )
+    check.add_argument(
+        "--host", action="store_true", help="between two network namespaces of this host, even if there is a cluster"
+    )
+    check.add_argument(
+        "--network",
+        default=CONFIGURATIONS,
+        metavar="FILE|DIR",
+        help=f"on a host: the CNI network to try (default the first of Calico in {CONFIGURATIONS})",
+    )
+    check.add_argument(
+        "--plugins",
+        default=EXECUTABLES,
+        metavar="DIR",
+        help=f"on a host: where the CNI plugins are (default {EXECUTABLES})",
+    )
+    check.add_argument("--as-pod", default="", metavar="TASK", help=SUPPRESS)
+    check.set_defaults(defaults={"timeout": 180.0})
     diags = commands.add("diags", common)
     diags.add_argument("--since", type=duration_s, default=0.0, metavar="DURATION", help="logs no older than 5s, 2h")
     diags.add_argument("--max-logs", type=int, default=5, metavar="N", help="pods of a kind whose logs are taken")
@@ -274,7 +297,7 @@ def parse_arguments(argv: Sequence[str], prog: str = "calicoctl") -> Namespace:
     arguments, rest = parser.parse_known_args(argv)
     if rest:
         _take_rest(arguments, rest, arguments.leaf if arguments.command else parser)
-    for name, value in _DEFAULTS.items():
+    for name, value in {**_DEFAULTS, **vars(arguments).get("defaults", {})}.items():
         if name not in arguments:
             setattr(arguments, name, value)
     if arguments.show_version:

@@ -22,7 +22,7 @@ from cni_calico.ipam.consistency import Records, check_records, tunnel_addresses
 
 NEARLY_FULL = 0.9
 WAIT_S = 2.0  # between two looks
-_PODS = "/api/v1/pods?labelSelector=k8s-app%3Dcalico-node"
+AGENTS = "/api/v1/pods?labelSelector=k8s-app%3Dcalico-node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def read_view(session: Session) -> ClusterView:
     if is_kubernetes(session):
         api = api_of(session)
         nodes = api.request("GET", "/api/v1/nodes", session.deadline, "list nodes").document
-        pods = api.request("GET", _PODS, session.deadline, "list calico-node's pods").document
+        pods = api.request("GET", AGENTS, session.deadline, "list calico-node's pods").document
         unready = find_unready(nodes.get("items") or (), pods.get("items") or ())
     return ClusterView(spec, read_records(session), len(find_lost(session)), unready)
 

@@ -278,6 +278,21 @@ COMMANDS: Mapping[str, Help] = {
             ("cluster status --wait --timeout 300", "after an installation: until all is well, five minutes at most"),
         ),
     ),
+    "cluster check": Help(
+        "try the network: two pods, or on a host without Kubernetes two namespaces",
+        "Tries addresses of both families, packets of full size, services, DNS and a policy, and removes what it made, "
+        "also after Ctrl-C. The pods run the image of calico-node, which the nodes have already. The exit status is 1 "
+        "when something does not work.",
+        (
+            ("cluster check", "between two nodes that are ready"),
+            ("cluster check --nodes a,b --timeout 300", "between these two"),
+            ("cluster check --image registry.example/calico/node:v1", "where calico-node does not run in pods"),
+            (
+                "cluster check --host --network /etc/cni/net.d/10-calico.conflist --plugins /opt/cni/bin",
+                "on this host, as root",
+            ),
+        ),
+    ),
     "cluster diags": Help(
         "one archive of the cluster's resources and logs",
         "Asks the API server itself and needs no kubectl. Secrets are hidden.",

@@ -118,6 +118,10 @@ def _standalone(name: str, dry_run: str) -> HostCommand | None:
             "datastore salvage": local_store.rescue,
             "datastore rebuild": local_store.rebuild,
         }[name]
+    if name == "cluster check":
+        from cni_calico.ctl import cluster_check
+
+        return cluster_check.check
     if name == "cluster diags":
         from cni_calico.ctl import cluster_diags
 
