@@ -6,25 +6,25 @@ each command does is said in help_texts.py.
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter, _SubParsersAction
+from argparse import SUPPRESS, ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Iterator, Sequence
 
 from cni_calico.ctl.command_line import (
     CommandParser,
     Commands,
     common_options,
-    description,
     dry_run_option,
     duration_s,
     flag,
     manifest_options,
     namespace_option,
-    render_examples,
+    output_option,
     writing_options,
 )
 from cni_calico.ctl.help_texts import PROGRAM
 from cni_calico.ctl.nearest import did_you_mean
 from cni_calico.ctl.settings import DEFAULT_PATH
+from cni_calico.ctl.values import TABLE
 from cni_calico.errors import InvalidConfig
 
 CONFIGURATIONS, EXECUTABLES = "/etc/cni/net.d", "/opt/cni/bin"  # of CNI, by convention
@@ -45,13 +45,7 @@ def _add_words(parser: CommandParser, text: str) -> None:
 
 def build_parser(prog: str = "calicoctl") -> CommandParser:
     common = common_options()
-    parser = CommandParser(
-        prog=prog,
-        description=description(PROGRAM),
-        epilog=render_examples(PROGRAM, prog),
-        formatter_class=RawDescriptionHelpFormatter,
-        parents=[common],
-    )
+    parser = CommandParser(prog=prog, text=PROGRAM, program=prog, parents=[common])
     parser.add_argument(
         "-v",
         "--version",
@@ -62,14 +56,14 @@ def build_parser(prog: str = "calicoctl") -> CommandParser:
     )
     commands = Commands(parser, prog, dest="command")
     _add_resources(commands, common)
-    _add_ipam(commands.below("ipam"), common)
-    _add_policy(commands.below("policy"), common)
-    _add_datastore(commands.below("datastore", dest="group"), common)
-    _add_node(commands.below("node"), common)
-    _add_cluster(commands.below("cluster"), common)
+    commands.below("ipam", lambda group: _add_ipam(group, common))
+    commands.below("policy", lambda group: _add_policy(group, common))
+    commands.below("datastore", lambda group: _add_datastore(group, common), dest="group")
+    commands.below("node", lambda group: _add_node(group, common))
+    commands.below("cluster", lambda group: _add_cluster(group, common))
     completion = commands.add("completion", common)
     completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
-    version = commands.add("version", common)
+    version = commands.add("version", common, output_option())
     version.add_argument("--client", action="store_true", help="of this program only")
     version.add_argument(
         "--poll", type=duration_s, default=0.0, metavar="DURATION", help="ask again every 1s, 10m, 2h, ..."
@@ -81,7 +75,10 @@ def _add_resources(commands: Commands, common: CommandParser) -> None:
     resource = (common, namespace_option())
     get = commands.add("get", *resource, manifest_options(required=False))
     _add_words(get, "KIND, KIND NAME... or KIND/NAME...; kinds and names may be lists with commas")
-    outputs = "ps|wide|yaml|json|name|custom-columns=...|go-template=...|go-template-file=... (default ps)"
+    outputs = (
+        "ps|wide|yaml|json|name|custom-columns=...|jsonpath=...|jsonpath-file=...|jsonpath-as-json=...|go-template=...|"
+        "go-template-file=... (default ps)"
+    )
     get.add_argument("-o", "--output", default="ps", metavar="FORMAT", help=outputs)
     get.add_argument("-a", "-A", "--all-namespaces", action="store_true", help="of all namespaces")
     get.add_argument("-w", "--watch", action="store_true", help="then show each change until interrupted")
@@ -117,21 +114,13 @@ def _add_resources(commands: Commands, common: CommandParser) -> None:
 
 
 def _add_ipam(commands: Commands, common: CommandParser) -> None:
-    show = commands.add("show", common)
+    show = commands.add("show", common, output_option())
     show.add_argument("--ip", default="", metavar="ADDRESS", help="who has this address")
     show.add_argument("--show-blocks", action="store_true", help="each block, too")
     show.add_argument(
         "--show-borrowed", action="store_true", help="addresses that a node took from another node's block"
     )
     show.add_argument("--show-configuration", action="store_true", help="strict affinity and the like")
-    show.add_argument(
-        "-o",
-        "--output",
-        choices=("table", "json", "yaml"),
-        default="table",
-        metavar="FORMAT",
-        help="table, json or yaml (default table)",
-    )
     check = commands.add("check", common)
     check.add_argument("-o", "--output", dest="report", default="", metavar="FILE", help="write a report (JSON)")
     check.add_argument("--show-all-ips", action="store_true", help="name every address that is in use")
@@ -180,7 +169,7 @@ def _add_policy(commands: Commands, common: CommandParser) -> None:
     overlay.add_argument(
         "--with", dest="overlay", action="append", default=[], metavar="FILE", help="as if this were applied"
     )
-    parents = (common, namespace_option(), overlay)
+    parents = (common, namespace_option(), overlay, output_option())
     explain = commands.add("explain", *parents)
     ends = (("source", "from", "where the connection begins"), ("destination", "to", "where it goes"))
     for name, to, what in ends:
@@ -197,22 +186,7 @@ def _add_policy(commands: Commands, common: CommandParser) -> None:
 
 
 def _add_datastore(commands: Commands, common: CommandParser) -> None:
-    steps = commands.below("migrate")
-    steps.add("lock", common)
-    steps.add("unlock", common)
-    export = steps.add("export", common)
-    export.add_argument(
-        "-o", "--output", dest="file", default="", metavar="FILE", help="write it there (default stdout)"
-    )
-    export.add_argument(
-        "--format",
-        choices=("native", "upstream"),
-        default="native",
-        metavar="FORMAT",
-        help="native, or upstream for upstream's calicoctl (default native)",
-    )
-    load = steps.add("import", common)
-    load.add_argument("-f", "--filename", required=True, metavar="FILE", help="file or -")
+    commands.below("migrate", lambda group: _add_migrate(group, common))
     check = commands.add("check", common)
     check.set_defaults(subcommand="check")
     salvage = commands.add("salvage", common)
@@ -227,8 +201,26 @@ def _add_datastore(commands: Commands, common: CommandParser) -> None:
     rebuild.add_argument("--yes", action="store_true", help="do it; without this, only show what would be done")
 
 
+def _add_migrate(commands: Commands, common: CommandParser) -> None:
+    commands.add("lock", common)
+    commands.add("unlock", common)
+    export = commands.add("export", common)
+    export.add_argument(
+        "-o", "--output", dest="file", default="", metavar="FILE", help="write it there (default stdout)"
+    )
+    export.add_argument(
+        "--format",
+        choices=("native", "upstream"),
+        default="native",
+        metavar="FORMAT",
+        help="native, or upstream for upstream's calicoctl (default native)",
+    )
+    load = commands.add("import", common)
+    load.add_argument("-f", "--filename", required=True, metavar="FILE", help="file or -")
+
+
 def _add_node(commands: Commands, common: CommandParser) -> None:
-    commands.add("status", common)
+    commands.add("status", common, output_option())
     diags = commands.add("diags", common)
     diags.add_argument("--log-dir", default="", metavar="DIR", help="logs to take (default /var/log/calico)")
     diags.add_argument(
@@ -246,9 +238,9 @@ def _add_node(commands: Commands, common: CommandParser) -> None:
 
 
 def _add_cluster(commands: Commands, common: CommandParser) -> None:
-    status = commands.add("status", common)
+    status = commands.add("status", common, output_option())
     status.add_argument("--wait", action="store_true", help="until all is well, or --timeout is over")
-    check = commands.add("check", common)
+    check = commands.add("check", common, output_option())
     check.add_argument("--nodes", default="", metavar="NODE,NODE", help="between these nodes (default any two)")
     check.add_argument(
         "--image", default="", metavar="IMAGE", help="of the pods, which the nodes must have (default calico-node's)"
@@ -280,6 +272,8 @@ def _add_cluster(commands: Commands, common: CommandParser) -> None:
 
 def leaves(parser: ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ArgumentParser]]:
     """(words, parser) of every command that has no subcommands."""
+    if isinstance(parser, CommandParser):
+        parser.complete()
     below = [action for action in parser._actions if isinstance(action, _SubParsersAction)]
     if not below:
         yield " ".join(words), parser
@@ -294,6 +288,7 @@ def parse_arguments(argv: Sequence[str], prog: str = "calicoctl") -> Namespace:
         if "\0" in word or any("\ud800" <= char <= "\udfff" for char in word):
             raise InvalidConfig(f"{prog}: {word!a} is not text in UTF-8")
     parser = build_parser(prog)
+    arguments: Namespace
     arguments, rest = parser.parse_known_args(argv)
     if rest:
         _take_rest(arguments, rest, arguments.leaf if arguments.command else parser)
@@ -301,7 +296,7 @@ def parse_arguments(argv: Sequence[str], prog: str = "calicoctl") -> Namespace:
         if name not in arguments:
             setattr(arguments, name, value)
     if arguments.show_version:
-        arguments.command, arguments.client, arguments.poll = "version", False, 0.0
+        arguments.command, arguments.client, arguments.poll, arguments.output = "version", False, 0.0, TABLE
     if not arguments.command:
         raise InvalidConfig(f"{prog}: name a command", details=parser.format_usage().strip())
     return arguments

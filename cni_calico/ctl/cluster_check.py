@@ -10,13 +10,15 @@ import os
 from argparse import Namespace
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
+from dataclasses import asdict
 
-from cni_calico.ctl.connectivity.findings import Finding, render_finding, render_sum
+from cni_calico.ctl.connectivity.findings import Trial, render_finding, render_sum
 from cni_calico.ctl.connectivity.undisturbed import interruptible
 from cni_calico.ctl.hints import with_hint
 from cni_calico.ctl.opening import configured, open_session
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.ctl.settings import DEFAULT_PATH
+from cni_calico.ctl.values import TABLE, render_value
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.model.access import DatastoreConfig
@@ -28,21 +30,26 @@ def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
         from cni_calico.ctl.connectivity.inside import act
 
         return act(arguments.as_pod, arguments.say)
-    findings: list[Finding] = []
+    findings: list[Trial] = []
     try:
         with interruptible(), closing(_trying(arguments, environ)) as trying:  # closing: it always tidies up
             for finding in trying:
                 findings.append(finding)
-                arguments.say(render_finding(finding))
+                if arguments.output == TABLE:
+                    arguments.say(render_finding(finding, arguments.look))
     except CalicoError as e:
         file = arguments.config
         raise with_hint(e, file, file_counts=file != DEFAULT_PATH or os.path.exists(file)) from e.__cause__
-    if wrong := render_sum(findings):
-        raise CommandFailed(wrong)
-    return "The network is well.\n"
+    wrong = render_sum(findings)
+    text = "" if wrong else "The network is well.\n"
+    if arguments.output != TABLE:
+        text = render_value({"findings": [asdict(finding) for finding in findings]}, arguments.output)
+    if wrong:
+        raise CommandFailed(wrong, output=text)
+    return text
 
 
-def _trying(arguments: Namespace, environ: Mapping[str, str]) -> Generator[Finding, None, None]:
+def _trying(arguments: Namespace, environ: Mapping[str, str]) -> Generator[Trial, None, None]:
     config = configured(arguments, environ)
     if arguments.host or not _has_api(config):
         yield from _on_host(arguments, environ)
@@ -54,7 +61,7 @@ def _has_api(config: DatastoreConfig) -> bool:
     return config.type == "kubernetes" or bool(config.kubernetes.kubeconfig or config.kubernetes.api_root)
 
 
-def _in_cluster(arguments: Namespace, config: DatastoreConfig) -> Iterator[Finding]:
+def _in_cluster(arguments: Namespace, config: DatastoreConfig) -> Iterator[Trial]:
     from cni_calico.ctl.connectivity.pods import PodCheck
     from cni_calico.datastore.kubernetes.api import KubernetesAPI
 
@@ -67,7 +74,7 @@ def _in_cluster(arguments: Namespace, config: DatastoreConfig) -> Iterator[Findi
         api.close()
 
 
-def _on_host(arguments: Namespace, environ: Mapping[str, str]) -> Iterator[Finding]:
+def _on_host(arguments: Namespace, environ: Mapping[str, str]) -> Iterator[Trial]:
     from cni_calico.ctl.connectivity.chain import find_network
     from cni_calico.ctl.connectivity.host import HostCheck
 

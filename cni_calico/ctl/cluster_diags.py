@@ -20,8 +20,8 @@ from cni_calico.ctl.ipam import show as ipam_show
 from cni_calico.ctl.ipam.lost import is_kubernetes
 from cni_calico.ctl.opening import open_session
 from cni_calico.ctl.redaction import secrets_in
-from cni_calico.ctl.render import render_json, render_yaml
 from cni_calico.ctl.session import CommandFailed, Session
+from cni_calico.ctl.texts import render_json, render_yaml
 from cni_calico.ctl.version import CLIENT
 from cni_calico.errors import CalicoError
 from cni_calico.model.keys import (

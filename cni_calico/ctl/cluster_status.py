@@ -15,8 +15,9 @@ from typing import Any
 from cni_calico.ctl.ipam.lost import api_of, find_lost, is_kubernetes
 from cni_calico.ctl.ipam.records import read_cluster, read_records
 from cni_calico.ctl.ipam.usage import measure_usage
+from cni_calico.ctl.looks import PlainLook
 from cni_calico.ctl.session import CommandFailed, Session
-from cni_calico.ctl.tables import render_columns
+from cni_calico.ctl.values import TABLE, render_value
 from cni_calico.errors import DatastoreError
 from cni_calico.ipam.consistency import Records, check_records, tunnel_addresses
 
@@ -39,7 +40,7 @@ def show(session: Session, arguments: Namespace) -> str:
     """Raises CommandFailed, with the screen, when something is not well; with --wait once the time is over."""
     while True:
         try:
-            text, wrong = render_view(read_view(session))
+            text, wrong = _render(read_view(session), arguments)
         except DatastoreError as e:
             if not arguments.wait or session.deadline.remaining_s() < WAIT_S:
                 raise
@@ -49,6 +50,13 @@ def show(session: Session, arguments: Namespace) -> str:
         if not arguments.wait or session.deadline.remaining_s() < WAIT_S:
             raise CommandFailed("the cluster is not well: " + "; ".join(wrong), output=text)
         time.sleep(WAIT_S)
+
+
+def _render(view: ClusterView, arguments: Namespace) -> tuple[str, list[str]]:
+    document, wrong = describe_view(view)
+    if arguments.output != TABLE:
+        return render_value(document, arguments.output), wrong
+    return render_view(document, arguments.look), wrong
 
 
 def read_view(session: Session) -> ClusterView:
@@ -88,25 +96,30 @@ def _condition(item: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((c for c in conditions if c.get("type") == kind), {})
 
 
-def render_view(view: ClusterView) -> tuple[str, list[str]]:
-    """(the screen, what is not well)."""
+def describe_view(view: ClusterView) -> tuple[dict[str, Any], list[str]]:
+    """(everything as a document, what is not well)."""
     wrong: list[str] = []
     if view.spec.get("datastoreReady") is False:
         wrong.append("the datastore is locked (calicoctl datastore migrate unlock)")
-    version = view.spec.get("calicoVersion") or "unknown"
-    lines = [f"Version: {version}   Type: {view.spec.get('clusterType') or 'unknown'}", ""]
-    lines.append(render_columns(("NODE", "ADDRESS", "TUNNELS", "BLOCKS", "READY"), _node_rows(view, wrong)))
-    lines.append(render_columns(("POOL", "CIDR", "IN USE", "FULL"), _pool_rows(view, wrong)))
+    nodes, pools = _describe_nodes(view, wrong), _describe_pools(view, wrong)
     problems = len(check_records(view.records).findings)
     if problems:
         wrong.append(f"{problems} problems with addresses (calicoctl ipam check)")
-    lines.append(f"Addresses: {problems} problems, {view.lost} to be released by the janitor")
-    lines.append("BGP sessions: calicoctl node status, on each node")
-    return "\n".join(lines) + "\n", wrong
+    document = {
+        "version": view.spec.get("calicoVersion") or "unknown",
+        "type": view.spec.get("clusterType") or "unknown",
+        "nodes": nodes,
+        "pools": pools,
+        "addressProblems": problems,
+        "addressesToRelease": view.lost,
+        "wrong": wrong,
+    }
+    return document, wrong
 
 
-def _node_rows(view: ClusterView, wrong: list[str]) -> list[list[str]]:
-    rows = []
+def _describe_nodes(view: ClusterView, wrong: list[str]) -> list[dict[str, Any]]:
+    """``ready`` is None where nobody knows."""
+    found = []
     names = {node.metadata.name: node for node in view.records.nodes}
     for name in sorted({*names, *(view.unready or ())}):
         node = names.get(name)
@@ -116,18 +129,41 @@ def _node_rows(view: ClusterView, wrong: list[str]) -> list[list[str]]:
         why = "not known here" if view.unready is None else view.unready.get(name, "no such node in Kubernetes")
         if view.unready is not None and why:
             wrong.append(f"node {name}: {why}")
-        ready = why if view.unready is None else f"no: {why}" if why else "yes"
-        rows.append([name, ",".join(addresses) or "-", ",".join(tunnels) or "-", str(blocks), ready])
-    return rows
+        ready = None if view.unready is None else not why
+        found.append(
+            {"name": name, "addresses": addresses, "tunnels": tunnels, "blocks": blocks, "ready": ready, "why": why}
+        )
+    return found
 
 
-def _pool_rows(view: ClusterView, wrong: list[str]) -> list[list[str]]:
-    rows = []
+def _describe_pools(view: ClusterView, wrong: list[str]) -> list[dict[str, Any]]:
+    found = []
     for pool in measure_usage(view.records.pools, list(view.records.blocks.values()))["pools"]:
         share = pool["used"] / pool["total"]
         if share >= NEARLY_FULL:
             wrong.append(f"pool {pool['name']} is {share:.0%} full")
-        rows.append([pool["name"], pool["cidr"], str(pool["used"]), f"{share:.0%}"])
+        found.append({name: pool[name] for name in ("name", "cidr", "total", "used", "free")} | {"share": share})
     if not any(pool.usable for pool in view.records.pools):
         wrong.append("there is no IP pool that can be used")
-    return rows
+    return found
+
+
+def render_view(document: Mapping[str, Any], look: PlainLook) -> str:
+    lines = [f"Version: {document['version']}   Type: {document['type']}", ""]
+    nodes = [
+        (n["name"], ",".join(n["addresses"]) or "-", ",".join(n["tunnels"]) or "-", str(n["blocks"]), _ready(n))
+        for n in document["nodes"]
+    ]
+    pools = [(p["name"], p["cidr"], str(p["used"]), f"{p['share']:.0%}") for p in document["pools"]]
+    lines.append(look.columns(("NODE", "ADDRESS", "TUNNELS", "BLOCKS", "READY"), nodes))
+    lines.append(look.columns(("POOL", "CIDR", "IN USE", "FULL"), pools))
+    problems, lost = document["addressProblems"], document["addressesToRelease"]
+    lines.append(f"Addresses: {problems} problems, {lost} to be released by the janitor")
+    lines.append("BGP sessions: calicoctl node status, on each node")
+    return "\n".join(lines) + "\n"
+
+
+def _ready(node: Mapping[str, Any]) -> str:
+    if node["ready"] is None:
+        return str(node["why"])
+    return "yes" if node["ready"] else f"no: {node['why']}"

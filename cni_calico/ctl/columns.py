@@ -5,7 +5,9 @@ Rule: a column is a heading and the path of a field, or a function if a field is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cni_calico.errors import InvalidConfig
@@ -167,29 +169,62 @@ _WIDE: Mapping[str, Sequence[str]] = {
 }
 
 
-def headings_of(kind: str, *, wide: bool, namespaced: bool) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A table's headings, and what makes its rows."""
+
+    headings: Sequence[str]
+    fields: Sequence[Column]
+
+    def row(self, document: JSON) -> list[str]:
+        return [_text(each(document) if callable(each) else _field(document, each)) for each in self.fields]
+
+
+def columns_of(kind: str, *, wide: bool, namespaced: bool) -> Columns:
     """The columns of a kind's table; ``namespaced`` puts NAMESPACE first."""
     chosen = _WIDE.get(kind, tuple(COLUMNS[kind])) if wide else _SHORT.get(kind, tuple(COLUMNS[kind]))
-    return (["NAMESPACE"] if namespaced and kind in NAMESPACED_KINDS else []) + list(chosen)
+    return _chosen(kind, (["NAMESPACE"] if namespaced and kind in NAMESPACED_KINDS else []) + list(chosen))
 
 
-def parse_headings(kind: str, text: str) -> list[str]:
-    """The headings of "NAME,CIDR". Raises InvalidConfig for one that the kind does not have."""
+def _chosen(kind: str, headings: Sequence[str]) -> Columns:
+    known = {"NAMESPACE": "metadata.namespace", **COLUMNS[kind]}
+    return Columns(headings, [known[heading] for heading in headings])
+
+
+def parse_columns(kind: str, text: str) -> Columns:
+    """Of ``NAME,CIDR``, or with paths ``NAME:.metadata.name,CIDR:.spec.cidr`` as kubectl has them.
+
+    Raises InvalidConfig for a column that the kind does not have.
+    """
+    if ":" in text:
+        return _parse_paths(text)
     headings = [part.strip().upper() for part in text.split(",") if part.strip()]
     known = [*COLUMNS[kind], *(["NAMESPACE"] if kind in NAMESPACED_KINDS else [])]
     for heading in headings:
         if heading not in known:
             raise InvalidConfig(
-                f"cannot print column {heading}: {kind} has no such column", details="it has " + ", ".join(known)
+                f"cannot print column {heading}: {kind} has no such column",
+                details=f"it has {', '.join(known)}; any field by {heading}:.spec.FIELD",
             )
     if not headings:
         raise InvalidConfig("cannot print custom columns: none is named", details="it has " + ", ".join(known))
-    return headings
+    return _chosen(kind, headings)
 
 
-def row_of(document: JSON, kind: str, headings: Sequence[str]) -> list[str]:
-    row = []
-    for heading in headings:
-        column = "metadata.namespace" if heading == "NAMESPACE" else COLUMNS[kind][heading]
-        row.append(_text(column(document) if callable(column) else _field(document, column)))
-    return row
+def _selected(path: str) -> Column:
+    from cni_calico.ctl.jsonpath import select_values
+
+    select_values(path, {})  # raises for what is no path
+    return lambda document: select_values(path, document) or "<none>"
+
+
+def _parse_paths(text: str) -> Columns:
+    headings: list[str] = []
+    fields: list[Column] = []
+    for part in re.findall(r"(?:\[[^\]]*\]|[^,])+", text):
+        heading, colon, path = part.strip().partition(":")
+        if not (heading and colon and path):
+            raise InvalidConfig(f"cannot print column {part!r}: expected HEADING:PATH, as NAME:.metadata.name")
+        headings.append(heading)
+        fields.append(_selected(path.strip().removeprefix("{").removesuffix("}")))
+    return Columns(headings, fields)

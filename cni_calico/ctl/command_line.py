@@ -11,21 +11,52 @@ from argparse import (
     ArgumentError,
     ArgumentParser,
     ArgumentTypeError,
-    RawDescriptionHelpFormatter,
     _SubParsersAction,
 )
+from collections.abc import Callable
 from typing import Any, NoReturn
 
+from cni_calico.ctl.help_format import HelpFormat
 from cni_calico.ctl.help_texts import COMMANDS, Help
 from cni_calico.ctl.nearest import did_you_mean
 from cni_calico.ctl.settings import DEFAULT_PATH
+from cni_calico.ctl.values import TABLE, require_value_format
 from cni_calico.errors import InvalidConfig
 
 LOG_LEVELS = ("panic", "fatal", "error", "warn", "info", "debug")
 
 
 class CommandParser(ArgumentParser):
-    """Raises its errors, so that main decides how the program ends, and says what was probably meant."""
+    """Raises its errors, so that main decides how the program ends, and says what was probably meant.
+
+    What takes time waits until it is needed: ``fill`` adds a group's commands, ``text`` becomes the help.
+    """
+
+    def __init__(self, *, text: Help | None = None, program: str = "", **options: Any) -> None:
+        super().__init__(formatter_class=HelpFormat, **options)
+        self.text = text
+        self.program = program
+        self.fill: Callable[[], None] | None = None
+
+    def complete(self) -> None:
+        """Add what was deferred."""
+        fill, self.fill = self.fill, None
+        if fill is not None:
+            fill()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.complete()
+        return super().parse_known_args(args, namespace)
+
+    def format_usage(self) -> str:
+        self.complete()
+        return super().format_usage()
+
+    def format_help(self) -> str:
+        self.complete()
+        if self.text is not None:
+            self.description, self.epilog = description(self.text), render_examples(self.text, self.program)
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         raise InvalidConfig(f"{self.prog}: {message}", details=self.format_usage().strip())
@@ -46,25 +77,22 @@ class Commands:
         self.program = program
         self.group = group
         self.commands = parser.add_subparsers(
-            dest=dest, metavar="COMMAND", required=bool(group), parser_class=CommandParser
+            dest=dest, metavar="COMMAND", required=bool(group), parser_class=CommandParser, prog=parser.prog
         )
 
     def add(self, name: str, *parents: CommandParser) -> CommandParser:
         path = f"{self.group} {name}".lstrip()
         text = COMMANDS[path]
         parser: CommandParser = self.commands.add_parser(
-            name,
-            parents=parents,
-            help=text.summary,
-            description=description(text),
-            epilog=render_examples(text, self.program),
-            formatter_class=RawDescriptionHelpFormatter,
+            name, parents=parents, help=text.summary, text=text, program=self.program
         )
         parser.set_defaults(leaf=parser)
         return parser
 
-    def below(self, name: str, dest: str = "subcommand") -> Commands:
-        return Commands(self.add(name), self.program, f"{self.group} {name}".lstrip(), dest)
+    def below(self, name: str, fill: Callable[[Commands], None], dest: str = "subcommand") -> None:
+        """A group, whose commands ``fill`` adds."""
+        parser = self.add(name)
+        parser.fill = lambda: fill(Commands(parser, self.program, f"{self.group} {name}".lstrip(), dest))
 
 
 def description(text: Help) -> str:
@@ -121,6 +149,28 @@ def common_options() -> CommandParser:
         help="accepted as upstream's; a version of the data never stops this program",
     )
     return common
+
+
+def output_option() -> CommandParser:
+    """For commands whose findings are a table, or a document."""
+    options = CommandParser(add_help=False)
+    options.add_argument(
+        "-o",
+        "--output",
+        type=_value_format,
+        default=TABLE,
+        metavar="FORMAT",
+        help="table|json|yaml|jsonpath=...|jsonpath-file=...|jsonpath-as-json=... (default table)",
+    )
+    return options
+
+
+def _value_format(text: str) -> str:
+    try:
+        require_value_format(text)
+    except InvalidConfig as e:
+        raise ArgumentTypeError(f"{e}: {e.details}") from e
+    return text
 
 
 def namespace_option() -> CommandParser:

@@ -20,9 +20,19 @@ from cni_calico.ctl.manifests import (
     require_namespace,
 )
 from cni_calico.ctl.patching import json_patch, merge_patch
-from cni_calico.ctl.render import exported, listed, render_empty_table, render_many, render_several, require_format
+from cni_calico.ctl.render import (
+    exported,
+    is_table,
+    list_of,
+    listed,
+    render_empty_table,
+    render_many,
+    render_several,
+    require_format,
+)
 from cni_calico.ctl.session import CommandFailed, ResourceExists, ResourceMissing, Session
 from cni_calico.ctl.targets import parse_target, parse_targets
+from cni_calico.ctl.values import is_jsonpath
 from cni_calico.datastore.interface import Document
 from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig
 from cni_calico.model.keys import NAMESPACED_KINDS, ResourceKey, ResourceList
@@ -99,7 +109,7 @@ def _get_named(session: Session, arguments: Namespace, keys: list[ResourceKey]) 
         except CalicoError as e:
             errors.append(e)
     documents = [exported(document) for document in documents] if arguments.export else documents
-    text = render_several(documents, arguments.output, namespaced=bool(arguments.namespace))
+    text = render_several(documents, arguments.output, namespaced=bool(arguments.namespace), look=arguments.look)
     if errors:
         failed = CommandFailed("\n".join(str(e) for e in errors), output=text)
         failed.details = "; ".join(dict.fromkeys(e.details for e in errors if e.details))
@@ -112,9 +122,8 @@ def _get_lists(session: Session, arguments: Namespace, kinds: Sequence[str]) -> 
     for kind, body in zip(kinds, bodies, strict=True):
         if not body["items"]:
             arguments.note(_describe_nothing(kind, arguments))
-    if len(bodies) > 1 and arguments.output in ("yaml", "yml", "json"):
-        every = {"kind": "List", "apiVersion": "v1", "items": [item for body in bodies for item in body["items"]]}
-        return render_many(every, arguments.output)
+    if len(bodies) > 1 and (arguments.output in ("yaml", "yml", "json") or is_jsonpath(arguments.output)):
+        return render_many(list_of([item for body in bodies for item in body["items"]]), arguments.output)
     return "".join(_render_list(body, kind, arguments) for kind, body in zip(kinds, bodies, strict=True))
 
 
@@ -139,10 +148,9 @@ def read_list(session: Session, arguments: Namespace, kind: str) -> dict[str, An
 
 def _render_list(body: Document, kind: str, arguments: Namespace) -> str:
     namespaced = bool(arguments.all_namespaces or arguments.namespace)
-    is_table = arguments.output not in ("yaml", "yml", "json", "name") and "template" not in arguments.output
-    if is_table and not body["items"]:
-        return render_empty_table(kind, arguments.output, namespaced=namespaced)
-    return render_many(body, arguments.output, namespaced=namespaced)
+    if is_table(arguments.output) and not body["items"]:
+        return render_empty_table(kind, arguments.output, namespaced=namespaced, look=arguments.look)
+    return render_many(body, arguments.output, namespaced=namespaced, look=arguments.look)
 
 
 # -- write ------------------------------------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ from contextlib import suppress
 from typing import Any
 
 from cni_calico.ctl import resources
-from cni_calico.ctl.columns import row_of
 from cni_calico.ctl.commands import list_key, wanted_kinds
-from cni_calico.ctl.render import exported, headings_for, render_names, render_yaml, require_format
+from cni_calico.ctl.render import columns_for, exported, render_names, require_format
 from cni_calico.ctl.session import Session
+from cni_calico.ctl.texts import render_yaml
+from cni_calico.ctl.values import is_jsonpath
 from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.deadline import Deadline
 from cni_calico.errors import InvalidConfig
@@ -82,13 +83,13 @@ class _Shown:
         elif arguments.output == "name":
             arguments.say(f"{event.lower()} {render_names([shown])}")
         else:
-            headings = headings_for(self.kind, arguments.output, namespaced=_namespaced(arguments))
-            arguments.say(_line([event, *row_of(shown, self.kind, headings)]))
+            columns = columns_for(self.kind, arguments.output, namespaced=_namespaced(arguments))
+            arguments.say(_line([event, *columns.row(shown)]))
 
     def say_headings(self) -> None:
         if self.arguments.output not in ("json", "yaml", "yml", "name"):
-            headings = headings_for(self.kind, self.arguments.output, namespaced=_namespaced(self.arguments))
-            self.arguments.say(_line(["EVENT", *headings]))
+            columns = columns_for(self.kind, self.arguments.output, namespaced=_namespaced(self.arguments))
+            self.arguments.say(_line(["EVENT", *columns.headings]))
 
 
 def _namespaced(arguments: Namespace) -> bool:
@@ -103,8 +104,8 @@ def _line(cells: list[str]) -> str:
 def watch(session: Session, arguments: Namespace) -> str:
     """Runs until it is interrupted. Raises InvalidConfig, and DatastoreError if the first read fails."""
     require_format(arguments.output)
-    if arguments.filename or "template" in arguments.output:
-        raise InvalidConfig("cannot watch: name kinds or resources, and a format without a template")
+    if arguments.filename or ("template" in arguments.output or is_jsonpath(arguments.output)):
+        raise InvalidConfig("cannot watch: name kinds or resources, and a format without a template or JSONPath")
     wanted = wanted_kinds(arguments)
     shown = [_Shown(session, arguments, kind, names) for kind, names in wanted.items()]
     try:

@@ -50,6 +50,8 @@ COMMANDS: Mapping[str, Help] = {
             ("get networkpolicy -n shop", "of one namespace"),
             ("get networkpolicy -A -o name", "of all namespaces, names only"),
             ("get ippool -o custom-columns=NAME,CIDR", "columns of your choice"),
+            ("get nodes -o custom-columns=NAME:.metadata.name,AS:.spec.bgp.asNumber", "any fields as columns"),
+            ("get ippools -o 'jsonpath={.items[*].spec.cidr}'", "any fields, as kubectl's"),
             ("get ippool default-ipv4-ippool -o yaml --export", "for another cluster"),
             ("get networkpolicy -A --watch", "and every change from now on"),
             ("get -f policies/ -R --skip-empty", "what is stored of the resources in these files"),
@@ -193,6 +195,7 @@ COMMANDS: Mapping[str, Help] = {
         "Names the tier, policy and rule that decide, at both ends. Decided from what is stored; no agent is asked.",
         (
             ("policy explain --from shop/web --to shop/db --port 5432", "between two pods"),
+            ("policy explain --from web --to db --port 80 -o 'jsonpath={.allowed}'", "true or false, for a script"),
             ("policy explain -n shop --from web --to 192.0.2.1 --protocol udp --port 53", "to an address outside"),
             ("policy explain --from shop/web --to shop/db --port 80 --with new.yaml", "as if the file were applied"),
             ("policy explain --from 10.0.0.1 --to shop/db --port 80 --source-port 1024", "from a certain source port"),
@@ -204,6 +207,7 @@ COMMANDS: Mapping[str, Help] = {
         (
             ("policy show web -n shop", "of one pod"),
             ("policy show --all --node a", "of every workload of a node"),
+            ("policy show web -o json", "for a script"),
             ("policy show shop/web --with new.yaml", "as if the file were applied"),
         ),
     ),
@@ -249,7 +253,10 @@ COMMANDS: Mapping[str, Help] = {
         "state of calico-node and its BGP sessions",
         "Asks the agent and BIRD on this host, never the datastore. Needs root. The exit status is 1 when the node is "
         "not ready.",
-        (("node status", "ready or why not, tunnels, policy, BGP peers"),),
+        (
+            ("node status", "ready or why not, tunnels, policy, BGP peers"),
+            ("node status -o 'jsonpath={.bird.peers[*].address}'", "one part of it, for a script"),
+        ),
     ),
     "node diags": Help(
         "one archive of logs, routes and configuration of this host",
@@ -275,6 +282,7 @@ COMMANDS: Mapping[str, Help] = {
         "The exit status is 1 when something is not, and standard error says what.",
         (
             ("cluster status", "look once"),
+            ("cluster status -o json", "for a script"),
             ("cluster status --wait --timeout 300", "after an installation: until all is well, five minutes at most"),
         ),
     ),
@@ -285,6 +293,7 @@ COMMANDS: Mapping[str, Help] = {
         "when something does not work.",
         (
             ("cluster check", "between two nodes that are ready"),
+            ("cluster check -o json", "all findings at the end, for a script"),
             ("cluster check --nodes a,b --timeout 300", "between these two"),
             ("cluster check --image registry.example/calico/node:v1", "where calico-node does not run in pods"),
             (
@@ -318,6 +327,7 @@ COMMANDS: Mapping[str, Help] = {
         "",
         (
             ("version --client", "of this program only"),
+            ("version -o yaml", "of both, for a script"),
             ("version --poll=10s", "ask again every ten seconds, and report changes"),
         ),
     ),

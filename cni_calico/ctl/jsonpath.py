@@ -1,7 +1,7 @@
-"""PURE: kubectl's JSONPath templates: ``{range .items[*]}{.metadata.name}{"\\n"}{end}``.
+"""PURE: kubectl's JSONPath templates: ``{range .items[*]}{.metadata.name} {end}``.
 
-Rule: the paths are the library's (RFC 9535); here is what kubectl adds: text around braces, ``range``, names with escaped
-dots, and ``$`` that may be left out. What does not exist is empty.
+Rule: the paths are the library's (RFC 9535); here is what kubectl adds: text around braces, ``range``, names with
+escaped dots, and ``$`` that may be left out. What does not exist is empty.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Loop:
     """``{range PATH}...{end}``"""
 
     path: str
-    body: list[_Part] = field(default_factory=list)
+    body: list[_Piece] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class _Path:
     text: str
 
 
-_Part = str | _Path | _Loop
+_Piece = str | _Path | _Loop
 
 
 def render_jsonpath(template: str, value: Any) -> str:
@@ -63,7 +63,7 @@ def text_of(values: Iterable[Any]) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    return "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
 def _standard(path: str) -> str:
@@ -85,9 +85,9 @@ def _standard(path: str) -> str:
     return "".join(out)
 
 
-def _parse(template: str) -> list[_Part]:
-    top: list[_Part] = []
-    loops: list[list[_Part]] = []  # where to continue after the {end} of each open loop
+def _parse(template: str) -> list[_Piece]:
+    top: list[_Piece] = []
+    loops: list[list[_Piece]] = []  # where to continue after the {end} of each open loop
     into, at = top, 0
     for match in _ACTION.finditer(template):
         _append_text(into, template[at : match.start()])
@@ -110,7 +110,7 @@ def _parse(template: str) -> list[_Part]:
     return top
 
 
-def _append_text(into: list[_Part], text: str) -> None:
+def _append_text(into: list[_Piece], text: str) -> None:
     if "{" in text or "}" in text:
         raise InvalidConfig(f"cannot use JSONPath: a brace is not closed near {text.strip()!r}")
     if text:
@@ -143,7 +143,7 @@ def _unquoted(word: str) -> str:
     return text
 
 
-def _run(parts: Sequence[_Part], value: Any) -> Iterable[str]:
+def _run(parts: Sequence[_Piece], value: Any) -> Iterable[str]:
     for part in parts:
         if isinstance(part, str):
             yield part

@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from cni_calico.ctl.looks import PlainLook
     from cni_calico.ctl.session import Session
 
     Command = Callable[[Session, Namespace], str]
@@ -161,6 +162,16 @@ def _warn(problem: object) -> None:
     _note(f"Warning: {problem}")
 
 
+def _look(environ: Mapping[str, str]) -> PlainLook:
+    if sys.stdout.isatty():
+        from cni_calico.ctl.terminal import look_of
+
+        return look_of(sys.stdout, environ)
+    from cni_calico.ctl.looks import PLAIN
+
+    return PLAIN
+
+
 def _complain(error: CalicoError, status: int) -> int:
     """Report what went wrong; returns the exit status: ``status``, except for a command that could be carried out."""
     from cni_calico.ctl.session import CommandFailed
@@ -186,6 +197,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl"
         words = (arguments.command, vars(arguments).get("subcommand"))
         arguments.stdin = _read_stdin(words[1] == "import") if vars(arguments).get("filename") == "-" else ""
         arguments.prog, arguments.warn, arguments.note, arguments.say = prog, _warn, _note, _say
+        arguments.look = _look(environ)
         _say(_run_command(" ".join(filter(None, words)), arguments, environ))
         return 0
     except CalicoError as e:

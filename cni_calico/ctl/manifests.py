@@ -1,7 +1,7 @@
 """Resource documents from files, directories and stdin.
 
 Rule: the results are JSON-shaped (texts as keys, no dates) and name their apiVersion, kind and metadata; lists are
-split into their items. YAML's dates stay texts, a key given twice is an error.
+split into their items. A key given twice is an error.
 """
 
 from __future__ import annotations
@@ -9,12 +9,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from cni_calico.bounded import MANIFEST_BYTES, parse_json, parse_yaml, read_text
+from cni_calico.bounded import MANIFEST_BYTES, parse_json, read_text
 from cni_calico.ctl.nearest import did_you_mean
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.resources import API_VERSION
@@ -24,29 +21,11 @@ SUFFIXES = (".yaml", ".yml", ".json")
 DEFAULT_NAMESPACE = "default"
 
 
-class _Loader(yaml.CSafeLoader):
-    """YAML without dates and without keys given twice."""
-
-    yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-        for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            if key in seen and key != "<<":
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
 def parse_documents(text: str, source: str) -> list[dict[str, Any]]:
     """The documents of a YAML stream (JSON is YAML). Raises InvalidConfig."""
     try:
         found = [document for document in _parse(text, source) if document is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as e:
+    except (ValueError, RecursionError) as e:
         raise InvalidConfig(f"cannot read {source}: {e}") from e
     documents = []
     for document in found:
@@ -65,7 +44,9 @@ def _parse(text: str, source: str) -> list[Any]:
             return [parse_json(text, source, _object)]
         except json.JSONDecodeError:
             pass  # YAML's flow style, or several documents
-    return parse_yaml(text, source, _Loader)
+    from cni_calico.ctl.yaml_documents import parse_stream  # its import takes a while
+
+    return parse_stream(text, source)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -146,6 +127,8 @@ def read_files(name: str, stdin: str, *, recursive: bool = False) -> list[dict[s
     """The documents of a file, of a directory's files, or of ``stdin`` (name "-"). Raises InvalidConfig."""
     if name == "-":
         return list(split_lists(parse_documents(stdin, "standard input")))
+    from pathlib import Path
+
     path = Path(name)
     if path.is_dir():
         found = path.rglob("*") if recursive else path.glob("*")

@@ -15,8 +15,8 @@ from cni_calico import __version__
 from cni_calico.ctl import resources
 from cni_calico.ctl.files import write_file
 from cni_calico.ctl.ipam.records import read_cluster
-from cni_calico.ctl.render import render_json
 from cni_calico.ctl.session import CommandFailed, Session
+from cni_calico.ctl.texts import render_json
 from cni_calico.ctl.upstream_export import render_upstream
 from cni_calico.datastore.interface import Document, Versioned, pod_of
 from cni_calico.errors import CorruptRecord

@@ -14,8 +14,10 @@ from collections.abc import Iterator, Mapping
 from cni_calico import __version__, directories
 from cni_calico.ctl import node_status
 from cni_calico.ctl.archive import ArchiveMember, write_archive
+from cni_calico.ctl.looks import PLAIN
 from cni_calico.ctl.redaction import secrets_in
 from cni_calico.ctl.session import CommandFailed
+from cni_calico.ctl.values import TABLE
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.kernel.process import run
@@ -65,18 +67,16 @@ def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:
     log_dir = arguments.log_dir or environ.get("CALICO_LOG_DIR") or directories.LOG_DIR
     bird_dir = environ.get("CALICO_BIRD_CONFIG_DIR") or directories.BIRD_CONFIG_DIR
     secrets = _secrets(environ, run_dir, bird_dir)
-    count = write_archive(target, name, _items(arguments, environ, run_dir, log_dir, bird_dir), secrets)
+    count = write_archive(target, name, _items(environ, run_dir, log_dir, bird_dir), secrets)
     return (
         f"Diagnostics saved to {target} ({count} files).\n"
         "What looks like a secret is hidden in it; addresses and names are not: see who gets it.\n"
     )
 
 
-def _items(
-    arguments: Namespace, environ: Mapping[str, str], run_dir: str, log_dir: str, bird_dir: str
-) -> Iterator[ArchiveMember]:
+def _items(environ: Mapping[str, str], run_dir: str, log_dir: str, bird_dir: str) -> Iterator[ArchiveMember]:
     yield "version", f"{__version__}\n"
-    yield "status", _status(arguments, environ)
+    yield "status", _status(environ)
     for name, command in _COMMANDS.items():
         yield name, _run(command)
     yield from _bird(run_dir)
@@ -91,9 +91,9 @@ def _items(
 # -- one thing each; none of them fails -------------------------------------------------------------------------------
 
 
-def _status(arguments: Namespace, environ: Mapping[str, str]) -> str:
+def _status(environ: Mapping[str, str]) -> str:
     try:
-        return node_status.show(arguments, environ)
+        return node_status.show(Namespace(output=TABLE, look=PLAIN), environ)
     except CommandFailed as e:
         return f"{e.output}{e}\n"
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
 from cni_calico import directories
+from cni_calico.ctl.looks import BAD, PLAIN, PlainLook, tone_of
 from cni_calico.ctl.session import CommandFailed
-from cni_calico.ctl.tables import render_box
+from cni_calico.ctl.values import TABLE, render_value
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.nodeagent.bgp.bird.control import read_status
@@ -44,7 +46,11 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
     except CalicoError as e:
         bird = str(e)
     now = datetime.now().astimezone()
-    text = render_agent(fields, agent_status.since_boot()) + "\n" + render_bird(bird, fields, now)
+    if arguments.output == TABLE:
+        agent = render_agent(fields, agent_status.since_boot(), arguments.look)
+        text = agent + "\n" + render_bird(bird, fields, now, arguments.look)
+    else:
+        text = render_value(describe(fields, bird, agent_status.since_boot()), arguments.output)
     if not_live and isinstance(bird, str):
         raise CommandFailed("neither calico-node nor BIRD answers on this host", output=text)
     if not_live:
@@ -57,7 +63,18 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
 # -- PURE -------------------------------------------------------------------------------------------------------------
 
 
-def render_agent(fields: Mapping[str, Any], now: float) -> str:
+def describe(fields: Mapping[str, Any], bird: BirdStatus | str, now: float) -> dict[str, Any]:
+    """Everything as a document: what the agent reports, and ``bird`` with its peers, or why it does not answer."""
+    why = agent_status.why_not_ready(fields, now)
+    if isinstance(bird, str):
+        said: dict[str, Any] = {"error": bird}
+    else:
+        peers = [{**asdict(peer), "type": peer.kind, "established": peer.established} for peer in bird.peers]
+        said = {"version": bird.version, "routerID": bird.router_id, "running": bird.running, "peers": peers}
+    return {"ready": not why, "why": why, "agent": dict(fields), "bird": said}
+
+
+def render_agent(fields: Mapping[str, Any], now: float, look: PlainLook = PLAIN) -> str:
     """``now`` is in seconds since boot, like the times in the agent's status."""
     not_live = agent_status.why_not_live(fields, now)
     if not_live:
@@ -66,12 +83,12 @@ def render_agent(fields: Mapping[str, Any], now: float) -> str:
     lines = ["Calico process is running."]
     pairs = [
         ("Node", fields.get("node", "unknown")),
-        ("Ready", _describe_ready(fields, now)),
+        ("Ready", _toned(_describe_ready(fields, now), look)),
         ("Datastore", fields.get("datastore_error") or "in sync"),
         ("Tunnels", _describe_tunnels(fields.get("devices") or {})),
         ("MTU", fields.get("mtu", "unknown")),
         ("Routes", fields.get("routes", "unknown")),
-        ("Policy", _describe_policy(fields)),
+        ("Policy", _toned(_describe_policy(fields), look)),
         ("CNI", fields.get("cni", "unknown")),
     ]
     lines += [f"{name + ':':11}{value}" for name, value in pairs]
@@ -86,6 +103,10 @@ def render_agent(fields: Mapping[str, Any], now: float) -> str:
     troubles: Mapping[str, str] = fields.get("troubles") or {}
     lines += ["", "Failing parts:", *(f"  {part}: {why}" for part, why in troubles.items())] if troubles else []
     return "\n".join(lines) + "\n"
+
+
+def _toned(text: str, look: PlainLook) -> str:
+    return look.toned(text, BAD if text.startswith("NOT ENFORCED") else tone_of(text))
 
 
 def _describe_ready(fields: Mapping[str, Any], now: float) -> str:
@@ -107,7 +128,7 @@ def _describe_policy(fields: Mapping[str, Any]) -> str:
     return f"NOT ENFORCED on this node, although {count} network policies exist{why}"
 
 
-def render_bird(bird: BirdStatus | str, fields: Mapping[str, Any], now: datetime) -> str:
+def render_bird(bird: BirdStatus | str, fields: Mapping[str, Any], now: datetime, look: PlainLook = PLAIN) -> str:
     """``bird`` is BIRD's status, or why it could not be read; what the agent says about BGP comes first."""
     word = fields.get("bgp")
     head = f"BGP: {word}\n\n" if word else ""
@@ -118,13 +139,13 @@ def render_bird(bird: BirdStatus | str, fields: Mapping[str, Any], now: datetime
     lines = [f"BIRD {bird.version}, router ID {bird.router_id or 'unknown'}"]
     lines += ["A graceful restart is under way."] if bird.recovering else []
     lines += [] if bird.running else ["BIRD is starting or shutting down."]
-    tables = [render_family(version, bird.peers, now) for version in (4, 6)]
+    tables = [render_family(version, bird.peers, now, look) for version in (4, 6)]
     return head + "\n".join(lines) + "\n\n" + "\n".join(tables)
 
 
-def render_family(version: int, peers: Sequence[PeerStatus], now: datetime) -> str:
+def render_family(version: int, peers: Sequence[PeerStatus], now: datetime, look: PlainLook = PLAIN) -> str:
     rows = [_row(peer, now) for peer in peers if peer.version == version]
-    table = render_box(_HEADINGS, rows, right=(6, 7)) if rows else f"No IPv{version} peers found.\n"
+    table = look.box(_HEADINGS, rows, right=(6, 7)) if rows else f"No IPv{version} peers found.\n"
     return f"IPv{version} BGP status\n{table}"
 
 

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from cni_calico.ctl.hints import with_hint
 from cni_calico.ctl.session import Session
 from cni_calico.ctl.settings import DEFAULT_PATH, is_configured, read_config, require_present
 from cni_calico.datastore.connect import open_datastore
@@ -31,6 +29,12 @@ KUBECTL = "kubectl calico"  # the name of this program as kubectl's plugin
 def now() -> str:
     """The time as stored in metadata (RFC 3339, UTC)."""
     return rfc3339(time.time())
+
+
+def new_uid() -> str:
+    import uuid  # only writing needs one
+
+    return str(uuid.uuid4())
 
 
 def configured(arguments: Namespace, environ: Mapping[str, str]) -> DatastoreConfig:
@@ -58,6 +62,8 @@ def open_session(arguments: Namespace, environ: Mapping[str, str], *, creating: 
         with _open_session(configured(arguments, environ), arguments, environ, creating=creating) as session:
             yield session
     except CalicoError as e:
+        from cni_calico.ctl.hints import with_hint
+
         raise with_hint(e, file, file_counts=file != DEFAULT_PATH or os.path.exists(file)) from e.__cause__
 
 
@@ -74,7 +80,7 @@ def _open_session(
     log.info(f"the datastore is {store.identity}")
     asked = store if log.threshold > LEVELS["debug"] else TracedStore(store, log.debug)
     try:
-        session = Session(asked, Deadline.after(arguments.timeout), now, lambda: str(uuid.uuid4()))
+        session = Session(asked, Deadline.after(arguments.timeout), now, new_uid)
         store.corrupt = session.note_damaged
         yield session
         for _, why in session.take_damaged():

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cni_calico.ctl import commands, resources
-from cni_calico.ctl.render import exported, render_yaml
+from cni_calico.ctl.render import exported
 from cni_calico.ctl.session import CommandFailed, Session, shown_key
 from cni_calico.ctl.targets import parse_target, parse_targets
+from cni_calico.ctl.texts import render_yaml
 from cni_calico.datastore.interface import Versioned
 from cni_calico.datastore.rehearsed import RehearsedStore
 from cni_calico.errors import InvalidConfig

@@ -8,11 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from cni_calico.bounded import CONFIG_BYTES, read_text
-from cni_calico.ctl.manifests import parse_documents
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
 
@@ -67,7 +65,7 @@ def _with_proxy(config: DatastoreConfig, environ: Mapping[str, str]) -> Datastor
 
 def require_present(config: DatastoreConfig) -> None:
     """Raises InvalidConfig if the embedded store's file does not exist: reading must not create it."""
-    if config.type == "local" and not Path(config.path).exists() and not Path(f"{config.path}.was-made").exists():
+    if config.type == "local" and not any(map(os.path.exists, (config.path, f"{config.path}.was-made"))):
         raise InvalidConfig(
             f"cannot open the datastore: {config.path} does not exist yet",
             details=f"write to it first, or name another datastore in {DEFAULT_PATH} or with DATASTORE_TYPE",
@@ -76,6 +74,8 @@ def require_present(config: DatastoreConfig) -> None:
 
 def parse_config(text: str, path: str = DEFAULT_PATH) -> DatastoreConfig:
     """A CalicoAPIConfig document. Raises InvalidConfig."""
+    from cni_calico.ctl.manifests import parse_documents  # with a parser of YAML
+
     documents = parse_documents(text, path)
     document = documents[0] if len(documents) == 1 else {}
     if document.get("kind") != "CalicoAPIConfig":

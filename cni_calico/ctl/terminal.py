@@ -67,6 +67,10 @@ class TerminalLook(PlainLook):
         for row in rows:
             table.add_row(*(Text(cell, style=_STYLES[tone_of(cell)]) for cell in row))
         out = io.StringIO()
-        system = "standard" if self.colourful else None
-        Console(file=out, width=self.width, force_terminal=self.colourful, color_system=system).print(table)
+        Console(
+            file=out,
+            width=self.width,
+            force_terminal=self.colourful,
+            color_system="standard" if self.colourful else None,
+        ).print(table)
         return "\n".join(line.rstrip() for line in out.getvalue().rstrip("\n").split("\n")) + "\n"

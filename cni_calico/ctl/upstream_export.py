@@ -13,7 +13,8 @@ from typing import Any
 
 from cni_calico.bounded import parse_json
 from cni_calico.ctl.manifests import parse_documents, parse_key, split_lists
-from cni_calico.ctl.render import exported, listed, render_json, render_yaml
+from cni_calico.ctl.render import exported, listed
+from cni_calico.ctl.texts import render_json, render_yaml
 from cni_calico.datastore.interface import Document
 from cni_calico.errors import InvalidConfig
 from cni_calico.ipam.lost.leaks import kubernetes_name

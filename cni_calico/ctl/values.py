@@ -5,10 +5,10 @@ Rule: one list of formats for every command that has something to say; the table
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from cni_calico.bounded import CONFIG_BYTES, read_text
+from cni_calico.ctl.texts import render_json, render_yaml
 from cni_calico.errors import InvalidConfig
 
 TABLE = "table"
@@ -30,11 +30,7 @@ def render_value(value: Any, output: str) -> str:
     """``value``, which JSON has, in a format other than TABLE. Raises InvalidConfig."""
     if is_jsonpath(output):
         return render_selected(value, output)
-    if output == "json":
-        return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    from cni_calico.ctl.render import render_yaml  # with a parser of YAML
-
-    return render_yaml(value)
+    return render_json(value) if output == "json" else render_yaml(value)
 
 
 def render_selected(value: Any, output: str) -> str:
@@ -47,7 +43,7 @@ def render_selected(value: Any, output: str) -> str:
     if f"{kind}=" == JSONPATH_FILE:
         text = read_template(text)
     if f"{kind}=" == JSONPATH_JSON:
-        return json.dumps(select_values(text.strip("{}"), value), indent=2, ensure_ascii=False) + "\n"
+        return render_json(select_values(text.strip("{}"), value))
     return render_jsonpath(text, value)
 
 

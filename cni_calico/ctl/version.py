@@ -15,6 +15,7 @@ from cni_calico.ctl.ipam.records import read_cluster
 from cni_calico.ctl.opening import KUBECTL, open_session
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.ctl.settings import is_configured
+from cni_calico.ctl.values import TABLE, render_value
 from cni_calico.errors import CalicoError
 
 CLIENT = f"Client Version:    {UPSTREAM_VERSION}\ncni-calico:        v{__version__}\n"
@@ -22,6 +23,8 @@ CLIENT = f"Client Version:    {UPSTREAM_VERSION}\ncni-calico:        v{__version
 
 def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Raises CommandFailed if the configured datastore does not answer, unless it is polled."""
+    if arguments.output != TABLE:
+        return _document(arguments, environ)
     arguments.say(CLIENT)
     if arguments.client or not (_is_asked_for(arguments) or is_configured(arguments.config, environ)):
         return ""
@@ -44,6 +47,16 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
             arguments.note(f"unable to retrieve Cluster Version or Type: {e}")
             said = ""  # reported again once it is known again
         time.sleep(arguments.poll)
+
+
+def _document(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    """Once, whatever --poll says. Raises DatastoreError."""
+    found: dict[str, object] = {"client": {"version": UPSTREAM_VERSION, "cniCalico": f"v{__version__}"}}
+    if not arguments.client and (_is_asked_for(arguments) or is_configured(arguments.config, environ)):
+        with open_session(arguments, environ) as session:
+            spec, _ = read_cluster(session)
+        found["cluster"] = {"version": spec.get("calicoVersion"), "type": spec.get("clusterType")}
+    return render_value(found, arguments.output)
 
 
 def _is_asked_for(arguments: Namespace) -> bool:

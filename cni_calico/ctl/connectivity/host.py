@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from socket import socket
 
+from cni_calico import directories
 from cni_calico.ctl import resources
 from cni_calico.ctl.connectivity import objects
 from cni_calico.ctl.connectivity.chain import Attached, InstalledNetwork
@@ -20,14 +21,13 @@ from cni_calico.ctl.connectivity.findings import (
     OK,
     OPEN_PORT,
     SKIPPED,
-    Finding,
-    Plan,
+    Trial,
+    TrialPlan,
     family_of,
     missing_families,
 )
 from cni_calico.ctl.connectivity.probes import MakeSocket, answer, open_listeners, own_socket, reach, try_all
 from cni_calico.ctl.connectivity.undisturbed import undisturbed
-from cni_calico.ctl.node_status import RUN_DIR
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.interface import Document
 from cni_calico.deadline import Deadline
@@ -38,8 +38,7 @@ from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.nodeagent.status import file as agent_status
 
 PREFIX = "calico-check-"
-_RUN_DIR = "CALICO_RUN_DIR"
-_DIRECTORIES = (_RUN_DIR, "CALICO_STATE_DIR")
+_DIRECTORIES = ("CALICO_RUN_DIR", "CALICO_STATE_DIR")
 _REMOVAL_S = 30.0
 _SERVER, _CLIENT = "server", "client"
 _NO_CLUSTER = "there is no Kubernetes here"
@@ -58,7 +57,7 @@ class HostCheck:
         self.host = f"{PREFIX}{os.uname().nodename.lower()}-"
         self.token = f"{os.getpid()}-{os.urandom(2).hex()}"
 
-    def run(self) -> Iterator[Finding]:
+    def run(self) -> Iterator[Trial]:
         """Raises CommandFailed, KernelError, DatastoreError."""
         if os.geteuid() != 0:
             raise CommandFailed("cannot check the network: it takes root to make network namespaces")
@@ -66,20 +65,20 @@ class HostCheck:
         with ExitStack() as undo:
             made = {role: self._attach(self._name(role), undo) for role in (_SERVER, _CLIENT)}
             addresses = made[_SERVER][1]
-            yield Finding("namespaces", OK, f"CNI network {self.network.name} gives {', '.join(addresses)}")
+            yield Trial("namespaces", OK, f"CNI network {self.network.name} gives {', '.join(addresses)}")
             yield from missing_families(addresses)
             self._serve(made[_SERVER][0], undo)
             for address in addresses:
                 why = reach(own_socket, address, OPEN_PORT)
                 what = f"{family_of(address)} from this host"
-                yield Finding(what, FAILED if why else OK, f"{address}: {why}" if why else address)
+                yield Trial(what, FAILED if why else OK, f"{address}: {why}" if why else address)
             why_unpoliced = self._why_unpoliced()
-            plan = Plan(addresses, policed=not why_unpoliced)
+            plan = TrialPlan(addresses, policed=not why_unpoliced)
             yield from try_all(plan, made[_CLIENT][0], lambda: self._forbid(undo))
             if why_unpoliced:
-                yield Finding("policy", SKIPPED, why_unpoliced)
-            yield Finding("services", SKIPPED, _NO_CLUSTER)
-            yield Finding("DNS", SKIPPED, _NO_CLUSTER)
+                yield Trial("policy", SKIPPED, why_unpoliced)
+            yield Trial("services", SKIPPED, _NO_CLUSTER)
+            yield Trial("DNS", SKIPPED, _NO_CLUSTER)
 
     def _name(self, role: str) -> str:
         return f"{PREFIX}{self.token}-{role}"
@@ -131,7 +130,7 @@ class HostCheck:
     # -- policy -------------------------------------------------------------------------------------------------------
 
     def _why_unpoliced(self) -> str:
-        fields = agent_status.read_status(self.environ.get(_RUN_DIR, RUN_DIR))
+        fields = agent_status.read_status(directories.run_dir(self.environ))
         not_live = agent_status.why_not_live(fields, agent_status.since_boot())
         return f"calico-node does not run on this host: {not_live}" if not_live else ""
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 
-from cni_calico.ctl.connectivity.findings import Finding, parse_plan
+from cni_calico.ctl.connectivity.findings import Trial, parse_plan
 from cni_calico.ctl.connectivity.probes import answer, open_listeners, own_socket, try_all
 from cni_calico.errors import InvalidConfig
 
@@ -42,7 +42,7 @@ class Progress:
     """What a pod's log says so far."""
 
     def __init__(self, log: str) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[Trial] = []
         self.wants_policy = False
         self.is_done = False
         self.others: list[str] = []  # lines that are not ours: why it failed
@@ -55,7 +55,7 @@ class Progress:
             if not isinstance(document, dict):
                 raise TypeError(line)
             if _FINDING in document:
-                self.findings.append(Finding(**document[_FINDING]))
+                self.findings.append(Trial(**document[_FINDING]))
             self.wants_policy |= _FORBID in document
             self.is_done |= _DONE in document
         except (ValueError, TypeError):

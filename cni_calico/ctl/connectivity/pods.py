@@ -9,19 +9,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 from cni_calico.ctl.cluster_status import AGENTS, find_unready
 from cni_calico.ctl.connectivity import objects
-from cni_calico.ctl.connectivity.findings import FAILED, OK, SKIPPED, Finding, Plan, missing_families, render_plan
+from cni_calico.ctl.connectivity.findings import FAILED, OK, SKIPPED, Trial, TrialPlan, missing_families, render_plan
 from cni_calico.ctl.connectivity.inside import ANSWERING, Progress
 from cni_calico.ctl.connectivity.undisturbed import undisturbed
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
+from cni_calico.model.timestamps import parse_rfc3339
 
 PREFIX = "calico-check-"
 _NAMESPACES = "/api/v1/namespaces"
@@ -34,7 +34,7 @@ _NAME_SERVICE = "k8s-app=kube-dns"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PodPlace:
     node: str
     image: str
 
@@ -48,7 +48,7 @@ class PodCheck:
         self.namespace = PREFIX + token
         self.note = note
 
-    def run(self, wanted: list[str], image: str) -> Iterator[Finding]:
+    def run(self, wanted: list[str], image: str) -> Iterator[Trial]:
         """On the nodes ``wanted``, or any two that are ready; ``image`` is another one than calico-node's.
 
         Raises CommandFailed, DatastoreError.
@@ -60,31 +60,31 @@ class PodCheck:
             self._create(_NAMESPACES, objects.namespace(self.namespace))
             yield from self._try(places)
 
-    def _try(self, places: list[Place]) -> Iterator[Finding]:
+    def _try(self, places: list[PodPlace]) -> Iterator[Trial]:
         server, client = places[-1], places[0]
         self._create_pod(objects.pod(objects.SERVER, server.node, server.image, ANSWERING))
         self._create(self._path("services"), objects.service())
         found = self._await_pod(objects.SERVER, _is_ready)
         where = f"{client.node} to {server.node}" if client != server else f"both on {server.node}"
-        yield Finding("pods", OK, f"{where}; the kubelet reaches the pod")
+        yield Trial("pods", OK, f"{where}; the kubelet reaches the pod")
         addresses = [str(entry["ip"]) for entry in found["status"].get("podIPs") or ()]
         yield from missing_families(addresses)
         service = self._get(self._path("services", objects.SERVER))
         services = [str(address) for address in service["spec"].get("clusterIPs") or ()]
         names, finding = self._names()
         yield from [] if finding is None else [finding]
-        plan = render_plan(Plan(addresses, services, names))
+        plan = render_plan(TrialPlan(addresses, services, names))
         self._create_pod(objects.pod(objects.CLIENT, client.node, client.image, plan))
         yield from self._follow()
 
-    def _names(self) -> tuple[dict[str, str], Finding | None]:
+    def _names(self) -> tuple[dict[str, str], Trial | None]:
         """The name that pods look up, with its address; none in a cluster without a name service."""
         if not self._list(f"{_NAMESPACES}/kube-system/services?labelSelector={quote(_NAME_SERVICE)}"):
-            return {}, Finding("DNS", SKIPPED, f"kube-system has no service with the label {_NAME_SERVICE}")
+            return {}, Trial("DNS", SKIPPED, f"kube-system has no service with the label {_NAME_SERVICE}")
         api = self._get(f"{_NAMESPACES}/default/services/kubernetes")
         return {_API: str(api["spec"].get("clusterIP") or "")}, None
 
-    def _follow(self) -> Iterator[Finding]:
+    def _follow(self) -> Iterator[Trial]:
         """The findings as the client's log shows them; its wish for a policy is fulfilled."""
         seen, forbidden = 0, False
         self._await_pod(objects.CLIENT, _has_run)
@@ -100,7 +100,7 @@ class PodCheck:
                 forbidden = True
             pod = self._get(self._path("pods", objects.CLIENT))
             if pod["status"].get("phase") in ("Failed", "Succeeded") and progress.others:
-                yield Finding("pods", FAILED, f"the pod that tries has ended: {progress.others[-1]}")
+                yield Trial("pods", FAILED, f"the pod that tries has ended: {progress.others[-1]}")
                 return
             self._pause("follow the pod that tries")
 
@@ -170,8 +170,8 @@ class PodCheck:
         """Namespaces of checks that were killed."""
         for found in self._list(f"{_NAMESPACES}?labelSelector={quote(objects.LABEL)}"):
             metadata = found["metadata"]
-            made = datetime.fromisoformat(metadata["creationTimestamp"].replace("Z", "+00:00"))
-            if (datetime.now(UTC) - made).total_seconds() > objects.LONGEST_S:
+            made = parse_rfc3339(metadata["creationTimestamp"])
+            if made is not None and time.time() - made > objects.LONGEST_S:
                 self._delete(metadata["name"], self.deadline)
 
 
@@ -180,7 +180,7 @@ class PodCheck:
 
 def choose_places(
     nodes: list[Mapping[str, Any]], agents: list[Mapping[str, Any]], wanted: list[str], image: str = ""
-) -> list[Place]:
+) -> list[PodPlace]:
     """One or two nodes that are ready, with ``image`` or the one that their calico-node runs. Raises CommandFailed."""
     unready = find_unready(nodes, agents)
     images = {pod["spec"].get("nodeName"): _image_of(pod) for pod in agents}
@@ -193,7 +193,7 @@ def choose_places(
     if not ready or (wanted and len(ready) < len(wanted)):
         why = "; ".join(f"{name}: {_why_unfit(unready[name], images.get(name))}" for name in wanted or unready)
         raise CommandFailed(f"the network is not well: no node can take a pod: {why}")
-    return [Place(name, images[name]) for name in ready[:2]]
+    return [PodPlace(name, images[name]) for name in ready[:2]]
 
 
 def _why_unfit(unready: str, image: str | None) -> str:

@@ -18,8 +18,8 @@ from cni_calico.ctl.connectivity.findings import (
     FAILED,
     OK,
     OPEN_PORT,
-    Finding,
-    Plan,
+    Trial,
+    TrialPlan,
     family_of,
 )
 
@@ -97,19 +97,19 @@ def answer(listeners: Sequence[socket.socket], stop: threading.Event) -> None:
 # -- the pod that tries -----------------------------------------------------------------------------------------------
 
 
-def try_all(plan: Plan, make: MakeSocket, forbid: Callable[[], None]) -> Iterator[Finding]:
+def try_all(plan: TrialPlan, make: MakeSocket, forbid: Callable[[], None]) -> Iterator[Trial]:
     """``forbid`` has the policy made that keeps the other pod's CLOSED_PORT closed, and OPEN_PORT open."""
     reached = []
     for address in plan.addresses:
         name = family_of(address)
         why = reach(make, address, OPEN_PORT)
-        yield Finding(f"{name} between pods", FAILED if why else OK, f"{address}: {why}" if why else address)
+        yield Trial(f"{name} between pods", FAILED if why else OK, f"{address}: {why}" if why else address)
         if not why:
             reached.append(address)
             yield try_packet_size(make, address)
     for address in plan.services:
         why = reach(make, address, OPEN_PORT)
-        yield Finding(f"{family_of(address)} service", FAILED if why else OK, f"{address}: {why}" if why else address)
+        yield Trial(f"{family_of(address)} service", FAILED if why else OK, f"{address}: {why}" if why else address)
     for name, address in plan.names.items():
         yield try_name(name, address)
     if plan.policed and reached:
@@ -136,7 +136,7 @@ def _ask(make: MakeSocket, address: str, port: int) -> str:
             return f"port {port}: {e.strerror or e}"
 
 
-def try_packet_size(make: MakeSocket, address: str) -> Finding:
+def try_packet_size(make: MakeSocket, address: str) -> Trial:
     """Whether packets as large as the pod's interface takes come through and back, unfragmented."""
     what = f"{family_of(address)} MTU"
     with make(_family(address), socket.SOCK_DGRAM) as probe:
@@ -145,14 +145,14 @@ def try_packet_size(make: MakeSocket, address: str) -> Finding:
         probe.connect((address, OPEN_PORT))
         mtu = probe.getsockopt(level, mtu_option)
         if _returns(probe, mtu - headers, _ECHOES):
-            return Finding(what, OK, f"packets of {mtu} bytes pass")
+            return Trial(what, OK, f"packets of {mtu} bytes pass")
         least, most = headers, mtu  # the first is taken to pass, the second does not
         while most - least > 1:
             middle = (least + most) // 2
             least, most = (middle, most) if _returns(probe, middle - headers, 1) else (least, middle)
     if least == headers:
-        return Finding(what, FAILED, f"no UDP packet comes back from {address}")
-    return Finding(
+        return Trial(what, FAILED, f"no UDP packet comes back from {address}")
+    return Trial(
         what, FAILED, f"pods send packets of {mtu} bytes, but only {least} bytes pass: lower the pods' MTU (veth_mtu)"
     )
 
@@ -172,7 +172,7 @@ def _returns(probe: socket.socket, size: int, attempts: int) -> bool:
     return False
 
 
-def try_name(name: str, address: str) -> Finding:
+def try_name(name: str, address: str) -> Trial:
     """Whether the pod's name service knows ``name`` as ``address``; "" is any."""
     found: list[str] = []
     why: list[str] = ["no answer"]
@@ -190,27 +190,27 @@ def try_name(name: str, address: str) -> Finding:
     asking.start()
     asking.join(PATIENCE_S + ANSWER_S)
     if not found:
-        return Finding("DNS", FAILED, f"{name}: {why[0]}")
+        return Trial("DNS", FAILED, f"{name}: {why[0]}")
     if address and address not in found:
-        return Finding("DNS", FAILED, f"{name} is {', '.join(found)}, not {address}")
-    return Finding("DNS", OK, f"{name} is {', '.join(found)}")
+        return Trial("DNS", FAILED, f"{name} is {', '.join(found)}, not {address}")
+    return Trial("DNS", OK, f"{name} is {', '.join(found)}")
 
 
-def try_policy(make: MakeSocket, addresses: Sequence[str], forbid: Callable[[], None]) -> Iterator[Finding]:
+def try_policy(make: MakeSocket, addresses: Sequence[str], forbid: Callable[[], None]) -> Iterator[Trial]:
     for address in addresses:
         if why := reach(make, address, CLOSED_PORT):
-            yield Finding(f"{family_of(address)} policy", FAILED, f"{why}, although no policy of this check forbids it")
+            yield Trial(f"{family_of(address)} policy", FAILED, f"{why}, although no policy of this check forbids it")
             return
     forbid()
     begun = time.monotonic()
     for address in addresses:
         what = f"{family_of(address)} policy"
         if not _until_closed(make, address, begun + POLICY_S):
-            yield Finding(what, FAILED, f"a port still answers {POLICY_S:.0f} s after a policy forbade it")
+            yield Trial(what, FAILED, f"a port still answers {POLICY_S:.0f} s after a policy forbade it")
         elif why := reach(make, address, OPEN_PORT):
-            yield Finding(what, FAILED, f"a policy also keeps out what it allows: {why}")
+            yield Trial(what, FAILED, f"a policy also keeps out what it allows: {why}")
         else:
-            yield Finding(what, OK, "a policy keeps out what it forbids, and nothing else")
+            yield Trial(what, OK, "a policy keeps out what it forbids, and nothing else")
 
 
 def _until_closed(make: MakeSocket, address: str, end: float) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,8 +10,9 @@ from typing import Any
 
 from cni_calico.ctl.ipam.records import read_blocks, read_pools
 from cni_calico.ctl.ipam.usage import find_borrowed, find_holder, measure_usage
+from cni_calico.ctl.looks import PLAIN, PlainLook
 from cni_calico.ctl.session import CommandFailed, Session
-from cni_calico.ctl.tables import render_box
+from cni_calico.ctl.values import TABLE, render_value
 from cni_calico.datastore.cas import update
 from cni_calico.datastore.interface import Document, Versioned
 from cni_calico.errors import InvalidConfig
@@ -36,33 +36,24 @@ def parse_address(text: str) -> Address:
 def show(session: Session, arguments: Namespace) -> str:
     if arguments.ip:
         holder = find_holder(list(read_blocks(session, []).values()), parse_address(arguments.ip))
-        return _document(holder, arguments) or _render_holder(holder)
+        return _render_holder(holder) if arguments.output == TABLE else render_value(holder, arguments.output)
     if arguments.show_configuration:
         settings = _read_settings(session)
-        return _document(settings, arguments) or _render_settings(settings)
+        is_table = arguments.output == TABLE
+        return _render_settings(settings, arguments.look) if is_table else render_value(settings, arguments.output)
     corrupt: list[tuple[str, str]] = []
     if arguments.show_borrowed:
         borrowed = find_borrowed(list(read_blocks(session, corrupt).values()))
-        text = _document({"borrowed": borrowed}, arguments) or _render_borrowed(borrowed)
+        found: Mapping[str, Any] = {"borrowed": borrowed}
+        table = _render_borrowed(borrowed, arguments.look)
         nothing = "" if borrowed else "No address is borrowed."
     else:
-        usage = _read_usage(session, corrupt)
-        text = _document(usage, arguments) or _render_usage(usage, with_blocks=arguments.show_blocks)
-        nothing = "" if usage["pools"] else "There is no IP pool; make one with 'calicoctl apply'."
+        found = _read_usage(session, corrupt)
+        table = _render_usage(found, with_blocks=arguments.show_blocks, look=arguments.look)
+        nothing = "" if found["pools"] else "There is no IP pool; make one with 'calicoctl apply'."
     for why in [*(why for _, why in corrupt), *filter(None, [nothing])]:
         arguments.note(why)
-    return text
-
-
-def _document(value: Any, arguments: Namespace) -> str:
-    """As JSON or YAML, if that was requested."""
-    if arguments.output == "table":
-        return ""
-    if arguments.output == "json":
-        return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    from cni_calico.ctl.render import render_yaml  # with a parser of YAML
-
-    return render_yaml(value)
+    return table if arguments.output == TABLE else render_value(found, arguments.output)
 
 
 def render_usage(session: Session) -> str:
@@ -90,7 +81,7 @@ def _usage_row(grouping: str, counted: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _render_usage(usage: Mapping[str, Any], *, with_blocks: bool) -> str:
+def _render_usage(usage: Mapping[str, Any], *, with_blocks: bool, look: PlainLook = PLAIN) -> str:
     rows: list[list[str]] = []
     for pool in usage["pools"]:
         rows.append(_usage_row("IP Pool", pool))
@@ -98,13 +89,13 @@ def _render_usage(usage: Mapping[str, Any], *, with_blocks: bool) -> str:
             rows.extend(_usage_row("Block", block) for block in pool["blocks"])
     if with_blocks:
         rows.extend(_usage_row("Block without pool", block) for block in usage["blocksWithoutPool"])
-    return render_box(("GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS FREE"), rows, right=(2,))
+    return look.box(("GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS FREE"), rows, right=(2,))
 
 
-def _render_borrowed(borrowed: Sequence[Mapping[str, str]]) -> str:
+def _render_borrowed(borrowed: Sequence[Mapping[str, str]], look: PlainLook) -> str:
     headings = ("IP", "BORROWING-NODE", "BLOCK", "BLOCK OWNER", "TYPE", "ALLOCATED-TO")
     fields = ("ip", "borrowingNode", "block", "blockOwner", "type", "allocatedTo")
-    return render_box(headings, [[row[field] for field in fields] for row in borrowed])
+    return look.box(headings, [[row[field] for field in fields] for row in borrowed])
 
 
 def _render_holder(holder: Mapping[str, Any]) -> str:
@@ -135,9 +126,9 @@ def _read_settings(session: Session) -> dict[str, bool | int | str]:
     }
 
 
-def _render_settings(settings: Mapping[str, bool | int | str]) -> str:
+def _render_settings(settings: Mapping[str, bool | int | str], look: PlainLook) -> str:
     rows = [[name, str(value).lower() if isinstance(value, bool) else str(value)] for name, value in settings.items()]
-    return render_box(("PROPERTY", "VALUE"), rows)
+    return look.box(("PROPERTY", "VALUE"), rows)
 
 
 def configure(session: Session, arguments: Namespace) -> str:

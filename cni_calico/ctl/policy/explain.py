@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from cni_calico.ctl.manifests import DEFAULT_NAMESPACE
 from cni_calico.ctl.policy.records import PolicyRecords, load
 from cni_calico.ctl.session import CommandFailed, Session
+from cni_calico.ctl.values import TABLE, render_value
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.documents.fields import Wrong
@@ -45,12 +46,18 @@ def explain(session: Session, arguments: Namespace) -> str:
     for name, whys in graph.warnings().items():
         for why in whys:
             arguments.warn(f"{name}: {why}")
+    directions: tuple[tuple[TrafficEnd, Direction], ...] = ((source, "egress"), (destination, "ingress"))
+    judged = [(end, direction, *_judged(records, graph, end, direction, packet)) for end, direction in directions]
+    allowed = all(passes for *_, passes in judged)
+    if arguments.output != TABLE:
+        ends = [
+            {"workload": end.shown, "direction": direction, "allowed": passes, "why": [line.strip() for line in lines]}
+            for end, direction, lines, passes in judged
+        ]
+        found = {"from": str(packet.source), "to": str(packet.destination), "connection": _shown(packet)}
+        return render_value({**found, "allowed": allowed, "ends": ends}, arguments.output)
     lines = [f"{source.shown} ({packet.source}) to {destination.shown} ({packet.destination}), {_shown(packet)}:", ""]
-    allowed = True
-    for end, direction in ((source, "egress"), (destination, "ingress")):
-        text, passes = _judged(records, graph, end, "egress" if direction == "egress" else "ingress", packet)
-        lines += text
-        allowed &= passes
+    lines += [line for _, _, text, _ in judged for line in text]
     return "\n".join([*lines, "", f"The connection is {'allowed' if allowed else 'DENIED'}.", ""])
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator
+from typing import Any
 
 from cni_calico.ctl.policy.explain import find_end
 from cni_calico.ctl.policy.records import PolicyRecords, load
 from cni_calico.ctl.session import CommandFailed, Session
+from cni_calico.ctl.values import TABLE, render_value
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import ResourceKey
@@ -30,8 +32,33 @@ def show(session: Session, arguments: Namespace) -> str:
     for key, why in graph.problems.items():
         arguments.warn(f"{describe(key)} is not in force: {why}")
     wanted = graph.wanted()
+    if arguments.output != TABLE:
+        found = [_described(records, wanted, key) for key in sorted(keys, key=lambda key: (key.namespace, key.name))]
+        return render_value({"workloads": found}, arguments.output)
     shown = [_shown(records, wanted, key) for key in sorted(keys, key=lambda key: (key.namespace, key.name))]
     return "\n".join(shown) if shown else "No workloads.\n"
+
+
+def _described(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> dict[str, Any]:
+    """A workload with its tiers, each with its policies in order; without them if it is not policed."""
+    record = records.endpoints[key]
+    found: dict[str, Any] = {
+        "namespace": key.namespace,
+        "name": record.pod or record.workload or key.name,
+        "node": record.node,
+        "interface": record.interface_name,
+        "addresses": [str(net.network_address) for net in record.ip_networks],
+        "policed": key in wanted.endpoints,
+    }
+    if key not in wanted.endpoints:
+        return found
+    group = wanted.classes[wanted.endpoints[key].class_id]
+    for direction, tiers in (("ingress", group.ingress), ("egress", group.egress)):
+        found[direction] = [
+            {"tier": tier.name, "policies": [str(policy) for policy in tier.policies], "end": tier.end}
+            for tier in tiers
+        ]
+    return {**found, "profiles": [profile.name for profile in group.profiles]}
 
 
 def _shown(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> str:

@@ -10,8 +10,8 @@ from cni_calico.ctl.connectivity.findings import (
     FAILED,
     OK,
     SKIPPED,
-    Finding,
-    Plan,
+    Trial,
+    TrialPlan,
     missing_families,
     parse_plan,
     render_finding,
@@ -19,7 +19,7 @@ from cni_calico.ctl.connectivity.findings import (
     render_sum,
 )
 from cni_calico.ctl.connectivity.inside import Progress, act
-from cni_calico.ctl.connectivity.pods import Place, choose_places
+from cni_calico.ctl.connectivity.pods import PodPlace, choose_places
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.errors import InvalidConfig
 
@@ -36,16 +36,16 @@ def agent(name, image="calico/node:1"):
 
 
 def test_lines_and_their_sum():
-    findings = [Finding("pods", OK, "a to b"), Finding("IPv4 MTU", FAILED, "why"), Finding("DNS", SKIPPED, "none")]
+    findings = [Trial("pods", OK, "a to b"), Trial("IPv4 MTU", FAILED, "why"), Trial("DNS", SKIPPED, "none")]
     assert "".join(map(render_finding, findings)) == (
         "ok         pods: a to b\nfailed     IPv4 MTU: why\nnot tried  DNS: none\n"
     )
     assert render_sum(findings) == "the network is not well: IPv4 MTU"
-    assert render_sum([Finding("DNS", SKIPPED)]) == ""
+    assert render_sum([Trial("DNS", SKIPPED)]) == ""
 
 
 def test_a_plan_comes_into_the_pod_as_it_was():
-    plan = Plan(["10.0.0.1", "fd00::1"], ["10.96.0.9"], {"kubernetes.default": "10.96.0.1"}, policed=False)
+    plan = TrialPlan(["10.0.0.1", "fd00::1"], ["10.96.0.9"], {"kubernetes.default": "10.96.0.1"}, policed=False)
     assert parse_plan(render_plan(plan)) == plan
 
 
@@ -57,14 +57,14 @@ def test_a_plan_that_is_none(text):
 
 def test_a_family_without_addresses():
     assert missing_families(["10.0.0.1", "fd00::1"]) == []
-    assert missing_families(["10.0.0.1"]) == [Finding("IPv6", SKIPPED, "pods get no IPv6 address")]
+    assert missing_families(["10.0.0.1"]) == [Trial("IPv6", SKIPPED, "pods get no IPv6 address")]
 
 
 def test_what_a_log_says():
     finding = {"what": "DNS", "outcome": OK, "text": "x"}
     lines = [json.dumps({"finding": finding}), json.dumps({"forbid": True}), "Traceback", '"finding"', "3"]
     progress = Progress("\n".join(lines))
-    assert progress.findings == [Finding(**finding)]
+    assert progress.findings == [Trial(**finding)]
     assert (progress.wants_policy, progress.is_done) == (True, False)
     assert progress.others[0] == "Traceback"
     assert Progress('{"done": true}').is_done
@@ -73,8 +73,8 @@ def test_what_a_log_says():
 class TestPlaces:
     def test_two_nodes_that_are_ready(self):
         nodes, agents = [node("a", "False"), node("b"), node("c"), node("d")], [agent(n, f"i/{n}") for n in "abcd"]
-        assert choose_places(nodes, agents, []) == [Place("b", "i/b"), Place("c", "i/c")]
-        assert choose_places(nodes, agents, ["d", "b"]) == [Place("d", "i/d"), Place("b", "i/b")]
+        assert choose_places(nodes, agents, []) == [PodPlace("b", "i/b"), PodPlace("c", "i/c")]
+        assert choose_places(nodes, agents, ["d", "b"]) == [PodPlace("d", "i/d"), PodPlace("b", "i/b")]
 
     @pytest.mark.parametrize(
         ("nodes", "agents", "wanted", "said"),

@@ -76,7 +76,7 @@ def ask(*more, port=8080):
         "all": False,
         "node": "",
     }
-    given = Namespace(**arguments, **more_arguments, warn=told.append)
+    given = Namespace(**arguments, **more_arguments, output="table", warn=told.append)
     return explain(session, given), show(session, given), [str(one) for one in told]
 
 
