@@ -8,7 +8,6 @@ again.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
 import importlib.util
 import marshal
@@ -22,6 +21,7 @@ from pathlib import Path
 from bootloader import prepare_bootloader
 from dependencies import freeze_dependencies
 from expand import expand
+from filelock import FileLock
 from glibc import bundle_glibc
 from manifest import verify_bundle, write_manifests
 from native import NAMES as FRONTS
@@ -92,16 +92,21 @@ def freeze(contents: str) -> Path:
         name = path.relative_to(ROOT)
         compiled = (bundle / contents / name).with_suffix(".pyc")
         compiled.parent.mkdir(parents=True, exist_ok=True)
-        compiled.write_bytes(compile_module(path, str(name)))
+        compiled.write_bytes(compile_module(path, str(name), contents))
     write_share(bundle / contents / "share")
     return bundle
 
 
-def compile_module(path: Path, name: str) -> bytes:
+def compile_module(path: Path, name: str, contents: str = "") -> bytes:
     """A .pyc file that is never compared with its source: it contains no time stamp, no path of this machine, no
-    asserts.
+    asserts. The one that holds the version gets the id of the bundle, the end of its ``contents`` directory's name.
     """
     source = path.read_bytes()
+    if contents and name == "cni_calico/__init__.py":
+        unset, known = b'\nBUILD = ""', f'\nBUILD = "+{contents.rpartition("-")[2]}"'.encode()
+        if source.count(unset) != 1:
+            raise SystemExit(f"cannot write the bundle's id into {name}: it has no line BUILD")
+        source = source.replace(unset, known)
     code = compile(expand(source.decode()), name, "exec", dont_inherit=True, optimize=1)
     unchecked = (1).to_bytes(4, "little")  # PEP 552
     return importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source) + marshal.dumps(code)
@@ -154,9 +159,8 @@ def main() -> None:
         print(contents_name())
         return
     LOCK.parent.mkdir(parents=True, exist_ok=True)
-    with LOCK.open("w") as lock:
-        # tests that need the executables may ask for them at the same time
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    # tests that need the executables may ask for them at the same time
+    with FileLock(LOCK):
         build(arguments.directory)
 
 

@@ -71,9 +71,9 @@ def run(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> i
 
 
 def _version() -> int:
-    from cni_calico import __version__
+    from cni_calico import BUILD, __version__
 
-    sys.stdout.write(f"v{__version__}\n")
+    sys.stdout.write(f"v{__version__}{BUILD}\n")
     return 0
 
 

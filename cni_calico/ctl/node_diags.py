@@ -11,7 +11,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 
-from cni_calico import __version__, directories
+from cni_calico import BUILD, __version__, directories
 from cni_calico.ctl import node_status
 from cni_calico.ctl.archive import ArchiveMember, write_archive
 from cni_calico.ctl.looks import PLAIN
@@ -75,7 +75,7 @@ def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:
 
 
 def _items(environ: Mapping[str, str], run_dir: str, log_dir: str, bird_dir: str) -> Iterator[ArchiveMember]:
-    yield "version", f"{__version__}\n"
+    yield "version", f"{__version__}{BUILD}\n"
     yield "status", _status(environ)
     for name, command in _COMMANDS.items():
         yield name, _run(command)

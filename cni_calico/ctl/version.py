@@ -10,7 +10,7 @@ import time
 from argparse import Namespace
 from collections.abc import Mapping
 
-from cni_calico import UPSTREAM_VERSION, __version__
+from cni_calico import BUILD, UPSTREAM_VERSION, __version__
 from cni_calico.ctl.ipam.records import read_cluster
 from cni_calico.ctl.opening import KUBECTL, open_session
 from cni_calico.ctl.session import CommandFailed
@@ -18,7 +18,7 @@ from cni_calico.ctl.settings import is_configured
 from cni_calico.ctl.values import TABLE, render_value
 from cni_calico.errors import CalicoError
 
-CLIENT = f"Client Version:    {UPSTREAM_VERSION}\ncni-calico:        v{__version__}\n"
+CLIENT = f"Client Version:    {UPSTREAM_VERSION}\ncni-calico:        v{__version__}{BUILD}\n"
 
 
 def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
@@ -51,7 +51,7 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
 
 def _document(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Once, whatever --poll says. Raises DatastoreError."""
-    found: dict[str, object] = {"client": {"version": UPSTREAM_VERSION, "cniCalico": f"v{__version__}"}}
+    found: dict[str, object] = {"client": {"version": UPSTREAM_VERSION, "cniCalico": f"v{__version__}{BUILD}"}}
     if not arguments.client and (_is_asked_for(arguments) or is_configured(arguments.config, environ)):
         with open_session(arguments, environ) as session:
             spec, _ = read_cluster(session)

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from cni_calico import __version__
+from cni_calico import BUILD, __version__
 from cni_calico.errors import CalicoError
 from cni_calico.install.run import install, keep_installed, wait_for
 from cni_calico.install.settings import parse_settings
@@ -24,7 +24,7 @@ def _bundle() -> tuple[str, str]:
 def main() -> int:
     """Install once, and keep running unless SLEEP is false; returns the exit status."""
     if sys.argv[1:] in (["-v"], ["--version"]):
-        print(f"v{__version__}")
+        print(f"v{__version__}{BUILD}")
         return 0
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -36,9 +36,9 @@ def main() -> int:
     if chosen & set(PROBES):
         return _probe(chosen, values)
     if "v" in chosen:
-        from cni_calico import __version__
+        from cni_calico import BUILD, __version__
 
-        sys.stdout.write(f"v{__version__}\n")
+        sys.stdout.write(f"v{__version__}{BUILD}\n")
         return 0
     if not chosen & {*COMMANDS, *SERVICES}:
         sys.stderr.write(render_usage())

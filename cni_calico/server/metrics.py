@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from cni_calico import __version__
+from cni_calico import BUILD, __version__
 from cni_calico.cni.answer import Answer
 from cni_calico.daemon.exposition import Exposition
 
@@ -87,7 +87,7 @@ class CniMetrics:
             for verb, buckets in sorted(self._buckets.items()):
                 total = self._seconds[verb]
                 page.observe("calico_cni_request_seconds", meaning, BUCKETS_S, buckets, total, verb=verb)
-        page.gauge("calico_cni_build_info", "1; the label says which version serves.", 1, version=__version__)
+        page.gauge("calico_cni_build_info", "1; the label says which version serves.", 1, version=__version__ + BUILD)
         others(page)
         return page.render()
 

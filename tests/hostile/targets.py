@@ -21,7 +21,6 @@ from cni_calico.cni.netconf import parse_json, parse_netconf
 from cni_calico.cni.result import parse_result
 from cni_calico.ctl.manifests import parse_documents
 from cni_calico.datastore.encoding import decode_document
-from cni_calico.datastore.etcd import dns
 from cni_calico.datastore.kubernetes import http, login
 from cni_calico.datastore.kubernetes.watch import _parse as parse_event
 from cni_calico.deadline import Deadline
@@ -85,10 +84,6 @@ users: [{name: u, user: {token: t}}]
 contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
 """
-SRV = (
-    b"\x12\x34\x81\x80\0\1\0\1\0\0\0\0\x04_etc\x03_tc\1d\0\0\x21\0\1\xc0\x0c\0\x21\0\1\0\0\0\x3c\0\x0a"
-    b"\0\1\0\2\x09\x4b\1h\1d\0"
-)
 ANNOTATIONS = (
     *("ipAddrs", "ipAddrsNoIpam", "ipv4pools", "ipv6pools", "hwAddr", "ipFamilies", "floatingIPs"),
     *("allowedSourcePrefixes",),
@@ -225,7 +220,6 @@ TARGETS: dict[str, Target] = {
     "an event of a watch": Target(
         _json({"type": "ADDED", "object": {"metadata": {"name": "a"}}}), lambda data: parse_event(data, "/pods")
     ),
-    "a name server's answer": Target(SRV, lambda data: dns.parse_answer(data, 0x1234), (ValueError,)),
     "a kubeconfig": Target(KUBECONFIG, lambda data: login.parse_kubeconfig(data, "k")),
     "a manifest": Target(
         b"kind: IPPool\nmetadata: {name: p}\nspec: &s {cidr: 10.0.0.0/16}\na: *s\n---\nb: 1\n",

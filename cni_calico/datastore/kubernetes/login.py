@@ -2,8 +2,7 @@
 account.
 
 Rule: files are read on request and never remembered, so that a second request after a 401 finds renewed credentials.
-What only the official client can do (auth-provider plugins) is left to it; everything else is read here, because that
-library takes 190 ms to import. Source: Kubernetes' kubeconfig (v1) reference.
+The official client is not used: it takes 190 ms to import. Source: Kubernetes' kubeconfig (v1) reference.
 """
 
 from __future__ import annotations
@@ -149,12 +148,12 @@ def _read_merged(paths: str, read: Read) -> dict[str, Any]:
 def runs_program(paths: str, *, read: Read = read_file) -> bool:
     """Whether a kubeconfig uses a credential program. Errors are left to the code that uses the kubeconfig."""
     try:
-        if not any(word in read(path) for path in paths.split(":") if path for word in (b"exec", b"auth-provider")):
+        if not any(b"exec" in read(path) for path in paths.split(":") if path):
             return False  # the usual case, without parsing anything
         user, _ = _user_of(_read_merged(paths, read), paths)
     except (OSError, DatastoreDenied):
         return False
-    return bool(user.get("exec") or user.get("auth-provider"))
+    return bool(user.get("exec"))
 
 
 def parse_kubeconfig(raw: bytes, path: str) -> dict[str, Any]:
@@ -212,15 +211,11 @@ def _login_of(merged: dict[str, Any], paths: str, read: Read, environ: Environ, 
     context, _ = _pick(merged, "contexts", merged["current-context"], paths)
     cluster, cluster_path = _pick(merged, "clusters", context.get("cluster"), paths)
     user, user_path = _user_of(merged, paths)
-    if user.get("exec") or user.get("auth-provider"):
-        if read is not read_file:
-            raise DatastoreDenied(
-                f"cannot use kubeconfig {paths}: it uses a credential program, which must run where the caller is",
-                details="let the CNI server run in the host's mount namespace, or use a token or a certificate",
-            )
-    if user.get("auth-provider"):
-        proxy_url = _Fields(cluster, cluster_path, read).text("proxy-url")
-        return _login_by_library(paths, merged["current-context"], proxy_url, deadline)
+    if user.get("exec") and read is not read_file:
+        raise DatastoreDenied(
+            f"cannot use kubeconfig {paths}: it uses a credential program, which must run where the caller is",
+            details="let the CNI server run in the host's mount namespace, or use a token or a certificate",
+        )
     cluster_files, user_files = _Fields(cluster, cluster_path, read), _Fields(user, user_path, read)
     login = Login(
         url=cluster_files.text("server"),
@@ -263,7 +258,7 @@ class _Fields:
 
     def __init__(self, values: dict[str, Any], path: str, read: Read) -> None:
         self.values = values
-        self._path = path
+        self.path = path
         self._read = read
 
     def text(self, name: str) -> str:
@@ -271,12 +266,12 @@ class _Fields:
         if value is None:
             return ""
         if not isinstance(value, str):
-            raise DatastoreDenied(f"cannot use kubeconfig {self._path}: {name} is not a text", details=HINT)
+            raise DatastoreDenied(f"cannot use kubeconfig {self.path}: {name} is not a text", details=HINT)
         return value
 
     def file(self, name: str) -> bytes:
         path = self.text(name)
-        return _read(os.path.join(os.path.dirname(self._path), path), name, self._read) if path else b""
+        return _read(os.path.join(os.path.dirname(self.path), path), name, self._read) if path else b""
 
     def pem(self, name: str) -> bytes:
         """``NAME-data`` (base64) or the file that ``NAME`` names."""
@@ -289,7 +284,7 @@ class _Fields:
             return a2b_base64("".join(data.split()), strict_mode=True)
         except (Error, ValueError):
             raise DatastoreDenied(
-                f"cannot use kubeconfig {self._path}: {name}-data is not base64", details=HINT
+                f"cannot use kubeconfig {self.path}: {name}-data is not base64", details=HINT
             ) from None
 
 
@@ -297,6 +292,12 @@ def _authorization(user: _Fields) -> str:
     token = user.file("tokenFile").decode("utf-8", "replace").strip() or user.text("token")
     if token:
         return f"Bearer {token}"
+    if user.values.get("auth-provider"):
+        from time import time
+
+        from cni_calico.datastore.kubernetes.oidc import oidc_token
+
+        return f"Bearer {oidc_token(user.values['auth-provider'], user.path, time())}"
     if user.text("username"):
         return basic(f"{user.text('username')}:{user.text('password')}")
     return ""
@@ -306,46 +307,6 @@ def basic(pair: str) -> str:
     from binascii import b2a_base64
 
     return "Basic " + b2a_base64(pair.encode(), newline=False).decode()
-
-
-def _login_by_library(paths: str, context: str, proxy_url: str, deadline: Deadline) -> Login:
-    """Credentials of auth-provider plugins, through the official client.
-
-    That client knows neither NO_PROXY nor deadlines: if it hangs, its thread is abandoned.
-    """
-    from threading import Thread
-
-    from kubernetes import client, config
-
-    found = client.Configuration()
-    failures: list[BaseException] = []
-
-    def load() -> None:
-        try:
-            config.load_kube_config(config_file=paths, context=context, client_configuration=found)
-        except BaseException as e:  # the plugin may raise anything
-            failures.append(e)
-
-    doing = f"get credentials for kubeconfig {paths}"
-    thread = Thread(target=load, name="auth-provider", daemon=True)
-    thread.start()
-    thread.join(deadline.require(doing))
-    if thread.is_alive():
-        raise DeadlineExceeded(f"cannot {doing}: its auth-provider did not answer in time")
-    if failures:
-        raise DatastoreDenied(f"cannot {doing}: its auth-provider failed: {type(failures[0]).__name__}")
-    return Login(
-        url=found.host,
-        ca=read_file(found.ssl_ca_cert) if found.ssl_ca_cert else None,
-        insecure=not found.verify_ssl,
-        server_name=found.tls_server_name or "",
-        proxy_url=proxy_url,
-        certificate=read_file(found.cert_file) if found.cert_file else b"",
-        key=read_file(found.key_file) if found.key_file else b"",
-        authorization=found.get_api_key_with_prefix("authorization")
-        or found.get_api_key_with_prefix("BearerToken")
-        or "",
-    )
 
 
 # -- addresses --------------------------------------------------------------------------------------------------------

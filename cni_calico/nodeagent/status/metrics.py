@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from cni_calico import __version__
+from cni_calico import BUILD, __version__
 from cni_calico.controllers.janitor.run import Tally
 from cni_calico.deadline import Deadline
 from cni_calico.directories import CNI_SOCKET
@@ -59,7 +59,7 @@ class Metrics:
 
         n = self._numbers
         build = GaugeMetricFamily("calico_build_info", "1; the label says which version runs.", labels=["version"])
-        build.add_metric([__version__], 1)
+        build.add_metric([__version__ + BUILD], 1)
         yield build
         ready = not why_not_ready(read_status(self._run_dir), since_boot())
         yield GaugeMetricFamily("calico_node_ready", "1 while this node can take workloads.", value=ready)

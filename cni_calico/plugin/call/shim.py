@@ -169,10 +169,10 @@ def _serve(load: Load, environ: Mapping[str, str], stdin: bytes, *, stuck: bool)
 
 
 def _run_flags(executable: str, arguments: list[str], flags: Flags) -> int:
-    from cni_calico import __version__
+    from cni_calico import BUILD, __version__
 
     if arguments in (["-v"], ["--version"], ["-version"]):
-        write_stdout(f"v{__version__}\n".encode())
+        write_stdout(f"v{__version__}{BUILD}\n".encode())
         return 0
     if len(arguments) == 1 and arguments[0] in flags:
         return flags[arguments[0]](read_stdin())

@@ -335,7 +335,7 @@ class TestPatchAndLabel:
         assert "its kind and name must stay" in calicoctl.fails("patch", "node", "n", "-p", '{"metadata":{"name":"m"}}')
         assert "resource does not exist: Node(m)" in calicoctl.fails("patch", "node", "m", "-p", "{}")
         assert "expected a JSON object" in calicoctl.fails("patch", "node", "n", "-p", "[]")
-        assert "does not exist" in calicoctl.fails(
+        assert "non-existent" in calicoctl.fails(
             "patch", "node", "n", "-t", "json", "-p", '[{"op":"remove","path":"/spec/x"}]'
         )
 

@@ -1,15 +1,10 @@
-"""The pure parts of the etcd backend: endpoints, what errors mean, DNS messages."""
+"""The pure parts of the etcd backend: endpoints, what errors mean."""
 
 from __future__ import annotations
 
-import struct
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cni_calico.datastore.etcd.config import EtcdConfig, EtcdEndpoint, parse_endpoint, parse_endpoints
-from cni_calico.datastore.etcd.dns import SrvService, parse_answer, parse_nameservers, render_query
 from cni_calico.datastore.etcd.errors import error_for, meaning_of, short_reason
 from cni_calico.errors import (
     Compacted,
@@ -114,50 +109,3 @@ def test_reasons_are_short() -> None:
     assert short_reason("DEADLINE_EXCEEDED", "Deadline Exceeded") == "no answer in time"
     assert short_reason("INTERNAL", "") == "INTERNAL"
     assert len(short_reason("INTERNAL", "x\n" * 900)) <= 200
-
-
-def test_name_servers() -> None:
-    text = "# nameserver 9.9.9.9\nsearch a b\nnameserver 10.0.0.1\n\tnameserver fd00::1 # theirs\nnameserver\n"
-    assert parse_nameservers(text) == ["10.0.0.1", "fd00::1"]
-    assert parse_nameservers("") == ["127.0.0.1"]
-
-
-def test_queries() -> None:
-    query = render_query("_etcd-client._tcp.example.org.", 0x1234)
-    assert query == bytes.fromhex("123401000001000000000000") + (
-        b"\x0c_etcd-client\x04_tcp\x07example\x03org\0\x00\x21\x00\x01"
-    )
-    for name in ("a..b", "x" * 64 + ".org", "a." * 200 + "org", ""):
-        with pytest.raises(ValueError):
-            render_query(name, 1)
-
-
-def answer(*records: bytes, flags: int = 0x8180, ident: int = 7) -> bytes:
-    question = b"\x01a\x03org\0\x00\x21\x00\x01"
-    return struct.pack("!6H", ident, flags, 1, len(records), 0, 0) + question + b"".join(records)
-
-
-SRV = b"\xc0\x0c\x00\x21\x00\x01\0\0\0\x3c\x00\x0b\x00\x01\x00\x02\x09\x4b\x02e1\xc0\x0e"
-CNAME = b"\xc0\x0c\x00\x05\x00\x01\0\0\0\x3c\x00\x02\xc0\x0c"
-
-
-def test_answers() -> None:
-    assert parse_answer(answer(CNAME, SRV), 7) == ([SrvService(1, 2, 2379, "e1.org")], False)
-    assert parse_answer(answer(flags=0x8383), 7) == ([], True)
-    for wrong, ident in ((answer(SRV), 8), (answer(SRV, flags=0x0180), 7), (answer(flags=0x8182), 7)):
-        with pytest.raises(ValueError):
-            parse_answer(wrong, ident)
-    loop = answer(b"\xc0\x13" + SRV[2:])[:19] + b"\xc0\x13\x00\x21\x00\x01"
-    with pytest.raises(ValueError):
-        parse_answer(loop, 7)
-
-
-@given(st.binary(max_size=80), st.integers(0, 60))
-def test_broken_answers_are_value_errors(noise: bytes, cut: int) -> None:
-    good = answer(SRV)
-    for broken in (good[:cut], good[:cut] + noise, good[:12] + noise):
-        try:
-            records, _ = parse_answer(broken, 7)
-        except ValueError:
-            continue
-        assert all(isinstance(r, SrvService) for r in records)

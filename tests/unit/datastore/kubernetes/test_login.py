@@ -286,7 +286,7 @@ def test_certificates_that_are_none_are_denied() -> None:
     ("user", "expected"),
     [
         ({"exec": {"command": "x"}}, True),
-        ({"auth-provider": {"name": "x"}}, True),
+        ({"auth-provider": {"name": "oidc", "config": {"client-id": "exec"}}}, False),
         ({"token": "exec"}, False),
         ({"token": SECRET}, False),
         ({"exec": None, "token": "t"}, False),
