@@ -187,6 +187,7 @@ def _add_policy(commands: Commands, common: CommandParser) -> None:
 
 def _add_datastore(commands: Commands, common: CommandParser) -> None:
     commands.below("migrate", lambda group: _add_migrate(group, common))
+    commands.add("migrate-policy-names", common).set_defaults(subcommand="migrate-policy-names")
     check = commands.add("check", common)
     check.set_defaults(subcommand="check")
     salvage = commands.add("salvage", common)

@@ -232,6 +232,11 @@ COMMANDS: Mapping[str, Help] = {
         "Reads this program's exports and upstream's. One that was interrupted can be repeated.",
         (("-c other.cfg datastore migrate import -f all.json", "into the datastore that other.cfg names"),),
     ),
+    "datastore migrate-policy-names": Help(
+        "rename the policies that versions before 3.32 stored as default.NAME",
+        "With etcd only: drops the prefix of the names of policies in tier default. It can be repeated.",
+        (("datastore migrate-policy-names", "after the last node has been upgraded"),),
+    ),
     "datastore check": Help(
         "whether the embedded datastore's file is intact", "", (("datastore check", "exits with 1 if it is not"),)
     ),

@@ -55,6 +55,10 @@ def _find(name: str, *, watching: bool) -> Command:
         from cni_calico.ctl import restore
 
         return restore.load
+    if name == "datastore migrate-policy-names":
+        from cni_calico.ctl import policy_names
+
+        return policy_names.migrate
     if name == "cluster status":
         from cni_calico.ctl import cluster_status
 

@@ -42,6 +42,7 @@ BASE = {
     "datastore check": "datastore check",
     "datastore rebuild": "datastore rebuild",
     "datastore salvage": "datastore salvage -o {unused}",
+    "datastore migrate-policy-names": "datastore migrate-policy-names",
     "datastore migrate lock": "datastore migrate lock",
     "datastore migrate unlock": "datastore migrate unlock",
     "datastore migrate export": "datastore migrate export",

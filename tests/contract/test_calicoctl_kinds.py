@@ -223,3 +223,24 @@ def test_an_endpoint_is_its_pods(calicoctl):  # noqa: F811
     calicoctl("delete", *where)
     left = json.loads(calicoctl("get", *where, "-o", "json"))["spec"]  # the pod is there, it has no addresses any more
     assert "ipNetworks" not in left and left["pod"] == "c"
+
+
+@pytest.mark.parametrize("backend", ["etcd", "kubernetes", "local"], indirect=True)
+def test_policies_that_older_versions_stored_with_a_prefix(calicoctl, space):  # noqa: F811
+    """On Kubernetes their objects' names mean the names without it, so what is called so is called so on purpose."""
+    names = ["default.web", "default.of-security"]
+    head = {"apiVersion": "projectcalico.org/v3"}
+    tier = head | {"kind": "Tier", "metadata": {"name": "security"}, "spec": {"order": 1}}
+    policies = [
+        head | {"kind": "GlobalNetworkPolicy", "metadata": {"name": name}, "spec": spec}
+        for name, spec in zip(names, ({"order": 7}, {"tier": "security"}), strict=True)
+    ]
+    calicoctl("create", "-f", "-", stdin=json.dumps([tier, *policies]))
+    renamed = 0 if space.address.startswith("kubernetes") else 1
+    for count in (renamed, 0):
+        told = f"Policy name migration complete, migrated {count} policies.\n"
+        assert calicoctl("datastore", "migrate-policy-names") == told
+    found = set(calicoctl("get", "gnp", "-o", "name").split())
+    web = "web" if renamed else "default.web"
+    assert found == {f"globalnetworkpolicy/{name}" for name in (web, "default.of-security")}
+    assert json.loads(calicoctl("get", "gnp", web, "-o", "json"))["spec"]["order"] == 7
