@@ -9,6 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 PREFIX = "qos.projectcalico.org/"
+# the bandwidth plugin's; the annotation of upstream's own with the same meaning wins
+_OF_KUBERNETES = {
+    "kubernetes.io/ingress-bandwidth": "ingressBandwidth",
+    "kubernetes.io/egress-bandwidth": "egressBandwidth",
+}
 _SUFFIXES = {
     "": 1,
     "k": 10**3,
@@ -56,9 +61,9 @@ def parse_qos(annotations: Mapping[str, str]) -> tuple[dict[str, int], tuple[str
     found: dict[str, int] = {}
     ignored = []
     for name, text in sorted(annotations.items()):
-        if not name.startswith(PREFIX):
+        field = name[len(PREFIX) :] if name.startswith(PREFIX) else _OF_KUBERNETES.get(name, "")
+        if not field or (name in _OF_KUBERNETES and f"{PREFIX}{field}" in annotations):
             continue
-        field = name[len(PREFIX) :]
         low, high = BOUNDS.get(field, (1, 0))
         try:
             value = parse_quantity(text)

@@ -185,3 +185,14 @@ def test_quality_of_service() -> None:
         "dscp": 46,
     }
     assert len(ignored) == 3 and "ingressPacketRate: expected a quantity from 1" in "".join(ignored)
+
+
+def test_quality_of_service_in_kubernetes_words() -> None:
+    """As the bandwidth plugin reads it; upstream's own annotation of the same meaning wins."""
+    from cni_calico.model.qos import parse_qos
+
+    words = {"kubernetes.io/ingress-bandwidth": "1M", "kubernetes.io/egress-bandwidth": "2M"}
+    assert parse_qos(words) == ({"ingressBandwidth": 10**6, "egressBandwidth": 2 * 10**6}, ())
+    assert parse_qos({**words, "qos.projectcalico.org/egressBandwidth": "3M"})[0]["egressBandwidth"] == 3 * 10**6
+    found, ignored = parse_qos({**words, "kubernetes.io/egress-bandwidth": "fast"})
+    assert found == {"ingressBandwidth": 10**6} and "kubernetes.io/egress-bandwidth" in ignored[0]
