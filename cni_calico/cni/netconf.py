@@ -18,7 +18,13 @@ from cni_calico.cni.mesos import MesosLabels, parse_mesos
 from cni_calico.directories import NODENAME_FILE, RUN_DIR
 from cni_calico.errors import DecodeFailure, IncompatibleVersion, InvalidConfig
 from cni_calico.model import names
-from cni_calico.model.access import LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
+from cni_calico.model.access import (
+    API_GROUP,
+    LOCAL_PATH,
+    DatastoreConfig,
+    KubernetesAccess,
+    parse_proxy_variables,
+)
 
 if TYPE_CHECKING:
     from cni_calico.cni.dataplane import ExternalDataplane
@@ -296,10 +302,10 @@ def parse_datastore(top: JsonFields, environ: Mapping[str, str]) -> DatastoreCon
             details=f"{'datastore_type' if top.values else 'DATASTORE_TYPE'} must be local, etcdv3 or kubernetes",
         )
     group = top.text("calico_api_group")
-    if group and group != "crd.projectcalico.org/v1":
+    if group and group != API_GROUP:
         raise InvalidConfig(
-            f"cannot use calico_api_group {group!r}: only crd.projectcalico.org/v1 is supported",
-            details="remove calico_api_group, or keep the crd.projectcalico.org/v1 custom resources",
+            f"cannot use calico_api_group {group!r}: only {API_GROUP} is supported",
+            details=f"remove calico_api_group, or keep the {API_GROUP} custom resources",
         )
     if kind == "etcdv3" and not endpoints and not srv:
         raise InvalidConfig(

@@ -32,7 +32,6 @@ from cni_calico.controllers.loadbalancer.run import LoadBalancerLoop
 from cni_calico.controllers.loop import CopyLoop
 from cni_calico.controllers.metrics import render_metrics
 from cni_calico.controllers.settings import (
-    API_GROUP,
     COMPACTION_S,
     DEFAULT_SPEC,
     ControllersSettings,
@@ -55,6 +54,7 @@ from cni_calico.datastore.interface import Document
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig
 from cni_calico.log import LEVELS, Log, wants_json
+from cni_calico.model.access import API_GROUP
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import ResourceList
 

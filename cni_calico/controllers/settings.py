@@ -25,6 +25,7 @@ from cni_calico.daemon.settings_table import (
     settings_of,
 )
 from cni_calico.errors import InvalidConfig
+from cni_calico.model.access import API_GROUP
 
 SECTIONS = {
     "node": "node",
@@ -57,9 +58,6 @@ def _parse_enabled(text: str) -> tuple[str, ...]:
 
 _ENABLED = Kind(_parse_enabled, "names of controllers separated by commas")
 _WORKERS = number(1, 1000)
-
-
-API_GROUP = "crd.projectcalico.org/v1"
 
 
 def _parse_group(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from cni_calico.bounded import CONFIG_BYTES, read_text
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.access import LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
+from cni_calico.model.access import API_GROUP, LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
 
 DEFAULT_PATH = "/etc/calico/calicoctl.cfg"
 
@@ -91,7 +91,17 @@ def parse_config(text: str, path: str = DEFAULT_PATH) -> DatastoreConfig:
             raise InvalidConfig(
                 f"cannot read configuration {path}: spec.{field} is not supported", details="name files instead"
             )
+    _require_group(f"spec.calicoAPIGroup of {path}", _text(path, "calicoAPIGroup", spec.get("calicoAPIGroup")))
     return build_config({field: _text(path, field, spec.get(field)) for field in _FIELDS})
+
+
+def _require_group(where: str, group: str) -> None:
+    """Raises InvalidConfig: records as projectcalico.org/v3 resources are not read."""
+    if group not in ("", API_GROUP):
+        raise InvalidConfig(
+            f"cannot use {where}={group!r}: only {API_GROUP} is supported",
+            details=f"remove it, or keep the custom resources of {API_GROUP}",
+        )
 
 
 def _text(path: str, field: str, value: Any) -> str:
@@ -101,7 +111,8 @@ def _text(path: str, field: str, value: Any) -> str:
 
 
 def parse_environment(environ: Mapping[str, str]) -> DatastoreConfig:
-    """The environment's variables, each also with the prefix CALICO_, which wins."""
+    """The environment's variables, each also with the prefix CALICO_, which wins. Raises InvalidConfig."""
+    _require_group("CALICO_API_GROUP", environ.get("CALICO_API_GROUP", ""))
     return build_config(
         {field: environ.get(f"CALICO_{name}") or environ.get(name, "") for field, name in _FIELDS.items()}
     )

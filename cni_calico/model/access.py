@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LOCAL_PATH = f"{STATE_DIR}/datastore.db"
+API_GROUP = "crd.projectcalico.org/v1"
 
 
 @dataclass(frozen=True, slots=True)

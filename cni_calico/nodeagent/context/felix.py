@@ -242,16 +242,15 @@ _RESOURCE_NAMES = {
 # Prefixes of the names of upstream's other parameters: policy, eBPF, WireGuard, flow logs, OpenStack, ...
 ELSEWHERE = tuple(  # a text, because a list would take a hundred lines
     """
-    awssrcdstcheck bpf cgroupv2path clusterguid clustertype calicoversion dataplane
-    datastoretype debug endpointreporting etcd
-    failsafe featuredetect featuregates felixhostname floatingips flowlogs genericxdp gogcthreshold gomaxprocs
-    gomemorylimit healthtimeout ignorelooserpf interfaceexclude ipsets iptablesfilter iptablesmangle
-    iptablesmark iptablespostwrite ipv4elevated ipv4normal ipv6elevated ipv6normal ipv4vxlantunnel ipv6vxlantunnel
-    ipiniptunneladdr istio kubenodeport livemigration logdebug logfilepath logseverityfile
-    logseveritysys maxipsetsize metadataaddr metadataport mtuifacepattern netlinktimeout nftablesfilterallow
-    nftablesmangle openstack policysync prometheusgo prometheusprocess prometheuswireguard
-    prometheusmetricsca prometheusmetricscert prometheusmetricskey prometheusmetricsclient prometheusreporter
-    requiremtufile routesource routetablerange sidecar typha usageexport usagereporting
+    awssrcdstcheck bpf cgroupv2path clusterguid clustertype calicoversion dataplane datastoretype debug
+    endpointreporting etcd failsafe featuredetect featuregates felixhostname floatingips flowlogs genericxdp
+    gogcthreshold gomaxprocs gomemorylimit healthtimeout ignorelooserpf interfaceexclude ipsets iptablesfilter
+    iptableslockfile iptableslockprobe iptablesmangle iptablesmark iptablespostwrite ipv4elevated ipv4normal
+    ipv6elevated ipv6normal ipv4vxlantunnel ipv6vxlantunnel ipiniptunneladdr istio kubenodeport livemigration
+    logdebug logfilepath logseverityfile logseveritysys maxipsetsize metadataaddr metadataport mtuifacepattern
+    netlinktimeout nftablesfilterallow nftablesmangle openstack policysync prometheusgo prometheusprocess
+    prometheuswireguard prometheusmetricsca prometheusmetricscert prometheusmetricskey prometheusmetricsclient
+    prometheusreporter requiremtufile routesource routetablerange sidecar typha usageexport usagereporting
     useinternaldataplane usenodelocal variant vxlantunnelmac windows wireguard xdp
     """.split()  # noqa: SIM905
 )

@@ -273,6 +273,8 @@ DATASTORE_VARIABLES: tuple[tuple[str, str, str, str], ...] = (
         "API server as given to pods, with `KUBERNETES_SERVICE_PORT`.",
     ),
     ("K8S_API_TOKEN", "text", "", "Bearer token for it; K8S_TOKEN is read too."),
+    ("K8S_CURRENT_CONTEXT", "text", "the kubeconfig's own", "Context of the kubeconfig."),
+    ("CALICO_API_GROUP", "crd.projectcalico.org/v1", "crd.projectcalico.org/v1", "Any other value is refused."),
 )
 
 # Known to upstream; set here they have no effect, and the log says so.
@@ -362,6 +364,7 @@ def with_kubernetes_access(config: DatastoreConfig, environ: Mapping[str, str]) 
         config,
         kubernetes=replace(
             access,
+            context=access.context or environ.get("K8S_CURRENT_CONTEXT", ""),
             api_root=access.api_root or environ.get("K8S_API_ENDPOINT", ""),
             token=access.token or environ.get("K8S_API_TOKEN", "") or environ.get("K8S_TOKEN", ""),
             client_certificate=access.client_certificate or environ.get("K8S_CERT_FILE", ""),

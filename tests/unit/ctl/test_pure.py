@@ -55,6 +55,7 @@ class TestSettings:
             ("apiVersion: v1\nkind: CalicoAPIConfig", "apiVersion must be projectcalico.org/v3, got v1"),
             (HEAD + "  etcdKey: inline", "spec.etcdKey is not supported"),
             (HEAD + "  etcdEndpoints: [a]", "spec.etcdEndpoints must be a text"),
+            (HEAD + "  calicoAPIGroup: projectcalico.org/v3", "only crd.projectcalico.org/v1 is supported"),
             ("a: [", "cannot read /etc/calico/calicoctl.cfg"),
         ],
     )
@@ -62,6 +63,13 @@ class TestSettings:
         with pytest.raises(InvalidConfig) as caught:
             parse_config(text)
         assert error in str(caught.value)
+
+    def test_another_api_group(self):
+        group = "calicoAPIGroup: crd.projectcalico.org/v1"
+        assert parse_config(f"{HEAD}  {group}\n  kubeconfig: /k\n").type == "kubernetes"
+        assert parse_environment({"CALICO_API_GROUP": "crd.projectcalico.org/v1"}).type == "local"
+        with pytest.raises(InvalidConfig, match=r"cannot use CALICO_API_GROUP='projectcalico.org/v3'"):
+            parse_environment({"CALICO_API_GROUP": "projectcalico.org/v3", "KUBECONFIG": "/k"})
 
     def test_a_file_that_was_named_must_exist(self, tmp_path):
         with pytest.raises(InvalidConfig) as caught:

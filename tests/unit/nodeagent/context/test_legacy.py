@@ -79,6 +79,15 @@ def test_what_is_refused_is_named(name: str, text: str) -> None:
     require_supported({name: ""})
 
 
+def test_another_api_group_is_refused() -> None:
+    for group in ("", "crd.projectcalico.org/v1"):
+        require_supported({"CALICO_API_GROUP": group})
+    with pytest.raises(
+        InvalidConfig, match=r"CALICO_API_GROUP='projectcalico.org/v3': only crd\.projectcalico\.org/v1"
+    ):
+        require_supported({"CALICO_API_GROUP": "projectcalico.org/v3"})
+
+
 def test_an_internal_data_plane_is_what_there_is() -> None:
     require_supported({"FELIX_USEINTERNALDATAPLANEDRIVER": "true", "FELIX_DATAPLANEDRIVER": "calico-iptables-plugin"})
 

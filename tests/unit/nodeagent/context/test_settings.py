@@ -147,8 +147,15 @@ def test_what_has_no_effect_is_told():
 def test_kubernetes_variables_reach_the_datastore_configuration():
     config = with_kubernetes_access(
         DatastoreConfig("kubernetes"),
-        {"K8S_API_ENDPOINT": "https://k:6443", "K8S_TOKEN": "t", "K8S_CA_FILE": "/ca", "K8S_CERT_FILE": "/c"},
+        {
+            "K8S_API_ENDPOINT": "https://k:6443",
+            "K8S_TOKEN": "t",
+            "K8S_CA_FILE": "/ca",
+            "K8S_CERT_FILE": "/c",
+            "K8S_CURRENT_CONTEXT": "other",
+        },
     )
     access = config.kubernetes
+    assert access.context == "other"
     assert (access.api_root, access.token, access.certificate_authority) == ("https://k:6443", "t", "/ca")
     assert access.client_certificate == "/c"
