@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from cni_calico.ctl.arguments import build_parser, leaves
 from cni_calico.daemon.settings_table import settings_of
+from cni_calico.errors import InvalidConfig
 from cni_calico.nodeagent import flags
-from cni_calico.nodeagent.context.legacy import ACCESS
+from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
+from cni_calico.nodeagent.context.legacy import ACCESS, require_supported
 from cni_calico.nodeagent.context.settings import DATASTORE_VARIABLES, WITHOUT_EFFECT, NodeSettings
+from tests.unit.docs import upstream_names
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "compatibility.md").read_text()
 NAMES = PAGE[PAGE.index("## Every name") :]
 QUOTED = {text.strip() for text in re.findall(r"`([^`]+)`", NAMES)}
-
-# what upstream has and nothing here reads, or what is no setting
-UPSTREAM = """
-calico calico-ipam calico-node calicoctl kube-controllers check-status wrapper calico-typha calico-apiserver dikastes
-flexvol csi-driver goldmane whisker operator host-local portmap bandwidth loopback tuning bird bird6 birdcl sv
-restart-calico-confd start_runit /install-cni.sh /opt/cni/bin/install kubectl-calico
-FELIX_USEINTERNALDATAPLANEDRIVER FELIX_DATAPLANEDRIVER FELIX_OPENSTACKREGION FELIX_TYPHAK8SSERVICENAME
-FELIX_POLICYSYNCPATHPREFIX FELIX_BPFENABLED FELIX_WIREGUARDENABLED
-/var/lib/calico/nodename /var/lib/calico/mtu /var/run/calico/ipam.lock /var/run/calico/bird.ctl
-/var/run/calico/bird6.ctl /etc/calico/felix.cfg /etc/calico/calicoctl.cfg /etc/calico/confd/templates
-/etc/calico/confd/config /etc/service/enabled /status/status.json /var/run/calico/endpoint-status
-/etc/cni/net.d/10-calico.conflist /etc/cni/net.d/calico-kubeconfig /var/run/calico/cni/ipam_upgraded convert
-projectcalico.org/IPv6WireguardInterfaceAddr projectcalico.org/WireguardPublicKeyV6 FLANNEL_
-DEBUG_USE_SHORT_POLL_INTERVALS /run/xtables.lock /var/lib/cni/networks
-/usr/libexec/kubernetes/kubelet-plugins/volume/exec/nodeagent~uds
-"""
 
 
 def variables_of(page: str) -> set[str]:
@@ -67,14 +55,80 @@ def known() -> set[str]:
     return names | variables_of("install.md") | variables_of("controllers.md")
 
 
-@pytest.mark.parametrize("kind", ["settings", "annotations", "keys", "commands", "upstream"])
-def test_every_name_is_on_the_page(kind: str) -> None:
-    names = {
-        "settings": known,
-        "annotations": annotations,
-        "keys": keys,
-        "commands": lambda: {name for name, _ in leaves(build_parser())},
-        "upstream": lambda: set(UPSTREAM.split()),
-    }[kind]()
+def rows_of(section: str) -> list[set[str]]:
+    """The quoted names in the first column of each row of a table."""
+    text = NAMES[NAMES.index(f"### {section}\n") :].partition("\n### ")[0]
+    return [set(re.findall(r"`([^`]+)`", row)) for row in re.findall(r"^\| (.+?) \| .+ \|$", text, re.M)[1:]]
+
+
+def configuration() -> set[str]:
+    """Upstream's keys, without those that stand beside their object's: `policy` (`type`)."""
+    beside = {f"{key}.{name}" for row in rows_of("The network configuration") for key in row for name in row}
+    return set(upstream_names.KEYS.split()) - beside
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("settings", known()),
+        ("annotations", annotations()),
+        ("keys", keys()),
+        ("commands", {name for name, _ in leaves(build_parser())}),
+        ("upstream's executables", set(upstream_names.EXECUTABLES.split())),
+        ("upstream's flags", set(upstream_names.FLAGS.split())),
+        ("upstream's environment", set(upstream_names.ENVIRONMENT.split())),
+        ("upstream's keys", configuration()),
+        ("upstream's annotations", set(upstream_names.ANNOTATIONS.split())),
+        ("upstream's files", set(upstream_names.FILES.split())),
+        ("upstream's commands", set(upstream_names.COMMANDS)),
+    ],
+)
+def test_every_name_is_on_the_page(kind: str, names: set[str]) -> None:
     assert len(names) > 7
     assert sorted(names - QUOTED) == []
+
+
+def test_no_name_stands_in_two_rows_of_a_table() -> None:
+    """Two rows would say two things of it; only these belong to two executables, objects or kinds of settings."""
+    for section in re.findall(r"^### (.+)$", NAMES, re.M):
+        rows = rows_of(section)
+        again = {name for i, row in enumerate(rows) for name in row & set().union(*rows[:i])}
+        assert len(rows) > 2 and again <= {"-v", "IP", "type", "k8s_api_root"}, (section, again)
+
+
+def felix(names: Iterable[str]) -> set[str]:
+    return {f"FELIX_{name.upper()}" for name in names}
+
+
+UNUSED = "FELIX_ parameters without effect"
+REFUSED = felix(["UseInternalDataplaneDriver", "OpenstackRegion"])
+
+
+def test_the_parameters_of_felix_without_effect() -> None:
+    """Each one that upstream has and this agent does not use, and no other; the log says what the page says."""
+    used = {item.name.lower() for item in settings_of(FelixSettings)} | ACCESS.keys()
+    unused = felix(name for name in upstream_names.FELIX.split() if name.lower() not in used)
+    shown = set().union(*rows_of(UNUSED))
+    assert sorted(unused - REFUSED) == sorted(shown)
+    for name in sorted(shown):
+        warnings = parse_felix({name: "1"}).warnings
+        assert len(warnings) == (0 if name.startswith("FELIX_USAGEREPORTING") else 1), (name, warnings)
+        assert "unknown" not in str(warnings), name
+    [unknown] = parse_felix({"FELIX_NOSUCHPARAMETER": "1"}).warnings
+    assert "is unknown" in unknown
+
+
+def test_the_parameters_of_felix_that_are_refused_or_used() -> None:
+    for name in REFUSED:
+        with pytest.raises(InvalidConfig, match=name):
+            require_supported({name: "false"})
+    own = felix(item.name for item in settings_of(FelixSettings)) - felix(upstream_names.FELIX.split())
+    assert own == {"FELIX_POLICYENFORCEMENT"}
+
+
+def test_the_flags_of_calico_node() -> None:
+    """Those that the page calls refused are unknown, all others are known."""
+    refused, others = {"-bpf", "-flows"}, {"-t", "-upgrade", "-version", "-status-file"}  # of other executables
+    tables = (flags.SERVICES, flags.COMMANDS, flags.PROBES, flags.MODIFIERS, flags.VALUES)
+    own = {f"-{flag}" for table in tables for flag in table} | {"-v"}
+    assert set(upstream_names.FLAGS.split()) - own == refused | others
