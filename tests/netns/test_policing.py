@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import platform
 import shutil
+import socket
+import struct
 import subprocess
 from collections.abc import Iterator
 from functools import partial
@@ -19,12 +24,13 @@ from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink import filter_events
 from cni_calico.kernel.netlink.filter_events import FilterMonitor
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink, general
-from cni_calico.log import SILENT
+from cni_calico.log import SILENT, Log
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing import connections
+from cni_calico.nodeagent.policing import engine as engines
 from cni_calico.nodeagent.policing.engine import LOOK_S, PolicyEngine
 from cni_calico.nodeagent.policing.status_files import StatusFiles
 from tests.netns.namespaces import until
@@ -216,6 +222,57 @@ def _hang(root: str) -> str:
     return ", ".join(said)
 
 
+# of the kernel's interface for filters of system calls
+SET_SECCOMP, BY_FILTER = 22, 2
+LOAD, JUMP_EQUAL, ANSWER = 0x20, 0x15, 0x06
+ALLOWED, ERROR = 0x7FFF0000, 0x00050000
+SOCKET = {"x86_64": 41, "aarch64": 198}
+NETLINK_NETFILTER = 12
+
+
+def lose_packet_filter() -> None:
+    """From now on the kernel answers this thread as one that was built without netfilter's interface."""
+    lines = [
+        (LOAD, 0, 0, 0),  # the system call
+        (JUMP_EQUAL, 0, 5, SOCKET[platform.machine()]),
+        (LOAD, 0, 0, 16),  # its first argument
+        (JUMP_EQUAL, 0, 3, socket.AF_NETLINK),
+        (LOAD, 0, 0, 32),  # its third
+        (JUMP_EQUAL, 0, 1, NETLINK_NETFILTER),
+        (ANSWER, 0, 0, ERROR | errno.EPROTONOSUPPORT),
+        (ANSWER, 0, 0, ALLOWED),
+    ]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
+    program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(lines), ctypes.addressof(code)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(SET_SECCOMP, BY_FILTER, program, 0, 0):
+        raise OSError(ctypes.get_errno(), "cannot install a filter of system calls")
+
+
+def test_a_kernel_that_has_no_packet_filter(lab_of_two: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said and tried again, the node is not ready, and upstream's rules, if there are any, stay."""
+    monkeypatch.setattr(engines, "KERNEL_AGAIN_S", 0.1)
+    as_usual = lab_of_two.open_context
+
+    def without(log: Log) -> Context:
+        lose_packet_filter()
+        return as_usual(log)
+
+    lab_of_two.open_context = without
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    lab_of_two.start()
+    until(lambda: lab_of_two.log().count("packet filter cannot be used: ") >= 3, "it is said again and again")
+    said = lab_of_two.standing()
+    assert "no policy is enforced on this node: this kernel's packet filter cannot be used: " in said["sentence"]
+    assert "Protocol not supported" in said["sentence"]
+    assert not said["in_force"] and not said["ready"]
+    assert not list((lab_of_two.root / "endpoint-status").glob("k8s*"))
+    assert lab_of_two.stop() == 0
+    lab_of_two.open_context = as_usual
+    lab_of_two.start()
+    lab_of_two.until_passes("a", "b", 80, False)
+
+
 def test_a_restart_changes_nothing(lab_of_two: Lab) -> None:
     lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
     lab_of_two.put("GlobalNetworkPolicy", "allow", ALLOW_80)
@@ -305,6 +362,26 @@ def test_rules_that_look_at_http(lab_of_two: Lab) -> None:
     lab_of_two.put("GlobalNetworkPolicy", "web", {"selector": "app == 'b'", "types": ["Ingress"]})
     lab_of_two.until_passes("a", "b", 80, False)
     until(lambda: lab_of_two.standing()["warnings"] == [], "nothing is ignored any more")
+
+
+def test_what_policies_do_not_reach_is_said(lab_of_two: Lab) -> None:
+    """kube-proxy in mode ipvs, while its interface is there; a way of enforcing them that is not there any more."""
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    lab_of_two.host.do("link", "add", "kube-ipvs0", "type", "bridge")
+    lab_of_two.start()
+    lab_of_two.until_in_force(endpoints=2)
+    [said] = lab_of_two.standing()["warnings"]
+    assert "kube-proxy runs in mode ipvs" in said and "not supported" in said
+    assert said in lab_of_two.log()
+    lab_of_two.host.do("link", "del", "kube-ipvs0")
+    until(lambda: lab_of_two.standing()["warnings"] == [], "it is gone")
+    lab_of_two.host.do("link", "add", "kube-ipvs0", "type", "bridge")
+    until(lambda: lab_of_two.standing()["warnings"] == [said], "it is back")
+    lab_of_two.stop()
+    lab_of_two.host.do("link", "del", "kube-ipvs0")
+    lab_of_two.start(FELIX_NFTABLESMODE="Disabled")
+    [said] = lab_of_two.until_in_force(endpoints=2)["warnings"]
+    assert "NFTablesMode is Disabled" in said and not lab_of_two.passes("a", "b", 80)
 
 
 def test_connections_of_a_workload_that_is_gone(lab_of_two: Lab) -> None:

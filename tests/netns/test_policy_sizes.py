@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -119,3 +120,27 @@ def test_a_selector_of_four_kilobytes(ipv4_lab: Lab) -> None:
     ipv4_lab.start()
     in_force(ipv4_lab, 1)
     assert ipv4_lab.passes("a", "b", 80) and not ipv4_lab.passes("a", "b", 81)
+
+
+def test_one_policy_of_more_than_a_megabyte(ipv4_lab: Lab) -> None:
+    """Lists of networks and ports, a note, and rules, more than anybody writes by hand; every one of them counts."""
+    base = int(ip_address("172.16.0.0"))
+    nets = [f"{ip_address(base + 8 * i)}/30" for i in range(30000)]
+    odd = list(range(10001, 60000, 2))
+    rules = [
+        udp("Deny", 1, source={"nets": nets}, metadata={"annotations": {"note": "long " * 20000}}),
+        {"action": "Deny", "protocol": "UDP", "destination": {"ports": odd}},
+        *(udp("Deny", 60000 + i, source={"selector": "app == 'a'"}) for i in range(2000)),
+        udp("Deny", 2, source={"nets": [*nets, "10.65.0.1/32"]}),
+        {"action": "Allow", "protocol": "UDP"},
+    ]
+    policy = ingress("default", 1, *rules)
+    assert len(json.dumps(policy)) > 1 << 20
+    put_all(ipv4_lab, [("GlobalNetworkPolicy", "huge", policy, {})])
+    ipv4_lab.start(FELIX_IPV6SUPPORT="false")
+    in_force(ipv4_lab, 1)
+    ports = (1, 2, 10000, 10001, 35000, 35001, 59999, 60000, 61999, 62000)
+    passing = {port for port in ports if ipv4_lab.passes("a", "b", port)}
+    assert passing == {1, 10000, 35000, 62000}
+    ipv4_lab.put("GlobalNetworkPolicy", "huge", ingress("default", 1, udp("Deny", 1)))
+    ipv4_lab.until_passes("a", "b", 10000, False)

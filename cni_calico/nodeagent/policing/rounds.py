@@ -37,6 +37,7 @@ from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE, Gate, GateFact
 from cni_calico.nodeagent.policing.owners import Owners
 from cni_calico.nodeagent.policing.parameters import filter_settings, parse_service_networks
 from cni_calico.nodeagent.policing.status_files import StatusFiles
+from cni_calico.nodeagent.policing.surroundings import Surroundings
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.records import Labelled
@@ -85,6 +86,7 @@ class Rounds:
             context.files, self._log, felix.endpoint_status_prefix, lambda: self._goal.endpoints.all
         )
         self._owners = Owners(node)
+        self._surroundings = Surroundings()
         self._connections = None if conntrack is None else Connections(conntrack, self._owners.is_free, self._log)
         self._policies: set[ResourceKey] = set()
         self._has_namespace_profile = False
@@ -121,6 +123,7 @@ class Rounds:
 
     def notice(self, happened: Happened) -> None:
         """Process what the kernel reported."""
+        self._surroundings.notice(happened)
         if happened.touched_by and self._in_force:
             self._enforcer.doubt()
             self._repaired_after = ", ".join(sorted(happened.touched_by))
@@ -377,9 +380,10 @@ class Rounds:
             self._tell(standing)
 
     def _troubles(self) -> tuple[str, ...]:
+        around = self._surroundings.warnings(self._felix) if self._in_force else ()
         if self._connections is None or not self._connections.trouble:
-            return ()
-        return (f"connections of workloads that are gone may still pass: {self._connections.trouble}",)
+            return around
+        return (*around, f"connections of workloads that are gone may still pass: {self._connections.trouble}")
 
     def _graph_sets(self) -> int:
         return sum(len(table.elements) for table in self._goal.tables.of.values() if table.family == "ip")
