@@ -100,9 +100,13 @@ class ResourceList:
 
 @dataclass(frozen=True, slots=True)
 class BlockList:
-    """All blocks, or those of one family (4 or 6)."""
+    """All blocks, or those of one family (4 or 6).
+
+    ``owner``: only a relay's, and only those of this affinity; a datastore without a relay has nothing under it.
+    """
 
     family: int = 0
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

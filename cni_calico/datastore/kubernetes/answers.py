@@ -50,12 +50,21 @@ def refusal(answer: HttpAnswer, doing: str) -> DatastoreError:
     if answer.status == 403:
         return DatastoreDenied(text, details="grant it: the roles in the manifests allow all that is needed")
     if answer.status == 410:
-        return Compacted(text)
+        return Compacted(text, details="\n".join(_fields_of(answer)))
     if answer.status == 404:
         return DatastoreUnsupported(text)
     if answer.status in (400, 413, 415, 422):
         return RecordRefused(text)
     return DatastoreError(text)
+
+
+def _fields_of(answer: HttpAnswer) -> list[str]:
+    """What an answer is about in particular: the fields of its causes."""
+    try:
+        causes = json.loads(answer.body)["details"]["causes"]
+        return [cause["field"] for cause in causes if isinstance(cause["field"], str)]
+    except (ValueError, KeyError, TypeError):
+        return []
 
 
 def require_known_type(reply: ApiReply, path: str, doing: str) -> None:

@@ -31,7 +31,7 @@ from cni_calico.redaction import without_secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from cni_calico.datastore.kubernetes.login import Read
@@ -65,10 +65,15 @@ class _Session:
 
 
 class KubernetesAPI:
-    """An API server as reached through ``access``. Thread-safe. ``read`` opens credential files."""
+    """An API server as reached through ``access``. Thread-safe. ``read`` opens credential files; ``login`` reads the
+    credentials, if not from where ``access`` says.
+    """
 
-    def __init__(self, access: KubernetesAccess, *, read: Read = read_file) -> None:
+    def __init__(
+        self, access: KubernetesAccess, *, read: Read = read_file, login: Callable[[Deadline], Login] | None = None
+    ) -> None:
         self.access = access
+        self._login = login
         self.round_trips = RoundTrips()
         self.read = read
         self._throttle = Throttle(access.qps, access.burst)
@@ -127,13 +132,22 @@ class KubernetesAPI:
         return answer, attempt.maybe_applied
 
     def items(
-        self, path: str, deadline: Deadline, doing: str, take: Callable[[Any], object], *, accept: str = ""
+        self,
+        path: str,
+        deadline: Deadline,
+        doing: str,
+        take: Callable[[Any], object],
+        *,
+        accept: str = "",
+        packed: bool = False,
     ) -> Mapping[str, Any]:
-        """Read a list, calling ``take`` for each item as it arrives; returns the rest of its document.
+        """Read a list, calling ``take`` for each item as it arrives; returns the rest of its document. ``packed``: it
+        may come compressed.
 
         It may fail after some items. Raises DatastoreError, DeadlineExceeded.
         """
         attempt = _Attempt(self, "GET", path, b"", "", deadline, doing, accept)
+        attempt.packed = packed
         while True:
             answer = attempt.open(READ)
             if isinstance(answer, HttpAnswer) and answer.status >= 400:
@@ -167,12 +181,16 @@ class KubernetesAPI:
         try:
             found = self._known()
             if found is None:
-                found = _Session(read_login(self.access, deadline, read=self.read))
+                found = _Session(self.login(deadline))
                 with self._lock:
                     self._session = found
             return found
         finally:
             self._opening.release()
+
+    def login(self, deadline: Deadline) -> Login:
+        """The server and credentials as they are now. Raises DatastoreDenied, DeadlineExceeded."""
+        return self._login(deadline) if self._login else read_login(self.access, deadline, read=self.read)
 
     def _known(self) -> _Session | None:
         with self._lock:
@@ -223,6 +241,7 @@ class _Attempt:
         self.accept = accept
         self.writing = method != "GET"
         self.maybe_applied = False
+        self.packed = False
         self._count = 0
         self._renewed = False
         self._lost = False
@@ -267,11 +286,16 @@ class _Attempt:
 
     def parse_items(self, answer: Connection | HttpAnswer, take: Callable[[Any], object]) -> Mapping[str, Any]:
         """Raises DatastoreError, DeadlineExceeded."""
-        from cni_calico.datastore.kubernetes.items import ItemParser  # not on the path of a CNI call
+        from cni_calico.datastore.kubernetes.items import ItemParser, unpacked  # not on the path of a CNI call
 
         parser = ItemParser()
         try:
-            pieces = (answer.body,) if isinstance(answer, HttpAnswer) else answer.chunks(lambda: self.deadline, None)
+            pieces: Iterable[bytes]
+            if isinstance(answer, HttpAnswer):
+                pieces = (answer.body,)
+            else:
+                pieces = answer.chunks(lambda: self.deadline, None)
+                pieces = unpacked(pieces) if answer.gzipped else pieces
             for piece in pieces:
                 for item in parser.feed(piece):
                     take(item)
@@ -286,7 +310,12 @@ class _Attempt:
                 answer.close()
 
     def _headers(self, session: _Session) -> dict[str, str]:
-        return {**session.headers, "Accept": self.accept} if self.accept else dict(session.headers)
+        headers = dict(session.headers)
+        if self.accept:
+            headers["Accept"] = self.accept
+        if self.packed:
+            headers["Accept-Encoding"] = "gzip"
+        return headers
 
     def _begin(self, *, write: bool) -> _Session:
         self.deadline.require(self.doing)
@@ -317,7 +346,7 @@ class _Attempt:
         session, api = self._session, self.api
         if self._renewed or session is None or not isinstance(error.__cause__, SSLError):
             return False
-        if not is_outdated(session.login, api.access, api.read, self.deadline):
+        if not is_outdated(session.login, lambda: api.login(self.deadline)):
             return False
         self._renewed = True
         self.api.renew(session)

@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from ssl import SSLContext
+    from typing import Any
 
 CONNECT_TIMEOUT_S = 4.0
 HEAD_LIMIT = 64 * 1024
@@ -41,9 +42,12 @@ class Lost(HTTPFailure):
 
 
 class Server:
-    """Where requests go. ``tls`` None: plain HTTP. ``proxy``: (host, port) of an HTTP proxy that can CONNECT."""
+    """Where requests go. ``tls`` None: plain HTTP. ``proxy``: (host, port) of an HTTP proxy that can CONNECT.
 
-    __slots__ = ("base", "host", "port", "proxy", "proxy_authorization", "server_name", "tls")
+    ``peer``: the common name and the URI of which the server's certificate must have one; ("", ""): its host counts.
+    """
+
+    __slots__ = ("base", "host", "peer", "port", "proxy", "proxy_authorization", "server_name", "tls")
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class Server:
         base: str = "",
         tls: SSLContext | None = None,
         server_name: str = "",
+        peer: tuple[str, str] = ("", ""),
         proxy: tuple[str, int] | None = None,
         proxy_authorization: str = "",
     ) -> None:
@@ -61,6 +66,7 @@ class Server:
         self.base = base
         self.tls = tls
         self.server_name = server_name or host
+        self.peer = peer
         self.proxy = proxy
         self.proxy_authorization = proxy_authorization
 
@@ -87,6 +93,7 @@ class Connection:
     def __init__(self, server: Server, deadline: Deadline) -> None:
         self._buffer = b""
         self.reusable = True
+        self.gzipped = False  # the answer that is being read
         try:
             self._socket = _connect(server, deadline)
         except TimeoutError as e:
@@ -112,6 +119,13 @@ class Connection:
         except OSError:
             pass
 
+    def interrupt(self) -> None:
+        """Let another thread's read end: it finds the connection lost."""
+        try:
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own would take its state from the reader
+        except OSError:
+            pass
+
     def send(self, head: bytes, body: bytes, deadline: Deadline) -> None:
         """Raises Lost."""
         self.reusable = False
@@ -131,6 +145,7 @@ class Connection:
             head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
             status, headers = parse_head(head)
             if status >= 200:
+                self.gzipped = headers.get("content-encoding", "").lower() == "gzip"
                 return status, headers
 
     def read_body(self, status: int, headers: Mapping[str, str], deadline: Deadline) -> bytes:
@@ -339,10 +354,24 @@ def _connect(server: Server, deadline: Deadline) -> socket.socket:
         if server.tls is None:
             return raw
         raw.settimeout(_left(limit))
-        return server.tls.wrap_socket(raw, server_hostname=server.server_name)
+        wrapped = server.tls.wrap_socket(raw, server_hostname=server.server_name)
+        if any(server.peer) and not names_peer(wrapped.getpeercert(), *server.peer):
+            wrapped.close()
+            raise OSError(f"the server's certificate has not the name {' or '.join(filter(None, server.peer))}")
+        return wrapped
     except BaseException:
         raw.close()
         raise
+
+
+def names_peer(certificate: Mapping[str, Any] | None, common_name: str, uri: str) -> bool:
+    """Whether a certificate (as ssl returns it) has this common name, or this URI among its alternative names."""
+    if not certificate:
+        return False
+    subject = certificate.get("subject") or ()
+    if common_name and any(pair == ("commonName", common_name) for relative in subject for pair in relative):
+        return True
+    return bool(uri) and ("URI", uri) in (certificate.get("subjectAltName") or ())
 
 
 def _tunnel(raw: socket.socket, server: Server, limit: Deadline) -> None:

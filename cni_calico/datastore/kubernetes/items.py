@@ -8,15 +8,31 @@ from __future__ import annotations
 
 import codecs
 import json
+import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 _BEGIN, _MEMBERS, _ITEMS, _END = range(4)
 _BLANK = " \t\r\n"
 _DECODER = json.JSONDecoder()
+_UNPACKED_BYTES = 256 * 1024
+
+
+def unpacked(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """What gzip packed, at most _UNPACKED_BYTES at a time. Raises ValueError."""
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        for piece in pieces:
+            packed = piece
+            while packed:
+                yield unpacker.decompress(packed, _UNPACKED_BYTES)
+                packed = unpacker.unconsumed_tail
+        yield unpacker.flush()
+    except zlib.error as e:
+        raise ValueError(f"it is not gzip: {e}") from e
 
 
 class _More(Exception):

@@ -33,7 +33,10 @@ HINT = "the file named by kubernetes.kubeconfig in the network configuration is 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A server and credentials as they were at one moment, as PEM texts; ``ca`` None means the system's authorities."""
+    """A server and credentials as they were at one moment, as PEM texts; ``ca`` None means the system's authorities.
+
+    ``peer``: the common name and the URI of which the server's certificate must have one, whatever its host is called.
+    """
 
     url: str
     ca: bytes | None = None
@@ -43,6 +46,7 @@ class Login:
     certificate: bytes = field(default=b"", repr=False)
     key: bytes = field(default=b"", repr=False)
     authorization: str = field(default="", repr=False)
+    peer: tuple[str, str] = ("", "")
 
 
 def read_file(path: str) -> bytes:
@@ -67,12 +71,12 @@ def read_login(
     return _with_inline(_read_in_cluster(read, environ), access, read)
 
 
-def is_outdated(login: Login, access: KubernetesAccess, read: Read, deadline: Deadline) -> bool:
-    """Whether ``access`` now names different ones than ``login``; False while that is unknown."""
+def is_outdated(login: Login, read_again: Callable[[], Login]) -> bool:
+    """Whether there are other credentials now than ``login``; False while that is unknown."""
     try:
-        return read_login(access, deadline, read=read) != login
+        return read_again() != login
     except (DatastoreDenied, DeadlineExceeded):
-        return False  # it is just being replaced
+        return False  # they are just being replaced
 
 
 def _with_inline(login: Login, access: KubernetesAccess, read: Read) -> Login:

@@ -31,13 +31,14 @@ PAGE = 500
 class Pages:
     """The records of ``listing`` in one collection; ``items`` and ``unreadable`` are set by ``read``.
 
-    ``corrupt(key, why)`` is called for records left out; ``custom`` finishes the deletion of objects marked as deleted.
+    ``corrupt(key, why)`` is called for records left out; ``custom`` finishes the deletion of objects marked as deleted,
+    None: nobody does here.
     """
 
     def __init__(
         self,
         api: KubernetesAPI,
-        custom: CustomRecords,
+        custom: CustomRecords | None,
         collection: Collection,
         listing: ListKey,
         reading: Reading,
@@ -73,7 +74,19 @@ class Pages:
             return ""
         return self._read_whole({}, deadline)
 
-    def _read_whole(self, parameters: dict[str, str], deadline: Deadline) -> str:
+    def read_cached(self, at_least: str, deadline: Deadline) -> str:
+        """Read it from a cache that has reached a resourceVersion ("0": any); returns that of the answer.
+
+        Raises DatastoreError, DeadlineExceeded.
+        """
+        try:
+            return self._read_whole({"resourceVersion": at_least}, deadline, packed=True)
+        except DatastoreUnsupported:
+            if not self._collection.optional:
+                raise
+            return ""
+
+    def _read_whole(self, parameters: dict[str, str], deadline: Deadline, *, packed: bool = False) -> str:
         """Read it in one answer, item by item."""
         self.items, self.unreadable = [], []
         collection = self._collection
@@ -83,7 +96,7 @@ class Pages:
             self._take(obj, deadline)
 
         try:
-            rest = self._api.items(url, deadline, doing, take, accept=collection.accept_list)
+            rest = self._api.items(url, deadline, doing, take, accept=collection.accept_list, packed=packed)
         except DatastoreUnsupported as e:
             raise missing_type(collection.path, doing) from e
         return str((rest.get("metadata") or {}).get("resourceVersion") or "")
@@ -118,7 +131,7 @@ class Pages:
         if found is None or not covers(self._listing, found[0]):
             return
         if is_marked(obj):
-            if self._finishing > 0:
+            if self._finishing > 0 and self._custom is not None:
                 finished = self._custom.finish(found[0], obj, deadline)
                 self._finishing = self._finishing - 1 if finished else 0
             return

@@ -111,16 +111,12 @@ class KubernetesStore:
         if single is not None:
             found = self._pods.read(single, deadline)
             return Listing([], "") if found is None else Listing([found], found.revision)
-        items: list[Versioned] = []
-        unreadable: list[tuple[Key, str]] = []
-        standing: list[str] = []
+        parts, standing = [], []
         for collection in select_collections(listing, self._prefix):
             pages = Pages(self.api, self._custom, collection, listing, reading, self.corrupt)
             standing.append(pages.read(resource_version(revision), deadline))
-            items += pages.items
-            unreadable += pages.unreadable
-        items.sort(key=lambda item: _order(item.key))
-        return Listing(items, _listing_revision(standing), unreadable)
+            parts.append(pages)
+        return listing_of(parts, standing)
 
     def unlabelled_affinities(self, deadline: Deadline) -> Sequence[Versioned]:
         """Block affinities without the labels by which listings select: older versions wrote them without."""
@@ -232,6 +228,13 @@ def _order(key: Key) -> str:
     if isinstance(key, ResourceKey) and key.kind in KUBERNETES_KINDS:
         return f"{key.namespace}/{key.name}"
     return etcd_path(key)
+
+
+def listing_of(parts: Sequence[Pages], standing: Sequence[str]) -> Listing:
+    """The records of several collections as one list; ``standing``: the resourceVersion of each."""
+    items = [item for pages in parts for item in pages.items]
+    items.sort(key=lambda item: _order(item.key))
+    return Listing(items, _listing_revision(standing), [each for pages in parts for each in pages.unreadable])
 
 
 def _listing_revision(standing: Sequence[str]) -> str:

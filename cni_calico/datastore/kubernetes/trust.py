@@ -28,7 +28,14 @@ def server_of(login: Login) -> Server:
         proxy_login = basic(credentials) if credentials else ""
     tls = _tls_of(login) if scheme == "https" else None
     return Server(
-        host, port, base=base, tls=tls, server_name=login.server_name, proxy=proxy, proxy_authorization=proxy_login
+        host,
+        port,
+        base=base,
+        tls=tls,
+        server_name=login.server_name,
+        peer=login.peer,
+        proxy=proxy,
+        proxy_authorization=proxy_login,
     )
 
 
@@ -44,6 +51,8 @@ def _tls_of(login: Login) -> SSLContext:
             context.load_default_certs()
         else:
             context.load_verify_locations(cadata=login.ca.decode("ascii", "replace"))
+        if any(login.peer):
+            context.check_hostname = False  # its name is checked after the handshake
         if login.certificate:
             _load_certificate(context, login)
     except (ssl.SSLError, OSError, ValueError) as e:

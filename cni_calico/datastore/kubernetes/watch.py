@@ -27,12 +27,43 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
-    from typing import Any
+    from typing import Any, Protocol
 
     from cni_calico.datastore.interface import Revision
     from cni_calico.datastore.kubernetes.layout import Collection
 
     Told = Callable[[Key, str], None]
+
+    class Readable(Protocol):
+        """What can be waited for."""
+
+        def fileno(self) -> int: ...
+
+        def buffered(self) -> bool: ...
+
+    class EventStream(Protocol):
+        """One collection's events: see Stream. ``connection`` is None while there is none, until ``not_before``."""
+
+        position: str
+
+        @property
+        def collection(self) -> Collection: ...
+
+        @property
+        def not_before(self) -> float: ...
+
+        @property
+        def bytes_read(self) -> int: ...
+
+        @property
+        def connection(self) -> Readable | None: ...
+
+        def open(self) -> None: ...
+
+        def read(self) -> list[Mapping[str, Any]]: ...
+
+        def close(self) -> None: ...
+
 
 OPEN_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 30.0  # to finish reading a chunk that has begun to arrive
@@ -131,9 +162,13 @@ class KubernetesWatch:
         collections: Sequence[Collection],
         revision: Revision,
         corrupt: Told,
+        *,
+        follow: Callable[[Collection, str], EventStream] | None = None,
     ) -> None:
+        """``follow(collection, position)`` opens a stream; by default one of the API server."""
         places = positions(revision, len(collections))
-        self.streams = [Stream(api, c, at) for c, at in zip(collections, places, strict=True)]
+        follow = follow or (lambda collection, at: Stream(api, collection, at))
+        self.streams = [follow(c, at) for c, at in zip(collections, places, strict=True)]
         self._listing = listing
         self._corrupt = corrupt
         self._ready: deque[Event] = deque()
@@ -188,7 +223,7 @@ class KubernetesWatch:
         readable = self._readable(timeout_s)
         if not readable:
             return False
-        found: list[tuple[Stream, Mapping[str, Any]]] = []
+        found: list[tuple[EventStream, Mapping[str, Any]]] = []
         limit = self._bytes_read() + BACKLOG_BYTES
         while readable and not self._cancelled:
             for stream in readable:
@@ -204,7 +239,7 @@ class KubernetesWatch:
     def _bytes_read(self) -> int:
         return sum(stream.bytes_read for stream in self.streams)
 
-    def _readable(self, timeout_s: float) -> list[Stream]:
+    def _readable(self, timeout_s: float) -> list[EventStream]:
         open_streams = [stream for stream in self.streams if stream.connection is not None]
         buffered = [stream for stream in open_streams if stream.connection and stream.connection.buffered()]
         if buffered:
@@ -218,7 +253,7 @@ class KubernetesWatch:
         ready = poll.poll(int(1000 * max(0.0, min([timeout_s, *waits]))) + 1)
         return [by_fd[fd] for fd, _ in ready if fd in by_fd]
 
-    def _take(self, stream: Stream, raw: Mapping[str, Any]) -> None:
+    def _take(self, stream: EventStream, raw: Mapping[str, Any]) -> None:
         kind, obj = raw["type"], raw["object"]
         if kind == "ERROR":
             stream.close()
@@ -232,7 +267,7 @@ class KubernetesWatch:
             return  # it was reported as deleted when it was marked
         self._tell(stream, obj, deleted=kind == "DELETED" or is_marked(obj))
 
-    def _tell(self, stream: Stream, obj: Mapping[str, Any], *, deleted: bool) -> None:
+    def _tell(self, stream: EventStream, obj: Mapping[str, Any], *, deleted: bool) -> None:
         try:
             found = stream.collection.read(obj)
         except CorruptRecord as e:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_calico.datastore.kubernetes.items import ItemParser
+from cni_calico.datastore.kubernetes.items import ItemParser, unpacked
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -73,3 +74,13 @@ def test_what_was_taken_is_not_kept() -> None:
         [item] = parser.feed(b'{"padding":"%s","n":%d},' % (b"x" * 1000, number))
         assert item["n"] == number
         assert len(parser._text) < 2000
+
+
+def test_what_is_packed_is_unpacked_in_pieces_of_a_limited_size() -> None:
+    text = json.dumps({"items": [{"n": "x" * 100} for _ in range(20_000)]}).encode()
+    packed = gzip.compress(text)
+    pieces = list(unpacked(packed[i : i + 7000] for i in range(0, len(packed), 7000)))
+    assert b"".join(pieces) == text
+    assert max(map(len, pieces)) <= 256 * 1024
+    with pytest.raises(ValueError, match="it is not gzip"):
+        list(unpacked([b"plain"]))

@@ -1,0 +1,326 @@
+"""The one connection to a relay over which this process follows all collections; and when to do without.
+
+Rule: whatever happens, a follower resumes at the resourceVersion that it has seen, at the same relay, another one, or
+the API server; it lists again only if nobody remembers so far back. Without any relay for DIRECT_AFTER_S the link waits
+a random time, longer in a larger cluster; then its followers use the API server until a relay answers again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakSet
+
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.http import Connection, Lost
+from cni_calico.datastore.kubernetes.layout import quote
+from cni_calico.datastore.kubernetes.relayed.served import READY_PATH, WATCH_PATH
+from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, Compacted, DatastoreUnavailable
+
+DIRECT_AFTER_S = 10.0
+NODES_A_SECOND = 50.0
+SILENCE_S = 35.0  # a relay sends bookmarks every 10 s
+OPEN_S = 25.0  # a relay that has just started may have to ask the API server what happened before
+PROBE_S = 30.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+SETTLE_S = 0.2  # several followers begin together
+BACKLOG_BYTES = 16 * 1024 * 1024
+UPSTREAM = "if this is upstream's Typha: it speaks another protocol; set FELIX_TYPHAK8SSERVICENAME to none"
+
+
+class Followed:
+    """What one follower gets: it is used like a connection that events are read from."""
+
+    def __init__(self, link: RelayLink, name: str, position: str) -> None:
+        self.name = name
+        self.position = position
+        self.ended = ""  # "expired", "direct", "closed"; "": it goes on
+        self.bytes = 0
+        self.queue: deque[tuple[Mapping[str, Any], int]] = deque()
+        self._link = link
+        self._guard = threading.Lock()  # nobody may write to a descriptor that has been closed
+        self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        return self._ready
+
+    def buffered(self) -> bool:
+        return bool(self.queue or self.ended)
+
+    def put(self, event: Mapping[str, Any], size: int) -> None:
+        version = str(event["object"].get("metadata", {}).get("resourceVersion") or "")
+        if version:
+            self.position = version
+        self.queue.append((event, size))
+        self.bytes += size
+        self._wake()
+
+    def take(self) -> list[Mapping[str, Any]]:
+        """All that has arrived."""
+        try:
+            os.eventfd_read(self._ready)
+        except BlockingIOError:
+            pass
+        found = []
+        while self.queue:
+            event, size = self.queue.popleft()
+            self.bytes -= size
+            found.append(event)
+        self._link.taken()
+        return found
+
+    def end(self, why: str) -> None:
+        self.ended = why
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._guard:
+            if self._ready >= 0:
+                os.eventfd_write(self._ready, 1)
+
+    def close(self) -> None:
+        self._link.forget(self)
+        with self._guard:
+            ready, self._ready = self._ready, -1
+            if ready >= 0:
+                os.close(ready)
+
+
+class RelayLink:
+    """``tell(why)``: what is wrong now, "" if nothing is. ``nodes()``: how many the cluster has, as far as known."""
+
+    def __init__(
+        self,
+        targets: RelayTargets,
+        tell: Callable[[str], None],
+        nodes: Callable[[], int],
+        *,
+        direct_after_s: float = DIRECT_AFTER_S,
+        probe_s: float = PROBE_S,
+    ) -> None:
+        self.direct = False
+        self.connections = 0  # watches opened so far
+        self.used = ""  # the relay's address while it is connected
+        self._targets = targets
+        self._tell = tell
+        self._nodes = nodes
+        self._direct_after_s = direct_after_s
+        self._probe_s = probe_s
+        self._guard = threading.Condition(threading.RLock())
+        self._followed: dict[str, Followed] = {}
+        self._used_directly: WeakSet[Connection] = WeakSet()
+        self._stale = False  # something is followed that the connection does not bring
+        self._connection: Connection | None = None
+        self._stopped = threading.Event()
+        self._good_at = time.monotonic()
+        self._wait_s: float | None = None
+        self._thread = threading.Thread(target=self._run, name="relay-link", daemon=True)
+        self._thread.start()
+
+    # -- for followers ------------------------------------------------------------------------------------------------
+
+    def follow(self, name: str, position: str) -> Followed:
+        """The events of a topic after ``position``, from whichever relay there is."""
+        found = Followed(self, name, position)
+        with self._guard:
+            self._followed[name] = found
+            self._stale = True
+            if self.direct or self._stopped.is_set():
+                found.end("direct")
+            self._guard.notify_all()
+        self._interrupt()
+        return found
+
+    def forget(self, followed: Followed) -> None:
+        with self._guard:
+            if self._followed.get(followed.name) is followed:
+                del self._followed[followed.name]
+
+    def taken(self) -> None:
+        with self._guard:
+            self._guard.notify_all()
+
+    def note_direct(self, connection: Connection) -> None:
+        """A follower uses the API server itself; it is interrupted when a relay answers again."""
+        with self._guard:
+            self._used_directly.add(connection)
+            if not self.direct:
+                connection.interrupt()
+
+    def list_target(self, deadline: Deadline) -> tuple[str, KubernetesAPI] | None:
+        """Where to list now; None: at the API server. Raises DatastoreError, DeadlineExceeded."""
+        return None if self.direct or self._stopped.is_set() else self._targets.next(deadline)
+
+    def failed(self, shown: str, error: CalicoError) -> None:
+        """A list has failed there."""
+        if shown:
+            self._targets.failed(shown)
+        self._note_failure(error)
+
+    def worked(self) -> None:
+        self._note_success()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        with self._guard:
+            self._guard.notify_all()
+            for followed in self._followed.values():
+                followed.end("closed")
+        self._interrupt()
+        self._thread.join(5.0)
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause_s = 0.0
+        while not self._stopped.wait(pause_s * random.uniform(0.5, 1.5)):  # noqa: S311 (not all nodes at once)
+            with self._guard:
+                wanted = self._guard.wait_for(lambda: self._stopped.is_set() or self._followed or self.direct, 1.0)
+            if self._stopped.is_set() or not wanted:
+                continue
+            if self.direct:
+                pause_s = 0.0 if self._probe() else self._probe_s
+                continue
+            shown = ""
+            try:
+                shown, api = self._targets.next(Deadline.after(OPEN_S))
+                try:
+                    began = time.monotonic()
+                    self._follow(shown, api)
+                    pause_s = 0.0 if time.monotonic() - began > 1 or self._stale else FIRST_PAUSE_S
+                finally:
+                    api.close()
+            except CalicoError as e:
+                if shown:
+                    self._targets.failed(shown)
+                pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * pause_s))
+                self._note_failure(e)
+
+    def _note_success(self) -> None:
+        self._good_at, self._wait_s = time.monotonic(), None
+        self._tell("")
+
+    def _note_failure(self, error: CalicoError) -> None:
+        """Decide whether it is time to do without relays."""
+        with self._guard:
+            lasts_s = time.monotonic() - self._good_at
+            text = f"no relay: {error}"
+            if lasts_s < self._direct_after_s:
+                if lasts_s > 1:
+                    self._tell(f"{text} ({UPSTREAM})")
+                return
+            if self._wait_s is None:
+                self._wait_s = random.uniform(0, self._nodes() / NODES_A_SECOND)  # noqa: S311
+            if lasts_s < self._direct_after_s + self._wait_s:
+                self._tell(f"{text}; the view of the cluster is as it was {lasts_s:.0f} s ago")
+                return
+            self._tell(f"{text}; following the API server itself ({UPSTREAM})")
+            self._wait_s = None
+            self.direct = True
+            for followed in self._followed.values():
+                followed.end("direct")
+
+    def _probe(self) -> bool:
+        """Whether a relay answers again."""
+        shown = ""
+        try:
+            shown, api = self._targets.next(Deadline.after(OPEN_S))
+            try:
+                api.text(READY_PATH, Deadline.after(OPEN_S), f"ask relay {shown}")
+            finally:
+                api.close()
+        except CalicoError:
+            if shown:
+                self._targets.failed(shown)
+            return False
+        self._note_success()
+        with self._guard:
+            self.direct = False
+            for connection in self._used_directly:
+                connection.interrupt()
+        return True
+
+    def _follow(self, shown: str, api: KubernetesAPI) -> None:
+        """Follow everything over one connection until it ends. Raises DatastoreError, DeadlineExceeded."""
+        with self._guard:
+            self._guard.wait_for(self._stopped.is_set, SETTLE_S)
+            wanted = {name: followed for name, followed in self._followed.items() if not followed.ended}
+            self._stale = False
+        if not wanted:
+            return
+        places = "&".join(f"from={quote(f'{name}@{each.position}')}" for name, each in wanted.items())
+        doing = f"watch through relay {shown}"
+        try:
+            connection = api.stream(f"{WATCH_PATH}?{places}", Deadline.after(OPEN_S), doing)
+        except CalicoError as e:
+            if not self._end_expired(e, wanted):
+                raise
+            return
+        self.connections += 1
+        with self._guard:
+            self._connection, self.used = connection, shown
+            interrupted = self._stale
+        self._note_success()
+        try:
+            if not interrupted:
+                self._read(connection, wanted, doing)
+        except Lost as e:
+            if not self._stale and not self._stopped.is_set():
+                self._targets.failed(shown)
+                raise DatastoreUnavailable(f"cannot {doing}: {e}") from e
+        finally:
+            with self._guard:
+                self._connection, self.used = None, ""
+            connection.close()
+
+    def _end_expired(self, error: CalicoError, wanted: Mapping[str, Followed]) -> bool:
+        """Tell followers that nobody remembers so far back; returns whether there are some."""
+        if not isinstance(error, Compacted):
+            return False
+        gone = (error.details or "").split("\n")
+        for each in [wanted[name] for name in gone if name in wanted] or wanted.values():
+            each.end("expired")
+        return True
+
+    def _read(self, connection: Connection, wanted: Mapping[str, Followed], doing: str) -> None:
+        """Raises Lost."""
+        rest = b""
+        for piece in connection.chunks(lambda: Deadline.after(SILENCE_S), None):
+            self._good_at = time.monotonic()
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in filter(None, lines):
+                self._put(line, wanted, doing)
+            self._wait_for_followers(wanted)
+            if self._stale or self._stopped.is_set():
+                return
+
+    def _put(self, line: bytes, wanted: Mapping[str, Followed], doing: str) -> None:
+        try:
+            event = json.loads(line)
+            followed = wanted.get(event["path"])
+            if followed is not None and not followed.ended and isinstance(event["object"], dict):
+                followed.put(event, len(line))
+        except (ValueError, KeyError, TypeError, RecursionError) as e:
+            raise Lost(f"cannot {doing}: an event cannot be read") from e
+
+    def _wait_for_followers(self, wanted: Mapping[str, Followed]) -> None:
+        """What is not read waits at the relay, not here."""
+        with self._guard:
+            self._guard.wait_for(
+                lambda: self._stopped.is_set() or sum(each.bytes for each in wanted.values()) < BACKLOG_BYTES
+            )
+
+    def _interrupt(self) -> None:
+        """Let the connection be opened again with all that is followed now."""
+        with self._guard:
+            connection = self._connection
+        if connection is not None:
+            connection.interrupt()

@@ -1,0 +1,126 @@
+"""Which relay to use: an address that was given, or the endpoints of a Service; and with which identity.
+
+Rule: the order is random, so that the nodes of a cluster spread over its relays, and a relay that failed comes last.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.layout import quote
+from cni_calico.datastore.kubernetes.login import Login
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, DatastoreDenied, DatastoreUnavailable
+from cni_calico.model.access import KubernetesAccess
+from cni_calico.regular import read_regular
+
+PORT = 5473
+_SLICES = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{}"
+
+
+@dataclass(frozen=True, slots=True)
+class RelayAccess:
+    """``address`` ("host:port") wins over ``service``. Without ``common_name`` and ``uri`` the relay's certificate must
+    be for the address's host or for the Service's name.
+    """
+
+    address: str = ""
+    service: str = ""
+    namespace: str = "kube-system"
+    ca_file: str = ""
+    certificate_file: str = ""
+    key_file: str = field(default="", repr=False)
+    common_name: str = ""
+    uri: str = ""
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of "host", "host:port" or "[host]:port". Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        colon, port = rest[:1], rest[1:]
+    elif not colon or ":" in host:
+        host, colon, port = text, "", ""
+    if not host or (colon and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536)):
+        raise ValueError(f"expected host:port, not {text!r}")
+    return host, int(port) if port else PORT
+
+
+class RelayTargets:
+    """``direct`` is the API server, which knows the Service's endpoints, and our token."""
+
+    def __init__(self, access: RelayAccess, direct: KubernetesAPI) -> None:
+        self._access = access
+        self._direct = direct
+        self._failed: dict[tuple[str, int], int] = {}
+        self._count = 0
+
+    def next(self, deadline: Deadline) -> tuple[str, KubernetesAPI]:
+        """The relay to try now: its address and a client for it. Raises DatastoreError, DeadlineExceeded."""
+        found = self._find(deadline)
+        if not found:
+            raise DatastoreUnavailable(
+                f"cannot use a relay: Service {self._access.namespace}/{self._access.service} has no ready endpoint"
+            )
+        host, port = min(found, key=lambda each: (self._failed.get(each, 0), random.random()))  # noqa: S311 (no secret)
+        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return shown, KubernetesAPI(KubernetesAccess(), login=lambda deadline: self._login(shown, deadline))
+
+    def failed(self, shown: str) -> None:
+        """Try others first."""
+        self._count += 1
+        self._failed[parse_address(shown)] = self._count
+
+    def _find(self, deadline: Deadline) -> Sequence[tuple[str, int]]:
+        if self._access.address:
+            return (parse_address(self._access.address),)
+        path = _SLICES.format(quote(self._access.namespace), quote(self._access.service))
+        reply = self._direct.request("GET", path, deadline, f"find relays: list endpoints of {self._access.service}")
+        found = []
+        for listed in reply.document.get("items") or ():
+            ports = [
+                port.get("port") for port in listed.get("ports") or () if port.get("name") in ("calico-typha", "", None)
+            ]
+            for endpoint in listed.get("endpoints") or ():
+                if ports and ports[0] and (endpoint.get("conditions") or {}).get("ready") is not False:
+                    found += [(str(address), int(ports[0])) for address in endpoint.get("addresses") or ()]
+        return found
+
+    def _login(self, shown: str, deadline: Deadline) -> Login:
+        """Read anew each time: certificates and tokens are replaced while we run."""
+        access = self._access
+        name = f"{access.service}.{access.namespace}.svc" if not access.address else ""
+        certificate = key = b""
+        if access.certificate_file:
+            certificate = _read(access.certificate_file, "certificate")
+            key = _read(access.key_file, "key")
+        return Login(
+            f"https://{shown}",
+            ca=_read(access.ca_file, "certificate authority"),
+            server_name=name,
+            certificate=certificate,
+            key=key,
+            authorization=self._authorization(deadline) if not certificate else "",
+            peer=(access.common_name, access.uri),
+        )
+
+    def _authorization(self, deadline: Deadline) -> str:
+        """The token with which the API server knows us."""
+        try:
+            return self._direct.login(deadline).authorization
+        except CalicoError:
+            return ""  # the relay then says what it wants
+
+
+def _read(path: str, what: str) -> bytes:
+    try:
+        return read_regular(path)
+    except OSError as e:
+        raise DatastoreDenied(
+            f"cannot read the relay's {what} {path}: {(e.strerror or str(e)).lower()}",
+            details="it is named by FELIX_TYPHACAFILE, FELIX_TYPHACERTFILE or FELIX_TYPHAKEYFILE",
+        ) from e

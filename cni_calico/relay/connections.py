@@ -1,0 +1,192 @@
+"""The clients' sockets: accepting them, waiting for them, dropping them.
+
+Rule: the number of connections is limited. Of those that have not been admitted only so many are kept, and the oldest
+goes first: nobody without a certificate or token can keep others out.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cni_calico.log import Log
+from cni_calico.relay.client import Client, State, without_delay
+
+ACCEPTS = 64
+LATENCIES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``unknown``: connections that have not been admitted. ``waiting_s``: for lists, reviews and older history."""
+
+    connections: int = 10_000
+    unknown: int = 1_000
+    handshake_s: float = 10.0
+    waiting_s: float = 20.0
+    answer_s: float = 120.0
+    idle_s: float = 60.0
+    behind_s: float = 30.0
+    behind_bytes: int = 8 * 1024 * 1024
+    watch_s: float = 3600.0
+    bookmark_s: float = 10.0
+    gather_s: float = 0.1
+
+
+@dataclass(slots=True)
+class ServerNumbers:
+    """``dropped`` by reason, ``requests`` by kind. ``latency``: how many changes waited how long before they were
+    sent, a count for each of LATENCIES_S and one above.
+    """
+
+    accepted: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
+    messages: int = 0
+    bytes: int = 0
+    flush_s: float = 0.0
+    flushes: int = 0
+    latency: list[int] = field(default_factory=lambda: [0] * (len(LATENCIES_S) + 1))
+    latency_s: float = 0.0
+    lists_s: float = 0.0
+    lists: int = 0
+
+    def drop(self, why: str) -> None:
+        self.dropped[why] = self.dropped.get(why, 0) + 1
+
+    def request(self, kind: str) -> None:
+        self.requests[kind] = self.requests.get(kind, 0) + 1
+
+
+class ClientSockets:
+    """``on_drop(client)`` is called before a connection is closed, ``on_wake()`` when ``wake_fd`` becomes readable."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        tls: ssl.SSLContext,
+        wake_fd: int,
+        log: Log,
+        limits: Limits,
+        numbers: ServerNumbers,
+        on_drop: Callable[[Client], None],
+        on_wake: Callable[[], None],
+    ) -> None:
+        self.tls = tls
+        self.all: dict[int, Client] = {}
+        self.unknown: dict[int, Client] = {}  # in the order of their arrival
+        self._listener = listener
+        self._wake_fd = wake_fd
+        self._log = log
+        self._limits = limits
+        self._numbers = numbers
+        self._on_drop = on_drop
+        self._on_wake = on_wake
+        self._masks: dict[int, int] = {}
+        self._epoll = select.epoll()
+        listener.setblocking(False)
+        self._epoll.register(listener.fileno(), select.EPOLLIN)
+        self._epoll.register(wake_fd, select.EPOLLIN)
+
+    def poll(self, timeout_s: float, attend: Callable[[Client, int], None]) -> None:
+        """Wait for something to happen, and have clients attended to."""
+        for fd, mask in self._epoll.poll(timeout_s):
+            if fd == self._wake_fd:
+                os.eventfd_read(fd)
+                self._on_wake()
+            elif fd in self.all:
+                attend(self.all[fd], mask)
+            elif fd == self._listener.fileno():
+                self._accept()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS):
+            try:
+                raw, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as e:
+                self._log.warning(f"cannot accept a connection: {e.strerror or e}")
+                self._drop_oldest()
+                return
+            self._numbers.accepted += 1
+            if len(self.all) >= self._limits.connections:
+                self._numbers.drop("limit")
+                raw.close()
+                continue
+            if len(self.unknown) >= self._limits.unknown:
+                self._drop_oldest()
+            self._begin(raw, str(address[0]))
+
+    def _begin(self, raw: socket.socket, peer: str) -> None:
+        try:
+            without_delay(raw)
+            wrapped = self.tls.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
+        except (OSError, ValueError):
+            raw.close()
+            return
+        client = Client(wrapped, peer, time.monotonic())
+        self.all[client.fd] = self.unknown[client.fd] = client
+        self._masks[client.fd] = select.EPOLLIN
+        self._epoll.register(client.fd, select.EPOLLIN)
+
+    def _drop_oldest(self) -> None:
+        for client in self.unknown.values():
+            self.drop(client, "unknown")
+            return
+
+    def admit(self, client: Client) -> None:
+        self.unknown.pop(client.fd, None)
+
+    def drop(self, client: Client, why: str) -> None:
+        if client.state is State.CLOSED:
+            return
+        self._on_drop(client)
+        for group in (self.all, self.unknown, self._masks):
+            group.pop(client.fd, None)
+        try:
+            self._epoll.unregister(client.fd)
+        except (OSError, ValueError):
+            pass  # it has ended by itself
+        client.close()
+        self._numbers.drop(why)
+
+    def why_end(self, client: Client, behind: int, now: float) -> str:
+        """Why a connection has to end; "" if it may stay. ``behind``: bytes that a watch has not been sent yet."""
+        limits, in_state = self._limits, now - client.since
+        if client.state is State.HANDSHAKE:
+            return "handshake" if in_state > limits.handshake_s else ""
+        if client.state is State.REQUEST:
+            unknown = client.fd in self.unknown
+            return "idle" if in_state > (limits.handshake_s if unknown else limits.idle_s) else ""
+        if client.state is State.WAITING:
+            return "waiting" if in_state > limits.waiting_s else ""
+        if client.state is State.ANSWER:
+            return "slow" if in_state > limits.answer_s else ""
+        is_behind = now - client.full_since > limits.behind_s or behind > limits.behind_bytes
+        return "behind" if client.full_since and is_behind else ""
+
+    def watch(self, client: Client) -> None:
+        """Wait for what the client's socket can do next."""
+        mask = select.EPOLLIN | (select.EPOLLOUT if client.wants_write else 0)
+        if client.state is not State.CLOSED and self._masks.get(client.fd) != mask:
+            self._masks[client.fd] = mask
+            self._epoll.modify(client.fd, mask)
+
+    def stop_accepting(self) -> None:
+        try:
+            self._epoll.unregister(self._listener.fileno())
+        except (OSError, ValueError):
+            pass
+        self._listener.close()
+
+    def close(self) -> None:
+        for client in list(self.all.values()):
+            self.drop(client, "stopped")
+        self.stop_accepting()
+        self._epoll.close()

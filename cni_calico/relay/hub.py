@@ -1,0 +1,342 @@
+"""All collections of a relay, and one log of their changes that every client reads at its own pace.
+
+Rule: a client costs a place in the log, not a queue. What is sent is rendered once for all clients that stand at the
+same place with the same interests. Threads that follow the API server write, the server's loop reads; ``wake`` tells
+the loop that there is something new.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from cni_calico.datastore.kubernetes.relayed.served import BLOCKS, SERVED, affinity_query
+from cni_calico.relay.history import HeldObject, History, ToldChange
+from cni_calico.relay.reduction import affinity_of, reduce_block, reduce_own_block, reduction_of
+
+READY, WAITING, EXPIRED = "ready", "waiting", "expired"
+LOG_S = 60.0
+LOG_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A collection, or the blocks of one ``owner``."""
+
+    path: str
+    owner: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.path}?{affinity_query(self.owner)}" if self.owner else self.path
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    topic: Topic
+    change: ToldChange
+    end: int  # bytes of the log up to here
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """What a client follows. ``floors``: topics in which the client is ahead of this relay, and how far it has seen.
+
+    ``own``: a topic that few others follow; None for no such. ``several``: each event begins with its topic's name.
+    """
+
+    shared: frozenset[Topic]
+    own: Topic | None = None
+    several: bool = False
+    floors: tuple[tuple[Topic, int], ...] = ()
+
+    @property
+    def topics(self) -> frozenset[Topic]:
+        return self.shared | {self.own} if self.own is not None else self.shared
+
+
+@dataclass(slots=True)
+class HubNumbers:
+    updates: int = 0
+    skipped: int = 0
+    rebuilt: int = 0
+
+
+@dataclass(slots=True)
+class _Older:
+    """Which older history clients ask for, and up to which version the API server has said that it is gone."""
+
+    wanted: int | None = None
+    gone_below: int = 0
+    fetching: bool = False
+
+
+@dataclass(slots=True)
+class _RenderedOnce:
+    """What has been rendered since the log last grew."""
+
+    end: int = -1
+    rendered: dict[Any, bytes] = field(default_factory=dict)
+    topics: dict[int, frozenset[Topic]] = field(default_factory=dict)
+
+
+class Hub:
+    """``fetch_older(path, since, until)`` is called, in any thread, when a client needs older changes; the caller must
+    return at once, and later call ``continue_backwards`` or ``no_older``.
+    """
+
+    def __init__(
+        self, wake: Callable[[], None], fetch_older: Callable[[str, int, int], None], paths: Iterable[str] = SERVED
+    ) -> None:
+        self.numbers = HubNumbers()
+        self._wake = wake
+        self._fetch_older = fetch_older
+        self._lock = threading.RLock()
+        self._histories: dict[str, tuple[History, ...]] = {path: _histories(path) for path in paths}
+        self._older = {path: _Older() for path in self._histories}
+        self._log: list[_Entry] = []
+        self._base = 0
+        self._shared = _RenderedOnce()
+        self._trimmed_at = 0.0
+
+    # -- what the API server says -------------------------------------------------------------------------------------
+
+    def begin_list(self, path: str) -> Listed:
+        """For a whole list of a collection."""
+        return Listed(self, path, self._histories[path])
+
+    def replace(self, path: str, listed: Sequence[Mapping[str, HeldObject]], version: int) -> None:
+        with self._lock:
+            now = time.monotonic()
+            for history, into in zip(self._histories[path], listed, strict=True):
+                self._log_all(history, history.replace(into, version, now))
+        self._wake()
+
+    def apply(self, path: str, kind: str, obj: Mapping[str, Any]) -> None:
+        with self._lock:
+            now = time.monotonic()
+            told = False
+            for history in self._histories[path]:
+                changes = history.apply(kind, obj, now)
+                self._log_all(history, changes)
+                told = told or bool(changes)
+            if kind != "BOOKMARK":
+                self.numbers.updates += 1
+                self.numbers.skipped += not told
+        if told:
+            self._wake()
+
+    def set_missing(self, path: str) -> None:
+        """The cluster does not know the type: nothing is there, until it does."""
+        with self._lock:
+            for history in self._histories[path]:
+                history.missing = history.synced = True
+        self._wake()
+
+    def continue_backwards(self, path: str, since: int, events: list[tuple[str, Mapping[str, Any]]]) -> None:
+        with self._lock:
+            for history in self._histories[path]:
+                if since < history.start:
+                    history.continue_backwards(since, events, time.monotonic())
+            self._older[path].fetching = False
+        self._wake()
+
+    def no_older(self, path: str, below: int) -> None:
+        """The API server cannot tell what happened since versions up to ``below`` either."""
+        with self._lock:
+            older = self._older[path]
+            older.gone_below, older.fetching = max(older.gone_below, below + 1), False
+        self._wake()
+
+    # -- what clients ask ---------------------------------------------------------------------------------------------
+
+    @property
+    def synced(self) -> bool:
+        return all(history.synced for histories in self._histories.values() for history in histories)
+
+    def unsynced(self) -> list[str]:
+        return [path for path, histories in self._histories.items() if not histories[0].synced]
+
+    def history(self, topic: Topic) -> History:
+        return self._histories[topic.path][1 if topic.owner else 0]
+
+    def present(self, topic: Topic) -> tuple[int, Iterator[bytes]]:
+        """A collection's position, and its objects as items of a list."""
+        with self._lock:
+            history = self.history(topic)
+            return history.position, history.items(topic.owner)
+
+    def standing(self, topic: Topic, version: int) -> str:
+        """Whether a client that has seen ``version`` can be told what follows; 0: it has seen nothing."""
+        with self._lock:
+            history = self.history(topic)
+            if not history.synced:
+                return WAITING
+            if version == 0 or version >= history.start or history.missing:
+                return READY
+            older = self._older[topic.path]
+            if version < older.gone_below:
+                return EXPIRED
+            older.wanted = version if older.wanted is None else min(version, older.wanted)
+            return WAITING
+
+    def ask_older(self) -> None:
+        """Fetch what ``standing`` found lacking."""
+        for path, older in self._older.items():
+            with self._lock:
+                if older.wanted is None or older.fetching:
+                    continue
+                since, until = older.wanted, max(history.start for history in self._histories[path])
+                older.wanted, older.fetching = None, True
+            self._fetch_older(path, since, until)
+
+    def begin(self, places: Mapping[Topic, int], *, several: bool) -> tuple[Interest, int, bytes]:
+        """Where a client begins that has seen these versions, all of which are READY: what it follows, its place in the
+        log, and what it has missed.
+        """
+        with self._lock:
+            missed: list[bytes] = []
+            floors = []
+            own = next((topic for topic in places if topic.owner), None)
+            for topic, version in places.items():
+                history = self.history(topic)
+                lacking = history.since(version, topic.owner) if version else history.additions(topic.owner)
+                prefix = _prefix(topic, several=several)
+                missed += [prefix + change.tail for change in lacking]
+                if version > history.position:
+                    floors.append((topic, version))
+            shared = frozenset(topic for topic in places if topic != own)
+            interest = Interest(shared, own, several, tuple(floors))
+            return interest, self.end, b"".join(missed)
+
+    @property
+    def end(self) -> int:
+        return self._base + len(self._log)
+
+    def since(self, place: int, interest: Interest) -> bytes | None:
+        """What a client at ``place`` has not been told; None if that is not known."""
+        with self._lock:
+            if place < self._base or self._has_gap(interest):
+                return None
+            shared = self._shared
+            if shared.end != self.end:
+                shared.end, shared.rendered, shared.topics = self.end, {}, {}
+            topics = shared.topics.get(place)
+            if topics is None:
+                topics = shared.topics[place] = frozenset(entry.topic for entry in self._from(place))
+            own = interest.own if interest.own in topics else None
+            key = (place, interest.shared, own, interest.several, interest.floors)
+            found = shared.rendered.get(key)
+            if found is None:
+                found = shared.rendered[key] = self._render(place, interest)
+            return found
+
+    def behind(self, place: int) -> int:
+        """How many bytes of the log follow a place."""
+        with self._lock:
+            if not self._log or place >= self.end:
+                return 0
+            before = self._log[place - self._base - 1].end if place > self._base else self._log[0].end
+            return self._log[-1].end - before
+
+    def _has_gap(self, interest: Interest) -> bool:
+        """Whether a client that was ahead of this relay has seen things that happened between two lists."""
+        return any(low < floor < high for topic, floor in interest.floors for low, high in (self.history(topic).gap,))
+
+    def bookmarks(self, interest: Interest) -> tuple[Interest, bytes | None]:
+        """The positions of everything that a client follows, and its interest without floors that are passed; None if
+        it cannot go on.
+        """
+        with self._lock:
+            if self._has_gap(interest):
+                return interest, None
+            floors = tuple((topic, v) for topic, v in interest.floors if v > self.history(topic).position)
+            kept = Interest(interest.shared, interest.own, interest.several, floors)
+            ahead = {topic for topic, _ in floors}
+            key = ("bookmarks", interest.shared, interest.own, interest.several, floors)
+            found = self._shared.rendered.get(key) if self._shared.end == self.end else None
+            if found is None:
+                chosen = sorted(interest.topics - ahead, key=lambda topic: topic.name)
+                lines = [
+                    _prefix(topic, several=interest.several) + self.history(topic).bookmark()
+                    for topic in chosen
+                    if self.history(topic).position
+                ]
+                found = b"".join(lines)
+            return kept, found
+
+    def trim(self) -> None:
+        """Forget what is too old."""
+        with self._lock:
+            now = time.monotonic()
+            for histories in self._histories.values():
+                for history in histories:
+                    history.trim(now)
+            size = self._log[-1].end - self._log[0].end if self._log else 0
+            drop = 0
+            for entry in self._log:
+                left = size - (entry.end - self._log[0].end)
+                if now - entry.change.at <= LOG_S and left <= LOG_BYTES:
+                    break
+                drop += 1
+            del self._log[:drop]
+            self._base += drop
+
+    def sizes(self) -> dict[str, int]:
+        """How many objects each collection has."""
+        with self._lock:
+            return {path: len(histories[0].objects) for path, histories in self._histories.items()}
+
+    def _log_all(self, history: History, changes: list[ToldChange]) -> None:
+        end = self._log[-1].end if self._log else 0
+        own = len(self._histories[history.served.path]) > 1 and history is self._histories[history.served.path][1]
+        for change in changes:
+            if own and not change.owner:
+                continue
+            end += len(change.tail)
+            self._log.append(_Entry(Topic(history.served.path, change.owner), change, end))
+
+    def _from(self, place: int) -> Iterable[_Entry]:
+        return islice(self._log, place - self._base, None)
+
+    def _render(self, place: int, interest: Interest) -> bytes:
+        self.numbers.rebuilt += 1
+        topics, floors = interest.topics, dict(interest.floors)
+        return b"".join(
+            _prefix(entry.topic, several=interest.several) + entry.change.tail
+            for entry in self._from(place)
+            if entry.topic in topics and entry.change.version > floors.get(entry.topic, 0)
+        )
+
+
+class Listed:
+    """A list that is being read: each object is reduced at once, and not kept."""
+
+    def __init__(self, hub: Hub, path: str, histories: Sequence[History]) -> None:
+        self._hub = hub
+        self._path = path
+        self._histories = histories
+        self._found: list[dict[str, HeldObject]] = [{} for _ in histories]
+
+    def take(self, obj: Mapping[str, Any]) -> None:
+        for history, into in zip(self._histories, self._found, strict=True):
+            if (found := history.hold(obj)) is not None:
+                into[found[0]] = found[1]
+
+    def finish(self, version: int) -> None:
+        self._hub.replace(self._path, self._found, version)
+
+
+def _prefix(topic: Topic, *, several: bool) -> bytes:
+    return f'{{"path":"{topic.name}",'.encode() if several else b"{"
+
+
+def _histories(path: str) -> tuple[History, ...]:
+    served = SERVED[path]
+    if path == BLOCKS:
+        return History(served, reduce_block), History(served, reduce_own_block, affinity_of)
+    return (History(served, reduction_of(path)),)

@@ -1,0 +1,133 @@
+"""A relay put together: followers of the API server, the hub, and the server.
+
+Rule: clients are served from the first moment, each collection as soon as it has been read. A follower that fails tries
+again; if the server's loop fails the process must end, because the others alone are no relay.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+
+from cni_calico.daemon.stopping import Stopping
+from cni_calico.daemon.threads import SideThreads
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.errors import CalicoError, Compacted
+from cni_calico.log import Log
+from cni_calico.relay.admission import TokenReviews
+from cni_calico.relay.connections import Limits
+from cni_calico.relay.follower import CollectionFollower, order_of_start
+from cni_calico.relay.hub import Hub
+from cni_calico.relay.replay import read_changes
+from cni_calico.relay.server import RelayServer
+from cni_calico.relay.snapshots import RenderedLists
+
+END_S = 3.0
+OLDER_THREADS = 4
+
+
+class Relay:
+    """``users``: whose tokens are accepted. ``run`` serves until ``stopping`` is set."""
+
+    def __init__(
+        self,
+        api: KubernetesAPI,
+        listener: socket.socket,
+        tls: ssl.SSLContext,
+        log: Log,
+        *,
+        users: frozenset[str] = frozenset(),
+        certificate_names: tuple[str, str] = ("", ""),
+        limits: Limits | None = None,
+    ) -> None:
+        self.troubles: dict[str, str] = {}
+        self.older = {"read": 0, "gone": 0, "failed": 0}  # older changes asked of the API server, by outcome
+        self._api = api
+        self._log = log
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._older_threads = SideThreads(OLDER_THREADS, "relay-older")
+        self.hub = Hub(self._wake, self._fetch_older)
+        self.snapshots = RenderedLists(self.hub, self._wake)
+        self._reviews = TokenReviews(api, users, self._wake)
+        self.server = RelayServer(
+            self.hub,
+            self.snapshots,
+            self._reviews,
+            listener,
+            tls,
+            self._wake_fd,
+            log,
+            certificate_names=certificate_names,
+            limits=limits,
+        )
+        self._ending = Stopping()
+        self._threads: list[threading.Thread] = []
+
+    def run(self, stopping: Stopping, *, before_end: Callable[[], object] | None = None) -> None:
+        """``before_end`` is called when ``stopping`` is set, while clients are still connected."""
+        for path in order_of_start():
+            follower = CollectionFollower(self._api, self.hub, path, self._tell)
+            thread = threading.Thread(target=follower.run, args=(self._ending,), name=f"follow-{path}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        try:
+            self.server.run(stopping)
+            if before_end is not None:
+                before_end()
+        finally:
+            self._ending.set()
+            self.server.connections.close()
+            self._older_threads.close()
+            self.snapshots.close()
+            self._reviews.close()
+            for thread in self._threads:
+                thread.join(END_S / len(self._threads))
+
+    def _wake(self) -> None:
+        os.eventfd_write(self._wake_fd, 1)
+
+    def _tell(self, path: str, why: str) -> None:
+        if why and self.troubles.get(path) != why:
+            self._log.warning(why)
+        if why:
+            self.troubles[path] = why
+        elif self.troubles.pop(path, None):
+            self._log.info(f"following {path} again")
+
+    def _fetch_older(self, path: str, since: int, until: int) -> None:
+        self._older_threads.submit(lambda: self._read_older(path, since, until))
+
+    def _read_older(self, path: str, since: int, until: int) -> None:
+        try:
+            events = read_changes(self._api, path, since, until)
+        except Compacted as e:
+            self.older["gone"] += 1
+            self._log.info(f"{path}: clients that have seen it as of {since} must list again: {e}")
+            self.hub.no_older(path, since)
+        except CalicoError as e:
+            self.older["failed"] += 1
+            self._log.warning(f"cannot say what happened since {since}: {e}")
+            self.hub.no_older(path, 0)  # whoever still waits asks again
+        else:
+            self.older["read"] += 1
+            self.hub.continue_backwards(path, since, events)
+
+    def __del__(self) -> None:
+        os.close(self._wake_fd)
+
+
+def server_context(
+    certificate_file: str, key_file: str, ca_file: str = "", *, wants_certificates: bool = False
+) -> ssl.SSLContext:
+    """TLS for the relay's side. Raises OSError, ssl.SSLError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.num_tickets = 0  # nobody resumes a session, and each costs memory
+    context.load_cert_chain(certificate_file, key_file)
+    if ca_file and wants_certificates:
+        context.load_verify_locations(ca_file)
+        context.verify_mode = ssl.CERT_OPTIONAL  # others may have a token
+    return context

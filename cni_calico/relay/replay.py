@@ -1,0 +1,56 @@
+"""Reads from the API server what happened before this relay's own history: its clients may have seen another one's.
+
+Rule: the answer is complete or there is none. A watch says how far it has come with its last event or bookmark; the API
+server sends a bookmark two seconds before it ends a watch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.http import Lost
+from cni_calico.datastore.kubernetes.relayed.served import order_of_version
+from cni_calico.deadline import Deadline
+from cni_calico.errors import Compacted, DatastoreUnavailable
+
+WATCH_S = 4
+DEADLINE_S = 15.0
+MOST_BYTES = 64 * 1024 * 1024
+
+Events = list[tuple[str, Mapping[str, Any]]]
+
+
+def read_changes(api: KubernetesAPI, path: str, since: int, until: int) -> Events:
+    """The events after ``since`` up to ``until``. Raises Compacted if there is no complete answer, DatastoreError."""
+    doing = f"watch {path} from {since}"
+    url = f"{path}?watch=1&allowWatchBookmarks=true&resourceVersion={since}&timeoutSeconds={WATCH_S}"
+    deadline = Deadline.after(DEADLINE_S)
+    connection = api.stream(url, deadline, doing)
+    found: Events = []
+    rest, size = b"", 0
+    try:
+        for chunk in connection.chunks(lambda: deadline):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in filter(None, lines):
+                size += len(line)
+                event = json.loads(line)
+                kind, obj = event["type"], event["object"]
+                if kind == "ERROR":
+                    raise Compacted(f"cannot {doing}: {obj.get('message') or 'it is too long ago'}")
+                version = order_of_version((obj.get("metadata") or {}).get("resourceVersion"))
+                if kind != "BOOKMARK" and since < version <= until:
+                    found.append((kind, obj))
+                if version >= until:
+                    return found
+            if size > MOST_BYTES:
+                break
+    except Lost as e:
+        raise DatastoreUnavailable(f"cannot {doing}: {e}") from e
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise DatastoreUnavailable(f"cannot {doing}: an event cannot be read") from e
+    finally:
+        connection.close()
+    raise Compacted(f"cannot {doing}: the API server does not say what happened until {until}")

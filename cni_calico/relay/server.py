@@ -1,0 +1,395 @@
+"""The relay's server: one loop over TLS sockets that never block.
+
+Rule: no client can delay another one, or make the relay remember more than its place in the log. Connections that have
+not made a request are limited in number and time, the oldest goes first; a watch that falls too far behind ends, and
+its client resumes where it stood, here or at another relay.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+import time
+
+from cni_calico.daemon.stopping import Stopping
+from cni_calico.datastore.kubernetes.http import names_peer
+from cni_calico.log import Log
+from cni_calico.relay.admission import TokenReviews
+from cni_calico.relay.client import Client, Gone, State
+from cni_calico.relay.connections import LATENCIES_S, ClientSockets, Limits, ServerNumbers
+from cni_calico.relay.hub import EXPIRED, WAITING, Hub
+from cni_calico.relay.requests import (
+    GZIP_HEAD,
+    HEAD_BYTES,
+    LAST_CHUNK,
+    LIST_HEAD,
+    STREAM_HEAD,
+    AskedList,
+    AskedWatch,
+    RequestRefused,
+    chunk,
+    parse_request,
+    render_status,
+    render_text,
+)
+from cni_calico.relay.snapshots import RenderedLists
+
+LONGEST_GATHER_S = 0.5
+LOOK_S = 0.5
+BEHIND_LIST_S = 3.0  # how long a list waits for the version that it must have reached
+NOT_HTTP = "this is not an HTTP request; Typha's own protocol is not spoken here"
+
+
+class RelayServer:
+    """``certificate_names``: common name and URI that a client's certificate may have; ("", ""): none counts."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        snapshots: RenderedLists,
+        reviews: TokenReviews,
+        listener: socket.socket,
+        tls: ssl.SSLContext,
+        wake_fd: int,
+        log: Log,
+        *,
+        certificate_names: tuple[str, str] = ("", ""),
+        limits: Limits | None = None,
+    ) -> None:
+        self.numbers = ServerNumbers()
+        self._limits = limits or Limits()
+        self._hub = hub
+        self._snapshots = snapshots
+        self._reviews = reviews
+        self._log = log
+        self._names = certificate_names
+        self._waiting: dict[int, Client] = {}
+        self._streams: dict[int, Client] = {}
+        self.connections = ClientSockets(
+            listener, tls, wake_fd, log, self._limits, self.numbers, self._forget, self._note_news
+        )
+        self._dirty_since = self._flushed_at = self._looked_at = self._bookmarked_at = 0.0
+        self._has_noted_foreign = False
+
+    @property
+    def streaming(self) -> int:
+        return len(self._streams)
+
+    def run(self, stopping: Stopping) -> None:
+        while not stopping.is_set():
+            self.step()
+
+    def step(self) -> None:
+        """Wait for the next thing to do, and do it."""
+        self.connections.poll(self._patience_s(), self._attend)
+        now = time.monotonic()
+        if self._dirty_since and now - self._flushed_at >= self._gather_s:
+            self._flush(now)
+        if now - self._looked_at >= LOOK_S:
+            self._look(now)
+
+    @property
+    def _gather_s(self) -> float:
+        """Changes wait for each other, longer if telling them takes long."""
+        mean_s = self.numbers.flush_s / self.numbers.flushes if self.numbers.flushes else 0.0
+        return min(LONGEST_GATHER_S, max(self._limits.gather_s, 4 * mean_s))
+
+    def _patience_s(self) -> float:
+        now = time.monotonic()
+        waits = [self._looked_at + LOOK_S - now]
+        if self._dirty_since:
+            waits.append(self._flushed_at + self._gather_s - now)
+        return max(0.0, min(waits))
+
+    def _note_news(self) -> None:
+        self._dirty_since = self._dirty_since or time.monotonic()
+        self._serve_waiting()
+
+    def _forget(self, client: Client) -> None:
+        self._waiting.pop(client.fd, None)
+        self._streams.pop(client.fd, None)
+
+    # -- what a socket can do -----------------------------------------------------------------------------------------
+
+    def _attend(self, client: Client, mask: int) -> None:
+        try:
+            if client.state is State.HANDSHAKE:
+                if client.shake_hands():
+                    self._admit_certificate(client)
+            elif client.sending and mask & select.EPOLLOUT:
+                client.go_on(time.monotonic())
+                if not client.sending:
+                    self._sent(client)
+            if mask & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
+                self._take(client)
+        except Gone as e:
+            self.connections.drop(client, "handshake" if client.state is State.HANDSHAKE else "closed")
+            self._log.debug(f"{client.peer}: {e}")
+            return
+        self.connections.watch(client)
+
+    def _admit_certificate(self, client: Client) -> None:
+        client.has_certificate = names_peer(client.socket.getpeercert(), *self._names)
+        client.enter(State.REQUEST, time.monotonic())
+
+    def _take(self, client: Client) -> None:
+        """Read a request. In other states a client has nothing to say."""
+        if client.state in (State.HANDSHAKE, State.CLOSED):
+            return
+        data = client.read()
+        while data:
+            if client.state is not State.REQUEST:
+                raise Gone("it sent something while it was being answered")
+            client.head += data
+            if b"\r\n\r\n" in client.head:
+                head, _, client.head = client.head.partition(b"\r\n\r\n")
+                self._take_request(client, head)
+            elif len(client.head) > HEAD_BYTES:
+                self._refuse(client, RequestRefused(431, "the request's head is too long"))
+            elif (
+                len(client.head) >= 8 and not client.head.startswith(b"GET ") and b"\n" not in client.head[:HEAD_BYTES]
+            ):
+                self._note_foreign(client)
+            if not client.fd_open:
+                return
+            data = client.read()
+
+    def _note_foreign(self, client: Client) -> None:
+        """Upstream's Felix begins with a message in Go's gob encoding."""
+        if not self._has_noted_foreign:
+            self._has_noted_foreign = True
+            self._log.warning(
+                f"{client.peer} does not speak HTTP. Upstream's Felix needs upstream's Typha; with "
+                "FELIX_TYPHAK8SSERVICENAME none it reads the API server itself"
+            )
+        self._refuse(client, RequestRefused(400, NOT_HTTP))
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def _take_request(self, client: Client, head: bytes) -> None:
+        try:
+            client.request = parse_request(head)
+        except RequestRefused as e:
+            self._refuse(client, e)
+            return
+        client.keeps_open = client.request.keeps_open
+        client.enter(State.WAITING, time.monotonic())
+        self._waiting[client.fd] = client
+        self._serve(client)
+
+    def _serve_waiting(self) -> None:
+        for client in list(self._waiting.values()):
+            try:
+                self._serve(client)
+            except Gone:
+                self.connections.drop(client, "closed")
+                continue
+            self.connections.watch(client)
+        self._hub.ask_older()
+
+    def _serve(self, client: Client) -> None:
+        """Answer a request as soon as everything for it is there."""
+        request = client.request
+        assert request is not None
+        try:
+            if not client.has_certificate:
+                why = self._reviews.why_not(request.token)
+                if why is None:
+                    return
+                if why:
+                    raise RequestRefused(401, why)
+            self.connections.admit(client)
+            wanted = request.wanted
+            if isinstance(wanted, AskedList):
+                self._serve_list(client, wanted)
+            elif isinstance(wanted, AskedWatch):
+                self._serve_watch(client, wanted)
+            else:
+                self._serve_ready(client)
+        except RequestRefused as e:
+            self._refuse(client, e)
+
+    def _refuse(self, client: Client, why: RequestRefused, gone: tuple[str, ...] = ()) -> None:
+        self.numbers.request("refused")
+        client.keeps_open = False
+        self._answer(client, (render_status(why.status, str(why), gone=gone),))
+
+    def _answer(self, client: Client, pieces: tuple[bytes, ...]) -> None:
+        now = time.monotonic()
+        self._waiting.pop(client.fd, None)
+        client.enter(State.ANSWER, now)
+        client.send(pieces, now)
+        self._count_sent(pieces)
+        if not client.sending:
+            self._sent(client)
+
+    def _sent(self, client: Client) -> None:
+        """Everything has been sent: an answer ends, a watch goes on."""
+        now = time.monotonic()
+        if client.state is State.ANSWER:
+            if not client.keeps_open:
+                self.connections.drop(client, "answered")
+                return
+            client.request = None
+            client.enter(State.REQUEST, now)
+        elif client.state is State.STREAM:
+            if not client.ends_at:
+                self.connections.drop(client, "ended")
+            else:
+                self._tell(client, now)
+
+    def _serve_ready(self, client: Client) -> None:
+        if not self._hub.synced:
+            raise RequestRefused(503, f"not read yet: {', '.join(self._hub.unsynced())}")
+        self.numbers.request("ready")
+        self._answer(client, (render_text("ready\n"),))
+
+    def _serve_list(self, client: Client, wanted: AskedList) -> None:
+        history = self._hub.history(wanted.topic)
+        if history.missing:
+            raise RequestRefused(404, f"the cluster does not know {wanted.topic.path}")
+        if not history.synced:
+            return
+        if wanted.at_least > history.position:
+            if time.monotonic() - client.since < BEHIND_LIST_S:
+                return
+            text = f"Too large resource version: {wanted.at_least}, current: {history.position}"
+            raise RequestRefused(504, text)
+        snapshot = self._snapshots.find(wanted)
+        if snapshot is None:
+            return
+        self.numbers.request("list")
+        self.numbers.lists += 1
+        self.numbers.lists_s += time.monotonic() - client.since
+        self._answer(client, (GZIP_HEAD if wanted.gzip else LIST_HEAD, *snapshot.pieces))
+
+    def _serve_watch(self, client: Client, wanted: AskedWatch) -> None:
+        standing = {topic: self._hub.standing(topic, version) for topic, version in wanted.places.items()}
+        gone = tuple(topic.name for topic, state in standing.items() if state == EXPIRED)
+        if gone:
+            text = f"too old resource version: nobody remembers what happened since to {', '.join(gone)}"
+            self._refuse(client, RequestRefused(410, text), gone)
+            return
+        if not wanted.several and any(self._hub.history(topic).missing for topic in wanted.places):
+            raise RequestRefused(404, f"the cluster does not know {next(iter(wanted.places)).path}")
+        if WAITING in standing.values():
+            self._hub.ask_older()
+            return
+        now = time.monotonic()
+        self.numbers.request("watch")
+        self._waiting.pop(client.fd, None)
+        self._streams[client.fd] = client
+        client.interest, client.place, missed = self._hub.begin(wanted.places, several=wanted.several)
+        longest_s = self._limits.watch_s
+        # not all end in one moment
+        lasts_s = min(wanted.timeout_s, longest_s) if wanted.timeout_s else longest_s * (0.5 + os.urandom(1)[0] / 512)
+        client.ends_at = now + lasts_s
+        client.enter(State.STREAM, now)
+        pieces = (STREAM_HEAD, chunk(missed)) if missed else (STREAM_HEAD,)
+        client.send(pieces, now)
+        self._count_sent(pieces)
+
+    # -- watches ------------------------------------------------------------------------------------------------------
+
+    def _flush(self, now: float) -> None:
+        """Tell all watches what is new."""
+        waited_s = now - self._dirty_since
+        self._dirty_since, self._flushed_at = 0.0, now
+        begun = time.perf_counter()
+        end, told = self._hub.end, 0
+        for client in list(self._streams.values()):
+            if client.place < end and not client.sending:
+                told += self._tell(client, now)
+        if told:
+            spent = time.perf_counter() - begun
+            self.numbers.flushes += 1
+            self.numbers.flush_s += spent
+            waited_s += spent
+            self.numbers.latency[next((i for i, s in enumerate(LATENCIES_S) if waited_s <= s), len(LATENCIES_S))] += (
+                told
+            )
+            self.numbers.latency_s += told * waited_s
+
+    def _tell(self, client: Client, now: float) -> bool:
+        """Send a watch what it has not been told; returns whether there was something."""
+        assert client.interest is not None
+        end = self._hub.end
+        if client.place >= end:
+            return False
+        data = self._hub.since(client.place, client.interest)
+        if data is None:
+            self.connections.drop(client, "behind")
+            return False
+        client.place = end
+        return bool(data) and self._send(client, data, now)
+
+    def _send(self, client: Client, data: bytes, now: float) -> bool:
+        try:
+            pieces = (chunk(data),)
+            client.send(pieces, now)
+        except Gone:
+            self.connections.drop(client, "closed")
+            return False
+        self._count_sent(pieces)
+        if client.wants_write:
+            self.connections.watch(client)
+        return True
+
+    def _look(self, now: float) -> None:
+        """What has to happen from time to time: limits, bookmarks, forgetting."""
+        self._looked_at = now
+        for client in list(self.connections.all.values()):
+            behind = self._hub.behind(client.place) if client.full_since else 0
+            if why := self.connections.why_end(client, behind, now):
+                self.connections.drop(client, why)
+        for client in list(self._streams.values()):
+            if client.ends_at <= now and not client.sending:
+                self._end(client, now)
+        if self._waiting:
+            self._serve_waiting()
+        if now - self._bookmarked_at >= self._limits.bookmark_s:
+            self._bookmarked_at = now
+            self._bookmark(now)
+            self._hub.trim()
+            self._snapshots.trim()
+
+    def _bookmark(self, now: float) -> None:
+        """Tell every watch that is up to date how far this relay is; it also shows that the connection works."""
+        for client in list(self._streams.values()):
+            if client.sending or client.interest is None or client.place < self._hub.end:
+                continue
+            client.interest, data = self._hub.bookmarks(client.interest)
+            if data is None:
+                self.connections.drop(client, "behind")
+                continue
+            wanted = client.request.wanted if client.request is not None else None
+            if data and isinstance(wanted, AskedWatch) and wanted.bookmarks:
+                self._send(client, data, now)
+
+    def _end(self, client: Client, now: float) -> None:
+        """End a watch as HTTP has it."""
+        client.ends_at = 0.0
+        try:
+            client.send((LAST_CHUNK,), now)
+        except Gone:
+            self.connections.drop(client, "closed")
+            return
+        if not client.sending:
+            self.connections.drop(client, "ended")
+
+    def drop_one(self, why: str) -> bool:
+        """End the watch that began last; its client goes elsewhere. Returns whether there was one."""
+        for client in reversed(list(self._streams.values())):
+            if not client.sending:
+                self.numbers.drop(why)
+                self._end(client, time.monotonic())
+                return True
+        return False
+
+    # -- numbers ------------------------------------------------------------------------------------------------------
+
+    def _count_sent(self, pieces: tuple[bytes, ...]) -> None:
+        self.numbers.messages += 1
+        self.numbers.bytes += sum(map(len, pieces))
