@@ -52,10 +52,14 @@ BASE = {
     "node checksystem": "node checksystem",
     "node run": "node run",
     "cluster status": "cluster status --timeout=3",
+    "cluster check": "cluster check --host --network {unused}",
     "cluster diags": "cluster diags -o {unused}",
     "completion": "completion bash",
     "version": "version",
 }
+PATHS = ["custom-columns=A:.metadata.name", "jsonpath={{.metadata.name}}", "jsonpath-as-json={{.spec}}"]
+SAID = ["table", "json", "yaml", "jsonpath={{$}}", "jsonpath-as-json={{$}}"]
+SAYING = ("ipam show", "policy explain", "policy show", "node status", "cluster status", "cluster check", "version")
 VALUES = {
     "--config": ["{config}"],
     "--kubeconfig": ["{kubeconfig}"],
@@ -64,7 +68,7 @@ VALUES = {
     "--log-level": ["debug", "panic"],
     "--namespace": ["space"],
     "--filename": ["{set}", "{directory}"],
-    "--output": ["ps", "wide", "yaml", "json", "name", "custom-columns=NAME,NETS", "go-template={{{{.}}}}"],
+    "--output": ["ps", "wide", "yaml", "json", "name", "custom-columns=NAME,NETS", "go-template={{{{.}}}}", *PATHS],
     "--dry-run": ["server", "client", "none"],
     "--patch": ['{{"spec":{{}}}}', "spec: {{}}"],
     "--type": ["strategic", "merge", "json"],
@@ -89,6 +93,10 @@ VALUES = {
     "--port": ["80"],
     "--source-port": ["1024"],
     "--node": ["n"],
+    "--nodes": ["a,b"],
+    "--image": ["x"],
+    "--network": ["{directory}"],
+    "--plugins": ["{directory}"],
 }
 OWN_VALUES = {
     **{
@@ -96,7 +104,7 @@ OWN_VALUES = {
         for name in ("ipam check", "datastore migrate export", "datastore salvage", "node diags")
     },
     ("cluster diags", "--output"): ["{unused}"],
-    ("ipam show", "--output"): ["table", "json", "yaml"],
+    **{(name, "--output"): SAID for name in SAYING},
     ("create", "--filename"): ["{new}"],
     ("datastore migrate import", "--filename"): ["{export}"],
 }
@@ -120,7 +128,7 @@ FAILING = {
     ("label", "--remove"): "a value is given",
     ("get", "--all-namespaces"): "a name is given",
 }
-ALWAYS_FAILING = {"cluster status", "ipam release", "node run", "node status"}
+ALWAYS_FAILING = {"cluster check", "cluster status", "ipam release", "node run", "node status"}
 
 
 LEAVES = dict(leaves(build_parser()))
