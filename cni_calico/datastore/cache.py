@@ -31,6 +31,7 @@ LIST_S = 30.0  # without any record of a list
 WATCH_S = 5.0  # how long one wait for events lasts; stop() does not wait for it to end
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
+_NO_DOCUMENT: Mapping[str, Any] = {}  # one for all: a listing may have a hundred thousand
 
 
 def order_of(revision: Revision) -> int:
@@ -294,7 +295,9 @@ class Cache(Generic[T]):
         def read(versioned: Versioned) -> Versioned:
             patience.renew()
             decoded[versioned.key] = self._read(versioned)
-            return versioned if self._keep_documents else Versioned(versioned.key, {}, order_of(versioned.revision))
+            if self._keep_documents:
+                return versioned
+            return Versioned(versioned.key, _NO_DOCUMENT, order_of(versioned.revision))
 
         # only the first list: an answer from the server's cache may be older than what we have seen
         reading = Reading(read, cached=self._cached and not self.synced)
@@ -331,7 +334,8 @@ class Cache(Generic[T]):
         """End the thread; the snapshot stays readable."""
         stop_caches((self,))
 
-    def _ask_to_stop(self) -> None:
+    def dismiss(self) -> None:
+        """Have the thread end, without waiting for it."""
         self._stopped.set()
         with self._changed:
             watch = self._watch
@@ -341,7 +345,7 @@ class Cache(Generic[T]):
 
 def _as_versioned(key: Key, entry: tuple[Revision, Any, Versioned | None]) -> Versioned:
     revision, _, versioned = entry
-    return Versioned(key, {}, revision) if versioned is None else versioned
+    return Versioned(key, _NO_DOCUMENT, revision) if versioned is None else versioned
 
 
 def stop_caches(caches: Iterable[Cache[Any]]) -> None:
@@ -350,7 +354,7 @@ def stop_caches(caches: Iterable[Cache[Any]]) -> None:
     """
     caches = tuple(caches)
     for cache in caches:
-        cache._ask_to_stop()
+        cache.dismiss()
     deadline = Deadline.after(WATCH_S)
     for cache in caches:
         if cache._thread is not threading.current_thread():

@@ -129,5 +129,11 @@ class KeptCaches:
             )
         )
 
+    def dismiss(self, cache: Cache[Any]) -> None:
+        """Follow a listing no longer, without waiting for its thread."""
+        self.all.remove(cache)
+        self._before.pop(cache.listing, None)
+        cache.dismiss()
+
     def stop(self) -> None:
         stop_caches(self.all)

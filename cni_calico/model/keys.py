@@ -100,13 +100,14 @@ class ResourceList:
 
 @dataclass(frozen=True, slots=True)
 class BlockList:
-    """All blocks, or those of one family (4 or 6).
+    """All blocks, those of one family (4 or 6), or the one of a network.
 
     ``owner``: only a relay's, and only those of this affinity; a datastore without a relay has nothing under it.
     """
 
     family: int = 0
     owner: str = ""
+    cidr: Network | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,8 @@ def etcd_prefix(listing: ListKey) -> str:
             return f"{RESOURCES}{PLURALS[listing.kind]}/"  # the names come after namespaces that are unknown
         return f"{RESOURCES}{PLURALS[listing.kind]}/{namespace}{listing.name_prefix}"
     if isinstance(listing, BlockList):
+        if listing.cidr is not None:
+            return etcd_path(BlockKey(listing.cidr))
         return f"{IPAM}assignment/" + (f"ipv{listing.family}/block/" if listing.family else "")
     if isinstance(listing, AffinityList):
         if not listing.node:
@@ -190,7 +193,9 @@ def covers(listing: ListKey, key: Key) -> bool:
             and key.name.startswith(listing.name_prefix)
         )
     if isinstance(listing, BlockList):
-        return isinstance(key, BlockKey) and listing.family in (0, key.cidr.version)
+        return (
+            isinstance(key, BlockKey) and listing.family in (0, key.cidr.version) and listing.cidr in (None, key.cidr)
+        )
     if isinstance(listing, AffinityList):
         return (
             isinstance(key, AffinityKey)

@@ -182,7 +182,7 @@ def pod_of(key: ResourceKey) -> tuple[str, str]:
 def select_collections(listing: ListKey, prefix: str = DEFAULT_PREFIX) -> tuple[Collection, ...]:
     """The collections that hold a listing's records (and perhaps others: filter with ``covers``)."""
     if isinstance(listing, BlockList):
-        return (_custom("ipamblocks"),)
+        return (_custom("ipamblocks", query=_block_query(listing)),)
     if isinstance(listing, AffinityList):
         return (_custom("blockaffinities", query=_affinity_query(listing)),)
     if isinstance(listing, HandleList):
@@ -196,6 +196,10 @@ def select_collections(listing: ListKey, prefix: str = DEFAULT_PREFIX) -> tuple[
 
 def _custom(plural: str, namespace: str = "", *, query: str = "", optional: bool = False) -> Collection:
     return Collection(_crd_collection(plural, namespace), crd.read_object, no_state, query, optional)
+
+
+def _block_query(listing: BlockList) -> str:
+    return "" if listing.cidr is None else "fieldSelector=" + quote(f"metadata.name={crd.cidr_name(listing.cidr)}")
 
 
 def _affinity_query(listing: AffinityList) -> str:

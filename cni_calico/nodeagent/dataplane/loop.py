@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cni_calico.backoff import Backoff
@@ -21,6 +21,7 @@ from cni_calico.kernel.host_routes import read_host_routes
 from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.kernel.monitor import Monitor
 from cni_calico.log import LEVELS, Log
+from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_felix
 from cni_calico.nodeagent.dataplane.apply import Applier, data_plane
@@ -30,11 +31,12 @@ from cni_calico.nodeagent.dataplane.needs import select_unmet
 from cni_calico.nodeagent.dataplane.parts.tunnels import DEVICES
 from cni_calico.nodeagent.dataplane.passes import Pass
 from cni_calico.nodeagent.dataplane.policy_count import start_counting
+from cni_calico.nodeagent.dataplane.routes import makes_routes
 from cni_calico.nodeagent.status import file as status
 from cni_calico.nodeagent.status.numbers import Numbers
 from cni_calico.nodeagent.status.policing import Standing
 from cni_calico.nodeagent.view.snapshot import Snapshot
-from cni_calico.nodeagent.view.sources import Sources
+from cni_calico.nodeagent.view.sources import FelixSpec, Sources
 
 PASS_S = 60.0
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 1.0  # a burst of changes is handled in one pass
@@ -105,6 +107,7 @@ class DataplaneLoop:
             self._monitor.wake,
             use_pod_cidr=settings.use_pod_cidr,
             brief=self._context.is_kubernetes_datastore,
+            routed=self._makes_routes,
         )
         parts = data_plane(
             self._log,
@@ -119,7 +122,7 @@ class DataplaneLoop:
             while not stopping.is_set():
                 happened = self._monitor.wait(self._patience())
                 applier.notice(self._monitor.take_changed())
-                if not stopping.is_set() and sources.synced and (happened or self._due()):
+                if not stopping.is_set() and sources.settle() and (happened or self._due()):
                     begun = time.monotonic()
                     self._pass(sources, applier)
                     stopping.wait(pause_after(time.monotonic() - begun))
@@ -175,6 +178,10 @@ class DataplaneLoop:
         else:
             self._retry.reset()
             self._next_retry = now + PENDING_S if done.pending else float("inf")
+
+    def _makes_routes(self, pools: Sequence[IPPool], felix_node: FelixSpec, felix_default: FelixSpec) -> bool:
+        felix = parse_felix(self._environ, felix_node, felix_default).settings
+        return makes_routes(pools, felix, self._context.settings.backend)
 
     def _parameters(self, snapshot: Snapshot) -> FelixSettings:
         parsed: Parameters = parse_felix(self._environ, snapshot.felix_node, snapshot.felix_default)

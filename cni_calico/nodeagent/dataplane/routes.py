@@ -6,7 +6,7 @@ node that cannot be reached (no address, no tunnel address yet) gets no route; t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import ip_network
@@ -48,7 +48,7 @@ class Fabric:
     @cached_property
     def others_program(self) -> bool:
         """Whether BIRD makes the routes of pools without VXLAN."""
-        return self.felix.program_cluster_routes != "Enabled" and self.backend == "bird"
+        return _birds(self.felix, self.backend)
 
     @cached_property
     def ends(self) -> dict[str, TunnelEnd]:
@@ -64,6 +64,17 @@ class Fabric:
         """The interface that has this node's address, "" if none does."""
         holder = None if self.own is None else holder_of(self.own.address, self.interfaces)
         return "" if holder is None else holder.name
+
+
+def _birds(felix: FelixSettings, backend: str) -> bool:
+    return felix.program_cluster_routes != "Enabled" and backend == "bird"
+
+
+def makes_routes(pools: Iterable[IPPool], felix: FelixSettings, backend: str) -> bool:
+    """Whether routes to other nodes' addresses are made here, and not by BIRD, for any of the pools."""
+    if backend == "none" or felix.route_sync_disabled:
+        return False
+    return any(encapsulation_of(pool)[0] == "vxlan" or not _birds(felix, backend) for pool in pools)
 
 
 def desired_remote_routes(fabric: Fabric, blocks: Sequence[BlockRoute]) -> set[HostRoute]:

@@ -16,7 +16,7 @@ def follow(store: Datastore, node: str, on_snapshot: Callable[[Snapshot], None],
     sources = Sources(store, node, changed.set)
     try:
         while not stopping.is_set():
-            if changed.wait(0.5) and sources.synced:
+            if changed.wait(0.5) and sources.settle():
                 changed.clear()
                 on_snapshot(sources.snapshot())
     finally:

@@ -12,7 +12,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from cni_calico.ipam.pools import pool_of
-from cni_calico.model.keys import BlockKey, Key, ResourceKey
+from cni_calico.model.keys import AffinityKey, BlockKey, Key, ResourceKey
 from cni_calico.model.resources import Address, Block, IPPool, Network, Node, WorkloadEndpoint
 from cni_calico.nodeagent.view.claims import Holder
 
@@ -58,8 +58,9 @@ class Snapshot:
 
     @property
     def incomplete(self) -> bool:
-        """Whether a Node, pool or block cannot be read."""
-        return any(isinstance(key, BlockKey) for key in self.unread) or bool(self.unread_of("Node", "IPPool"))
+        """Whether a Node, pool, block or affinity cannot be read."""
+        blocks = any(isinstance(key, BlockKey | AffinityKey) for key in self.unread)
+        return blocks or bool(self.unread_of("Node", "IPPool"))
 
     def unread_of(self, *kinds: str) -> tuple[ResourceKey, ...]:
         """The resources of these kinds that were never readable, sorted by name."""

@@ -11,28 +11,30 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import Any
 
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.interface import Datastore, Versioned, pod_of
 from cni_calico.datastore.last_good import KeptCaches
 from cni_calico.deadline import Deadline
+from cni_calico.ipam.pools import pool_of
 from cni_calico.model.documents.codec import (
-    decode_block,
     decode_endpoint,
     decode_node,
     decode_pool,
     decode_resource,
     encode_pool,
 )
-from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, ResourceList, endpoints_of_node
+from cni_calico.model.keys import Key, ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.resources import IPPool, Network, Node, Resource
 from cni_calico.model.validation.ipam import check_pool
 from cni_calico.model.validation.report import Report
+from cni_calico.nodeagent.view.blocks import FollowedBlocks
 from cni_calico.nodeagent.view.claims import LocalEndpoint, is_claimed, judge_claims
-from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot, pod_cidr_blocks, reduce_block, select_pod_cidrs
+from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot, pod_cidr_blocks, select_pod_cidrs
 
 NODES_S = 30.0
 
@@ -68,15 +70,19 @@ def _present(item: Versioned) -> bool:
     return True
 
 
-def _same_block(before: BlockRoute | None, after: BlockRoute | None) -> bool:
-    """Also compares which pods of this node have addresses of it: an endpoint may be waiting for confirmation."""
-    return before == after and (before is None or after is None or before.held == after.held)
+FelixSpec = Mapping[str, Any] | None
+
+
+def _always(pools: Sequence[IPPool], felix_node: FelixSpec, felix_default: FelixSpec) -> bool:
+    return True
 
 
 class Sources:
     """The caches. ``stop`` ends their threads. ``use_pod_cidr``: nodes' pod CIDRs count as their blocks.
 
-    With ``brief`` the datastore sends other Nodes without the parts that are not needed.
+    With ``brief`` the datastore sends other Nodes without the parts that are not needed. ``routed`` says, from the
+    pools and the FelixConfigurations for this node and for all, whether this node makes routes to other nodes' blocks:
+    only then every block has to be followed.
     """
 
     def __init__(
@@ -87,21 +93,24 @@ class Sources:
         *,
         use_pod_cidr: bool = False,
         brief: bool = False,
+        routed: Callable[[Sequence[IPPool], FelixSpec, FelixSpec], bool] = _always,
     ) -> None:
         self.node = node
         self._use_pod_cidr = use_pod_cidr
+        self._routed = routed
         self._kept = kept = KeptCaches(store, on_change)
         brief = brief and not use_pod_cidr
         self._nodes = kept.follow(ResourceList("Node", brief=brief), _node)
         self._own = kept.follow(ResourceList("Node", "", node), _node) if brief else self._nodes
         self._pools = kept.follow(ResourceList("IPPool"), _pool)
-        self._blocks = kept.follow(BlockList(), self._block, same=_same_block, delay=self._spread)
         # by their names, which begin with the node's: others' pods come and go all the time and must not wake us
         self._endpoints = kept.follow(endpoints_of_node(node), self._endpoint)
         self._felix = kept.follow(ResourceList("FelixConfiguration"), _resource)
         self._policies: list[Cache[bool]] = [
             kept.follow(ResourceList(kind), _present) for kind in ("NetworkPolicy", "GlobalNetworkPolicy")
         ]
+        self._basis = tuple(kept.all)
+        self._blocks = FollowedBlocks(kept, node, self._spread)
 
     def _spread(self, stopped: threading.Event) -> float:
         """Up to a second for every 100 nodes: when a cluster starts, not all of them list the blocks in one moment."""
@@ -109,10 +118,6 @@ class Sources:
         while not self._nodes.synced and time.monotonic() < until and not stopped.wait(0.02):
             continue
         return random.uniform(0, len(self._nodes.items()) / 100)  # noqa: S311
-
-    def _block(self, item: Versioned) -> BlockRoute | None:
-        assert isinstance(item.key, BlockKey)
-        return reduce_block(decode_block(item.key, item.value), self.node)
 
     def _endpoint(self, item: Versioned) -> LocalEndpoint | None:
         """An endpoint of this node: the listing may contain those of nodes whose names begin with this one's."""
@@ -123,9 +128,32 @@ class Sources:
         pod = pod_of(item)
         return LocalEndpoint(decode_endpoint(item.key, item.value), pod is not None and is_claimed(pod))
 
-    @property
-    def synced(self) -> bool:
-        return all(cache.synced for cache in self._kept.all)
+    def settle(self) -> bool:
+        """Follow as much of IPAM as is needed now. Returns whether everything that is needed has been read once."""
+        if not all(cache.synced for cache in self._basis):
+            return False
+        felix = self._felix_specs()
+        pools = self._checked_pools()
+        routed = self._routed([pool.record for pool in pools], felix.get(f"node.{self.node}"), felix.get("default"))
+        return self._blocks.settle(routed=routed, claimed=self._claimed_blocks(pools))
+
+    def _claimed_blocks(self, pools: Iterable[CheckedPool]) -> set[Network]:
+        """The blocks that can confirm what pods say of their addresses: at most one of each family for a pod."""
+        found: set[Network] = set()
+        for endpoint in self._kept.records(self._endpoints).values():
+            if endpoint is None or not endpoint.claimed or self._use_pod_cidr:
+                continue
+            for claim in {network.version: network for network in endpoint.record.ip_networks}.values():
+                pool = pool_of([pool.record for pool in pools], claim)
+                if pool is not None:
+                    found.add(ip_network((claim.network_address, pool.block_size), strict=False))
+        return found
+
+    def _felix_specs(self) -> dict[str, Mapping[str, Any]]:
+        return {record.metadata.name: record.spec for record in self._kept.records(self._felix).values()}
+
+    def _checked_pools(self) -> list[CheckedPool]:
+        return sorted(self._kept.records(self._pools).values(), key=lambda pool: pool.record.metadata.name)
 
     @property
     def healthy(self) -> bool:
@@ -137,13 +165,12 @@ class Sources:
         return next((str(cache.error) for cache in self._kept.all if cache.error is not None), "")
 
     def snapshot(self) -> Snapshot:
-        """What is known now; only meaningful once ``synced``."""
-        felix = {record.metadata.name: record.spec for record in self._kept.records(self._felix).values()}
+        """What is known now; only meaningful once ``settle`` has been true."""
+        felix = self._felix_specs()
         nodes = self._all_nodes()
-        pools = sorted(self._kept.records(self._pools).values(), key=lambda pool: pool.record.metadata.name)
-        blocks = self._kept.records(self._blocks).values()
+        pools = self._checked_pools()
         endpoints = self._kept.records(self._endpoints).values()
-        routed = tuple(block for block in blocks if block is not None)
+        routed = self._blocks.routes()
         judged = judge_claims(
             (endpoint for endpoint in endpoints if endpoint is not None),
             {address: pod for block in routed for address, pod in block.held.items()},
@@ -177,15 +204,18 @@ class Sources:
         return () if own is None or ours else select_pod_cidrs(own)
 
     def _unread(self) -> frozenset[Key]:
-        fabric: tuple[Cache[Any], ...] = (self._nodes, self._own, self._pools, self._blocks, self._endpoints)
+        fabric: tuple[Cache[Any], ...] = (self._nodes, self._own, self._pools, self._endpoints)
         settings = (ResourceKey("FelixConfiguration", name) for name in ("default", f"node.{self.node}"))
         unread = self._kept.unread(self._felix).intersection(settings)
-        return unread.union(*(self._kept.unread(cache) for cache in fabric))
+        return unread.union(self._blocks.unread(), *(self._kept.unread(cache) for cache in fabric))
 
     def wait_synced(self, deadline: Deadline) -> None:
         """Raises the error that prevents reading a listing, DeadlineExceeded."""
-        for cache in self._kept.all:
+        for cache in self._basis:
             cache.wait_synced(deadline)
+        while not self.settle():
+            for cache in tuple(self._kept.all):
+                cache.wait_synced(deadline)
 
     def stop(self) -> None:
         self._kept.stop()

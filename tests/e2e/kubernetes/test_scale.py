@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -15,8 +17,10 @@ from cni_calico.datastore.kubernetes import pages
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import Compacted
-from cni_calico.model.documents.codec import encode_node
-from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.ipam.allocator import Allocator, AssignRequest
+from cni_calico.model.documents.codec import encode, encode_node, new_metadata
+from cni_calico.model.keys import BlockKey, ResourceKey, ResourceList
+from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.view.sources import Sources
 from tests.e2e.kube import Cluster
 from tests.netns.namespaces import until
@@ -124,6 +128,59 @@ def test_a_node_written_again_on_etcd_tells_nothing(kube: Cluster) -> None:
             view.sources.stop()
     finally:
         store.commit([Write.remove(OWN), Write.remove(OTHER)], deadline)
+        store.close()
+
+
+# -- blocks -----------------------------------------------------------------------------------------------------------
+
+BLOCKS = "/apis/crd.projectcalico.org/v1/ipamblocks"
+
+
+def assign(store: Any, node: str, handle: str) -> BlockKey:
+    """An address for a pod of a node, in a block of the node's; returns the block."""
+    request = AssignRequest(node, handle, {"node": node, "namespace": "space", "pod": handle}, num4=1)
+    [taken] = Allocator(store).assign(request, Deadline.after(30))
+    return BlockKey(ip_network((taken.address, 26), strict=False))
+
+
+def test_with_bird_other_nodes_blocks_are_neither_listed_nor_watched(nodes: Cluster) -> None:
+    """The audit log says what was asked for; a pool that becomes VXLAN has all of them followed."""
+    store = nodes.store()
+    pool = IPPool(new_metadata("p", uid="u", now="2026-01-01T00:00:00Z"), ip_network("10.65.0.0/16"), 26)
+    store.commit([Write.put(ResourceKey("IPPool", "p"), encode(pool))], Deadline.after(30))
+    mine, theirs = assign(store, "n1", "a"), assign(store, "n2", "b")
+    since = len(nodes.audited())
+    view = View(store, brief=True, routed=lambda pools, *felix: any(pool.vxlan_mode != "Never" for pool in pools))
+
+    def asked() -> list[str]:
+        uris = [event["requestURI"] for event in nodes.audited(since)]
+        return [uri for uri in uris if uri.startswith(BLOCKS)]
+
+    try:
+        known = {block.cidr: (block.node, block.used) for block in view.sources.snapshot().blocks}
+        assert known == {mine.cidr: ("n1", 1), theirs.cidr: ("n2", 0)}
+        name = str(mine.cidr).replace(".", "-").replace("/", "-")
+        until(lambda: any("watch=" in uri for uri in asked()), "the watch of its own block", 30)
+        assert asked() and all(f"metadata.name%3D{name}" in uri for uri in asked())
+        before = view.told
+        assert assign(store, "n2", "c") == theirs
+        assert assign(store, "n1", "d") == mine
+        until(lambda: view.told > before, "its own block")
+        assert {block.cidr: block.used for block in view.sources.snapshot().blocks} == {mine.cidr: 2, theirs.cidr: 0}
+        changed = replace(pool, vxlan_mode="Always")
+        store.commit([Write.put(ResourceKey("IPPool", "p"), encode(changed))], Deadline.after(30))
+        until(
+            lambda: (
+                view.sources.settle()
+                and {block.cidr: block.used for block in view.sources.snapshot().blocks}
+                == {mine.cidr: 2, theirs.cidr: 2}
+            ),
+            "every block",
+            30,
+        )
+        assert any("metadata.name" not in uri for uri in asked())
+    finally:
+        view.sources.stop()
         store.close()
 
 
