@@ -7,7 +7,7 @@ caches.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from cni_calico.model.keys import Key
 
@@ -25,9 +25,9 @@ class ChangedKeys:
             self._noted.update(keys)
             self.any.set()
 
-    def take(self) -> frozenset[Key]:
-        """Everything noted since the last call."""
+    def take(self) -> Set[Key]:
+        """Everything noted since the last call; nobody else changes it."""
         with self._lock:
             noted, self._noted = self._noted, set()
             self.any.clear()
-        return frozenset(noted)
+        return noted

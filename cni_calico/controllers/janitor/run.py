@@ -92,10 +92,11 @@ def make_election(cluster: Cluster, node: str, terms: Terms) -> Election:
     return SoleElection()
 
 
-def _is_pods(subject: Subject) -> bool:
-    from cni_calico.ipam.lost.leaks import Holding, LostEndpoint
+def _needs_grace(subject: Subject) -> bool:
+    """Whether it stays where the cluster has switched the grace period off: of living nodes nothing goes then."""
+    from cni_calico.ipam.lost.leaks import Holding, LostEndpoint, SurplusBlock
 
-    return isinstance(subject, Holding | LostEndpoint) and bool(subject.pod)
+    return isinstance(subject, SurplusBlock) or (isinstance(subject, Holding | LostEndpoint) and bool(subject.pod))
 
 
 class Janitor:
@@ -215,7 +216,7 @@ class Janitor:
         self.tally.candidates = suspects.counts()
         due = suspects.due(now, self._habits.grace_s if self._grace_s is None else self._grace_s)
         if self._grace_s is None:
-            due = [subject for subject in due if not _is_pods(subject)]
+            due = [subject for subject in due if not _needs_grace(subject)]
         batch = due[: self._habits.batch]
         if not batch or not self._try("see whether the datastore is locked", self._may_write):
             return False

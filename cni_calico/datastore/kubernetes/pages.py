@@ -90,15 +90,8 @@ class Pages:
         """Read it in one answer, item by item."""
         self.items, self.unreadable = [], []
         collection = self._collection
-        doing, url = f"list {collection.path}", collection.url(**parameters)
-
-        def take(obj: Mapping[str, Any]) -> None:
-            self._take(obj, deadline)
-
-        try:
-            rest = self._api.items(url, deadline, doing, take, accept=collection.accept_list, packed=packed)
-        except DatastoreUnsupported as e:
-            raise missing_type(collection.path, doing) from e
+        doing = f"list {collection.path}"
+        rest = self._read_items(collection.url(**parameters), deadline, doing, packed=packed)
         return str((rest.get("metadata") or {}).get("resourceVersion") or "")
 
     def _read_pages(self, parameters: dict[str, str], deadline: Deadline) -> str:
@@ -107,16 +100,34 @@ class Pages:
         doing = f"list {collection.path}"
         while True:
             url = collection.url(**parameters)
-            reply = self._api.request("GET", url, deadline, doing, expect=(404,), accept=collection.accept_list)
-            if reply.status == 404:
-                raise missing_type(collection.path, doing)
-            for obj in reply.document.get("items") or ():
-                self._take(obj, deadline)
-            metadata = reply.document.get("metadata") or {}
+            metadata = self._read_page(url, deadline, doing).get("metadata") or {}
             version = str(metadata.get("resourceVersion") or version)
             if not metadata.get("continue"):
                 return version
             parameters = {"limit": str(PAGE), "continue": str(metadata["continue"])}
+
+    def _read_page(self, url: str, deadline: Deadline, doing: str) -> Mapping[str, Any]:
+        """Take its items; returns the document, perhaps without them."""
+        if self._reading.each is not None:
+            return self._read_items(url, deadline, doing)
+        accept, path = self._collection.accept_list, self._collection.path
+        reply = self._api.request("GET", url, deadline, doing, expect=(404,), accept=accept)
+        if reply.status == 404:
+            raise missing_type(path, doing)
+        for obj in reply.document.get("items") or ():
+            self._take(obj, deadline)
+        return reply.document
+
+    def _read_items(self, url: str, deadline: Deadline, doing: str, *, packed: bool = False) -> Mapping[str, Any]:
+        """Take the items while they arrive; returns the rest of the document."""
+
+        def take(obj: Mapping[str, Any]) -> None:
+            self._take(obj, deadline)
+
+        try:
+            return self._api.items(url, deadline, doing, take, accept=self._collection.accept_list, packed=packed)
+        except DatastoreUnsupported as e:
+            raise missing_type(self._collection.path, doing) from e
 
     def _take(self, obj: Mapping[str, Any], deadline: Deadline) -> None:
         collection = self._collection

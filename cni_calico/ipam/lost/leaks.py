@@ -18,6 +18,7 @@ from cni_calico.ipam.share import INTERFACE
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes.pods import CONTAINER_ID, POD_IP, pod_networks
 from cni_calico.model.resources import Address, Block, Network, Node, WorkloadEndpoint
+from cni_calico.model.timestamps import parse_rfc3339
 
 TUNNELS = frozenset(
     (
@@ -28,15 +29,18 @@ TUNNELS = frozenset(
         "wireguardV6TunnelAddress",
     )
 )
+SPARE_S = 3600.0  # servers claim a block before they need it
 _OF_PODS = frozenset(("node", "namespace", "pod", INTERFACE, "timestamp"))
 _OF_TUNNELS = frozenset(("node", "type", "timestamp"))
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """An address that a block records as taken. ``foreign``: taken for something that is not ours to judge."""
+    """An address that a block records as taken, by its ordinal. ``foreign``: taken for something that is not ours to
+    judge.
+    """
 
-    address: Address
+    ordinal: int
     block: Network
     handle_id: str
     sequence_number: int | None
@@ -45,6 +49,10 @@ class Holding:
     pod: str = ""
     tunnel: str = ""
     foreign: bool = False
+
+    @property
+    def address(self) -> Address:
+        return self.block[self.ordinal]
 
     def __str__(self) -> str:
         return f"{self.address} (handle {self.handle_id})"
@@ -59,6 +67,17 @@ class LostBlock:
 
     def __str__(self) -> str:
         return f"block {self.cidr} of node {self.node}"
+
+
+@dataclass(frozen=True, slots=True)
+class SurplusBlock:
+    """An empty block of a node that is there and has others."""
+
+    node: str
+    cidr: Network
+
+    def __str__(self) -> str:
+        return f"empty block {self.cidr} of node {self.node}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +127,27 @@ class DepartedNode:
         return f"configuration of node {self.name}"
 
 
-Subject = Holding | LostBlock | IdleHandle | LostEndpoint | LostNode | DepartedNode
+Subject = Holding | LostBlock | SurplusBlock | IdleHandle | LostEndpoint | LostNode | DepartedNode
 KINDS: Mapping[type[Any], str] = {
     DepartedNode: "configuration",  # before its blocks, which prove that the node was here
     LostNode: "node",
     LostEndpoint: "endpoint",
     Holding: "address",
     LostBlock: "block",
+    SurplusBlock: "surplus block",
     IdleHandle: "handle",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFacts:
-    """The part of a block that is looked at."""
+    """The part of a block that is looked at; ``holdings`` by ordinal. ``claimed_s``: when its node claimed it, 0 if
+    that is unknown.
+    """
 
     node: str | None
-    holdings: frozenset[Holding]
+    holdings: tuple[Holding, ...]
+    claimed_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +217,32 @@ def judge_block(lost: LostBlock, facts: BlockFacts | None, known: Known) -> str:
     return f"there is no Node {lost.node}"
 
 
+def judge_surplus(surplus: SurplusBlock, known: Mapping[Network, BlockFacts]) -> str:
+    """Why a node can do without an empty block; "" while it is the only one of its family, or the one to keep of
+    several that are all empty. ``known`` has all blocks of the node.
+    """
+    family = {
+        cidr: facts
+        for cidr, facts in known.items()
+        if facts.node == surplus.node and cidr.version == surplus.cidr.version
+    }
+    facts = family.get(surplus.cidr)
+    if facts is None or facts.holdings or len(family) == 1:
+        return ""
+    if not any(other.holdings for other in family.values()) and surplus.cidr == min(family, key=_position):
+        return ""
+    return f"node {surplus.node} has {len(family) - 1} other blocks"
+
+
+def _position(cidr: Network) -> int:
+    return int(cidr.network_address)
+
+
+def is_spare(facts: BlockFacts, now_s: float) -> bool:
+    """Whether the block was claimed so recently that it may have been claimed in advance."""
+    return now_s - facts.claimed_s < SPARE_S
+
+
 def judge_endpoint(endpoint: LostEndpoint, known: Known) -> str:
     """Why a pod's endpoint belongs to no pod; "" if it may belong to one."""
     if not known.knows_pods or known.has_pod(endpoint.key.namespace, endpoint.pod, endpoint.node):
@@ -217,7 +266,7 @@ def judge_departed(departed: DepartedNode, known: Known) -> str:
 
 
 def reduce_block(block: Block) -> BlockFacts:
-    """The names in it are shared with those of pods and handles: in a large cluster each occurs several times."""
+    """Names that occur several times in a large cluster are shared."""
     holdings = []
     for ordinal, index in enumerate(block.allocations):
         if index is not None:
@@ -229,18 +278,18 @@ def reduce_block(block: Block) -> BlockFacts:
             ours = bool(attribute.handle_id) and not any(attribute.extra.values()) and (is_tunnel or is_pods)
             holdings.append(
                 Holding(
-                    block.cidr[ordinal],
+                    ordinal,
                     block.cidr,
                     intern(attribute.handle_id or ""),
                     block.sequence_for.get(ordinal),
                     intern(said.get("node", "")),
                     intern(said.get("namespace", "")),
-                    intern(said.get("pod", "")),
+                    said.get("pod", ""),
                     intern(tunnel if is_tunnel else ""),
                     not ours,
                 )
             )
-    return BlockFacts(block.node, frozenset(holdings))
+    return BlockFacts(block.node, tuple(holdings), parse_rfc3339(block.affinity_claim_time) or 0.0)
 
 
 def kubernetes_name(node: Node) -> str:

@@ -29,6 +29,7 @@ from cni_calico.ipam.claims import release_block
 from cni_calico.ipam.lost import leaks
 from cni_calico.ipam.lost.leaks import (
     KINDS,
+    BlockFacts,
     DepartedNode,
     Holding,
     IdleHandle,
@@ -37,13 +38,14 @@ from cni_calico.ipam.lost.leaks import (
     LostNode,
     Pod,
     Subject,
+    SurplusBlock,
 )
 from cni_calico.ipam.release import drop_idle_handle, leave_emptied, release_in_block
 from cni_calico.ipam.view import stored
 from cni_calico.model.documents import codec
-from cni_calico.model.keys import BlockKey, HandleKey, ResourceKey, ResourceList
+from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey, HandleKey, ResourceKey, ResourceList
 from cni_calico.model.names import endpoint_name
-from cni_calico.model.resources import Block, WorkloadEndpoint
+from cni_calico.model.resources import Block, Network, WorkloadEndpoint
 
 _OF_NO_BLOCK = -1  # a sequence number: a block that exists at the end was made meanwhile
 
@@ -108,6 +110,15 @@ class FreshFacts:
         assert self.kubernetes is not None
         return self.kubernetes.node(name, self.deadline) is not None
 
+    def blocks_of(self, node: str, family: int) -> dict[Network, BlockFacts]:
+        """The node's blocks. Raises CorruptRecord."""
+        listing = self.store.list(AffinityList(node, family), self.deadline)
+        keys = [BlockKey(item.key.cidr) for item in listing.items if isinstance(item.key, AffinityKey)]
+        found = (item for item in self.store.get_many(keys, self.deadline) if item is not None) if keys else ()
+        records = (stored(item).record for item in found)
+        blocks = (record for record in records if isinstance(record, Block) and not record.deleted)
+        return {block.cidr: leaks.reduce_block(block) for block in blocks}
+
     def endpoints(self, namespace: str, pod: str, node: str) -> list[WorkloadEndpoint]:
         """The pod's endpoints. Raises CorruptRecord."""
         prefix = endpoint_name(node, "k8s", pod, "e")[:-1]
@@ -171,11 +182,20 @@ class Reclaimer:
             if isinstance(subject, LostBlock):
                 found = self._block(subject, deadline)
                 return leaks.judge_block(subject, None if found is None else leaks.reduce_block(found), facts)
+            if isinstance(subject, SurplusBlock):
+                return self._confirm_surplus(subject, facts)
             handle = self._store.get(HandleKey(subject.handle_id), deadline)
             unchanged = handle is not None and str(handle.revision) == subject.revision
             return "it holds no address" if unchanged else ""
         except (CorruptRecord, ValueError):
             return ""  # unknown
+
+    def _confirm_surplus(self, surplus: SurplusBlock, facts: FreshFacts) -> str:
+        own = facts.blocks_of(surplus.node, surplus.cidr.version)
+        found = own.get(surplus.cidr)
+        if found is None or leaks.is_spare(found, self._allocator().clock() / 1e9) or not facts.has_node(surplus.node):
+            return ""
+        return leaks.judge_surplus(surplus, own)
 
     def _has_configuration(self, departed: DepartedNode, deadline: Deadline) -> bool:
         """Whether some of its configuration remains; False if we may not read it, because then we cannot remove it
@@ -226,6 +246,8 @@ class Reclaimer:
             return self._release_address(subject, deadline)
         if isinstance(subject, LostBlock):
             return self._release_block(subject, deadline)
+        if isinstance(subject, SurplusBlock):
+            return self._release_surplus(subject, deadline)
         if isinstance(subject, LostEndpoint):
             return self._remove_endpoint(subject, deadline)
         if isinstance(subject, LostNode):
@@ -257,6 +279,16 @@ class Reclaimer:
             now_ns = allocator.clock()
             return release_block(ledger, lost.node, lost.cidr, now_ns, require_empty=False, sequence_number=number)
         return False
+
+    def _release_surplus(self, surplus: SurplusBlock, deadline: Deadline) -> bool:
+        """Nothing is released if the node takes an address of the block meanwhile: that writes the block."""
+        allocator = self._allocator()
+        ledger = allocator.ledger(deadline)
+        block = ledger.block(surplus.cidr)
+        if block is None or block.node != surplus.node:
+            return False
+        number = block.sequence_number
+        return release_block(ledger, surplus.node, surplus.cidr, allocator.clock(), sequence_number=number)
 
     def _remove_endpoint(self, lost: LostEndpoint, deadline: Deadline) -> bool:
         found = self._store.get(lost.key, deadline)

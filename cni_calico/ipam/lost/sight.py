@@ -1,7 +1,7 @@
 """What caches show of addresses and their owners: enough to suspect, not to release.
 
-Rule: records are reduced while they are read to the part that is looked at, because a cache of all pods of a large
-cluster must fit in memory. What a cache does not show does not exist, as far as this module knows.
+Rule: records are reduced while they are read to the part that is looked at, and pods to a few bytes, because a cache of
+all pods of a large cluster must fit in memory. What a cache does not show does not exist, as far as this module knows.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from cni_calico.ipam.lost.leaks import (
     reduce_block,
     reduce_endpoint,
 )
+from cni_calico.ipam.lost.packing import pack, unpack
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
+from cni_calico.model.kubernetes.pods import ENDPOINT
+from cni_calico.model.names import endpoint_name, escape, parse_endpoint_name
 from cni_calico.model.resources import Network, is_deleted
 
 
@@ -53,14 +56,27 @@ def decode(found: Versioned) -> Any:
         return None if block.deleted else reduce_block(block)
     if isinstance(found.key, ResourceKey) and found.key.kind == "WorkloadEndpoint":
         endpoint = codec.decode_endpoint(found.key, found.value)
-        node, pod = intern(endpoint.node), intern(endpoint.pod)
-        seen = reduce_endpoint(endpoint)
+        pod = reduce_endpoint(endpoint)
         if isinstance(found.value, PodDocument) and has_let_go(found.value.pod):
-            seen = Pod(has_let_go=True)
-        return Seen(node, seen, pod, endpoint.orchestrator == "k8s")
+            pod = Pod(has_let_go=True)
+        if _named(endpoint.node, endpoint.pod, found.key):
+            return pack(pod)
+        return Seen(intern(endpoint.node), pod, intern(endpoint.pod), endpoint.orchestrator == "k8s")
     if isinstance(found.key, ResourceKey):
         return kubernetes_name(codec.decode_node(found.key, found.value))
     return not is_deleted(codec.decode(found.key, found.value))
+
+
+def _named(node: str, pod: str, key: ResourceKey) -> bool:
+    """Whether an endpoint's name says of which Kubernetes pod, on which node, it is."""
+    return bool(node and pod) and key.name.startswith(f"{escape(node)}-k8s-{escape(pod)}-")
+
+
+def _unfold(key: ResourceKey, record: Any) -> Seen | None:
+    if not isinstance(record, bytes):
+        return record if isinstance(record, Seen) else None
+    node, _, pod, _ = parse_endpoint_name(key.name)
+    return Seen(node, unpack(record), pod, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +99,8 @@ class ShelfSight:
 
     def __init__(self, shelves: Shelves) -> None:
         self._shelves = shelves
-        self._keys: dict[tuple[str, str], tuple[ResourceKey, ...]] = {}  # of pods, by namespace and name
+        # of pods, by namespace and name; not if the datastore is Kubernetes, where node and pod say the key
+        self._keys: dict[tuple[str, str], tuple[ResourceKey, ...]] = {}
 
     @property
     def knows_pods(self) -> bool:
@@ -118,6 +135,8 @@ class ShelfSight:
         return None if found is None else str(found.revision)
 
     def learn_pod(self, namespace: str, pod: str, key: ResourceKey) -> None:
+        if self.is_kubernetes:
+            return
         keys = tuple(known for known in self._keys.pop((namespace, pod), ()) if known != key)
         if any(shelf is not None and shelf.get(key) is not None for shelf in self._both()):
             keys = (*keys, key)
@@ -130,18 +149,23 @@ class ShelfSight:
     def _seen(self, shelf: Shelf | None, namespace: str, pod: str) -> list[Seen]:
         if shelf is None:
             return []
-        found = (shelf.record(key) for key in self._keys.get((namespace, pod), ()))
-        return [seen for seen in found if isinstance(seen, Seen)]
+        found = (_unfold(key, shelf.record(key)) for key in self._keys.get((namespace, pod), ()))
+        return [seen for seen in found if seen is not None]
 
     def has_pod(self, namespace: str, name: str, node: str) -> bool:
         return self._pod(namespace, name, node) is not None
 
     def _pod(self, namespace: str, name: str, node: str) -> Pod | None:
         """If the datastore is not Kubernetes' own, Kubernetes may have another name for the node."""
-        pods = self._seen(self._shelves.pods, namespace, name)
-        if self._shelves.endpoints is not None:
-            return Pod() if pods else None
-        return next((seen.pod for seen in pods if seen.node == node), None)
+        shelf = self._shelves.pods
+        if shelf is None or self._shelves.endpoints is not None:
+            return Pod() if self._seen(shelf, namespace, name) else None
+        try:
+            key = ResourceKey("WorkloadEndpoint", endpoint_name(node, "k8s", name, ENDPOINT), namespace)
+        except ValueError:
+            return None  # no pod can have such a name
+        seen = _unfold(key, shelf.record(key))
+        return seen.pod if seen is not None and seen.node == node else None
 
     def pod(self, namespace: str, name: str, node: str) -> Pod | None:
         """Without the pod its endpoint counts for nothing here: both are suspected from the same moment on."""
@@ -151,7 +175,7 @@ class ShelfSight:
 
     def endpoint(self, key: ResourceKey) -> LostEndpoint | None:
         shelf = self._shelves.endpoints
-        seen, found = (shelf.record(key), shelf.get(key)) if shelf is not None else (None, None)
-        if found is None or not isinstance(seen, Seen) or not seen.orchestrated or not seen.name:
+        seen, found = (_unfold(key, shelf.record(key)), shelf.get(key)) if shelf is not None else (None, None)
+        if found is None or seen is None or not seen.orchestrated or not seen.name:
             return None
         return LostEndpoint(key, str(found.revision), seen.node, seen.name)

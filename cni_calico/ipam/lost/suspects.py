@@ -6,7 +6,8 @@ lasts only as long as nothing contradicts it; if it comes back, it starts again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from sys import intern
 from typing import Protocol, TypeVar
@@ -23,18 +24,49 @@ from cni_calico.ipam.lost.leaks import (
     LostEndpoint,
     LostNode,
     Subject,
+    SurplusBlock,
 )
 from cni_calico.model import names
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
 from cni_calico.model.resources import Network
 
 BOTH_GONE_S = 60.0  # how long node and pod must have been gone, whatever the grace
-_NOTHING = BlockFacts(None, frozenset())
+_NOTHING = BlockFacts(None, ())
 _K = TypeVar("_K")
 _M = TypeVar("_M")
 # what a subject depends on: ("node", name), ("kubernetes node", name), ("pod", namespace, name)
 Anchor = tuple[str, ...]
 Hanging = Holding | LostEndpoint | LostNode
+
+
+class _Index:
+    """What depends on each anchor.
+
+    Anchors are known by their hash, and most have one subject, which is then not in a tuple: with a pod for each
+    address this is a quarter of the memory. Two anchors with one hash are one; their subjects are then judged more
+    often than necessary, and correctly.
+    """
+
+    def __init__(self) -> None:
+        self._on: dict[int, Hanging | tuple[Hanging, ...]] = {}
+
+    def __contains__(self, anchor: Anchor) -> bool:
+        return hash(anchor) in self._on
+
+    def of(self, anchor: Anchor) -> tuple[Hanging, ...]:
+        found = self._on.get(hash(anchor), ())
+        return found if isinstance(found, tuple) else (found,)
+
+    def add(self, anchor: Anchor, held: Hanging) -> None:
+        known = self.of(anchor)
+        if held not in known:
+            self._on[hash(anchor)] = (*known, held) if known else held
+
+    def discard(self, anchor: Anchor, held: Hanging) -> None:
+        left = tuple(other for other in self.of(anchor) if other != held)
+        self._on.pop(hash(anchor), None)
+        if left:
+            self._on[hash(anchor)] = left if len(left) > 1 else left[0]
 
 
 class Sight(Known, Protocol):
@@ -71,19 +103,20 @@ class Suspicion:
 
 
 class Suspects:
-    """For one thread."""
+    """For one thread. ``clock_s``: Unix time, as records have it."""
 
-    def __init__(self, sight: Sight) -> None:
+    def __init__(self, sight: Sight, clock_s: Callable[[], float] = time.time) -> None:
+        self._clock_s = clock_s
         self.all: dict[Subject, Suspicion] = {}
         self._sight = sight
         self._blocks: dict[Network, BlockFacts] = {}
-        self._on: dict[Anchor, tuple[Hanging, ...]] = {}  # most have one: a set would take four times the memory
+        self._on = _Index()
         self._nodes: dict[str, LostNode] = {}
         self._endpoints: dict[ResourceKey, LostEndpoint] = {}
         self._owned: dict[str, set[Network]] = {}  # node -> blocks that are, or are recorded as, its own
         self._owners: dict[Network, set[str]] = {}
         self._used: dict[str, int] = {}  # folded handle -> the number of blocks in which it has addresses
-        self._handles: dict[str, str] = {}  # folded -> as in the record
+        self._spelled: dict[str, str] = {}  # folded -> as in the record, if that is different
         self._idle: dict[str, IdleHandle] = {}
         self._gone: dict[str, float] = {}  # node -> since when it has been missing
         self._met: set[str] = set()  # nodes that were here and whose configuration has not been removed since
@@ -98,7 +131,9 @@ class Suspects:
         found = [
             subject
             for subject, what in self.all.items()
-            if now >= what.not_before and now - what.since >= self._grace_s(subject, grace_s, now)
+            if now >= what.not_before
+            and now - what.since >= self._grace_s(subject, grace_s, now)
+            and not self._is_spare(subject)
         ]
         order = list(KINDS)
         return sorted(found, key=lambda subject: (order.index(type(subject)), str(subject)))
@@ -109,6 +144,10 @@ class Suspects:
             return grace_s
         gone_s = 0.0 if self._sight.has_node(subject.node) else now - self._gone.get(subject.node, now)
         return min(grace_s, BOTH_GONE_S) if gone_s >= BOTH_GONE_S else grace_s
+
+    def _is_spare(self, subject: Subject) -> bool:
+        facts = self._blocks.get(subject.cidr) if isinstance(subject, SurplusBlock) else None
+        return facts is not None and leaks.is_spare(facts, self._clock_s())
 
     def blocks(self) -> dict[Network, BlockFacts]:
         """What the blocks hold; for any thread."""
@@ -150,19 +189,22 @@ class Suspects:
         before, after = self._blocks.pop(cidr, _NOTHING), self._sight.block(cidr)
         if after is not None:
             self._blocks[cidr] = after
-        holdings = after.holdings if after is not None else frozenset()
-        for held in before.holdings - holdings:
+        had, has = set(before.holdings), set(after.holdings if after is not None else ())
+        for held in had - has:
             self._forget(held, _anchor(held))
-        for held in holdings - before.holdings:
+        for held in has - had:
             if not held.foreign:
-                self._hang(_anchor(held), held)
+                self._on.add(_anchor(held), held)
                 self._judge_held(held, now)
-        self._count(before.holdings, holdings, now)
+        self._count(had, has, now)
         for facts in (before, after):
             if facts is not None and facts.node is not None:
                 self._claim(facts.node, cidr, now)
         for node in tuple(self._owners.get(cidr, ())):
             self._judge_block(LostBlock(node, cidr), now)
+        if before.node != (after or _NOTHING).node or bool(had) != bool(has):
+            for name in {before.node, (after or _NOTHING).node} - {None}:
+                self._judge_surplus(str(name), now)
 
     def _look_at_node(self, name: str, now: float) -> None:
         self._missed(name, now)
@@ -174,13 +216,14 @@ class Suspects:
             self._forget(old, ("kubernetes node", old.kubernetes))
         if node is not None:
             self._nodes[name] = node
-            self._hang(("kubernetes node", node.kubernetes), node)
+            self._on.add(("kubernetes node", node.kubernetes), node)
             self._judge_held(node, now)
         for anchor in (("node", name), ("kubernetes node", name)):
-            for held in self._on.get(anchor, ()):
+            for held in self._on.of(anchor):
                 self._judge_held(held, now)
         for cidr in tuple(self._owned.get(name, ())):
             self._judge_block(LostBlock(name, cidr), now)
+        self._judge_surplus(name, now)
 
     def _look_at_endpoint(self, key: ResourceKey, now: float) -> None:
         try:
@@ -196,16 +239,16 @@ class Suspects:
             self._forget(old, anchor)
         if endpoint is not None:
             self._endpoints[key] = endpoint
-            self._hang(anchor, endpoint)
-        for held in self._on.get(anchor, ()):
+            self._on.add(anchor, endpoint)
+        for held in self._on.of(anchor):
             self._judge_held(held, now)
 
     def _look_at_handle(self, handle_id: str, now: float) -> None:
         revision, folded = self._sight.handle(handle_id), intern(handle_id.casefold())
         if revision is None:
-            self._handles.pop(folded, None)
-        else:
-            self._handles[folded] = handle_id
+            self._spelled.pop(folded, None)
+        elif folded != handle_id:
+            self._spelled[folded] = handle_id
         idle = None if revision is None or folded in self._used else IdleHandle(handle_id, revision)
         old = self._idle.pop(folded, None)
         if old is not None and old != idle:
@@ -218,24 +261,16 @@ class Suspects:
 
     def _forget(self, held: Hanging, anchor: Anchor) -> None:
         self.all.pop(held, None)
-        left = tuple(other for other in self._on.pop(anchor, ()) if other != held)
-        if left:
-            self._on[anchor] = left
+        self._on.discard(anchor, held)
 
-    def _hang(self, anchor: Anchor, held: Hanging) -> None:
-        known = self._on.get(anchor, ())
-        if held not in known:
-            self._on[anchor] = (*known, held)
-
-    def _count(self, before: frozenset[Holding], after: frozenset[Holding], now: float) -> None:
+    def _count(self, before: set[Holding], after: set[Holding], now: float) -> None:
         """Track which handles have addresses anywhere."""
         had, has = ({intern(held.handle_id.casefold()) for held in holdings} for holdings in (before, after))
         for folded in had ^ has:
             self._used[folded] = self._used.get(folded, 0) + (1 if folded in has else -1)
             if not self._used[folded]:
                 del self._used[folded]
-            if folded in self._handles:
-                self._look_at_handle(self._handles[folded], now)
+            self._look_at_handle(self._spelled.get(folded, folded), now)
 
     def _claim(self, node: str, cidr: Network, now: float) -> None:
         """Remember, or forget, that a block is, or is recorded as, a node's."""
@@ -248,6 +283,7 @@ class Suspects:
             self._owners.setdefault(cidr, set()).add(node)
             return
         self.all.pop(LostBlock(node, cidr), None)
+        self.all.pop(SurplusBlock(node, cidr), None)
         _discard(self._owned, node, cidr)
         _discard(self._owners, cidr, node)
 
@@ -279,6 +315,13 @@ class Suspects:
             return
         since = self._missed(lost.node, now)
         self._judge(lost, leaks.judge_block(lost, self._blocks.get(lost.cidr), self._sight), since)
+
+    def _judge_surplus(self, node: str, now: float) -> None:
+        owned = {cidr: self._blocks[cidr] for cidr in self._owned.get(node, ()) if cidr in self._blocks}
+        for cidr in owned:
+            surplus = SurplusBlock(node, cidr)
+            reason = leaks.judge_surplus(surplus, owned) if self._sight.has_node(node) else ""
+            self._judge(surplus, reason, now)
 
     def _judge(self, subject: Subject, reason: str, since: float) -> None:
         if not reason:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from ipaddress import ip_interface, ip_network
+from sys import intern
 
 from cni_calico.errors import CorruptRecord
 from cni_calico.model import names
@@ -65,7 +66,7 @@ def _read_pod(obj: JSON, prefix: str) -> tuple[ResourceKey, dict[str, Any]] | No
     if spec.get("hostNetwork") or not spec.get("nodeName"):
         return None
     pod = parse_text(metadata.get("name"), "metadata.name")
-    namespace = parse_text(metadata.get("namespace"), "metadata.namespace")
+    namespace = intern(parse_text(metadata.get("namespace"), "metadata.namespace"))  # many pods have one
     node = parse_text(spec["nodeName"], "spec.nodeName")
     annotations = parse_text_map(metadata.get("annotations") or {}, "metadata.annotations")
     account = parse_text(spec.get("serviceAccountName") or "", "spec.serviceAccountName")

@@ -12,14 +12,14 @@ ONE, TWO, LOST = (ip_network(text) for text in ("10.65.0.0/26", "10.65.0.64/26",
 
 
 def held(block, ordinal, node):
-    return Holding(block[ordinal], block, f"net.{ordinal}", 1, node, "ns", f"p{ordinal}")
+    return Holding(ordinal, block, f"net.{ordinal}", 1, node, "ns", f"p{ordinal}")
 
 
 def test_by_pool_and_node():
     lent, mine = held(ONE, 2, "n2"), held(ONE, 1, "n1")
     blocks = {
-        ONE: BlockFacts("n1", frozenset((mine, lent))),
-        TWO: BlockFacts("n2", frozenset()),
+        ONE: BlockFacts("n1", (mine, lent)),
+        TWO: BlockFacts("n2", ()),
         LOST: BlockFacts(None, frozenset((held(LOST, 0, ""),))),
     }
     four = pool("10.65.0.0/16")

@@ -268,7 +268,7 @@ class Janitor:
         shown = {name: self.shelves[name] for name in ("blocks", "affinities", "handles", "nodes")}
         beside = self.shelves["kubernetes_nodes"] if knows_pods and not cluster.is_kubernetes else None
         shelves = Shelves(endpoints=endpoints, pods=pods, kubernetes_nodes=beside, **shown)
-        self.suspects = Suspects(ShelfSight(shelves))
+        self.suspects = Suspects(ShelfSight(shelves), lambda: cluster.world.now_ns / SECOND)
         self.reclaimer = Reclaimer(
             cluster.store,
             cluster if knows_pods else None,

@@ -127,7 +127,7 @@ def test_the_same_name_on_another_node_whose_name_is_known():
     janitor = Janitor(cluster)
     assert janitor.reclaimer.confirm(next(iter(_holdings(cluster, old))), soon()) == ""
     cluster.pods["ns", "a"]["spec"]["nodeName"] = "kube-2"
-    [endpoint] = [s for s in janitor.suspects._on["pod", "ns", "a"] if KINDS[type(s)] == "endpoint"]
+    [endpoint] = [s for s in janitor.suspects._on.of(("pod", "ns", "a")) if KINDS[type(s)] == "endpoint"]
     assert "is not on node n1" in janitor.reclaimer.confirm(endpoint, soon())
 
 
@@ -328,6 +328,70 @@ def test_an_empty_block_of_a_node_that_is_gone_and_one_with_others_addresses(clu
     janitor.settle()
     assert cluster.world.blocks()[cidr].affinity is None and not cluster.world.affinities()
     assert set(cluster.world.held()) == {"net.borrowed"}
+
+
+def crowd(cluster, count):
+    """Pods of n1, of which sixteen fill a block; returns the containers."""
+    containers = []
+    for number in range(count):
+        cluster.create_pod(f"p{number}", "n1")
+        containers.append(cluster.add(f"p{number}"))
+    return containers
+
+
+def blocks_of(cluster, node):
+    return {block.cidr for block in cluster.world.blocks().values() if block.node == node}
+
+
+def test_an_empty_block_of_a_living_node_goes_after_an_hour_if_it_has_another(cluster):
+    *_, last = crowd(cluster, 17)
+    assert len(blocks_of(cluster, "n1")) == 2
+    cluster.remove(last)
+    cluster.delete_pod("p16")
+    janitor = Janitor(cluster)
+    assert janitor.suspects.counts()["surplus block"] == 1
+    pass_by(cluster)
+    assert janitor.run().released == [] and len(blocks_of(cluster, "n1")) == 2, "it may be a spare one"
+    pass_by(cluster, 3600)
+    assert kinds(janitor.run()) == {"surplus block"}
+    assert len(blocks_of(cluster, "n1")) == 1
+    cluster.require_kept()
+    cluster.world.require_consistent()
+    janitor.settle(3)
+    assert len(blocks_of(cluster, "n1")) == 1 and not janitor.suspects.all
+
+
+def test_of_a_nodes_empty_blocks_one_stays_in_each_family(cluster):
+    for container in crowd(cluster, 33):
+        cluster.remove(container)
+    cluster.pods.clear()
+    cluster.create_pod("six", "n1")
+    cluster.remove(cluster.add("six", num6=1))
+    cluster.pods.clear()
+    assert len(blocks_of(cluster, "n1")) == 4
+    Janitor(cluster).settle(8)
+    assert sorted(cidr.version for cidr in blocks_of(cluster, "n1")) == [4, 6]
+    cluster.world.require_consistent()
+
+
+def test_a_surplus_block_from_which_the_node_takes_an_address_meanwhile(cluster):
+    *_, last = crowd(cluster, 17)
+    cluster.remove(last)
+    cluster.delete_pod("p16")
+    janitor = Janitor(cluster)
+    pass_by(cluster, 3601)
+    taken = []
+
+    def take(_):
+        cluster.create_pod("late", "n1")
+        taken.append(cluster.add("late"))
+
+    cluster.store.script.append(take)
+    [(kept, why)] = janitor.run().kept
+    assert KINDS[type(kept)] == "surplus block" and why == "it has changed meanwhile"
+    assert taken and len(blocks_of(cluster, "n1")) == 2
+    cluster.require_kept()
+    cluster.world.require_consistent()
 
 
 def test_a_block_that_is_written_between_the_question_and_the_answer(cluster):

@@ -210,6 +210,11 @@ class JanitorMachine(RuleBasedStateMachine):
         for node, cidr in self.world.affinities():
             assert cluster.has_node(node) or self.world.blocks()[cidr].node == node
 
+        for node in ("n1", "n2"):
+            for family in (4, 6):
+                own = [b for b in self.world.blocks().values() if b.node == node and b.cidr.version == family]
+                assert len(own) < 2 or not any(block.empty for block in own), "an empty block that nobody needs"
+
     def tunnels_that_stay(self):
         """Of nodes that exist: their agent has not looked again yet."""
         return {f"vxlan-tunnel-addr-{node}" for node in ("n1", "n2") if self.cluster.has_node(node)}
