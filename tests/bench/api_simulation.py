@@ -1,10 +1,12 @@
 """An API server's lists and watches, made up: as many nodes, blocks, handles and pods as are asked for, of real sizes.
 
-    python tests/bench/api_simulation.py PORT NODES PODS_A_NODE
+    python tests/bench/api_simulation.py PORT NODES PODS_A_NODE [VXLAN_MODE]
 
 Speaks what the agent and the janitor ask for: lists in pages or, with resourceVersion 0, in one answer, metadata alone
 where that is accepted, and watches. ``/bench/heartbeats?count=N`` sends that many heartbeats of nodes to all watches;
-its answer is the resourceVersion of the last. Sizes: a Node 13 kB (30 images), a block of 30 addresses 10 kB, a pod of
+its answer is the resourceVersion of the last; ``/bench/blocks?count=N`` the same with changed blocks, and
+``/bench/sent`` says how many bytes of events were sent. There is one pool, without a tunnel unless VXLAN_MODE says so.
+Sizes: a Node 13 kB (30 images), a block of 30 addresses 10 kB, a pod of
 one container 8.6 kB.
 """
 
@@ -73,6 +75,15 @@ def node(number: int, beat: int = 0) -> dict[str, object]:
             "images": images,
             "nodeInfo": {"kernelVersion": "6.1", "osImage": "Debian", "machineID": "0" * 32},
         },
+    }
+
+
+def pool(vxlan_mode: str) -> dict[str, object]:
+    return {
+        "apiVersion": "crd.projectcalico.org/v1",
+        "kind": "IPPool",
+        "metadata": metadata("pool", 1, managed=1),
+        "spec": {"cidr": "10.64.0.0/10", "blockSize": 26, "vxlanMode": vxlan_mode, "ipipMode": "Never"},
     }
 
 
@@ -167,13 +178,15 @@ def pod(number: int, which: int) -> dict[str, object]:
 class Simulation:
     """``nodes`` nodes with ``pods`` pods each."""
 
-    def __init__(self, nodes: int, pods: int) -> None:
+    def __init__(self, nodes: int, pods: int, vxlan_mode: str = "Never") -> None:
         self.nodes, self.pods = nodes, pods
         self.at = AT
-        self._watches: list[tuple[bool, SimpleQueue[bytes]]] = []
+        self.sent = 0
+        self._watches: list[tuple[str, bool, SimpleQueue[bytes]]] = []
         self._guard = threading.Lock()
         self.lists: dict[str, tuple[str, int, Callable[[int], dict[str, object]]]] = {
             "/api/v1/nodes": ("NodeList", nodes, node),
+            f"{CRD}/ippools": ("IPPoolList", 1, lambda i: pool(vxlan_mode)),
             f"{CRD}/ipamblocks": ("IPAMBlockList", nodes, lambda i: block(i, pods)),
             f"{CRD}/blockaffinities": ("BlockAffinityList", nodes, affinity),
             f"{CRD}/ipamhandles": ("IPAMHandleList", nodes * pods, lambda i: handle(*divmod(i, pods))),
@@ -199,16 +212,28 @@ class Simulation:
             for _ in range(count):
                 self.at += 1
                 obj = node(1 + self.at % (self.nodes - 1), self.at)
-                obj["metadata"]["resourceVersion"] = str(self.at)  # type: ignore[index]
-                for brief, queue in self._watches:
-                    event = {"type": "MODIFIED", "object": json.loads(reduced(obj, brief=brief))}
-                    queue.put(json.dumps(event).encode() + b"\n")
+                self._tell("/api/v1/nodes", obj)
             return self.at
 
-    def follow(self, *, brief: bool) -> SimpleQueue[bytes]:
+    def write_blocks(self, count: int) -> int:
+        """A pod starts or ends on another node, each time on another one."""
+        with self._guard:
+            for _ in range(count):
+                self.at += 1
+                self._tell(f"{CRD}/ipamblocks", block(1 + self.at % (self.nodes - 1), self.pods + self.at % 2))
+            return self.at
+
+    def _tell(self, path: str, obj: dict[str, object]) -> None:
+        obj["metadata"]["resourceVersion"] = str(self.at)  # type: ignore[index]
+        for followed, brief, queue in self._watches:
+            if followed == path:
+                event = {"type": "MODIFIED", "object": json.loads(reduced(obj, brief=brief))}
+                queue.put(json.dumps(event).encode() + b"\n")
+
+    def follow(self, path: str, *, brief: bool) -> SimpleQueue[bytes]:
         queue: SimpleQueue[bytes] = SimpleQueue()
         with self._guard:
-            self._watches.append((brief, queue))
+            self._watches.append((path, brief, queue))
         return queue
 
 
@@ -229,12 +254,19 @@ def handler(simulation: Simulation) -> type[BaseHTTPRequestHandler]:
             if parts.path == "/bench/heartbeats":
                 self._whole(str(simulation.beat(int(query["count"][0]))).encode())
                 return
+            if parts.path == "/bench/blocks":
+                self._whole(str(simulation.write_blocks(int(query["count"][0]))).encode())
+                return
+            if parts.path == "/bench/sent":
+                self._whole(str(simulation.sent).encode())
+                return
             brief = "PartialObjectMetadata" in self.headers.get("Accept", "")
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             if "watch" in query:
-                self._watch(parts.path, brief=brief)
+                # one block by its name: of the agent's own node, on which nothing happens here
+                self._watch("" if "fieldSelector" in query else parts.path, brief=brief)
                 return
             pieces, size = [], 0
             for piece in simulation.page(parts.path, query, brief=brief):
@@ -247,9 +279,11 @@ def handler(simulation: Simulation) -> type[BaseHTTPRequestHandler]:
             self._chunk(b"")
 
         def _watch(self, path: str, *, brief: bool) -> None:
-            queue = simulation.follow(brief=brief) if path.endswith("/nodes") else SimpleQueue()
+            queue = simulation.follow(path, brief=brief)
             while True:
-                self._chunk(queue.get())
+                event = queue.get()
+                self._chunk(event)
+                simulation.sent += len(event)
 
         def _chunk(self, data: bytes) -> None:
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
@@ -265,8 +299,8 @@ def handler(simulation: Simulation) -> type[BaseHTTPRequestHandler]:
 
 
 def main() -> None:
-    port, nodes, pods = map(int, sys.argv[1:])
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler(Simulation(nodes, pods)))
+    port, nodes, pods = map(int, sys.argv[1:4])
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler(Simulation(nodes, pods, *sys.argv[4:])))
     server.daemon_threads = True
     server.serve_forever()
 
