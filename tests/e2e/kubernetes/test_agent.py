@@ -21,6 +21,7 @@ from cni_calico.errors import DatastoreError
 from tests.conftest import ROOT
 from tests.e2e.kube import NODE_USER, Cluster
 from tests.e2e.kube_node import Relay
+from tests.e2e.kubernetes.test_controllers import controllers, rights
 from tests.netns.agents import Store
 from tests.netns.bird_cluster import BirdNode, make_lab
 from tests.netns.namespaces import until
@@ -241,6 +242,39 @@ def test_passwords_and_services_reach_the_router(world: World) -> None:
     assert "s3cret" not in world.node.log() + world.status()
     completed = world.kube.request("GET", f"{CALICO}/felixconfigurations/default")["spec"]
     assert completed == {"prometheusMetricsEnabled": False, "logSeverityScreen": "Info", "reportingInterval": "0s"}
+
+
+def test_the_address_that_the_controllers_give_to_a_service_reaches_the_router(world: World, tmp_path: Path) -> None:
+    """From the pool to the router and back: kube-controllers assign, the agent announces, nobody sets a status."""
+    pool = {"cidr": "198.51.100.0/24", "blockSize": 28, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()"}
+    world.calico("IPPool", "ippools", "services", pool)
+    announced = {"serviceLoadBalancerIPs": [{"cidr": "198.51.100.0/24"}]}
+    world.calico("BGPConfiguration", "bgpconfigurations", "default", announced)
+    world.peer("rack", "10.0.0.254", "bgp-secrets", "rack-1")
+    world.secret("bgp-secrets", **{"rack-1": "s3cret"})
+    world.trust("s3cret")
+    environ = {"DATASTORE_TYPE": "kubernetes", "ENABLED_CONTROLLERS": "node,loadbalancer"}
+    with rights(world.kube, "calico.yaml"), controllers(world.kube, tmp_path, **environ) as process:
+        world.start()
+        until(lambda: world.learned() == {"198.51.100.0/24"}, "the range", 60)
+        spec = {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 80}]}
+        world.create(SERVICES, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "given"}, "spec": spec})
+        world.endpoint("given", "node1")
+        status = f"{SERVICES}/given"
+        until(lambda: world.kube.request("GET", status)["status"]["loadBalancer"].get("ingress"), "an address", 60)
+        [given] = world.kube.request("GET", status)["status"]["loadBalancer"]["ingress"]
+        until(lambda: world.learned() == {"198.51.100.0/24", f"{given['ip']}/32"}, "its route", 30)
+        world.remove(f"{SERVICES}/given")
+        until(lambda: world.learned() == {"198.51.100.0/24"}, "the route goes with the Service", 30)
+        blocks = f"{CALICO}/ipamblocks"
+
+        def used() -> int:
+            found = world.kube.request("GET", blocks)["items"]
+            lists = [one["spec"]["allocations"] for one in found if one["spec"]["affinity"].startswith("virtual:")]
+            return sum(index is not None for one in lists for index in one)
+
+        until(lambda: used() == 0, "the address is free again", 30)
+        assert process.end() == 0
 
 
 @pytest.mark.slow
