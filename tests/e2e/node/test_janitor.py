@@ -203,20 +203,21 @@ def etcd_field(tmp_path: Path) -> Iterator[EtcdField]:
 
 @pytest.fixture
 def rights() -> Iterator[Cluster]:
-    """An API server with nothing in it but the roles of calico-node."""
+    """An API server with nothing in it but the roles of calico-node, and those of a janitor among the agents."""
     kube = shared_cluster()
     kube.empty()
     kube.ensure_namespace(SPACE)
     kube.ensure_namespace("kube-system")
     with ExitStack() as undo:
-        for document in documents("calico.yaml", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
+        kinds = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+        for document in (*documents("calico.yaml", *kinds), *documents("janitor.yaml")):
             metadata, kind = document["metadata"], document["kind"].lower() + "s"
-            if metadata["name"] == "calico-node":
+            if metadata["name"].startswith("calico-node"):
                 path = (
                     f"{RBAC}/namespaces/{metadata['namespace']}/{kind}" if "namespace" in metadata else f"{RBAC}/{kind}"
                 )
                 kube.ensure(path, document)
-                undo.callback(kube.request, "DELETE", f"{path}/calico-node")
+                undo.callback(kube.request, "DELETE", f"{path}/{metadata['name']}")
         yield kube
         kube.empty()
 
