@@ -54,14 +54,27 @@ def tree_layer(tree: Path) -> Layer:
     return Layer(packed.getvalue())
 
 
-def write_image(out: Path, name: str, layers: Sequence[Layer], *, env: Sequence[str], command: Sequence[str]) -> None:
-    """An archive that ``ctr images import``, ``podman load`` and ``docker load`` take, in one step."""
+def write_image(
+    out: Path,
+    name: str,
+    layers: Sequence[Layer],
+    *,
+    env: Sequence[str],
+    command: Sequence[str] = (),
+    entrypoint: Sequence[str] = (),
+    user: str = "",
+) -> None:
+    """An archive that ``ctr images import``, ``podman load`` and ``docker load`` take, in one step.
+
+    ``entrypoint``, unlike ``command``, stays before the arguments that a container is given.
+    """
+    run = {"Cmd": list(command), "Entrypoint": list(entrypoint), "User": user}
     platform = {"architecture": MACHINES.get(os.uname().machine, os.uname().machine), "os": "linux"}
     config = _json(
         {
             **platform,
             "created": CREATED,
-            "config": {"Env": list(env), "Cmd": list(command), "WorkingDir": "/"},
+            "config": {"Env": list(env), "WorkingDir": "/", **{name: said for name, said in run.items() if said}},
             "rootfs": {"type": "layers", "diff_ids": [layer.uncompressed_digest for layer in layers]},
         }
     )
@@ -108,10 +121,20 @@ def main() -> None:
     parser.add_argument("--layer", type=Path, action="append", default=[], help="a .tar.gz; lower layers first")
     parser.add_argument("--tree", type=Path, action="append", default=[], help="a directory that becomes a layer")
     parser.add_argument("--env", action="append", default=[])
+    parser.add_argument("--user", default="")
     parser.add_argument("--command", nargs=argparse.REMAINDER, default=[])
+    parser.add_argument("--entrypoint", nargs=argparse.REMAINDER, default=[])
     arguments = parser.parse_args()
     layers = [Layer(path.read_bytes()) for path in arguments.layer] + [tree_layer(path) for path in arguments.tree]
-    write_image(arguments.out, arguments.name, layers, env=arguments.env, command=arguments.command)
+    write_image(
+        arguments.out,
+        arguments.name,
+        layers,
+        env=arguments.env,
+        command=arguments.command,
+        entrypoint=arguments.entrypoint,
+        user=arguments.user,
+    )
 
 
 if __name__ == "__main__":

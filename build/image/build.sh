@@ -10,7 +10,8 @@
 #           CNI_PLUGINS  a directory of other plugins (portmap, bandwidth, loopback, host-local, ...) to install on
 #                        nodes beside ours; without it the nodes must get portmap and bandwidth from elsewhere
 #           KUBE_CONTROLLERS  a file for a second image of the same contents that runs the controllers by itself, as
-#                        upstream's Deployment expects it
+#                        upstream's Deployments expect it: as user 999, and also when they say only "component
+#                        kube-controllers"
 set -euo pipefail
 case ${1:-} in "" | /*) out=${1:-} ;; *) out=$PWD/$1 ;; esac
 cd "$(dirname "$0")/../.."
@@ -42,6 +43,6 @@ if [ -n "${KUBE_CONTROLLERS:-}" ]; then
   .venv/bin/python build/image/archive.py "$KUBE_CONTROLLERS" --name "$controllers" \
     --layer "$(build/image/base.sh --print)" --tree "$root" \
     --env "$search_path" \
-    --command /usr/bin/wrapper /usr/bin/kube-controllers
+    --user 999 --entrypoint /usr/bin/wrapper /usr/bin/kube-controllers
   echo "made $controllers: $KUBE_CONTROLLERS"
 fi

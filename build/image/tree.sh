@@ -13,7 +13,8 @@ ln -s calico-install "$root/opt/cni/bin/install"
 mkdir -p "$root/usr/bin"
 for program in calico-node calicoctl; do ln -s "/opt/cni/bin/$program" "$root/usr/bin/$program"; done
 ln -s calicoctl "$root/usr/bin/kubectl-calico"
-for name in kube-controllers check-status wrapper; do
+# the last as in images with one program for everything
+for name in kube-controllers check-status wrapper calico; do
   ln -s /opt/cni/bin/calico-kube-controllers "$root/usr/bin/$name"
 done
 # for the controllers' health file, whichever user they run as

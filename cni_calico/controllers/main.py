@@ -1,7 +1,7 @@
 """Entry point of ``calico-kube-controllers``, also named ``kube-controllers``, ``check-status`` and ``wrapper``.
 
 Rule: the only module here that prints and decides the exit status. The name under which it is called selects what it
-does, as in upstream's image.
+does, as in upstream's images: those with one program for everything call it ``calico component kube-controllers``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,12 @@ STATUS_FILE = "/status/status.json"
 _CONTROLLERS = "usage: calico-kube-controllers [-version] [-status-file FILE]\n"
 _CHECK = "usage: check-status [-r] [-l] [-f FILE] [-v]\n"
 _WRAPPER = "usage: wrapper PROGRAM [ARGUMENT...]\n"
+_CALICO = (
+    "usage: calico component kube-controllers [-version] [-status-file FILE]\n"
+    "       calico component kube-controllers kube-controllers-health [-r] [-l] [-f FILE]\n"
+)
+COMPONENT = ["component", "kube-controllers"]
+_HEALTH = ("kube-controllers-health", "health")
 
 
 class WrongFlag(Exception):
@@ -55,7 +61,9 @@ def main() -> int:
 
 
 def run(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    usage = {"check-status": _CHECK, "wrapper": _WRAPPER}.get(program, _CONTROLLERS)
+    if program != "wrapper" and list(arguments[:2]) == COMPONENT:  # also after the image's own entry point
+        program, arguments = select_component(arguments[2:])
+    usage = {"check-status": _CHECK, "wrapper": _WRAPPER, "calico": _CALICO}.get(program, _CONTROLLERS)
     if arguments and arguments[0] in ("-h", "-help", "--help"):
         sys.stdout.write(usage)
         return 0
@@ -64,10 +72,17 @@ def run(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> i
             return _check_status(arguments)
         if program == "wrapper":
             return _wrap(arguments, environ)
+        if program == "calico":
+            raise WrongFlag("here it runs only 'component kube-controllers'")
         return _run_controllers(arguments, environ)
     except WrongFlag as e:
         sys.stderr.write(f"{program}: {e}\n{usage}")
         return USAGE
+
+
+def select_component(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The program that ``calico component kube-controllers`` and these words mean, and its arguments."""
+    return ("check-status", words[1:]) if words and words[0] in _HEALTH else ("kube-controllers", words)
 
 
 def _version() -> int:
@@ -96,12 +111,12 @@ def _run_controllers(arguments: Sequence[str], environ: Mapping[str, str]) -> in
 
 def _check_status(arguments: Sequence[str]) -> int:
     """-r and -l make the same check: upstream's liveness probe reads the same file."""
-    flags = parse_flags(arguments, {"r", "l", "v", "readiness", "liveness"}, {"f"})
+    flags = parse_flags(arguments, {"r", "l", "v", "readiness", "liveness", "ready", "live"}, {"f", "file"})
     if "v" in flags:
         return _version()
     from cni_calico.controllers.health import why_not_ready
 
-    why = why_not_ready(Path(flags.get("f", STATUS_FILE)))
+    why = why_not_ready(Path(flags.get("f") or flags.get("file") or STATUS_FILE))
     sys.stdout.write(f"{why or 'Ready'}\n")
     return 1 if why else 0
 

@@ -1,5 +1,8 @@
 """Upstream's own Deployment of calico-kube-controllers with only the image changed: its environment, entry point,
-probes, user, volumes and role, in a root directory of its own. Facts of upstream's manifests for v3.32 and v3.0.
+probes, user, volumes and role, in a root directory of its own. Facts of upstream's manifests for v3.32 and v3.0, and of
+the chart after v3.32, whose image has one program for everything.
+
+Each runs from the sources, and as the frozen executables in the file tree of the image.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from tests.netns.namespaces import until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 
+COMPONENT = ("component", "kube-controllers")
 ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"
 READ, ALL = ["get", "list", "watch"], ["get", "list", "watch", "create", "update", "delete"]
 CRD = "crd.projectcalico.org"
@@ -68,23 +72,48 @@ def role(kube: Cluster, rules: Any) -> Iterator[None]:
             kube.request("DELETE", f"{RBAC}/{kind}/{name}")
 
 
-class Container:
-    """The image's root directory over this machine's, as the kubelet would run it: mounts of its own, uid 999."""
+def lay_out_sources(root: Path) -> None:
+    """The image's programs, by whose names it knows its part, as scripts."""
+    programs = root / "usr" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("kube-controllers", "check-status", "wrapper", "calico"):
+        program = programs / name
+        program.write_text(
+            f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\nsys.argv[0] = {name!r}\n"
+            "from cni_calico.controllers.main import main\nsys.exit(main())\n"
+        )
+        program.chmod(0o755)
 
-    def __init__(self, kube: Cluster, directory: Path, environ: Mapping[str, str]) -> None:
+
+def lay_out_image(root: Path, bundle: Path) -> None:
+    """The image's own file tree, as build/image/build.sh makes it."""
+    (root / "opt" / "cni" / "bin").mkdir(parents=True)
+    subprocess.run([ROOT / "build/install-bundle.sh", "--plain", bundle, root / "opt/cni/bin"], check=True, timeout=60)
+    subprocess.run([ROOT / "build/image/tree.sh", root], check=True, timeout=60)
+
+
+class Container:
+    """The image's root directory over this machine's, as the kubelet would run it: mounts of its own, uid 999.
+
+    ``bundle`` None: from the sources. ``arguments``: the manifest's, after the image's entry point.
+    """
+
+    def __init__(
+        self,
+        kube: Cluster,
+        directory: Path,
+        environ: Mapping[str, str],
+        bundle: Path | None,
+        arguments: tuple[str, ...] = (),
+    ) -> None:
         self.log = directory / "log"
         self._directory = directory
         for name in ("upper", "scratch", "merged"):
             (directory / name).mkdir()
-        programs = directory / "upper" / "usr" / "bin"
-        programs.mkdir(parents=True)
-        for name in ("kube-controllers", "check-status", "wrapper"):  # links, by whose names it knows its part
-            program = programs / name
-            program.write_text(
-                f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\nsys.argv[0] = {name!r}\n"
-                "from cni_calico.controllers.main import main\nsys.exit(main())\n"
-            )
-            program.chmod(0o755)
+        if bundle is None:
+            lay_out_sources(directory / "upper")
+        else:
+            lay_out_image(directory / "upper", bundle)
         account = directory / "account"
         account.mkdir()
         (account / "token").write_text("controllers-token")
@@ -116,7 +145,7 @@ exec "$@"
         }
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*self._enter, *self._inside, "/usr/bin/wrapper", "/usr/bin/kube-controllers"],
+                [*self._enter, *self._inside, "/usr/bin/wrapper", "/usr/bin/kube-controllers", *arguments],
                 env=self.environ,
                 stdout=log,
                 stderr=log,
@@ -136,10 +165,10 @@ exec "$@"
 
 
 @contextmanager
-def container(kube: Cluster, environ: Mapping[str, str]) -> Iterator[Container]:
+def container(kube: Cluster, environ: Mapping[str, str], bundle: Path | None, *arguments: str) -> Iterator[Container]:
     directory = Path(tempfile.mkdtemp(prefix="cct-container-"))
     directory.chmod(0o755)
-    made = Container(kube, directory, environ)
+    made = Container(kube, directory, environ, bundle, arguments)
     try:
         yield made
     except BaseException:
@@ -152,7 +181,24 @@ def container(kube: Cluster, environ: Mapping[str, str]) -> Iterator[Container]:
         shutil.rmtree(directory)
 
 
-def test_v3_32_on_kubernetes(kube: Cluster) -> None:
+@pytest.fixture(params=["sources", pytest.param("frozen", marks=[pytest.mark.bundle, pytest.mark.slow])])
+def executables(request: pytest.FixtureRequest) -> Path | None:
+    """The bundle, or None: from the sources."""
+    found: Path | None = request.getfixturevalue("bundle") if request.param == "frozen" else None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "health"),
+    [
+        ((), ("/usr/bin/check-status",)),
+        (COMPONENT, ("/usr/bin/calico", *COMPONENT, "kube-controllers-health")),
+    ],
+    ids=["v3.32", "newer"],
+)
+def test_on_kubernetes(
+    kube: Cluster, executables: Path | None, arguments: tuple[str, ...], health: tuple[str, ...]
+) -> None:
     """Without rights to Leases and Events, which upstream's role does not give."""
     store = kube.store()
     spec = {"cidr": "203.0.113.0/28", "allowedUses": ["LoadBalancer"], "blockSize": 30, "nodeSelector": "all()"}
@@ -164,9 +210,9 @@ def test_v3_32_on_kubernetes(kube: Cluster) -> None:
     kube.request("POST", services, {"kind": "Service", "apiVersion": "v1", **body})
     environ = {"ENABLED_CONTROLLERS": "node,loadbalancer", "DATASTORE_TYPE": "kubernetes"}
     try:
-        with role(kube, OF_KUBERNETES), container(kube, environ) as run:
-            until(lambda: run.probe("/usr/bin/check-status", "-r") == (0, "Ready"), "the readiness probe", 90)
-            assert run.probe("/usr/bin/check-status", "-l") == (0, "Ready")
+        with role(kube, OF_KUBERNETES), container(kube, environ, executables, *arguments) as run:
+            until(lambda: run.probe(*health, "-r") == (0, "Ready"), "the readiness probe", 90)
+            assert run.probe(*health, "-l") == (0, "Ready")
             until(lambda: kube.request("GET", f"{services}/web")["status"]["loadBalancer"].get("ingress"), "it", 60)
             assert "without a lease" in run.log.read_text()
             assert run.end() == 0
@@ -176,7 +222,7 @@ def test_v3_32_on_kubernetes(kube: Cluster) -> None:
         store.close()
 
 
-def test_v3_0_on_etcd(kube: Cluster) -> None:
+def test_v3_0_on_etcd(kube: Cluster, executables: Path | None) -> None:
     """hostNetwork, TLS variables that are empty, controllers by their old names, no DATASTORE_TYPE, no probes."""
     url = f"http://127.0.0.1:{kube.etcd_port}"
     store = EtcdStore(EtcdConfig(endpoints=(url,)))
@@ -191,7 +237,7 @@ def test_v3_0_on_etcd(kube: Cluster) -> None:
             "ETCD_CERT_FILE": "",
             "ENABLED_CONTROLLERS": "policy,profile,workloadendpoint,node",
         }
-        with role(kube, OF_V3_0), container(kube, environ) as run:
+        with role(kube, OF_V3_0), container(kube, environ, executables) as run:
             until(lambda: store.get(ResourceKey("Profile", "kns.space"), soon()), "the namespace's profile", 90)
             until(lambda: run.probe("/usr/bin/check-status", "-r") == (0, "Ready"), "ready", 60)
             assert run.end() == 0

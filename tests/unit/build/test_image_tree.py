@@ -53,6 +53,7 @@ def test_programs_of_upstreams_manifests_lead_into_the_bundle(tree: Path) -> Non
         "usr/bin/kube-controllers": "/opt/cni/bin/calico-kube-controllers",
         "usr/bin/check-status": "/opt/cni/bin/calico-kube-controllers",
         "usr/bin/wrapper": "/opt/cni/bin/calico-kube-controllers",
+        "usr/bin/calico": "/opt/cni/bin/calico-kube-controllers",
     }
     assert {name: str((tree / name).readlink()) for name in expected} == expected
     assert (tree / "status").stat().st_mode & 0o7777 == 0o1777

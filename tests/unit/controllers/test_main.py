@@ -28,7 +28,16 @@ def test_version(program, arguments, capsys):
 
 @pytest.mark.parametrize(
     ("program", "arguments"),
-    [("kube-controllers", ["-what"]), ("check-status", ["-f"]), ("wrapper", []), ("wrapper", ["-x"]), ("x", ["y"])],
+    [
+        ("kube-controllers", ["-what"]),
+        ("check-status", ["-f"]),
+        ("wrapper", []),
+        ("wrapper", ["-x"]),
+        ("x", ["y"]),
+        ("calico", []),
+        ("calico", ["component", "node"]),
+        ("calico", ["component", "kube-controllers", "-what"]),
+    ],
 )
 def test_what_is_not_known_is_refused_with_the_usage(program, arguments, capsys):
     assert run(program, arguments, {}) == 2
@@ -48,6 +57,19 @@ def test_etcd_is_the_default_datastore_and_needs_endpoints(capsys):
 def test_one_host_by_itself_has_nothing_to_control(capsys):
     assert run("kube-controllers", [], {"DATASTORE_TYPE": "local"}) == 1
     assert "DATASTORE_TYPE=local" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("program", ["calico", "kube-controllers"])
+def test_as_the_component_of_one_program_for_everything(program, tmp_path, capsys):
+    """As newer charts call it, and their probes; also after the entry point of our image."""
+    component = ["component", "kube-controllers"]
+    assert run(program, [*component, "--version"], {}) == 0
+    path = tmp_path / "status.json"
+    write_status(path, {"Startup": WELL})
+    for health in (["kube-controllers-health", "-r"], ["kube-controllers-health", "--live"], ["health", "-l"]):
+        assert run(program, [*component, *health, "--file", str(path)], {}) == 0
+    assert capsys.readouterr().out == f"v{__version__}\n" + 3 * "Ready\n"
+    assert run(program, component, {"ENABLED_CONTROLLERS": "nodes"}) == 1
 
 
 # -- check-status -----------------------------------------------------------------------------------------------------
