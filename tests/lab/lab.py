@@ -218,7 +218,8 @@ def install_bundle(lab: Lab) -> None:
     Nothing runs from an image, so nothing but the tests' own pods is on the nodes.
     """
     assert lab.bundle is not None
-    lab.apply(*manifest(leave_out=["DaemonSet", "Deployment", "PodDisruptionBudget", "ConfigMap"]))
+    kept = manifest(leave_out=["DaemonSet", "Deployment", "PodDisruptionBudget", "ConfigMap"])
+    lab.apply(*kept, *manifest("janitor.yaml"))  # no Deployment: an agent is the janitor
     for node in lab.nodes:
         run(ROOT / "build" / "install-bundle.sh", lab.bundle, node.disk("/opt/cni/bin"), "/opt/cni/bin")
         node.install_plugins("portmap", "loopback", source=PLUGINS)
