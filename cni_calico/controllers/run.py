@@ -112,7 +112,8 @@ class Controllers:
                 if settings.synced and not self._refuses_migration():
                     self._follow(settings.record(SETTINGS), is_there=settings.get(SETTINGS) is not None)
                 elif settings.error is not None:
-                    self._said.once(f"waiting for the datastore: {settings.error}")
+                    hint = f" ({settings.error.details})" if settings.error.details else ""
+                    self._said.once(f"waiting for the datastore: {settings.error}{hint}")
                     self._not_started(str(settings.error))
         finally:
             self._end(list(self._parts))

@@ -28,7 +28,7 @@ from cni_calico.errors import Compacted, DatastoreError
 from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey, ResourceList
 from tests.conftest import ROOT
-from tests.e2e.kube import CONTROLLERS_USER, Cluster, free_port
+from tests.e2e.kube import CONTROLLERS_USER, Cluster, free_port, running_cluster
 from tests.netns.namespaces import until
 
 pytestmark = pytest.mark.kubernetes
@@ -352,6 +352,21 @@ def test_everything_else_is_refused(kube: Cluster, tmp_path: Path) -> None:
                 assert answer.splitlines()[-1].startswith("no"), (manifest, verb, resource, answer)
     with pytest.raises(DatastoreError):
         kube.store("controllers-token").list(ResourceList("Node"), soon())
+
+
+@pytest.mark.slow
+def test_without_the_definitions_it_waits_and_says_what_is_missing(tmp_path: Path) -> None:
+    """Applied later, they are found: nothing has to be started again."""
+    environ = {"DATASTORE_TYPE": "kubernetes", "ENABLED_CONTROLLERS": "node"}
+    with running_cluster() as kube, rights(kube, "calico.yaml"), controllers(kube, tmp_path, **environ) as process:
+        until(lambda: "Calico's custom resource definitions" in process.log.read_text(), "what is missing", 90)
+        code, says = process.check_status()
+        assert code == 1 and says != "Ready" and process.process.poll() is None
+        kube.kubectl("apply", "--server-side", "-f", str(ROOT / "manifests" / "crds.yaml"))
+        until(lambda: process.check_status() == (0, "Ready"), "ready", 120)
+        until(lambda: "these controllers lead" in process.log.read_text(), "it works", 60)
+        assert process.end() == 0
+    assert "Traceback" not in process.log.read_text()
 
 
 def test_a_migration_of_the_datastore_is_refused_by_name(kube: Cluster, tmp_path: Path) -> None:

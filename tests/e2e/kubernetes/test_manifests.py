@@ -101,6 +101,31 @@ def test_a_cluster_takes_them_really_and_again() -> None:
                 assert secret["type"] == "Opaque"
 
 
+@pytest.mark.parametrize("name", ["calico.yaml", "calico-etcd.yaml"])
+def test_the_controllers_run_where_and_as_they_must(name: str) -> None:
+    """Two of them for one lease, on control planes too, never as root, with upstream's probes; one may be evicted."""
+    [deployment], [budget] = documents(name, "Deployment"), documents(name, "PodDisruptionBudget")
+    pod = deployment["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    of_etcd = "etcd" in name
+    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]["type"]) == (2, "RollingUpdate")
+    assert pod["priorityClassName"] == "system-cluster-critical"
+    assert {one["key"] for one in pod["tolerations"]} == {
+        "CriticalAddonsOnly",
+        "node-role.kubernetes.io/control-plane",
+        "node-role.kubernetes.io/master",
+    }
+    assert pod.get("hostNetwork", False) == of_etcd
+    assert pod["securityContext"]["runAsUser"] == 999 and container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["readinessProbe"]["exec"]["command"] == ["/usr/bin/check-status", "-r"]
+    assert container["livenessProbe"]["exec"]["command"] == ["/usr/bin/check-status", "-l"]
+    [enabled] = [one["value"] for one in container["env"] if one["name"] == "ENABLED_CONTROLLERS"]
+    copying = "policy,namespace,serviceaccount,workloadendpoint,"
+    assert enabled == (copying if of_etcd else "") + "node,loadbalancer"
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+
+
 def generations(cluster: Cluster, name: str) -> dict[tuple[str, str], str]:
     """The version of each object of a manifest, but for definitions, whose status the API server writes."""
     found = json.loads(cluster.kubectl("get", "-f", str(MANIFESTS / name), "-o", "json"))["items"]
