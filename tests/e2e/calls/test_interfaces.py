@@ -91,9 +91,8 @@ def test_two_networks_of_calico(any_node: Node, make_pod_ns: MakeNamespace) -> N
     assert not any_node.leftovers()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_any_order_by_processes_side_by_side(node: Node, seed: int) -> None:
-    """Two containers, four interfaces each, ADD, DEL and GC: no address twice, none lost."""
+def live_by_calico_ipam(node: Node, seed: int) -> None:
+    """Two containers, four interfaces each, ADD, DEL and GC by processes side by side."""
 
     def container(name: str) -> Attachments:
         def ask(command: str, ifname: str) -> Reply:
@@ -110,12 +109,12 @@ def test_any_order_by_processes_side_by_side(node: Node, seed: int) -> None:
     live_in_any_order(node, containers, collect, seed)
 
 
-def test_any_order_in_two_networks_of_calico(node: Node, make_pod_ns: MakeNamespace) -> None:
+def live_in_two_networks(node: Node, make: MakeNamespace, seed: int) -> None:
     """The same through calico: a container's interfaces are in two networks, and GC is called for each network."""
     networks = {"eth0": "one", "net1": "two", "net2": "one", "net3": "two"}
 
     def container(name: str) -> Attachments:
-        pods = {ifname: make_pod_ns() for ifname in NAMES}
+        pods = {ifname: make() for ifname in NAMES}
 
         def ask(command: str, ifname: str) -> Reply:
             return node.call(command, name, pods[ifname].path, ifname=ifname, name=networks[ifname])
@@ -130,7 +129,31 @@ def test_any_order_in_two_networks_of_calico(node: Node, make_pod_ns: MakeNamesp
             reply = node.call("GC", "", "", name=network, **valid(containers, own))
             assert reply.ok, reply
 
-    live_in_any_order(node, containers, collect, 3)
+    live_in_any_order(node, containers, collect, seed)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_order_by_processes_side_by_side(node: Node, seed: int) -> None:
+    """No address twice, none lost."""
+    live_by_calico_ipam(node, seed)
+
+
+def test_any_order_in_two_networks_of_calico(node: Node, make_pod_ns: MakeNamespace) -> None:
+    live_in_two_networks(node, make_pod_ns, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.etcd
+@pytest.mark.parametrize("seed", [4, 5])
+def test_any_order_on_etcd(on_etcd: EtcdNode, seed: int) -> None:
+    live_by_calico_ipam(on_etcd, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.etcd
+@pytest.mark.parametrize("seed", [6, 7])
+def test_any_order_in_two_networks_on_etcd(on_etcd: EtcdNode, make_pod_ns: MakeNamespace, seed: int) -> None:
+    live_in_two_networks(on_etcd, make_pod_ns, seed)
 
 
 def test_many_at_once(any_node: Node) -> None:
