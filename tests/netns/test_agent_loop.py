@@ -99,6 +99,16 @@ def test_a_node_without_the_tunnel_that_a_pool_needs_is_not_ready(
         until(lambda: "tunl0" not in why_not_ready(agent.status(), since_boot()), "it recovers")
 
 
+def test_a_node_that_cannot_masquerade_is_not_ready(host: Namespace, store: Store, tmp_path: Path) -> None:
+    """While it has a block of a pool with natOutgoing; without one nothing needs it."""
+    faults = ",".join(f"nft.apply:before:{n}:fail" for n in range(1, 300))
+    with running(host, store, "n1", tmp_path / "n1", CALICO_FAULT=faults) as agent:
+        why = why_not_ready(agent.status(), since_boot())
+        assert "IPPool 10.65.0.0-16 has natOutgoing and there is no masquerading for IPv4" in why
+        store.put(replace(POOLS[0], nat_outgoing=False))
+        until(lambda: why_not_ready(agent.status(), since_boot()) == "", "it recovers", 30)
+
+
 def test_a_workload_takes_no_route_from_the_host(host: Namespace, store: Store, tmp_path: Path) -> None:
     """An endpoint whose record claims the world, the host's own neighbour and another workload's address."""
     add_card(host, "calib")
