@@ -53,7 +53,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "cnitool": (lambda: has_tool("bin/cnitool", "cni/bin/portmap"), "cnitool: tests/setup/tests.sh builds it"),
     "lab": (
-        lambda: has_tool("bin/kubelet", "bin/containerd/containerd", "bin/kube-scheduler"),
+        lambda: has_tool("bin/kubelet", "bin/containerd/containerd", "bin/kube-scheduler", "bin/coredns"),
         "lab: tests/setup/lab.sh builds it",
     ),
     "arm64": (

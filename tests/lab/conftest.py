@@ -1,4 +1,4 @@
-"""Labs for tests; the two images are made once."""
+"""Labs for tests; each image is made once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.lab.images import make_busybox, make_product
+from tests.lab.images import make_busybox, make_coredns, make_product
 
 
 @pytest.fixture(scope="session")
 def busybox_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_busybox(tmp_path_factory.mktemp("busybox"))
+
+
+@pytest.fixture(scope="session")
+def coredns_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_coredns(tmp_path_factory.mktemp("coredns"))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The images that pods of the lab run: one of busybox, which is the sandbox too, and the product's.
+"""The images that pods of the lab run: one of busybox, which is the sandbox too, CoreDNS, and the product's.
 
 Rule: they are archives made here; no pod is ever pulled.
 """
@@ -9,28 +9,41 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.conftest import ROOT
-from tests.lab.host import PLUGINS, run
+from tests.lab.host import BIN, PLUGINS, run
 
 BUSYBOX = "localhost/lab/busybox:1"
+COREDNS = "localhost/lab/coredns:1"
 ARCHIVE = ROOT / "build" / "image" / "archive.py"
 
 
 def make_busybox(directory: Path) -> Path:
     """sh, ping, wget, nc, httpd (serving /www) ..."""
-    tree, out = directory / "busybox", directory / "busybox.tar"
-    for name in ("bin", "etc", "tmp", "www"):
-        (tree / name).mkdir(parents=True)
-    program = Path(shutil.which("busybox") or "")
-    shutil.copy2(program, tree / "bin" / "busybox")
-    for applet in run(program, "--list").stdout.split():
+    return _make(directory, BUSYBOX, ["/bin/busybox", "sleep", "2147483647"])
+
+
+def make_coredns(directory: Path) -> Path:
+    return _make(directory, COREDNS, ["/coredns"], BIN / "coredns")
+
+
+def _make(directory: Path, name: str, command: Sequence[str], *programs: Path) -> Path:
+    """Busybox, and programs in the root directory."""
+    short = name.rpartition("/")[2].partition(":")[0]
+    tree, out = directory / short, directory / f"{short}.tar"
+    for part in ("bin", "etc", "tmp", "www"):
+        (tree / part).mkdir(parents=True)
+    busybox = Path(shutil.which("busybox") or "")
+    shutil.copy2(busybox, tree / "bin" / "busybox")
+    for applet in run(busybox, "--list").stdout.split():
         if applet != "busybox":
             (tree / "bin" / applet).symlink_to("busybox")
     (tree / "etc" / "passwd").write_text("root:x:0:0:root:/:/bin/sh\n")
-    for_ever = ["/bin/busybox", "sleep", "2147483647"]
-    run(sys.executable, ARCHIVE, out, "--name", BUSYBOX, "--tree", tree, "--env", "PATH=/bin", "--command", *for_ever)
+    for program in programs:
+        shutil.copy2(program, tree)
+    run(sys.executable, ARCHIVE, out, "--name", name, "--tree", tree, "--env", "PATH=/bin", "--command", *command)
     return out
 
 

@@ -5,6 +5,8 @@ Rule: packets are the proof. Ports: 8000 is what policies here allow, 8001 what 
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from tests.conftest import ROOT
+from tests.lab.dns import install_coredns
 from tests.lab.host import until
-from tests.lab.images import BUSYBOX
 from tests.lab.lab import Lab, install_bundle, running_lab
+from tests.lab.node import DNS_DOMAIN, DNS_SERVICE
 from tests.lab.probes import Probe, flowing, hearing, probes_of, serving
 from tests.lab.proxy import install_kube_proxy
+from tests.lab.workloads import pod
 
 pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(600)]
 OPEN, CLOSED, DNS = 8000, 8001, 53
@@ -33,22 +39,6 @@ PODS = {
     "other-1": ("b", "client", 0),
     "other-2": ("b", "client", 1),
 }
-
-
-def pod(name: str, namespace: str, app: str, node: str, *command: str) -> dict[str, Any]:
-    run = list(command) or ["sleep", "100000"]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "labels": {"app": app}},
-        "spec": {
-            "nodeName": node,
-            "terminationGracePeriodSeconds": 1,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "containers": [{"name": "c", "image": BUSYBOX, "imagePullPolicy": "Never", "command": run}],
-        },
-    }
 
 
 class World:
@@ -97,13 +87,16 @@ EVERYBODY = set(PODS)
 
 
 @pytest.fixture(scope="module", params=["iptables", "nftables"])
-def cluster(request: pytest.FixtureRequest, busybox_image: Path, own_bundle: Path) -> Iterator[World]:
-    with running_lab(images=[busybox_image], bundle=own_bundle) as lab:
+def cluster(
+    request: pytest.FixtureRequest, busybox_image: Path, coredns_image: Path, own_bundle: Path
+) -> Iterator[World]:
+    with running_lab(images=[busybox_image, coredns_image], bundle=own_bundle) as lab:
         install_bundle(lab)
         install_kube_proxy(lab, request.param)
+        install_coredns(lab)
         for name in ("a", "b"):
             lab.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"team": name}}})
-        lab.apply(*(pod(name, namespace, app, lab.nodes[node].name) for name, (namespace, app, node) in PODS.items()))
+        lab.apply(*(pod(name, space, {"app": app}, lab.nodes[node].name) for name, (space, app, node) in PODS.items()))
         probes = probes_of(lab, "a", 4) | probes_of(lab, "b", 2)
         with serving(list(probes.values()), *PORTS):
             yield World(lab, probes)
@@ -280,6 +273,45 @@ def test_services_are_policed_by_who_is_behind_them(world: World) -> None:
         assert [world.probes[name].reaches(80, address, protocol="tcp") for _ in range(6)] == [set()] * 6, name
 
 
+# what stands in docs/policy.md
+DNS_RECIPE = "Close every namespace but the system's, and keep DNS"
+
+
+def recipe(heading: str) -> list[dict[str, Any]]:
+    page = (ROOT / "docs" / "policy.md").read_text()
+    [text] = re.findall(rf"(?ms)^### {re.escape(heading)}$.*?^```yaml\n(.*?)^```$", page)
+    return list(yaml.safe_load_all(text))
+
+
+def test_names_with_the_recipe_and_without(world: World) -> None:
+    """By the name service's own service address; before and after its packets pass kube-proxy's translation."""
+    client, name = world.probes["client-1"], f"named.a.svc.{DNS_DOMAIN}"
+    world.apply(service("named"))
+    address = world.lab.get("service", "named", "-n", "a")["spec"]["clusterIP"]
+
+    def resolved() -> list[list[str]]:
+        return [client.resolves(name, DNS_SERVICE, protocol=protocol) for protocol in ("udp", "tcp")]
+
+    until(lambda: resolved() == [[address]] * 2, "the name service knows the service", seconds=60)
+    [closed] = recipe(DNS_RECIPE)
+    try:
+        for allows_dns in (True, False, True):
+            egress = closed["spec"]["egress"] if allows_dns else []
+            apply_by_calicoctl(world, {**closed, "spec": {**closed["spec"], "egress": egress}})
+            world.until_reached("web-1", OPEN, set())
+            wanted = [[address]] * 2 if allows_dns else [[], []]
+            until(lambda wanted=wanted: resolved() == wanted, f"names are {wanted}", seconds=30)
+            assert [resolved() for _ in range(3)] == [wanted] * 3
+    finally:
+        world.lab.calicoctl("delete", "globalnetworkpolicy", closed["metadata"]["name"])
+
+
+def apply_by_calicoctl(world: World, document: dict[str, Any]) -> None:
+    file = world.lab.directory / "document.json"
+    file.write_text(json.dumps(document))
+    world.lab.calicoctl("apply", "-f", str(file))
+
+
 def test_node_ports_from_outside(world: World) -> None:
     """With the local traffic policy the source stays what it was, and an ipBlock can name it."""
     world.apply(service("outside", type="NodePort", externalTrafficPolicy="Local"))
@@ -382,9 +414,10 @@ def test_pods_that_start_while_a_policy_denies(world: World) -> None:
     with hearing(sink) as heard:
         names = [f"silent-{number}" for number in range(8)]
         documents = [
-            pod(name, "a", "silent", world.lab.nodes[i % 2].name, "sh", "-c", loop) for i, name in enumerate(names)
+            pod(name, "a", {"app": "silent"}, world.lab.nodes[i % 2].name, ("sh", "-c", loop))
+            for i, name in enumerate(names)
         ]
-        loud = pod("loud", "a", "loud", world.lab.nodes[1].name, "sh", "-c", loop)
+        loud = pod("loud", "a", {"app": "loud"}, world.lab.nodes[1].name, ("sh", "-c", loop))
         world.apply(*documents, loud)
         new = probes_of(world.lab, "a", 4 + len(names) + 1)
         until(lambda: new["loud"].address in heard, "the one that may send is heard", seconds=30)
@@ -397,7 +430,7 @@ def test_a_burst_of_pods_with_policies(world: World) -> None:
     burst = {"matchLabels": {"app": "burst"}}
     clients = {"from": [{"podSelector": CLIENT}], "ports": OPEN_PORTS}
     world.apply(kubernetes("burst", burst, namespace="b", ingress=[clients]))
-    documents = [pod(f"burst-{i}", "b", "burst", world.lab.nodes[i % 2].name) for i in range(BURST)]
+    documents = [pod(f"burst-{i}", "b", {"app": "burst"}, world.lab.nodes[i % 2].name) for i in range(BURST)]
     world.apply(*documents)
     found = probes_of(world.lab, "b", 2 + BURST)
     made = {probe.address for name, probe in found.items() if name.startswith("burst")}

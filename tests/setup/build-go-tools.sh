@@ -28,13 +28,6 @@ missing() {
   done
 }
 
-single() { # FILE VERSION MODULE PACKAGE
-  local dir
-  dir=$(module "$1" "$2" "$3" </dev/null)
-  compile "$1" "$2" "$dir" "$4"
-  rm -rf "$dir"
-}
-
 todo=$(missing)
 if [ "${1:-}" = --check ] || [ -z "$todo" ]; then
   [ -z "$todo" ]

@@ -58,3 +58,11 @@ compile() {
   echo "$2" >"$LAB_CACHE/mod/${1##*/}.version"
   echo "built ${1##*/} $2 in $((SECONDS - started)) s"
 }
+
+# single FILE VERSION MODULE PACKAGE: one program of one module
+single() {
+  local dir
+  dir=$(module "$1" "$2" "$3" </dev/null)
+  compile "$1" "$2" "$dir" "$4"
+  rm -rf "$dir"
+}

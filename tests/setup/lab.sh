@@ -1,11 +1,11 @@
 #!/bin/bash
-# A Kubernetes with kubelets and containerd, for the tests in tests/lab, and the images they run; built from Go modules
-# and Debian packages.
+# A Kubernetes with kubelets and containerd, for the tests in tests/lab, with CoreDNS, and the images they run; built
+# from Go modules and Debian packages.
 #
 #   tests/setup/lab.sh [--check]      --check: only say (by exit status) whether everything is there
 #
 # Rule: what is built in the version asked for is not built again; everything lies below LAB_CACHE. From nothing it takes
-# some four minutes on two cores after tests/setup/kubernetes.sh.
+# some ten minutes on two cores after tests/setup/kubernetes.sh.
 # Settings: LAB_CACHE (default ${XDG_CACHE_HOME:-$HOME/.cache}/cni-lab), GO (a go command, 1.25 or newer);
 # GOPROXY, GOCACHE, GOMODCACHE are Go's own.
 set -euo pipefail
@@ -17,6 +17,7 @@ cd "$(dirname "$0")/../.."
 
 PACKAGES=(runc iptables conntrack ipset openssl iproute2 util-linux procps busybox-static)
 KUBERNETES=(kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy)
+COREDNS=v1.12.1
 CONTAINERD=v2.2.9
 MODULE=github.com/containerd/containerd/v2
 PROGRAMS=(containerd containerd-shim-runc-v2 ctr)
@@ -31,6 +32,7 @@ if [ "${1:-}" = --check ]; then
   tests/setup/build-go-tools.sh --check
   tests/setup/kubernetes.sh --check "${KUBERNETES[@]}"
   build/image/base.sh --check
+  built "$BIN/coredns" "$COREDNS"
   [ -z "$(missing)" ]
   exit
 fi
@@ -41,6 +43,10 @@ build/image/base.sh
 mkdir -p "$LAB_CACHE"
 exec 9>"$LAB_CACHE/build-containerd.lock"
 flock 9
+if ! built "$BIN/coredns" "$COREDNS"; then
+  find_go
+  single "$BIN/coredns" "$COREDNS" github.com/coredns/coredns github.com/coredns/coredns
+fi
 if [ -n "$(missing)" ]; then
   find_go
   # what needs C libraries is left out
