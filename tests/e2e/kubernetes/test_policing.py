@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 from tests.e2e.kube import NODE_USER, Cluster
 from tests.e2e.kube_node import Relay
 from tests.netns.namespaces import until
-from tests.netns.policing import NODE, Lab, lab
+from tests.netns.policing import NODE, Lab, lab, traffic
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 
@@ -35,8 +35,8 @@ def roles() -> list[dict[str, Any]]:
 
 
 class KubernetesLab:
-    def __init__(self, kube: Cluster, node: Lab) -> None:
-        self.kube, self.node = kube, node
+    def __init__(self, kube: Cluster, node: Lab, relay: Relay) -> None:
+        self.kube, self.node, self.relay = kube, node, relay
         self._made: list[str] = []
 
     def pod(self, namespace: str, name: str, address: str, node: str = NODE, **labels: str) -> None:
@@ -87,7 +87,7 @@ def cluster(kube: Cluster, tmp_path: Path) -> Iterator[KubernetesLab]:
             )
 
         node.open_context = open_context
-        made = KubernetesLab(kube, node)
+        made = KubernetesLab(kube, node, relay)
         try:
             yield made
         finally:
@@ -151,6 +151,34 @@ def test_kubernetes_policies(cluster: KubernetesLab) -> None:
         if event["user"]["username"] == NODE_USER and event.get("responseStatus", {}).get("code") == 403
     ]
     assert refused == []
+
+
+def test_policies_stay_while_the_api_server_is_away(cluster: KubernetesLab) -> None:
+    """Also those of an engine that is killed and begins again meanwhile; what changed is made up for afterwards."""
+    node = cluster.node
+    cluster.pod(SPACE, "a", "10.65.0.1", app="a")
+    cluster.pod(SPACE, "b", "10.65.0.2", app="b")
+    peer = {"podSelector": {"matchLabels": {"app": "a"}}}
+    from_a = {"from": [peer], "ports": [{"protocol": "UDP", "port": 80}]}
+    cluster.policy("from-a", {"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [from_a]})
+    node.start()
+    node.until_in_force(endpoints=2)
+    node.until_passes("a", "b", 81, False)
+    before = node.ruleset()
+    with traffic(node, "a", "b", allowed=80, forbidden=81) as counts:
+        cluster.relay.cut()
+        cluster.policy("more", {"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [{"from": [peer]}]})
+        node.stop(9)
+        node.start()
+        until(lambda: node.standing().get("failing"), "why nothing can be read is said")
+        begun = counts.sent
+        until(lambda: counts.sent > begun + 200, "packets while the engine waits")
+        assert node.ruleset() == before and not node.standing()["ready"]
+    assert counts.sent > 200
+    assert (counts.allowed_arrived, counts.forbidden_arrived) == (counts.sent, 0)
+    cluster.relay.start()
+    node.until_passes("a", "b", 81)
+    until(lambda: node.standing()["in_force"] and not node.standing()["failing"], "nothing fails any more")
 
 
 def test_rights_that_are_missing_are_said(cluster: KubernetesLab) -> None:
