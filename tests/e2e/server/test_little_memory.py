@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,21 +12,47 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.faults.servers import LAUNCHER, OURS
+from tests.netns.namespaces import until
 
 MB = 1024 * 1024
+
+
+def said_with(megabytes: int, directory: Path) -> str:
+    """What a server with so much address space writes until it ends, or until it serves or has said why not."""
+    run_dir, said = directory / "run", directory / "said"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "CALICO_RUN_DIR": str(run_dir)}
+    argv = ["prlimit", f"--as={megabytes * MB}:unlimited", sys.executable, str(LAUNCHER), "-cni-server"]
+    directory.mkdir()
+    with said.open("wb") as log:
+        process = subprocess.Popen(argv, env=environ, stdout=log, stderr=log)
+
+    def is_over() -> bool:
+        return process.poll() is not None or b"cannot serve on" in said.read_bytes() or serves(run_dir / "cni.sock")
+
+    try:
+        until(is_over, f"a server with {megabytes} MB ends or serves", 120, pause_s=0.05)
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    return said.read_text()
+
+
+def serves(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 @pytest.mark.netns
 def test_no_amount_of_memory_shows_a_trace_of_ours(tmp_path: Path) -> None:
     """From less than the interpreter needs to almost enough."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "CALICO_RUN_DIR": str(tmp_path / "run")}
     told = 0
     for megabytes in range(20, 120, 4):
-        argv = ["timeout", "--signal=TERM", "1.5", "prlimit", f"--as={megabytes * MB}:unlimited"]
-        done = subprocess.run(
-            [*argv, sys.executable, str(LAUNCHER), "-cni-server"], env=environ, capture_output=True, text=True
-        )
-        traces = [trace for trace in done.stderr.split("Traceback (most recent call last)")[1:] if OURS in trace]
+        said = said_with(megabytes, tmp_path / str(megabytes))
+        traces = [trace for trace in said.split("Traceback (most recent call last)")[1:] if OURS in trace]
         assert not traces, f"{megabytes} MB: {traces[0]}"
-        told += "short of memory" in done.stderr or "cannot serve on" in done.stderr
+        told += "short of memory" in said or "cannot serve on" in said
     assert told > 5
