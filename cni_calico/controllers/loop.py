@@ -15,7 +15,7 @@ from cni_calico.controllers.attempts import LOOK_S, Attempts, LoopNumbers, work_
 from cni_calico.controllers.follow.follower import Follower
 from cni_calico.controllers.follow.rules import Content, Following
 from cni_calico.daemon.fresh import Fresh
-from cni_calico.datastore.cache import Cache, stop_caches
+from cni_calico.datastore.cache import Cache, error_of, stop_caches
 from cni_calico.datastore.changed_keys import ChangedKeys
 from cni_calico.datastore.interface import Datastore, Versioned
 from cni_calico.log import Log
@@ -89,7 +89,7 @@ class CopyLoop:
         tasks = self._attempts.tasks
         everything_at = 0.0
         while not stopping.is_set() and self._leads():
-            self.numbers.error = next((str(cache.error) for cache in caches if cache.error is not None), "")
+            self.numbers.error = error_of(caches)
             if not all(cache.healthy for cache in caches):
                 # what a broken watch shows may be long gone: nothing is decided by it
                 stopping.wait(LOOK_S)

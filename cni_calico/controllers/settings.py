@@ -21,6 +21,7 @@ from cni_calico.daemon.settings_table import (
     choice,
     number,
     parse_duration_s,
+    parse_each,
     setting,
     settings_of,
 )
@@ -93,18 +94,9 @@ class ControllersSettings:
 
 def parse_environment(environ: Mapping[str, str]) -> ControllersSettings:
     """Raises InvalidConfig naming every variable that is wrong."""
-    values: dict[str, Any] = {}
-    wrong = []
-    for one in settings_of(ControllersSettings):
-        text = environ.get(one.name, "").strip()
-        if not text:
-            continue
-        try:
-            values[one.attribute] = one.kind.parse(text)
-        except ValueError as e:
-            wrong.append(f"{one.name}={text!r}: {e}")
+    values, wrong = parse_each(ControllersSettings, environ)
     if wrong:
-        raise InvalidConfig("cannot use the environment: " + "; ".join(wrong))
+        raise InvalidConfig("cannot use the environment: " + "; ".join(wrong.values()))
     return ControllersSettings(**values)
 
 

@@ -7,11 +7,12 @@ ValueError saying what it expected. The code that reads settings and the code th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from ipaddress import IPv4Address, ip_network
 from typing import Any, TypeVar
 
+from cni_calico.model.documents.fields import as_number_of
 from cni_calico.model.resources import Network
 
 _T = TypeVar("_T")
@@ -59,6 +60,23 @@ def settings_of(cls: type[Any]) -> Iterator[Setting]:
             continue
         section = item.metadata["section"] or section
         yield _setting(item, section)
+
+
+def parse_each(cls: type[Any], environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the environment says about the settings of a dataclass: (value by attribute, problem by variable). An empty
+    variable counts as not set.
+    """
+    values: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    for item in settings_of(cls):
+        text = environ.get(item.name, "").strip()
+        if not text:
+            continue
+        try:
+            values[item.attribute] = item.kind.parse(text)
+        except ValueError as e:
+            wrong[item.name] = f"{item.name}={text!r}: {e}"
+    return values, wrong
 
 
 def _setting(item: Field[Any], section: str) -> Setting:
@@ -118,15 +136,10 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_as_number(text: str) -> int:
-    """A 32-bit number, or two 16-bit numbers with a dot between them."""
-    parts = text.split(".")
-    if len(parts) <= 2 and all(part.isascii() and part.isdecimal() and len(part) <= 10 for part in parts):
-        numbers = [int(part) for part in parts]
-        if len(parts) == 1 and numbers[0] < 1 << 32:
-            return numbers[0]
-        if len(parts) == 2 and max(numbers) < 1 << 16:
-            return numbers[0] << 16 | numbers[1]
-    raise ValueError("expected an AS number from 0 to 4294967295, or in the form 65000.1")
+    number = as_number_of(text)
+    if number is None:
+        raise ValueError("expected an AS number from 0 to 4294967295, or in the form 65000.1")
+    return number
 
 
 def parse_router_id(text: str) -> str:

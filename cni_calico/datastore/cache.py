@@ -348,6 +348,11 @@ def _as_versioned(key: Key, entry: tuple[Revision, Any, Versioned | None]) -> Ve
     return Versioned(key, _NO_DOCUMENT, revision) if versioned is None else versioned
 
 
+def error_of(caches: Iterable[Cache[Any]]) -> str:
+    """Why one of them is out of date; "" if none is."""
+    return next((str(cache.error) for cache in caches if cache.error is not None), "")
+
+
 def stop_caches(caches: Iterable[Cache[Any]]) -> None:
     """End the threads of all caches, waiting WATCH_S for all of them together: one that hangs costs no more
     than that.

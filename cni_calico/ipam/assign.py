@@ -22,7 +22,7 @@ from cni_calico.ipam.search import BlockSearch, Scope, Source
 from cni_calico.ipam.share import Share
 from cni_calico.ipam.view import Facts
 from cni_calico.model.keys import IPAMConfigKey
-from cni_calico.model.resources import Address, IPAMConfig, Network
+from cni_calico.model.resources import Address, IPAMConfig, IPPool, Network
 from cni_calico.model.timestamps import stamped
 
 if TYPE_CHECKING:
@@ -51,6 +51,17 @@ class AssignRequest:
     use: str = WORKLOAD
     namespace_labels: Mapping[str, str] | None = None
     share: Share | None = None
+
+    def select_pools(self, facts: Facts, family: int) -> tuple[IPPool, ...]:
+        """The pools that it may use. Raises NoPool."""
+        return select_pools(
+            facts.pools,
+            family=family,
+            node=facts.node,
+            explicit=self.pools4 if family == 4 else self.pools6,
+            use=self.use,
+            namespace_labels=self.namespace_labels,
+        )
 
 
 @dataclass(slots=True)
@@ -165,14 +176,7 @@ class Assignment:
     def _scope(self, family: int) -> Scope:
         request, facts = self._request, self._facts
         try:
-            pools = select_pools(
-                facts.pools,
-                family=family,
-                node=facts.node,
-                explicit=request.pools4 if family == 4 else request.pools6,
-                use=request.use,
-                namespace_labels=request.namespace_labels,
-            )
+            pools = request.select_pools(facts, family)
         except NoPool as e:
             raise NoPool(f"failed to request IPv{family} addresses: {e.message}", details=e.details) from e
         config = read_config(self._ledger, facts)

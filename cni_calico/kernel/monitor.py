@@ -14,6 +14,7 @@ from select import POLLIN, poll
 
 from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.notifications import NETLINK_NETFILTER, NFTABLES_GROUP, listen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 # link, neighbours, IPv4 addresses, routes, IPv6 addresses, routes, settings of interfaces (netconf)
 _GROUPS = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400 | 1 << 23 | 1 << 24
-_NETLINK_NETFILTER, _NFTABLES_GROUP = 12, 1 << 6
 # the subsystem; each of its messages begins with the table's name, attribute 1, so they need not all be decoded
 _NFTABLES, _TABLE, _NFGENMSG_BYTES = 10, 1, 4
 SETTINGS, NEIGHBOURS, RULES = "settings", "neighbours", "rules"
@@ -48,11 +48,11 @@ class Monitor:
         self._names = tuple(wire.text(_IFNAME, name) for name in devices)
         self._table = wire.attribute(_TABLE, table.encode() + b"\0")
         try:
-            self._socket = _listen(socket.NETLINK_ROUTE, _GROUPS)
+            self._socket = listen(socket.NETLINK_ROUTE, _GROUPS)
         except OSError as e:
             raise KernelError(f"cannot listen for kernel notifications: {e.strerror}", errno=e.errno or 0) from e
         try:
-            self._rules = _listen(_NETLINK_NETFILTER, _NFTABLES_GROUP) if table else None
+            self._rules = listen(NETLINK_NETFILTER, NFTABLES_GROUP) if table else None
         except OSError:
             self._rules = None  # the full resync covers it
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -124,17 +124,6 @@ class Monitor:
         if self._rules is not None:
             self._rules.close()
         os.close(self._wake)
-
-
-def _listen(family: int, groups: int) -> socket.socket:
-    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
-    try:
-        opened.bind((0, groups))
-        opened.setblocking(False)
-    except OSError:
-        opened.close()
-        raise
-    return opened
 
 
 def _matters(message: wire.Message) -> bool:

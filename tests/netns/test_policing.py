@@ -141,7 +141,7 @@ def test_a_full_disk_for_status_files(lab_of_two: Lab, tmp_path: Path) -> None:
 
 def test_more_notifications_than_a_socket_holds(lab_of_two: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was lost counts as a change of everything: tampering in the middle of a flood is repaired."""
-    monkeypatch.setattr(filter_events, "_BUFFER", 1)  # the kernel makes that its smallest
+    monkeypatch.setattr(filter_events, "_BUFFER_BYTES", 1)  # the kernel makes that its smallest
     lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
     lab_of_two.start()
     lab_of_two.until_in_force(endpoints=2)

@@ -23,7 +23,7 @@ from cni_calico.controllers.host_endpoints.rules import (
 )
 from cni_calico.daemon.fresh import Fresh
 from cni_calico.daemon.said import Said
-from cni_calico.datastore.cache import Cache, stop_caches
+from cni_calico.datastore.cache import Cache, error_of, stop_caches
 from cni_calico.datastore.interface import CommitConflict, Datastore, Document, Versioned, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord
@@ -155,7 +155,7 @@ class HostEndpointLoop:
         again_at, wish = 0.0, None
         try:
             while not stopping.is_set() and self._leads():
-                self.numbers.error = str(nodes.error or endpoints.error or "")
+                self.numbers.error = error_of((nodes, endpoints))
                 if nodes.healthy and endpoints.healthy:
                     if changed.is_set() or wish != self._wish() or time.monotonic() >= again_at:
                         changed.clear()

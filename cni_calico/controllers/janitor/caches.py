@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cni_calico.controllers.cluster import Cluster
-from cni_calico.datastore.cache import Cache, stop_caches
+from cni_calico.datastore.cache import Cache, error_of, stop_caches
 from cni_calico.datastore.changed_keys import ChangedKeys
 from cni_calico.datastore.interface import Datastore, Versioned
 from cni_calico.ipam.lost.sight import ShelfSight, Shelves, decode
@@ -70,7 +70,7 @@ class JanitorCaches:
     @property
     def error(self) -> str:
         """Why they cannot be read; "" if no reason is known."""
-        return next((str(cache.error) for cache in self._caches if cache.error is not None), "")
+        return error_of(self._caches)
 
     def stop(self) -> None:
         stop_caches(self._caches)

@@ -28,7 +28,7 @@ from cni_calico.controllers.loadbalancer.rules import (
     read_service,
     select_kept,
 )
-from cni_calico.datastore.cache import Cache, stop_caches
+from cni_calico.datastore.cache import Cache, error_of, stop_caches
 from cni_calico.datastore.changed_keys import ChangedKeys
 from cni_calico.datastore.interface import Datastore, Versioned
 from cni_calico.datastore.kubernetes.layout import CORE_ROOT, SERVICE, object_path_of_kind, quote
@@ -305,7 +305,7 @@ class LoadBalancerLoop:
         tasks = self._attempts.tasks
         everything_at, assign_ips = 0.0, ""
         while not stopping.is_set() and self._leads():
-            self.numbers.error = next((str(cache.error) for cache in caches if cache.error is not None), "")
+            self.numbers.error = error_of(caches)
             if not all(cache.healthy for cache in caches):
                 stopping.wait(LOOK_S)
                 continue

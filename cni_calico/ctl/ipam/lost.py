@@ -13,20 +13,7 @@ from cni_calico.ctl.session import Session
 from cni_calico.datastore.forwarding import ForwardingStore
 from cni_calico.datastore.interface import Versioned
 from cni_calico.errors import CorruptRecord
-from cni_calico.ipam.lost.leaks import (
-    KINDS,
-    DepartedNode,
-    Holding,
-    LostBlock,
-    LostEndpoint,
-    LostNode,
-    Subject,
-    judge_block,
-    judge_departed,
-    judge_endpoint,
-    judge_holding,
-    judge_node,
-)
+from cni_calico.ipam.lost.leaks import KINDS, Subject, judge
 from cni_calico.ipam.lost.reclaim import Kubernetes, Reclaimer
 from cni_calico.ipam.lost.sight import ShelfSight, Shelves, decode
 from cni_calico.ipam.lost.suspects import Suspects
@@ -74,23 +61,8 @@ def find_lost(session: Session) -> list[LostSubject]:
     due = suspects.due(0.0, 0.0)
     asker = Reclaimer(session.store, kubernetes, is_kubernetes=kubernetes is not None)
     found = [(subject, asker.confirm(subject, session.deadline)) for subject in due[:ASKED_AGAIN]]
-    found += [(subject, _judge(subject, sight)) for subject in due[ASKED_AGAIN:]]
+    found += [(subject, judge(subject, sight, sight.block)) for subject in due[ASKED_AGAIN:]]
     return [(subject, reason) for subject, reason in found if reason]
-
-
-def _judge(subject: Subject, sight: ShelfSight) -> str:
-    """Why it is lost according to the listings; "" if it is not."""
-    if isinstance(subject, Holding):
-        return judge_holding(subject, sight)
-    if isinstance(subject, LostNode):
-        return judge_node(subject, sight)
-    if isinstance(subject, DepartedNode):
-        return judge_departed(subject, sight)
-    if isinstance(subject, LostEndpoint):
-        return judge_endpoint(subject, sight)
-    if isinstance(subject, LostBlock):
-        return judge_block(subject, sight.block(subject.cidr), sight)
-    return "it holds no address"
 
 
 def is_kubernetes(session: Session) -> bool:

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 
+from cni_calico import faults
 from cni_calico.datastore.etcd.config import parse_endpoints
 from cni_calico.datastore.etcd.errors import ELSEWHERE, LOGIN, LOST, error_for
 from cni_calico.datastore.etcd.link import (
@@ -115,6 +116,19 @@ class EtcdCluster:
         Raises OutcomeUnknown if the answer was lost; other DatastoreErrors and DeadlineExceeded if it was not applied.
         """
         return self._repeat(name, request, doing, deadline, deadline.sooner(TOTAL_S), WRITE_S, write=True)
+
+    def transact(self, request: Any, doing: str, deadline: Deadline, point: str) -> Any:
+        """``write`` of a transaction, at the fault point ``point``."""
+        try:
+            faults.before(point)
+        except OSError as e:
+            raise DatastoreUnavailable(f"cannot {doing}: {e}") from e
+        answer = self.write("Txn", request, doing, deadline)
+        try:
+            faults.after(point)
+        except OSError as e:
+            raise OutcomeUnknown(f"cannot {doing}: {e}") from e
+        return answer
 
     def _repeat(
         self, name: str, request: Any, doing: str, deadline: Deadline, until: Deadline, attempt_s: float, *, write: bool

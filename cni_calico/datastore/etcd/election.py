@@ -17,7 +17,7 @@ from cni_calico.datastore.etcd.slim_grpc import pb
 from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
-from cni_calico.errors import DatastoreError, DatastoreUnavailable, LeaseLost, OutcomeUnknown
+from cni_calico.errors import DatastoreError, LeaseLost
 
 KEYS = "/calico/cni-calico/v1/"
 _PRIORITY = "priority"
@@ -133,16 +133,7 @@ class EtcdElection:
         self._write(request, f"free lease {self._name}", deadline)
 
     def _write(self, request: Any, doing: str, deadline: Deadline) -> Any:
-        try:
-            faults.before(TAKE)
-        except OSError as e:
-            raise DatastoreUnavailable(f"cannot {doing}: {e}") from e
-        answer = self._cluster.write("Txn", request, doing, deadline)
-        try:
-            faults.after(TAKE)
-        except OSError as e:
-            raise OutcomeUnknown(f"cannot {doing}: {e}") from e
-        return answer
+        return self._cluster.transact(request, doing, deadline, TAKE)
 
     def _lose(self) -> int:
         self._held.give_up()

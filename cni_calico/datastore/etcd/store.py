@@ -23,7 +23,7 @@ from cni_calico.datastore.etcd.config import EtcdConfig
 from cni_calico.datastore.etcd.link import as_it_is
 from cni_calico.datastore.etcd.slim_grpc import pb
 from cni_calico.datastore.interface import WHOLE, CommitConflict, Committed, Failed, Listing, Versioned
-from cni_calico.errors import Compacted, CorruptRecord, DatastoreUnavailable, LeaseLost, OutcomeUnknown
+from cni_calico.errors import Compacted, CorruptRecord, DatastoreUnavailable, LeaseLost
 from cni_calico.model.keys import covers, etcd_prefix, parse_path
 
 TYPE_CHECKING = False
@@ -187,7 +187,7 @@ class EtcdStore:
             if self._guard is not None:
                 key, created = self._guard()
                 request.compare.add(result=pb.Compare.EQUAL, target=pb.Compare.CREATE, key=key, create_revision=created)
-            answer = self._transact(request, doing, deadline)
+            answer = self._cluster.transact(request, doing, deadline, COMMIT)
             if answer.succeeded:
                 at = answer.header.revision
                 return Committed(at, [Versioned(w.key, w.value, at) for w in writes if w.value is not None])
@@ -202,18 +202,6 @@ class EtcdStore:
 
     def _bases(self, writes: Sequence[Write], puts: Indexes, deadline: Deadline) -> Sequence[Versioned | None]:
         return self.get_many([writes[i].key for i in puts], deadline) if puts else ()
-
-    def _transact(self, request: Any, doing: str, deadline: Deadline) -> Any:
-        try:
-            faults.before(COMMIT)
-        except OSError as e:
-            raise DatastoreUnavailable(f"cannot {doing}: {e}") from e
-        answer = self._cluster.write("Txn", request, doing, deadline)
-        try:
-            faults.after(COMMIT)
-        except OSError as e:
-            raise OutcomeUnknown(f"cannot {doing}: {e}") from e
-        return answer
 
     def watch(self, listing: ListKey, revision: Revision) -> EtcdWatch:
         from cni_calico.datastore.etcd.watch import EtcdWatch

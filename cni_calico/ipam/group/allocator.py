@@ -25,7 +25,7 @@ from cni_calico.ipam.group.items import ATTEMPTS, HANDLE_BLOCKS_MAX, SLOW, Endin
 from cni_calico.ipam.group.known import ClusterFacts, KnownRecords, KnownView, LearningLedger
 from cni_calico.ipam.group.spare import SpareBlocks, is_short
 from cni_calico.ipam.ledger import Ledger
-from cni_calico.ipam.pools import pool_of, reserved_networks, select_pools
+from cni_calico.ipam.pools import pool_of, reserved_networks
 from cni_calico.ipam.share import Share
 from cni_calico.ipam.view import Facts, View
 from cni_calico.model.keys import BlockKey, HandleKey
@@ -282,14 +282,7 @@ class GroupAllocator(Allocator):
         for family, count in ((4, first.num4), (6, first.num6)):
             if not count:
                 continue
-            pools = select_pools(
-                facts.pools,
-                family=family,
-                node=facts.node,
-                explicit=first.pools4 if family == 4 else first.pools6,
-                use=first.use,
-                namespace_labels=first.namespace_labels,
-            )
+            pools = first.select_pools(facts, family)
             found, left = self._own_blocks(ledger, facts, first.node, family, pools, count * len(requests))
             if not found:
                 return []

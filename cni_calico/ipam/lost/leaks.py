@@ -8,7 +8,7 @@ acts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_network
 from sys import intern
@@ -178,6 +178,21 @@ class Known(Protocol):
 
 
 # -- judging ----------------------------------------------------------------------------------------------------------
+
+
+def judge(subject: Subject, known: Known, block: Callable[[Network], BlockFacts | None]) -> str:
+    """Why a subject is lost; "" if it is not. ``block`` returns what is known of a block."""
+    if isinstance(subject, Holding):
+        return judge_holding(subject, known)
+    if isinstance(subject, LostNode):
+        return judge_node(subject, known)
+    if isinstance(subject, DepartedNode):
+        return judge_departed(subject, known)
+    if isinstance(subject, LostEndpoint):
+        return judge_endpoint(subject, known)
+    if isinstance(subject, LostBlock):
+        return judge_block(subject, block(subject.cidr), known)
+    return "it holds no address"
 
 
 def judge_holding(holding: Holding, known: Known) -> str:

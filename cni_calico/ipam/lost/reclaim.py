@@ -171,22 +171,13 @@ class Reclaimer:
         """
         facts = FreshFacts(self._store, self._kubernetes, deadline, self._is_kubernetes)
         try:
-            if isinstance(subject, Holding):
-                return leaks.judge_holding(subject, facts)
-            if isinstance(subject, LostNode):
-                return leaks.judge_node(subject, facts)
-            if isinstance(subject, LostEndpoint):
-                return leaks.judge_endpoint(subject, facts)
-            if isinstance(subject, DepartedNode):
-                return leaks.judge_departed(subject, facts) if self._has_configuration(subject, deadline) else ""
-            if isinstance(subject, LostBlock):
-                found = self._block(subject, deadline)
-                return leaks.judge_block(subject, None if found is None else leaks.reduce_block(found), facts)
+            if isinstance(subject, IdleHandle) and not self._is_unchanged(subject, deadline):
+                return ""
+            if isinstance(subject, DepartedNode) and not self._has_configuration(subject, deadline):
+                return ""
             if isinstance(subject, SurplusBlock):
                 return self._confirm_surplus(subject, facts)
-            handle = self._store.get(HandleKey(subject.handle_id), deadline)
-            unchanged = handle is not None and str(handle.revision) == subject.revision
-            return "it holds no address" if unchanged else ""
+            return leaks.judge(subject, facts, lambda cidr: self._block_facts(cidr, deadline))
         except (CorruptRecord, ValueError):
             return ""  # unknown
 
@@ -197,6 +188,10 @@ class Reclaimer:
             return ""
         return leaks.judge_surplus(surplus, own)
 
+    def _is_unchanged(self, idle: IdleHandle, deadline: Deadline) -> bool:
+        handle = self._store.get(HandleKey(idle.handle_id), deadline)
+        return handle is not None and str(handle.revision) == idle.revision
+
     def _has_configuration(self, departed: DepartedNode, deadline: Deadline) -> bool:
         """Whether some of its configuration remains; False if we may not read it, because then we cannot remove it
         either.
@@ -206,10 +201,10 @@ class Reclaimer:
         except DatastoreDenied:
             return False
 
-    def _block(self, lost: LostBlock, deadline: Deadline) -> Block | None:
-        found = self._store.get(BlockKey(lost.cidr), deadline)
+    def _block_facts(self, cidr: Network, deadline: Deadline) -> leaks.BlockFacts | None:
+        found = self._store.get(BlockKey(cidr), deadline)
         record = None if found is None else stored(found).record
-        return record if isinstance(record, Block) and not record.deleted else None
+        return leaks.reduce_block(record) if isinstance(record, Block) and not record.deleted else None
 
     # -- releasing ----------------------------------------------------------------------------------------------------
 

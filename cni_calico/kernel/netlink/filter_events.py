@@ -18,12 +18,12 @@ from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.links import decode_link
 from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, NFTABLES
+from cni_calico.kernel.netlink.notifications import NETLINK_NETFILTER, NFTABLES_GROUP, listen
 
-_NETLINK_NETFILTER, _NFTABLES_GROUP = 12, 1 << 6
 _LINK_GROUP, _NEWLINK, _DELLINK = 1, 16, 17
 _NEWGEN = NFTABLES << 8 | 15
 _TABLE, _PROCESS_NAME = 1, 3  # a table's name is the first attribute of every message about something in it
-_SO_RCVBUFFORCE, _BUFFER = 33, 4 << 20
+_BUFFER_BYTES = 4 << 20
 _RECEIVE_BYTES = 65536
 
 
@@ -54,7 +54,7 @@ class FilterMonitor:
 
     def _join(self, family: int, groups: int) -> socket.socket:
         try:
-            joined = _listen(family, groups)
+            joined = listen(family, groups, buffer_bytes=_BUFFER_BYTES)
         except OSError as e:
             raise KernelError(f"cannot listen for kernel notifications: {e.strerror}", errno=e.errno or 0) from e
         self._poller.register(joined.fileno(), POLLIN)
@@ -65,7 +65,7 @@ class FilterMonitor:
         one by one.
         """
         if self._rules is None:
-            self._rules = self._join(_NETLINK_NETFILTER, _NFTABLES_GROUP)
+            self._rules = self._join(NETLINK_NETFILTER, NFTABLES_GROUP)
 
     def wait(self, timeout_s: float) -> bool:
         """Whether anything happened within that time: a notification, or ``wake``."""
@@ -141,18 +141,3 @@ class FilterMonitor:
             if message.kind in (_NEWLINK, _DELLINK):
                 link = decode_link(message.payload)
                 links[link.name] = link.up and message.kind == _NEWLINK
-
-
-def _listen(family: int, groups: int) -> socket.socket:
-    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
-    try:
-        try:
-            opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
-        except OSError:
-            pass  # a lost message costs one comparison
-        opened.bind((0, groups))
-        opened.setblocking(False)
-    except OSError:
-        opened.close()
-        raise
-    return opened

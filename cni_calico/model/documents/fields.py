@@ -97,6 +97,17 @@ def parse_number_or_text(raw: Any, at: str) -> str:
     return str(raw) if type(raw) is int else parse_text(raw, at)
 
 
+def as_number_of(text: str) -> int | None:
+    """The 32-bit AS number that a text says, also as two 16-bit numbers ("1.10" is 65546); None if it says none."""
+    parts = text.split(".")
+    if len(parts) > 2 or not all(part.isascii() and part.isdecimal() and len(part) <= 10 for part in parts):
+        return None
+    numbers = [int(part) for part in parts]
+    if len(numbers) == 1:
+        return numbers[0] if numbers[0] < 1 << 32 else None
+    return numbers[0] << 16 | numbers[1] if max(numbers) < 1 << 16 else None
+
+
 def without_zone(text: str) -> str:
     """The text, unless it has a zone ("fe80::1%eth0"): Go's parsers accept none, and Python's accept any
     text as one.

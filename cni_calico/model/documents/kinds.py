@@ -10,6 +10,7 @@ from cni_calico.model.documents.fields import (
     Field,
     Table,
     Wrong,
+    as_number_of,
     attributes_of,
     decode_fields,
     encode_fields,
@@ -72,15 +73,10 @@ def parse_as_number(raw: Any, at: str) -> int:
     """A number, a text with a number, or the dotted form "high.low"."""
     if type(raw) is int and 0 <= raw < 1 << 32:
         return raw
-    if isinstance(raw, str):
-        parts = raw.split(".")
-        if len(parts) <= 2 and all(part.isascii() and part.isdecimal() and len(part) <= 10 for part in parts):
-            numbers = [int(part) for part in parts]
-            if len(parts) == 1 and numbers[0] < 1 << 32:
-                return numbers[0]
-            if len(parts) == 2 and max(numbers) < 1 << 16:
-                return numbers[0] << 16 | numbers[1]
-    raise Wrong(at, "an AS number", raw)
+    number = as_number_of(raw) if isinstance(raw, str) else None
+    if number is None:
+        raise Wrong(at, "an AS number", raw)
+    return number
 
 
 def _parse_uses(raw: Any, at: str) -> tuple[str, ...]:

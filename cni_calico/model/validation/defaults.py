@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cni_calico.model.documents.fields import JSON
+from cni_calico.model.documents.fields import JSON, as_number_of
 from cni_calico.model.documents.tiers import TIERS
 from cni_calico.model.validation.ipam import BLOCK_SIZES
 
@@ -137,16 +137,6 @@ def _with_as_numbers(kind: str, spec: JSON) -> dict[str, Any]:
                 break
             within[step] = within = dict(inner)
         if isinstance(within, dict) and isinstance(within.get(name), str):
-            within[name] = _as_number(within[name])
+            number = as_number_of(within[name])
+            within[name] = within[name] if number is None else number  # validation reports any other text
     return out
-
-
-def _as_number(text: str) -> Any:
-    """The number 65546 for "1.10" or "65546"; any other text stays, and validation reports it."""
-    parts = text.split(".")
-    if len(parts) > 2 or not all(part.isascii() and part.isdecimal() and len(part) <= 10 for part in parts):
-        return text
-    numbers = [int(part) for part in parts]
-    if len(numbers) == 1:
-        return numbers[0] if numbers[0] < 1 << 32 else text
-    return (numbers[0] << 16) + numbers[1] if max(numbers) < 1 << 16 else text

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from cni_calico.daemon.settings_table import (
     AS_NUMBER,
@@ -25,9 +24,9 @@ from cni_calico.daemon.settings_table import (
     Kind,
     choice,
     number,
+    parse_each,
     pool_cidr,
     setting,
-    settings_of,
 )
 from cni_calico.directories import BIRD_CONFIG_DIR, LOG_DIR, NODENAME_FILE, RUN_DIR, STATE_DIR
 from cni_calico.errors import InvalidConfig
@@ -287,7 +286,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 
 def parse_settings(environ: Mapping[str, str]) -> NodeSettings:
     """The settings for start-up. Raises InvalidConfig naming every variable that is wrong."""
-    values, wrong = _parse_each(environ)
+    values, wrong = parse_each(NodeSettings, environ)
     settings = NodeSettings(**values)
     problems = [*wrong.values(), *_contradictions(settings)]
     if problems:
@@ -301,27 +300,12 @@ def parse_running_settings(environ: Mapping[str, str]) -> tuple[NodeSettings, tu
     A wrong variable counts as not set, which mostly means that the stored value stays. Raises InvalidConfig for the few
     whose wrong guess would change what other nodes rely on.
     """
-    values, wrong = _parse_each(environ)
+    values, wrong = parse_each(NodeSettings, environ)
     settings = NodeSettings(**values)
     decisive = [text for name, text in wrong.items() if name in _DECISIVE]
     if decisive:
         raise _refusal(decisive)
     return settings, (*wrong.values(), *_contradictions(settings))
-
-
-def _parse_each(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """(value by attribute, problem by variable)"""
-    values: dict[str, Any] = {}
-    wrong: dict[str, str] = {}
-    for item in settings_of(NodeSettings):
-        text = environ.get(item.name, "").strip()
-        if not text:
-            continue
-        try:
-            values[item.attribute] = item.kind.parse(text)
-        except ValueError as e:
-            wrong[item.name] = f"{item.name}={text!r}: {e}"
-    return values, wrong
 
 
 def _refusal(problems: Sequence[str]) -> InvalidConfig:

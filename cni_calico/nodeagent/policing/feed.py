@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cni_calico.datastore.cache import Cache, stop_caches
+from cni_calico.datastore.cache import Cache, error_of, stop_caches
 from cni_calico.datastore.interface import Datastore, Versioned
 from cni_calico.datastore.kubernetes.layout import ENDPOINT_SLICE, KUBERNETES_CLUSTER_POLICY, KUBERNETES_POLICY
 from cni_calico.datastore.unreadable import listen
@@ -27,6 +27,7 @@ from cni_calico.errors import CalicoError, CorruptRecord
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.policy.decode import KINDS as DECODED_KINDS
 from cni_calico.policy.decode import decode_record, reduce_record
 from cni_calico.policy.graph import GraphRecord
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
@@ -36,16 +37,7 @@ if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.store import KubernetesStore
 
 LabelPairs = frozenset[tuple[str, str]]
-KINDS = (
-    "Tier",
-    "GlobalNetworkPolicy",
-    "NetworkPolicy",
-    "Profile",
-    "GlobalNetworkSet",
-    "NetworkSet",
-    "HostEndpoint",
-    "BGPConfiguration",
-)
+KINDS = (*(kind for kind in DECODED_KINDS if kind != "WorkloadEndpoint"), "BGPConfiguration")
 ASK_AGAIN_S = 5.0
 
 
@@ -255,7 +247,7 @@ class RecordFeed:
     @property
     def error(self) -> str:
         """Why the data is not kept up to date; "" if it is."""
-        return next((str(cache.error) for cache in self._caches if cache.error is not None), "")
+        return error_of(self._caches)
 
     def take(self) -> tuple[dict[ResourceKey, FedRecord], float]:
         """What has changed since the last call, and since when (time.monotonic) the first change has waited."""

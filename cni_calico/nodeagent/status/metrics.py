@@ -23,6 +23,7 @@ from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.nodeagent.status.policy_metrics import collect_policing
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from cni_calico.plugin.call import protocol
+from cni_calico.plugin.call.client import receive_exactly
 
 if TYPE_CHECKING:
     from cni_calico.nodeagent.bgp.bird.controller import BirdController
@@ -171,17 +172,7 @@ class Metrics:
                 connection.settimeout(ANSWER_S)
                 connection.connect(self._socket)
                 connection.sendall(protocol.frame(protocol.request_fields("metrics", [], b"", [])))
-                _, length = protocol.parse_header(_exactly(connection, protocol.HEADER_BYTES))
-                return protocol.parse_answer(protocol.parse_fields(_exactly(connection, length)))[1]
+                _, length = protocol.parse_header(receive_exactly(connection, protocol.HEADER_BYTES))
+                return protocol.parse_answer(protocol.parse_fields(receive_exactly(connection, length)))[1]
         except (OSError, protocol.Malformed):
             return b""
-
-
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        part = connection.recv(count - len(data))
-        if not part:
-            raise protocol.Malformed("the CNI server closed the connection")
-        data += part
-    return data

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any
 
-from cni_calico.datastore.cache import Cache
+from cni_calico.datastore.cache import Cache, error_of
 from cni_calico.datastore.interface import Datastore, Versioned, pod_of
 from cni_calico.datastore.last_good import KeptCaches
 from cni_calico.deadline import Deadline
@@ -162,7 +162,7 @@ class Sources:
     @property
     def error(self) -> str:
         """Why the view is not kept up to date; "" if it is."""
-        return next((str(cache.error) for cache in self._kept.all if cache.error is not None), "")
+        return error_of(self._kept.all)
 
     def snapshot(self) -> Snapshot:
         """What is known now; only meaningful once ``settle`` has been true."""

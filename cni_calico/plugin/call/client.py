@@ -105,7 +105,7 @@ def _send(connection: _socket.socket, data: bytes, descriptors: list[int]) -> No
         sent += connection.send(data[sent:])
 
 
-def _receive(connection: _socket.socket, count: int) -> bytes:
+def receive_exactly(connection: _socket.socket, count: int) -> bytes:
     parts = b""
     while len(parts) < count:
         part = connection.recv(count - len(parts))
@@ -117,6 +117,6 @@ def _receive(connection: _socket.socket, count: int) -> bytes:
 
 def _receive_answer(connection: _socket.socket) -> tuple[int, bytes] | None:
     """None for the answer of a server one version older, which refuses what it cannot know: the call then runs here."""
-    version, length = protocol.parse_header(_receive(connection, protocol.HEADER_BYTES))
-    answer = protocol.parse_answer(protocol.parse_fields(_receive(connection, length)))
+    version, length = protocol.parse_header(receive_exactly(connection, protocol.HEADER_BYTES))
+    answer = protocol.parse_answer(protocol.parse_fields(receive_exactly(connection, length)))
     return None if version == protocol.VERSION - 1 else answer
