@@ -12,11 +12,12 @@ from pathlib import Path
 
 import yaml
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from cni_calico import __version__  # noqa: E402
-from manifests.schemas import KINDS, definition  # noqa: E402
+from cni_calico import __version__
+from manifests.schemas import KINDS, definition
+
+HERE = Path(__file__).resolve().parent
 
 _HEAD = "# Calico's custom resource definitions; made from manifests/schemas.py by manifests/render.py.\n"
 

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cni_calico.deadline import Deadline
+from tests import deadlines
 from tests.again import Again, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+
+    from cni_calico.deadline import Deadline
 
 ROOT = Path(__file__).resolve().parent.parent
 LAB_CACHE = Path(
@@ -124,11 +126,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file's tests run in one process, and all labs in one: they borrow the same settings of the machine."""
     from xdist.scheduler import LoadFileScheduling
 
-    class ByFile(LoadFileScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return "tests/lab" if nodeid.startswith("tests/lab/") else super()._split_scope(nodeid)
+    def split_scope(self: Any, nodeid: str) -> Any:
+        return "tests/lab" if nodeid.startswith("tests/lab/") else LoadFileScheduling._split_scope(self, nodeid)
 
-    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
+    by_file: Any = type("ByFile", (LoadFileScheduling,), {"_split_scope": split_scope})
+    return by_file(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def unexpected(reason: str) -> bool:
@@ -192,5 +194,5 @@ def bundle() -> Path:
 
 @pytest.fixture
 def soon() -> Deadline:
-    """A deadline that no call in a test reaches unless something is wrong."""
-    return Deadline.after(30)
+    """For tests that make their calls within half a minute."""
+    return deadlines.soon()

@@ -29,18 +29,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from cni_calico.datastore.connect import open_datastore  # noqa: E402
-from cni_calico.datastore.interface import Write  # noqa: E402
-from cni_calico.deadline import Deadline  # noqa: E402
-from cni_calico.kernel import netns  # noqa: E402
-from cni_calico.model.access import DatastoreConfig  # noqa: E402
-from cni_calico.model.keys import ResourceKey  # noqa: E402
-from tests.conftest import LAB_CACHE  # noqa: E402
-from tests.netns.namespaces import host_namespace, namespace  # noqa: E402
-from tests.netns.policing import NODE, Lab, socket_in  # noqa: E402
+from cni_calico.datastore.connect import open_datastore
+from cni_calico.datastore.interface import Write
+from cni_calico.deadline import Deadline
+from cni_calico.kernel import netns
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.model.keys import ResourceKey
+from tests.conftest import LAB_CACHE
+from tests.netns.namespaces import host_namespace, namespace
+from tests.netns.policing import NODE, Lab, socket_in
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 ETCD = "http://127.0.0.1:2379"
 SIZES = {10: (5, 5, 20), 100: (10, 25, 1000), 1000: (50, 250, 10000)}  # policies -> apps, local, remote endpoints
@@ -226,7 +227,7 @@ class Bench:
         self.write(document("GlobalNetworkPolicy", "joining", spec))
         self.until(False, "second")
         write = endpoint(1, 10**9, "n9", "eth0x", JOINING)
-        write.value["metadata"]["labels"]["joins"] = "yes"  # type: ignore[index]
+        write.value["metadata"]["labels"]["joins"] = "yes"
         steps = [
             step
             for _ in range(repeat)

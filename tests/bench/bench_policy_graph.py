@@ -59,7 +59,7 @@ def changes(graph: Graph, size: ClusterSize, runs: int) -> dict[str, float]:
 
     def change(name: str, key: ResourceKey, record: object) -> None:
         def apply() -> None:
-            graph.put(key, record)  # type: ignore[arg-type]
+            graph.put(key, record)
             graph.flush()
 
         found.setdefault(name, []).append(timed(apply))

@@ -18,15 +18,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from cni_calico.kernel import netns  # noqa: E402
-from tests.bench import contest  # noqa: E402
-from tests.bench.bench_cni import spawn  # noqa: E402
-from tests.bench.table import NODES  # noqa: E402
-from tests.e2e.host import Node  # noqa: E402
-from tests.netns.namespaces import Namespace, namespace  # noqa: E402
+from cni_calico.kernel import netns
+from tests.bench import contest
+from tests.bench.bench_cni import spawn
+from tests.bench.table import NODES
+from tests.e2e.host import Node
+from tests.netns.namespaces import Namespace, namespace
+
+ROOT = Path(__file__).resolve().parents[2]
 
 AT_ONCE = 8
 

@@ -28,11 +28,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from tests.netns.policing import NODE, Lab, lab, traffic  # noqa: E402
-from tests.unit.policy.naive import Naive  # noqa: E402
+from tests.netns.policing import NODE, Lab, lab, traffic
+from tests.unit.policy.naive import Naive
 
 NAMES = [f"w{number}" for number in range(6)]
 PORTS = [81, 82, 83]

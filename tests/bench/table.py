@@ -20,15 +20,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from cni_calico.model.access import DatastoreConfig  # noqa: E402
-from tests.bench import contest  # noqa: E402
-from tests.bench.contest import Contestant, Figures  # noqa: E402
-from tests.e2e.host import EtcdNode, Node, etcd_in  # noqa: E402
-from tests.e2e.records import encode_config  # noqa: E402
-from tests.netns.namespaces import Namespace, host_namespace  # noqa: E402
+from cni_calico.model.access import DatastoreConfig
+from tests.bench import contest
+from tests.bench.contest import Contestant, Figures
+from tests.e2e.host import EtcdNode, Node, etcd_in
+from tests.e2e.records import encode_config
+from tests.netns.namespaces import Namespace, host_namespace
+
+ROOT = Path(__file__).resolve().parents[2]
 
 MARKS = ("<!-- table.py: begin -->", "<!-- table.py: end -->")
 SIZES = (1, 100, 1000, 5000)

@@ -15,11 +15,11 @@ from cni_calico.datastore.etcd.slim_grpc import pb
 from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
 from cni_calico.datastore.interface import Write
 from cni_calico.datastore.kubernetes.election import KubernetesElection
-from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError, DatastoreUnavailable, LeaseLost, OutcomeUnknown
 from cni_calico.model.keys import EverythingList, HandleKey, HandleList
 from tests.conftest import LAB_CACHE
 from tests.contract.etcd_process import etcd_binary, grpc_proxy, single
+from tests.deadlines import soon
 
 KEY = HandleKey("net.a")
 HANDLE = {"block": {}, "deleted": False}
@@ -110,10 +110,6 @@ def field(request):
         made.cluster.ensure_namespace("kube-system")
     yield made
     made.close()
-
-
-def soon():
-    return Deadline.after(20)
 
 
 def until(condition, seconds=20.0):

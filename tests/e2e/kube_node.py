@@ -91,8 +91,8 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 class KubeNode(Node):
     """``token`` is who the plugin is; ``namespace`` where its pods are."""
 
-    kube: Cluster = field(default=None)  # type: ignore[assignment]
-    relay: Relay = field(default=None)  # type: ignore[assignment]
+    kube: Cluster = field(default=None)
+    relay: Relay = field(default=None)
     namespace: str = "space"
     token: str = "admin-token"
 

@@ -128,7 +128,7 @@ def borrow_from_each_other(turns: Turns, make_pod_ns: MakeNamespace) -> None:
     borrower = turns.make(17, "node1")
     turns.add("ours", borrower, make_pod_ns())
     [address] = turns.living[borrower][1]
-    assert ip_network(address).subnet_of(theirs)  # type: ignore[arg-type]
+    assert ip_network(address).subnet_of(theirs)
     turns.check()
     for container in list(turns.living):
         turns.delete("upstream" if container.node == "node2" else "ours", container)

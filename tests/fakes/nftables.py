@@ -230,7 +230,7 @@ def _change_set(table: NftTable, operation: AddSet | DropSet | AddElements | Dro
         there = table.sets.setdefault(name, operation.spec)
         if there != operation.spec:
             raise _Refused(EEXIST)
-        (table.verdicts if there.verdicts else table.elements).setdefault(name, {} if there.verdicts else set())  # type: ignore[arg-type]
+        (table.verdicts if there.verdicts else table.elements).setdefault(name, {} if there.verdicts else set())
         return
     name = operation.name if isinstance(operation, DropSet) else operation.spec.name
     spec = table.sets.get(name)

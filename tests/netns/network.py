@@ -12,29 +12,18 @@ from ipaddress import ip_address
 
 from cni_calico.deadline import Deadline
 from cni_calico.kernel import netns
-from cni_calico.log import Log
 from cni_calico.plugin.network.differences import Difference
 from cni_calico.plugin.network.observe import find_differences
 from cni_calico.plugin.network.ownership import Claim
 from cni_calico.plugin.network.plan import Address, PodPlan
 from cni_calico.plugin.network.setup import apply_addresses, create_links
 from cni_calico.plugin.network.teardown import remove_pod_network
+from tests.fakes.notes import Notes
 
 V4, V6 = ip_address("10.65.104.0"), ip_address("fd00:65::6800")
 DUAL = (V4, V6)
 MAC = bytes.fromhex("f2063fe2a32a")
 PLAN = PodPlan("cali5f31907e6ad", "eth0", 1500, DUAL, mac=MAC)
-
-
-class Notes(Log):
-    """Keeps what would be logged."""
-
-    def __init__(self) -> None:
-        super().__init__("none", stderr=False)
-        self.texts: list[str] = []
-
-    def write(self, level: str, text: str) -> None:
-        self.texts.append(f"{level}: {text}")
 
 
 def add(

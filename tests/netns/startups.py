@@ -10,24 +10,13 @@ from typing import Any
 
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
-from cni_calico.log import Log
 from cni_calico.model.keys import EverythingList, Key, etcd_path
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.startup.run import run_startup
+from tests.fakes.notes import Notes
 from tests.netns.namespaces import Namespace
-
-
-class Notes(Log):
-    """Keeps what would be logged."""
-
-    def __init__(self) -> None:
-        super().__init__("none", stderr=False)
-        self.texts: list[str] = []
-
-    def write(self, level: str, text: str) -> None:
-        self.texts.append(f"{level}: {text}")
 
 
 class Kubernetes:

@@ -38,7 +38,7 @@ def reporting_node(tmp_path: Path) -> Iterator[Node]:
 
 def keys(node: Node) -> dict[str, tuple[Any, int]]:
     """By name: (value, lease)."""
-    return node.ns.call(stored, node.store.environ()["ETCD_ENDPOINTS"])  # type: ignore[no-any-return]
+    return node.ns.call(stored, node.store.environ()["ETCD_ENDPOINTS"])
 
 
 def test_it_is_reported_while_the_agent_runs(reporting_node: Node) -> None:

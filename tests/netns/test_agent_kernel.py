@@ -8,7 +8,6 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.host_routes import apply_host_routes, read_host_routes
 from cni_calico.kernel.interfaces import read_default_interface, read_interfaces
@@ -16,6 +15,7 @@ from cni_calico.kernel.monitor import NEIGHBOURS as NEIGHBOURS_OF
 from cni_calico.kernel.monitor import RULES, SETTINGS, Monitor
 from cni_calico.kernel.tunnels import apply_vteps, change_tunnel, create_tunnel, read_tunnels, read_vteps, remove_tunnel
 from cni_calico.model.host import ForwardingEntry, HostInterface, HostRoute, NeighbourEntry, TunnelDevice
+from tests.deadlines import soon
 from tests.netns.namespaces import Namespace, namespace
 from tests.netns.startups import add_card
 
@@ -60,10 +60,6 @@ def host() -> Iterator[Namespace]:
         ns.do("route", "add", "default", "via", "10.0.0.254")
         ns.do("route", "add", "10.65.7.0/26", "via", "10.0.0.7", "proto", "bird", "metric", "1024")
         yield ns
-
-
-def soon() -> Deadline:
-    return Deadline.after(10)
 
 
 def _routes(add: list[HostRoute], remove: list[HostRoute]) -> tuple[list[str], list[HostRoute]]:
@@ -180,7 +176,7 @@ ENTRIES = [
 
 
 def _vteps(neighbours: tuple[list[NeighbourEntry], ...], entries: tuple[list[ForwardingEntry], ...]) -> object:
-    failures = apply_vteps(neighbours, entries, soon())  # type: ignore[arg-type]
+    failures = apply_vteps(neighbours, entries, soon())
     return [str(failure) for failure in failures], read_vteps(["vxlan.calico"], soon())
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from pyroute2 import IPSet
 
-from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter import ipsets, iptables, nftables
 from cni_calico.kernel.filter.programs import find_program
@@ -30,6 +29,7 @@ from cni_calico.nodeagent.dataplane.masquerade_rules import (
 )
 from cni_calico.nodeagent.dataplane.parts.masquerade import Masquerade
 from cni_calico.nodeagent.dataplane.parts.takeover import Takeover
+from tests.deadlines import soon
 from tests.netns.namespaces import Namespace, namespace
 
 pytestmark = pytest.mark.netns
@@ -77,10 +77,6 @@ SETS = {4: ["cali40s:deny", "cali40masq-ipam-pools", "cali4t0"], 6: ["cali60s:de
 def host() -> Iterator[Namespace]:
     with namespace("rules") as ns:
         yield ns
-
-
-def soon() -> Deadline:
-    return Deadline.after(20)
 
 
 def _apply(nat: Nat) -> Any:

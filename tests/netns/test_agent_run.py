@@ -23,12 +23,12 @@ pytestmark = pytest.mark.netns
 
 def get(node: Node, port: int, path: str) -> str:
     """A page, asked for inside the node's namespace."""
-    return node.ns.call(_get, f"http://127.0.0.1:{port}{path}")  # type: ignore[no-any-return]
+    return node.ns.call(_get, f"http://127.0.0.1:{port}{path}")
 
 
 def _get(url: str) -> str:
     with urllib.request.urlopen(url, timeout=10) as answer:
-        return answer.read().decode()  # type: ignore[no-any-return]
+        return answer.read().decode()
 
 
 def test_it_comes_up_and_ends(node: Node) -> None:

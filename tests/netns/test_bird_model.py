@@ -82,7 +82,7 @@ def sessions(cluster: Cluster) -> set[frozenset[str]]:
 
 
 def inside(address: str, network: str) -> bool:
-    return ip_network(address).subnet_of(ip_network(network))  # type: ignore[arg-type]
+    return ip_network(address).subnet_of(ip_network(network))
 
 
 def announced(cluster: Cluster, name: str) -> set[str]:

@@ -134,7 +134,7 @@ def _count_of_dumps(plan: PodPlan, pod_path: str) -> int:
         dumps.append(arguments[1].doing)
         return whole(*arguments)
 
-    rtnl.Rtnl._dump = counted  # type: ignore[method-assign]
+    rtnl.Rtnl._dump = counted
     add(plan, pod_path)
     return len(dumps)
 

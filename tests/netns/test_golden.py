@@ -50,7 +50,7 @@ def sample(pod: str, addresses: tuple[str, ...]) -> Sample:
     part = text[text.index(f"# pod vec/{pod} on ") :].split("\n# pod vec/")[0]
     blocks = re.split(r"^## (.*)$", part, flags=re.MULTILINE)[1:]
     sections = {title: lines(body) for title, body in zip(blocks[::2], blocks[1::2], strict=True)}
-    host = next(re.search(r"cali\w+", title).group() for title in sections if title.startswith("node: ip -d"))  # type: ignore[union-attr]
+    host = next(re.search(r"cali\w+", title).group() for title in sections if title.startswith("node: ip -d"))
     mac = re.search(r"link/ether (\S+)", "\n".join(sections["pod: ip -d link show"]))
     assert mac is not None
     raw = bytes.fromhex(mac[1].replace(":", ""))

@@ -200,7 +200,7 @@ def _hang(root: str) -> str:
 
     assert engine.stalled_s() == 0
     engine.follow(parse_felix({"FELIX_ENDPOINTSTATUSPATHPREFIX": root}).settings, Tunnels())
-    StatusFiles.update = update  # type: ignore[method-assign]
+    StatusFiles.update = update
     thread = Thread(target=engine.run, args=(stopping,))
     thread.start()
     said = []

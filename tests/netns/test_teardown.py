@@ -146,7 +146,7 @@ def _remove_with_a_stranger_in_the_group(names: Sequence[str], stranger: str) ->
         def __getattr__(self, name: str) -> object:
             return (lambda count: bytes(count)) if name == "urandom" else getattr(os, name)
 
-    teardown.os = Same()  # type: ignore[assignment]
+    teardown.os = Same()
     os.system(f"ip link set {stranger} group 65537")
     remove_together(names)
     return 65537

@@ -132,9 +132,9 @@ def _add_where_the_kernel_loses_the_mac(plan: PodPlan, path: str) -> None:
     create = links.create_veth
 
     def without_mac(*names: str, **options: object) -> object:
-        return create(*names, **{**options, "mac": None})  # type: ignore[arg-type]
+        return create(*names, **{**options, "mac": None})
 
-    links.create_veth = without_mac  # type: ignore[assignment]
+    links.create_veth = without_mac
     add(plan, path)
 
 
@@ -147,9 +147,9 @@ def _add_where_no_mac_sticks(plan: PodPlan, path: str) -> None:
     change = links.set_link
 
     def without_mac(*which: object, **options: object) -> object:
-        return change(*which, **{**options, "mac": None})  # type: ignore[arg-type]
+        return change(*which, **{**options, "mac": None})
 
-    links.set_link = without_mac  # type: ignore[assignment]
+    links.set_link = without_mac
     dataplane._MAC_READ_BACK_S = 0.1
     _add_where_the_kernel_loses_the_mac(plan, path)
 

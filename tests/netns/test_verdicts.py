@@ -100,7 +100,7 @@ class Wire:
             seen[name] = set()
             while True:
                 data, about = self.outer[name].recvfrom(4096)
-                if about[2] == socket.PACKET_OUTGOING:  # type: ignore[attr-defined]
+                if about[2] == socket.PACKET_OUTGOING:
                     continue
                 if data[12:14] == struct.pack(">H", MARKER):
                     break

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from cni_calico.batching import Batcher
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DeadlineExceeded, KernelError
+from tests.deadlines import SOON
 from tests.netns.namespaces import until
-
-SOON = Deadline.after(86400)  # made once, at import: longer than any run
 
 
 class Held:

@@ -10,14 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from freeze import compile_module, modules
 
 from tests.e2e.host import EtcdNode, Node, added, cleaned
 from tests.netns.namespaces import Namespace
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "build"))
-
-from freeze import compile_module, modules  # noqa: E402
 
 pytestmark = [pytest.mark.netns, pytest.mark.bundle]
 

@@ -38,7 +38,7 @@ def host_end(node: Node) -> str:
 
 
 def require_alive(node: Node, pod: Namespace) -> None:
-    assert pod.link("eth0") is not None and "UP" in pod.link("eth0")["flags"]  # type: ignore[index]
+    assert pod.link("eth0") is not None and "UP" in pod.link("eth0")["flags"]
     address = next(iter(pod.addresses("eth0"))).partition("/")[0]
     assert [route["dev"] for route in node.host.routes(4) if route["dst"] == address] == [host_end(node)]
 

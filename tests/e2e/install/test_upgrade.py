@@ -95,7 +95,7 @@ class Host:
             for ordinal, index in enumerate(item.value["allocations"]):
                 if index is not None:
                     attribute = item.value["attributes"][index]
-                    address = str(item.key.cidr[ordinal])  # type: ignore[union-attr]
+                    address = str(item.key.cidr[ordinal])
                     found[address] = (attribute["handle_id"], attribute["secondary"].get("pod", ""))
         return found
 

@@ -297,7 +297,7 @@ def test_routes_of_host_local_and_a_family_without_pod_cidr(
         assert any_kube_node.leftovers() == {}
     any_kube_node.kube.create_node("single", spec={"podCIDR": "10.244.2.0/24", "podCIDRs": ["10.244.2.0/24"]})
     both = {"type": "host-local", "dataDir": str(tmp_path / "leases")}
-    both["ranges"] = [[{"subnet": "usePodCidr"}], [{"subnet": "usePodCidrIPv6"}]]  # type: ignore[assignment]
+    both["ranges"] = [[{"subnet": "usePodCidr"}], [{"subnet": "usePodCidrIPv6"}]]
     refused = any_kube_node.pod_call("ADD", "web-0", C1, pod_ns.path, ipam=both, nodename="single")
     assert refused.document["code"] == 7
     assert "cannot use usePodCidrIPv6: node single has no IPv6 podCIDR" in refused.document["msg"]

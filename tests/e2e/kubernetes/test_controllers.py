@@ -23,11 +23,11 @@ from cni_calico.datastore.etcd.config import EtcdConfig
 from cni_calico.datastore.etcd.slim_grpc import pb
 from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.datastore.interface import Write
-from cni_calico.deadline import Deadline
 from cni_calico.errors import Compacted, DatastoreError
 from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey, ResourceList
 from tests.conftest import ROOT
+from tests.deadlines import soon
 from tests.e2e.kube import CONTROLLERS_USER, Cluster, free_port, running_cluster
 from tests.netns.namespaces import until
 
@@ -45,10 +45,6 @@ POLICY = {
         "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "client"}}}], "ports": [{"port": 80}]}],
     },
 }
-
-
-def soon() -> Deadline:
-    return Deadline.after(30)
 
 
 @pytest.fixture
@@ -218,7 +214,7 @@ def test_etcd_follows_kubernetes(kube: Cluster, etcd: EtcdStore, tmp_path: Path)
         assert stored.value["spec"]["selector"] == "projectcalico.org/orchestrator == 'k8s' && app == 'web'"
         # somebody else's changes are put right, and what nobody needs is not written
         etcd.commit([Write.update(stored, {**stored.value, "spec": {"order": 1}})], soon())
-        until(lambda: etcd.get(key, soon()).value["spec"].get("order") == 1000, "it is put right", 30)  # type: ignore[union-attr]
+        until(lambda: etcd.get(key, soon()).value["spec"].get("order") == 1000, "it is put right", 30)
         kube.kubectl("delete", "-n", "space", "networkpolicy", "web")
         kube.kubectl("delete", "-n", "space", "serviceaccount", "bot")
         until(lambda: etcd.get(key, soon()) is None, "the policy goes", 30)
@@ -303,7 +299,7 @@ def test_on_kubernetes_its_configuration_is_made_and_the_role_suffices(kube: Clu
         node = status()["runningConfig"]["controllers"]["node"]
         assert (node["reconcilerPeriod"], node["syncLabels"], node["leakGracePeriod"]) == ("5m0s", "Enabled", "15m0s")
         assert node["hostEndpoint"]["autoCreate"] == "Disabled"
-        assert store.get(SETTINGS, soon()).value["spec"]["controllers"]["node"]["leakGracePeriod"] == "15m0s"  # type: ignore[union-attr]
+        assert store.get(SETTINGS, soon()).value["spec"]["controllers"]["node"]["leakGracePeriod"] == "15m0s"
         assert process.end() == 0
     store.close()
     refused = [

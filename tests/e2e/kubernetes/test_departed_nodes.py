@@ -12,8 +12,8 @@ import pytest
 
 from cni_calico.ctl.main import run as run_calicoctl
 from cni_calico.datastore.interface import Datastore, Write
-from cni_calico.deadline import Deadline
 from cni_calico.model.keys import ResourceKey
+from tests.deadlines import soon
 from tests.e2e.kube import CONTROLLERS_USER, Cluster, free_port
 from tests.e2e.kubernetes.test_controllers import SETTINGS, Process, rights
 from tests.e2e.kubernetes.test_manifests import used
@@ -22,10 +22,6 @@ from tests.netns.namespaces import until
 pytestmark = pytest.mark.kubernetes
 
 GENERAL = {ResourceKey("BGPPeer", "all"): {"nodeSelector": "all()", "peerIP": "10.0.0.9", "asNumber": 64512}}
-
-
-def soon() -> Deadline:
-    return Deadline.after(30)
 
 
 def of_node(node: str) -> dict[ResourceKey, dict[str, Any]]:

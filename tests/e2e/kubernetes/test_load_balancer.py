@@ -14,10 +14,10 @@ from cni_calico.controllers.loadbalancer.rules import handle_of
 from cni_calico.datastore.etcd.config import EtcdConfig
 from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.datastore.interface import Datastore, Write
-from cni_calico.deadline import Deadline
 from cni_calico.ipam.virtual import AFFINITY
 from cni_calico.model.documents.codec import encode
 from cni_calico.model.keys import AffinityList, BlockList, HandleKey, ResourceKey, ResourceList
+from tests.deadlines import soon
 from tests.e2e.kube import CONTROLLERS_USER, Cluster
 from tests.e2e.kubernetes.test_controllers import SETTINGS, Process, controllers, rights, wipe
 from tests.netns.namespaces import until
@@ -26,10 +26,6 @@ from tests.unit.nodeagent.fabric import node
 pytestmark = pytest.mark.kubernetes
 
 SERVICES = "/api/v1/namespaces/space/services"
-
-
-def soon() -> Deadline:
-    return Deadline.after(30)
 
 
 class LoadBalancers:
@@ -79,7 +75,7 @@ class LoadBalancers:
                 if index is not None:
                     said = block["attributes"][index]["secondary"]
                     assert said["namespace"] == "space" and said["type"] == "LoadBalancer" and said["timestamp"]
-                    found[str(item.key.cidr[ordinal])] = said["service"]  # type: ignore[union-attr]
+                    found[str(item.key.cidr[ordinal])] = said["service"]
         return found
 
     def clean(self) -> None:
@@ -134,7 +130,7 @@ def test_a_service_gets_an_address_and_gives_it_back(world: LoadBalancers, proce
     handle = handle_of("web", "space", made["metadata"]["uid"])
     assert world.store.get(HandleKey(handle), soon()) is not None
     [affinity] = world.store.list(AffinityList(type="virtual"), soon()).items
-    assert affinity.key.node == "load-balancer"  # type: ignore[union-attr]
+    assert affinity.key.node == "load-balancer"
     world.service("other", type="ClusterIP")
     world.service("foreign", loadBalancerClass="example.org/other")
     world.kube.request("DELETE", f"{SERVICES}/web")
@@ -201,7 +197,7 @@ def test_only_services_that_ask(world: LoadBalancers, process: Process) -> None:
 def test_what_was_left_behind_is_released(world: LoadBalancers, tmp_path: Path) -> None:
     """The service went while no controllers ran, or another of its name came; a living one keeps its address."""
     document = {"kind": SETTINGS.kind, "metadata": {"name": "default"}, "spec": {"prometheusMetricsPort": 0}}
-    document["spec"]["controllers"] = {"loadBalancer": {}}  # type: ignore[index]
+    document["spec"]["controllers"] = {"loadBalancer": {}}
     world.store.commit([Write.create(SETTINGS, document)], soon())
     world.pool("lb", "203.0.113.0/28")
     names = ("living", "gone", "renewed")
@@ -240,7 +236,7 @@ def test_host_endpoints_of_nodes(world: LoadBalancers, process: Process) -> None
         expected = ["10.0.0.1", "10.65.0.1", "10.9.9.9"]
     else:
         record = encode(node("n1", "10.0.0.1/24"))
-        record["metadata"]["labels"] = {"zone": "a"}  # type: ignore[index]
+        record["metadata"]["labels"] = {"zone": "a"}
         world.store.commit([Write.create(ResourceKey("Node", "n1"), record)], soon())
         expected = ["10.0.0.1"]
     foreign = ResourceKey("HostEndpoint", "n1-eth0")
@@ -278,10 +274,10 @@ def test_host_endpoints_of_nodes(world: LoadBalancers, process: Process) -> None
     until(lambda: "templates[1]" in process.log.read_text(), "the wrong template is named", 30)
     # put right, and gone when it is switched off; what is not ours stays
     world.store.commit([Write.put(key, {**made.value, "spec": {"node": "n1", "interfaceName": "eth7"}})], soon())
-    until(lambda: world.store.get(key, soon()).value["spec"]["interfaceName"] == "*", "put right", 30)  # type: ignore[union-attr]
+    until(lambda: world.store.get(key, soon()).value["spec"]["interfaceName"] == "*", "put right", 30)
     switch("Disabled", [])
     until(
         lambda: [i.key.name for i in world.store.list(ResourceList("HostEndpoint"), soon()).items] == ["n1-eth0"],
         "ours go",
         30,
-    )  # type: ignore[union-attr]
+    )

@@ -90,5 +90,5 @@ def test_a_mixed_node_and_calls_that_are_repeated(turns: Turns, make_pod_ns: Mak
 
 
 def test_a_mixed_cluster_that_borrows(turns: Turns, make_pod_ns: MakeNamespace) -> None:
-    turns.upstream.records.kube.create_node("node2")  # type: ignore[attr-defined]
+    turns.upstream.records.kube.create_node("node2")
     mixed.borrow_from_each_other(turns, make_pod_ns)

@@ -23,9 +23,9 @@ import pytest
 from cni_calico.datastore.etcd.config import EtcdConfig
 from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.datastore.interface import Write
-from cni_calico.deadline import Deadline
 from cni_calico.model.keys import ResourceKey
 from tests.conftest import ROOT
+from tests.deadlines import soon
 from tests.e2e.kube import CONTROLLERS_USER, Cluster
 from tests.e2e.kubernetes.test_controllers import RBAC, SETTINGS, wipe
 from tests.netns.namespaces import until
@@ -47,10 +47,6 @@ OF_KUBERNETES = (
     (CRD, ["clusterinformations", "kubecontrollersconfigurations"], [*READ, "create", "update"]),
 )
 OF_V3_0 = (("", ["pods", "nodes", "namespaces"], READ), ("networking.k8s.io", ["networkpolicies"], ["watch", "list"]))
-
-
-def soon() -> Deadline:
-    return Deadline.after(30)
 
 
 @contextmanager

@@ -47,12 +47,12 @@ def frozen_node(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def fetch(node: Node, port: int, path: str) -> str:
     """A page, asked for inside the node's namespace."""
-    return node.ns.call(_fetch, f"http://127.0.0.1:{port}/{path}")  # type: ignore[no-any-return]
+    return node.ns.call(_fetch, f"http://127.0.0.1:{port}/{path}")
 
 
 def _fetch(url: str) -> str:
     with urllib.request.urlopen(url, timeout=10) as answer:
-        return answer.read().decode()  # type: ignore[no-any-return]
+        return answer.read().decode()
 
 
 def cost(node: Node, *flags: str) -> tuple[float, float, int]:

@@ -22,12 +22,12 @@ import pytest
 from cni_calico.ctl.main import run as run_calicoctl
 from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
 from cni_calico.datastore.interface import Datastore, Write
-from cni_calico.deadline import Deadline
 from cni_calico.ipam.allocator import Allocator, AssignRequest
 from cni_calico.model.documents.codec import encode, new_metadata
 from cni_calico.model.keys import AffinityList, BlockList, HandleList, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool, Resource, WorkloadEndpoint
 from tests.contract.etcd_process import etcd_binary, single
+from tests.deadlines import soon
 from tests.e2e.kube import NODE_USER, Cluster, shared_cluster
 from tests.e2e.kubernetes.test_departed_nodes import left, of_node, put
 from tests.e2e.kubernetes.test_manifests import RBAC, documents, used
@@ -35,10 +35,6 @@ from tests.netns.namespaces import until
 
 NOW = "2026-11-20T12:06:00Z"
 SPACE = "space"
-
-
-def soon() -> Deadline:
-    return Deadline.after(20)
 
 
 class Process:
@@ -111,10 +107,10 @@ class Field:
         return found
 
     def handles(self) -> set[str]:
-        return {item.key.handle_id for item in self.store.list(HandleList(), soon()).items}  # type: ignore[union-attr]
+        return {item.key.handle_id for item in self.store.list(HandleList(), soon()).items}
 
     def owners(self) -> set[str]:
-        return {item.key.node for item in self.store.list(AffinityList(), soon()).items}  # type: ignore[union-attr]
+        return {item.key.node for item in self.store.list(AffinityList(), soon()).items}
 
     def create_node(self, name: str) -> None:
         raise NotImplementedError
@@ -406,10 +402,10 @@ def test_etcd_beside_kubernetes_a_pods_endpoint_goes_with_it(rights: Cluster, tm
             field.delete_node("kube-2")
             until(lambda: set(field.held()) == {"net.c0ffee02"}, f"released: {field.logs()}", 40)
             nodes = field.store.list(ResourceList("Node"), soon()).items
-            assert [item.key.name for item in nodes] == ["n1"]  # type: ignore[union-attr]
+            assert [item.key.name for item in nodes] == ["n1"]
             assert left(field.store, mine) == set() and left(field.store, theirs) == theirs
             endpoints = field.store.list(ResourceList("WorkloadEndpoint"), soon()).items
-            assert [item.key.name for item in endpoints] == ["n1-k8s-lives-eth0"]  # type: ignore[union-attr]
+            assert [item.key.name for item in endpoints] == ["n1-k8s-lives-eth0"]
             assert not used(rights, NODE_USER, since)[1], "something was refused"
         finally:
             field.close()

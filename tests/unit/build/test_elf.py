@@ -7,11 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "build"))
-
 import elf
+import pytest
 
 PYTHON = Path("/usr/bin/python3").resolve()
 

@@ -14,13 +14,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from expand import expand
+
+from cni_calico import expanded
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "build"))
-
-from expand import expand  # noqa: E402
-
-from cni_calico import expanded  # noqa: E402
 
 SOURCES = [path for path in sorted((ROOT / "cni_calico").rglob("*.py")) if "@dataclass" in path.read_text()]
 
@@ -45,7 +43,7 @@ def classes(module: ModuleType) -> dict[str, type]:
     }
 
 
-def is_written_out(cls: type) -> bool:
+def is_written_out(cls: type[Any]) -> bool:
     return not hasattr(cls, "__dataclass_params__")  # the decorator leaves its parameters
 
 
@@ -65,7 +63,7 @@ pairs = pytest.mark.parametrize(("original", "made"), PAIRS)
 
 
 def values(cls: type, mark: str = "") -> list[str]:
-    return [f"{name}{mark}" for name in cls.__match_args__]  # type: ignore[attr-defined]
+    return [f"{name}{mark}" for name in cls.__match_args__]
 
 
 def without_place(value: object) -> str:

@@ -1,16 +1,13 @@
 """calicoctl's manual page and completions, as the build makes them."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from share import COMPLETIONS, write_share
 
 from cni_calico.ctl.arguments import build_parser, leaves
 from cni_calico.ctl.help_texts import COMMANDS
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "build"))
-from share import COMPLETIONS, write_share
 
 
 @pytest.fixture(scope="module")

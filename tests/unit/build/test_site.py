@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import site_pages as pages
 
 ROOT = Path(__file__).parents[3]
-sys.path.insert(0, str(ROOT / "build"))
-
-import site_pages as pages  # noqa: E402
 
 
 class References(HTMLParser):

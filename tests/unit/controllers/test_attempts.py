@@ -8,19 +8,10 @@ from cni_calico.controllers.attempts import Attempts, LoopNumbers, work_while_le
 from cni_calico.controllers.due import FIRST_PAUSE_S
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable
-from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey
+from tests.fakes.notes import Notes
 
 GOOD, BAD = (ResourceKey("Profile", name) for name in ("good", "bad"))
-
-
-class Lines(Log):
-    def __init__(self) -> None:
-        super().__init__("none", stderr=False)
-        self.lines: list[str] = []
-
-    def write(self, level: str, text: str) -> None:
-        self.lines.append(text)
 
 
 class World:
@@ -29,7 +20,7 @@ class World:
     def __init__(self) -> None:
         self.now, self.lead = 0.0, 100
         self.broken, self.tried = {BAD}, list[ResourceKey]()
-        self.numbers, self.log = LoopNumbers(), Lines()
+        self.numbers, self.log = LoopNumbers(), Notes()
         self.attempts = Attempts(lambda key: key.name, self.leads, self.numbers, self.log, lambda: self.now)
 
     def leads(self) -> bool:
@@ -55,7 +46,7 @@ def test_a_failure_is_said_once_counted_and_tried_again() -> None:
     assert (world.numbers.writes, world.numbers.failures, world.numbers.failing, world.numbers.waiting) == (2, 1, 1, 1)
     world.now += FIRST_PAUSE_S
     assert world.round() == [BAD]
-    assert world.log.lines == [f"bad: no answer; next try in {FIRST_PAUSE_S:g} s"]
+    assert world.log.said == [f"bad: no answer; next try in {FIRST_PAUSE_S:g} s"]
     world.broken.clear()
     world.now += 2 * FIRST_PAUSE_S
     assert world.round() == [BAD]

@@ -7,10 +7,10 @@ import pytest
 from cni_calico.controllers.leader import UpstreamsElection
 from cni_calico.datastore.election import Held, Terms
 from cni_calico.datastore.interface import Write
-from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable, LeaseLost
 from cni_calico.log import Log
 from cni_calico.model.keys import HandleKey
+from tests.deadlines import soon
 from tests.fakes.memory_store import MemoryStore
 
 TERMS = Terms(lasts_s=30)
@@ -45,10 +45,6 @@ def made():
     now = [0.0]
     inner = Scripted(lambda: now[0])
     return now, inner, UpstreamsElection(inner, TERMS, Log("none"), clock=lambda: now[0])
-
-
-def soon():
-    return Deadline.after(10)
 
 
 def test_without_the_right_everybody_works_for_a_while(made):

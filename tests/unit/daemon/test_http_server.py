@@ -19,7 +19,7 @@ PAGES = {"/ok": lambda: (200, TEXT, b"fine\n"), "/bad": lambda: (_ for _ in ()).
 
 @pytest.fixture
 def server() -> Iterator[PageServer]:
-    made = PageServer("localhost", 0, PAGES)  # type: ignore[arg-type]
+    made = PageServer("localhost", 0, PAGES)
     yield made
     made.close()
 
@@ -50,7 +50,7 @@ def test_both_families_of_localhost(server: PageServer) -> None:
 
 
 def test_every_address_of_both_families() -> None:
-    server = PageServer("", 0, PAGES)  # type: ignore[arg-type]
+    server = PageServer("", 0, PAGES)
     try:
         assert [ask(server.port, host=host)[0] for host in ("127.0.0.2", "::1")] == [200, 200]
     finally:
@@ -62,7 +62,7 @@ def test_without_ipv6_ipv4_is_enough() -> None:
         taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         taken.bind(("::1", 0))
         taken.listen()
-        server = PageServer("localhost", taken.getsockname()[1], PAGES)  # type: ignore[arg-type]
+        server = PageServer("localhost", taken.getsockname()[1], PAGES)
         try:
             assert ask(server.port)[0] == 200 and server.missing == "[::1]: Address already in use"
         finally:
@@ -118,7 +118,7 @@ def test_a_request_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch
 def test_who_does_not_read_its_answer_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "ANSWER_S", 0.2)
     large = b"x" * (1 << 24)
-    server = PageServer("127.0.0.1", 0, {"/large": lambda: (200, TEXT, large), **PAGES})  # type: ignore[dict-item]
+    server = PageServer("127.0.0.1", 0, {"/large": lambda: (200, TEXT, large), **PAGES})
     deaf = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2 * http_server.WORKERS)]
     try:
         for connection in deaf:
@@ -136,5 +136,5 @@ def test_it_ends_with_everything_open(server: PageServer) -> None:
     server.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(f"http-{port}")]
     for connection in open_ones:
-        until(lambda connection=connection: is_closed(connection), "it is closed")  # type: ignore[misc]
+        until(lambda connection=connection: is_closed(connection), "it is closed")
         connection.close()

@@ -7,7 +7,6 @@ import pytest
 
 from cni_calico.daemon.keeper import RETRY_S, Keeper
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
-from cni_calico.log import Log
 from cni_calico.model.resources import Metadata
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.settings import parse_settings
@@ -15,17 +14,9 @@ from cni_calico.nodeagent.keepers.tunnel_addresses import TunnelKeeper
 from cni_calico.nodeagent.startup.run import wait_for_datastore
 from cni_calico.nodeagent.view.follow import follow
 from tests.fakes.memory_store import MemoryStore
+from tests.fakes.notes import Notes
 from tests.netns.namespaces import until
 from tests.unit.nodeagent.fabric import NODES, pool, snapshot, workload
-
-
-class Notes(Log):
-    def __init__(self):
-        super().__init__("none", stderr=False)
-        self.texts = []
-
-    def write(self, level, text):
-        self.texts.append(f"{level}: {text}")
 
 
 def context(store=None, wait=lambda _: True):

@@ -20,10 +20,10 @@ from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, DatastoreUnavailable, DeadlineExceeded
 from cni_calico.model.keys import HandleKey, HandleList, IPAMConfigKey
+from tests.deadlines import SOON
 from tests.fakes.memory_store import MemoryStore
 
 ONE, TWO = HandleKey("net.one"), HandleKey("net.two")
-SOON = Deadline.after(86400)  # made once, at import: longer than any run
 
 
 @pytest.fixture(params=["memory", "local"])

@@ -11,10 +11,10 @@ from cni_calico.datastore.interface import Document, Versioned, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable, DeadlineExceeded, OutcomeUnknown
 from cni_calico.model.keys import HandleKey
+from tests.deadlines import SOON
 from tests.fakes.memory_store import MemoryStore
 
 KEY = HandleKey("net.one")
-SOON = Deadline.after(86400)  # made once, at import: longer than any run
 
 
 def holding(name: str):

@@ -6,12 +6,11 @@ import inspect
 
 from cni_calico.datastore.forwarding import ForwardingStore
 from cni_calico.datastore.interface import Datastore, Write
-from cni_calico.deadline import Deadline
 from cni_calico.model.keys import HandleKey, HandleList
+from tests.deadlines import SOON
 from tests.fakes.memory_store import MemoryStore
 
 ONE = HandleKey("one")
-SOON = Deadline.after(86400)
 
 
 def test_everything_reaches_the_other_store_but_its_end() -> None:

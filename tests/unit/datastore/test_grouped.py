@@ -20,9 +20,8 @@ from cni_calico.errors import (
     RecordRefused,
 )
 from cni_calico.model.keys import ResourceKey
+from tests.deadlines import SOON
 from tests.fakes.memory_store import MemoryStore
-
-SOON = Deadline.after(86400)  # made once, at import: longer than any run
 
 
 def key(number: int) -> ResourceKey:

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from cni_calico.datastore.interface import CommitConflict, Datastore, Write
 from cni_calico.datastore.rehearsed import RehearsedStore
-from cni_calico.deadline import Deadline
 from cni_calico.model.keys import HandleKey, HandleList, Key
+from tests.deadlines import SOON
 from tests.fakes.memory_store import MemoryStore
 
-SOON = Deadline.after(86400)
 KEYS = [HandleKey(name) for name in "abc"]
 STEPS = st.lists(
     st.tuples(

@@ -17,7 +17,8 @@ from cni_calico.model.documents.codec import new_metadata
 from cni_calico.model.keys import AffinityList, BlockList, HandleKey, HandleList, ResourceKey, ResourceList
 from cni_calico.model.kubernetes.pods import CONTAINER_ID, POD_IPS, endpoint_key, read_pod
 from cni_calico.model.resources import WorkloadEndpoint
-from tests.unit.ipam.world import SECOND, World, ip_network, request, soon
+from tests.deadlines import soon
+from tests.unit.ipam.world import SECOND, World, ip_network, request
 
 GRACE_S = 900
 

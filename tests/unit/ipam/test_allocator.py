@@ -25,7 +25,8 @@ from cni_calico.ipam.ledger import UNKNOWNS_MAX
 from cni_calico.model.documents.codec import encode
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKey, ResourceKey, etcd_path
 from cni_calico.model.resources import Affinity, Handle
-from tests.unit.ipam.world import SECOND, World, ip_address, ip_network, request, soon, texts
+from tests.deadlines import soon
+from tests.unit.ipam.world import SECOND, World, ip_address, ip_network, request, texts
 
 
 @pytest.fixture

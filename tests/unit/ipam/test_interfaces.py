@@ -16,7 +16,8 @@ from cni_calico.ipam.group.allocator import GroupAllocator
 from cni_calico.ipam.share import Share
 from cni_calico.model.resources import Address
 from cni_calico.plugin.ipam.gc import find_orphans, share_of
-from tests.unit.ipam.world import World, ip_address, request, soon
+from tests.deadlines import soon
+from tests.unit.ipam.world import World, ip_address, request
 
 CONTAINERS, INTERFACES = ("a", "b"), ("eth0", "net1", "net2")
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cni_calico.errors import CalicoError, IPAMError, PoolExhausted
+from tests.deadlines import soon
 from tests.unit.ipam.interleave import FATES, Crashed, Operation
 from tests.unit.ipam.stale import Janitor
-from tests.unit.ipam.world import SECOND, World, ip_network, request, soon
+from tests.unit.ipam.world import SECOND, World, ip_network, request
 
 EXAMPLES = int(os.environ.get("CALICO_MACHINE_EXAMPLES", "60"))
 STEPS = 60 if EXAMPLES < 1000 else 150

@@ -12,9 +12,10 @@ from cni_calico.datastore.overlapped import run_each
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DeadlineExceeded, IPAMError
 from cni_calico.model.keys import BlockKey, HandleKey
+from tests.deadlines import soon
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.ipam.group.test_allocator import give, group_of, run, take
-from tests.unit.ipam.world import World, request, soon, texts
+from tests.unit.ipam.world import World, request, texts
 
 
 class OverlappingStore(MemoryStore):
@@ -226,7 +227,7 @@ def test_no_handle_stays_when_there_is_no_address(world: World) -> None:
     group = group_of(world)
     group.assign(request("net.first"), soon())
     world.config(max_blocks_per_host=1)
-    group._snapshot.refresh()  # type: ignore[attr-defined]
+    group._snapshot.refresh()
 
     def trouble(write: Write, attempt: int) -> None:
         if write.key == HandleKey("net.2") and write.op == "create":

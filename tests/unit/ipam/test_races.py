@@ -8,8 +8,9 @@ from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.view import DirectView
 from cni_calico.model.keys import AffinityKey, BlockKey
 from cni_calico.model.resources import Affinity
+from tests.deadlines import soon
 from tests.unit.ipam.interleave import Operation
-from tests.unit.ipam.world import SECOND, World, ip_address, ip_network, request, soon, texts
+from tests.unit.ipam.world import SECOND, World, ip_address, ip_network, request, texts
 
 TINY = ip_network("10.77.0.0/30")
 

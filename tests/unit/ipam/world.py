@@ -5,11 +5,11 @@ from __future__ import annotations
 from ipaddress import ip_address, ip_network
 
 from cni_calico.datastore.interface import Write
-from cni_calico.deadline import Deadline
 from cni_calico.ipam.allocator import Allocator, AssignRequest
 from cni_calico.model.documents.codec import decode, encode, new_metadata
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKey, ResourceKey, parse_path
 from cni_calico.model.resources import IPAMConfig, IPPool, IPReservation, Resource
+from tests.deadlines import soon
 from tests.fakes.memory_store import MemoryStore
 
 START_NS = 1_795_176_388_000_000_000
@@ -110,10 +110,6 @@ class World:
         owned = {(block.node, cidr) for cidr, block in blocks.items() if block.node}
         assert {key for key, affinity in self.affinities().items() if affinity.confirmed} == owned
         assert set(self.affinities()) == owned
-
-
-def soon() -> Deadline:
-    return Deadline.after(30)
 
 
 def request(handle_id: str, node: str = "n1", num4: int = 1, num6: int = 0, **fields) -> AssignRequest:

@@ -8,14 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cni_calico.datastore.interface import CommitConflict, Write
-from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.names import endpoint_name
 from cni_calico.server.endpoint_memory import NodeEndpoints
+from tests.deadlines import SOON
 from tests.fakes.memory_store import MemoryStore
 
-SOON = Deadline.after(86400)  # made once, at import: longer than any run
 NODE = "node-1"
 
 

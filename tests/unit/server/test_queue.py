@@ -140,7 +140,7 @@ class FullListener:
 
 @pytest.mark.parametrize("failure", [TimeoutError("timed out"), OSError(errno.EMFILE, "Too many open files")])
 def test_the_spare_descriptor_is_opened_again_though_nobody_was_turned_away(failure: OSError):
-    spare = module._turn_away(FullListener(failure), module._open_spare())  # type: ignore[arg-type]
+    spare = module._turn_away(FullListener(failure), module._open_spare())
     assert spare >= 0
     assert os.readlink(f"/proc/self/fd/{spare}") == os.devnull
     os.close(spare)
@@ -171,6 +171,6 @@ def test_without_a_spare_descriptor_it_waits_and_tries_to_open_one(server: CniSe
     monkeypatch.setattr(module, "_turn_away", turn_away)
     other = CniServer(server.path + "2", SILENT, workers=1)
     other._stopping = Stops()
-    other._accept(Full(OSError(errno.EMFILE, "Too many open files")))  # type: ignore[arg-type]
+    other._accept(Full(OSError(errno.EMFILE, "Too many open files")))
     assert given == [7, 8, 9], "each time it tried to open one before"
     assert len(accepted) == 3 and pauses == [module.SHORT_S] * 3

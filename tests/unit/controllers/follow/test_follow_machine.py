@@ -17,10 +17,10 @@ from cni_calico.controllers.due import LONGEST_PAUSE_S, DueTasks
 from cni_calico.controllers.follow.follower import Follower
 from cni_calico.controllers.follow.rules import ENDPOINTS, NAMESPACES, SERVICE_ACCOUNTS
 from cni_calico.datastore.interface import Versioned, Write
-from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord
 from cni_calico.model.keys import ResourceKey, covers, parse_path
 from cni_calico.model.names import endpoint_name
+from tests.deadlines import soon
 from tests.fakes.memory_store import MemoryStore
 
 EXAMPLES = int(os.environ.get("CALICO_MACHINE_EXAMPLES", "40"))
@@ -32,10 +32,6 @@ FOREIGN = [
     ResourceKey("Profile", "net1"),
     ResourceKey("WorkloadEndpoint", endpoint_name("n1", "cni", "a", "eth0"), "a"),
 ]
-
-
-def soon():
-    return Deadline.after(30)
 
 
 class StaleShelf:

@@ -11,25 +11,17 @@ from cni_calico.datastore.election import FencedStore, SoleElection, Terms
 from cni_calico.datastore.interface import Write
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.ipam.lost.leaks import IdleHandle
-from cni_calico.log import Log
 from cni_calico.model.documents.codec import new_metadata
 from cni_calico.model.keys import CLUSTER, HandleKey, ResourceKey
 from cni_calico.model.resources import ClusterInformation, Handle
 from cni_calico.nodeagent.status.metrics import Metrics
 from cni_calico.nodeagent.status.numbers import Numbers
+from tests.deadlines import soon
+from tests.fakes.notes import Notes
 from tests.netns.namespaces import until
-from tests.unit.ipam.world import World, request, soon
+from tests.unit.ipam.world import World, request
 
 QUICK = Habits(Terms(lasts_s=60, renew_s=0.05, look_s=0.05), 0.0, 1000.0, look_s=0.05, settings_s=0.05, again_s=0.2)
-
-
-class Notes(Log):
-    def __init__(self):
-        super().__init__("none", stderr=False)
-        self.texts = []
-
-    def write(self, level, text):
-        self.texts.append(f"{level}: {text}")
 
 
 class Election(SoleElection):

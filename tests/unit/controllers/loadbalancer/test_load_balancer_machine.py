@@ -17,13 +17,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from cni_calico.controllers.loadbalancer.rules import ALL_SERVICES, handle_of, is_managed, read_service
 from cni_calico.controllers.loadbalancer.run import ServiceAddresses
 from cni_calico.datastore.interface import Write
-from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreUnavailable, OutcomeUnknown, TryAgain
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.ipam.virtual import AFFINITY, VirtualAddresses
 from cni_calico.model.documents.codec import decode_block, decode_pool, encode
 from cni_calico.model.keys import BlockKey, BlockList, HandleKey, ResourceKey, ResourceList
 from cni_calico.model.resources import Attribute, Block, Handle
+from tests.deadlines import soon
 from tests.fakes.memory_store import MemoryStore
 
 EXAMPLES = int(os.environ.get("CALICO_MACHINE_EXAMPLES", "60"))
@@ -32,10 +32,6 @@ POOL = "203.0.113.0/29"  # two blocks of four
 OF_PODS = ip_network("10.0.0.0/26")
 ASKED = st.sampled_from([None, "203.0.113.1", "203.0.113.6", "198.51.100.1", "wrong"])
 FATES = st.lists(st.sampled_from([None, "fail", "lost", "vanish"]), max_size=3)
-
-
-def soon():
-    return Deadline.after(30)
 
 
 def key_of(name):

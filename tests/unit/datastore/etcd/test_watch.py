@@ -45,7 +45,7 @@ def test_the_backlog_is_bounded_in_bytes() -> None:
         link=lambda doing, deadline: link, metadata=lambda link, s: (), round_trips=RoundTrips(), fail=lambda *_: None
     )
     most = BACKLOG_BYTES // len(VALUE)
-    with EtcdWatch(cluster, HandleList(), 1, lambda key, why: None) as watch:  # type: ignore[arg-type]
+    with EtcdWatch(cluster, HandleList(), 1, lambda key, why: None) as watch:
         until(lambda: stream.taken > most, "the backlog is full")
         assert stream.taken == most + 1, "one waits at the door"
         seen = []

@@ -31,7 +31,7 @@ from cni_calico.model.keys import HandleKey, HandleList, ResourceKey
 from tests.e2e.etcd_certificates import make_authority
 from tests.fakes.scripted_http import Scripted, scripted
 
-SOON = 5.0
+ENOUGH_S = 5.0
 NOW = {"retry-after": "0"}
 HANDLE = HandleKey("net.one")
 FORBIDDEN = 'pods "x" is forbidden: User "u" cannot get resource "pods" in API group ""'
@@ -54,11 +54,11 @@ def api_of(server: Scripted, **access: object) -> KubernetesAPI:
     return KubernetesAPI(KubernetesAccess(api_root=server.url, token="t", **access))
 
 
-def get(server: Scripted, seconds: float = SOON) -> object:
+def get(server: Scripted, seconds: float = ENOUGH_S) -> object:
     return api_of(server).get("/x", Deadline.after(seconds), "read x")
 
 
-def post(server: Scripted, seconds: float = SOON) -> object:
+def post(server: Scripted, seconds: float = ENOUGH_S) -> object:
     return api_of(server).request("POST", "/x", Deadline.after(seconds), "make x", body={"a": 1}).document
 
 
@@ -163,7 +163,7 @@ def test_a_conflict_after_a_server_error_may_be_our_own_write() -> None:
         from cni_calico.datastore.interface import Write
 
         with pytest.raises(OutcomeUnknown):
-            store.commit([Write.create(HANDLE, {"block": {}, "deleted": False})], Deadline.after(SOON))
+            store.commit([Write.create(HANDLE, {"block": {}, "deleted": False})], Deadline.after(ENOUGH_S))
 
 
 WRITES = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -176,7 +176,7 @@ def test_injected_faults_mean_what_real_ones_mean(method: str, when: str, error:
         faults.install(faults.FaultPlan(f"kubernetes.{WRITES[method]}:{when}:1:fail"))
         try:
             with pytest.raises(DatastoreUnavailable) as e:
-                api_of(server).request(method, "/x", Deadline.after(SOON), "write x", body={"a": 1})
+                api_of(server).request(method, "/x", Deadline.after(ENOUGH_S), "write x", body={"a": 1})
         finally:
             faults.install(None)
         assert type(e.value) is error and len(server.requests) == seen
@@ -192,9 +192,9 @@ def test_a_read_that_fails_is_unavailable(point: str, when: str) -> None:
         try:
             with pytest.raises(DatastoreUnavailable):
                 if point == "kubernetes.read":
-                    api.get("/x", Deadline.after(SOON), "read x")
+                    api.get("/x", Deadline.after(ENOUGH_S), "read x")
                 else:
-                    api.stream("/x?watch=1", Deadline.after(SOON), "watch x").close()
+                    api.stream("/x?watch=1", Deadline.after(ENOUGH_S), "watch x").close()
         finally:
             faults.install(None)
 
@@ -221,11 +221,11 @@ def test_credentials_are_read_again_once_after_401(tmp_path: Path) -> None:
     with scripted((401, {"message": "Unauthorized"}), (200, {"a": 1}), *[(401, {"message": "Unauthorized"})] * 2) as s:
         file = tmp_path / "kubeconfig"
         api = KubernetesAPI(KubernetesAccess(kubeconfig=kubeconfig(file, s.url, "old")))
-        api.session(Deadline.after(SOON))
+        api.session(Deadline.after(ENOUGH_S))
         kubeconfig(file, s.url, "new")
-        assert api.get("/x", Deadline.after(SOON), "read x") == {"a": 1}
+        assert api.get("/x", Deadline.after(ENOUGH_S), "read x") == {"a": 1}
         with pytest.raises(DatastoreDenied, match="Unauthorized"):
-            api.get("/x", Deadline.after(SOON), "read x")
+            api.get("/x", Deadline.after(ENOUGH_S), "read x")
         tokens = [headers["authorization"] for _, _, headers, _ in s.requests]
         assert tokens == ["Bearer old", "Bearer new", "Bearer new", "Bearer new"]
 
@@ -243,11 +243,11 @@ def test_connections_are_kept_and_a_closed_one_is_noticed() -> None:
     with scripted(*[(200, {"n": n}) for n in range(9)]) as server:
         api = api_of(server)
         for _ in range(3):
-            api.get("/x", Deadline.after(SOON), "read x")
+            api.get("/x", Deadline.after(ENOUGH_S), "read x")
         accepted.append(len(server._open))
         for connection in server._open:
             connection.shutdown(socket.SHUT_RDWR)
-        api.request("POST", "/x", Deadline.after(SOON), "make x", body={})
+        api.request("POST", "/x", Deadline.after(ENOUGH_S), "make x", body={})
         accepted.append(len(server._open))
     assert accepted == [1, 2]
 
@@ -260,7 +260,7 @@ def test_threads_do_not_share_a_connection() -> None:
         def work() -> None:
             try:
                 for _ in range(10):
-                    assert api.get("/x", Deadline.after(SOON), "read x") == {"n": 1}
+                    assert api.get("/x", Deadline.after(ENOUGH_S), "read x") == {"n": 1}
             except BaseException as e:
                 errors.append(e)
 
@@ -296,9 +296,9 @@ def test_answers_in_every_framing() -> None:
     sized = b'HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n{"a":2}'
     with scripted(chunked, interim + sized, (204, b"")) as server:
         api = api_of(server)
-        assert api.get("/x", Deadline.after(SOON), "read x") == {"a": 1}
-        assert api.get("/x", Deadline.after(SOON), "read x") == {"a": 2}
-        assert api.get("/x", Deadline.after(SOON), "read x") == {}
+        assert api.get("/x", Deadline.after(ENOUGH_S), "read x") == {"a": 1}
+        assert api.get("/x", Deadline.after(ENOUGH_S), "read x") == {"a": 2}
+        assert api.get("/x", Deadline.after(ENOUGH_S), "read x") == {}
         assert len(server._open) == 1
 
 
@@ -427,7 +427,7 @@ def test_pages_that_expire_while_they_are_read_become_one_list() -> None:
     page = {"metadata": {"resourceVersion": "9", "continue": "abc"}, "items": [handle("3")]}
     whole = {"metadata": {"resourceVersion": "12"}, "items": [handle("3")]}
     with scripted((200, page), status("Expired", 410), (200, whole)) as server:
-        listed = KubernetesStore(KubernetesAccess(api_root=server.url)).list(HandleList(), Deadline.after(SOON))
+        listed = KubernetesStore(KubernetesAccess(api_root=server.url)).list(HandleList(), Deadline.after(ENOUGH_S))
         assert listed.revision == "12" and [v.revision for v in listed.items] == ["3"]
         queries = [path.partition("?")[2] for _, path, _, _ in server.requests]
         assert queries == ["limit=500", "limit=500&continue=abc", ""]
@@ -436,12 +436,12 @@ def test_pages_that_expire_while_they_are_read_become_one_list() -> None:
 def test_a_list_at_an_old_revision_is_compacted() -> None:
     with scripted(status("Expired", 410)) as server, pytest.raises(Compacted):
         store = KubernetesStore(KubernetesAccess(api_root=server.url))
-        store.list(HandleList(), Deadline.after(SOON), revision="3")
+        store.list(HandleList(), Deadline.after(ENOUGH_S), revision="3")
 
 
 def test_another_record_under_the_name_is_corrupt() -> None:
     with scripted((200, handle("3", handleID="net.ONE"))) as server, pytest.raises(CorruptRecord, match=r"net\.ONE"):
-        KubernetesStore(KubernetesAccess(api_root=server.url)).get(HANDLE, Deadline.after(SOON))
+        KubernetesStore(KubernetesAccess(api_root=server.url)).get(HANDLE, Deadline.after(ENOUGH_S))
 
 
 def test_a_corrupt_record_does_not_take_the_list_down() -> None:
@@ -449,7 +449,7 @@ def test_a_corrupt_record_does_not_take_the_list_down() -> None:
     told: list[str] = []
     with scripted((200, {"metadata": {"resourceVersion": "9"}, "items": [bad, handle("3")]})) as server:
         store = KubernetesStore(KubernetesAccess(api_root=server.url), corrupt=lambda key, why: told.append(why))
-        assert [v.revision for v in store.list(HandleList(), Deadline.after(SOON)).items] == ["3"]
+        assert [v.revision for v in store.list(HandleList(), Deadline.after(ENOUGH_S)).items] == ["3"]
     assert len(told) == 1 and "handleID" in told[0]
 
 
@@ -472,10 +472,10 @@ def test_an_authority_that_is_replaced_under_a_running_client(tmp_path: Path) ->
     shutil.copy(tmp_path / "old" / "ca.crt", authority)
     with scripted(always=(200, {}), tls=server_key["old"]) as server:
         api = api_of(server, certificate_authority=str(authority))
-        assert api.get("/x", Deadline.after(SOON), "read x") == {}
+        assert api.get("/x", Deadline.after(ENOUGH_S), "read x") == {}
         server.change_certificate(server_key["new"])
         with pytest.raises(DatastoreUnavailable, match="certificate"):
-            api.get("/x", Deadline.after(SOON), "read x")
+            api.get("/x", Deadline.after(ENOUGH_S), "read x")
         shutil.copy(tmp_path / "new" / "ca.crt", authority)
-        assert api.get("/x", Deadline.after(SOON), "read x") == {}
+        assert api.get("/x", Deadline.after(ENOUGH_S), "read x") == {}
         assert len(server.requests) == 2

@@ -23,11 +23,10 @@ from cni_calico.deadline import Deadline
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.errors import DatastoreDenied, DeadlineExceeded
 from cni_calico.model.access import KubernetesAccess
+from tests.deadlines import SOON
 from tests.netns.namespaces import until
 
 SECRET = "s3cret-value"
-
-SOON = Deadline.after(86400)
 
 
 def config(user: dict[str, Any] | None = None, **cluster: Any) -> dict[str, Any]:

@@ -9,10 +9,9 @@ from cni_calico.datastore.kubernetes.trust import server_of
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.model.access import KubernetesAccess, parse_proxy_variables
+from tests.deadlines import SOON
 from tests.fakes.connect_proxy import connect_proxy
 from tests.fakes.scripted_http import scripted
-
-SOON = Deadline.after(86400)
 
 
 @pytest.mark.parametrize(

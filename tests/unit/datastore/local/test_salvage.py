@@ -9,13 +9,12 @@ import pytest
 from cni_calico.datastore.interface import Write
 from cni_calico.datastore.local.salvage import read_problems, salvage
 from cni_calico.datastore.local.store import LocalStore
-from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDamaged
 from cni_calico.model.keys import HandleKey, HandleList, etcd_path
+from tests.deadlines import SOON
 
 PAGE = 4096
 COUNT = 300
-SOON = Deadline.after(86400)
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from cni_calico.datastore.interface import Write
 from cni_calico.errors import DatastoreUnavailable
 from cni_calico.ipam.assign import Companion
 from cni_calico.model.keys import BlockKey, HandleKey, ResourceKey
+from tests.deadlines import soon
 from tests.unit.ipam.group.test_allocator import BOTH, commits, group_of, one_pool, run, take
-from tests.unit.ipam.world import World, request, soon, texts
+from tests.unit.ipam.world import World, request, texts
 
 
 def key_of(name: str) -> ResourceKey:

@@ -9,8 +9,9 @@ from cni_calico.errors import DatastoreUnavailable
 from cni_calico.ipam.lost.leaks import KINDS, DepartedNode
 from cni_calico.model.keys import AffinityKey, BlockKey, BlockList, HandleKey, ResourceKey
 from cni_calico.model.resources import Affinity, Handle
+from tests.deadlines import soon
 from tests.unit.ipam.cluster import GRACE_S, Cluster, Janitor
-from tests.unit.ipam.world import SECOND, ip_network, request, soon
+from tests.unit.ipam.world import SECOND, ip_network, request
 
 
 @pytest.fixture(params=[True, False], ids=["kubernetes", "etcd"])

@@ -18,9 +18,10 @@ from cni_calico.errors import CalicoError, LeaseLost
 from cni_calico.ipam.lost.reclaim import Reclaimer
 from cni_calico.model.keys import HandleKey
 from cni_calico.model.resources import Handle
+from tests.deadlines import soon
 from tests.unit.ipam.cluster import GRACE_S, LISTINGS, Cluster, Janitor
 from tests.unit.ipam.interleave import FATES, Crashed, Operation
-from tests.unit.ipam.world import SECOND, soon
+from tests.unit.ipam.world import SECOND
 
 EXAMPLES = int(os.environ.get("CALICO_MACHINE_EXAMPLES", "50"))
 NODES = st.sampled_from(["n1", "n2"])

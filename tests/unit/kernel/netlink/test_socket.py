@@ -21,7 +21,7 @@ CHANGE = links.set_link(1, "eth0", up=True)
 READ = links.get_link("eth0")
 LIST = addresses.list_addresses(0)
 KERNEL, STRANGER = (0, 0), (4711, 0)
-SOON = 0.2
+SHORT_S = 0.2
 
 
 class Scripted:
@@ -67,17 +67,17 @@ def scripted(*answers: Any) -> tuple[Rtnl, Scripted]:
     door = Rtnl()
     socket = Scripted(*answers)
     socket.real = door._socket
-    door._socket = socket  # type: ignore[assignment]
+    door._socket = socket
     return door, socket
 
 
-def soon() -> Deadline:
-    return Deadline.after(SOON)
+def shortly() -> Deadline:
+    return Deadline.after(SHORT_S)
 
 
 def test_one_send_and_one_acknowledgement() -> None:
     door, socket = scripted((KERNEL, (16, b"payload", 1)), (KERNEL, ack()))
-    outcomes = door.submit((CHANGE, READ, CHANGE), soon())
+    outcomes = door.submit((CHANGE, READ, CHANGE), shortly())
     assert [(outcome.replies, outcome.error) for outcome in outcomes] == [([], None), ([b"payload"], None), ([], None)]
     assert [message.flags & wire.NLM_F_ACK for message in socket.sent[0]] == [0, 0, wire.NLM_F_ACK]
     assert len(socket.sent) == 1
@@ -85,7 +85,7 @@ def test_one_send_and_one_acknowledgement() -> None:
 
 def test_errors_belong_to_their_requests() -> None:
     door, _ = scripted((KERNEL, ack(EEXIST, 2)), (KERNEL, ack(ENODEV, 1), ack()))
-    errors = [outcome.error for outcome in door.submit((CHANGE,) * 3, soon())]
+    errors = [outcome.error for outcome in door.submit((CHANGE,) * 3, shortly())]
     assert [(type(error), getattr(error, "errno", 0)) for error in errors] == [
         (KernelError, EEXIST),
         (LinkGone, ENODEV),
@@ -97,7 +97,7 @@ def test_errors_belong_to_their_requests() -> None:
 def test_run_raises_the_first_error() -> None:
     door, _ = scripted((KERNEL, ack(EBUSY, 1), ack(EEXIST)))
     with pytest.raises(KernelError, match="busy"):
-        door.run((CHANGE, CHANGE), soon())
+        door.run((CHANGE, CHANGE), shortly())
 
 
 def test_leftovers_and_strangers_are_not_listened_to() -> None:
@@ -107,33 +107,33 @@ def test_leftovers_and_strangers_are_not_listened_to() -> None:
         (KERNEL, ack()),
     )
     door._seq = 100
-    assert door.submit((CHANGE,), soon())[0].error is None
+    assert door.submit((CHANGE,), shortly())[0].error is None
 
 
 def test_a_changing_list_is_read_again() -> None:
     interrupted = (20, b"first", 0, wire.NLM_F_DUMP_INTR)
     door, socket = scripted((KERNEL, interrupted), (KERNEL, done()), (KERNEL, (20, b"second")), (KERNEL, done()))
-    assert door.dump(LIST, soon()) == [b"second"]
+    assert door.dump(LIST, shortly()) == [b"second"]
     assert len(socket.sent) == 2
 
 
 def test_a_list_that_never_stands_still() -> None:
     door, socket = scripted(*[(KERNEL, done(wire.NLM_F_DUMP_INTR))] * 100)
     with pytest.raises(KernelError, match="it kept changing"):
-        door.dump(LIST, soon())
+        door.dump(LIST, shortly())
     assert len(socket.sent) == rtnl._DUMP_ATTEMPTS
 
 
 def test_an_error_ends_a_list() -> None:
     door, _ = scripted((KERNEL, ack(EBUSY)))
     with pytest.raises(KernelError, match="cannot list addresses: Device or resource busy"):
-        door.dump(LIST, soon())
+        door.dump(LIST, shortly())
 
 
 def test_lost_answers_to_a_change_are_an_error() -> None:
     door, _ = scripted(OSError(ENOBUFS, "No buffer space available"))
     with pytest.raises(KernelError, match="answers were lost") as caught:
-        door.submit((CHANGE,), soon())
+        door.submit((CHANGE,), shortly())
     assert caught.value.errno == ENOBUFS
 
 
@@ -143,7 +143,7 @@ def test_lost_answers_to_a_list_are_read_again() -> None:
         (KERNEL, (20, b"rest"), done()),
         (KERNEL, (20, b"all"), done()),
     )
-    assert door.dump(LIST, soon()) == [b"all"]
+    assert door.dump(LIST, shortly()) == [b"all"]
     assert len(socket.sent) == 2
 
 
@@ -151,7 +151,7 @@ def test_lost_answers_to_a_list_are_read_again() -> None:
 def test_silence_ends_at_the_deadline(request_: wire.Request) -> None:
     door, _ = scripted()
     with pytest.raises(DeadlineExceeded, match="the kernel did not answer in time"):
-        door.submit((request_,), soon())
+        door.submit((request_,), shortly())
 
 
 def test_nothing_is_sent_after_the_deadline() -> None:
@@ -163,9 +163,9 @@ def test_nothing_is_sent_after_the_deadline() -> None:
 
 def test_an_answer_that_does_not_fit() -> None:
     door, socket = scripted()
-    socket.recvfrom_into = lambda *_: (rtnl._RECEIVE_BYTES + 1, KERNEL)  # type: ignore[method-assign]
+    socket.recvfrom_into = lambda *_: (rtnl._RECEIVE_BYTES + 1, KERNEL)
     with pytest.raises(KernelError, match="more than fit"):
-        door.submit((READ,), soon())
+        door.submit((READ,), shortly())
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_faults_of_one_request_among_several(fault: str, sent: int, failed: list
     door, socket = scripted((KERNEL, ack()))
     faults.install(faults.FaultPlan(fault))
     try:
-        outcomes = door.submit((CHANGE,) * 3, soon())
+        outcomes = door.submit((CHANGE,) * 3, shortly())
     finally:
         faults.install(None)
     assert [outcome.error is not None for outcome in outcomes] == failed

@@ -5,13 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.nodeagent.bgp import kubernetes as bgp_kubernetes
 from cni_calico.nodeagent.bgp.config.values import SecretRef
 from cni_calico.nodeagent.bgp.kubernetes import AnnouncedServices, Secrets, parse_secret
+from tests.deadlines import SOON
 
-SOON = Deadline.after(86400)  # made once, at import: longer than any run
 REF, OTHER = SecretRef("bgp", "rack"), SecretRef("bgp", "spine")
 PATH = "/api/v1/namespaces/kube-system/secrets/bgp"
 

@@ -3,7 +3,6 @@
 import pytest
 
 from cni_calico.errors import DatastoreUnavailable
-from cni_calico.log import Log
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.bgp.bird.routes import BirdRoute
 from cni_calico.nodeagent.bgp.bird.status import BirdStatus, PeerStatus
@@ -12,6 +11,7 @@ from cni_calico.nodeagent.bgp.reporter import Reporter
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from tests.fakes.memory_store import MemoryStore
+from tests.fakes.notes import Notes
 from tests.netns.agents import key_of
 
 NOW = "2026-11-21T04:00:00Z"
@@ -94,15 +94,6 @@ def test_the_period(spec, period_s):
     assert parse_period_s(spec) == period_s
 
 
-class Notes(Log):
-    def __init__(self):
-        super().__init__("none", stderr=False)
-        self.texts = []
-
-    def write(self, level, text):
-        self.texts.append(text)
-
-
 def stored(store, record):
     from cni_calico.deadline import Deadline
 
@@ -155,4 +146,4 @@ def test_a_datastore_that_fails_is_told_once(tmp_path, monkeypatch):
     for _ in range(3):
         now[0] += 20
         reporter._look({key_of(record): record})
-    assert len(notes.texts) == 1 and "cannot reach it" in notes.texts[0]
+    assert len(notes.said) == 1 and "cannot reach it" in notes.said[0]

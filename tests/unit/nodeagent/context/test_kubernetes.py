@@ -4,11 +4,10 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied, NodeNotSetUp
 from cni_calico.nodeagent.context.kubernetes import ApiNode, KubernetesFacts
+from tests.deadlines import SOON
 
-SOON = Deadline.after(86400)  # made once, at import: longer than any run
 NODE = {
     "status": {
         "addresses": [

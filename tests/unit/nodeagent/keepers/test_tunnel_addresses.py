@@ -5,7 +5,6 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from cni_calico.datastore.interface import Write
-from cni_calico.deadline import Deadline
 from cni_calico.errors import PoolExhausted
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.log import SILENT
@@ -14,15 +13,12 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.keepers.tunnel_addresses import KINDS, allocate_tunnel_addresses
+from tests.deadlines import soon
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.nodeagent.fabric import node, pool
 
 NODE = ResourceKey("Node", "n1")
 BLOCKS = "/calico/ipam/v2/assignment/"
-
-
-def soon():
-    return Deadline.after(10)
 
 
 class World:

@@ -8,7 +8,6 @@ from errno import ENOENT
 
 import pytest
 
-from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.log import SILENT
 from cni_calico.model.netfilter import (
@@ -32,14 +31,11 @@ from cni_calico.nodeagent.dataplane.policy.tables import ARP, FILTER
 from cni_calico.nodeagent.policing.audit import Audit
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.policy.wanted import Wanted
+from tests.deadlines import soon
 from tests.fakes.nftables import FakePacketFilter
 from tests.unit.nodeagent.dataplane.policy.worlds import difference, random_wanted
 
 T4 = FILTER[4]
-
-
-def soon() -> Deadline:
-    return Deadline.after(10)
 
 
 class Node:
@@ -124,7 +120,7 @@ def test_what_others_changed_is_found(at_once: bool) -> None:
         (_element, lambda node: node.elsewhere(AddRules(T4, "to-workloads", (NftRule((DROP,)),)))),
         (_element, lambda node: node.elsewhere(AddChain(T4, "strange"))),
         (_element, lambda node: node.elsewhere(AddSet(T4, NftSet("strange", ("ipv4_addr",))))),
-        (_element, lambda node: node.elsewhere(AddElements(T4, _element(node)[0], frozenset((b"\1\2\3\4",))))),  # type: ignore[index]
+        (_element, lambda node: node.elsewhere(AddElements(T4, _element(node)[0], frozenset((b"\1\2\3\4",))))),
         (_element, lambda node: node.elsewhere(DropTable(ARP))),
         (_element, lambda node: node.kernel.flush_ruleset()),
     ]
@@ -183,7 +179,7 @@ def test_what_is_gone_is_a_finding_and_other_errors_are_told() -> None:
         def reset(self) -> None:
             pass
 
-    audit = Audit(Broken(), lambda: node.enforcer.held)  # type: ignore[arg-type]
+    audit = Audit(Broken(), lambda: node.enforcer.held)
     audit.begin()
     assert "is gone" in audit.step() and not audit.is_running
     errors.pop(0)

@@ -30,14 +30,11 @@ from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.nodeagent.dataplane.policy.tables import ARP, FILTER
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.policy.wanted import PacketLimits, Wanted, WantedChanges
+from tests.deadlines import soon
 from tests.fakes.nftables import FakePacketFilter
 from tests.unit.nodeagent.dataplane.policy.worlds import POLICIES, difference, random_wanted
 
 NP0 = POLICIES[0]
-
-
-def soon() -> Deadline:
-    return Deadline.after(10)
 
 
 def world_with(policy: object, seed: int = 1) -> Wanted:

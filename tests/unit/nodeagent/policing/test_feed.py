@@ -195,12 +195,12 @@ def test_a_listing_of_all_pods_that_is_behind_says_nothing_of_this_nodes() -> No
     store.freeze()
     put_pod(store, own, "n1", "new")
     store.commit((Write.remove(gone),), Deadline.after(5))
-    feed = RecordFeed(store, "n1", lambda: None, store)  # type: ignore[arg-type]
+    feed = RecordFeed(store, "n1", lambda: None, store)
     try:
         seen: dict[Key, FedRecord] = {}
         until(lambda: feed.synced, "all listings read")
         seen.update(feed.take()[0])
-        assert seen[own].metadata.labels == {"app": "new"} and gone not in seen  # type: ignore[union-attr]
+        assert seen[own].metadata.labels == {"app": "new"} and gone not in seen
         until(lambda: feed.need(endpoints=True, services=False), "the pods of all nodes read")
         later, _ = feed.take()
         assert own not in later and gone not in later

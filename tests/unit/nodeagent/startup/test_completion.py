@@ -5,13 +5,13 @@ import threading
 import pytest
 
 from cni_calico.errors import DatastoreUnavailable
-from cni_calico.log import Log
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.startup import completion
 from cni_calico.nodeagent.startup.completion import announce_network, announce_shutdown
 from cni_calico.nodeagent.status import file as status
 from tests.fakes.memory_store import MemoryStore
+from tests.fakes.notes import Notes
 
 
 class Kubernetes:
@@ -23,15 +23,6 @@ class Kubernetes:
             self.failures -= 1
             raise DatastoreUnavailable("cannot reach it")
         self.told.append(unavailable)
-
-
-class Notes(Log):
-    def __init__(self):
-        super().__init__("none", stderr=False)
-        self.texts = []
-
-    def write(self, level, text):
-        self.texts.append(text)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +52,7 @@ def test_it_is_told_once_the_node_is_ready(waits):
     made = context(kubernetes)
     announce_network(made, threading.Event())
     assert kubernetes.told == [False]
-    assert made.log.texts.count("cannot reach it") == 2
+    assert made.log.said.count("cannot reach it") == 2
 
 
 def test_a_node_that_is_never_ready_is_not_lost(waits, monkeypatch):
@@ -71,7 +62,7 @@ def test_a_node_that_is_never_ready_is_not_lost(waits, monkeypatch):
     made = context(kubernetes)
     announce_network(made, threading.Event())
     assert kubernetes.told == [False]
-    assert "although it is not ready: the datastore is out of sync" in made.log.texts[0]
+    assert "although it is not ready: the datastore is out of sync" in made.log.said[0]
 
 
 def test_pods_are_kept_off_a_node_that_reaches_no_other(monkeypatch, tmp_path):
@@ -86,9 +77,7 @@ def test_pods_are_kept_off_a_node_that_reaches_no_other(monkeypatch, tmp_path):
     assert waiting.is_alive() and kubernetes.told == []
     status.write_status(str(tmp_path), {"synced": True, "unmet": []})
     waiting.join(10)
-    assert kubernetes.told == [False] and made.log.texts == [
-        "Kubernetes was told that this node's network is available"
-    ]
+    assert kubernetes.told == [False] and made.log.said == ["Kubernetes was told that this node's network is available"]
 
 
 def test_a_stop_ends_the_wait(waits):

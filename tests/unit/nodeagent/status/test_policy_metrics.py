@@ -18,7 +18,7 @@ class Collector:
 
 def lines(standing: Standing, figures: PolicyFigures) -> set[str]:
     registry = CollectorRegistry()
-    registry.register(Collector(standing, figures))  # type: ignore[arg-type]
+    registry.register(Collector(standing, figures))
     return set(generate_latest(registry).decode().splitlines())
 
 

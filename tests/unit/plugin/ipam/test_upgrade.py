@@ -12,7 +12,6 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import AttachmentBusy, CalicoError, NotReady
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.kernel.lock import file_lock
-from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.documents.codec import encode, new_metadata
 from cni_calico.model.keys import BlockList, ResourceKey
@@ -23,19 +22,11 @@ from cni_calico.plugin.ipam.hostlocal import other_ipam, parse_reservation, pars
 from cni_calico.plugin.ipam.main import _upgrade
 from cni_calico.plugin.ipam.upgrade import Upgrade
 from tests.conftest import ROOT
+from tests.fakes.notes import Notes
 from tests.netns.namespaces import until
 
 NOW = "2026-11-20T12:06:00Z"
 NODE = ResourceKey("Node", "n1")
-
-
-class Notes(Log):
-    def __init__(self):
-        super().__init__("none", stderr=False)
-        self.texts = []
-
-    def write(self, level, text):
-        self.texts.append(f"{level}: {text}")
 
 
 class Pods:

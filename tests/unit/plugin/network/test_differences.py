@@ -101,7 +101,7 @@ def test_every_sysctl_counts(side: str) -> None:
             if wrong is None:
                 del changed[name]
             difference = Difference(side, "sysctl", "net/" + "/".join(name), value, wrong or "")
-            seen = replace(SEEN, **{f"{side}_sysctls": changed})  # type: ignore[arg-type]
+            seen = replace(SEEN, **{f"{side}_sysctls": changed})
             assert select_differences(DUAL, seen) == (difference,)
 
 

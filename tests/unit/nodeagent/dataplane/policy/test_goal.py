@@ -104,7 +104,7 @@ def test_a_policy_that_is_given_up_denies() -> None:
     goal.give_up(POLICIES[0], 'it is "bad"')
     chains = goal.tables.of[FILTER[4]].chains
     mine = [chain for name, chain in chains.items() if name[3:] == "np/default/np0"]
-    assert mine and all(len(chain.rules) == 1 and chain.rules[0].expressions[0].kind == "drop" for chain in mine)  # type: ignore[union-attr]
+    assert mine and all(len(chain.rules) == 1 and chain.rules[0].expressions[0].kind == "drop" for chain in mine)
     assert goal.problems == {POLICIES[0]: 'it is "bad"'}
     assert all('"' not in rule.comment for chain in mine for rule in chain.rules)
     policy = wanted.policies[POLICIES[0]]
