@@ -29,6 +29,9 @@ LAB_CACHE = Path(
     os.environ.get("LAB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cni-lab"
 )
 
+# fixtures that more than one suite uses
+pytest_plugins = ("tests.fixtures.kubernetes", "tests.fixtures.namespaces", "tests.fixtures.nodes")
+
 SUMMARY = "summary"  # the property of a test whose value is a line at the end of the run
 
 # beginnings of reasons that are good ones anywhere: asked for with --slow, not in this kernel, not in that datastore

@@ -215,23 +215,36 @@ def test_no_type_name_twice() -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-SHARED_FIXTURES = {
+# suites that share nothing may each have a fixture of this name in their conftest
+IN_TWO_SUITES = {
+    "calicoctl": ["tests/contract/conftest.py", "tests/unit/ctl/conftest.py"],
     "node": ["tests/e2e/conftest.py", "tests/netns/conftest.py"],  # of CNI calls, and of the agent
-    "soon": ["tests/conftest.py"],
 }
+# helpers of every suite
+SHARED_NAMES = {"soon": ["tests/deadlines.py"], "SOON": ["tests/deadlines.py"], "Notes": ["tests/fakes/notes.py"]}
 
 
-def fixtures_in(path: Path) -> set[str]:
-    """The names of the fixtures that a file defines."""
-    functions = [each for each in ast.walk(ast.parse((ROOT / path).read_text())) if isinstance(each, ast.FunctionDef)]
-    return {each.name for each in functions if any("fixture" in ast.unparse(by) for by in each.decorator_list)}
+def defined_in(path: Path) -> tuple[set[str], set[str]]:
+    """(the names of the fixtures that a file defines, its other names at the top)."""
+    tree = ast.parse((ROOT / path).read_text())
+    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+    fixtures = {each.name for each in functions if any("fixture" in ast.unparse(by) for by in each.decorator_list)}
+    named = {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+    targets = [target for each in tree.body if isinstance(each, ast.Assign) for target in each.targets]
+    return fixtures, (named | {target.id for target in targets if isinstance(target, ast.Name)}) - fixtures
 
 
-@pytest.mark.parametrize("name", SHARED_FIXTURES)
-def test_a_shared_fixture_is_defined_once(name: str) -> None:
-    """Its name means one thing wherever a test asks for it; what differs has a name that says how."""
-    places = [path.as_posix() for path in files() if path.parts[0] == "tests" and path.suffix == ".py"]
-    assert [place for place in places if name in fixtures_in(Path(place))] == SHARED_FIXTURES[name]
+def test_what_tests_share_is_defined_once() -> None:
+    """A fixture's name means one thing wherever a test asks for it; what differs has a name that says how."""
+    fixtures: dict[str, list[str]] = {}
+    others: dict[str, list[str]] = {}
+    for path in files():
+        if path.parts[0] == "tests" and path.suffix == ".py":
+            for names, places in zip(defined_in(path), (fixtures, others), strict=True):
+                for name in names:
+                    places.setdefault(name, []).append(path.as_posix())
+    assert {name: places for name, places in fixtures.items() if len(places) > 1} == IN_TWO_SUITES
+    assert {name: others.get(name) for name in SHARED_NAMES} == SHARED_NAMES
 
 
 # where a name of an attribute is data, or what has the attribute is somebody else's

@@ -224,7 +224,7 @@ class Simulation:
             return self.at
 
     def _tell(self, path: str, obj: dict[str, object]) -> None:
-        obj["metadata"]["resourceVersion"] = str(self.at)  # type: ignore[index]
+        obj["metadata"]["resourceVersion"] = str(self.at)
         for followed, brief, queue in self._watches:
             if followed == path:
                 event = {"type": "MODIFIED", "object": json.loads(reduced(obj, brief=brief))}

@@ -26,16 +26,9 @@ from typing import Any
 from cni_calico.plugin.call.client import call_server
 from tests.e2e.kube import CNI_USER, running_cluster
 from tests.e2e.kube_node import KubeNode, Relay, kube_node
+from tests.e2e.roles import every_right
 from tests.fakes.http_front import front_of
 from tests.netns.namespaces import host_namespace, namespace, until
-
-OWNER = {
-    "apiVersion": "rbac.authorization.k8s.io/v1",
-    "kind": "ClusterRoleBinding",
-    "metadata": {"name": "everything"},
-    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-    "subjects": [{"kind": "ServiceAccount", "name": "calico-cni-plugin", "namespace": "kube-system"}],
-}
 
 
 def timed_call(node: KubeNode, verb: str, pod: str, uid: str, container: str, netns: str) -> float:
@@ -108,7 +101,7 @@ def main(pods: int = 30, rounds: int = 3, milliseconds: int = 0) -> None:
         spaces = [undo.enter_context(namespace("pod")).path for _ in range(pods)]
         cluster = undo.enter_context(running_cluster())
         cluster.apply_definitions()
-        cluster.ensure("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", OWNER)
+        undo.enter_context(every_right(cluster))
         node = undo.enter_context(kube_node(cluster, host, root))
         node.token = "cni-token"
         if milliseconds:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 
 import pytest
 
+from cni_calico.ctl.main import run
 from cni_calico.datastore.interface import Datastore
 from tests.contract.backends import BACKENDS, Backend, Space
+from tests.contract.calicoctl_files import HEAD, config_of
 
 
 @pytest.fixture(scope="session", params=sorted(BACKENDS))
@@ -28,3 +31,20 @@ def space(backend: Backend) -> Iterator[Space]:
 @pytest.fixture
 def store(space: Space) -> Datastore:
     return space.first
+
+
+@pytest.fixture
+def calicoctl(space, tmp_path, capsys, monkeypatch):
+    """Runs calicoctl on the datastore; returns what it prints."""
+    config = tmp_path / "calicoctl.cfg"
+    config.write_text(HEAD + config_of(space.address))
+
+    def call(*argv, stdin="", code=0):
+        monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
+        capsys.readouterr()
+        got = run(["-c", str(config), *argv], {})
+        out, err = capsys.readouterr()
+        assert got == code, (out, err)
+        return out + err if code else out
+
+    return call

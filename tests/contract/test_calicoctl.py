@@ -1,6 +1,5 @@
 """calicoctl over every datastore that it can be pointed at: the same commands, the same answers."""
 
-import io
 import json
 import re
 import signal
@@ -11,47 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.ctl.main import run
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import BlockList, ResourceKey, ResourceList
 from tests.conftest import ROOT
+from tests.contract.calicoctl_files import pool
 
 VECTORS = Path(__file__).parents[1] / "golden" / "vectors"
 pytestmark = pytest.mark.parametrize("backend", ["etcd", "kubernetes", "local"], indirect=True)
 PROGRAM = "import sys; from cni_calico.ctl.main import main; sys.exit(main())"
-HEAD = "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata:\nspec:\n"
-
-
-def config_of(address):
-    kind, _, rest = address.partition(":")
-    if kind == "local":
-        return f"  datastoreType: local\n  datastorePath: {rest}\n"
-    if kind == "etcd":
-        return f"  datastoreType: etcdv3\n  etcdEndpoints: {rest}\n"
-    url, ca = rest.split(" ")
-    return f"  datastoreType: kubernetes\n  k8sAPIEndpoint: {url}\n  k8sAPIToken: admin-token\n  k8sCAFile: {ca}\n"
-
-
-@pytest.fixture
-def calicoctl(space, tmp_path, capsys, monkeypatch):
-    config = tmp_path / "calicoctl.cfg"
-    config.write_text(HEAD + config_of(space.address))
-
-    def call(*argv, stdin="", code=0):
-        monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
-        capsys.readouterr()
-        got = run(["-c", str(config), *argv], {})
-        out, err = capsys.readouterr()
-        assert got == code, (out, err)
-        return out + err if code else out
-
-    return call
-
-
-def pool(name, cidr, **spec):
-    metadata = {"name": name, "labels": {"team": "net"}, "annotations": {"note": "mine"}}
-    return {"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": metadata, "spec": {"cidr": cidr} | spec}
 
 
 def test_resources(calicoctl):

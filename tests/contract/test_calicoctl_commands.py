@@ -13,7 +13,7 @@ import pytest
 
 from cni_calico.ctl.arguments import build_parser, leaves
 from cni_calico.ctl.main import run
-from tests.contract.test_calicoctl import calicoctl, config_of  # noqa: F401 - a fixture
+from tests.contract.calicoctl_files import config_of
 
 ON_THE_HOST = ("node status", "node diags", "node checksystem", "node run")
 EMBEDDED = ("datastore check", "datastore rebuild", "datastore salvage")  # about a file, of one datastore only

@@ -10,7 +10,6 @@ import yaml
 
 from cni_calico.ctl.columns import COLUMNS
 from cni_calico.model.keys import NAMESPACED_KINDS
-from tests.contract.test_calicoctl import calicoctl  # noqa: F401 - a fixture
 from tests.e2e.kube import shared_cluster
 from tests.unit.model.validation.test_check import GOOD, NAMES
 
@@ -67,7 +66,7 @@ def with_numbers(spec):
     ],
     indirect=["backend"],
 )
-def test_kind(calicoctl, kind):  # noqa: F811
+def test_kind(calicoctl, kind):
     wanted = document(kind)
     name, text = wanted["metadata"]["name"], json.dumps(wanted)
     where = [kind.lower(), name, *(["-n", "space"] if kind in NAMESPACED_KINDS else [])]
@@ -135,7 +134,7 @@ def test_kind(calicoctl, kind):  # noqa: F811
 
 
 @pytest.mark.parametrize("backend", ["etcd", "kubernetes", "local"], indirect=True)
-def test_only_the_agent_writes_cluster_information(calicoctl):  # noqa: F811
+def test_only_the_agent_writes_cluster_information(calicoctl):
     calicoctl("apply", "-f", "-", stdin=json.dumps(document("Tier")))
     before = calicoctl("get", "clusterinformation", "default", "-o", "json")
     text = json.dumps(document("ClusterInformation"))
@@ -149,14 +148,14 @@ def test_only_the_agent_writes_cluster_information(calicoctl):  # noqa: F811
 # -- on Kubernetes ----------------------------------------------------------------------------------------------------
 
 
-def as_files(calicoctl, wanted, commands, *, said=""):  # noqa: F811
+def as_files(calicoctl, wanted, commands, *, said=""):
     """Through commands that take a file; ``said``: they are all refused with that."""
     for command in commands:
         answer = calicoctl(*command.split(), "-f", "-", stdin=json.dumps(wanted), code=1 if said else 0)
         assert said in answer, command
 
 
-def assert_shown(calicoctl, kind, *where):  # noqa: F811
+def assert_shown(calicoctl, kind, *where):
     for output in ("ps", "wide"):
         assert len(calicoctl("get", *where, "-o", output).splitlines()) >= 2
     for heading in COLUMNS[kind]:
@@ -169,7 +168,7 @@ def assert_shown(calicoctl, kind, *where):  # noqa: F811
 
 
 @on_kubernetes
-def test_a_node_is_the_kubernetes_node(calicoctl):  # noqa: F811
+def test_a_node_is_the_kubernetes_node(calicoctl):
     wanted, where = document("Node"), ["node", "x"]
     assert "resource does not exist" in calicoctl("get", *where, code=1)
     as_files(calicoctl, wanted, ["create", "apply"], said="there is no Kubernetes node of that name")
@@ -192,7 +191,7 @@ def test_a_node_is_the_kubernetes_node(calicoctl):  # noqa: F811
 
 
 @on_kubernetes
-def test_profiles_follow_from_namespaces(calicoctl):  # noqa: F811
+def test_profiles_follow_from_namespaces(calicoctl):
     where, refused = ["profile", "kns.space"], "in the Kubernetes datastore profiles are derived"
     as_files(calicoctl, document("Profile"), ["create", "create --skip-exists", "apply"], said=refused)
     as_files(calicoctl, document("Profile"), ["replace"], said="resource does not exist")
@@ -205,7 +204,7 @@ def test_profiles_follow_from_namespaces(calicoctl):  # noqa: F811
 
 
 @on_kubernetes
-def test_an_endpoint_is_its_pods(calicoctl):  # noqa: F811
+def test_an_endpoint_is_its_pods(calicoctl):
     wanted = document("WorkloadEndpoint")
     as_files(calicoctl, wanted, ["create", "apply"], said="in the Kubernetes datastore an endpoint is a pod's")
     shared_cluster().create_pod("space", "c", "n")
@@ -226,7 +225,7 @@ def test_an_endpoint_is_its_pods(calicoctl):  # noqa: F811
 
 
 @pytest.mark.parametrize("backend", ["etcd", "kubernetes", "local"], indirect=True)
-def test_policies_that_older_versions_stored_with_a_prefix(calicoctl, space):  # noqa: F811
+def test_policies_that_older_versions_stored_with_a_prefix(calicoctl, space):
     """On Kubernetes their objects' names mean the names without it, so what is called so is called so on purpose."""
     names = ["default.web", "default.of-security"]
     head = {"apiVersion": "projectcalico.org/v3"}

@@ -9,7 +9,7 @@ from cni_calico.ctl.ipam import lost
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey
-from tests.contract.test_calicoctl import calicoctl, pool  # noqa: F401 - a fixture
+from tests.contract.calicoctl_files import pool
 from tests.e2e.kube import shared_cluster
 
 BLOCKS, SIZE = 8, 64
@@ -36,7 +36,7 @@ def lost_block(cidr):
 
 
 @pytest.mark.parametrize("backend", ["kubernetes"], indirect=True)
-def test_requests_do_not_grow_with_what_is_lost(calicoctl, space, monkeypatch):  # noqa: F811
+def test_requests_do_not_grow_with_what_is_lost(calicoctl, space, monkeypatch):
     calicoctl("create", "-f", "-", stdin=json.dumps(pool("a", "10.1.0.0/16")))
     shared_cluster().create_pod("space", "p0", "gone")  # there, so its addresses are not lost
     for cidr in list(ip_network("10.1.0.0/16").subnets(new_prefix=26))[:BLOCKS]:

@@ -77,7 +77,7 @@ class KubernetesField:
 
 
 @pytest.fixture(scope="module")
-def etcd():
+def election_etcd():
     if etcd_binary() is None:
         pytest.skip("needs etcd: run tests/setup/build-go-tools.sh")
     with single() as cluster:
@@ -85,9 +85,9 @@ def etcd():
 
 
 @pytest.fixture(scope="module")
-def proxy(etcd):
+def etcd_proxy(election_etcd):
     """etcd's own gRPC proxy before it."""
-    with grpc_proxy(etcd) as url:
+    with grpc_proxy(election_etcd) as url:
         yield url
 
 
@@ -98,7 +98,7 @@ def proxy(etcd):
         pytest.param("kubernetes", marks=pytest.mark.kubernetes),
     ]
 )
-def field(request):
+def election_field(request):
     if request.param != "kubernetes":
         made = EtcdField(request.getfixturevalue(request.param))
     else:
@@ -119,15 +119,15 @@ def until(condition, seconds=20.0):
         pause.wait(0.05)
 
 
-def test_one_holds_it_and_stays_the_holder(field):
-    first, second = field.election("first", LONG), field.election("second", LONG)
+def test_one_holds_it_and_stays_the_holder(election_field):
+    first, second = election_field.election("first", LONG), election_field.election("second", LONG)
     assert first.campaign(soon()) and not second.campaign(soon())
     assert 470 < first.remaining_s() <= 480 and second.remaining_s() == 0
     assert first.campaign(soon()) and not second.campaign(soon())
 
 
-def test_who_resigns_is_followed_at_once(field):
-    first, second = field.election("first", LONG), field.election("second", LONG)
+def test_who_resigns_is_followed_at_once(election_field):
+    first, second = election_field.election("first", LONG), election_field.election("second", LONG)
     assert first.campaign(soon())
     first.resign(soon())
     assert first.remaining_s() == 0
@@ -136,8 +136,8 @@ def test_who_resigns_is_followed_at_once(field):
     assert second.campaign(soon())
 
 
-def test_who_is_gone_is_followed_when_the_lease_is_over(field):
-    first, second = field.election("first", SHORT), field.election("second", SHORT)
+def test_who_is_gone_is_followed_when_the_lease_is_over(election_field):
+    first, second = election_field.election("first", SHORT), election_field.election("second", SHORT)
     assert first.campaign(soon())
     began = time.monotonic()
     assert not second.campaign(soon())
@@ -148,8 +148,8 @@ def test_who_is_gone_is_followed_when_the_lease_is_over(field):
     assert not first.campaign(soon())
 
 
-def test_who_renews_is_not_followed(field):
-    first, second = field.election("first", SHORT), field.election("second", SHORT)
+def test_who_renews_is_not_followed(election_field):
+    first, second = election_field.election("first", SHORT), election_field.election("second", SHORT)
     end, pause = time.monotonic() + 4, threading.Event()
     while time.monotonic() < end:
         assert first.campaign(soon()) and first.remaining_s() > 0
@@ -160,8 +160,8 @@ def test_who_renews_is_not_followed(field):
 PRIORITY = Terms(lasts_s=600, priority=True)
 
 
-def test_a_holder_without_priority_hands_it_over_to_one_with(field):
-    agent, controllers = field.election("agent", LONG), field.election("controllers", PRIORITY)
+def test_a_holder_without_priority_hands_it_over_to_one_with(election_field):
+    agent, controllers = election_field.election("agent", LONG), election_field.election("controllers", PRIORITY)
     assert agent.campaign(soon())
     assert not controllers.campaign(soon())  # it asks
     assert agent.remaining_s() > 0
@@ -172,8 +172,8 @@ def test_a_holder_without_priority_hands_it_over_to_one_with(field):
     assert controllers.campaign(soon())
 
 
-def test_those_with_priority_do_not_take_it_from_one_another(field):
-    one, other = field.election("one", PRIORITY), field.election("other", PRIORITY)
+def test_those_with_priority_do_not_take_it_from_one_another(election_field):
+    one, other = election_field.election("one", PRIORITY), election_field.election("other", PRIORITY)
     assert one.campaign(soon())
     for _ in range(3):
         assert not other.campaign(soon())
@@ -182,16 +182,16 @@ def test_those_with_priority_do_not_take_it_from_one_another(field):
     assert other.campaign(soon())
 
 
-def test_who_asked_and_died_keeps_nobody_out(field):
-    agent, other = field.election("agent", SHORT), field.election("other", SHORT)
+def test_who_asked_and_died_keeps_nobody_out(election_field):
+    agent, other = election_field.election("agent", SHORT), election_field.election("other", SHORT)
     assert agent.campaign(soon())
-    field.election("controllers", Terms(lasts_s=2, priority=True)).campaign(soon())
+    election_field.election("controllers", Terms(lasts_s=2, priority=True)).campaign(soon())
     until(lambda: not agent.campaign(soon()))
     until(lambda: other.campaign(soon()) or agent.campaign(soon()))
 
 
-def test_many_at_once(field):
-    elections = [field.election(f"c{i}", LONG) for i in range(6)]
+def test_many_at_once(election_field):
+    elections = [election_field.election(f"c{i}", LONG) for i in range(6)]
     won, barrier = [], threading.Barrier(6)
 
     def run(election):
@@ -209,10 +209,10 @@ def test_many_at_once(field):
     assert sum(e.remaining_s() > 0 for e in elections) == 1
 
 
-def test_without_the_lease_nothing_is_written(field):
+def test_without_the_lease_nothing_is_written(election_field):
     clock = Clock()
-    first = field.election("first", LONG, clock)
-    store = first.fenced(field.store)
+    first = election_field.election("first", LONG, clock)
+    store = first.fenced(election_field.store)
     with pytest.raises(LeaseLost):
         store.commit([Write.create(KEY, HANDLE)], soon())
     assert first.campaign(soon())
@@ -220,17 +220,17 @@ def test_without_the_lease_nothing_is_written(field):
     clock.ahead_s += 481
     with pytest.raises(LeaseLost):
         store.commit([Write.delete(written)], soon())
-    assert field.store.get(KEY, soon()) is not None
+    assert election_field.store.get(KEY, soon()) is not None
     assert first.campaign(soon())
     store.commit([Write.delete(written)], soon())
-    assert field.store.get(KEY, soon()) is None
+    assert election_field.store.get(KEY, soon()) is None
 
 
 @pytest.mark.etcd
-def test_etcd_refuses_what_a_former_holder_writes(etcd):
+def test_etcd_refuses_what_a_former_holder_writes(election_etcd):
     """Even if its clock has stopped: it believes to hold a lease that another has."""
     stopped = time.monotonic()
-    field = EtcdField(etcd)
+    field = EtcdField(election_etcd)
     try:
         first = field.election("first", Terms(lasts_s=2), lambda: stopped)
         second = field.election("second", LONG)
@@ -249,9 +249,9 @@ def test_etcd_refuses_what_a_former_holder_writes(etcd):
 
 
 @pytest.mark.etcd
-def test_a_key_without_a_lease_is_nobodys(etcd):
+def test_a_key_without_a_lease_is_nobodys(election_etcd):
     """As a mirror of the datastore has it: not everybody's, and not in the way for ever."""
-    field = EtcdField(etcd)
+    field = EtcdField(election_etcd)
     try:
         put = pb.RequestOp(request_put=pb.PutRequest(key=f"{KEYS}{field.name}".encode(), value=b"{}"))
         field.store.cluster.write("Txn", pb.TxnRequest(success=[put]), "copy a key", soon())
@@ -269,8 +269,8 @@ def test_one_host_has_nobody_to_ask():
 
 @pytest.mark.etcd
 @pytest.mark.parametrize(("when", "error"), [("before", DatastoreUnavailable), ("after", OutcomeUnknown)])
-def test_an_election_whose_outcome_is_not_known_is_won_or_lost_the_next_time(etcd, when, error):
-    made = EtcdField(etcd)
+def test_an_election_whose_outcome_is_not_known_is_won_or_lost_the_next_time(election_etcd, when, error):
+    made = EtcdField(election_etcd)
     faults.install(faults.FaultPlan(f"etcd.take-lease:{when}:1:fail"))
     try:
         one, other = made.election("one", LONG), made.election("other", LONG)
@@ -287,13 +287,13 @@ def test_an_election_whose_outcome_is_not_known_is_won_or_lost_the_next_time(etc
 
 
 @pytest.mark.kubernetes
-@pytest.mark.parametrize("field", ["kubernetes"], indirect=True)
-def test_a_namespace_that_is_missing_is_an_error(field):
+@pytest.mark.parametrize("election_field", ["kubernetes"], indirect=True)
+def test_a_namespace_that_is_missing_is_an_error(election_field):
     """Not a lease that somebody else was faster to take: else there would be no janitor and nobody would say so."""
-    assert field.election("a", LONG).campaign(soon())
-    api = field.cluster.api()
+    assert election_field.election("a", LONG).campaign(soon())
+    api = election_field.cluster.api()
     try:
-        election = KubernetesElection(api, "cct-nowhere", field.name, "a", LONG)
+        election = KubernetesElection(api, "cct-nowhere", election_field.name, "a", LONG)
         with pytest.raises(DatastoreError, match="cct-nowhere"):
             election.campaign(soon())
     finally:
@@ -301,8 +301,8 @@ def test_a_namespace_that_is_missing_is_an_error(field):
 
 
 @pytest.mark.etcd
-def test_records_are_written_listed_and_watched_through_the_proxy(proxy):
-    made = EtcdField(proxy)
+def test_records_are_written_listed_and_watched_through_the_proxy(etcd_proxy):
+    made = EtcdField(etcd_proxy)
     try:
         store, key = made.open(), HandleKey(f"net.{uuid.uuid4().hex}")
         created = store.commit([Write.create(key, HANDLE)], soon())

@@ -105,7 +105,7 @@ def _in_a_child(function: Callable[[PacketFilter], Any]) -> Any:
 
 
 @pytest.fixture(params=["fake", pytest.param("kernel", marks=pytest.mark.netns)])
-def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+def filter_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
     if request.param == "fake":
         fake = FakePacketFilter()
         yield Kernel(lambda function: function(fake))
@@ -172,9 +172,9 @@ BASE: tuple[Operation, ...] = (
 )
 
 
-def test_what_is_written_is_read_back(kernel: Kernel) -> None:
-    kernel.apply(*BASE)
-    found = kernel.read()
+def test_what_is_written_is_read_back(filter_kernel: Kernel) -> None:
+    filter_kernel.apply(*BASE)
+    found = filter_kernel.read()
     assert found is not None
     assert found.chains == {
         "base": NftChain("base", EVERYTHING, BaseHook("forward", 2)),
@@ -189,13 +189,13 @@ def test_what_is_written_is_read_back(kernel: Kernel) -> None:
     assert found.verdicts == {"dispatch": {name("cali1"): jump("other"), name("cali2"): DROP}}
 
 
-def test_what_is_read_in_pieces_is_the_same(kernel: Kernel) -> None:
+def test_what_is_read_in_pieces_is_the_same(filter_kernel: Kernel) -> None:
     """Of sets and maps the elements, of an interval set its ends; a list that was given up disturbs no other."""
     many = frozenset(bytes((10, 3, number >> 8, number & 255)) for number in range(3000))
-    kernel.apply(*BASE, AddElements(T4, ADDRESSES, many))
-    found = kernel.read()
+    filter_kernel.apply(*BASE, AddElements(T4, ADDRESSES, many))
+    found = filter_kernel.read()
     assert found is not None
-    sets, chains, rules, elements, pieces = kernel.run(_read_in_pieces)
+    sets, chains, rules, elements, pieces = filter_kernel.run(_read_in_pieces)
     assert sets == found.sets
     assert chains == {name: chain.hook for name, chain in found.chains.items()}
     assert rules == {name: chain.rules for name, chain in found.chains.items()}
@@ -218,7 +218,7 @@ def _read_in_pieces(kernel: PacketFilter) -> tuple[Any, ...]:
     return sets, chains, rules, elements, len(parts["addresses"])
 
 
-def test_ipv6_and_arp(kernel: Kernel) -> None:
+def test_ipv6_and_arp(filter_kernel: Kernel) -> None:
     six = NftSet("six", ("ipv6_addr", "inet_proto", "inet_service"))
     element = bytes(15) + b"\1" + b"\x11\0\0\0" + b"\0\x35\0\0"
     rules = (
@@ -232,7 +232,7 @@ def test_ipv6_and_arp(kernel: Kernel) -> None:
         rule(FibSourceInterface(), Compare("eq", host32(0)), DROP),
         rule(NoTrack()),
     )
-    kernel.apply(
+    filter_kernel.apply(
         AddTable(T6),
         AddSet(T6, six),
         AddElements(T6, six, frozenset((element,))),
@@ -244,7 +244,7 @@ def test_ipv6_and_arp(kernel: Kernel) -> None:
         AddChain(ARP, "out", BaseHook("output", 0)),
         AddRules(ARP, "out", (rule(PayloadLoad("network", 6, 2), Compare("eq", b"\0\2"), DROP),)),
     )
-    found, arp = kernel.read(T6), kernel.read(ARP)
+    found, arp = filter_kernel.read(T6), filter_kernel.read(ARP)
     assert found is not None and arp is not None
     assert found.chains["f"].rules == rules[:1]
     assert found.chains["raw"] == NftChain("raw", rules[1:], BaseHook("prerouting", -300))
@@ -252,127 +252,129 @@ def test_ipv6_and_arp(kernel: Kernel) -> None:
     assert arp.chains["out"].hook == BaseHook("output", 0)
 
 
-def test_a_table_that_is_not_there(kernel: Kernel) -> None:
-    assert kernel.read() is None
-    assert kernel.refused(DropTable(T4)) == (ENOENT, 0)
-    kernel.apply(*BASE)
-    kernel.apply(DropTable(T4))
-    assert kernel.read() is None
+def test_a_table_that_is_not_there(filter_kernel: Kernel) -> None:
+    assert filter_kernel.read() is None
+    assert filter_kernel.refused(DropTable(T4)) == (ENOENT, 0)
+    filter_kernel.apply(*BASE)
+    filter_kernel.apply(DropTable(T4))
+    assert filter_kernel.read() is None
 
 
-def test_refused_as_a_whole(kernel: Kernel) -> None:
+def test_refused_as_a_whole(filter_kernel: Kernel) -> None:
     """The first wrong operation is named, and nothing of the others is in force."""
-    kernel.apply(*BASE)
-    before = kernel.read()
+    filter_kernel.apply(*BASE)
+    before = filter_kernel.read()
     bad = AddRules(T4, "nowhere", (rule(DROP),))
-    assert kernel.refused(FlushChain(T4, "base"), AddChain(T4, "new"), bad, AddChain(T4, "newer")) == (ENOENT, 2)
-    assert kernel.read() == before
+    assert filter_kernel.refused(FlushChain(T4, "base"), AddChain(T4, "new"), bad, AddChain(T4, "newer")) == (ENOENT, 2)
+    assert filter_kernel.read() == before
 
 
-def test_the_last_operation_is_wrong(kernel: Kernel) -> None:
-    kernel.apply(*BASE)
-    assert kernel.refused(AddChain(T4, "new"), AddRules(T4, "new", (rule(jump("nowhere")),))) == (ENOENT, 1)
+def test_the_last_operation_is_wrong(filter_kernel: Kernel) -> None:
+    filter_kernel.apply(*BASE)
+    assert filter_kernel.refused(AddChain(T4, "new"), AddRules(T4, "new", (rule(jump("nowhere")),))) == (ENOENT, 1)
 
 
-def test_what_is_in_use_stays(kernel: Kernel) -> None:
-    kernel.apply(*BASE)
-    assert kernel.refused(DropChain(T4, "other")) == (EBUSY, 0)
-    assert kernel.refused(DropSet(T4, "addresses")) == (EBUSY, 0)
-    kernel.apply(
+def test_what_is_in_use_stays(filter_kernel: Kernel) -> None:
+    filter_kernel.apply(*BASE)
+    assert filter_kernel.refused(DropChain(T4, "other")) == (EBUSY, 0)
+    assert filter_kernel.refused(DropSet(T4, "addresses")) == (EBUSY, 0)
+    filter_kernel.apply(
         FlushChain(T4, "base"),
         DropElements(T4, DISPATCH, frozenset((name("cali1"),))),
         DropChain(T4, "other"),
         DropSet(T4, "addresses"),
     )
-    found = kernel.read()
+    found = filter_kernel.read()
     assert found is not None and set(found.chains) == {"base"} and "addresses" not in found.sets
 
 
-def test_unknown_set(kernel: Kernel) -> None:
-    kernel.apply(*BASE)
-    assert kernel.refused(AddRules(T4, "other", (rule(PayloadLoad("network", 12, 4), SetLookup("none"), DROP),))) == (
+def test_unknown_set(filter_kernel: Kernel) -> None:
+    filter_kernel.apply(*BASE)
+    assert filter_kernel.refused(
+        AddRules(T4, "other", (rule(PayloadLoad("network", 12, 4), SetLookup("none"), DROP),))
+    ) == (
         ENOENT,
         0,
     )
 
 
-def test_loops(kernel: Kernel) -> None:
-    kernel.apply(*BASE)
+def test_loops(filter_kernel: Kernel) -> None:
+    filter_kernel.apply(*BASE)
     with pytest.raises(RulesRefused) as e:
-        kernel.apply(
+        filter_kernel.apply(
             AddChain(T4, "c"), AddRules(T4, "other", (rule(jump("c")),)), AddRules(T4, "c", (rule(jump("other")),))
         )
     assert e.value.errno in (ELOOP, EMLINK)  # which one depends on the kernel
 
 
-def test_elements(kernel: Kernel) -> None:
-    kernel.apply(*BASE)
+def test_elements(filter_kernel: Kernel) -> None:
+    filter_kernel.apply(*BASE)
     both = frozenset((a("10.0.0.2"), a("10.0.0.3")))
-    kernel.apply(AddElements(T4, ADDRESSES, both))
-    kernel.apply(DropElements(T4, ADDRESSES, frozenset((a("10.0.0.1"),))))
-    assert kernel.refused(DropElements(T4, ADDRESSES, frozenset((a("10.0.0.9"),)))) == (ENOENT, 0)
-    found = kernel.read()
+    filter_kernel.apply(AddElements(T4, ADDRESSES, both))
+    filter_kernel.apply(DropElements(T4, ADDRESSES, frozenset((a("10.0.0.1"),))))
+    assert filter_kernel.refused(DropElements(T4, ADDRESSES, frozenset((a("10.0.0.9"),)))) == (ENOENT, 0)
+    found = filter_kernel.read()
     assert found is not None and found.elements["addresses"] == both
 
 
-def test_overlapping_networks(kernel: Kernel) -> None:
-    kernel.apply(*BASE)
+def test_overlapping_networks(filter_kernel: Kernel) -> None:
+    filter_kernel.apply(*BASE)
     overlap = frozenset((net("10.1.4.0", "10.1.5.255"),))
-    assert kernel.refused(AddElements(T4, NETWORKS, overlap)) == (EEXIST, 0)
-    kernel.apply(
+    assert filter_kernel.refused(AddElements(T4, NETWORKS, overlap)) == (EEXIST, 0)
+    filter_kernel.apply(
         DropElements(T4, NETWORKS, frozenset((net("10.1.0.0", "10.1.255.255"),))), AddElements(T4, NETWORKS, overlap)
     )
-    kernel.apply(AddElements(T4, NETWORKS, overlap))
-    found = kernel.read()
+    filter_kernel.apply(AddElements(T4, NETWORKS, overlap))
+    found = filter_kernel.read()
     assert found is not None and found.elements["networks"] == overlap | {net("10.2.0.0", "10.2.0.0")}
 
 
-def test_the_whole_address_space(kernel: Kernel) -> None:
+def test_the_whole_address_space(filter_kernel: Kernel) -> None:
     everything = frozenset((net("0.0.0.0", "255.255.255.255"),))
-    kernel.apply(AddTable(T4), AddSet(T4, NETWORKS), AddElements(T4, NETWORKS, everything))
-    found = kernel.read()
+    filter_kernel.apply(AddTable(T4), AddSet(T4, NETWORKS), AddElements(T4, NETWORKS, everything))
+    found = filter_kernel.read()
     assert found is not None and found.elements["networks"] == everything
 
 
-def test_adjoining_ranges(kernel: Kernel) -> None:
+def test_adjoining_ranges(filter_kernel: Kernel) -> None:
     ranges = frozenset(
         (net("10.0.0.0", "10.0.0.255"), net("10.0.1.0", "10.0.1.7"), net("255.255.255.0", "255.255.255.255"))
     )
-    kernel.apply(AddTable(T4), AddSet(T4, NETWORKS), AddElements(T4, NETWORKS, ranges))
-    found = kernel.read()
+    filter_kernel.apply(AddTable(T4), AddSet(T4, NETWORKS), AddElements(T4, NETWORKS, ranges))
+    found = filter_kernel.read()
     assert found is not None and found.elements["networks"] == ranges
 
 
-def test_verdicts(kernel: Kernel) -> None:
-    kernel.apply(*BASE)
-    kernel.apply(AddVerdicts(T4, DISPATCH, {name("cali2"): DROP}))
-    errno, index = kernel.refused(AddVerdicts(T4, DISPATCH, {name("cali2"): jump("other")}))
+def test_verdicts(filter_kernel: Kernel) -> None:
+    filter_kernel.apply(*BASE)
+    filter_kernel.apply(AddVerdicts(T4, DISPATCH, {name("cali2"): DROP}))
+    errno, index = filter_kernel.refused(AddVerdicts(T4, DISPATCH, {name("cali2"): jump("other")}))
     assert errno in (EBUSY, EEXIST) and index == 0  # which one depends on the kernel
-    kernel.apply(
+    filter_kernel.apply(
         AddChain(T4, "third"),
         DropElements(T4, DISPATCH, frozenset((name("cali2"),))),
         AddVerdicts(T4, DISPATCH, {name("cali2"): jump("third")}),
     )
-    found = kernel.read()
+    found = filter_kernel.read()
     assert found is not None
     assert found.verdicts["dispatch"] == {name("cali1"): jump("other"), name("cali2"): jump("third")}
 
 
-def test_a_chain_made_anew_in_one_transaction(kernel: Kernel) -> None:
-    kernel.apply(*BASE)
-    kernel.apply(FlushChain(T4, "other"), AddRules(T4, "other", (rule(ACCEPT), rule(DROP))))
-    found = kernel.read()
+def test_a_chain_made_anew_in_one_transaction(filter_kernel: Kernel) -> None:
+    filter_kernel.apply(*BASE)
+    filter_kernel.apply(FlushChain(T4, "other"), AddRules(T4, "other", (rule(ACCEPT), rule(DROP))))
+    found = filter_kernel.read()
     assert found is not None and found.chains["other"].rules == (rule(ACCEPT), rule(DROP))
 
 
-def test_a_chain_goes_with_its_rules(kernel: Kernel) -> None:
-    kernel.apply(AddTable(T4), AddChain(T4, "x"), AddRules(T4, "x", (rule(DROP),)))
-    kernel.apply(DropChain(T4, "x"))
-    found = kernel.read()
+def test_a_chain_goes_with_its_rules(filter_kernel: Kernel) -> None:
+    filter_kernel.apply(AddTable(T4), AddChain(T4, "x"), AddRules(T4, "x", (rule(DROP),)))
+    filter_kernel.apply(DropChain(T4, "x"))
+    found = filter_kernel.read()
     assert found is not None and found.chains == {}
 
 
-def test_generations(kernel: Kernel) -> None:
+def test_generations(filter_kernel: Kernel) -> None:
     def look(pf: PacketFilter) -> tuple[int, int, int]:
         first = pf.generation(Deadline.after(10))
         pf.apply((AddTable(T4),), Deadline.after(10))
@@ -381,30 +383,30 @@ def test_generations(kernel: Kernel) -> None:
             pf.apply((DropChain(T4, "none"),), Deadline.after(10))
         return first, second, pf.generation(Deadline.after(10))
 
-    first, second, third = kernel.run(look)
+    first, second, third = filter_kernel.run(look)
     assert second == first + 1 and third == second
 
 
-def test_many_elements(kernel: Kernel) -> None:
+def test_many_elements(filter_kernel: Kernel) -> None:
     """More than one attribute, and one message of the dump, can hold."""
     rng = random.Random(7)
     many = frozenset(rng.randbytes(4) for _ in range(20000))
     # every other eighth of a network, so that none meet
     ranges = frozenset(i.to_bytes(4, "big") + (i + 7).to_bytes(4, "big") for i in range(0, 16 * 3000, 16))
-    kernel.apply(
+    filter_kernel.apply(
         AddTable(T4),
         AddSet(T4, ADDRESSES),
         AddSet(T4, NETWORKS),
         AddElements(T4, ADDRESSES, many),
         AddElements(T4, NETWORKS, ranges),
     )
-    found = kernel.read()
+    found = filter_kernel.read()
     assert found is not None and found.elements == {"addresses": many, "networks": ranges}
 
 
-def test_long_comments_are_cut(kernel: Kernel) -> None:
-    kernel.apply(AddTable(T4), AddChain(T4, "x"), AddRules(T4, "x", (rule(DROP, comment="ü" * 200),)))
-    found = kernel.read()
+def test_long_comments_are_cut(filter_kernel: Kernel) -> None:
+    filter_kernel.apply(AddTable(T4), AddChain(T4, "x"), AddRules(T4, "x", (rule(DROP, comment="ü" * 200),)))
+    found = filter_kernel.read()
     assert found is not None and found.chains["x"].rules == (rule(DROP, comment="ü" * 60),)
 
 

@@ -11,20 +11,10 @@ import pytest
 from cni_calico.model.access import DatastoreConfig
 from tests.e2e.forks import forks_in
 from tests.e2e.host import EtcdNode, Node, etcd_in
-from tests.e2e.kube_fixtures import kube, running, store  # noqa: F401 - fixtures
+from tests.e2e.kube import Cluster
+from tests.e2e.roles import with_agent_roles
 from tests.e2e.served import ForkedServer
-from tests.netns.conftest import host_ns, make_pod_ns, pod_ns  # noqa: F401 - fixtures
 from tests.netns.namespaces import Namespace
-
-
-@pytest.fixture
-def plain_node(host_ns: Namespace, tmp_path: Path) -> Node:  # noqa: F811
-    """A node on the embedded datastore, with one pool of each family and no server."""
-    made = Node(host_ns, tmp_path, DatastoreConfig("local", path=str(tmp_path / "datastore.db")))
-    (tmp_path / "run").mkdir()
-    made.apply_pools()
-    return made
-
 
 ELSEWHERE = pytest.param("served elsewhere", marks=pytest.mark.slow)
 
@@ -75,7 +65,7 @@ def any_node(request: pytest.FixtureRequest) -> Iterator[Node]:
 
 
 @pytest.fixture
-def etcd_node(host_ns: Namespace, tmp_path: Path) -> Iterator[EtcdNode]:  # noqa: F811
+def etcd_node(host_ns: Namespace, tmp_path: Path) -> Iterator[EtcdNode]:
     """A node with a real etcd of its own, in the same namespace."""
     with etcd_in(host_ns, tmp_path) as etcd:
         made = EtcdNode(host_ns, tmp_path, DatastoreConfig("etcdv3", etcd_endpoints=(etcd.client_url,)), etcd=etcd)
@@ -101,3 +91,9 @@ def forking_node(request: pytest.FixtureRequest) -> Iterator[Node]:
     with forks_in(made.host) as made.forks:
         yield made
     made.forks = None
+
+
+@pytest.fixture
+def agent_rights(kube: Cluster) -> Iterator[Cluster]:
+    with with_agent_roles(kube, "calico.yaml") as made:
+        yield made

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.e2e.host import Node, Reply
 from tests.fakes.upstream import Container, Upstream
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 CONTAINERS = 40

@@ -9,7 +9,7 @@ from typing import Any
 from cni_calico.model.keys import ResourceKey, etcd_path
 from tests.e2e import front
 from tests.e2e.host import Node, Reply, added
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 
 CLUSTER = etcd_path(ResourceKey("ClusterInformation", "default"))
 TRY_AGAIN, NOT_AVAILABLE = 11, 50

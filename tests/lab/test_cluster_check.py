@@ -56,7 +56,7 @@ def name_service_objects() -> list[dict[str, object]]:
 
 
 @pytest.fixture(scope="module")
-def lab(busybox_image: Path, product_image: Path, own_bundle: Path) -> Iterator[Lab]:
+def check_lab(busybox_image: Path, product_image: Path, own_bundle: Path) -> Iterator[Lab]:
     with running_lab(dual=True, images=[busybox_image, product_image], bundle=own_bundle) as made:
         install_manifest(made)
         install_kube_proxy(made, "nftables")
@@ -64,15 +64,15 @@ def lab(busybox_image: Path, product_image: Path, own_bundle: Path) -> Iterator[
 
 
 @pytest.fixture
-def names(lab: Lab) -> Iterator[None]:
-    lab.apply(*name_service_objects())
+def names(check_lab: Lab) -> Iterator[None]:
+    check_lab.apply(*name_service_objects())
     script = [sys.executable, name_service.__file__, "kubernetes.default", "10.96.0.1"]
-    process = start(lab.directory / "names.log", *lab.plane.inside(*script))
+    process = start(check_lab.directory / "names.log", *check_lab.plane.inside(*script))
     try:
         yield
     finally:
         end(process)
-        lab.kubectl("delete", "-n", "kube-system", "service/kube-dns", "endpointslice/kube-dns-1")
+        check_lab.kubectl("delete", "-n", "kube-system", "service/kube-dns", "endpointslice/kube-dns-1")
 
 
 def namespaces(lab: Lab) -> list[str]:
@@ -91,17 +91,17 @@ def check(lab: Lab, *more: str) -> tuple[int, list[str], str]:
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
-def test_everything_works(lab: Lab, names: None) -> None:
-    code, lines, err = check(lab)
+def test_everything_works(check_lab: Lab, names: None) -> None:
+    code, lines, err = check(check_lab)
     assert (code, err) == (0, ""), lines
     assert [line.startswith(wanted) for line, wanted in zip(lines, WELL, strict=True)] == [True] * len(WELL), lines
-    assert namespaces(lab) == []
-    until(lambda: not lab.leftovers(), f"nothing left over: {lab.leftovers()}", seconds=20)
+    assert namespaces(check_lab) == []
+    until(lambda: not check_lab.leftovers(), f"nothing left over: {check_lab.leftovers()}", seconds=20)
 
 
-def test_what_does_not_work_is_named(lab: Lab, names: None) -> None:
+def test_what_does_not_work_is_named(check_lab: Lab, names: None) -> None:
     """On the way to the second node, large packets are lost; on the first, the way to services."""
-    one = lab.nodes[0]
+    one = check_lab.nodes[0]
     rules = """add table inet broken
 add chain inet broken post { type filter hook postrouting priority 300; }
 add rule inet broken post udp dport 4789 udp length > 1300 drop
@@ -110,35 +110,35 @@ add rule inet broken pre ip daddr 10.96.0.0/16 drop
 """
     subprocess.run([str(word) for word in one.inside("nft", "-f", "-")], input=rules, text=True, check=True)
     try:
-        code, lines, err = check(lab, "--nodes", "node1,node2")
+        code, lines, err = check(check_lab, "--nodes", "node1,node2")
     finally:
         one.run("nft", "delete", "table", "inet", "broken")
     assert code == 1
     assert err.startswith("the network is not well: IPv4 MTU, IPv6 MTU, IPv4 service, DNS\n"), (lines, err)
     failed = [line for line in lines if line.startswith("failed     IPv4 MTU")]
     assert "pods send packets of 1450 bytes, but only 12" in failed[0]
-    assert namespaces(lab) == []
+    assert namespaces(check_lab) == []
 
 
-def test_an_interruption_leaves_nothing(lab: Lab) -> None:
-    with subprocess.Popen(command(lab), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+def test_an_interruption_leaves_nothing(check_lab: Lab) -> None:
+    with subprocess.Popen(command(check_lab), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert len(namespaces(lab)) == 1
+        assert len(namespaces(check_lab)) == 1
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=90)
     assert process.returncode == 130
-    assert namespaces(lab) == []
-    until(lambda: not lab.leftovers(), f"nothing left over: {lab.leftovers()}", seconds=20)
+    assert namespaces(check_lab) == []
+    until(lambda: not check_lab.leftovers(), f"nothing left over: {check_lab.leftovers()}", seconds=20)
 
 
-def test_a_node_that_is_not_ready(lab: Lab) -> None:
-    code, _, err = check(lab, "--nodes", "node1,node9")
+def test_a_node_that_is_not_ready(check_lab: Lab) -> None:
+    code, _, err = check(check_lab, "--nodes", "node1,node9")
     assert (code, err) == (1, "cannot check the network: there is no node node9\n")
 
 
-def test_one_node(lab: Lab) -> None:
-    code, lines, err = check(lab, "--nodes", "node2")
+def test_one_node(check_lab: Lab) -> None:
+    code, lines, err = check(check_lab, "--nodes", "node2")
     assert lines[0] == "ok         pods: both on node2; the kubelet reaches the pod"
     assert (code, err) == (0, ""), lines
     assert "not tried  DNS: kube-system has no service with the label k8s-app=kube-dns" in lines

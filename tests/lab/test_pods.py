@@ -33,7 +33,9 @@ WAYS = {
 
 
 @pytest.fixture(scope="module", params=list(WAYS))
-def lab(request: pytest.FixtureRequest, busybox_image: Path, product_image: Path, own_bundle: Path) -> Iterator[Lab]:
+def pods_lab(
+    request: pytest.FixtureRequest, busybox_image: Path, product_image: Path, own_bundle: Path
+) -> Iterator[Lab]:
     install, dual = WAYS[request.param]
     images = [busybox_image, *([product_image] if "manifest" in request.param else [])]
     with running_lab(dual=dual, images=images, bundle=own_bundle) as made:
@@ -58,42 +60,42 @@ def _reaches(lab: Lab, source: dict[str, Any], wanted: list[str]) -> bool:
     return lab.exec(source, "sh", "-c", script, check=False).split() == wanted
 
 
-def test_pods_come_up_reach_each_other_and_leave_nothing(lab: Lab) -> None:
+def test_pods_come_up_reach_each_other_and_leave_nothing(pods_lab: Lab) -> None:
     web, port = deployment(Wanted("web", 4)), deployment(Wanted("port", 1, node="node1", host_port=HOST_PORT))
-    lab.apply(web, port)
-    pods = lab.await_pods(5)
+    pods_lab.apply(web, port)
+    pods = pods_lab.await_pods(5)
     assert {pod["spec"]["nodeName"] for pod in pods} == {"node1", "node2"}
-    assert {len(addresses(pod)) for pod in pods} == {2 if lab.dual else 1}
+    assert {len(addresses(pod)) for pod in pods} == {2 if pods_lab.dual else 1}
     assert len({address for pod in pods for address in addresses(pod)}) == sum(len(addresses(pod)) for pod in pods)
-    await_connected(lab, pods)
+    await_connected(pods_lab, pods)
     [behind] = [pod["metadata"]["name"] for pod in pods if pod["metadata"]["name"].startswith("port")]
-    url = f"http://{lab.nodes[0].address}:{HOST_PORT}/"
-    assert lab.nodes[1].run("busybox", "wget", "-qO-", url).strip() == behind
-    lab.calicoctl("ipam", "check")
+    url = f"http://{pods_lab.nodes[0].address}:{HOST_PORT}/"
+    assert pods_lab.nodes[1].run("busybox", "wget", "-qO-", url).strip() == behind
+    pods_lab.calicoctl("ipam", "check")
 
-    lab.kubectl("delete", "deployment", "--all", "--wait=false")
-    lab.await_no_pods()
-    until(lambda: not lab.leftovers(), f"nothing left over: {lab.leftovers()}", seconds=20)
-    lab.calicoctl("ipam", "check")
+    pods_lab.kubectl("delete", "deployment", "--all", "--wait=false")
+    pods_lab.await_no_pods()
+    until(lambda: not pods_lab.leftovers(), f"nothing left over: {pods_lab.leftovers()}", seconds=20)
+    pods_lab.calicoctl("ipam", "check")
 
 
-def test_a_kubelet_and_a_runtime_that_start_again_lose_nothing(lab: Lab) -> None:
-    lab.apply(deployment(Wanted("stays", 2)))
-    before = {pod["metadata"]["uid"]: addresses(pod) for pod in lab.await_pods(2)}
-    for node in lab.nodes:
+def test_a_kubelet_and_a_runtime_that_start_again_lose_nothing(pods_lab: Lab) -> None:
+    pods_lab.apply(deployment(Wanted("stays", 2)))
+    before = {pod["metadata"]["uid"]: addresses(pod) for pod in pods_lab.await_pods(2)}
+    for node in pods_lab.nodes:
         node.restart("containerd")
         node.restart("kubelet")
-    lab.apply(deployment(Wanted("comes", 2)))
-    pods = lab.await_pods(4)
+    pods_lab.apply(deployment(Wanted("comes", 2)))
+    pods = pods_lab.await_pods(4)
     now = {pod["metadata"]["uid"]: addresses(pod) for pod in pods}
     assert {uid: now.get(uid) for uid in before} == before
     assert {pod["status"]["containerStatuses"][0]["restartCount"] for pod in pods} == {0}
-    await_connected(lab, pods)
+    await_connected(pods_lab, pods)
 
-    lab.kubectl("delete", "deployment", "--all", "--wait=false")
-    lab.await_no_pods()
-    until(lambda: not lab.leftovers(), f"nothing left over: {lab.leftovers()}", seconds=20)
-    lab.calicoctl("ipam", "check")
+    pods_lab.kubectl("delete", "deployment", "--all", "--wait=false")
+    pods_lab.await_no_pods()
+    until(lambda: not pods_lab.leftovers(), f"nothing left over: {pods_lab.leftovers()}", seconds=20)
+    pods_lab.calicoctl("ipam", "check")
 
 
 def conditions(lab: Lab, kind: str) -> set[tuple[str, str]]:
@@ -101,12 +103,14 @@ def conditions(lab: Lab, kind: str) -> set[tuple[str, str]]:
     return {(condition["status"], condition["reason"]) for condition in found}
 
 
-def test_the_network_of_a_node_is_available_once_its_agent_says_so(lab: Lab) -> None:
-    until(lambda: conditions(lab, "NetworkUnavailable") == {("False", "CalicoIsUp")}, "NetworkUnavailable is False")
-    daemon_sets = lab.get("daemonsets", "-n", "kube-system")["items"]
+def test_the_network_of_a_node_is_available_once_its_agent_says_so(pods_lab: Lab) -> None:
+    until(
+        lambda: conditions(pods_lab, "NetworkUnavailable") == {("False", "CalicoIsUp")}, "NetworkUnavailable is False"
+    )
+    daemon_sets = pods_lab.get("daemonsets", "-n", "kube-system")["items"]
     for daemon_set in daemon_sets:
         name = daemon_set["metadata"]["name"]
-        until(lambda: ready_agents(lab) == 2, f"{name} ready on both nodes: {json.dumps(daemon_set['status'])}")
+        until(lambda: ready_agents(pods_lab) == 2, f"{name} ready on both nodes: {json.dumps(daemon_set['status'])}")
 
 
 def ready_agents(lab: Lab) -> int:

@@ -87,7 +87,7 @@ EVERYBODY = set(PODS)
 
 
 @pytest.fixture(scope="module", params=["iptables", "nftables"])
-def cluster(
+def lab_cluster(
     request: pytest.FixtureRequest, busybox_image: Path, coredns_image: Path, own_bundle: Path
 ) -> Iterator[World]:
     with running_lab(images=[busybox_image, coredns_image], bundle=own_bundle) as lab:
@@ -103,10 +103,10 @@ def cluster(
 
 
 @pytest.fixture
-def world(cluster: World) -> Iterator[World]:
-    cluster.until_reached("web-1", CLOSED, EVERYBODY - {"web-1"})
-    yield cluster
-    cluster.remove_all()
+def policy_world(lab_cluster: World) -> Iterator[World]:
+    lab_cluster.until_reached("web-1", CLOSED, EVERYBODY - {"web-1"})
+    yield lab_cluster
+    lab_cluster.remove_all()
 
 
 # -- documents --------------------------------------------------------------------------------------------------------
@@ -140,39 +140,39 @@ def allow_open(source: dict[str, Any]) -> list[dict[str, Any]]:
 # -- kinds ------------------------------------------------------------------------------------------------------------
 
 
-def test_kubernetes_ingress_by_pods_namespaces_and_ports(world: World) -> None:
-    world.apply(kubernetes("deny", WEB, policyTypes=["Ingress"]))
-    world.until_reached("web-1", OPEN, set())
-    world.until_reached("web-2", OPEN, set())
-    assert world.reached("client-1", OPEN) == EVERYBODY - {"client-1"}
+def test_kubernetes_ingress_by_pods_namespaces_and_ports(policy_world: World) -> None:
+    policy_world.apply(kubernetes("deny", WEB, policyTypes=["Ingress"]))
+    policy_world.until_reached("web-1", OPEN, set())
+    policy_world.until_reached("web-2", OPEN, set())
+    assert policy_world.reached("client-1", OPEN) == EVERYBODY - {"client-1"}
 
-    world.apply(kubernetes("clients", WEB, ingress=[{"from": [{"podSelector": CLIENT}], "ports": OPEN_PORTS}]))
+    policy_world.apply(kubernetes("clients", WEB, ingress=[{"from": [{"podSelector": CLIENT}], "ports": OPEN_PORTS}]))
     for web in ("web-1", "web-2"):
-        world.until_reached(web, OPEN, {"client-1", "client-2"})
-        assert world.reached(web, CLOSED) == set()
+        policy_world.until_reached(web, OPEN, {"client-1", "client-2"})
+        assert policy_world.reached(web, CLOSED) == set()
 
     team = {"namespaceSelector": {"matchLabels": {"team": "b"}}, "podSelector": CLIENT}
-    world.apply(kubernetes("team", WEB, ingress=[{"from": [team]}]))
-    world.until_reached("web-1", CLOSED, {"other-1", "other-2"})
-    world.until_reached("web-1", OPEN, {"client-1", "client-2", "other-1", "other-2"})
+    policy_world.apply(kubernetes("team", WEB, ingress=[{"from": [team]}]))
+    policy_world.until_reached("web-1", CLOSED, {"other-1", "other-2"})
+    policy_world.until_reached("web-1", OPEN, {"client-1", "client-2", "other-1", "other-2"})
 
 
-def test_kubernetes_blocks_and_egress(world: World) -> None:
-    one = world.probes["client-1"]
+def test_kubernetes_blocks_and_egress(policy_world: World) -> None:
+    one = policy_world.probes["client-1"]
     block = {"ipBlock": {"cidr": "10.65.0.0/16", "except": [f"{one.address}/32"]}}
-    world.apply(kubernetes("block", WEB, ingress=[{"from": [block]}]))
-    world.until_reached("web-2", OPEN, EVERYBODY - {"client-1", "web-2"})
+    policy_world.apply(kubernetes("block", WEB, ingress=[{"from": [block]}]))
+    policy_world.until_reached("web-2", OPEN, EVERYBODY - {"client-1", "web-2"})
 
     dns = {"ports": [{"protocol": protocol, "port": DNS} for protocol in ("UDP", "TCP")]}
-    world.apply(kubernetes("egress", CLIENT, egress=[dns], policyTypes=["Egress"]))
-    world.until_reached("other-1", OPEN, {"web-1", "web-2", "other-2"})
-    assert world.reached("other-1", DNS) == EVERYBODY - {"other-1"}
+    policy_world.apply(kubernetes("egress", CLIENT, egress=[dns], policyTypes=["Egress"]))
+    policy_world.until_reached("other-1", OPEN, {"web-1", "web-2", "other-2"})
+    assert policy_world.reached("other-1", DNS) == EVERYBODY - {"other-1"}
 
 
-def test_calico_policies_tiers_and_sets(world: World) -> None:
-    world.apply(
+def test_calico_policies_tiers_and_sets(policy_world: World) -> None:
+    policy_world.apply(
         calico("Tier", "first", {"order": 10}),
-        calico("GlobalNetworkSet", "friends", {"nets": [f"{world.probes['other-2'].address}/32"]})
+        calico("GlobalNetworkSet", "friends", {"nets": [f"{policy_world.probes['other-2'].address}/32"]})
         | {"metadata": {"name": "friends", "labels": {"are": "friends"}}},
         calico("GlobalNetworkPolicy", "first.friends", {
             "tier": "first", "order": 1, "selector": "app == 'web'", "types": ["Ingress"],
@@ -183,13 +183,13 @@ def test_calico_policies_tiers_and_sets(world: World) -> None:
         }),
     )  # fmt: skip
     # those who pass come to the profile, which allows; the two webs are denied by the end of the tier
-    world.until_reached("web-1", OPEN, EVERYBODY - {"web-1", "web-2"})
-    world.apply(calico("NetworkPolicy", "default.only", {
+    policy_world.until_reached("web-1", OPEN, EVERYBODY - {"web-1", "web-2"})
+    policy_world.apply(calico("NetworkPolicy", "default.only", {
         "order": 1, "selector": "app == 'web'", "types": ["Ingress"],
         "ingress": allow_open({"namespaceSelector": "projectcalico.org/name == 'a'", "selector": "app == 'client'"}),
     }, "a"))  # fmt: skip
-    world.until_reached("web-1", OPEN, {"client-1", "client-2", "other-2"})
-    world.until_reached("web-2", CLOSED, set())
+    policy_world.until_reached("web-1", OPEN, {"client-1", "client-2", "other-2"})
+    policy_world.until_reached("web-2", CLOSED, set())
 
 
 def cluster_policy_definition() -> dict[str, Any]:
@@ -211,12 +211,12 @@ def cluster_policy_definition() -> dict[str, Any]:
     }
 
 
-def test_cluster_network_policy(world: World) -> None:
-    world.lab.apply(cluster_policy_definition())
-    until(lambda: CLUSTER_POLICY in world.lab.kubectl("api-versions"), "the definition is served")
+def test_cluster_network_policy(policy_world: World) -> None:
+    policy_world.lab.apply(cluster_policy_definition())
+    until(lambda: CLUSTER_POLICY in policy_world.lab.kubectl("api-versions"), "the definition is served")
     teams = {"namespaces": {"matchLabels": {"team": "b"}}}
     until(
-        lambda: not _refused(world, {
+        lambda: not _refused(policy_world, {
             "apiVersion": f"{CLUSTER_POLICY}/v1alpha2",
             "kind": "ClusterNetworkPolicy",
             "metadata": {"name": "no-team-b"},
@@ -231,10 +231,12 @@ def test_cluster_network_policy(world: World) -> None:
     )  # fmt: skip
     try:
         until(
-            lambda: world.reached("web-1", OPEN) == {"web-2", "client-1", "client-2"}, "team b is kept out", seconds=90
+            lambda: policy_world.reached("web-1", OPEN) == {"web-2", "client-1", "client-2"},
+            "team b is kept out",
+            seconds=90,
         )
     except AssertionError as e:
-        raise AssertionError(f"{e}: {world.lab.describe()}") from None
+        raise AssertionError(f"{e}: {policy_world.lab.describe()}") from None
 
 
 def _refused(world: World, document: dict[str, Any]) -> bool:
@@ -258,19 +260,19 @@ def service(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-def test_services_are_policed_by_who_is_behind_them(world: World) -> None:
-    world.apply(service("web"))
-    address = world.lab.get("service", "web", "-n", "a")["spec"]["clusterIP"]
+def test_services_are_policed_by_who_is_behind_them(policy_world: World) -> None:
+    policy_world.apply(service("web"))
+    address = policy_world.lab.get("service", "web", "-n", "a")["spec"]["clusterIP"]
 
     def reached() -> set[str]:
-        return who_reach(world.probes.values(), 80, address)
+        return who_reach(policy_world.probes.values(), 80, address)
 
     clients = {"client-1", "client-2", "other-1", "other-2"}
     until(lambda: reached() >= clients, "the service is there", seconds=60)
-    world.apply(kubernetes("clients", WEB, ingress=[{"from": [{"podSelector": CLIENT}], "ports": OPEN_PORTS}]))
+    policy_world.apply(kubernetes("clients", WEB, ingress=[{"from": [{"podSelector": CLIENT}], "ports": OPEN_PORTS}]))
     until(lambda: reached() & clients == {"client-1", "client-2"}, "only the clients reach the service", seconds=30)
     for name in ("other-1", "other-2"):
-        assert [world.probes[name].reaches(80, address, protocol="tcp") for _ in range(6)] == [set()] * 6, name
+        assert [policy_world.probes[name].reaches(80, address, protocol="tcp") for _ in range(6)] == [set()] * 6, name
 
 
 # what stands in docs/policy.md
@@ -283,11 +285,11 @@ def recipe(heading: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(text))
 
 
-def test_names_with_the_recipe_and_without(world: World) -> None:
+def test_names_with_the_recipe_and_without(policy_world: World) -> None:
     """By the name service's own service address; before and after its packets pass kube-proxy's translation."""
-    client, name = world.probes["client-1"], f"named.a.svc.{DNS_DOMAIN}"
-    world.apply(service("named"))
-    address = world.lab.get("service", "named", "-n", "a")["spec"]["clusterIP"]
+    client, name = policy_world.probes["client-1"], f"named.a.svc.{DNS_DOMAIN}"
+    policy_world.apply(service("named"))
+    address = policy_world.lab.get("service", "named", "-n", "a")["spec"]["clusterIP"]
 
     def resolved() -> list[list[str]]:
         return [client.resolves(name, DNS_SERVICE, protocol=protocol) for protocol in ("udp", "tcp")]
@@ -297,13 +299,13 @@ def test_names_with_the_recipe_and_without(world: World) -> None:
     try:
         for allows_dns in (True, False, True):
             egress = closed["spec"]["egress"] if allows_dns else []
-            apply_by_calicoctl(world, {**closed, "spec": {**closed["spec"], "egress": egress}})
-            world.until_reached("web-1", OPEN, set())
+            apply_by_calicoctl(policy_world, {**closed, "spec": {**closed["spec"], "egress": egress}})
+            policy_world.until_reached("web-1", OPEN, set())
             wanted = [[address]] * 2 if allows_dns else [[], []]
             until(lambda wanted=wanted: resolved() == wanted, f"names are {wanted}", seconds=30)
             assert [resolved() for _ in range(3)] == [wanted] * 3
     finally:
-        world.lab.calicoctl("delete", "globalnetworkpolicy", closed["metadata"]["name"])
+        policy_world.lab.calicoctl("delete", "globalnetworkpolicy", closed["metadata"]["name"])
 
 
 def apply_by_calicoctl(world: World, document: dict[str, Any]) -> None:
@@ -312,22 +314,22 @@ def apply_by_calicoctl(world: World, document: dict[str, Any]) -> None:
     world.lab.calicoctl("apply", "-f", str(file))
 
 
-def test_node_ports_from_outside(world: World) -> None:
+def test_node_ports_from_outside(policy_world: World) -> None:
     """With the local traffic policy the source stays what it was, and an ipBlock can name it."""
-    world.apply(service("outside", type="NodePort", externalTrafficPolicy="Local"))
-    ports = world.lab.get("service", "outside", "-n", "a")["spec"]["ports"]
+    policy_world.apply(service("outside", type="NodePort", externalTrafficPolicy="Local"))
+    ports = policy_world.lab.get("service", "outside", "-n", "a")["spec"]["ports"]
     port = next(entry["nodePort"] for entry in ports if entry["protocol"] == "TCP")
-    node = world.lab.nodes[0]
+    node = policy_world.lab.nodes[0]
 
     def reached() -> bool:
-        done = world.lab.plane.inside("timeout", "3", "bash", "-c", f"exec 3<>/dev/tcp/{node.address}/{port}")
+        done = policy_world.lab.plane.inside("timeout", "3", "bash", "-c", f"exec 3<>/dev/tcp/{node.address}/{port}")
         return _succeeds(done)
 
     until(reached, "the node port answers", seconds=60)
-    world.apply(kubernetes("inside", WEB, ingress=[{"from": [{"podSelector": {}}]}]))
+    policy_world.apply(kubernetes("inside", WEB, ingress=[{"from": [{"podSelector": {}}]}]))
     until(lambda: not reached(), "nobody from outside", seconds=30)
     gateway = {"ipBlock": {"cidr": "10.99.0.1/32"}}
-    world.apply(kubernetes("outside", WEB, ingress=[{"from": [gateway], "ports": OPEN_PORTS}]))
+    policy_world.apply(kubernetes("outside", WEB, ingress=[{"from": [gateway], "ports": OPEN_PORTS}]))
     until(reached, "the address that a policy names", seconds=30)
 
 
@@ -345,12 +347,12 @@ def only_clients(world: World) -> None:
 
 
 @pytest.mark.parametrize("whom", ["agent", "all"])
-def test_an_agent_that_is_killed_under_traffic(world: World, whom: str) -> None:
-    only_clients(world)
-    web = world.probes["web-2"]
+def test_an_agent_that_is_killed_under_traffic(policy_world: World, whom: str) -> None:
+    only_clients(policy_world)
+    web = policy_world.probes["web-2"]
     with (
-        flowing(world.probes["client-1"], web.address, allowed=OPEN, forbidden=CLOSED) as across,
-        flowing(world.probes["client-2"], web.address, allowed=OPEN, forbidden=CLOSED) as beside,
+        flowing(policy_world.probes["client-1"], web.address, allowed=OPEN, forbidden=CLOSED) as across,
+        flowing(policy_world.probes["client-2"], web.address, allowed=OPEN, forbidden=CLOSED) as beside,
     ):
         before = web.node.run("nft", "list", "tables")
         kill_agent(web, whom)
@@ -383,59 +385,63 @@ def in_force(probe: Probe) -> bool:
     return _succeeds(probe.node.inside("/opt/cni/bin/calico-node", "-felix-ready"))
 
 
-def test_policies_and_labels_change_under_traffic(world: World) -> None:
+def test_policies_and_labels_change_under_traffic(policy_world: World) -> None:
     """What stays allowed loses nothing while policies of others come, change and go."""
-    only_clients(world)
-    web, source = world.probes["web-2"], world.probes["client-1"]
+    only_clients(policy_world)
+    web, source = policy_world.probes["web-2"], policy_world.probes["client-1"]
     with flowing(source, web.address, allowed=OPEN, forbidden=CLOSED) as counts:
         for number in range(10):
             cidr = {"ipBlock": {"cidr": f"192.0.2.{number}/32"}}
-            world.apply(kubernetes(f"more-{number}", WEB, ingress=[{"from": [cidr]}]))
-            world.lab.kubectl("label", "pod", "-n", "b", "other-1", f"turn=t{number}", "--overwrite")
+            policy_world.apply(kubernetes(f"more-{number}", WEB, ingress=[{"from": [cidr]}]))
+            policy_world.lab.kubectl("label", "pod", "-n", "b", "other-1", f"turn=t{number}", "--overwrite")
         for number in range(10):
-            world.lab.kubectl("delete", "networkpolicy", "-n", "a", f"more-{number}")
-        world.lab.kubectl("label", "pod", "-n", "b", "other-1", "turn-")
+            policy_world.lab.kubectl("delete", "networkpolicy", "-n", "a", f"more-{number}")
+        policy_world.lab.kubectl("label", "pod", "-n", "b", "other-1", "turn-")
     assert counts.sent > 200
     assert (counts.allowed, counts.forbidden) == (counts.sent, 0)
 
-    world.lab.kubectl("label", "pod", "-n", "a", "client-1", "app=none", "--overwrite")
+    policy_world.lab.kubectl("label", "pod", "-n", "a", "client-1", "app=none", "--overwrite")
     try:
-        world.until_reached("web-2", OPEN, {"client-2"})
+        policy_world.until_reached("web-2", OPEN, {"client-2"})
     finally:
-        world.lab.kubectl("label", "pod", "-n", "a", "client-1", "app=client", "--overwrite")
-    world.until_reached("web-2", OPEN, {"client-1", "client-2"})
+        policy_world.lab.kubectl("label", "pod", "-n", "a", "client-1", "app=client", "--overwrite")
+    policy_world.until_reached("web-2", OPEN, {"client-1", "client-2"})
 
 
-def test_pods_that_start_while_a_policy_denies(world: World) -> None:
+def test_pods_that_start_while_a_policy_denies(policy_world: World) -> None:
     """From their first moment they try to send what they may not."""
-    world.apply(kubernetes("silence", {"matchLabels": {"app": "silent"}}, policyTypes=["Ingress", "Egress"]))
-    sink = world.probes["web-1"]
+    policy_world.apply(kubernetes("silence", {"matchLabels": {"app": "silent"}}, policyTypes=["Ingress", "Egress"]))
+    sink = policy_world.probes["web-1"]
     loop = f"while :; do ping -i 0.1 {sink.address}; done"
     with hearing(sink) as heard:
         names = [f"silent-{number}" for number in range(8)]
         documents = [
-            pod(name, "a", {"app": "silent"}, world.lab.nodes[i % 2].name, ("sh", "-c", loop))
+            pod(name, "a", {"app": "silent"}, policy_world.lab.nodes[i % 2].name, ("sh", "-c", loop))
             for i, name in enumerate(names)
         ]
-        loud = pod("loud", "a", {"app": "loud"}, world.lab.nodes[1].name, ("sh", "-c", loop))
-        world.apply(*documents, loud)
-        new = probes_of(world.lab, "a", 4 + len(names) + 1)
+        loud = pod("loud", "a", {"app": "loud"}, policy_world.lab.nodes[1].name, ("sh", "-c", loop))
+        policy_world.apply(*documents, loud)
+        new = probes_of(policy_world.lab, "a", 4 + len(names) + 1)
         until(lambda: new["loud"].address in heard, "the one that may send is heard", seconds=30)
     assert heard == {new["loud"].address}
     silent = [new[name].address for name in names]
-    assert world.probes["client-1"].reaches(OPEN, *silent, new["loud"].address, protocol="tcp") == {new["loud"].address}
+    assert policy_world.probes["client-1"].reaches(OPEN, *silent, new["loud"].address, protocol="tcp") == {
+        new["loud"].address
+    }
 
 
-def test_a_burst_of_pods_with_policies(world: World) -> None:
+def test_a_burst_of_pods_with_policies(policy_world: World) -> None:
     burst = {"matchLabels": {"app": "burst"}}
     clients = {"from": [{"podSelector": CLIENT}], "ports": OPEN_PORTS}
-    world.apply(kubernetes("burst", burst, namespace="b", ingress=[clients]))
-    documents = [pod(f"burst-{i}", "b", {"app": "burst"}, world.lab.nodes[i % 2].name) for i in range(BURST)]
-    world.apply(*documents)
-    found = probes_of(world.lab, "b", 2 + BURST)
+    policy_world.apply(kubernetes("burst", burst, namespace="b", ingress=[clients]))
+    documents = [pod(f"burst-{i}", "b", {"app": "burst"}, policy_world.lab.nodes[i % 2].name) for i in range(BURST)]
+    policy_world.apply(*documents)
+    found = probes_of(policy_world.lab, "b", 2 + BURST)
     made = {probe.address for name, probe in found.items() if name.startswith("burst")}
     assert len(made) == BURST
-    until(lambda: world.probes["other-1"].reaches(OPEN, *made, protocol="tcp") == made, "all reached", seconds=30)
-    assert world.probes["other-2"].reaches(OPEN, *made, protocol="tcp") == made
+    until(
+        lambda: policy_world.probes["other-1"].reaches(OPEN, *made, protocol="tcp") == made, "all reached", seconds=30
+    )
+    assert policy_world.probes["other-2"].reaches(OPEN, *made, protocol="tcp") == made
     for name, port in (("other-1", CLOSED), ("web-1", OPEN), ("client-2", OPEN)):
-        assert world.probes[name].reaches(port, *made, protocol="tcp") == set(), name
+        assert policy_world.probes[name].reaches(port, *made, protocol="tcp") == set(), name

@@ -138,7 +138,7 @@ class World:
 
 
 @pytest.fixture(params=["iptables", "nftables"])
-def world(request: pytest.FixtureRequest, busybox_image: Path, own_bundle: Path) -> Iterator[World]:
+def takeover_world(request: pytest.FixtureRequest, busybox_image: Path, own_bundle: Path) -> Iterator[World]:
     with running_lab(images=[busybox_image], bundle=own_bundle) as lab:
         install_bundle(lab)
         install_kube_proxy(lab, request.param)
@@ -160,28 +160,31 @@ def world(request: pytest.FixtureRequest, busybox_image: Path, own_bundle: Path)
             yield World(lab, request.param, probes, interfaces)
 
 
-def test_from_upstreams_rules_without_a_gap(world: World) -> None:
-    until(lambda: all(world.verdicts().values()), "pods reach each other")
-    world.lab.apply(POLICY)
-    until(lambda: world.verdicts() == VERDICTS, "the policy is in force on both nodes", seconds=30)
-    world.node.disable("calico-node")
-    world.lay_down_upstream()
-    assert not world.ours() and world.left_of_upstream()
-    assert world.verdicts() == VERDICTS
+def test_from_upstreams_rules_without_a_gap(takeover_world: World) -> None:
+    until(lambda: all(takeover_world.verdicts().values()), "pods reach each other")
+    takeover_world.lab.apply(POLICY)
+    until(lambda: takeover_world.verdicts() == VERDICTS, "the policy is in force on both nodes", seconds=30)
+    takeover_world.node.disable("calico-node")
+    takeover_world.lay_down_upstream()
+    assert not takeover_world.ours() and takeover_world.left_of_upstream()
+    assert takeover_world.verdicts() == VERDICTS
 
     with ExitStack() as stack:
         flows = [
             stack.enter_context(
                 flowing(
-                    world.probes[source], world.probes[target].address,
+                    takeover_world.probes[source], takeover_world.probes[target].address,
                     allowed=allowed, forbidden=forbidden, protocol=protocol,
                 )
             )
             for source, target, protocol, allowed, forbidden in FLOWS
         ]  # fmt: skip
-        world.node.enable_again("calico-node")
-        until(lambda: world.ours() and not world.left_of_upstream(), f"taken over: {world.left_of_upstream()}")
+        takeover_world.node.enable_again("calico-node")
+        until(
+            lambda: takeover_world.ours() and not takeover_world.left_of_upstream(),
+            f"taken over: {takeover_world.left_of_upstream()}",
+        )
     for counts in flows:
         assert counts.sent > 200
         assert (counts.allowed, counts.forbidden) == (counts.sent, 0)
-    assert world.verdicts() == VERDICTS
+    assert takeover_world.verdicts() == VERDICTS

@@ -87,7 +87,7 @@ class EtcdStore(Store):
         return {"datastore_type": "etcdv3", "etcd_endpoints": self.url}
 
     def write(self, *writes: Write) -> None:
-        config = DatastoreConfig("etcdv3", etcd_endpoints=(self.url,), **self._files)  # type: ignore[arg-type]
+        config = DatastoreConfig("etcdv3", etcd_endpoints=(self.url,), **self._files)
         self._forks.call(_commit, config, writes)
 
 

@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.netns.namespaces import Namespace, host_namespace, namespace
+from tests.netns.namespaces import Namespace, namespace
 
 if TYPE_CHECKING:
     from tests.netns.bird_cluster import Lab
     from tests.netns.nodes import Node
-
-MakeNamespace = Callable[..., Namespace]
-
-
-@pytest.fixture
-def host_ns() -> Iterator[Namespace]:
-    """A namespace to be the host's."""
-    with host_namespace() as made:
-        yield made
-
-
-@pytest.fixture
-def make_pod_ns() -> Iterator[MakeNamespace]:
-    """Makes namespaces for pods."""
-    with ExitStack() as stack:
-        yield lambda label="pod": stack.enter_context(namespace(label))
-
-
-@pytest.fixture
-def pod_ns(make_pod_ns: MakeNamespace) -> Namespace:
-    return make_pod_ns()
 
 
 @pytest.fixture
@@ -61,3 +39,17 @@ def node(tmp_path: Path) -> Iterator[Node]:
             yield made
         finally:
             made.end()
+
+
+@pytest.fixture
+def host_n1() -> Iterator[Namespace]:
+    """Node n1's network: a card, a pod's interface, and BIRD's route to another node."""
+    from tests.netns.startups import add_card
+
+    with namespace("n1") as ns:
+        add_card(ns, "eth0", "10.0.0.1/24", "fd00::1/64")
+        add_card(ns, "calia")
+        ns.do("route", "add", "default", "via", "10.0.0.254")
+        ns.do("-6", "route", "add", "default", "via", "fd00::254")
+        ns.do("route", "add", "10.65.7.0/26", "via", "10.0.0.7", "proto", "bird", "metric", "1024")
+        yield ns

@@ -27,7 +27,7 @@ BIN_DIR = ROOT / "dist" / "bin"  # frozen before this kernel was started
 
 
 @pytest.fixture
-def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+def uml_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     subprocess.run(["busybox", "modprobe", "-a", "ipip", "veth", "bridge"], check=True)
     mode, backend = WAYS[request.param]
     pools = (pool("10.65.0.0/16", ipip=mode, nat_outgoing=True),)
@@ -36,34 +36,34 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
         yield start_cluster(lab, tmp_path, pools, ipv6=False, bin_dir=BIN_DIR, tries=4, **environ)
 
 
-@pytest.mark.parametrize("cluster", WAYS, indirect=True)
-def test_every_pod_reaches_every_other(cluster: Cluster, request: pytest.FixtureRequest) -> None:
-    cluster.until_all_reach_all(240)
-    first = cluster.nodes["n1"].ns
+@pytest.mark.parametrize("uml_cluster", WAYS, indirect=True)
+def test_every_pod_reaches_every_other(uml_cluster: Cluster, request: pytest.FixtureRequest) -> None:
+    uml_cluster.until_all_reach_all(240)
+    first = uml_cluster.nodes["n1"].ns
     (tunnel,) = first.ip("addr", "show", "dev", "tunl0")
     assert tunnel["mtu"] == 1480 and "UP" in tunnel["flags"]
     devices = {route["dev"] for route in first.routes(4) if route["dst"].startswith("10.65.") and "gateway" in route}
     assert devices == ({"eth0", "tunl0"} if "cross" in request.node.name else {"tunl0"})
-    pod, other = cluster.pods["n1-a"], cluster.pods["n3-a"]
+    pod, other = uml_cluster.pods["n1-a"], uml_cluster.pods["n3-a"]
     assert pod.can_ping(other, size=1480 - 28)
     first.do("link", "set", "tunl0", "down")  # with it go its routes
     until(lambda: pod.can_ping(other), "the tunnel is repaired", 120, pause_s=1)
 
 
-@pytest.mark.parametrize("cluster", ["bird-cross"], indirect=True)
-def test_nodes_change(cluster: Cluster) -> None:
+@pytest.mark.parametrize("uml_cluster", ["bird-cross"], indirect=True)
+def test_nodes_change(uml_cluster: Cluster) -> None:
     """One comes, one goes, one gets another name, one another address; the others' pods follow."""
-    cluster.start("n4", "1", 4).until_ready()
-    cluster.add_pod("n4", "a")
-    cluster.until_all_reach_all(240)
-    cluster.remove("n3")
-    until(lambda: not routes_to(cluster, "10.0.1.3"), "nobody sends to the node that is gone", 120, pause_s=1)
-    cluster.rename("n4", "n4b").until_ready()
-    cluster.add_pod("n4b", "a")
-    cluster.until_all_reach_all(240)
-    cluster.move("n4b", "1", 4, 44)
-    until(lambda: not routes_to(cluster, "10.0.1.4"), "the others hear of it", 120, pause_s=1)
-    cluster.until_all_reach_all(240)
+    uml_cluster.start("n4", "1", 4).until_ready()
+    uml_cluster.add_pod("n4", "a")
+    uml_cluster.until_all_reach_all(240)
+    uml_cluster.remove("n3")
+    until(lambda: not routes_to(uml_cluster, "10.0.1.3"), "nobody sends to the node that is gone", 120, pause_s=1)
+    uml_cluster.rename("n4", "n4b").until_ready()
+    uml_cluster.add_pod("n4b", "a")
+    uml_cluster.until_all_reach_all(240)
+    uml_cluster.move("n4b", "1", 4, 44)
+    until(lambda: not routes_to(uml_cluster, "10.0.1.4"), "the others hear of it", 120, pause_s=1)
+    uml_cluster.until_all_reach_all(240)
 
 
 def routes_to(cluster: Cluster, address: str) -> list[object]:

@@ -18,7 +18,7 @@ SUBNETS = {"n1": "172.31.0", "n2": "172.31.0", "n3": "172.31.1"}
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def uml_lab(tmp_path: Path) -> Iterator[Lab]:
     subprocess.run(["busybox", "modprobe", "-a", "ipip", "veth", "bridge"], check=True)
     with make_lab(tmp_path) as made:
         yield made
@@ -54,37 +54,37 @@ def hops(bird: BirdNode) -> dict[str, tuple[str, str, bool]]:
     }
 
 
-def test_pods_reach_one_another_through_tunnels(lab: Lab) -> None:
-    documents = add_nodes(lab)
-    for bird in lab.nodes.values():
+def test_pods_reach_one_another_through_tunnels(uml_lab: Lab) -> None:
+    documents = add_nodes(uml_lab)
+    for bird in uml_lab.nodes.values():
         add_tunnel(bird)
-    lab.apply_all(documents)
+    uml_lab.apply_all(documents)
     wanted = {
         "10.65.2.0/26": ("172.31.0.2", "tunl0", True),
         "10.65.3.0/26": ("172.31.1.3", "tunl0", True),
         "10.66.2.0/26": ("172.31.0.2", "eth0", False),
         "10.66.3.0/26": ("172.31.1.3", "tunl0", True),
     }
-    until(lambda: hops(lab.nodes["n1"]) == wanted, "the tunnels' routes", 60.0)
-    assert {r.get("metric") for r in lab.nodes["n1"].ns.ip("route", "show", "proto", "bird")} == {1024}
-    lab.await_routes({"n3": {f"10.{p}.{i}.0/26": f"172.31.0.{i}" for p in (65, 66) for i in (1, 2)}})
+    until(lambda: hops(uml_lab.nodes["n1"]) == wanted, "the tunnels' routes", 60.0)
+    assert {r.get("metric") for r in uml_lab.nodes["n1"].ns.ip("route", "show", "proto", "bird")} == {1024}
+    uml_lab.await_routes({"n3": {f"10.{p}.{i}.0/26": f"172.31.0.{i}" for p in (65, 66) for i in (1, 2)}})
     pods = {}
     for i, name in enumerate(SUBNETS, 1):
-        pods[name] = lab.nodes[name].add_pod(f"p{i}", f"10.65.{i}.2", f"10.66.{i}.2", make=lab.namespace)
+        pods[name] = uml_lab.nodes[name].add_pod(f"p{i}", f"10.65.{i}.2", f"10.66.{i}.2", make=uml_lab.namespace)
     for source in SUBNETS:
         for i in (1, 2, 3):
             for pool in (65, 66):
                 assert can_ping(pods[source], f"10.{pool}.{i}.2"), f"{source} -> 10.{pool}.{i}.2"
     # what is programmed for a tunnel is not announced again: every peer tells its own blocks, and nothing else
-    assert {peer.imported for peer in lab.nodes["n1"].status().peers} == {2}
+    assert {peer.imported for peer in uml_lab.nodes["n1"].status().peers} == {2}
 
 
-def test_a_device_that_comes_late(lab: Lab) -> None:
+def test_a_device_that_comes_late(uml_lab: Lab) -> None:
     """BIRD gives up on routes whose device is missing; told again, it writes them."""
-    documents = add_nodes(lab)
-    first = lab.nodes["n1"]
+    documents = add_nodes(uml_lab)
+    first = uml_lab.nodes["n1"]
     first.ns.do("link", "set", "tunl0", "down")
-    lab.apply_all(documents)
+    uml_lab.apply_all(documents)
     until(lambda: "10.66.2.0/26" in hops(first), "the route without a tunnel", 60.0)
     assert "10.65.2.0/26" not in hops(first)
     add_tunnel(first)

@@ -16,16 +16,10 @@ from cni_calico.kernel.filter.ipsets import read_ipsets
 from cni_calico.nodeagent.dataplane.encapsulation import derived_mac
 from tests.netns.agents import Store, running
 from tests.netns.namespaces import Namespace, until
-from tests.netns.test_agent_loop import MADE, POOLS, host_of_n1, make_store, on_workload, routes
+from tests.netns.test_agent_loop import MADE, POOLS, make_store, on_workload, routes
 from tests.unit.nodeagent.fabric import NODES, workload
 
 pytestmark = pytest.mark.netns
-
-
-@pytest.fixture
-def host() -> Iterator[Namespace]:
-    with host_of_n1() as ns:
-        yield ns
 
 
 def _make_set(name: str) -> None:
@@ -33,7 +27,7 @@ def _make_set(name: str) -> None:
         sets.create(name)
 
 
-def test_upstreams_leftovers(host: Namespace, tmp_path: Path) -> None:
+def test_upstreams_leftovers(host_n1: Namespace, tmp_path: Path) -> None:
     for command in (
         "iptables-nft -N cali-FORWARD",
         "iptables-nft -A FORWARD -j cali-FORWARD",
@@ -43,18 +37,18 @@ def test_upstreams_leftovers(host: Namespace, tmp_path: Path) -> None:
         "ip route add 10.65.1.5 dev calia scope link metric 1024",
         "iptables-nft -P FORWARD DROP",
     ):
-        host.run(*command.split())
-    host.call(_make_set, "cali40masq-ipam-pools")
-    with running(host, make_store(tmp_path / "store.db"), "n1", tmp_path / "n1"):
-        rules = host.run("iptables-nft-save").stdout
+        host_n1.run(*command.split())
+    host_n1.call(_make_set, "cali40masq-ipam-pools")
+    with running(host_n1, make_store(tmp_path / "store.db"), "n1", tmp_path / "n1"):
+        rules = host_n1.run("iptables-nft-save").stdout
         assert "cali-" not in rules.replace("cni-calico", "")
         assert "-A FORWARD -i cali+" in rules and "-A FORWARD -o cali+" in rules
-        assert "cali-FORWARD" not in host.run("nft", "list", "ruleset").stdout
-        assert "10.65.1.5" in on_workload(host)
-        assert host.call(read_ipsets) == []
+        assert "cali-FORWARD" not in host_n1.run("nft", "list", "ruleset").stdout
+        assert "10.65.1.5" in on_workload(host_n1)
+        assert host_n1.call(read_ipsets) == []
 
         def only_ours() -> bool:
-            return [e.get("metric") for e in host.ip("route", "show", "dev", "calia")] == [None]
+            return [e.get("metric") for e in host_n1.ip("route", "show", "dev", "calia")] == [None]
 
         until(only_ours, "upstream's own route is gone", 20)
 
@@ -91,7 +85,7 @@ def removals(host: Namespace) -> Iterator[list[str]]:
         monitor.kill()
 
 
-def test_upstreams_network_is_adopted_without_a_gap(host: Namespace, tmp_path: Path) -> None:
+def test_upstreams_network_is_adopted_without_a_gap(host_n1: Namespace, tmp_path: Path) -> None:
     """Devices, routes and neighbours as upstream's agent leaves them: only its pod routes go, after ours have come."""
     store = Store(tmp_path / "upstream.db")
     own = replace(NODES["n1"], vxlan_tunnel_mac="66:0a:0b:0c:0d:0e")
@@ -100,23 +94,23 @@ def test_upstreams_network_is_adopted_without_a_gap(host: Namespace, tmp_path: P
         store.put_block(f"10.65.{number}.0/26", f"n{number}")
     macs = {name: derived_mac(name, 4) for name in ("n2", "n3")}
     for command in UPSTREAMS_NETWORK.format(**macs).strip().splitlines():
-        host.do(*command.split())
+        host_n1.do(*command.split())
     for name, remote in (("n2", "10.0.0.2"), ("n3", "10.0.9.3")):
-        host.run(*f"bridge fdb add {macs[name]} dev vxlan.calico dst {remote} self permanent".split())
-    before = host.link("vxlan.calico")
+        host_n1.run(*f"bridge fdb add {macs[name]} dev vxlan.calico dst {remote} self permanent".split())
+    before = host_n1.link("vxlan.calico")
 
     def pod_routes() -> list[int | None]:
-        return [e.get("metric") for e in host.ip("route", "show", "dev", "calia") if e["dst"] == "10.65.1.5"]
+        return [e.get("metric") for e in host_n1.ip("route", "show", "dev", "calia") if e["dst"] == "10.65.1.5"]
 
-    with removals(host) as gone, running(host, store, "n1", tmp_path / "n1"):
+    with removals(host_n1) as gone, running(host_n1, store, "n1", tmp_path / "n1"):
         until(lambda: pod_routes() == [None], "upstream's pod route has made way", 20)
     assert [line for line in gone if "metric 1024" not in line] == []
     assert len(gone) == 1 and gone[0].startswith("10.65.1.5 dev calia")
-    assert host.link("vxlan.calico") == before
-    assert routes(host) == {dst: route for dst, route in MADE.items() if dst.startswith("10.")}
+    assert host_n1.link("vxlan.calico") == before
+    assert routes(host_n1) == {dst: route for dst, route in MADE.items() if dst.startswith("10.")}
 
 
-def test_interfaces_of_pods_are_signed(host: Namespace, tmp_path: Path) -> None:
+def test_interfaces_of_pods_are_signed(host_n1: Namespace, tmp_path: Path) -> None:
     """Once, at the start: those of recorded endpoints that carry their addresses, and no others."""
     store, container = Store(tmp_path / "store.db"), "c1" * 32
     store.put(NODES["n1"], POOLS[0])
@@ -127,14 +121,14 @@ def test_interfaces_of_pods_are_signed(host: Namespace, tmp_path: Path) -> None:
         "calinobody": ("10.65.1.5", "", ""),
     }
     for i, (name, (address, recorded, alias)) in enumerate(cases.items()):
-        host.do("link", "add", name, "type", "veth", "peer", "name", f"peer{i}")
-        host.do("link", "set", name, "up", "alias", alias)
-        host.do("route", "add", address, "dev", name, "scope", "link")
+        host_n1.do("link", "add", name, "type", "veth", "peer", "name", f"peer{i}")
+        host_n1.do("link", "set", name, "up", "alias", alias)
+        host_n1.do("route", "add", address, "dev", name, "scope", "link")
         if recorded:
             store.put(replace(workload(f"w{i}", name, f"{recorded}/32"), container_id=container))
-    with running(host, store, "n1", tmp_path / "n1"):
-        until(lambda: "ifalias" in (host.link("calione") or {}), "it is signed", 20)
-        aliases = {name: (host.link(name) or {}).get("ifalias", "") for name in cases}
+    with running(host_n1, store, "n1", tmp_path / "n1"):
+        until(lambda: "ifalias" in (host_n1.link("calione") or {}), "it is signed", 20)
+        aliases = {name: (host_n1.link(name) or {}).get("ifalias", "") for name in cases}
     digest = hashlib.sha1(f"/{container}/eth0".encode()).hexdigest()
     expected = {"calione": f"cni-calico:{digest}", "caliadmin": "an administrator's"}
     assert {name: alias for name, alias in aliases.items() if alias} == expected

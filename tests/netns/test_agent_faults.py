@@ -43,7 +43,7 @@ REMOVALS = (
 
 
 @pytest.fixture
-def host() -> Iterator[Namespace]:
+def failing_host() -> Iterator[Namespace]:
     with namespace("faults") as ns:
         add_card(ns, "eth0", "10.0.0.1/24")
         add_card(ns, "calia")
@@ -52,7 +52,7 @@ def host() -> Iterator[Namespace]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def failing_store(tmp_path: Path) -> Store:
     made = Store(tmp_path / "store.db")
     vxlan = pool("10.65.0.0/16", "Always", nat_outgoing=True)
     made.put(NODES["n1"], NODES["n2"], NODES["n3"], vxlan, workload("w", "calia", "10.65.1.5/32"))
@@ -110,24 +110,26 @@ WAYS = ["after:1:fail", pytest.param("before:1:fail", marks=SLOW), pytest.param(
 
 @pytest.mark.parametrize("what", WAYS)
 @pytest.mark.parametrize("point", [*POINTS, *REMOVALS])
-def test_the_agent_survives(host: Namespace, store: Store, tmp_path: Path, point: str, what: str) -> None:
+def test_the_agent_survives(
+    failing_host: Namespace, failing_store: Store, tmp_path: Path, point: str, what: str
+) -> None:
     if point in REMOVALS:
-        spoil(host)
+        spoil(failing_host)
     trace = tmp_path / "trace"
     environ = {"CALICO_FAULT": f"{point}:{what}", "CALICO_FAULT_TRACE": str(trace), "FELIX_ROUTEREFRESHINTERVAL": "5"}
-    agent = Running(host, store, "n1", tmp_path / "n1", environ)
+    agent = Running(failing_host, failing_store, "n1", tmp_path / "n1", environ)
     try:
         agent.start()
         if what.endswith("kill"):
             until(lambda: agent.has_ended(), "it is killed", 20)
             agent.environ = {}
             agent.start()
-        until(lambda: is_right(host, agent), "the data plane is right", 30)
+        until(lambda: is_right(failing_host, agent), "the data plane is right", 30)
         until(lambda: agent.status().get("failed") == [], "nothing fails any more", 30)
         assert f"{point}:{what.split(':')[0]}\n" in trace.read_text()  # it was reached
         if point in REMOVALS:
-            until(lambda: host.link("vxlan-v6.calico") is None, "the device that nobody wants is gone")
-            until(lambda: "10.65.9.0/26" not in str(host.routes(4)), "the route that nobody wants is gone")
-            until(lambda: host.call(read_ipsets) == [], "upstream's set is gone", 30)
+            until(lambda: failing_host.link("vxlan-v6.calico") is None, "the device that nobody wants is gone")
+            until(lambda: "10.65.9.0/26" not in str(failing_host.routes(4)), "the route that nobody wants is gone")
+            until(lambda: failing_host.call(read_ipsets) == [], "upstream's set is gone", 30)
     finally:
         agent.stop(signal.SIGKILL)

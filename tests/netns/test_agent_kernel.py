@@ -53,7 +53,7 @@ ROUTES = (
 
 
 @pytest.fixture
-def host() -> Iterator[Namespace]:
+def host_with_routes() -> Iterator[Namespace]:
     with namespace("agent") as ns:
         add_card(ns, "eth0", "10.0.0.1/24", "fd00::1/64")
         add_card(ns, "calia")
@@ -71,9 +71,9 @@ def _dropped(route: HostRoute) -> HostRoute:
     return replace(route, onlink=False)
 
 
-def test_interfaces_are_read_as_ip_shows_them(host: Namespace) -> None:
-    read: tuple[HostInterface, ...] = host.call(read_interfaces, soon())
-    shown = {entry["ifname"]: entry for entry in host.ip("addr", "show")}
+def test_interfaces_are_read_as_ip_shows_them(host_with_routes: Namespace) -> None:
+    read: tuple[HostInterface, ...] = host_with_routes.call(read_interfaces, soon())
+    shown = {entry["ifname"]: entry for entry in host_with_routes.ip("addr", "show")}
     assert {interface.name for interface in read} == set(shown)
     for interface in read:
         entry = shown[interface.name]
@@ -81,42 +81,42 @@ def test_interfaces_are_read_as_ip_shows_them(host: Namespace) -> None:
         assert interface.up == ("UP" in entry["flags"])
         assert interface.kind == entry.get("linkinfo", {}).get("info_kind", "")
         assert {str(a) for a in interface.addresses} == {f"{i['local']}/{i['prefixlen']}" for i in entry["addr_info"]}
-    assert host.call(read_default_interface, 4, soon()) == "eth0"
-    assert host.call(read_default_interface, 6, soon()) == ""
+    assert host_with_routes.call(read_default_interface, 4, soon()) == "eth0"
+    assert host_with_routes.call(read_default_interface, 6, soon()) == ""
 
 
-def test_routes_are_added_read_and_removed(host: Namespace) -> None:
-    before = host.routes(4), host.routes(6)
-    failed, read = host.call(_routes, list(ROUTES), [])
+def test_routes_are_added_read_and_removed(host_with_routes: Namespace) -> None:
+    before = host_with_routes.routes(4), host_with_routes.routes(6)
+    failed, read = host_with_routes.call(_routes, list(ROUTES), [])
     assert failed == []
     assert {_dropped(route) for route in ROUTES} <= {_dropped(route) for route in read}
-    shown = {entry["dst"]: entry for entry in (*host.routes(4), *host.routes(6))}
+    shown = {entry["dst"]: entry for entry in (*host_with_routes.routes(4), *host_with_routes.routes(6))}
     assert (shown["10.65.2.0/26"]["gateway"], shown["10.65.2.0/26"]["protocol"]) == ("10.0.0.2", "80")
     assert shown["10.65.9.0/26"]["flags"] == ["onlink"]
     assert shown["10.65.1.0/26"]["type"] == "blackhole"
     assert (shown["10.65.1.5"]["scope"], shown["10.65.1.6"]["prefsrc"]) == ("link", "10.0.0.1")
     assert shown["fd65::1:0/122"]["type"] == "blackhole"
-    assert host.call(_routes, list(ROUTES), [])[0] == []  # again: replaced by themselves
-    failed, read = host.call(_routes, [], list(ROUTES))
+    assert host_with_routes.call(_routes, list(ROUTES), [])[0] == []  # again: replaced by themselves
+    failed, read = host_with_routes.call(_routes, [], list(ROUTES))
     assert failed == []
-    assert (host.routes(4), host.routes(6)) == before
-    assert host.call(_routes, [], list(ROUTES))[0] == []  # absent is success
+    assert (host_with_routes.routes(4), host_with_routes.routes(6)) == before
+    assert host_with_routes.call(_routes, [], list(ROUTES))[0] == []  # absent is success
 
 
-def test_a_route_moves_to_another_interface(host: Namespace) -> None:
-    add_card(host, "calib")
+def test_a_route_moves_to_another_interface(host_with_routes: Namespace) -> None:
+    add_card(host_with_routes, "calib")
     old = ROUTES[3]
     new = replace(old, device="calib")
-    host.call(_routes, [old], [])
-    failed, read = host.call(_routes, [new], [old])
+    host_with_routes.call(_routes, [old], [])
+    failed, read = host_with_routes.call(_routes, [new], [old])
     assert failed == []
     assert new in read and old not in read
 
 
-def test_one_bad_route_does_not_stop_the_others(host: Namespace) -> None:
+def test_one_bad_route_does_not_stop_the_others(host_with_routes: Namespace) -> None:
     bad = HostRoute(ip_network("10.65.8.0/26"), "eth0", ip_address("192.0.2.1"))  # the gateway is nowhere
     gone = HostRoute(ip_network("10.65.8.64/26"), "eth9")
-    failed, read = host.call(_routes, [bad, gone, *ROUTES], [])
+    failed, read = host_with_routes.call(_routes, [bad, gone, *ROUTES], [])
     assert len(failed) == 2 and any("10.65.8.64/26 dev eth9: no such interface" in text for text in failed)
     assert ROUTES[0] in read
 
@@ -132,37 +132,37 @@ def _change(device: TunnelDevice) -> dict[str, TunnelDevice]:
 
 
 @pytest.mark.parametrize("device", [V4, V6], ids=["v4", "v6"])
-def test_vxlan_devices(host: Namespace, device: TunnelDevice) -> None:
-    assert host.call(read_tunnels, [device.name], soon()) == {}
-    assert host.call(_make, device) == {device.name: device}
-    (shown,) = host.ip("addr", "show", "dev", device.name)
+def test_vxlan_devices(host_with_routes: Namespace, device: TunnelDevice) -> None:
+    assert host_with_routes.call(read_tunnels, [device.name], soon()) == {}
+    assert host_with_routes.call(_make, device) == {device.name: device}
+    (shown,) = host_with_routes.ip("addr", "show", "dev", device.name)
     data = shown["linkinfo"]["info_data"]
     assert (data["id"], data["port"], data["link"], data["learning"]) == (4096, 4789, "eth0", False)
     assert data["local" if device is V4 else "local6"] == str(device.local)
     assert (shown["mtu"], shown["address"]) == (device.mtu, device.mac)
-    assert f"{device.address}/{32 if device is V4 else 128}" in host.addresses(device.name)
+    assert f"{device.address}/{32 if device is V4 else 128}" in host_with_routes.addresses(device.name)
     changed = replace(device, mtu=1300, mac="66:00:00:00:00:99", address=ip_address(int(device.address) + 1))
-    assert host.call(_change, changed) == {device.name: changed}
-    host.call(remove_tunnel, device.name, soon())
-    host.call(remove_tunnel, device.name, soon())
-    assert host.link(device.name) is None
+    assert host_with_routes.call(_change, changed) == {device.name: changed}
+    host_with_routes.call(remove_tunnel, device.name, soon())
+    host_with_routes.call(remove_tunnel, device.name, soon())
+    assert host_with_routes.link(device.name) is None
 
 
-def test_tampering_with_a_device_shows(host: Namespace) -> None:
-    host.call(create_tunnel, V4, soon())
-    host.do("addr", "add", "10.65.1.77/32", "dev", "vxlan.calico")
-    assert host.call(read_tunnels, ["vxlan.calico"], soon())["vxlan.calico"].more_addresses
-    host.do("link", "set", "vxlan.calico", "down", "mtu", "1200")
-    host.call(change_tunnel, V4, soon())
-    assert host.call(read_tunnels, ["vxlan.calico"], soon()) == {"vxlan.calico": V4}
+def test_tampering_with_a_device_shows(host_with_routes: Namespace) -> None:
+    host_with_routes.call(create_tunnel, V4, soon())
+    host_with_routes.do("addr", "add", "10.65.1.77/32", "dev", "vxlan.calico")
+    assert host_with_routes.call(read_tunnels, ["vxlan.calico"], soon())["vxlan.calico"].more_addresses
+    host_with_routes.do("link", "set", "vxlan.calico", "down", "mtu", "1200")
+    host_with_routes.call(change_tunnel, V4, soon())
+    assert host_with_routes.call(read_tunnels, ["vxlan.calico"], soon()) == {"vxlan.calico": V4}
 
 
-def test_a_device_that_cannot_be_made_says_why(host: Namespace) -> None:
+def test_a_device_that_cannot_be_made_says_why(host_with_routes: Namespace) -> None:
     with pytest.raises(KernelError, match=r"cannot make vxlan\.calico: no interface eth9"):
-        host.call(create_tunnel, replace(V4, parent="eth9"), soon())
-    host.call(create_tunnel, V4, soon())
+        host_with_routes.call(create_tunnel, replace(V4, parent="eth9"), soon())
+    host_with_routes.call(create_tunnel, V4, soon())
     with pytest.raises(KernelError, match=r"cannot make vxlan\.calico: File exists"):
-        host.call(create_tunnel, V4, soon())
+        host_with_routes.call(create_tunnel, V4, soon())
 
 
 NEIGHBOURS = [
@@ -180,20 +180,23 @@ def _vteps(neighbours: tuple[list[NeighbourEntry], ...], entries: tuple[list[For
     return [str(failure) for failure in failures], read_vteps(["vxlan.calico"], soon())
 
 
-def test_vteps(host: Namespace) -> None:
-    host.call(create_tunnel, V4, soon())
-    assert host.call(_vteps, (NEIGHBOURS, []), (ENTRIES, [])) == ([], (set(NEIGHBOURS), set(ENTRIES)))
-    shown = host.run("bridge", "fdb", "show", "dev", "vxlan.calico").stdout
+def test_vteps(host_with_routes: Namespace) -> None:
+    host_with_routes.call(create_tunnel, V4, soon())
+    assert host_with_routes.call(_vteps, (NEIGHBOURS, []), (ENTRIES, [])) == ([], (set(NEIGHBOURS), set(ENTRIES)))
+    shown = host_with_routes.run("bridge", "fdb", "show", "dev", "vxlan.calico").stdout
     assert "66:00:00:00:00:03 dst 10.0.9.3 self permanent" in shown
-    assert {(e["dst"], e["lladdr"]) for e in host.ip("neigh", "show", "dev", "vxlan.calico")} == {
+    assert {(e["dst"], e["lladdr"]) for e in host_with_routes.ip("neigh", "show", "dev", "vxlan.calico")} == {
         ("10.65.2.0", "66:00:00:00:00:02"),
         ("10.65.3.0", "66:00:00:00:00:03"),
     }
     moved = replace(ENTRIES[0], remote=ip_address("10.0.0.22"))
-    assert host.call(_vteps, ([], [NEIGHBOURS[1]]), ([moved], ENTRIES)) == ([], ({NEIGHBOURS[0]}, {moved}))
-    assert host.call(_vteps, ([], [NEIGHBOURS[1]]), ([], [ENTRIES[1]]))[0] == []  # absent is success
-    host.call(remove_tunnel, "vxlan.calico", soon())
-    assert host.call(_vteps, (NEIGHBOURS, []), (ENTRIES, [])) == ([], (set(), set()))  # nothing to hold them
+    assert host_with_routes.call(_vteps, ([], [NEIGHBOURS[1]]), ([moved], ENTRIES)) == ([], ({NEIGHBOURS[0]}, {moved}))
+    assert host_with_routes.call(_vteps, ([], [NEIGHBOURS[1]]), ([], [ENTRIES[1]]))[0] == []  # absent is success
+    host_with_routes.call(remove_tunnel, "vxlan.calico", soon())
+    assert host_with_routes.call(_vteps, (NEIGHBOURS, []), (ENTRIES, [])) == (
+        [],
+        (set(), set()),
+    )  # nothing to hold them
 
 
 def _rules_noticed(command: list[str]) -> tuple[bool, bool, set[str]]:
@@ -222,13 +225,13 @@ def _rules_noticed(command: list[str]) -> tuple[bool, bool, set[str]]:
         ("nft list ruleset", False),
     ],
 )
-def test_notifications_of_our_table(host: Namespace, command: str, noticed: bool) -> None:
-    host.run(
+def test_notifications_of_our_table(host_with_routes: Namespace, command: str, noticed: bool) -> None:
+    host_with_routes.run(
         "nft",
         "add table ip calico; add chain ip calico c; add rule ip calico c drop; add table ip calico-nat;"
         "add chain ip calico-nat c; add set ip calico s { type ipv4_addr; }",
     )
-    before, after, changed = host.call(_rules_noticed, command.split())
+    before, after, changed = host_with_routes.call(_rules_noticed, command.split())
     assert (before, after, changed) == (False, noticed, {RULES} if noticed else set())
 
 
@@ -255,10 +258,10 @@ def _noticed(command: list[str]) -> tuple[bool, bool]:
         ("true", False),
     ],
 )
-def test_notifications(host: Namespace, command: str, noticed: bool) -> None:
+def test_notifications(host_with_routes: Namespace, command: str, noticed: bool) -> None:
     import shlex
 
-    assert host.call(_noticed, shlex.split(command)) == (False, noticed)
+    assert host_with_routes.call(_noticed, shlex.split(command)) == (False, noticed)
 
 
 def _changed_by(command: list[str]) -> set[str]:
@@ -280,7 +283,7 @@ def _changed_by(command: list[str]) -> set[str]:
     ],
 )
 def test_a_pods_interface_says_nothing_of_the_tunnels_neighbours(
-    host: Namespace, command: str, changed: set[str]
+    host_with_routes: Namespace, command: str, changed: set[str]
 ) -> None:
-    assert host.call(_changed_by, command.split()) >= changed
-    assert changed or NEIGHBOURS_OF not in host.call(_changed_by, command.replace("1400", "1410").split())
+    assert host_with_routes.call(_changed_by, command.split()) >= changed
+    assert changed or NEIGHBOURS_OF not in host_with_routes.call(_changed_by, command.replace("1400", "1410").split())

@@ -35,7 +35,7 @@ def vxlan_cluster(lab: Lab, directory: Path, bundle: Path, v4: str, v6: str) -> 
 
 
 @pytest.fixture(params=[("Always", "Always"), ("CrossSubnet", "CrossSubnet")], ids=["always", "cross-subnet"])
-def cluster(request: pytest.FixtureRequest, tmp_path: Path, bundle: Path) -> Iterator[Cluster]:
+def agent_cluster(request: pytest.FixtureRequest, tmp_path: Path, bundle: Path) -> Iterator[Cluster]:
     with make_lab(tmp_path) as lab:
         yield vxlan_cluster(lab, tmp_path, bundle, *request.param)
 
@@ -50,10 +50,10 @@ def reaches(ns: Namespace, address: str) -> bool:
     return ns.run("ping", "-c1", "-W1", address, check=False).returncode == 0
 
 
-def test_every_pod_reaches_every_other(cluster: Cluster, request: pytest.FixtureRequest) -> None:
-    cluster.add_pod("n1", "b")
-    cluster.until_all_reach_all()
-    pods = cluster.pods
+def test_every_pod_reaches_every_other(agent_cluster: Cluster, request: pytest.FixtureRequest) -> None:
+    agent_cluster.add_pod("n1", "b")
+    agent_cluster.until_all_reach_all()
+    pods = agent_cluster.pods
     assert all(len(pod.addresses) == 2 for pod in pods.values())
     # what fits through the tunnel without fragments: 1430 less the IPv6 and ICMP headers
     (link,) = pods["n1-a"].ns.ip("link", "show", "dev", "eth0")
@@ -61,7 +61,9 @@ def test_every_pod_reaches_every_other(cluster: Cluster, request: pytest.Fixture
     assert pods["n1-a"].can_ping(pods["n3-a"], size=1430 - 48)
     cross = "cross" in request.node.name
     for version, pools in ((4, "10.65."), (6, "fd65:")):
-        routes = [r for r in cluster.nodes["n1"].ns.routes(version) if r["dst"].startswith(pools) and r.get("gateway")]
+        routes = [
+            r for r in agent_cluster.nodes["n1"].ns.routes(version) if r["dst"].startswith(pools) and r.get("gateway")
+        ]
         tunnel = "vxlan.calico" if version == 4 else "vxlan-v6.calico"
         assert {route["dev"] for route in routes} == ({tunnel, "eth0"} if cross else {tunnel})
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -18,7 +17,7 @@ from cni_calico.model.keys import BlockKey, ResourceKey
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.status.file import since_boot, why_not_ready
 from tests.netns.agents import Running, Store, key_of, running
-from tests.netns.namespaces import Namespace, namespace, until
+from tests.netns.namespaces import Namespace, until
 from tests.netns.startups import add_card
 from tests.unit.nodeagent.fabric import NODES, pool, workload
 
@@ -35,23 +34,6 @@ MADE = {
 }
 
 
-@contextmanager
-def host_of_n1() -> Iterator[Namespace]:
-    with namespace("loop") as ns:
-        add_card(ns, "eth0", "10.0.0.1/24", "fd00::1/64")
-        add_card(ns, "calia")
-        ns.do("route", "add", "default", "via", "10.0.0.254")
-        ns.do("-6", "route", "add", "default", "via", "fd00::254")
-        ns.do("route", "add", "10.65.7.0/26", "via", "10.0.0.7", "proto", "bird", "metric", "1024")
-        yield ns
-
-
-@pytest.fixture
-def host() -> Iterator[Namespace]:
-    with host_of_n1() as ns:
-        yield ns
-
-
 def make_store(path: Path) -> Store:
     made = Store(path)
     made.put(*NODES.values(), *POOLS, workload("w", "calia", "10.65.1.5/32", "fd65::1:5/128"))
@@ -62,13 +44,13 @@ def make_store(path: Path) -> Store:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def filled_store(tmp_path: Path) -> Store:
     return make_store(tmp_path / "store.db")
 
 
 @pytest.fixture
-def agent(host: Namespace, store: Store, tmp_path: Path) -> Iterator[Running]:
-    with running(host, store, "n1", tmp_path / "n1", FELIX_ROUTEREFRESHINTERVAL="1") as started:
+def agent(host_n1: Namespace, filled_store: Store, tmp_path: Path) -> Iterator[Running]:
+    with running(host_n1, filled_store, "n1", tmp_path / "n1", FELIX_ROUTEREFRESHINTERVAL="1") as started:
         yield started
 
 
@@ -86,38 +68,38 @@ def routes(ns: Namespace) -> dict[str, tuple[Any, Any, Any]]:
 
 
 def test_a_node_without_the_tunnel_that_a_pool_needs_is_not_ready(
-    host: Namespace, store: Store, tmp_path: Path
+    host_n1: Namespace, filled_store: Store, tmp_path: Path
 ) -> None:
     """This kernel has no IPIP, or is told so."""
     ipip = pool("10.65.0.0/16", ipip="Always")
-    store.put(ipip)
+    filled_store.put(ipip)
     faults = ",".join(f"netlink.tunnel-create:before:{n}:fail" for n in range(1, 300))
-    with running(host, store, "n1", tmp_path / "n1", CALICO_FAULT=faults) as agent:
+    with running(host_n1, filled_store, "n1", tmp_path / "n1", CALICO_FAULT=faults) as agent:
         why = why_not_ready(agent.status(), since_boot())
         assert why.startswith("IPPool 10.65.0.0-16 needs tunl0 to reach nodes n2, n3: cannot make tunl0")
-        store.put(replace(ipip, ipip_mode="Never"))
+        filled_store.put(replace(ipip, ipip_mode="Never"))
         until(lambda: "tunl0" not in why_not_ready(agent.status(), since_boot()), "it recovers")
 
 
-def test_a_node_that_cannot_masquerade_is_not_ready(host: Namespace, store: Store, tmp_path: Path) -> None:
+def test_a_node_that_cannot_masquerade_is_not_ready(host_n1: Namespace, filled_store: Store, tmp_path: Path) -> None:
     """While it has a block of a pool with natOutgoing; without one nothing needs it."""
     faults = ",".join(f"nft.apply:before:{n}:fail" for n in range(1, 300))
-    with running(host, store, "n1", tmp_path / "n1", CALICO_FAULT=faults) as agent:
+    with running(host_n1, filled_store, "n1", tmp_path / "n1", CALICO_FAULT=faults) as agent:
         why = why_not_ready(agent.status(), since_boot())
         assert "IPPool 10.65.0.0-16 has natOutgoing and there is no masquerading for IPv4" in why
-        store.put(replace(POOLS[0], nat_outgoing=False))
+        filled_store.put(replace(POOLS[0], nat_outgoing=False))
         until(lambda: why_not_ready(agent.status(), since_boot()) == "", "it recovers", 30)
 
 
-def test_a_workload_takes_no_route_from_the_host(host: Namespace, store: Store, tmp_path: Path) -> None:
+def test_a_workload_takes_no_route_from_the_host(host_n1: Namespace, filled_store: Store, tmp_path: Path) -> None:
     """An endpoint whose record claims the world, the host's own neighbour and another workload's address."""
-    add_card(host, "calib")
-    host.do("route", "add", "192.0.2.7/32", "via", "10.0.0.254")
-    host.do("route", "add", "10.65.1.5/32", "dev", "calia")  # as the CNI plugin made it
-    store.put(workload("greedy", "calib", "0.0.0.0/0", "192.0.2.7/32", "10.65.1.5/32", "10.65.1.9/32", "::/0"))
-    with running(host, store, "n1", tmp_path / "n1", FELIX_ROUTEREFRESHINTERVAL="1") as agent:
+    add_card(host_n1, "calib")
+    host_n1.do("route", "add", "192.0.2.7/32", "via", "10.0.0.254")
+    host_n1.do("route", "add", "10.65.1.5/32", "dev", "calia")  # as the CNI plugin made it
+    filled_store.put(workload("greedy", "calib", "0.0.0.0/0", "192.0.2.7/32", "10.65.1.5/32", "10.65.1.9/32", "::/0"))
+    with running(host_n1, filled_store, "n1", tmp_path / "n1", FELIX_ROUTEREFRESHINTERVAL="1") as agent:
         until(lambda: any("192.0.2.7" in text for text in agent.status()["failed"]), "the conflict is told")
-        shown = {(entry["dst"], entry.get("dev")) for version in (4, 6) for entry in host.routes(version)}
+        shown = {(entry["dst"], entry.get("dev")) for version in (4, 6) for entry in host_n1.routes(version)}
         assert {("default", "eth0"), ("192.0.2.7", "eth0"), ("10.65.1.9", "calib"), ("10.65.1.5", "calia")} <= shown
         assert {dst for dst, device in shown if device == "calib"} - {"fe80::/64"} == {"10.65.1.9"}
 
@@ -136,25 +118,25 @@ def nft(ns: Namespace) -> str:
     return ns.run("nft", "list", "table", "ip", "calico", check=False).stdout
 
 
-def test_everything_is_made(host: Namespace, agent: Running) -> None:
-    assert routes(host) == MADE
-    assert on_workload(host) == {"10.65.1.5", "fd65::1:5"}
-    (vxlan,) = host.ip("link", "show", "dev", "vxlan.calico")
+def test_everything_is_made(host_n1: Namespace, agent: Running) -> None:
+    assert routes(host_n1) == MADE
+    assert on_workload(host_n1) == {"10.65.1.5", "fd65::1:5"}
+    (vxlan,) = host_n1.ip("link", "show", "dev", "vxlan.calico")
     assert (vxlan["mtu"], vxlan["linkinfo"]["info_data"]["id"]) == (1450, 4096)
-    assert host.addresses("vxlan.calico") == {"10.65.1.0/32"}
-    assert host.addresses("vxlan-v6.calico") == {"fd65::1:0/128"}
-    assert {n["dst"] for n in host.ip("neigh", "show", "dev", "vxlan.calico", "nud", "permanent")} == {
+    assert host_n1.addresses("vxlan.calico") == {"10.65.1.0/32"}
+    assert host_n1.addresses("vxlan-v6.calico") == {"fd65::1:0/128"}
+    assert {n["dst"] for n in host_n1.ip("neigh", "show", "dev", "vxlan.calico", "nud", "permanent")} == {
         "10.65.2.0",
         "10.65.3.0",
     }
-    assert host.sysctl("ipv4/ip_forward") == host.sysctl("ipv6/conf/all/forwarding") == "1"
-    assert host.sysctl("ipv4/conf/calia/proxy_arp") == host.sysctl("ipv6/conf/calia/proxy_ndp") == "1"
-    assert "masquerade" in nft(host)
+    assert host_n1.sysctl("ipv4/ip_forward") == host_n1.sysctl("ipv6/conf/all/forwarding") == "1"
+    assert host_n1.sysctl("ipv4/conf/calia/proxy_arp") == host_n1.sysctl("ipv6/conf/calia/proxy_ndp") == "1"
+    assert "masquerade" in nft(host_n1)
     assert (agent.root / "lib" / "mtu").read_text() == "1430"
     assert agent.status()["failed"] == []
 
 
-def test_pod_cidrs_are_routed_like_blocks(host: Namespace, tmp_path: Path) -> None:
+def test_pod_cidrs_are_routed_like_blocks(host_n1: Namespace, tmp_path: Path) -> None:
     """Where host-local IPAM gives addresses out of them; a Kubernetes Node tells them so."""
     store = Store(tmp_path / "pods.db")
     for number, node in enumerate(NODES.values(), 1):
@@ -162,8 +144,8 @@ def test_pod_cidrs_are_routed_like_blocks(host: Namespace, tmp_path: Path) -> No
         status = {"podCIDRs": [f"10.65.{number}.0/24", f"fd65::{number}:0/112", "of no use"]}
         store.put(replace(node, status=status, ipv4_vxlan_tunnel=vtep))
     store.put(*POOLS, workload("w", "calia", "10.65.1.5/32"))
-    with running(host, store, "n1", tmp_path / "n1", USE_POD_CIDR="true"):
-        assert routes(host) == {
+    with running(host_n1, store, "n1", tmp_path / "n1", USE_POD_CIDR="true"):
+        assert routes(host_n1) == {
             "10.65.1.0/24": ("blackhole", None, None),
             "10.65.2.0/24": ("unicast", "10.0.0.2", "eth0"),
             "10.65.3.0/24": ("unicast", "10.65.3.0", "vxlan.calico"),
@@ -171,15 +153,15 @@ def test_pod_cidrs_are_routed_like_blocks(host: Namespace, tmp_path: Path) -> No
             "fd65::2:0/112": ("unicast", "fd65::2:0", "vxlan-v6.calico"),
             "fd65::3:0/112": ("unicast", "fd65::3:0", "vxlan-v6.calico"),
         }
-        assert "10.65.1.5" in on_workload(host)
+        assert "10.65.1.5" in on_workload(host_n1)
         moved = replace(NODES["n2"], status={"podCIDRs": ["10.65.22.0/24"]})
         store.put(moved)
-        until(lambda: "10.65.22.0/24" in routes(host) and "10.65.2.0/24" not in routes(host), "another pod CIDR")
-    with running(host, store, "n1", tmp_path / "n2"):  # of no account without host-local
-        until(lambda: routes(host) == {}, "nothing is routed")
+        until(lambda: "10.65.22.0/24" in routes(host_n1) and "10.65.2.0/24" not in routes(host_n1), "another pod CIDR")
+    with running(host_n1, store, "n1", tmp_path / "n2"):  # of no account without host-local
+        until(lambda: routes(host_n1) == {}, "nothing is routed")
 
 
-def test_a_second_pass_changes_nothing(host: Namespace, agent: Running) -> None:
+def test_a_second_pass_changes_nothing(host_n1: Namespace, agent: Running) -> None:
     lines = until(lambda: "MTU of workloads" in agent.log() and agent.log(), "the first pass").splitlines()
     begun = agent.status()["updated"]
     until(lambda: agent.status()["updated"] > begun + 2.5, "two more full passes")
@@ -268,137 +250,141 @@ UNNOTICED = {"IPv6 proxying is switched off"}
 
 
 @pytest.mark.parametrize("what", TAMPERINGS)
-def test_tampering_is_repaired(host: Namespace, store: Store, tmp_path: Path, what: str) -> None:
+def test_tampering_is_repaired(host_n1: Namespace, filled_store: Store, tmp_path: Path, what: str) -> None:
     """At once where the kernel tells of it (the resync is far away then), else within one period."""
     command, repaired = TAMPERINGS[what]
     period = "1" if what in UNNOTICED else "3600"
     intervals = dict.fromkeys((f"FELIX_{kind}REFRESHINTERVAL" for kind in INTERVALS), period)
-    with running(host, store, "n1", tmp_path / "n1", **intervals):
-        assert repaired(host)
-        host.run(*shlex.split(command))
-        until(lambda: repaired(host), f"repaired: {what}", 10)
+    with running(host_n1, filled_store, "n1", tmp_path / "n1", **intervals):
+        assert repaired(host_n1)
+        host_n1.run(*shlex.split(command))
+        until(lambda: repaired(host_n1), f"repaired: {what}", 10)
 
 
-def test_what_is_not_ours_stays(host: Namespace, agent: Running) -> None:
-    host.do("route", "add", "10.99.0.0/16", "via", "10.0.0.8")
-    host.do("route", "add", "10.98.0.0/16", "via", "10.0.0.8", "proto", "static")
-    host.run("nft", "add table ip mine; add chain ip mine c")
-    host.do("route", "add", "10.65.99.0/26", "via", "10.0.0.9", "proto", "80")  # ours by its protocol: goes
-    until(lambda: "10.65.99.0/26" not in routes(host), "a pass")
-    kept = {entry["dst"] for entry in host.routes(4)}
+def test_what_is_not_ours_stays(host_n1: Namespace, agent: Running) -> None:
+    host_n1.do("route", "add", "10.99.0.0/16", "via", "10.0.0.8")
+    host_n1.do("route", "add", "10.98.0.0/16", "via", "10.0.0.8", "proto", "static")
+    host_n1.run("nft", "add table ip mine; add chain ip mine c")
+    host_n1.do("route", "add", "10.65.99.0/26", "via", "10.0.0.9", "proto", "80")  # ours by its protocol: goes
+    until(lambda: "10.65.99.0/26" not in routes(host_n1), "a pass")
+    kept = {entry["dst"] for entry in host_n1.routes(4)}
     assert {"10.99.0.0/16", "10.98.0.0/16", "10.65.7.0/26", "default"} <= kept
-    assert "table ip mine" in host.run("nft", "list", "tables").stdout
+    assert "table ip mine" in host_n1.run("nft", "list", "tables").stdout
 
 
-def test_changes_of_the_cluster_are_followed(host: Namespace, agent: Running, store: Store) -> None:
-    store.put_block("10.65.4.0/26", "n3", "n3", "n2")
-    until(lambda: "10.65.4.0/26" in routes(host), "a new block")
-    assert routes(host)["10.65.4.1"] == ("unicast", "10.0.0.2", "eth0")
-    store.remove(BlockKey(ip_network("10.65.4.0/26")))
-    until(lambda: routes(host) == MADE, "the block is gone")
-    store.remove(ResourceKey("Node", "n3"))
-    until(lambda: "10.65.3.0/26" not in routes(host) and "fd65::3:0/122" not in routes(host), "a node is gone")
-    assert len(host.ip("neigh", "show", "dev", "vxlan.calico", "nud", "permanent")) == 1
-    store.put(NODES["n3"])
-    until(lambda: routes(host) == MADE, "the node is back")
-    store.put(replace(POOLS[0], vxlan_mode="Always"))
-    until(lambda: routes(host)["10.65.2.0/26"] == ("unicast", "10.65.2.0", "vxlan.calico"), "another mode")
-    store.put(replace(POOLS[0], vxlan_mode="Never", nat_outgoing=False), replace(POOLS[1], vxlan_mode="Never"))
-    until(lambda: routes(host) == {} and host.link("vxlan.calico") is None, "no tunnels any more")
-    until(lambda: nft(host) == "", "nothing to masquerade")
+def test_changes_of_the_cluster_are_followed(host_n1: Namespace, agent: Running, filled_store: Store) -> None:
+    filled_store.put_block("10.65.4.0/26", "n3", "n3", "n2")
+    until(lambda: "10.65.4.0/26" in routes(host_n1), "a new block")
+    assert routes(host_n1)["10.65.4.1"] == ("unicast", "10.0.0.2", "eth0")
+    filled_store.remove(BlockKey(ip_network("10.65.4.0/26")))
+    until(lambda: routes(host_n1) == MADE, "the block is gone")
+    filled_store.remove(ResourceKey("Node", "n3"))
+    until(lambda: "10.65.3.0/26" not in routes(host_n1) and "fd65::3:0/122" not in routes(host_n1), "a node is gone")
+    assert len(host_n1.ip("neigh", "show", "dev", "vxlan.calico", "nud", "permanent")) == 1
+    filled_store.put(NODES["n3"])
+    until(lambda: routes(host_n1) == MADE, "the node is back")
+    filled_store.put(replace(POOLS[0], vxlan_mode="Always"))
+    until(lambda: routes(host_n1)["10.65.2.0/26"] == ("unicast", "10.65.2.0", "vxlan.calico"), "another mode")
+    filled_store.put(replace(POOLS[0], vxlan_mode="Never", nat_outgoing=False), replace(POOLS[1], vxlan_mode="Never"))
+    until(lambda: routes(host_n1) == {} and host_n1.link("vxlan.calico") is None, "no tunnels any more")
+    until(lambda: nft(host_n1) == "", "nothing to masquerade")
     until(lambda: (agent.root / "lib" / "mtu").read_text() == "1500", "the MTU without tunnels")
 
 
-def test_workloads_come_and_go(host: Namespace, agent: Running, store: Store) -> None:
-    store.put(workload("x", "calib", "10.65.1.6/32"))
-    add_card(host, "calib")
-    until(lambda: any(e["dst"] == "10.65.1.6" for e in host.ip("route", "show", "dev", "calib")), "its route")
-    until(lambda: host.sysctl("ipv4/conf/calib/proxy_arp") == "1", "its settings")
-    host.do("link", "del", "calib")
-    store.remove(ResourceKey("WorkloadEndpoint", "n1-k8s-x-eth0", "default"))
-    store.put(replace(workload("w", "calia", "10.65.1.5/32"), node="n9"))
+def test_workloads_come_and_go(host_n1: Namespace, agent: Running, filled_store: Store) -> None:
+    filled_store.put(workload("x", "calib", "10.65.1.6/32"))
+    add_card(host_n1, "calib")
+    until(lambda: any(e["dst"] == "10.65.1.6" for e in host_n1.ip("route", "show", "dev", "calib")), "its route")
+    until(lambda: host_n1.sysctl("ipv4/conf/calib/proxy_arp") == "1", "its settings")
+    host_n1.do("link", "del", "calib")
+    filled_store.remove(ResourceKey("WorkloadEndpoint", "n1-k8s-x-eth0", "default"))
+    filled_store.put(replace(workload("w", "calia", "10.65.1.5/32"), node="n9"))
     # its interface is still there: the route waits out the grace, for the plugin may be making it right now
-    until(lambda: on_workload(host) == set(), "routes of nobody's", 20)
+    until(lambda: on_workload(host_n1) == set(), "routes of nobody's", 20)
 
 
 @pytest.mark.slow
 def test_a_pod_whose_endpoint_cannot_be_read_keeps_its_route(
-    host: Namespace, agent: Running, store: Store, tmp_path: Path
+    host_n1: Namespace, agent: Running, filled_store: Store, tmp_path: Path
 ) -> None:
     """By the agent that has read it before, and by one that has not. The stale route of another pod is the clock."""
     spoilt = key_of(workload("w", "calia", "10.65.1.5/32"))
-    store.put(workload("x", "calib", "10.65.1.6/32"))
-    add_card(host, "calib")
+    filled_store.put(workload("x", "calib", "10.65.1.6/32"))
+    add_card(host_n1, "calib")
 
     def outlives_the_grace(running_one: Running) -> None:
         until(lambda: spoilt.name in str(running_one.status()["problems"]), "it is named", 20)
-        host.do("route", "add", "10.65.1.66/32", "dev", "calib")
-        until(lambda: "10.65.1.66" not in str(host.ip("route", "show", "dev", "calib")), "a stale route goes", 40)
-        assert on_workload(host) == {"10.65.1.5", "fd65::1:5"}
+        host_n1.do("route", "add", "10.65.1.66/32", "dev", "calib")
+        until(lambda: "10.65.1.66" not in str(host_n1.ip("route", "show", "dev", "calib")), "a stale route goes", 40)
+        assert on_workload(host_n1) == {"10.65.1.5", "fd65::1:5"}
 
-    store.write(Write.put(spoilt, {"metadata": {"name": spoilt.name, "namespace": spoilt.namespace}, "spec": 7}))
+    filled_store.write(Write.put(spoilt, {"metadata": {"name": spoilt.name, "namespace": spoilt.namespace}, "spec": 7}))
     outlives_the_grace(agent)
     agent.stop()
-    with running(host, store, "n1", tmp_path / "n1", FELIX_ROUTEREFRESHINTERVAL="1") as again:
+    with running(host_n1, filled_store, "n1", tmp_path / "n1", FELIX_ROUTEREFRESHINTERVAL="1") as again:
         outlives_the_grace(again)
-        store.remove(spoilt)
-        until(lambda: on_workload(host) == set(), "nobody's routes go", 40)
+        filled_store.remove(spoilt)
+        until(lambda: on_workload(host_n1) == set(), "nobody's routes go", 40)
 
 
-def test_a_restart_adopts_what_is_there(host: Namespace, agent: Running, store: Store, tmp_path: Path) -> None:
-    before = host.link("vxlan.calico")
+def test_a_restart_adopts_what_is_there(
+    host_n1: Namespace, agent: Running, filled_store: Store, tmp_path: Path
+) -> None:
+    before = host_n1.link("vxlan.calico")
     assert agent.stop(signal.SIGKILL) == -signal.SIGKILL
-    assert routes(host) == MADE
-    with running(host, store, "n1", tmp_path / "n1") as again:
-        assert routes(host) == MADE
-        assert host.link("vxlan.calico") == before
+    assert routes(host_n1) == MADE
+    with running(host_n1, filled_store, "n1", tmp_path / "n1") as again:
+        assert routes(host_n1) == MADE
+        assert host_n1.link("vxlan.calico") == before
         made = [line for line in again.log().splitlines() if "made vxlan" in line]
         assert len(made) == 2  # one per device, all by the first agent
 
 
-def test_a_stop_leaves_the_data_plane(host: Namespace, agent: Running) -> None:
+def test_a_stop_leaves_the_data_plane(host_n1: Namespace, agent: Running) -> None:
     assert agent.stop() == 0
-    assert routes(host) == MADE
-    assert "masquerade" in nft(host)
+    assert routes(host_n1) == MADE
+    assert "masquerade" in nft(host_n1)
 
 
-def test_without_a_datastore_nothing_is_touched(host: Namespace, tmp_path: Path) -> None:
-    host.do("route", "add", "10.65.99.0/26", "via", "10.0.0.9", "proto", "80")
+def test_without_a_datastore_nothing_is_touched(host_n1: Namespace, tmp_path: Path) -> None:
+    host_n1.do("route", "add", "10.65.99.0/26", "via", "10.0.0.9", "proto", "80")
     root = tmp_path / "dark"
     (tmp_path / "directory.db").mkdir()  # no file can be opened there
-    agent = Running(host, Store(tmp_path / "directory.db"), "n1", root)
+    agent = Running(host_n1, Store(tmp_path / "directory.db"), "n1", root)
     try:
         agent.start()
         until(lambda: agent.status().get("datastore_error"), "the outage is told")
         assert not agent.status()["synced"]
-        assert "10.65.99.0/26" in routes(host)
+        assert "10.65.99.0/26" in routes(host_n1)
     finally:
         agent.stop(signal.SIGKILL)
 
 
-def test_bad_input_is_told_and_the_rest_keeps_running(host: Namespace, agent: Running, store: Store) -> None:
+def test_bad_input_is_told_and_the_rest_keeps_running(host_n1: Namespace, agent: Running, filled_store: Store) -> None:
     wrong = Resource("Node", Metadata("broken"), {"bgp": {"ipv4Address": 7}})
-    store.put(wrong, Resource("IPPool", Metadata("broken"), {"cidr": "ten"}))
-    store.put(Resource("FelixConfiguration", Metadata("default"), {"vxlanMTU": "big", "bogus": 1, "bpfEnabled": True}))
+    filled_store.put(wrong, Resource("IPPool", Metadata("broken"), {"cidr": "ten"}))
+    filled_store.put(
+        Resource("FelixConfiguration", Metadata("default"), {"vxlanMTU": "big", "bogus": 1, "bpfEnabled": True})
+    )
     until(lambda: len(agent.status()["problems"]) == 2 and len(agent.status()["warnings"]) == 3, "all is told")
     assert "Node broken" in str(agent.status()["problems"])
     assert all(word in str(agent.status()["warnings"]) for word in ("vxlanMTU", "bogus", "bpfEnabled"))
-    store.put_block("10.65.4.0/26", "n3")
-    until(lambda: "10.65.4.0/26" in routes(host), "the rest keeps running")
-    store.remove(ResourceKey("Node", "broken"))
-    store.remove(ResourceKey("IPPool", "broken"))
+    filled_store.put_block("10.65.4.0/26", "n3")
+    until(lambda: "10.65.4.0/26" in routes(host_n1), "the rest keeps running")
+    filled_store.remove(ResourceKey("Node", "broken"))
+    filled_store.remove(ResourceKey("IPPool", "broken"))
     until(lambda: agent.status()["problems"] == [], "the problems are gone")
 
 
-def test_policies_that_nobody_enforces_are_told(agent: Running, store: Store) -> None:
-    store.put(Resource("GlobalNetworkPolicy", Metadata("deny"), {"selector": "all()"}))
-    store.put(Resource("NetworkPolicy", Metadata("deny", "default"), {"selector": "all()"}))
+def test_policies_that_nobody_enforces_are_told(agent: Running, filled_store: Store) -> None:
+    filled_store.put(Resource("GlobalNetworkPolicy", Metadata("deny"), {"selector": "all()"}))
+    filled_store.put(Resource("NetworkPolicy", Metadata("deny", "default"), {"selector": "all()"}))
     until(lambda: agent.status()["policies"] == 2, "they are counted")
     assert any("NOBODY ENFORCES" in text for text in agent.status()["warnings"])
     assert "NOBODY ENFORCES" in agent.log()
 
 
-def test_route_sync_may_be_disabled(host: Namespace, store: Store, tmp_path: Path) -> None:
-    with running(host, store, "n1", tmp_path / "n1", FELIX_ROUTESYNCDISABLED="true"):
-        assert routes(host) == {}
-        assert host.link("vxlan.calico") is not None
+def test_route_sync_may_be_disabled(host_n1: Namespace, filled_store: Store, tmp_path: Path) -> None:
+    with running(host_n1, filled_store, "n1", tmp_path / "n1", FELIX_ROUTESYNCDISABLED="true"):
+        assert routes(host_n1) == {}
+        assert host_n1.link("vxlan.calico") is not None

@@ -16,7 +16,7 @@ from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import ResourceKey
 from tests.netns.agents import Running, Store, running
 from tests.netns.namespaces import Namespace, namespace, until
-from tests.netns.test_agent_loop import host_of_n1, make_store
+from tests.netns.test_agent_loop import make_store
 
 pytestmark = pytest.mark.netns
 
@@ -51,20 +51,14 @@ def endpoint(interface: str, port: str, *addresses: str) -> Write:
 
 
 @pytest.fixture
-def host() -> Iterator[Namespace]:
-    with host_of_n1() as ns:
-        yield ns
-
-
-@pytest.fixture
-def machine(host: Namespace) -> Iterator[Namespace]:
+def machine(host_n1: Namespace) -> Iterator[Namespace]:
     """Behind the tap; its gateway is on an interface of the DHCP agent's."""
     with namespace("machine") as ns:
-        host.do("link", "add", "ns-dhcp", "type", "veth", "peer", "name", "dhcp")
-        host.do("link", "set", "ns-dhcp", "up")
-        host.do("addr", "add", "10.65.1.1/32", "dev", "ns-dhcp")
-        host.do("link", "add", TAP, "type", "veth", "peer", "name", "ens3", "netns", ns.name)
-        host.do("link", "set", TAP, "up")
+        host_n1.do("link", "add", "ns-dhcp", "type", "veth", "peer", "name", "dhcp")
+        host_n1.do("link", "set", "ns-dhcp", "up")
+        host_n1.do("addr", "add", "10.65.1.1/32", "dev", "ns-dhcp")
+        host_n1.do("link", "add", TAP, "type", "veth", "peer", "name", "ens3", "netns", ns.name)
+        host_n1.do("link", "set", TAP, "up")
         ns.do("link", "set", "ens3", "up")
         ns.do("addr", "add", f"{V4}/26", "dev", "ens3")
         ns.do("route", "add", "default", "via", "10.65.1.1")
@@ -78,15 +72,15 @@ def routes_of(host: Namespace, interface: str) -> dict[str, tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("prefixes", ["cali", "cali,tap"])
-def test_its_endpoint_is_routed(host: Namespace, machine: Namespace, tmp_path: Path, prefixes: str) -> None:
+def test_its_endpoint_is_routed(host_n1: Namespace, machine: Namespace, tmp_path: Path, prefixes: str) -> None:
     store = make_store(tmp_path / "store.db")
     store.write(endpoint(TAP, PORT, f"{V4}/32", f"{V6}/128"), endpoint(ABSENT, "another", "10.65.1.21/32"))
-    with running(host, store, "n1", tmp_path / "n1", FELIX_INTERFACEPREFIX=prefixes) as agent:
-        require_routed(host, machine, agent)
+    with running(host_n1, store, "n1", tmp_path / "n1", FELIX_INTERFACEPREFIX=prefixes) as agent:
+        require_routed(host_n1, machine, agent)
         machine.do("link", "del", "ens3")  # Nova has removed the machine
-        until(lambda: not routes_of(host, TAP), "its routes are gone")
+        until(lambda: not routes_of(host_n1, TAP), "its routes are gone")
         assert agent.status()["failed"] == []
-    assert not any(r["dst"] == "10.65.1.21" for r in host.routes())
+    assert not any(r["dst"] == "10.65.1.21" for r in host_n1.routes())
 
 
 def require_routed(host: Namespace, machine: Namespace, agent: Running) -> None:
@@ -98,12 +92,12 @@ def require_routed(host: Namespace, machine: Namespace, agent: Running) -> None:
     assert agent.status()["failed"] == []
 
 
-def test_a_tap_that_comes_later(host: Namespace, tmp_path: Path, store_with_endpoint: Store) -> None:
-    with running(host, store_with_endpoint, "n1", tmp_path / "n1"), namespace("machine") as ns:
-        assert not routes_of(host, TAP)
-        host.do("link", "add", TAP, "type", "veth", "peer", "name", "ens3", "netns", ns.name)
-        host.do("link", "set", TAP, "up")
-        until(lambda: routes_of(host, TAP) == {V4: ("link", "boot")}, "it is routed")
+def test_a_tap_that_comes_later(host_n1: Namespace, tmp_path: Path, store_with_endpoint: Store) -> None:
+    with running(host_n1, store_with_endpoint, "n1", tmp_path / "n1"), namespace("machine") as ns:
+        assert not routes_of(host_n1, TAP)
+        host_n1.do("link", "add", TAP, "type", "veth", "peer", "name", "ens3", "netns", ns.name)
+        host_n1.do("link", "set", TAP, "up")
+        until(lambda: routes_of(host_n1, TAP) == {V4: ("link", "boot")}, "it is routed")
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ class Lab:
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def owed_lab(tmp_path: Path) -> Iterator[Lab]:
     with ExitStack() as stack:
         ns = stack.enter_context(namespace("owed"))
         add_card(ns, "eth0", "10.0.0.1/24")
@@ -65,46 +65,46 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         yield Lab(node.run("-felix").until_applied(), etcd, forks, stack)
 
 
-def test_the_agent_pays_alone(lab: Lab) -> None:
-    node, first, other = lab.node, lab.pod("a"), lab.pod("b")
+def test_the_agent_pays_alone(owed_lab: Lab) -> None:
+    node, first, other = owed_lab.node, owed_lab.pod("a"), owed_lab.pod("b")
     node.add(first)
     node.add(other)
-    assert lab.held() == {"calnet.owed-a", "calnet.owed-b"}
-    lab.etcd.stop()
+    assert owed_lab.held() == {"calnet.owed-a", "calnet.owed-b"}
+    owed_lab.etcd.stop()
     node.cni("DEL", first)
     assert len(node.intents()) == 1
-    lab.start_etcd()
+    owed_lab.start_etcd()
     until(lambda: not node.intents(), "the intent is carried out", 40)
-    assert lab.held() == {"calnet.owed-b"}
-    assert lab.carried_out() == 1 and "released what calnet/owed-a/eth0 held" in node.log()
+    assert owed_lab.held() == {"calnet.owed-b"}
+    assert owed_lab.carried_out() == 1 and "released what calnet/owed-a/eth0 held" in node.log()
     node.cni("DEL", other)
-    assert lab.held() == set() and lab.carried_out() == 1
+    assert owed_lab.held() == set() and owed_lab.carried_out() == 1
 
 
-def test_calls_and_the_agent_pay_once(lab: Lab) -> None:
+def test_calls_and_the_agent_pay_once(owed_lab: Lab) -> None:
     """Both are at it when the datastore returns; the agent is killed in between and finds what is left."""
-    node, pods = lab.node, [lab.pod(name) for name in "abcd"]
+    node, pods = owed_lab.node, [owed_lab.pod(name) for name in "abcd"]
     for pod in pods:
         node.add(pod)
-    lab.etcd.stop()
+    owed_lab.etcd.stop()
     for pod in pods[:3]:
         node.cni("DEL", pod)
     assert len(node.intents()) == 3
     node.stop(signal.SIGKILL)
-    lab.start_etcd()
+    owed_lab.start_etcd()
     node.run("-felix")
     with ThreadPoolExecutor(3) as pool:
         for done in [pool.submit(node.cni, "DEL", pods[3]) for _ in range(3)]:
             done.result()
     until(lambda: not node.intents(), "all are carried out", 40)
-    assert lab.held() == set()
-    assert lab.carried_out() == 3
+    assert owed_lab.held() == set()
+    assert owed_lab.carried_out() == 3
 
 
-def test_what_is_owed_to_another_datastore_stays(lab: Lab) -> None:
-    node, pod = lab.node, lab.pod("a")
+def test_what_is_owed_to_another_datastore_stays(owed_lab: Lab) -> None:
+    node, pod = owed_lab.node, owed_lab.pod("a")
     node.add(pod)
-    lab.etcd.stop()
+    owed_lab.etcd.stop()
     node.cni("DEL", pod)
     (name,) = node.intents()
     path = node.root / "lib" / "cni" / "pending-del" / name
@@ -112,7 +112,7 @@ def test_what_is_owed_to_another_datastore_stays(lab: Lab) -> None:
     elsewhere.write_text(path.read_text().replace("127.0.0.1:2379", "192.0.2.1:2379"))
     unreadable = path.with_name("1" * 40 + ".json")
     unreadable.write_text("{")
-    lab.start_etcd()
+    owed_lab.start_etcd()
     until(lambda: name not in node.intents(), "what is owed to ours is carried out", 40)
     assert sorted(node.intents()) == [elsewhere.name, unreadable.name]
     until(lambda: "cannot read the owed release" in node.log(), "what cannot be read is told")

@@ -74,7 +74,7 @@ SETS = {4: ["cali40s:deny", "cali40masq-ipam-pools", "cali4t0"], 6: ["cali60s:de
 
 
 @pytest.fixture
-def host() -> Iterator[Namespace]:
+def host_without_rules() -> Iterator[Namespace]:
     with namespace("rules") as ns:
         yield ns
 
@@ -85,20 +85,20 @@ def _apply(nat: Nat) -> Any:
 
 
 @pytest.mark.parametrize("family", [4, 6])
-def test_nftables(host: Namespace, family: int) -> None:
-    assert host.call(nftables.usable, soon())
+def test_nftables(host_without_rules: Namespace, family: int) -> None:
+    assert host_without_rules.call(nftables.usable, soon())
     name = "ip" if family == 4 else "ip6"
-    assert host.call(nftables.read_table, name, "calico", soon()) is None
-    first = host.call(_apply, NAT[family])
-    assert first == host.call(_apply, NAT[family])  # the same rules read the same
+    assert host_without_rules.call(nftables.read_table, name, "calico", soon()) is None
+    first = host_without_rules.call(_apply, NAT[family])
+    assert first == host_without_rules.call(_apply, NAT[family])  # the same rules read the same
     sets = {item["set"]["name"]: item["set"] for item in first if "set" in item}
     assert sets["nat-sources"]["elem"]
     assert sum("rule" in item for item in first) == (2 if family == 4 else 1)
-    host.run("nft", "flush", "table", name, "calico")
-    assert host.call(nftables.read_table, name, "calico", soon()) != first
-    host.call(_apply, NAT[family])
-    assert host.call(_apply, Nat(family)) is None
-    assert host.call(_apply, Nat(family)) is None
+    host_without_rules.run("nft", "flush", "table", name, "calico")
+    assert host_without_rules.call(nftables.read_table, name, "calico", soon()) != first
+    host_without_rules.call(_apply, NAT[family])
+    assert host_without_rules.call(_apply, Nat(family)) is None
+    assert host_without_rules.call(_apply, Nat(family)) is None
 
 
 def _bring(rules: Masquerade, nat: Nat, felix: FelixSettings) -> tuple[Any, list[str]]:
@@ -111,35 +111,35 @@ def _bring(rules: Masquerade, nat: Nat, felix: FelixSettings) -> tuple[Any, list
 
 
 @pytest.mark.parametrize("variant", ["auto", "legacy"])
-def test_while_a_pool_cannot_be_read_the_rules_stay(host: Namespace, variant: str) -> None:
+def test_while_a_pool_cannot_be_read_the_rules_stay(host_without_rules: Namespace, variant: str) -> None:
     """Also for an agent that begins, and knows nothing of what was there before."""
     felix, silent, nothing_known = FelixSettings(iptables_backend=variant), Log("none", stderr=False), Nat(4)
-    first = host.call(_bring, Masquerade(silent), NAT[4], felix)
+    first = host_without_rules.call(_bring, Masquerade(silent), NAT[4], felix)
     assert first[0] and not first[1]
     again = Masquerade(silent)
     for partial in (replace(nothing_known, partial=True), replace(NAT[4], partial=True, exclusions=())):
-        assert host.call(_bring, again, partial, felix) == first
+        assert host_without_rules.call(_bring, again, partial, felix) == first
     if variant == "auto":  # what somebody else took away is made of what can be read
-        host.run("nft", "flush", "table", "ip", "calico")
-        repaired, failed = host.call(_bring, again, replace(NAT[4], partial=True), felix)
+        host_without_rules.run("nft", "flush", "table", "ip", "calico")
+        repaired, failed = host_without_rules.call(_bring, again, replace(NAT[4], partial=True), felix)
         assert repaired == first[0] and not failed
-    assert host.call(_bring, again, nothing_known, felix) in ((None, []), ([], []))
-    assert host.call(_bring, again, replace(NAT[4], partial=True), felix) == first
+    assert host_without_rules.call(_bring, again, nothing_known, felix) in ((None, []), ([], []))
+    assert host_without_rules.call(_bring, again, replace(NAT[4], partial=True), felix) == first
 
 
-def test_a_script_is_applied_whole_or_not_at_all(host: Namespace) -> None:
-    host.call(_apply, NAT[4])
+def test_a_script_is_applied_whole_or_not_at_all(host_without_rules: Namespace) -> None:
+    host_without_rules.call(_apply, NAT[4])
     with pytest.raises(KernelError, match=r"cannot run .*nft"):
-        host.call(nftables.apply_script, "delete table ip calico\nadd rule ip nowhere x accept\n", soon())
-    assert host.call(nftables.read_table, "ip", "calico", soon()) is not None
+        host_without_rules.call(nftables.apply_script, "delete table ip calico\nadd rule ip nowhere x accept\n", soon())
+    assert host_without_rules.call(nftables.read_table, "ip", "calico", soon()) is not None
 
 
-def test_upstreams_table_of_that_name_is_replaced(host: Namespace) -> None:
-    host.run(
+def test_upstreams_table_of_that_name_is_replaced(host_without_rules: Namespace) -> None:
+    host_without_rules.run(
         "nft",
         "add table ip calico; add chain ip calico filter-cali-FORWARD; add rule ip calico filter-cali-FORWARD drop",
     )
-    table = host.call(_apply, NAT[4])
+    table = host_without_rules.call(_apply, NAT[4])
     assert [item["chain"]["name"] for item in table if "chain" in item] == ["nat-outgoing"]
 
 
@@ -151,26 +151,28 @@ def _iptables(family: int, variant: str, script: str) -> str:
 
 @pytest.mark.parametrize("variant", ["nft", "legacy"])
 @pytest.mark.parametrize("family", [4, 6])
-def test_masquerading_with_iptables(host: Namespace, family: int, variant: str) -> None:
+def test_masquerading_with_iptables(host_without_rules: Namespace, family: int, variant: str) -> None:
     def own(script: str) -> list[str]:
-        return select_own(host.call(_iptables, family, variant, script))
+        return select_own(host_without_rules.call(_iptables, family, variant, script))
 
     first = own(render_iptables(NAT[family], jump_is_there=False, insert=True))
     assert "-A POSTROUTING -j calico-nat-outgoing" in first and len(first) >= 5
     assert own(render_iptables(NAT[family], jump_is_there=True, insert=True)) == first
-    saved = host.call(_iptables, family, variant, "")
+    saved = host_without_rules.call(_iptables, family, variant, "")
     assert own(render_iptables_removal(saved)) == []
 
 
 @pytest.mark.parametrize("variant", ["nft", "legacy"])
-def test_forwarding_is_accepted_where_docker_drops_it(host: Namespace, variant: str) -> None:
-    saved = host.call(_iptables, 4, variant, "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i docker0 -j ACCEPT\nCOMMIT\n")
-    after = host.call(_iptables, 4, variant, plan_forward(saved, ("cali",)))
+def test_forwarding_is_accepted_where_docker_drops_it(host_without_rules: Namespace, variant: str) -> None:
+    saved = host_without_rules.call(
+        _iptables, 4, variant, "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i docker0 -j ACCEPT\nCOMMIT\n"
+    )
+    after = host_without_rules.call(_iptables, 4, variant, plan_forward(saved, ("cali",)))
     rules = [line.split(" -m ")[0] for line in after.splitlines() if line.startswith("-A FORWARD")]
     assert set(rules[:2]) == {"-A FORWARD -i cali+", "-A FORWARD -o cali+"} and len(rules) == 3
     assert plan_forward(after, ("cali",)) == ""
-    opened = host.call(_iptables, 4, variant, "*filter\n:FORWARD ACCEPT [0:0]\nCOMMIT\n")
-    closed = host.call(_iptables, 4, variant, plan_forward(opened, ("cali",)))
+    opened = host_without_rules.call(_iptables, 4, variant, "*filter\n:FORWARD ACCEPT [0:0]\nCOMMIT\n")
+    closed = host_without_rules.call(_iptables, 4, variant, plan_forward(opened, ("cali",)))
     assert "cali+" not in closed
 
 
@@ -190,53 +192,55 @@ def _take_over(takeover: Takeover, full: bool = True) -> tuple[Takeover, Pass]:
 
 @pytest.mark.parametrize("variant", ["nft", "legacy"])
 @pytest.mark.parametrize("family", [4, 6])
-def test_upstreams_chains_and_sets_go_and_others_stay(host: Namespace, family: int, variant: str) -> None:
-    host.call(_make_sets, *SETS[family], "cali-of-mine")
+def test_upstreams_chains_and_sets_go_and_others_stay(host_without_rules: Namespace, family: int, variant: str) -> None:
+    host_without_rules.call(_make_sets, *SETS[family], "cali-of-mine")
     script = UPSTREAM.format(v=f"cali{family}")
-    saved = host.call(_iptables, family, variant, script)
+    saved = host_without_rules.call(_iptables, family, variant, script)
     assert saved.count("\n:cali-") == 7 and saved.count("cali:") == 6
-    first, done = host.call(_take_over, Takeover(Log("none", stderr=False)))
-    after = host.call(_iptables, family, variant, "")
+    first, done = host_without_rules.call(_take_over, Takeover(Log("none", stderr=False)))
+    after = host_without_rules.call(_iptables, family, variant, "")
     assert "cali" not in after
     assert "of somebody in mangle" in after and '"of somebody"' in after
-    assert host.call(ipsets.read_ipsets) == ["cali-of-mine"]
+    assert host_without_rules.call(ipsets.read_ipsets) == ["cali-of-mine"]
     assert plan_takeover(after) == ""
     assert done.changed == [
         f"removed 7 chains of upstream's agent (IPv{family}, {variant})",
         f"removed {len(SETS[family])} IP sets of upstream's agent",
     ]
-    assert host.call(_take_over, first)[1].changed == []
+    assert host_without_rules.call(_take_over, first)[1].changed == []
 
 
-def test_upstreams_arp_table_goes_and_others_stay(host: Namespace) -> None:
+def test_upstreams_arp_table_goes_and_others_stay(host_without_rules: Namespace) -> None:
     for name in ("calico-arp", "of-somebody"):
-        host.run("nft", f"add table arp {name}")
-    host.run("nft", "add chain arp calico-arp replies")
-    first, done = host.call(_take_over, Takeover(Log("none", stderr=False)))
-    assert host.run("nft", "list", "tables").stdout.split() == ["table", "arp", "of-somebody"]
+        host_without_rules.run("nft", f"add table arp {name}")
+    host_without_rules.run("nft", "add chain arp calico-arp replies")
+    first, done = host_without_rules.call(_take_over, Takeover(Log("none", stderr=False)))
+    assert host_without_rules.run("nft", "list", "tables").stdout.split() == ["table", "arp", "of-somebody"]
     assert done.changed == ["removed table arp calico-arp of upstream's agent"]
-    assert host.call(_take_over, first)[1].changed == []
+    assert host_without_rules.call(_take_over, first)[1].changed == []
 
 
-def test_a_set_that_somebody_elses_rule_uses_is_told_and_tried_again(host: Namespace, tmp_path: Path) -> None:
+def test_a_set_that_somebody_elses_rule_uses_is_told_and_tried_again(
+    host_without_rules: Namespace, tmp_path: Path
+) -> None:
     rule = ["INPUT", "-m", "set", "--match-set", "cali40mine", "src", "-j", "ACCEPT"]
-    host.call(_make_sets, "cali40mine", "cali40other")
-    host.run("iptables-legacy", "-A", *rule)
+    host_without_rules.call(_make_sets, "cali40mine", "cali40other")
+    host_without_rules.run("iptables-legacy", "-A", *rule)
     log = tmp_path / "log"
-    takeover, done = host.call(_take_over, Takeover(Log("info", str(log), stderr=False)))
-    assert host.call(ipsets.read_ipsets) == ["cali40mine"]
+    takeover, done = host_without_rules.call(_take_over, Takeover(Log("info", str(log), stderr=False)))
+    assert host_without_rules.call(ipsets.read_ipsets) == ["cali40mine"]
     assert done.changed == ["removed 1 IP sets of upstream's agent"] and done.failed == []
-    takeover, _ = host.call(_take_over, takeover)
+    takeover, _ = host_without_rules.call(_take_over, takeover)
     assert log.read_text().count("cannot remove IP set cali40mine: a rule or another set uses it") == 1
-    host.run("iptables-legacy", "-D", *rule)
-    takeover, done = host.call(_take_over, takeover, False)
+    host_without_rules.run("iptables-legacy", "-D", *rule)
+    takeover, done = host_without_rules.call(_take_over, takeover, False)
     assert done.changed == [] and takeover.kept  # not in every pass
-    takeover, done = host.call(_take_over, takeover)
-    assert host.call(ipsets.read_ipsets) == [] and takeover.kept == ()
+    takeover, done = host_without_rules.call(_take_over, takeover)
+    assert host_without_rules.call(ipsets.read_ipsets) == [] and takeover.kept == ()
 
 
 def test_the_lock_is_waited_for_as_long_as_felix_says(
-    host: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host_without_rules: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "iptables-legacy-restore"
     wrapper, called = tmp_path / name, tmp_path / "called"
@@ -244,12 +248,12 @@ def test_the_lock_is_waited_for_as_long_as_felix_says(
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     felix = parse_felix({"FELIX_IPTABLESLOCKTIMEOUTSECS": "37", "FELIX_IPTABLESBACKEND": "legacy"}).settings
-    rules, failed = host.call(_bring, Masquerade(Log("none", stderr=False)), NAT[4], felix)
+    rules, failed = host_without_rules.call(_bring, Masquerade(Log("none", stderr=False)), NAT[4], felix)
     assert rules and not failed
     assert set(called.read_text().splitlines()) == {"--noflush -w 37"}
 
 
-def test_legacy_tables_are_not_made_by_looking(host: Namespace) -> None:
-    assert not host.call(iptables.in_use, 4, "legacy")
-    host.call(_iptables, 4, "legacy", "*filter\n-A INPUT -j ACCEPT\nCOMMIT\n")
-    assert host.call(iptables.in_use, 4, "legacy")
+def test_legacy_tables_are_not_made_by_looking(host_without_rules: Namespace) -> None:
+    assert not host_without_rules.call(iptables.in_use, 4, "legacy")
+    host_without_rules.call(_iptables, 4, "legacy", "*filter\n-A INPUT -j ACCEPT\nCOMMIT\n")
+    assert host_without_rules.call(iptables.in_use, 4, "legacy")

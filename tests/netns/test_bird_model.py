@@ -162,7 +162,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def model_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with make_lab(tmp_path_factory.mktemp("lab")) as made:
         for name in NAMES:
             bird = made.node(name, f"{ADDRESS[name]}/24")
@@ -215,8 +215,8 @@ def assert_as_predicted(lab: Lab, cluster: Cluster) -> None:
     derandomize=True,
 )
 @given(cluster=clusters())
-def test_real_birds_and_the_model(lab: Lab, cluster: Cluster) -> None:
-    assert_as_predicted(lab, cluster)
+def test_real_birds_and_the_model(model_lab: Lab, cluster: Cluster) -> None:
+    assert_as_predicted(model_lab, cluster)
 
 
 @pytest.mark.slow
@@ -228,5 +228,5 @@ def test_real_birds_and_the_model(lab: Lab, cluster: Cluster) -> None:
     database=None,
 )
 @given(cluster=clusters())
-def test_many_more(lab: Lab, cluster: Cluster) -> None:
-    assert_as_predicted(lab, cluster)
+def test_many_more(model_lab: Lab, cluster: Cluster) -> None:
+    assert_as_predicted(model_lab, cluster)

@@ -36,7 +36,7 @@ FINDINGS = {
 
 
 @pytest.fixture
-def host(node: Node) -> Iterator[Node]:
+def checked_host(node: Node) -> Iterator[Node]:
     """A node whose agent runs, with both families and a network as a runtime reads it."""
     node.more = {"CALICO_IPV6POOL_CIDR": "fd00:65::/112", "FELIX_IPV6SUPPORT": "true"}
     node.ns.do("addr", "add", "fd00:10::1/64", "dev", "eth0", "nodad")
@@ -110,78 +110,78 @@ add rule inet broken forward {" ".join(what)} drop
     subprocess.run(["nsenter", f"--net={node.ns.path}", "nft", "-f", "-"], input=script, text=True, check=True)
 
 
-def test_what_works_and_what_does_not(host: Node) -> None:
-    code, found, err = check(host)
+def test_what_works_and_what_does_not(checked_host: Node) -> None:
+    code, found, err = check(checked_host)
     assert (code, {what: outcome for what, (outcome, _) in found.items()}, err) == (0, FINDINGS, "")
     assert found["IPv4 MTU"][1] == "packets of 1450 bytes pass"
-    assert not leftovers(host)
+    assert not leftovers(checked_host)
 
-    drop(host, "meta", "nfproto", "ipv4", "udp", "length", ">", "1000")
-    code, found, err = check(host)
+    drop(checked_host, "meta", "nfproto", "ipv4", "udp", "length", ">", "1000")
+    code, found, err = check(checked_host)
     # the length of UDP is without the 20 bytes of the IP header
     assert found["IPv4 MTU"] == (
         "failed",
         "pods send packets of 1450 bytes, but only 1020 bytes pass: lower the pods' MTU (veth_mtu)",
     )
     assert (code, err) == (1, "the network is not well: IPv4 MTU\n")
-    assert not leftovers(host)
+    assert not leftovers(checked_host)
 
 
 @pytest.mark.slow
-def test_families_that_do_not_get_through(host: Node) -> None:
-    drop(host, "meta", "nfproto", "ipv6", "meta", "l4proto", "tcp")
-    code, found, err = check(host)
+def test_families_that_do_not_get_through(checked_host: Node) -> None:
+    drop(checked_host, "meta", "nfproto", "ipv6", "meta", "l4proto", "tcp")
+    code, found, err = check(checked_host)
     assert found["IPv4 between pods"][0] == "ok"
     assert found["IPv6 between pods"][1].endswith(": port 8080 does not answer within 2 s")
     assert (code, err) == (1, "the network is not well: IPv6 between pods\n")
-    assert not leftovers(host)
+    assert not leftovers(checked_host)
 
 
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, *(pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGTERM, signal.SIGHUP))]
 )
-def test_an_interruption_leaves_nothing(host: Node, number: signal.Signals) -> None:
-    with start(host) as process:
+def test_an_interruption_leaves_nothing(checked_host: Node, number: signal.Signals) -> None:
+    with start(checked_host) as process:
         PIDS.append(process.pid)
         assert process.stdout is not None
         for _ in range(4):  # in the midst of it
             process.stdout.readline()
-        assert leftovers(host)
+        assert leftovers(checked_host)
         process.send_signal(number)
         process.communicate(timeout=60)
     assert process.returncode == 130
-    assert not leftovers(host)
+    assert not leftovers(checked_host)
 
 
 @pytest.mark.slow
-def test_what_a_killed_one_left_goes_with_the_next(host: Node) -> None:
-    with start(host) as process:
+def test_what_a_killed_one_left_goes_with_the_next(checked_host: Node) -> None:
+    with start(checked_host) as process:
         PIDS.append(process.pid)
         assert process.stdout is not None
         while "IPv6 MTU" not in process.stdout.readline():
             pass
         process.kill()
         process.communicate(timeout=60)
-    assert {"links", "namespaces", "endpoints", "addresses"} <= leftovers(host).keys()
-    assert check(host)[::2] == (0, "")
-    assert not leftovers(host)
+    assert {"links", "namespaces", "endpoints", "addresses"} <= leftovers(checked_host).keys()
+    assert check(checked_host)[::2] == (0, "")
+    assert not leftovers(checked_host)
 
 
 @pytest.mark.slow
-def test_a_host_that_does_not_enforce_policy(host: Node) -> None:
-    host.end()
-    host.more |= {"FELIX_POLICYENFORCEMENT": "Disabled"}
-    host.run().until_ready()
-    code, found, err = check(host)
+def test_a_host_that_does_not_enforce_policy(checked_host: Node) -> None:
+    checked_host.end()
+    checked_host.more |= {"FELIX_POLICYENFORCEMENT": "Disabled"}
+    checked_host.run().until_ready()
+    code, found, err = check(checked_host)
     assert found["IPv4 policy"] == ("failed", "a port still answers 30 s after a policy forbade it")
     assert (code, err) == (1, "the network is not well: IPv4 policy, IPv6 policy\n")
-    assert not leftovers(host)
+    assert not leftovers(checked_host)
 
 
 @pytest.mark.slow
-def test_without_an_agent(host: Node) -> None:
-    host.end()
-    (host.root / "run" / "agent-status.json").unlink()
-    code, found, err = check(host)
+def test_without_an_agent(checked_host: Node) -> None:
+    checked_host.end()
+    (checked_host.root / "run" / "agent-status.json").unlink()
+    code, found, err = check(checked_host)
     assert found["policy"][0] == "not tried" and "calico-node does not run on this host" in found["policy"][1]
     assert (code, err) == (0, "")

@@ -11,7 +11,7 @@ import pytest
 from cni_calico.errors import KernelError, LinkConflict, RouteConflict
 from cni_calico.kernel.netlink import socket as rtnl
 from cni_calico.plugin.network.plan import PodPlan
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace, until
 from tests.netns.network import DUAL, PLAN, V4, V6, add, add_then_fail, differences, links_only, with_addresses
 

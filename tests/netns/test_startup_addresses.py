@@ -16,7 +16,7 @@ pytestmark = pytest.mark.netns
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
+def two_cards_host(tmp_path: Path) -> Iterator[Host]:
     """Two cards in different subnets, the default route on the first, and interfaces that are no cards."""
     with namespace("twonic") as ns:
         add_card(ns, "eth0", "10.0.0.5/24", "fd00::5/64")
@@ -60,20 +60,22 @@ def addresses(host: Host, **environ: str) -> tuple[str | None, str | None]:
         ({"IP": "none", "IP6": "autodetect"}, (None, "fd00::5/64")),
     ],
 )
-def test_methods(host: Host, environ: dict[str, str], expected: tuple[str | None, str | None]) -> None:
-    assert addresses(host, **environ) == expected
+def test_methods(two_cards_host: Host, environ: dict[str, str], expected: tuple[str | None, str | None]) -> None:
+    assert addresses(two_cards_host, **environ) == expected
 
 
-def test_kubernetes_internal_ip(host: Host) -> None:
-    host.facts = internal_ips("10.0.0.5", "fd00::5")
+def test_kubernetes_internal_ip(two_cards_host: Host) -> None:
+    two_cards_host.facts = internal_ips("10.0.0.5", "fd00::5")
     both = {"IP_AUTODETECTION_METHOD": "kubernetes-internal-ip", "IP6_AUTODETECTION_METHOD": "kubernetes-internal-ip"}
-    assert addresses(host, IP6="autodetect", **both) == ("10.0.0.5/24", "fd00::5/64")
+    assert addresses(two_cards_host, IP6="autodetect", **both) == ("10.0.0.5/24", "fd00::5/64")
 
 
-def test_a_wrong_card_is_told(host: Host) -> None:
-    host.facts = internal_ips("10.0.0.5")
-    host.put(ResourceKey("BGPPeer", "tor"), {"metadata": {"name": "tor"}, "spec": {"node": "n1", "peerIP": "10.0.0.1"}})
-    outcome = host.start(NODENAME="n1", IP_AUTODETECTION_METHOD="interface=eth1")
+def test_a_wrong_card_is_told(two_cards_host: Host) -> None:
+    two_cards_host.facts = internal_ips("10.0.0.5")
+    two_cards_host.put(
+        ResourceKey("BGPPeer", "tor"), {"metadata": {"name": "tor"}, "spec": {"node": "n1", "peerIP": "10.0.0.1"}}
+    )
+    outcome = two_cards_host.start(NODENAME="n1", IP_AUTODETECTION_METHOD="interface=eth1")
     assert [text.split(" is not ")[1].split(" (")[0] for text in outcome.doubts] == [
         "the InternalIP that Kubernetes has for it",
         "on the interface of the default route",
@@ -81,133 +83,141 @@ def test_a_wrong_card_is_told(host: Host) -> None:
     ]
     assert "10.0.0.5/24 (eth0)" in outcome.doubts[2]
     assert all(any(text in line for line in outcome.log if line.startswith("warning")) for text in outcome.doubts)
-    assert host.start(NODENAME="n1", IP="autodetect", IP_AUTODETECTION_METHOD="interface=eth0").doubts == ()
+    assert two_cards_host.start(NODENAME="n1", IP="autodetect", IP_AUTODETECTION_METHOD="interface=eth0").doubts == ()
 
 
-def test_a_method_that_finds_nothing_writes_nothing(host: Host) -> None:
+def test_a_method_that_finds_nothing_writes_nothing(two_cards_host: Host) -> None:
     with pytest.raises(InvalidConfig, match="'interface=bond0' matches none") as error:
-        host.start(NODENAME="n1", IP_AUTODETECTION_METHOD="interface=bond0")
+        two_cards_host.start(NODENAME="n1", IP_AUTODETECTION_METHOD="interface=bond0")
     assert "docker0: 172.17.0.1/16" in error.value.details
-    assert host.stored() == {}
-    assert not host.nodename_file.exists()
+    assert two_cards_host.stored() == {}
+    assert not two_cards_host.nodename_file.exists()
 
 
-def test_link_local_ipv6_only_degrades(host: Host) -> None:
+def test_link_local_ipv6_only_degrades(two_cards_host: Host) -> None:
     for address, card in (("fd00::5/64", "eth0"), ("fd01::5/64", "eth1")):
-        host.ns.do("addr", "del", address, "dev", card)
-    until(lambda: all("fe80" in str(host.ns.ip("-6", "addr", "show", "dev", c)) for c in ("eth0", "eth1")), "fe80")
-    outcome = host.start(NODENAME="n1", IP6="autodetect")
-    assert "ipv6Address" not in host.node("n1")["spec"]["bgp"]
+        two_cards_host.ns.do("addr", "del", address, "dev", card)
+    until(
+        lambda: all("fe80" in str(two_cards_host.ns.ip("-6", "addr", "show", "dev", c)) for c in ("eth0", "eth1")),
+        "fe80",
+    )
+    outcome = two_cards_host.start(NODENAME="n1", IP6="autodetect")
+    assert "ipv6Address" not in two_cards_host.node("n1")["spec"]["bgp"]
     assert any("goes without IPv6" in line for line in outcome.log)
 
 
-def test_an_address_that_disappears_is_kept_and_told(host: Host) -> None:
+def test_an_address_that_disappears_is_kept_and_told(two_cards_host: Host) -> None:
     method = {"IP": "autodetect", "IP_AUTODETECTION_METHOD": "interface=eth0"}
-    assert addresses(host, **method) == ("10.0.0.5/24", None)
-    host.ns.do("addr", "del", "10.0.0.5/24", "dev", "eth0")
-    outcome = host.start(NODENAME="n1", **method)
-    assert host.node("n1")["spec"]["bgp"]["ipv4Address"] == "10.0.0.5/24"
+    assert addresses(two_cards_host, **method) == ("10.0.0.5/24", None)
+    two_cards_host.ns.do("addr", "del", "10.0.0.5/24", "dev", "eth0")
+    outcome = two_cards_host.start(NODENAME="n1", **method)
+    assert two_cards_host.node("n1")["spec"]["bgp"]["ipv4Address"] == "10.0.0.5/24"
     assert any("is kept" in line for line in outcome.log)
-    host.ns.do("addr", "add", "10.0.0.77/24", "dev", "eth0")
-    assert addresses(host, **method) == ("10.0.0.77/24", None)
+    two_cards_host.ns.do("addr", "add", "10.0.0.77/24", "dev", "eth0")
+    assert addresses(two_cards_host, **method) == ("10.0.0.77/24", None)
 
 
-def test_a_card_that_is_down_is_not_chosen(host: Host) -> None:
-    host.ns.do("link", "set", "eth1", "down")
-    assert addresses(host) == ("10.0.0.5/24", None)
+def test_a_card_that_is_down_is_not_chosen(two_cards_host: Host) -> None:
+    two_cards_host.ns.do("link", "set", "eth1", "down")
+    assert addresses(two_cards_host) == ("10.0.0.5/24", None)
 
 
-def test_what_is_stored_is_kept_unless_detection_is_asked_for(host: Host) -> None:
-    assert addresses(host, IP="10.0.0.5") == ("10.0.0.5/24", None)
-    assert addresses(host) == ("10.0.0.5/24", None)
-    assert addresses(host, IP="none") == ("10.0.0.5/24", None)
-    assert addresses(host, IP="autodetect", IP_AUTODETECTION_METHOD="interface=eth1") == ("172.20.1.5/16", None)
+def test_what_is_stored_is_kept_unless_detection_is_asked_for(two_cards_host: Host) -> None:
+    assert addresses(two_cards_host, IP="10.0.0.5") == ("10.0.0.5/24", None)
+    assert addresses(two_cards_host) == ("10.0.0.5/24", None)
+    assert addresses(two_cards_host, IP="none") == ("10.0.0.5/24", None)
+    assert addresses(two_cards_host, IP="autodetect", IP_AUTODETECTION_METHOD="interface=eth1") == (
+        "172.20.1.5/16",
+        None,
+    )
 
 
-def test_a_newer_card_does_not_move_a_node(host: Host) -> None:
-    host.ns.do("route", "del", "default")
-    host.ns.do("link", "set", "eth1", "down")
+def test_a_newer_card_does_not_move_a_node(two_cards_host: Host) -> None:
+    two_cards_host.ns.do("route", "del", "default")
+    two_cards_host.ns.do("link", "set", "eth1", "down")
     detect = {"IP": "autodetect"}
-    assert addresses(host, **detect) == ("10.0.0.5/24", None)
-    host.ns.do("link", "set", "eth1", "up")
-    assert addresses(host, **detect) == ("10.0.0.5/24", None)
+    assert addresses(two_cards_host, **detect) == ("10.0.0.5/24", None)
+    two_cards_host.ns.do("link", "set", "eth1", "up")
+    assert addresses(two_cards_host, **detect) == ("10.0.0.5/24", None)
     moved = {"IP": "autodetect", "IP_AUTODETECTION_METHOD": "cidr=0.0.0.0/0"}
-    host.ns.do("link", "set", "docker0", "down")
-    host.ns.do("link", "set", "br-3fa8c1", "down")
-    host.ns.do("link", "set", "cali123", "down")
-    outcome = host.start(NODENAME="n1", **moved)  # another method decides anew
-    assert host.node("n1")["spec"]["bgp"]["ipv4Address"] == "172.20.1.5/16"
+    two_cards_host.ns.do("link", "set", "docker0", "down")
+    two_cards_host.ns.do("link", "set", "br-3fa8c1", "down")
+    two_cards_host.ns.do("link", "set", "cali123", "down")
+    outcome = two_cards_host.start(NODENAME="n1", **moved)  # another method decides anew
+    assert two_cards_host.node("n1")["spec"]["bgp"]["ipv4Address"] == "172.20.1.5/16"
     assert any("changes from 10.0.0.5/24 to 172.20.1.5/16" in line for line in outcome.log)
-    host.ns.do("addr", "del", "172.20.1.5/16", "dev", "eth1")
-    assert addresses(host, **moved) == ("10.0.0.5/24", None)  # nobody has it any more
+    two_cards_host.ns.do("addr", "del", "172.20.1.5/16", "dev", "eth1")
+    assert addresses(two_cards_host, **moved) == ("10.0.0.5/24", None)  # nobody has it any more
 
 
 @pytest.mark.parametrize("method", ["first-found", "interface=eth.*", "cidr=10.0.0.0/24,172.20.0.0/16"])
-def test_a_card_that_is_down_keeps_the_node(host: Host, method: str) -> None:
+def test_a_card_that_is_down_keeps_the_node(two_cards_host: Host, method: str) -> None:
     detect = {"IP": "autodetect", "IP_AUTODETECTION_METHOD": method}
-    assert addresses(host, **detect) == ("10.0.0.5/24", None)
-    host.ns.do("link", "set", "eth0", "down")
-    outcome = host.start(NODENAME="n1", **detect)
-    assert host.node("n1")["spec"]["bgp"]["ipv4Address"] == "10.0.0.5/24"
+    assert addresses(two_cards_host, **detect) == ("10.0.0.5/24", None)
+    two_cards_host.ns.do("link", "set", "eth0", "down")
+    outcome = two_cards_host.start(NODENAME="n1", **detect)
+    assert two_cards_host.node("n1")["spec"]["bgp"]["ipv4Address"] == "10.0.0.5/24"
     assert any("stays 10.0.0.5/24, because eth0" in text and "172.20.1.5/16" in text for text in outcome.log)
-    assert addresses(host, IP="172.20.1.5") == ("172.20.1.5/16", None)  # who says so moves it
+    assert addresses(two_cards_host, IP="172.20.1.5") == ("172.20.1.5/16", None)  # who says so moves it
 
 
-def test_another_route_to_the_target_does_not_move_a_node(host: Host) -> None:
+def test_another_route_to_the_target_does_not_move_a_node(two_cards_host: Host) -> None:
     detect = {"IP": "autodetect", "IP_AUTODETECTION_METHOD": "can-reach=192.0.2.9"}
-    assert addresses(host, **detect) == ("10.0.0.5/24", None)
-    host.ns.do("route", "add", "192.0.2.0/24", "via", "172.20.0.1")
-    outcome = host.start(NODENAME="n1", **detect)
-    assert host.node("n1")["spec"]["bgp"]["ipv4Address"] == "10.0.0.5/24"
+    assert addresses(two_cards_host, **detect) == ("10.0.0.5/24", None)
+    two_cards_host.ns.do("route", "add", "192.0.2.0/24", "via", "172.20.0.1")
+    outcome = two_cards_host.start(NODENAME="n1", **detect)
+    assert two_cards_host.node("n1")["spec"]["bgp"]["ipv4Address"] == "10.0.0.5/24"
     assert any("with nothing stored it would be 172.20.1.5/16 (eth1)" in text for text in outcome.log)
-    host.ns.do("addr", "del", "10.0.0.5/24", "dev", "eth0")
-    assert addresses(host, **detect) == ("172.20.1.5/16", None)
+    two_cards_host.ns.do("addr", "del", "10.0.0.5/24", "dev", "eth0")
+    assert addresses(two_cards_host, **detect) == ("172.20.1.5/16", None)
 
 
-def test_another_internal_ip_does_not_move_a_node(host: Host) -> None:
+def test_another_internal_ip_does_not_move_a_node(two_cards_host: Host) -> None:
     detect = {"IP": "autodetect", "IP_AUTODETECTION_METHOD": "kubernetes-internal-ip"}
-    host.facts = internal_ips("10.0.0.5")
-    assert addresses(host, **detect) == ("10.0.0.5/24", None)
-    host.facts = internal_ips("172.20.1.5")
-    outcome = host.start(NODENAME="n1", **detect)
-    assert host.node("n1")["spec"]["bgp"]["ipv4Address"] == "10.0.0.5/24"
+    two_cards_host.facts = internal_ips("10.0.0.5")
+    assert addresses(two_cards_host, **detect) == ("10.0.0.5/24", None)
+    two_cards_host.facts = internal_ips("172.20.1.5")
+    outcome = two_cards_host.start(NODENAME="n1", **detect)
+    assert two_cards_host.node("n1")["spec"]["bgp"]["ipv4Address"] == "10.0.0.5/24"
     assert any("with nothing stored it would be 172.20.1.5/16 (eth1)" in text for text in outcome.log)
     assert any("is not the InternalIP" in text for text in outcome.doubts)
 
 
-def test_with_nothing_stored_the_internal_ip_comes_before_the_newest_card(host: Host) -> None:
-    host.ns.do("route", "del", "default")
-    host.facts = internal_ips("10.0.0.5")
-    assert addresses(host) == ("10.0.0.5/24", None)
+def test_with_nothing_stored_the_internal_ip_comes_before_the_newest_card(two_cards_host: Host) -> None:
+    two_cards_host.ns.do("route", "del", "default")
+    two_cards_host.facts = internal_ips("10.0.0.5")
+    assert addresses(two_cards_host) == ("10.0.0.5/24", None)
 
 
-def test_with_nothing_stored_the_default_route_comes_before_the_internal_ip(host: Host) -> None:
-    host.facts = internal_ips("172.20.1.5")
-    assert addresses(host) == ("10.0.0.5/24", None)
+def test_with_nothing_stored_the_default_route_comes_before_the_internal_ip(two_cards_host: Host) -> None:
+    two_cards_host.facts = internal_ips("172.20.1.5")
+    assert addresses(two_cards_host) == ("10.0.0.5/24", None)
 
 
-def test_the_interfaces_are_recorded(host: Host) -> None:
-    host.start(NODENAME="n1", IP="autodetect", IP6="autodetect")
-    recorded = {entry["name"]: entry["addresses"] for entry in host.node("n1")["spec"]["interfaces"]}
+def test_the_interfaces_are_recorded(two_cards_host: Host) -> None:
+    two_cards_host.start(NODENAME="n1", IP="autodetect", IP6="autodetect")
+    recorded = {entry["name"]: entry["addresses"] for entry in two_cards_host.node("n1")["spec"]["interfaces"]}
     assert list(recorded) == ["eth0", "eth1"]
     assert recorded["eth0"][:2] == ["10.0.0.5", "fd00::5"]
 
 
-def test_an_address_another_node_has(host: Host) -> None:
-    other = Host(host.ns, host.root / "other", host.datastore)
+def test_an_address_another_node_has(two_cards_host: Host) -> None:
+    other = Host(two_cards_host.ns, two_cards_host.root / "other", two_cards_host.datastore)
     other.start(NODENAME="n1", IP="172.20.1.5")
-    assert addresses(host, IP="10.0.0.5") == ("10.0.0.5/24", None)
+    assert addresses(two_cards_host, IP="10.0.0.5") == ("10.0.0.5/24", None)
     other.start(NODENAME="n1", IP="172.20.1.5")
-    before = host.stored()
+    before = two_cards_host.stored()
     with pytest.raises(InvalidConfig, match=r"node n1 already has the IPv4 address 172.20.1.5"):
-        host.start(NODENAME="n2", IP="172.20.1.5")
-    assert host.stored() == before
-    host.start(NODENAME="n2", IP="172.20.1.5", DISABLE_NODE_IP_CHECK="true")
+        two_cards_host.start(NODENAME="n2", IP="172.20.1.5")
+    assert two_cards_host.stored() == before
+    two_cards_host.start(NODENAME="n2", IP="172.20.1.5", DISABLE_NODE_IP_CHECK="true")
 
 
-def test_a_detected_conflict_clears_our_stale_record(host: Host) -> None:
-    host.start(NODENAME="n2", IP="10.0.0.5")
-    Host(host.ns, host.root / "other", host.datastore).start(NODENAME="n1", IP="172.20.1.5")
+def test_a_detected_conflict_clears_our_stale_record(two_cards_host: Host) -> None:
+    two_cards_host.start(NODENAME="n2", IP="10.0.0.5")
+    Host(two_cards_host.ns, two_cards_host.root / "other", two_cards_host.datastore).start(
+        NODENAME="n1", IP="172.20.1.5"
+    )
     with pytest.raises(InvalidConfig, match="node n1 already has"):
-        host.start(NODENAME="n2", IP="autodetect", IP_AUTODETECTION_METHOD="interface=eth1")
-    assert "ipv4Address" not in host.node("n2")["spec"].get("bgp", {})
+        two_cards_host.start(NODENAME="n2", IP="autodetect", IP_AUTODETECTION_METHOD="interface=eth1")
+    assert "ipv4Address" not in two_cards_host.node("n2")["spec"].get("bgp", {})

@@ -16,7 +16,7 @@ from cni_calico.plugin.network.host import Host
 from cni_calico.plugin.network.ownership import Claim
 from cni_calico.plugin.network.plan import PodPlan
 from cni_calico.plugin.network.teardown import LinkRemoval, remove_links_together, remove_pod_network
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 from tests.netns.network import PLAN, add, differences, remove
 

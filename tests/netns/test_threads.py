@@ -15,7 +15,7 @@ from cni_calico.kernel import netns, sysctl
 from cni_calico.kernel.netlink import links
 from cni_calico.plugin.network import setup as dataplane
 from cni_calico.plugin.network.plan import PodPlan
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 from tests.netns.network import PLAN, V4, V6, add, differences, remove
 

@@ -15,7 +15,7 @@ from cni_calico.model.keys import ResourceKey, etcd_path
 from tests.conftest import LAB_CACHE
 from tests.e2e import not_ready
 from tests.e2e.host import EtcdNode, Node, added
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 pytestmark = pytest.mark.netns

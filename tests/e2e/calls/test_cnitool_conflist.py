@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 from tests.e2e.cnitool import Cnitool, expected_shape, shape
 from tests.e2e.forks import forks_in
 from tests.e2e.host import Node
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 pytestmark = [pytest.mark.netns, pytest.mark.bundle, pytest.mark.cnitool]

@@ -23,7 +23,7 @@ from cni_calico.model.documents.codec import decode
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, ResourceKey, parse_path
 from tests.e2e.forks import Forks, forks_in
 from tests.e2e.host import Node, Reply
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Killed, Namespace
 
 pytestmark = pytest.mark.netns

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.host import Node, Reply
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace, until
 
 pytestmark = [pytest.mark.netns, pytest.mark.takes(3)]

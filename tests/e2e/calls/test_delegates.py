@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import LAB_CACHE
 from tests.e2e.host import Node, added, addresses, cleaned
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 pytestmark = pytest.mark.netns

@@ -16,7 +16,7 @@ import pytest
 from cni_calico import faults
 from tests.conftest import LAB_CACHE, SUMMARY
 from tests.e2e.host import Node
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Killed, Namespace
 
 pytestmark = [pytest.mark.netns, pytest.mark.takes(12)]

@@ -27,7 +27,7 @@ VERBS = ("ADD", "CHECK", "DEL", "STATUS")
 
 
 @pytest.fixture(params=["one-shot", "served"])
-def host(request: pytest.FixtureRequest, plain_node: Node) -> Any:
+def hostile_node(request: pytest.FixtureRequest, plain_node: Node) -> Any:
     """A node without a server or with one, which is a process of its own."""
     with ExitStack() as held:
         plain_node.environ.clear()
@@ -85,26 +85,26 @@ def has_ended(pid: int) -> bool:
 
 @pytest.mark.parametrize("verb", ["DEL", "STATUS"])
 def test_a_program_for_credentials_that_hangs_holds_up_neither_the_call_nor_others(
-    host: Node, pod_ns: Namespace, tmp_path: Path, verb: str
+    hostile_node: Node, pod_ns: Namespace, tmp_path: Path, verb: str
 ) -> None:
-    server = SERVERS.get(host.root)
+    server = SERVERS.get(hostile_node.root)
     kubeconfig, pid = a_program_that_hangs(tmp_path)
     kubernetes = {"datastore_type": "kubernetes", "kubernetes": {"kubeconfig": kubeconfig}}
-    environ = {k: v for k, v in host.env(verb, "c9", "", "eth0", "").items() if v}
+    environ = {k: v for k, v in hostile_node.env(verb, "c9", "", "eth0", "").items() if v}
     hanging = subprocess.Popen(
-        ["nsenter", f"--net={host.host.path}", sys.executable, "-m", "cni_calico.plugin.main"],
+        ["nsenter", f"--net={hostile_node.host.path}", sys.executable, "-m", "cni_calico.plugin.main"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**environ, "PYTHONPATH": os.getcwd()},
     )
     assert hanging.stdin is not None
-    hanging.stdin.write(json.dumps(host.conf(name="other", **kubernetes)).encode())
+    hanging.stdin.write(json.dumps(hostile_node.conf(name="other", **kubernetes)).encode())
     hanging.stdin.close()
     until(pid.exists, "the program runs", 60)
-    added = answer(execute(host, "ADD", pod_ns.path))
+    added = answer(execute(hostile_node, "ADD", pod_ns.path))
     assert added["ips"] and hanging.poll() is None, "the call that hangs was not waited for"
     assert hanging.wait(60) == 0, "after an ADD of another network STATUS knows that this node was set up once"
-    assert execute(host, "DEL", pod_ns.path).returncode == 0
+    assert execute(hostile_node, "DEL", pod_ns.path).returncode == 0
     if server is not None:  # its watches try again and again; what they run ends with it
         server.terminate()
         assert server.wait(60) == 0
@@ -112,7 +112,7 @@ def test_a_program_for_credentials_that_hangs_holds_up_neither_the_call_nor_othe
 
 
 @pytest.mark.parametrize("what", ["nodename_file", "kubeconfig", "etcd_ca_cert_file"])
-def test_a_fifo_in_the_place_of_a_file_is_an_error_at_once(host: Node, tmp_path: Path, what: str) -> None:
+def test_a_fifo_in_the_place_of_a_file_is_an_error_at_once(hostile_node: Node, tmp_path: Path, what: str) -> None:
     os.mkfifo(tmp_path / "fifo")
     changes: dict[str, Any] = {
         "nodename_file": {"nodename_file": str(tmp_path / "fifo"), "nodename": None},
@@ -124,7 +124,7 @@ def test_a_fifo_in_the_place_of_a_file_is_an_error_at_once(host: Node, tmp_path:
         },
     }[what]
     for verb in ("DEL", "STATUS"):
-        document = answer(execute(host, verb, **changes))
+        document = answer(execute(hostile_node, verb, **changes))
         assert verb == "DEL" or "not a regular file" in document["msg"]
 
 
@@ -150,12 +150,12 @@ def seen(path: Path) -> tuple[int, int, int]:
 @pytest.mark.parametrize("what", ["directory", "fifo", "text", "device"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_datastore_path_names_by_mistake_stays_as_it_is(
-    host: Node, pod_ns: Namespace, tmp_path: Path, what: str, verb: str
+    hostile_node: Node, pod_ns: Namespace, tmp_path: Path, what: str, verb: str
 ) -> None:
     named = make_named(tmp_path / "named", what)
     before = seen(named)
     prev = {"prevResult": {"cniVersion": "1.1.0", "interfaces": [], "ips": []}} if verb == "CHECK" else {}
-    done = execute(host, verb, "" if verb == "STATUS" else pod_ns.path, datastore_path=str(named), **prev)
+    done = execute(hostile_node, verb, "" if verb == "STATUS" else pod_ns.path, datastore_path=str(named), **prev)
     document = answer(done)
     assert verb == "DEL" or str(named) in document["msg"]
     assert seen(named) == before and stat.S_IMODE(before[0]) == 0o754
@@ -163,10 +163,10 @@ def test_what_datastore_path_names_by_mistake_stays_as_it_is(
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_datastore_path_that_is_the_root_leaves_it_alone(host: Node, pod_ns: Namespace, verb: str) -> None:
+def test_a_datastore_path_that_is_the_root_leaves_it_alone(hostile_node: Node, pod_ns: Namespace, verb: str) -> None:
     before = os.stat("/").st_mode
     prev = {"prevResult": {"cniVersion": "1.1.0", "interfaces": [], "ips": []}} if verb == "CHECK" else {}
-    document = answer(execute(host, verb, "" if verb == "STATUS" else pod_ns.path, datastore_path="/", **prev))
+    document = answer(execute(hostile_node, verb, "" if verb == "STATUS" else pod_ns.path, datastore_path="/", **prev))
     assert verb == "DEL" or "/" in document["msg"]
     assert os.stat("/").st_mode == before
 
@@ -174,43 +174,47 @@ def test_a_datastore_path_that_is_the_root_leaves_it_alone(host: Node, pod_ns: N
 @pytest.mark.parametrize("what", ["directory", "fifo", "device"])
 @pytest.mark.parametrize("field", ["log_file_path", "ipam_lock_file"])
 def test_a_log_or_a_shared_lock_that_is_no_file_holds_up_nothing(
-    host: Node, pod_ns: Namespace, tmp_path: Path, field: str, what: str
+    hostile_node: Node, pod_ns: Namespace, tmp_path: Path, field: str, what: str
 ) -> None:
     """Neither is needed for a call; what is named there is not written to."""
     named = make_named(tmp_path / "named", what)
     before = seen(named)
     for verb in ("ADD", "DEL"):
-        done = execute(host, verb, pod_ns.path, **{field: str(named)})
+        done = execute(hostile_node, verb, pod_ns.path, **{field: str(named)})
         assert done.returncode == 0, answer(done)
     assert seen(named) == before
-    assert not host.leftovers()
+    assert not hostile_node.leftovers()
 
 
-def test_a_lost_store_gives_no_address_and_a_del_still_succeeds(host: Node, pod_ns: Namespace, tmp_path: Path) -> None:
-    assert answer(execute(host, "ADD", pod_ns.path))["ips"]
+def test_a_lost_store_gives_no_address_and_a_del_still_succeeds(
+    hostile_node: Node, pod_ns: Namespace, tmp_path: Path
+) -> None:
+    assert answer(execute(hostile_node, "ADD", pod_ns.path))["ips"]
     for path in tmp_path.glob("datastore.db*"):
         if not path.name.endswith(".was-made"):
             path.unlink()
     for verb, container in (("ADD", "c2"), ("STATUS", "")):
-        document = answer(execute(host, verb, "" if verb == "STATUS" else pod_ns.path, container=container))
+        document = answer(execute(hostile_node, verb, "" if verb == "STATUS" else pod_ns.path, container=container))
         assert document["code"] == (105 if verb == "ADD" else 50)
         assert "calicoctl datastore rebuild" in document["details"]
-    assert execute(host, "DEL", pod_ns.path).returncode == 0
+    assert execute(hostile_node, "DEL", pod_ns.path).returncode == 0
     assert not pod_ns.link("eth0")
     assert not (tmp_path / "datastore.db").exists()
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
-def test_numbers_that_are_none_in_json_are_refused(host: Node, pod_ns: Namespace, number: str) -> None:
-    text = json.dumps(host.conf(dns={"nameservers": "@"})).replace('"@"', number).encode()
-    reply = host.call("ADD", "c1", pod_ns.path, stdin=text)
+def test_numbers_that_are_none_in_json_are_refused(hostile_node: Node, pod_ns: Namespace, number: str) -> None:
+    text = json.dumps(hostile_node.conf(dns={"nameservers": "@"})).replace('"@"', number).encode()
+    reply = hostile_node.call("ADD", "c1", pod_ns.path, stdin=text)
     assert not reply.ok and reply.document["code"] == 6
 
 
 @pytest.mark.parametrize("path", ["/a\0b", "/a\ud800/b"])
 @pytest.mark.parametrize("field", ["datastore_path", "nodename_file", "log_file_path", "ipam_lock_file"])
-def test_names_that_no_file_can_have_are_no_defect(host: Node, pod_ns: Namespace, field: str, path: str) -> None:
-    document = answer(execute(host, "ADD", pod_ns.path, **{field: path, "log_level": "debug"}))
+def test_names_that_no_file_can_have_are_no_defect(
+    hostile_node: Node, pod_ns: Namespace, field: str, path: str
+) -> None:
+    document = answer(execute(hostile_node, "ADD", pod_ns.path, **{field: path, "log_level": "debug"}))
     assert document.get("code") != 199, document
 
 
@@ -273,8 +277,8 @@ def test_status_says_that_the_stores_disk_is_full(plain_node: Node) -> None:
     assert document["code"] == 50 and "full" in document["msg"]
 
 
-def test_secrets_reach_no_output_log_or_argument(host: Node, pod_ns: Namespace, tmp_path: Path) -> None:
-    host.environ["HTTPS_PROXY"] = f"http://user:{CANARY}@127.0.0.1:1"
+def test_secrets_reach_no_output_log_or_argument(hostile_node: Node, pod_ns: Namespace, tmp_path: Path) -> None:
+    hostile_node.environ["HTTPS_PROXY"] = f"http://user:{CANARY}@127.0.0.1:1"
     ways: list[dict[str, Any]] = [
         {"readiness_gates": [f"http://user:{CANARY}@127.0.0.1:1/ready?token={CANARY}"]},
         {
@@ -297,22 +301,22 @@ def test_secrets_reach_no_output_log_or_argument(host: Node, pod_ns: Namespace, 
     said = b""
     for changes in ways:
         for verb in ("STATUS", "DEL", *(("ADD",) if "readiness_gates" not in changes else ())):
-            done = execute(host, verb, "" if verb == "STATUS" else pod_ns.path, log_level="debug", **changes)
+            done = execute(hostile_node, verb, "" if verb == "STATUS" else pod_ns.path, log_level="debug", **changes)
             answer(done)
             said += done.stdout + done.stderr
     assert CANARY.encode() not in said, re.findall(rb".{90}" + CANARY.encode(), said)
-    for path in host.root.rglob("*"):
+    for path in hostile_node.root.rglob("*"):
         if path.is_file() and not path.is_symlink() and "pending-del" not in str(path):
             assert CANARY.encode() not in path.read_bytes(), path
-    for owed in host.root.rglob("pending-del/*.json"):
+    for owed in hostile_node.root.rglob("pending-del/*.json"):
         assert stat.S_IMODE(owed.stat().st_mode) == 0o600, "what is owed names the datastore as the caller reached it"
 
 
 def test_a_lost_store_is_rebuilt_from_what_the_host_shows(
-    host: Node, pod_ns: Namespace, make_pod_ns: Any, tmp_path: Path
+    hostile_node: Node, pod_ns: Namespace, make_pod_ns: Any, tmp_path: Path
 ) -> None:
     """The next container gets another address than the living one's, and that goes back once it is gone."""
-    held = {ip["address"] for ip in answer(execute(host, "ADD", pod_ns.path))["ips"]}
+    held = {ip["address"] for ip in answer(execute(hostile_node, "ADD", pod_ns.path))["ips"]}
     for path in tmp_path.glob("datastore.db*"):
         if not path.name.endswith(".was-made"):
             path.unlink()
@@ -334,7 +338,7 @@ def test_a_lost_store_is_rebuilt_from_what_the_host_shows(
             "PYTHONPATH": os.getcwd(),
         }
         return subprocess.run(
-            ["nsenter", f"--net={host.host.path}", sys.executable, "-m", "cni_calico.ctl.main", *argv],
+            ["nsenter", f"--net={hostile_node.host.path}", sys.executable, "-m", "cni_calico.ctl.main", *argv],
             env={"PATH": os.environ["PATH"], "CALICO_STATE_DIR": str(tmp_path / "state"), **environ},
             capture_output=True,
             text=True,
@@ -342,16 +346,16 @@ def test_a_lost_store_is_rebuilt_from_what_the_host_shows(
 
     refused = calicoctl("get", "ippool")
     assert refused.returncode == 1 and "calicoctl datastore rebuild" in refused.stderr
-    asked = calicoctl("datastore", "rebuild", "-f", str(pools), "--node", host.nodename)
+    asked = calicoctl("datastore", "rebuild", "-f", str(pools), "--node", hostile_node.nodename)
     assert asked.returncode == 1 and all(address.split("/")[0] in asked.stderr for address in held)
     assert not (tmp_path / "datastore.db").exists()
-    rebuilt = calicoctl("datastore", "rebuild", "-f", str(pools), "--node", host.nodename, "--yes")
+    rebuilt = calicoctl("datastore", "rebuild", "-f", str(pools), "--node", hostile_node.nodename, "--yes")
     assert rebuilt.returncode == 0, rebuilt.stderr
-    again = calicoctl("datastore", "rebuild", "--node", host.nodename, "--yes")
+    again = calicoctl("datastore", "rebuild", "--node", hostile_node.nodename, "--yes")
     assert again.returncode == 0 and "Took" not in again.stdout
-    other = answer(execute(host, "ADD", make_pod_ns().path, container="c2"))
+    other = answer(execute(hostile_node, "ADD", make_pod_ns().path, container="c2"))
     assert other["ips"] and not {ip["address"] for ip in other["ips"]} & held
-    assert execute(host, "DEL", pod_ns.path).returncode == 0
-    released = calicoctl("datastore", "rebuild", "--node", host.nodename, "--yes")
+    assert execute(hostile_node, "DEL", pod_ns.path).returncode == 0
+    released = calicoctl("datastore", "rebuild", "--node", hostile_node.nodename, "--yes")
     assert "Released what" in released.stdout
     assert calicoctl("datastore", "check").stdout.endswith("is in order.\n")

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from tests.conftest import LAB_CACHE, ROOT
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace, namespace, until
 from tests.netns.private_host import PrivateHost, private_host
 

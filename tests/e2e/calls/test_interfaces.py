@@ -11,7 +11,7 @@ import pytest
 from cni_calico.model.keys import BlockList
 from tests.e2e.attachments import NAMES, VALID, Attachments, live_in_any_order, valid
 from tests.e2e.host import EtcdNode, Node, Reply, added, addresses
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 pytestmark = pytest.mark.netns

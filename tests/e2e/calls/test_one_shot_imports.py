@@ -40,7 +40,7 @@ ENTRIES = {"calico": "cni_calico.plugin.main", "calico-ipam": "cni_calico.plugin
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def one_shot_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project's modules as they are in the bundle."""
     directory = tmp_path_factory.mktemp("tree")
     for path in modules():
@@ -73,23 +73,23 @@ def add_and_delete(node: Node, tree: Path, pod: Namespace) -> list[set[str]]:
     return [set(line.split()) for line in listing.read_text().splitlines()]
 
 
-def test_embedded_store(plain_node: Node, pod_ns: Namespace, tree: Path) -> None:
-    for imported in add_and_delete(plain_node, tree, pod_ns):
+def test_embedded_store(plain_node: Node, pod_ns: Namespace, one_shot_tree: Path) -> None:
+    for imported in add_and_delete(plain_node, one_shot_tree, pod_ns):
         assert imported & (NEVER | GRPC_NEEDS) == set()
         assert len(imported) < 172, " ".join(sorted(imported))
 
 
 @pytest.mark.etcd
-def test_etcd(etcd_node: EtcdNode, pod_ns: Namespace, tree: Path) -> None:
-    for imported in add_and_delete(etcd_node, tree, pod_ns):
+def test_etcd(etcd_node: EtcdNode, pod_ns: Namespace, one_shot_tree: Path) -> None:
+    for imported in add_and_delete(etcd_node, one_shot_tree, pod_ns):
         assert imported & (NEVER - GRPC_NEEDS) == set()
         assert "google.protobuf.internal.python_message" not in imported
         assert len(imported) < 250, sorted(imported)
 
 
-def test_another_ipam_plugin(plain_node: Node, pod_ns: Namespace, tree: Path) -> None:
+def test_another_ipam_plugin(plain_node: Node, pod_ns: Namespace, one_shot_tree: Path) -> None:
     """calico-ipam called by somebody else."""
-    listing = use_tree(plain_node, tree)
+    listing = use_tree(plain_node, one_shot_tree)
     assert plain_node.call("ADD", "d" * 64, pod_ns.path, plugin="calico-ipam").ok
     assert plain_node.call("DEL", "d" * 64, plugin="calico-ipam").ok
     for line in listing.read_text().splitlines():

@@ -7,7 +7,7 @@ import pytest
 from cni_calico.model.keys import BlockList, ResourceList
 from tests.e2e.host import EtcdNode, Node, added, addresses
 from tests.e2e.served import ForkedServer
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 pytestmark = pytest.mark.netns

@@ -18,7 +18,7 @@ import pytest
 from cni_calico.cni.versions import SUPPORTED
 from cni_calico.model.names import hashed_veth, kubernetes_veth
 from tests.e2e.host import Node, added, addresses, cleaned
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 pytestmark = pytest.mark.netns

@@ -280,7 +280,7 @@ def test_certificates_are_read_again_when_they_change(
 
 
 @pytest.fixture(scope="module")
-def secured(authority: Authority) -> Iterator[tuple[etcd_process.Cluster, EtcdConfig]]:
+def secured_etcd(authority: Authority) -> Iterator[tuple[etcd_process.Cluster, EtcdConfig]]:
     """TLS and users: root, calico (role on /calico/ only), and one known by the CN of its certificate."""
     arguments = [*tls_arguments(authority), "--auth-token-ttl", "2"]
     with etcd_process.single(arguments=arguments, scheme="https") as server:
@@ -301,8 +301,8 @@ def with_login(config: EtcdConfig, username: str, password: str) -> EtcdConfig:
     return EtcdConfig(config.endpoints, "", config.key_file, config.cert_file, config.ca_file, username, password)
 
 
-def test_user_and_password_survive_expired_tokens(undo, within_a_minute, secured) -> None:
-    _, config = secured
+def test_user_and_password_survive_expired_tokens(undo, within_a_minute, secured_etcd) -> None:
+    _, config = secured_etcd
     store = opened(undo, with_login(config, "calico", "pa55-w0rd"))
     store.commit([Write.put(ONE, {"n": 1})], within_a_minute)
     store._cluster._token = "expired.1"
@@ -319,9 +319,9 @@ def test_user_and_password_survive_expired_tokens(undo, within_a_minute, secured
         assert watch.next(20)[0].value == {"n": 3}
 
 
-def test_a_watch_that_is_given_up_leaves_the_link_alone(undo, within_a_minute, secured) -> None:
+def test_a_watch_that_is_given_up_leaves_the_link_alone(undo, within_a_minute, secured_etcd) -> None:
     """Others watch on it too, and calls go over it."""
-    _, config = secured
+    _, config = secured_etcd
     store = opened(undo, with_login(config, "calico", "pa55-w0rd"))
     revision = store.list(HandleList(), within_a_minute).revision
     link = store._cluster._link
@@ -335,8 +335,8 @@ def test_a_watch_that_is_given_up_leaves_the_link_alone(undo, within_a_minute, s
     assert store._cluster._link is link and not link.broken
 
 
-def test_logs_in_again_after_the_server_was_restarted(undo, within_a_minute, secured) -> None:
-    server, config = secured
+def test_logs_in_again_after_the_server_was_restarted(undo, within_a_minute, secured_etcd) -> None:
+    server, config = secured_etcd
     store = opened(undo, with_login(config, "calico", "pa55-w0rd"))
     store.commit([Write.put(ONE, {"n": 1})], within_a_minute)
     [member] = server.members
@@ -348,13 +348,13 @@ def test_logs_in_again_after_the_server_was_restarted(undo, within_a_minute, sec
     assert store.get(ONE, within_a_minute).value == {"n": 1}
 
 
-def test_users_known_by_their_certificate(undo, within_a_minute, authority, secured) -> None:
-    server, _ = secured
+def test_users_known_by_their_certificate(undo, within_a_minute, authority, secured_etcd) -> None:
+    server, _ = secured_etcd
     opened(undo, tls_config(authority, server.urls, "calico-cn")).commit([Write.put(TWO, {"n": 1})], within_a_minute)
 
 
-def test_refused_users_are_told_without_their_password(undo, within_a_minute, authority, secured) -> None:
-    server, config = secured
+def test_refused_users_are_told_without_their_password(undo, within_a_minute, authority, secured_etcd) -> None:
+    server, config = secured_etcd
     for name, refused in {
         "wrong password": with_login(config, "calico", "wr0ng-w0rd"),
         "unknown user": with_login(config, "nobody", "wr0ng-w0rd"),
@@ -487,49 +487,51 @@ def test_discovery_that_finds_nothing(undo, within_a_minute, name_server, monkey
 
 
 @pytest.fixture
-def store(undo, plain) -> EtcdStore:
+def etcd_store(undo, plain) -> EtcdStore:
     made = opened(undo, EtcdConfig((plain,)))
     empty_etcd(made)
     return made
 
 
-def test_corrupt_records_are_named_and_kept(store, within_a_minute) -> None:
-    [one, _] = store.commit([Write.create(ONE, {"n": 1}), Write.create(TWO, {"n": 2})], within_a_minute).stored
+def test_corrupt_records_are_named_and_kept(etcd_store, within_a_minute) -> None:
+    [one, _] = etcd_store.commit([Write.create(ONE, {"n": 1}), Write.create(TWO, {"n": 2})], within_a_minute).stored
     put = pb.RequestOp(request_put=pb.PutRequest(key=etcd_path(ONE).encode(), value=b'{"n": '))
-    revision = store.list(HandleList(), within_a_minute).revision
-    store._cluster.write("Txn", pb.TxnRequest(success=[put]), "spoil", within_a_minute)
+    revision = etcd_store.list(HandleList(), within_a_minute).revision
+    etcd_store._cluster.write("Txn", pb.TxnRequest(success=[put]), "spoil", within_a_minute)
     heard: list = []
-    store.corrupt = lambda key, why: heard.append(key)
+    etcd_store.corrupt = lambda key, why: heard.append(key)
     for write in (Write.create(ONE, {}), Write.update(one, {}), Write.put(ONE, {}), Write.delete(one)):
         with pytest.raises(CorruptRecord, match=r"handle/net\.one"):
-            store.commit([write, Write.update(store.get(TWO, within_a_minute), {"n": 3})], within_a_minute)
+            etcd_store.commit([write, Write.update(etcd_store.get(TWO, within_a_minute), {"n": 3})], within_a_minute)
     with pytest.raises(CorruptRecord):
-        store.get(ONE, within_a_minute)
-    assert [v.value for v in store.list(HandleList(), within_a_minute).items] == [{"n": 2}] and heard == [ONE]
-    with store.watch(HandleList(), revision) as watch:
+        etcd_store.get(ONE, within_a_minute)
+    assert [v.value for v in etcd_store.list(HandleList(), within_a_minute).items] == [{"n": 2}] and heard == [ONE]
+    with etcd_store.watch(HandleList(), revision) as watch:
         assert [(e.key, e.value) for e in watch.next(20)] == [(ONE, None)]
-    store.commit([Write.remove(ONE)], within_a_minute)
-    assert store.get(ONE, within_a_minute) is None
+    etcd_store.commit([Write.remove(ONE)], within_a_minute)
+    assert etcd_store.get(ONE, within_a_minute) is None
 
 
-def test_compaction_is_told(store, within_a_minute) -> None:
-    first = store.commit([Write.put(ONE, {"n": 1})], within_a_minute).revision
-    last = store.commit([Write.put(ONE, {"n": 2})], within_a_minute).revision
-    store._cluster.read("Compact", pb.CompactionRequest(revision=last, physical=True), "compact", within_a_minute)
+def test_compaction_is_told(etcd_store, within_a_minute) -> None:
+    first = etcd_store.commit([Write.put(ONE, {"n": 1})], within_a_minute).revision
+    last = etcd_store.commit([Write.put(ONE, {"n": 2})], within_a_minute).revision
+    etcd_store._cluster.read("Compact", pb.CompactionRequest(revision=last, physical=True), "compact", within_a_minute)
     with pytest.raises(Compacted):
-        store.list(HandleList(), within_a_minute, revision=first)
+        etcd_store.list(HandleList(), within_a_minute, revision=first)
     for revision in (first - 1, last + 1000):
-        with store.watch(HandleList(), revision) as watch, pytest.raises(Compacted):
+        with etcd_store.watch(HandleList(), revision) as watch, pytest.raises(Compacted):
             watch.next(20)
-    assert store.list(HandleList(), within_a_minute, revision=last).items[0].value == {"n": 2}
+    assert etcd_store.list(HandleList(), within_a_minute, revision=last).items[0].value == {"n": 2}
 
 
-def test_long_lists_come_in_pages_of_one_moment(store, within_a_minute, monkeypatch) -> None:
+def test_long_lists_come_in_pages_of_one_moment(etcd_store, within_a_minute, monkeypatch) -> None:
     monkeypatch.setattr("cni_calico.datastore.etcd.store.PAGE", 7)
     for start in (0, 25):
-        store.commit([Write.put(HandleKey(f"net.{i:03}"), {"n": 1}) for i in range(start, start + 25)], within_a_minute)
-    other = EtcdStore(store._cluster._config)
-    real = store._cluster.read
+        etcd_store.commit(
+            [Write.put(HandleKey(f"net.{i:03}"), {"n": 1}) for i in range(start, start + 25)], within_a_minute
+        )
+    other = EtcdStore(etcd_store._cluster._config)
+    real = etcd_store._cluster.read
     pages: list = []
 
     def read(name, request, *arguments, **options):
@@ -538,55 +540,55 @@ def test_long_lists_come_in_pages_of_one_moment(store, within_a_minute, monkeypa
         other.commit([Write.put(HandleKey("net.049"), {"n": 2}), Write.remove(HandleKey("net.048"))], within_a_minute)
         return answer
 
-    monkeypatch.setattr(store._cluster, "read", read)
-    listing = store.list(HandleList(), within_a_minute)
+    monkeypatch.setattr(etcd_store._cluster, "read", read)
+    listing = etcd_store.list(HandleList(), within_a_minute)
     other.close()
     assert pages == [7] * 7 + [1]
     assert [v.value for v in listing.items] == [{"n": 1}] * 50
     assert {v.key for v in listing.items} == {HandleKey(f"net.{i:03}") for i in range(50)}
 
 
-def test_faults(store, within_a_minute, undo) -> None:
+def test_faults(etcd_store, within_a_minute, undo) -> None:
     undo.callback(faults.install, None)
     faults.install(faults.FaultPlan("etcd.commit:before:1:fail,etcd.commit:after:1:fail,etcd.read:before:2:fail"))
     with pytest.raises(DatastoreUnavailable) as caught:
-        store.commit([Write.create(ONE, {"n": 1})], within_a_minute)
-    assert not isinstance(caught.value, OutcomeUnknown) and store.get(ONE, within_a_minute) is None
+        etcd_store.commit([Write.create(ONE, {"n": 1})], within_a_minute)
+    assert not isinstance(caught.value, OutcomeUnknown) and etcd_store.get(ONE, within_a_minute) is None
     with pytest.raises(DatastoreUnavailable):
-        store.get(ONE, within_a_minute)
+        etcd_store.get(ONE, within_a_minute)
     with pytest.raises(OutcomeUnknown):
-        store.commit([Write.create(ONE, {"n": 2})], within_a_minute)
-    assert store.get(ONE, within_a_minute).value == {"n": 2}
+        etcd_store.commit([Write.create(ONE, {"n": 2})], within_a_minute)
+    assert etcd_store.get(ONE, within_a_minute).value == {"n": 2}
 
 
-def test_too_large_a_record_is_refused(store, within_a_minute) -> None:
+def test_too_large_a_record_is_refused(etcd_store, within_a_minute) -> None:
     with pytest.raises(Exception, match="too large") as caught:
-        store.commit([Write.create(ONE, {"x": "y" * 2_000_000})], within_a_minute)
+        etcd_store.commit([Write.create(ONE, {"x": "y" * 2_000_000})], within_a_minute)
     assert not isinstance(caught.value, OutcomeUnknown)
-    assert store.get(ONE, within_a_minute) is None
+    assert etcd_store.get(ONE, within_a_minute) is None
 
 
-def test_a_forked_child_is_told(store, within_a_minute) -> None:
-    store.get(ONE, within_a_minute)
+def test_a_forked_child_is_told(etcd_store, within_a_minute) -> None:
+    etcd_store.get(ONE, within_a_minute)
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            store.get(ONE, within_a_minute)
+            etcd_store.get(ONE, within_a_minute)
         except DatastoreUnavailable:
-            store.close()
+            etcd_store.close()
             code = 0
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
-    assert store.get(ONE, within_a_minute) is None
+    assert etcd_store.get(ONE, within_a_minute) is None
 
 
-def test_a_closed_store_is_unavailable(store, within_a_minute) -> None:
-    store.get(ONE, within_a_minute)
-    store.close()
+def test_a_closed_store_is_unavailable(etcd_store, within_a_minute) -> None:
+    etcd_store.get(ONE, within_a_minute)
+    etcd_store.close()
     with pytest.raises(DatastoreUnavailable, match="closed"):
-        store.get(ONE, within_a_minute)
+        etcd_store.get(ONE, within_a_minute)
 
 
 def test_a_write_whose_answer_is_lost_is_unknown(undo, within_a_minute, plain, monkeypatch) -> None:

@@ -131,7 +131,7 @@ class Driver:
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
+def etcd_members() -> Iterator[Lab]:
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="cct-etcd-"))
         wires = stack.enter_context(namespace("wires"))
@@ -179,9 +179,9 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.fixture
-def healed(lab: Lab) -> Iterator[Lab]:
-    yield lab
-    lab.heal()
+def healed(etcd_members: Lab) -> Iterator[Lab]:
+    yield etcd_members
+    etcd_members.heal()
 
 
 def checked(writer: Driver, watcher: Driver, last: int) -> None:

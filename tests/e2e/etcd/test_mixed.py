@@ -15,7 +15,7 @@ from tests.e2e import mixed, served
 from tests.e2e.host import EtcdNode, Reply
 from tests.e2e.mixed import Turns
 from tests.fakes.upstream import Container, EtcdRecords, Upstream, allocate, new_block, release, time_text
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 pytestmark = [pytest.mark.netns, pytest.mark.etcd]
@@ -30,7 +30,7 @@ def make_container(number: int, node: str = "node1") -> Container:
 
 
 @pytest.fixture
-def turns(on_etcd: EtcdNode) -> Turns:
+def etcd_turns(on_etcd: EtcdNode) -> Turns:
     node = on_etcd
     node.overrides["ipam"] = {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}
     [url] = node.datastore.etcd_endpoints
@@ -74,13 +74,13 @@ def test_the_fake_writes_blocks_as_upstream_does() -> None:
 
 
 @pytest.mark.takes(90)
-def test_a_mixed_node(turns: Turns, make_pod_ns: MakeNamespace) -> None:
-    mixed.take_turns(turns, make_pod_ns, seed=14)
+def test_a_mixed_node(etcd_turns: Turns, make_pod_ns: MakeNamespace) -> None:
+    mixed.take_turns(etcd_turns, make_pod_ns, seed=14)
 
 
-def test_a_mixed_node_and_calls_that_are_repeated(turns: Turns, make_pod_ns: MakeNamespace) -> None:
-    mixed.repeated_calls_meet(turns, make_pod_ns)
+def test_a_mixed_node_and_calls_that_are_repeated(etcd_turns: Turns, make_pod_ns: MakeNamespace) -> None:
+    mixed.repeated_calls_meet(etcd_turns, make_pod_ns)
 
 
-def test_a_mixed_cluster_that_borrows(turns: Turns, make_pod_ns: MakeNamespace) -> None:
-    mixed.borrow_from_each_other(turns, make_pod_ns)
+def test_a_mixed_cluster_that_borrows(etcd_turns: Turns, make_pod_ns: MakeNamespace) -> None:
+    mixed.borrow_from_each_other(etcd_turns, make_pod_ns)

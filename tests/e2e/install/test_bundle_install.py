@@ -57,7 +57,7 @@ def source(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def other(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def other_bundle(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return renamed(source, tmp_path_factory.mktemp("other"), "ffffffff")
 
 
@@ -123,7 +123,7 @@ def test_kubectl_finds_calicoctl_as_its_plugin(source: Path, tmp_path: Path) -> 
         assert done.returncode == 0 and "kubectl calico get" in done.stdout and "calicoctl get" not in done.stdout
 
 
-def test_calls_never_fail_during_upgrades(source: Path, other: Path, tmp_path: Path) -> None:
+def test_calls_never_fail_during_upgrades(source: Path, other_bundle: Path, tmp_path: Path) -> None:
     installed(source, tmp_path)
     failures: list[str] = []
     stop = threading.Event()
@@ -142,7 +142,7 @@ def test_calls_never_fail_during_upgrades(source: Path, other: Path, tmp_path: P
     for thread in callers:
         thread.start()
     try:
-        for bundle in (other, source, other):
+        for bundle in (other_bundle, source, other_bundle):
             installed(bundle, tmp_path)
     finally:
         stop.set()
@@ -151,15 +151,15 @@ def test_calls_never_fail_during_upgrades(source: Path, other: Path, tmp_path: P
         answer, _ = waiting.communicate(b'{"cniVersion":"1.0.0"}')
     assert failures == []
     assert (waiting.returncode, b'"code":4' in answer.replace(b" ", b"")) == (1, True)
-    assert contents(tmp_path) == contents(source) | contents(other)
+    assert contents(tmp_path) == contents(source) | contents(other_bundle)
 
 
-def test_contents_of_older_versions_go_after_a_day(source: Path, other: Path, tmp_path: Path) -> None:
+def test_contents_of_older_versions_go_after_a_day(source: Path, other_bundle: Path, tmp_path: Path) -> None:
     third = renamed(source, tmp_path / "third", "eeeeeeee")
     target = tmp_path / "bin"
-    (oldest,), (old,), (new,) = contents(source), contents(other), contents(third)
+    (oldest,), (old,), (new,) = contents(source), contents(other_bundle), contents(third)
     installed(source, target)
-    installed(other, target)
+    installed(other_bundle, target)
     installed(third, target)
     assert contents(target) == {oldest, old, new}
     age(target / oldest / "superseded", 0.9)
@@ -169,7 +169,7 @@ def test_contents_of_older_versions_go_after_a_day(source: Path, other: Path, tm
     age(target / old / "superseded", 2)
     installed(third, target)
     assert contents(target) == {old, new}, "the last one stays, however old"
-    installed(other, target)
+    installed(other_bundle, target)
     assert not (target / old / "superseded").exists(), "it is in use again"
     assert python_version(target / "calico").returncode == 0
 
@@ -185,10 +185,10 @@ def test_damaged_contents_are_replaced(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["executable", "module"])
-def test_a_damaged_source_changes_nothing(source: Path, other: Path, tmp_path: Path, what: str) -> None:
+def test_a_damaged_source_changes_nothing(source: Path, other_bundle: Path, tmp_path: Path, what: str) -> None:
     target, damaged = tmp_path / "bin", tmp_path / "damaged"
-    shutil.copytree(other, damaged, symlinks=True)
-    (name,) = contents(other)
+    shutil.copytree(other_bundle, damaged, symlinks=True)
+    (name,) = contents(other_bundle)
     victim = damaged / "calico" if what == "executable" else damaged / name / "os.pyc"
     victim.write_bytes(victim.read_bytes()[:-1] + b"\1")
     installed(source, target)

@@ -23,7 +23,7 @@ from tests.e2e.host import Node, Reply, addresses
 from tests.e2e.install.test_bundle_install import OLD_ROOT, OldHost, renamed
 from tests.e2e.kube import CNI_USER, Cluster
 from tests.fakes.http_front import front_of
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 pytestmark = pytest.mark.bundle
@@ -101,102 +101,105 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path, image: Path) -> Host:
+def install_host(tmp_path: Path, image: Path) -> Host:
     return Host(tmp_path / "root", image)
 
 
 @pytest.mark.parametrize("program", ["install-cni.sh", "install", "calico-install"])
-def test_a_fresh_host(host: Host, program: str) -> None:
+def test_a_fresh_host(install_host: Host, program: str) -> None:
     """Both names that manifests call it by, and its own."""
-    host.program = program
-    output = host.install(KUBERNETES_NODE_NAME="node-1")
+    install_host.program = program
+    output = install_host.install(KUBERNETES_NODE_NAME="node-1")
     assert "the CNI plugin is installed" in output
-    assert host.names() == {*OURS, "portmap"}
-    path = host.net / "10-calico.conflist"
+    assert install_host.names() == {*OURS, "portmap"}
+    path = install_host.net / "10-calico.conflist"
     assert path.stat().st_mode & 0o777 == 0o600
-    assert host.conflist()["plugins"][0]["nodename"] == "node-1"
-    assert {p.name for p in host.net.iterdir()} == {"10-calico.conflist"}
+    assert install_host.conflist()["plugins"][0]["nodename"] == "node-1"
+    assert {p.name for p in install_host.net.iterdir()} == {"10-calico.conflist"}
     done = subprocess.run(
-        [host.bin / "calico"], input="{}", env={"CNI_COMMAND": "VERSION"}, capture_output=True, text=True
+        [install_host.bin / "calico"], input="{}", env={"CNI_COMMAND": "VERSION"}, capture_output=True, text=True
     )
     assert json.loads(done.stdout)["cniVersion"] == "1.1.0"
 
 
-def test_again_changes_nothing_and_leaves_nothing(host: Host) -> None:
-    host.install()
-    before = {p: p.read_bytes() for p in host.root.rglob("*") if p.is_file()}
-    host.install()
-    after = {p: p.read_bytes() for p in host.root.rglob("*") if p.is_file()}
+def test_again_changes_nothing_and_leaves_nothing(install_host: Host) -> None:
+    install_host.install()
+    before = {p: p.read_bytes() for p in install_host.root.rglob("*") if p.is_file()}
+    install_host.install()
+    after = {p: p.read_bytes() for p in install_host.root.rglob("*") if p.is_file()}
     assert after == before
 
 
-def test_names_of_the_configuration(host: Host) -> None:
-    (host.net / "05-old.conf").write_text("{}")
-    host.install(CNI_CONF_NAME="20-x.conflist", CNI_OLD_CONF_NAME="05-old.conf")
-    assert {p.name for p in host.net.iterdir()} == {"20-x.conflist"}
-    host.install(CNI_CONF_NAME="20-x.conflist", CNI_OLD_CONF_NAME="20-x.conflist")
-    assert {p.name for p in host.net.iterdir()} == {"20-x.conflist"}
+def test_names_of_the_configuration(install_host: Host) -> None:
+    (install_host.net / "05-old.conf").write_text("{}")
+    install_host.install(CNI_CONF_NAME="20-x.conflist", CNI_OLD_CONF_NAME="05-old.conf")
+    assert {p.name for p in install_host.net.iterdir()} == {"20-x.conflist"}
+    install_host.install(CNI_CONF_NAME="20-x.conflist", CNI_OLD_CONF_NAME="20-x.conflist")
+    assert {p.name for p in install_host.net.iterdir()} == {"20-x.conflist"}
 
 
-def test_templates_from_the_environment_and_from_a_file(host: Host, tmp_path: Path) -> None:
+def test_templates_from_the_environment_and_from_a_file(install_host: Host, tmp_path: Path) -> None:
     text = '{"name": "n", "cniVersion": "0.3.1", "type": "calico", "mtu": __CNI_MTU__, "x": "%s"}'
-    host.install(CNI_NETWORK_CONFIG=text % "text", CNI_MTU="1400")
-    assert host.conflist() == {"name": "n", "cniVersion": "0.3.1", "type": "calico", "mtu": 1400, "x": "text"}
+    install_host.install(CNI_NETWORK_CONFIG=text % "text", CNI_MTU="1400")
+    assert install_host.conflist() == {"name": "n", "cniVersion": "0.3.1", "type": "calico", "mtu": 1400, "x": "text"}
     (tmp_path / "template").write_text(text % "file")
-    host.install(CNI_NETWORK_CONFIG=text % "text", CNI_NETWORK_CONFIG_FILE=str(tmp_path / "template"))
-    assert host.conflist()["x"] == "file"
+    install_host.install(CNI_NETWORK_CONFIG=text % "text", CNI_NETWORK_CONFIG_FILE=str(tmp_path / "template"))
+    assert install_host.conflist()["x"] == "file"
 
 
-def test_etcd_with_tls_assets_in_another_net_dir(host: Host) -> None:
+def test_etcd_with_tls_assets_in_another_net_dir(install_host: Host) -> None:
     for name in ("etcd-key", "etcd-cert", "etcd-ca"):
-        (host.secrets / name).write_text(f"{SECRET} {name}")
-    (host.secrets / "..data").mkdir()
-    host.install(DATASTORE_TYPE="etcdv3", ETCD_ENDPOINTS="https://e:2379", CNI_NET_DIR="/home/cni/net.d")
-    plugin = host.conflist()["plugins"][0]
+        (install_host.secrets / name).write_text(f"{SECRET} {name}")
+    (install_host.secrets / "..data").mkdir()
+    install_host.install(DATASTORE_TYPE="etcdv3", ETCD_ENDPOINTS="https://e:2379", CNI_NET_DIR="/home/cni/net.d")
+    plugin = install_host.conflist()["plugins"][0]
     assert (plugin["datastore_type"], plugin["etcd_endpoints"]) == ("etcdv3", "https://e:2379")
     assert plugin["etcd_key_file"] == "/home/cni/net.d/calico-tls/etcd-key"
     assert plugin["kubernetes"]["kubeconfig"] == "/home/cni/net.d/calico-kubeconfig"
-    copied = host.net / "calico-tls"
+    copied = install_host.net / "calico-tls"
     assert {p.name for p in copied.iterdir()} == {"etcd-key", "etcd-cert", "etcd-ca"}
     assert all(p.stat().st_mode & 0o777 == 0o600 for p in copied.iterdir())
     assert (copied / "etcd-key").read_text() == f"{SECRET} etcd-key"
 
 
-def test_assets_from_another_directory(host: Host) -> None:
-    (host.root / "tls").mkdir()
-    (host.root / "tls" / "etcd-ca").write_text("ca")
-    host.install(TLS_ASSETS_DIR="/tls")
-    plugin = host.conflist()["plugins"][0]
+def test_assets_from_another_directory(install_host: Host) -> None:
+    (install_host.root / "tls").mkdir()
+    (install_host.root / "tls" / "etcd-ca").write_text("ca")
+    install_host.install(TLS_ASSETS_DIR="/tls")
+    plugin = install_host.conflist()["plugins"][0]
     assert (plugin["etcd_ca_cert_file"], plugin["etcd_key_file"]) == ("/etc/cni/net.d/calico-tls/etcd-ca", "")
 
 
-def test_executables_that_are_skipped_or_stay(host: Host) -> None:
-    host.install(SKIP_CNI_BINARIES="portmap")
-    assert host.names() == OURS
-    (host.bin / "calico").write_text("old")
-    (host.bin / "portmap").write_text("older")
-    host.install(UPDATE_CNI_BINARIES="false")
-    assert (host.bin / "calico").read_text() == "old" and (host.bin / "portmap").read_text() == "older"
-    host.install()
-    assert "echo portmap" in (host.bin / "portmap").read_text() and (host.bin / "calico").stat().st_size > 5000
+def test_executables_that_are_skipped_or_stay(install_host: Host) -> None:
+    install_host.install(SKIP_CNI_BINARIES="portmap")
+    assert install_host.names() == OURS
+    (install_host.bin / "calico").write_text("old")
+    (install_host.bin / "portmap").write_text("older")
+    install_host.install(UPDATE_CNI_BINARIES="false")
+    assert (install_host.bin / "calico").read_text() == "old" and (install_host.bin / "portmap").read_text() == "older"
+    install_host.install()
+    assert (
+        "echo portmap" in (install_host.bin / "portmap").read_text()
+        and (install_host.bin / "calico").stat().st_size > 5000
+    )
 
 
-def test_a_secondary_directory(host: Host) -> None:
-    secondary = host.root / "host/secondary-bin-dir"
+def test_a_secondary_directory(install_host: Host) -> None:
+    secondary = install_host.root / "host/secondary-bin-dir"
     secondary.mkdir()
-    host.install()
+    install_host.install()
     assert {"calico", "calico-ipam", "portmap"} <= {p.name for p in secondary.iterdir()}
     assert subprocess.run([secondary / "calico", "-v"], capture_output=True).returncode == 0
-    shutil.rmtree(host.bin)
-    host.install()
+    shutil.rmtree(install_host.bin)
+    install_host.install()
 
 
-def test_another_directory_than_the_host_says_uses_the_hosts_c_library(host: Host) -> None:
+def test_another_directory_than_the_host_says_uses_the_hosts_c_library(install_host: Host) -> None:
     """The mount comes from a directory that CNI_BIN_DIR does not name: no wrong path may get into the executables."""
-    real = host.root / "real"
+    real = install_host.root / "real"
     real.mkdir()
-    script = f"mount --bind {real} {host.bin} && exec {host.image}/install-cni.sh"
-    environ = {"PATH": os.environ["PATH"], **host.environ, "CNI_BIN_DIR": "/opt/cni/bin"}
+    script = f"mount --bind {real} {install_host.bin} && exec {install_host.image}/install-cni.sh"
+    environ = {"PATH": os.environ["PATH"], **install_host.environ, "CNI_BIN_DIR": "/opt/cni/bin"}
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "is not known: the executables will use the host's C library" in done.stderr
@@ -204,19 +207,19 @@ def test_another_directory_than_the_host_says_uses_the_hosts_c_library(host: Hos
 
 
 @pytest.mark.netns
-def test_a_host_with_an_older_c_library(host: Host, tmp_path: Path) -> None:
+def test_a_host_with_an_older_c_library(install_host: Host, tmp_path: Path) -> None:
     """The container's libraries are newer; what it puts on the host starts there, also after an upgrade."""
     old = OldHost(tmp_path / "old")
     old.root.mkdir()
     subprocess.run(["tar", "-C", old.root, "-xzf", OLD_ROOT], check=True)
     mounts = []
-    for own, mounted in (("opt/cni/bin", host.bin), ("etc/cni/net.d", host.net)):
+    for own, mounted in (("opt/cni/bin", install_host.bin), ("etc/cni/net.d", install_host.net)):
         (old.root / own).mkdir(parents=True)
         mounts.append(f"mount --bind {old.root / own} {mounted}")
-    environ = {"PATH": os.environ["PATH"], **host.environ, "CNI_BIN_DIR": "/opt/cni/bin"}
-    images = (renamed(host.image, tmp_path / "former", "ffffffff"), host.image)
+    environ = {"PATH": os.environ["PATH"], **install_host.environ, "CNI_BIN_DIR": "/opt/cni/bin"}
+    images = (renamed(install_host.image, tmp_path / "former", "ffffffff"), install_host.image)
     for script in ("install-bundle.sh", "install-cni.sh", "10-calico.conflist.template"):
-        shutil.copy2(host.image / script, images[0])
+        shutil.copy2(install_host.image / script, images[0])
     for image in images:
         script = " && ".join((*mounts, f"exec {image}/install-cni.sh"))
         done = subprocess.run(["unshare", "-m", "sh", "-c", script], env=environ, capture_output=True, text=True)
@@ -233,15 +236,15 @@ def test_a_host_with_an_older_c_library(host: Host, tmp_path: Path) -> None:
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
-def test_no_directory_that_can_be_written(host: Host) -> None:
-    read_only = f"mount --bind {host.bin} {host.bin} && mount -o remount,ro,bind {host.bin}"
-    script = f"{read_only} && exec {host.image}/install-cni.sh"
-    environ = {"PATH": os.environ["PATH"], **host.environ}
+def test_no_directory_that_can_be_written(install_host: Host) -> None:
+    read_only = f"mount --bind {install_host.bin} {install_host.bin} && mount -o remount,ro,bind {install_host.bin}"
+    script = f"{read_only} && exec {install_host.image}/install-cni.sh"
+    environ = {"PATH": os.environ["PATH"], **install_host.environ}
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], env=environ, capture_output=True, text=True)
     assert done.returncode == 1 and "can be written" in done.stderr
-    assert not list(host.net.iterdir())
-    shutil.rmtree(host.bin)
-    assert "cannot install the executables" in host.fails()
+    assert not list(install_host.net.iterdir())
+    shutil.rmtree(install_host.bin)
+    assert "cannot install the executables" in install_host.fails()
 
 
 def with_read_only(host: Host, directory: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -253,33 +256,33 @@ def with_read_only(host: Host, directory: Path, **environ: str) -> subprocess.Co
     return subprocess.run(["unshare", "-m", "sh", "-c", script], env=environ, capture_output=True, text=True)
 
 
-def test_a_configuration_that_cannot_be_replaced_stays(host: Host) -> None:
+def test_a_configuration_that_cannot_be_replaced_stays(install_host: Host) -> None:
     """And so the pods' network, with the executables of before or of now."""
-    host.install()
-    path = host.net / "10-calico.conflist"
+    install_host.install()
+    path = install_host.net / "10-calico.conflist"
     before = path.read_text()
-    done = with_read_only(host, host.net, CNI_NETWORK_CONFIG='{"name": "new", "type": "calico"}')
+    done = with_read_only(install_host, install_host.net, CNI_NETWORK_CONFIG='{"name": "new", "type": "calico"}')
     assert done.returncode == 1 and f"cannot write {path}" in done.stderr, done.stderr
-    assert path.read_text() == before and [p.name for p in host.net.iterdir()] == [path.name]
+    assert path.read_text() == before and [p.name for p in install_host.net.iterdir()] == [path.name]
 
 
-def test_a_directory_that_cannot_be_written_is_passed_over(host: Host) -> None:
-    secondary = host.root / "host/secondary-bin-dir"
+def test_a_directory_that_cannot_be_written_is_passed_over(install_host: Host) -> None:
+    secondary = install_host.root / "host/secondary-bin-dir"
     secondary.mkdir()
-    done = with_read_only(host, host.bin)
+    done = with_read_only(install_host, install_host.bin)
     assert done.returncode == 0, done.stderr
-    assert {"calico", "calico-ipam"} <= {p.name for p in secondary.iterdir()} and not list(host.bin.iterdir())
-    assert str(host.bin) in done.stderr
+    assert {"calico", "calico-ipam"} <= {p.name for p in secondary.iterdir()} and not list(install_host.bin.iterdir())
+    assert str(install_host.bin) in done.stderr
 
 
-def test_how_much_is_said(host: Host) -> None:
-    assert "the CNI plugin is installed" in host.install(LOG_LEVEL="info")
-    assert "the CNI plugin is installed" not in host.install(LOG_LEVEL="error")
+def test_how_much_is_said(install_host: Host) -> None:
+    assert "the CNI plugin is installed" in install_host.install(LOG_LEVEL="info")
+    assert "the CNI plugin is installed" not in install_host.install(LOG_LEVEL="error")
 
 
-def test_a_configuration_directory_that_is_not_there(host: Host) -> None:
-    shutil.rmtree(host.net)
-    assert "cannot write" in host.fails() and not host.net.exists()
+def test_a_configuration_directory_that_is_not_there(install_host: Host) -> None:
+    shutil.rmtree(install_host.net)
+    assert "cannot write" in install_host.fails() and not install_host.net.exists()
 
 
 @pytest.mark.parametrize(
@@ -293,20 +296,20 @@ def test_a_configuration_directory_that_is_not_there(host: Host) -> None:
     ],
     ids=range(5),
 )
-def test_what_is_wrong_is_told_before_anything_is_touched(host: Host, environ: dict[str, str]) -> None:
-    (host.net / "10-calico.conflist").write_text("the old one")
-    host.fails(**environ)
-    assert (host.net / "10-calico.conflist").read_text() == "the old one" and not host.names()
+def test_what_is_wrong_is_told_before_anything_is_touched(install_host: Host, environ: dict[str, str]) -> None:
+    (install_host.net / "10-calico.conflist").write_text("the old one")
+    install_host.fails(**environ)
+    assert (install_host.net / "10-calico.conflist").read_text() == "the old one" and not install_host.names()
 
 
-def test_a_damaged_image(host: Host, tmp_path: Path) -> None:
+def test_a_damaged_image(install_host: Host, tmp_path: Path) -> None:
     damaged = tmp_path / "image"
-    shutil.copytree(host.image, damaged, symlinks=True)
+    shutil.copytree(install_host.image, damaged, symlinks=True)
     with (damaged / "calico-ipam").open("ab") as f:
         f.write(b"x")
-    host.image = damaged
-    assert "damaged" in host.fails()
-    assert not (host.net / "10-calico.conflist").exists()
+    install_host.image = damaged
+    assert "damaged" in install_host.fails()
+    assert not (install_host.net / "10-calico.conflist").exists()
 
 
 # -- with an API server -----------------------------------------------------------------------------------------------
@@ -362,9 +365,9 @@ def user_of(kubeconfig: Path) -> str:
 
 
 @pytest.mark.kubernetes
-def test_the_kubeconfig_has_a_token_of_the_plugins_account(host: Host, granted: Cluster) -> None:
-    output = host.install(**host.in_cluster(granted))
-    path = host.net / "calico-kubeconfig"
+def test_the_kubeconfig_has_a_token_of_the_plugins_account(install_host: Host, granted: Cluster) -> None:
+    output = install_host.install(**install_host.in_cluster(granted))
+    path = install_host.net / "calico-kubeconfig"
     assert path.stat().st_mode & 0o777 == 0o600
     token = json.loads(path.read_text())["users"][0]["user"]["token"]
     assert token not in output
@@ -375,56 +378,58 @@ def test_the_kubeconfig_has_a_token_of_the_plugins_account(host: Host, granted: 
 
 
 @pytest.mark.kubernetes
-def test_a_token_in_the_template(host: Host, granted: Cluster) -> None:
+def test_a_token_in_the_template(install_host: Host, granted: Cluster) -> None:
     template = (
         '{"name": "n", "cniVersion": "0.3.0", "type": "calico", "policy": {"type": "k8s", "k8s_api_root":'
         ' "__KUBERNETES_SERVICE_PROTOCOL__://__KUBERNETES_SERVICE_HOST__:__KUBERNETES_SERVICE_PORT__",'
         ' "k8s_auth_token": "__SERVICEACCOUNT_TOKEN__"}}'
     )
-    output = host.install(CNI_NETWORK_CONFIG=template, CNI_CONF_NAME="10-calico.conf", **host.in_cluster(granted))
-    policy = host.conflist("10-calico.conf")["policy"]
+    output = install_host.install(
+        CNI_NETWORK_CONFIG=template, CNI_CONF_NAME="10-calico.conf", **install_host.in_cluster(granted)
+    )
+    policy = install_host.conflist("10-calico.conf")["policy"]
     assert policy["k8s_api_root"] == granted.url and len(policy["k8s_auth_token"]) > 100
     assert policy["k8s_auth_token"] not in output
 
 
 @pytest.mark.kubernetes
-def test_without_verification(host: Host, granted: Cluster) -> None:
-    environ = host.in_cluster(granted)
-    (host.root / "var/run/secrets/kubernetes.io/serviceaccount/ca.crt").unlink()
-    host.install(SKIP_TLS_VERIFY="true", **environ)
-    cluster = json.loads((host.net / "calico-kubeconfig").read_text())["clusters"][0]["cluster"]
+def test_without_verification(install_host: Host, granted: Cluster) -> None:
+    environ = install_host.in_cluster(granted)
+    (install_host.root / "var/run/secrets/kubernetes.io/serviceaccount/ca.crt").unlink()
+    install_host.install(SKIP_TLS_VERIFY="true", **environ)
+    cluster = json.loads((install_host.net / "calico-kubeconfig").read_text())["clusters"][0]["cluster"]
     assert cluster["insecure-skip-tls-verify"] is True and "certificate-authority-data" not in cluster
 
 
 @pytest.mark.kubernetes
-def test_an_account_without_the_right_keeps_the_old_configuration(host: Host, granted: Cluster) -> None:
-    (host.net / "10-calico.conflist").write_text("the old one")
-    output = host.fails(**host.in_cluster(granted, token="nobody-token"))
+def test_an_account_without_the_right_keeps_the_old_configuration(install_host: Host, granted: Cluster) -> None:
+    (install_host.net / "10-calico.conflist").write_text("the old one")
+    output = install_host.fails(**install_host.in_cluster(granted, token="nobody-token"))
     assert 'User "nobody" cannot create resource "serviceaccounts/token"' in output
-    assert (host.net / "10-calico.conflist").read_text() == "the old one"
+    assert (install_host.net / "10-calico.conflist").read_text() == "the old one"
 
 
 @pytest.mark.kubernetes
-def test_a_service_account_of_ones_own(host: Host, granted: Cluster) -> None:
+def test_a_service_account_of_ones_own(install_host: Host, granted: Cluster) -> None:
     """Whose token is asked for; without the right to it, or without the account, nothing becomes a configuration."""
-    chosen = {"CALICO_CNI_SERVICE_ACCOUNT": "own-account", **host.in_cluster(granted)}
-    (host.net / "10-calico.conflist").write_text("the old one")
+    chosen = {"CALICO_CNI_SERVICE_ACCOUNT": "own-account", **install_host.in_cluster(granted)}
+    (install_host.net / "10-calico.conflist").write_text("the old one")
     asked = "cannot get a token of service account kube-system/own-account"
 
     def refused(why: str, hint: str) -> None:
-        output = host.fails(**chosen)
+        output = install_host.fails(**chosen)
         assert asked in output and why in output and hint in output, output
-        assert (host.net / "10-calico.conflist").read_text() == "the old one"
-        assert not (host.net / "calico-kubeconfig").exists()
+        assert (install_host.net / "10-calico.conflist").read_text() == "the old one"
+        assert not (install_host.net / "calico-kubeconfig").exists()
 
     refused('cannot create resource "serviceaccounts/token"', "the roles in the manifests")
     grant_tokens(granted, "own-account")
     refused('serviceaccounts "own-account" not found', "CALICO_CNI_SERVICE_ACCOUNT")
     ensure_account(granted, "own-account")
     try:
-        host.install(**chosen)
-        assert user_of(host.net / "calico-kubeconfig") == "system:serviceaccount:kube-system:own-account"
-        assert host.conflist()["plugins"][0]["type"] == "calico"
+        install_host.install(**chosen)
+        assert user_of(install_host.net / "calico-kubeconfig") == "system:serviceaccount:kube-system:own-account"
+        assert install_host.conflist()["plugins"][0]["type"] == "calico"
     finally:
         granted.request("DELETE", f"{ACCOUNTS}/own-account")
         for kind in ("roles", "rolebindings"):
@@ -433,25 +438,27 @@ def test_a_service_account_of_ones_own(host: Host, granted: Cluster) -> None:
 
 
 @pytest.mark.kubernetes
-def test_an_api_server_without_tls(host: Host, granted: Cluster) -> None:
+def test_an_api_server_without_tls(install_host: Host, granted: Cluster) -> None:
     """Through a front of plain HTTP: the token is asked for there, and the plugin's kubeconfig leads there."""
-    environ = host.in_cluster(granted)
+    environ = install_host.in_cluster(granted)
     with front_of("127.0.0.1", granted.port, granted.ca) as front:
         environ |= {"KUBERNETES_SERVICE_PORT": str(front.port), "KUBERNETES_SERVICE_PROTOCOL": "http"}
-        host.install(**environ)
+        install_host.install(**environ)
         assert front.count("POST", "/serviceaccounts/calico-cni-plugin/token") == 1
-        kubeconfig = host.net / "calico-kubeconfig"
+        kubeconfig = install_host.net / "calico-kubeconfig"
         [cluster] = json.loads(kubeconfig.read_text())["clusters"]
         assert cluster["cluster"]["server"] == f"http://127.0.0.1:{front.port}"
         assert user_of(kubeconfig) == CNI_USER and front.count("POST", "/selfsubjectreviews") == 1
 
 
-def test_an_api_server_that_is_down(host: Host) -> None:
-    account = host.root / "var/run/secrets/kubernetes.io/serviceaccount"
+def test_an_api_server_that_is_down(install_host: Host) -> None:
+    account = install_host.root / "var/run/secrets/kubernetes.io/serviceaccount"
     account.mkdir(parents=True)
     (account / "token").write_text(SECRET)
     (account / "ca.crt").write_text("")
-    output = host.fails(KUBERNETES_SERVICE_HOST="127.0.0.1", KUBERNETES_SERVICE_PORT="1", SKIP_TLS_VERIFY="true")
+    output = install_host.fails(
+        KUBERNETES_SERVICE_HOST="127.0.0.1", KUBERNETES_SERVICE_PORT="1", SKIP_TLS_VERIFY="true"
+    )
     assert "cannot get a token of service account kube-system/calico-cni-plugin" in output
 
 
@@ -466,15 +473,15 @@ def until(condition: Any, what: str, *, seconds: float = 30) -> None:
         waiting.wait(0.05)
 
 
-def test_rotated_secrets_are_copied_while_it_stays(host: Host) -> None:
-    (host.secrets / "etcd-key").write_text("one")
-    process = host.start(SLEEP="true")
+def test_rotated_secrets_are_copied_while_it_stays(install_host: Host) -> None:
+    (install_host.secrets / "etcd-key").write_text("one")
+    process = install_host.start(SLEEP="true")
     try:
-        copied = host.net / "calico-tls" / "etcd-key"
-        until(lambda: (host.net / "10-calico.conflist").exists(), "no configuration")
+        copied = install_host.net / "calico-tls" / "etcd-key"
+        until(lambda: (install_host.net / "10-calico.conflist").exists(), "no configuration")
         assert copied.read_text() == "one"
-        (host.secrets / "new").write_text(SECRET)
-        (host.secrets / "new").rename(host.secrets / "etcd-key")
+        (install_host.secrets / "new").write_text(SECRET)
+        (install_host.secrets / "new").rename(install_host.secrets / "etcd-key")
         until(lambda: copied.read_text() == SECRET, "the new secret is not copied")
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=10)
@@ -484,25 +491,25 @@ def test_rotated_secrets_are_copied_while_it_stays(host: Host) -> None:
         process.wait()
 
 
-def test_a_secret_that_the_kubelet_renews(host: Host) -> None:
+def test_a_secret_that_the_kubelet_renews(install_host: Host) -> None:
     """As it mounts one: links through "..data", which it turns to a new directory in one step."""
     for number in ("1", "2"):
-        (host.secrets / f"..dir{number}").mkdir()
+        (install_host.secrets / f"..dir{number}").mkdir()
         for name in ("etcd-key", "etcd-cert", "etcd-ca"):
-            (host.secrets / f"..dir{number}" / name).write_text(f"{SECRET} {name} {number}")
-    (host.secrets / "..data").symlink_to("..dir1")
+            (install_host.secrets / f"..dir{number}" / name).write_text(f"{SECRET} {name} {number}")
+    (install_host.secrets / "..data").symlink_to("..dir1")
     for name in ("etcd-key", "etcd-cert", "etcd-ca"):
-        (host.secrets / name).symlink_to(f"..data/{name}")
-    process = host.start(SLEEP="true", DATASTORE_TYPE="etcdv3", ETCD_ENDPOINTS="https://e:2379")
-    copied = host.net / "calico-tls"
+        (install_host.secrets / name).symlink_to(f"..data/{name}")
+    process = install_host.start(SLEEP="true", DATASTORE_TYPE="etcdv3", ETCD_ENDPOINTS="https://e:2379")
+    copied = install_host.net / "calico-tls"
 
     def all_are(number: str) -> bool:
         return all((copied / n).read_text() == f"{SECRET} {n} {number}" for n in ("etcd-key", "etcd-cert", "etcd-ca"))
 
     try:
-        until(lambda: (host.net / "10-calico.conflist").exists() and all_are("1"), "no configuration")
-        (host.secrets / "..new").symlink_to("..dir2")
-        (host.secrets / "..new").rename(host.secrets / "..data")
+        until(lambda: (install_host.net / "10-calico.conflist").exists() and all_are("1"), "no configuration")
+        (install_host.secrets / "..new").symlink_to("..dir2")
+        (install_host.secrets / "..new").rename(install_host.secrets / "..data")
         until(lambda: all_are("2"), "the new secrets are not copied")
         assert {p.name for p in copied.iterdir()} == {"etcd-key", "etcd-cert", "etcd-ca"}
     finally:
@@ -538,7 +545,7 @@ FROM_OTHERS = {
 }
 
 
-def test_every_variable_reaches_its_place(host: Host, tmp_path: Path) -> None:
+def test_every_variable_reaches_its_place(install_host: Host, tmp_path: Path) -> None:
     """All at once, and each different from its default; the documentation names each of them."""
     names = sorted({**EVERY_VARIABLE, **FROM_OTHERS})
     template = {
@@ -550,26 +557,26 @@ def test_every_variable_reaches_its_place(host: Host, tmp_path: Path) -> None:
     (tmp_path / "tls").mkdir()
     for name in ("etcd-key", "etcd-cert", "etcd-ca"):
         (tmp_path / "tls" / name).write_text(SECRET)
-    (host.root / "assets").symlink_to(tmp_path / "tls")
-    (host.root / "host/secondary-bin-dir").mkdir()
+    (install_host.root / "assets").symlink_to(tmp_path / "tls")
+    (install_host.root / "host/secondary-bin-dir").mkdir()
     own = {
         "CNI_CONF_NAME": "07-own.conflist",
         "CNI_OLD_CONF_NAME": "10-calico.conflist",
         "CNI_NET_DIR": "/home/net.d",
         "CNI_NETWORK_CONFIG": "not used",
         "CNI_NETWORK_CONFIG_FILE": str(tmp_path / "template"),
-        "CNI_SECONDARY_BIN_DIR": str(host.root / "host/secondary-bin-dir"),
+        "CNI_SECONDARY_BIN_DIR": str(install_host.root / "host/secondary-bin-dir"),
         "CALICO_CNI_SERVICE_ACCOUNT": "own-account",
         "SKIP_CNI_BINARIES": "portmap, bandwidth",
         "SKIP_TLS_VERIFY": "yes",
         "TLS_ASSETS_DIR": "/assets",
         "UPDATE_CNI_BINARIES": "1",
     }
-    (host.net / "10-calico.conflist").write_text("{}")
-    host.install(**EVERY_VARIABLE, **own)
-    assert host.conflist("07-own.conflist")["plugins"][0]["v"] == {**EVERY_VARIABLE, **FROM_OTHERS}
-    assert {p.name for p in host.net.iterdir()} == {"07-own.conflist", "calico-tls"}
-    assert host.names() == OURS
+    (install_host.net / "10-calico.conflist").write_text("{}")
+    install_host.install(**EVERY_VARIABLE, **own)
+    assert install_host.conflist("07-own.conflist")["plugins"][0]["v"] == {**EVERY_VARIABLE, **FROM_OTHERS}
+    assert {p.name for p in install_host.net.iterdir()} == {"07-own.conflist", "calico-tls"}
+    assert install_host.names() == OURS
     documented = (ROOT / "docs" / "install.md").read_text()
     for name in (*own, *EVERY_VARIABLE, *FROM_OTHERS, "SLEEP", "CNI_BIN_DIR"):
         assert name.removeprefix("KUBERNETES_SERVICE") in documented, name
@@ -578,11 +585,11 @@ def test_every_variable_reaches_its_place(host: Host, tmp_path: Path) -> None:
 @pytest.mark.netns
 @pytest.mark.slow
 def test_fifty_adds_in_flight_during_upgrades(
-    host: Host, image: Path, host_ns: Namespace, make_pod_ns: MakeNamespace, tmp_path: Path
+    install_host: Host, image: Path, host_ns: Namespace, make_pod_ns: MakeNamespace, tmp_path: Path
 ) -> None:
     """To another build and back while they run: every one of them succeeds, and so does its DEL."""
-    host.install()
-    node = Node(host_ns, tmp_path, DatastoreConfig("local", path=str(tmp_path / "ds.db")), bin_dir=host.bin)
+    install_host.install()
+    node = Node(host_ns, tmp_path, DatastoreConfig("local", path=str(tmp_path / "ds.db")), bin_dir=install_host.bin)
     node.timeout_s = 120
     (tmp_path / "run").mkdir()
     node.apply_pools()
@@ -597,8 +604,8 @@ def test_fifty_adds_in_flight_during_upgrades(
             running = [pool.submit(node.call, verb, f"c{i:02}", path) for i, path in enumerate(spaces)]
             upgrades = 0
             while upgrades < 2 or not all(call.done() for call in running):
-                host.image = another if upgrades % 2 == 0 else image
-                host.install()
+                install_host.image = another if upgrades % 2 == 0 else image
+                install_host.install()
                 upgrades += 1
             return [call.result() for call in running]
 
@@ -610,9 +617,9 @@ def test_fifty_adds_in_flight_during_upgrades(
     assert node.leftovers() == {}
 
 
-def test_fifty_calls_in_flight_during_upgrades(host: Host) -> None:
+def test_fifty_calls_in_flight_during_upgrades(install_host: Host) -> None:
     """None fails: no file is busy, half there, or gone."""
-    host.install()
+    install_host.install()
     failures: list[str] = []
     done = threading.Event()
 
@@ -620,7 +627,11 @@ def test_fifty_calls_in_flight_during_upgrades(host: Host) -> None:
         while not done.is_set():
             try:
                 answer = subprocess.run(
-                    [host.bin / name], input="{}", env={"CNI_COMMAND": "VERSION"}, capture_output=True, text=True
+                    [install_host.bin / name],
+                    input="{}",
+                    env={"CNI_COMMAND": "VERSION"},
+                    capture_output=True,
+                    text=True,
                 )
                 if answer.returncode or '"1.1.0"' not in answer.stdout:
                     failures.append(answer.stdout + answer.stderr)
@@ -632,7 +643,7 @@ def test_fifty_calls_in_flight_during_upgrades(host: Host) -> None:
         thread.start()
     try:
         for _ in range(2):
-            host.install()
+            install_host.install()
     finally:
         done.set()
         for thread in threads:

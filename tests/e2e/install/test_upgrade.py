@@ -21,8 +21,8 @@ from cni_calico.model.keys import BlockList, ResourceKey
 from cni_calico.model.resources import IPPool
 from tests.conftest import LAB_CACHE
 from tests.e2e.kube import NODE_USER, Cluster
-from tests.e2e.kubernetes.test_manifests import documents, used
-from tests.e2e.node.test_janitor import SPACE, rights  # noqa: F401 - a fixture
+from tests.e2e.node.test_janitor import SPACE
+from tests.e2e.roles import documents, used
 
 HOST_LOCAL = LAB_CACHE / "cni" / "bin" / "host-local"
 
@@ -101,11 +101,13 @@ class Host:
 
 
 @pytest.fixture
-def host(rights: Cluster, tmp_path: Path) -> Iterator[Host]:  # noqa: F811
+def upgraded_host(agent_rights: Cluster, tmp_path: Path) -> Iterator[Host]:
     if not HOST_LOCAL.exists():
         pytest.skip("needs host-local: run tests/setup/build-go-tools.sh")
-    rights.create_node("node1", spec={"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24", "fd00:244::100/120"]})
-    made = Host(rights, tmp_path)
+    agent_rights.create_node(
+        "node1", spec={"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24", "fd00:244::100/120"]}
+    )
+    made = Host(agent_rights, tmp_path)
     _make_pools(made.store)
     yield made
     made.store.close()
@@ -119,41 +121,41 @@ def _make_pools(store: KubernetesStore) -> None:
         store.commit([Write.put(ResourceKey("IPPool", name), encode(pool))], Deadline.after(20))
 
 
-def test_pods_keep_the_addresses_that_host_local_gave_them(host: Host) -> None:
-    given = {name: host.run_pod(name, f"{name}0123") for name in ("a", "b")}
-    host.host_local("ADD", "forgotten")  # its pod is gone and its DEL never came
-    since = len(host.kube.audited())
-    done = host.upgrade()
+def test_pods_keep_the_addresses_that_host_local_gave_them(upgraded_host: Host) -> None:
+    given = {name: upgraded_host.run_pod(name, f"{name}0123") for name in ("a", "b")}
+    upgraded_host.host_local("ADD", "forgotten")  # its pod is gone and its DEL never came
+    since = len(upgraded_host.kube.audited())
+    done = upgraded_host.upgrade()
     assert done.returncode == 0, done.stderr
     wanted = {address: (f"k8s-pod-network.{name}0123", name) for name, found in given.items() for address in found}
-    assert host.held() == {**wanted, "10.244.1.1": ("ipip-tunnel-addr-node1", "")}
-    assert not (host.networks / "k8s-pod-network").exists() and not host.plugin.exists()
-    assert not used(host.kube, NODE_USER, since)[1], "something was refused"
-    again = host.upgrade()
+    assert upgraded_host.held() == {**wanted, "10.244.1.1": ("ipip-tunnel-addr-node1", "")}
+    assert not (upgraded_host.networks / "k8s-pod-network").exists() and not upgraded_host.plugin.exists()
+    assert not used(upgraded_host.kube, NODE_USER, since)[1], "something was refused"
+    again = upgraded_host.upgrade()
     assert again.returncode == 0 and "nothing to migrate" in again.stderr
 
 
-def test_a_cluster_that_stays_with_host_local_is_left_alone(host: Host) -> None:
-    host.run_pod("a", "a0123")
-    done = host.upgrade(
+def test_a_cluster_that_stays_with_host_local_is_left_alone(upgraded_host: Host) -> None:
+    upgraded_host.run_pod("a", "a0123")
+    done = upgraded_host.upgrade(
         CNI_NETWORK_CONFIG='{"mtu": __CNI_MTU__, "ipam": {"type": "host-local", "subnet": "usePodCidr"}}'
     )
     assert done.returncode == 0 and "uses host-local: nothing is migrated" in done.stderr
-    assert host.plugin.exists() and not host.held()
+    assert upgraded_host.plugin.exists() and not upgraded_host.held()
 
 
-def test_a_dead_api_server_leaves_everything_as_it_is(host: Host) -> None:
-    host.run_pod("a", "a0123")
-    url = host.kube.url
-    host.kube.url = "https://127.0.0.1:1"
+def test_a_dead_api_server_leaves_everything_as_it_is(upgraded_host: Host) -> None:
+    upgraded_host.run_pod("a", "a0123")
+    url = upgraded_host.kube.url
+    upgraded_host.kube.url = "https://127.0.0.1:1"
     try:
-        os.unlink(host.kube.kubeconfig("node-token"))
-        done = host.upgrade()
+        os.unlink(upgraded_host.kube.kubeconfig("node-token"))
+        done = upgraded_host.upgrade()
     finally:
-        host.kube.url = url
+        upgraded_host.kube.url = url
     assert done.returncode == 1 and "127.0.0.1:1" in done.stderr
-    assert host.plugin.exists() and len(list((host.networks / "k8s-pod-network").iterdir())) >= 3
-    assert host.upgrade().returncode == 0
+    assert upgraded_host.plugin.exists() and len(list((upgraded_host.networks / "k8s-pod-network").iterdir())) >= 3
+    assert upgraded_host.upgrade().returncode == 0
 
 
 def test_the_manifest_runs_it_before_the_installer() -> None:

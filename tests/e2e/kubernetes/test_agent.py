@@ -163,7 +163,7 @@ def documented_role() -> str:
 
 
 @pytest.fixture
-def world(kube: Cluster, tmp_path: Path) -> Iterator[World]:
+def agent_world(kube: Cluster, tmp_path: Path) -> Iterator[World]:
     kube.ensure_namespace(SYSTEM)
     kube.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": roles()}))
     kube.create_node("node1")
@@ -206,70 +206,76 @@ def condition(world: World) -> tuple[str, str] | None:
     return next(((c["status"], c["reason"]) for c in conditions if c["type"] == "NetworkUnavailable"), None)
 
 
-def test_passwords_and_services_reach_the_router(world: World) -> None:
-    since = len(world.kube.audited())
+def test_passwords_and_services_reach_the_router(agent_world: World) -> None:
+    since = len(agent_world.kube.audited())
     # there before the first start, and without the defaults: start-up completes it
-    world.calico("FelixConfiguration", "felixconfigurations", "default", {"prometheusMetricsEnabled": False})
+    agent_world.calico("FelixConfiguration", "felixconfigurations", "default", {"prometheusMetricsEnabled": False})
     announced = {
         "serviceClusterIPs": [{"cidr": "10.96.0.0/16"}],
         "serviceExternalIPs": [{"cidr": "203.0.113.0/24"}],
         "serviceLoadBalancerIPs": [{"cidr": "198.51.100.0/24"}],
     }
-    world.calico("BGPConfiguration", "bgpconfigurations", "default", announced)
-    world.peer("rack", "10.0.0.254", "bgp-secrets", "rack-1")
-    world.secret("bgp-secrets", **{"rack-1": "s3cret-of-rack-1"})
-    cluster_ip = world.service("web", "Local", "203.0.113.7", "198.51.100.7")
-    world.service("elsewhere", "Local", "203.0.113.8", "198.51.100.8")
-    world.service("anywhere", "Cluster", "203.0.113.9", "198.51.100.9")
-    world.endpoint("web", "node1")
-    world.endpoint("elsewhere", "node2")
-    world.endpoint("anywhere", "node1")
-    world.trust("s3cret-of-rack-1")
-    world.start()
+    agent_world.calico("BGPConfiguration", "bgpconfigurations", "default", announced)
+    agent_world.peer("rack", "10.0.0.254", "bgp-secrets", "rack-1")
+    agent_world.secret("bgp-secrets", **{"rack-1": "s3cret-of-rack-1"})
+    cluster_ip = agent_world.service("web", "Local", "203.0.113.7", "198.51.100.7")
+    agent_world.service("elsewhere", "Local", "203.0.113.8", "198.51.100.8")
+    agent_world.service("anywhere", "Cluster", "203.0.113.9", "198.51.100.9")
+    agent_world.endpoint("web", "node1")
+    agent_world.endpoint("elsewhere", "node2")
+    agent_world.endpoint("anywhere", "node1")
+    agent_world.trust("s3cret-of-rack-1")
+    agent_world.start()
     local = cluster_ip, "203.0.113.7", "198.51.100.7"
-    world.until_learned(*local, timeout_s=60)
-    until(lambda: world.node.calico_node("-bird-ready", check=False).returncode == 0, "the session is up", 30)
-    until(lambda: condition(world) == ("False", "CalicoIsUp"), "Kubernetes is told", 30)
+    agent_world.until_learned(*local, timeout_s=60)
+    until(lambda: agent_world.node.calico_node("-bird-ready", check=False).returncode == 0, "the session is up", 30)
+    until(lambda: condition(agent_world) == ("False", "CalicoIsUp"), "Kubernetes is told", 30)
     # endpoints come and go
-    world.endpoint("elsewhere", "node1")
-    moved = world.kube.request("GET", f"{SERVICES}/elsewhere")["spec"]["clusterIP"]
-    world.until_learned(*local, moved, "203.0.113.8", "198.51.100.8")
-    world.endpoint("web", "node1", ready=False)
-    world.until_learned(moved, "203.0.113.8", "198.51.100.8")
-    world.remove(f"{SERVICES}/elsewhere")
-    world.until_learned()
-    assert not refused(world, since)
-    assert "s3cret" not in world.node.log() + world.status()
-    completed = world.kube.request("GET", f"{CALICO}/felixconfigurations/default")["spec"]
+    agent_world.endpoint("elsewhere", "node1")
+    moved = agent_world.kube.request("GET", f"{SERVICES}/elsewhere")["spec"]["clusterIP"]
+    agent_world.until_learned(*local, moved, "203.0.113.8", "198.51.100.8")
+    agent_world.endpoint("web", "node1", ready=False)
+    agent_world.until_learned(moved, "203.0.113.8", "198.51.100.8")
+    agent_world.remove(f"{SERVICES}/elsewhere")
+    agent_world.until_learned()
+    assert not refused(agent_world, since)
+    assert "s3cret" not in agent_world.node.log() + agent_world.status()
+    completed = agent_world.kube.request("GET", f"{CALICO}/felixconfigurations/default")["spec"]
     assert completed == {"prometheusMetricsEnabled": False, "logSeverityScreen": "Info", "reportingInterval": "0s"}
 
 
-def test_the_address_that_the_controllers_give_to_a_service_reaches_the_router(world: World, tmp_path: Path) -> None:
+def test_the_address_that_the_controllers_give_to_a_service_reaches_the_router(
+    agent_world: World, tmp_path: Path
+) -> None:
     """From the pool to the router and back: kube-controllers assign, the agent announces, nobody sets a status."""
     pool = {"cidr": "198.51.100.0/24", "blockSize": 28, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()"}
-    world.calico("IPPool", "ippools", "services", pool)
+    agent_world.calico("IPPool", "ippools", "services", pool)
     announced = {"serviceLoadBalancerIPs": [{"cidr": "198.51.100.0/24"}]}
-    world.calico("BGPConfiguration", "bgpconfigurations", "default", announced)
-    world.peer("rack", "10.0.0.254", "bgp-secrets", "rack-1")
-    world.secret("bgp-secrets", **{"rack-1": "s3cret"})
-    world.trust("s3cret")
+    agent_world.calico("BGPConfiguration", "bgpconfigurations", "default", announced)
+    agent_world.peer("rack", "10.0.0.254", "bgp-secrets", "rack-1")
+    agent_world.secret("bgp-secrets", **{"rack-1": "s3cret"})
+    agent_world.trust("s3cret")
     environ = {"DATASTORE_TYPE": "kubernetes", "ENABLED_CONTROLLERS": "node,loadbalancer"}
-    with rights(world.kube, "calico.yaml"), controllers(world.kube, tmp_path, **environ) as process:
-        world.start()
-        until(lambda: world.learned() == {"198.51.100.0/24"}, "the range", 60)
+    with rights(agent_world.kube, "calico.yaml"), controllers(agent_world.kube, tmp_path, **environ) as process:
+        agent_world.start()
+        until(lambda: agent_world.learned() == {"198.51.100.0/24"}, "the range", 60)
         spec = {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 80}]}
-        world.create(SERVICES, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "given"}, "spec": spec})
-        world.endpoint("given", "node1")
+        agent_world.create(
+            SERVICES, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "given"}, "spec": spec}
+        )
+        agent_world.endpoint("given", "node1")
         status = f"{SERVICES}/given"
-        until(lambda: world.kube.request("GET", status)["status"]["loadBalancer"].get("ingress"), "an address", 60)
-        [given] = world.kube.request("GET", status)["status"]["loadBalancer"]["ingress"]
-        until(lambda: world.learned() == {"198.51.100.0/24", f"{given['ip']}/32"}, "its route", 30)
-        world.remove(f"{SERVICES}/given")
-        until(lambda: world.learned() == {"198.51.100.0/24"}, "the route goes with the Service", 30)
+        until(
+            lambda: agent_world.kube.request("GET", status)["status"]["loadBalancer"].get("ingress"), "an address", 60
+        )
+        [given] = agent_world.kube.request("GET", status)["status"]["loadBalancer"]["ingress"]
+        until(lambda: agent_world.learned() == {"198.51.100.0/24", f"{given['ip']}/32"}, "its route", 30)
+        agent_world.remove(f"{SERVICES}/given")
+        until(lambda: agent_world.learned() == {"198.51.100.0/24"}, "the route goes with the Service", 30)
         blocks = f"{CALICO}/ipamblocks"
 
         def used() -> int:
-            found = world.kube.request("GET", blocks)["items"]
+            found = agent_world.kube.request("GET", blocks)["items"]
             lists = [one["spec"]["allocations"] for one in found if one["spec"]["affinity"].startswith("virtual:")]
             return sum(index is not None for one in lists for index in one)
 
@@ -278,31 +284,35 @@ def test_the_address_that_the_controllers_give_to_a_service_reaches_the_router(w
 
 
 @pytest.mark.slow
-def test_a_secret_of_another_name_needs_the_documented_role(world: World) -> None:
-    world.calico("BGPConfiguration", "bgpconfigurations", "default", {"serviceClusterIPs": [{"cidr": "10.96.0.0/16"}]})
-    world.peer("rack", "10.0.0.254", "bgp-secrets", "rack-1")
-    world.peer("other", "10.0.0.253", "rack-passwords", "other")
-    world.secret("bgp-secrets", **{"rack-1": "s3cret"})
-    world.secret("rack-passwords", other="s3cret")
-    world.trust("s3cret", ROUTERS)
-    world.start()
-    until(world.is_up, "the session whose password may be read", 60)
-    shown = world.status()
-    assert f"Secret {SYSTEM}/rack-passwords" in shown and "BGPPeer other" in shown and not world.is_up("other")
-    world.kube.kubectl("apply", "-f", "-", stdin=documented_role())
-    until(lambda: world.is_up("other") and world.is_up(), "the other session too", 60)
-    until(lambda: "rack-passwords" not in world.status(), "nothing is missing any more", 30)
+def test_a_secret_of_another_name_needs_the_documented_role(agent_world: World) -> None:
+    agent_world.calico(
+        "BGPConfiguration", "bgpconfigurations", "default", {"serviceClusterIPs": [{"cidr": "10.96.0.0/16"}]}
+    )
+    agent_world.peer("rack", "10.0.0.254", "bgp-secrets", "rack-1")
+    agent_world.peer("other", "10.0.0.253", "rack-passwords", "other")
+    agent_world.secret("bgp-secrets", **{"rack-1": "s3cret"})
+    agent_world.secret("rack-passwords", other="s3cret")
+    agent_world.trust("s3cret", ROUTERS)
+    agent_world.start()
+    until(agent_world.is_up, "the session whose password may be read", 60)
+    shown = agent_world.status()
+    assert f"Secret {SYSTEM}/rack-passwords" in shown and "BGPPeer other" in shown and not agent_world.is_up("other")
+    agent_world.kube.kubectl("apply", "-f", "-", stdin=documented_role())
+    until(lambda: agent_world.is_up("other") and agent_world.is_up(), "the other session too", 60)
+    until(lambda: "rack-passwords" not in agent_world.status(), "nothing is missing any more", 30)
 
 
 @pytest.mark.slow
-def test_a_password_is_changed(world: World) -> None:
-    world.calico("BGPConfiguration", "bgpconfigurations", "default", {"serviceClusterIPs": [{"cidr": "10.96.0.0/16"}]})
-    world.peer("rack", "10.0.0.254", "bgp-secrets", "rack-1")
-    world.secret("bgp-secrets", **{"rack-1": "old"})
-    world.trust("old")
-    world.start()
-    until(world.is_up, "the session", 60)
-    world.trust("new")
-    until(lambda: not world.is_up(), "the session ends", 60)
-    world.secret("bgp-secrets", **{"rack-1": "new"})
-    until(world.is_up, "the session with the new password", 90)
+def test_a_password_is_changed(agent_world: World) -> None:
+    agent_world.calico(
+        "BGPConfiguration", "bgpconfigurations", "default", {"serviceClusterIPs": [{"cidr": "10.96.0.0/16"}]}
+    )
+    agent_world.peer("rack", "10.0.0.254", "bgp-secrets", "rack-1")
+    agent_world.secret("bgp-secrets", **{"rack-1": "old"})
+    agent_world.trust("old")
+    agent_world.start()
+    until(agent_world.is_up, "the session", 60)
+    agent_world.trust("new")
+    until(lambda: not agent_world.is_up(), "the session ends", 60)
+    agent_world.secret("bgp-secrets", **{"rack-1": "new"})
+    until(agent_world.is_up, "the session with the new password", 90)

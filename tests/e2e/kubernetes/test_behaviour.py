@@ -20,7 +20,7 @@ from tests.e2e.calls.test_settings import gate
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import POD_PREFIX, KubeNode, node_on
 from tests.e2e.kubernetes.test_cni import C1, C2, endpoint, ips, pod
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]

@@ -23,7 +23,7 @@ from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from tests.e2e.kube import Cluster
-from tests.e2e.kube_fixtures import NAMESPACE
+from tests.fixtures.kubernetes import NAMESPACE
 from tests.netns.namespaces import until
 
 pytestmark = pytest.mark.kubernetes
@@ -75,8 +75,8 @@ def put_endpoint(kube: Cluster, address: str, node: str) -> None:
     kube.request("POST", SLICES, body)
 
 
-def test_a_password_comes_out_of_its_secret(clean: Cluster, store: KubernetesStore, soon: Deadline) -> None:
-    secrets = Secrets(store, NAMESPACE)
+def test_a_password_comes_out_of_its_secret(clean: Cluster, kube_store: KubernetesStore, soon: Deadline) -> None:
+    secrets = Secrets(kube_store, NAMESPACE)
     ref = SecretRef(BGP, "rack")
     assert secrets.read([ref], soon) == ({}, [])
     put_secret(clean, rack="s3cret")
@@ -109,8 +109,8 @@ def test_who_may_not_see_services_announces_none(stranger: KubernetesStore, soon
     assert "single services are not announced: cannot list /api/v1/services" in str(problem)
 
 
-def test_services_are_followed(clean: Cluster, store: KubernetesStore, soon: Deadline) -> None:
-    services = AnnouncedServices(store, lambda: None)
+def test_services_are_followed(clean: Cluster, kube_store: KubernetesStore, soon: Deadline) -> None:
+    services = AnnouncedServices(kube_store, lambda: None)
 
     def web() -> Any:
         return next((service for service in services.read(soon)[0] if service.name == "web"), None)
@@ -129,20 +129,20 @@ def test_services_are_followed(clean: Cluster, store: KubernetesStore, soon: Dea
         services.stop()
 
 
-def test_the_agent_sees_both(clean: Cluster, store: KubernetesStore, soon: Deadline, tmp_path: Any) -> None:
+def test_the_agent_sees_both(clean: Cluster, kube_store: KubernetesStore, soon: Deadline, tmp_path: Any) -> None:
     """A password and a service's address reach what BIRD's configuration is made of."""
     put_secret(clean, rack="s3cret")
     put_service(clean)
     put_endpoint(clean, "10.65.0.3", "n1")
-    put_resource(store, soon, "BGPConfiguration", "default", {"serviceExternalIPs": [{"cidr": "203.0.113.0/24"}]})
+    put_resource(kube_store, soon, "BGPConfiguration", "default", {"serviceExternalIPs": [{"cidr": "203.0.113.0/24"}]})
     password = {"secretKeyRef": {"name": BGP, "key": "rack"}}
-    put_resource(store, soon, "BGPPeer", "tor", {"peerIP": "10.9.9.9", "asNumber": 65001, "password": password})
+    put_resource(kube_store, soon, "BGPPeer", "tor", {"peerIP": "10.9.9.9", "asNumber": 65001, "password": password})
     context = Context(
         parse_settings({"CALICO_RUN_DIR": str(tmp_path), "CALICO_BIRD_CONFIG_DIR": f"{tmp_path}/bird"}),
-        store,
+        kube_store,
         SILENT,
         wait=lambda _: True,
-        kubernetes_store=store,
+        kubernetes_store=kube_store,
     )
     keeper = BgpKeeper(context, "n1", BgpEnvironment(node_name="n1"))
     keeper._feed.secrets.namespace = NAMESPACE  # in a pod it is the pod's

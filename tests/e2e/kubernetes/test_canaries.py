@@ -29,7 +29,7 @@ from tests.e2e.forks import forks_in
 from tests.e2e.host import etcd_in
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import KubeNode, kube_node
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace, until
 from tests.netns.startups import add_card
 

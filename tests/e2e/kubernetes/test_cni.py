@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.kube_node import POD_PREFIX, KubeNode
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]

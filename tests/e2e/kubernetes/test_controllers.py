@@ -48,7 +48,7 @@ POLICY = {
 
 
 @pytest.fixture
-def etcd(kube: Cluster) -> Iterator[EtcdStore]:
+def controllers_etcd(kube: Cluster) -> Iterator[EtcdStore]:
     """The API server's own etcd, as many clusters have it, without Calico's records."""
     store = EtcdStore(EtcdConfig(endpoints=(f"http://127.0.0.1:{kube.etcd_port}",)))
     wipe(store)
@@ -151,18 +151,20 @@ def profile(store: EtcdStore, name: str) -> Any:
     return None if found is None else found.value
 
 
-def test_etcd_follows_kubernetes(kube: Cluster, etcd: EtcdStore, tmp_path: Path) -> None:
+def test_etcd_follows_kubernetes(kube: Cluster, controllers_etcd: EtcdStore, tmp_path: Path) -> None:
     port = free_port()
-    prepare(etcd, port)
+    prepare(controllers_etcd, port)
     foreign = ResourceKey("NetworkPolicy", "default.mine", "space")
-    etcd.commit([Write.create(foreign, {"metadata": {"name": foreign.name, "namespace": "space"}, "spec": {}})], soon())
+    controllers_etcd.commit(
+        [Write.create(foreign, {"metadata": {"name": foreign.name, "namespace": "space"}, "spec": {}})], soon()
+    )
     stale = ResourceKey("Profile", "kns.long-gone")
-    etcd.commit([Write.create(stale, {"metadata": {"name": stale.name}, "spec": {}})], soon())
+    controllers_etcd.commit([Write.create(stale, {"metadata": {"name": stale.name}, "spec": {}})], soon())
     kube.create_node("n1", metadata={"labels": {"zone": "a"}})
     node = ResourceKey("Node", "own-name")
     refs = {"orchRefs": [{"orchestrator": "k8s", "nodeName": "n1"}]}
     metadata = {"name": node.name, "labels": {"mine": "1"}}
-    etcd.commit([Write.create(node, {"kind": "Node", "metadata": metadata, "spec": refs})], soon())
+    controllers_etcd.commit([Write.create(node, {"kind": "Node", "metadata": metadata, "spec": refs})], soon())
     kube.create_pod("space", "web-0", "n1", labels={"app": "web"})
     kube.request(
         "PATCH",
@@ -176,23 +178,23 @@ def test_etcd_follows_kubernetes(kube: Cluster, etcd: EtcdStore, tmp_path: Path)
         "metadata": {"name": endpoint.name, "namespace": "space", "labels": {"old": "1"}},
         "spec": {"interfaceName": "cali1", "node": "n1", "orchestrator": "k8s", "pod": "web-0", "endpoint": "eth0"},
     }
-    etcd.commit([Write.create(endpoint, document)], soon())
+    controllers_etcd.commit([Write.create(endpoint, document)], soon())
     with rights(kube, "calico-etcd.yaml"), controllers(kube, tmp_path, **on_etcd(kube)) as process:
-        until(lambda: profile(etcd, "kns.space"), "the namespace's profile", 60)
-        made = profile(etcd, "kns.space")
+        until(lambda: profile(controllers_etcd, "kns.space"), "the namespace's profile", 60)
+        made = profile(controllers_etcd, "kns.space")
         assert made["spec"]["labelsToApply"]["pcns.projectcalico.org/name"] == "space"
         assert made["metadata"]["uid"] and made["metadata"]["creationTimestamp"]
-        until(lambda: etcd.get(stale, soon()) is None, "a profile without namespace goes", 30)
+        until(lambda: controllers_etcd.get(stale, soon()) is None, "a profile without namespace goes", 30)
 
         def labels() -> Any:
-            found = etcd.get(endpoint, soon())
+            found = controllers_etcd.get(endpoint, soon())
             return None if found is None else found.value["metadata"]["labels"]
 
         until(lambda: labels().get("app") == "web", "the pod's labels", 30)
         assert labels()["projectcalico.org/namespace"] == "space" and "old" not in labels()
 
         def of_node() -> Any:
-            found = etcd.get(node, soon())
+            found = controllers_etcd.get(node, soon())
             return None if found is None else found.value["metadata"]["labels"]
 
         until(lambda: of_node() == {"mine": "1", "zone": "a"}, "the node's labels", 30)
@@ -201,38 +203,44 @@ def test_etcd_follows_kubernetes(kube: Cluster, etcd: EtcdStore, tmp_path: Path)
         kube.kubectl("label", "node", "n1", "zone-", "rack=7")
         until(lambda: of_node() == {"mine": "1", "rack": "7"}, "the node's labels change", 30)
         kube.kubectl("label", "--overwrite", "namespace", "space", "team=red")
-        until(lambda: profile(etcd, "kns.space")["spec"]["labelsToApply"].get("pcns.team") == "red", "its label", 30)
+        until(
+            lambda: profile(controllers_etcd, "kns.space")["spec"]["labelsToApply"].get("pcns.team") == "red",
+            "its label",
+            30,
+        )
         kube.kubectl("label", "-n", "space", "pod", "web-0", "late=yes")
         until(lambda: labels().get("late") == "yes", "a label that the pod got later", 30)
         kube.kubectl("create", "serviceaccount", "-n", "space", "bot")
-        until(lambda: profile(etcd, "ksa.space.bot"), "the account's profile", 30)
+        until(lambda: profile(controllers_etcd, "ksa.space.bot"), "the account's profile", 30)
         kube.kubectl("apply", "-n", "space", "-f", "-", stdin=json.dumps(POLICY))
         key = ResourceKey("NetworkPolicy", "knp.default.web", "space")
-        until(lambda: etcd.get(key, soon()), "the policy", 30)
-        stored = etcd.get(key, soon())
+        until(lambda: controllers_etcd.get(key, soon()), "the policy", 30)
+        stored = controllers_etcd.get(key, soon())
         assert stored is not None
         assert stored.value["spec"]["selector"] == "projectcalico.org/orchestrator == 'k8s' && app == 'web'"
         # somebody else's changes are put right, and what nobody needs is not written
-        etcd.commit([Write.update(stored, {**stored.value, "spec": {"order": 1}})], soon())
-        until(lambda: etcd.get(key, soon()).value["spec"].get("order") == 1000, "it is put right", 30)
+        controllers_etcd.commit([Write.update(stored, {**stored.value, "spec": {"order": 1}})], soon())
+        until(lambda: controllers_etcd.get(key, soon()).value["spec"].get("order") == 1000, "it is put right", 30)
         kube.kubectl("delete", "-n", "space", "networkpolicy", "web")
         kube.kubectl("delete", "-n", "space", "serviceaccount", "bot")
-        until(lambda: etcd.get(key, soon()) is None, "the policy goes", 30)
-        until(lambda: profile(etcd, "ksa.space.bot") is None, "the account's profile goes", 30)
-        assert etcd.get(foreign, soon()) is not None
+        until(lambda: controllers_etcd.get(key, soon()) is None, "the policy goes", 30)
+        until(lambda: profile(controllers_etcd, "ksa.space.bot") is None, "the account's profile goes", 30)
+        assert controllers_etcd.get(foreign, soon()) is not None
 
         # what it says of itself
         until(lambda: process.check_status() == (0, "Ready"), "ready", 60)
         page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
         assert "calico_controllers_leader 1" in page
         until(lambda: "# TYPE ipam_blocks gauge" in read_metrics(port), "what upstream's dashboards ask for", 30)
-        found = etcd.get(SETTINGS, soon())
+        found = controllers_etcd.get(SETTINGS, soon())
         assert found is not None
         assert found.value["status"]["runningConfig"]["prometheusMetricsPort"] == port
         assert found.value["status"]["environmentVars"]["ENABLED_CONTROLLERS"] == on_etcd(kube)["ENABLED_CONTROLLERS"]
         # a live change
         other = free_port()
-        etcd.commit([Write.update(found, {**found.value, "spec": {"prometheusMetricsPort": other}})], soon())
+        controllers_etcd.commit(
+            [Write.update(found, {**found.value, "spec": {"prometheusMetricsPort": other}})], soon()
+        )
         until(lambda: answers(other) and not answers(port), "metrics move", 30)
         assert process.process.poll() is None
         assert process.end() == 0
@@ -255,31 +263,31 @@ def answers(port: int) -> bool:
         return False
 
 
-def test_another_takes_over_when_one_ends(kube: Cluster, etcd: EtcdStore, tmp_path: Path) -> None:
-    prepare(etcd, 0)
+def test_another_takes_over_when_one_ends(kube: Cluster, controllers_etcd: EtcdStore, tmp_path: Path) -> None:
+    prepare(controllers_etcd, 0)
     only = on_etcd(kube, ENABLED_CONTROLLERS="namespace")
     with (
         rights(kube, "calico-etcd.yaml"),
         controllers(kube, tmp_path / "a", **only) as first,
         controllers(kube, tmp_path / "b", **only) as second,
     ):
-        until(lambda: profile(etcd, "kns.space"), "the namespace's profile", 60)
+        until(lambda: profile(controllers_etcd, "kns.space"), "the namespace's profile", 60)
         leads = [one for one in (first, second) if "these controllers lead" in one.log.read_text()]
         assert len(leads) == 1
         assert leads[0].end() == 0
-        etcd.commit([Write.remove(ResourceKey("Profile", "kns.space"))], soon())
-        until(lambda: profile(etcd, "kns.space"), "the other one makes it again", 60)
+        controllers_etcd.commit([Write.remove(ResourceKey("Profile", "kns.space"))], soon())
+        until(lambda: profile(controllers_etcd, "kns.space"), "the other one makes it again", 60)
 
 
-def test_an_agent_that_leads_hands_over(kube: Cluster, etcd: EtcdStore, tmp_path: Path) -> None:
+def test_an_agent_that_leads_hands_over(kube: Cluster, controllers_etcd: EtcdStore, tmp_path: Path) -> None:
     """The agents came first: their janitor holds the lease, and renews it."""
-    prepare(etcd, 0)
-    agent = make_election(Controlled(etcd, Log("none")), "n1", Terms())
+    prepare(controllers_etcd, 0)
+    agent = make_election(Controlled(controllers_etcd, Log("none")), "n1", Terms())
     assert agent.campaign(soon())
     environ = on_etcd(kube, ENABLED_CONTROLLERS="namespace")
     with rights(kube, "calico-etcd.yaml"), controllers(kube, tmp_path, **environ) as process:
         until(lambda: not agent.campaign(soon()), "the agent gives it up", 60, pause_s=0.5)
-        until(lambda: profile(etcd, "kns.space"), "the namespace's profile", 60)
+        until(lambda: profile(controllers_etcd, "kns.space"), "the namespace's profile", 60)
         assert not agent.campaign(soon())
         assert process.end() == 0
 
@@ -311,21 +319,21 @@ def test_on_kubernetes_its_configuration_is_made_and_the_role_suffices(kube: Clu
     assert "Traceback" not in process.log.read_text()
 
 
-def test_compaction_takes_turns_as_the_api_server_does(etcd: EtcdStore) -> None:
-    one, other = EtcdCompaction(etcd), EtcdCompaction(etcd)
+def test_compaction_takes_turns_as_the_api_server_does(controllers_etcd: EtcdStore) -> None:
+    one, other = EtcdCompaction(controllers_etcd), EtcdCompaction(controllers_etcd)
     assert one.step(soon()) == 0  # the first look: nothing is old enough
     assert other.step(soon()) == 0
     key = ResourceKey("Profile", "kns.x")
-    before = etcd.commit([Write.create(key, {"metadata": {"name": "kns.x"}})], soon()).revision
-    etcd.commit([Write.put(key, {"metadata": {"name": "kns.x"}, "spec": {}})], soon())
+    before = controllers_etcd.commit([Write.create(key, {"metadata": {"name": "kns.x"}})], soon()).revision
+    controllers_etcd.commit([Write.put(key, {"metadata": {"name": "kns.x"}, "spec": {}})], soon())
     first = one.step(soon())  # its second: to where etcd was at its first
     assert 0 < first < int(before)
     assert other.step(soon()) == 0  # somebody was faster
     second = other.step(soon())
     assert second > int(before)
     with pytest.raises(Compacted):
-        etcd.list(ResourceList("Profile"), soon(), revision=before)
-    stored = etcd.cluster.read("Range", pb.RangeRequest(key=KEY), "read the key", soon()).kvs[0]
+        controllers_etcd.list(ResourceList("Profile"), soon(), revision=before)
+    stored = controllers_etcd.cluster.read("Range", pb.RangeRequest(key=KEY), "read the key", soon()).kvs[0]
     assert int(stored.value) == second and stored.version == 3
 
 

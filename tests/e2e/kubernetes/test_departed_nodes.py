@@ -16,7 +16,7 @@ from cni_calico.model.keys import ResourceKey
 from tests.deadlines import soon
 from tests.e2e.kube import CONTROLLERS_USER, Cluster, free_port
 from tests.e2e.kubernetes.test_controllers import SETTINGS, Process, rights
-from tests.e2e.kubernetes.test_manifests import used
+from tests.e2e.roles import used
 from tests.netns.namespaces import until
 
 pytestmark = pytest.mark.kubernetes
@@ -59,15 +59,15 @@ def has_looked(port: int) -> bool:
         return False
 
 
-def test_by_the_controllers(kube: Cluster, store: Datastore, tmp_path: Path) -> None:
+def test_by_the_controllers(kube: Cluster, kube_store: Datastore, tmp_path: Path) -> None:
     """Nodes that leave while they look; one that has not joined, one that stays and one that is back keep theirs."""
     since = len(kube.audited())
     for name in ("goes", "stays", "returns", "last"):
         kube.create_node(name)
-    gone = put(store, of_node("goes"))
-    kept = put(store, {**of_node("stays"), **of_node("returns"), **of_node("planned"), **GENERAL})
-    last, port = put(store, of_node("last")), free_port()
-    put(store, {SETTINGS: {"prometheusMetricsPort": port, "controllers": {"node": {"leakGracePeriod": "4s"}}}})
+    gone = put(kube_store, of_node("goes"))
+    kept = put(kube_store, {**of_node("stays"), **of_node("returns"), **of_node("planned"), **GENERAL})
+    last, port = put(kube_store, of_node("last")), free_port()
+    put(kube_store, {SETTINGS: {"prometheusMetricsPort": port, "controllers": {"node": {"leakGracePeriod": "4s"}}}})
     with rights(kube, "calico.yaml"):
         process = Process(kube, tmp_path, DATASTORE_TYPE="kubernetes", ENABLED_CONTROLLERS="node")
         try:
@@ -75,12 +75,12 @@ def test_by_the_controllers(kube: Cluster, store: Datastore, tmp_path: Path) -> 
             kube.request("DELETE", "/api/v1/nodes/returns")
             kube.create_node("returns")
             kube.request("DELETE", "/api/v1/nodes/goes")
-            until(lambda: left(store, gone) == set(), f"removed: {process.log.read_text()[-2000:]}", 60)
-            assert left(store, kept) == kept
-            again = put(store, of_node("goes"))  # for the one that is to come
+            until(lambda: left(kube_store, gone) == set(), f"removed: {process.log.read_text()[-2000:]}", 60)
+            assert left(kube_store, kept) == kept
+            again = put(kube_store, of_node("goes"))  # for the one that is to come
             kube.request("DELETE", "/api/v1/nodes/last")
-            until(lambda: left(store, last) == set(), f"removed: {process.log.read_text()[-2000:]}", 60)
-            assert left(store, again) == again and left(store, kept) == kept
+            until(lambda: left(kube_store, last) == set(), f"removed: {process.log.read_text()[-2000:]}", 60)
+            assert left(kube_store, again) == again and left(kube_store, kept) == kept
         finally:
             process.process.terminate()
             process.process.wait(20)
@@ -89,14 +89,14 @@ def test_by_the_controllers(kube: Cluster, store: Datastore, tmp_path: Path) -> 
     assert "released configuration of node goes" in process.log.read_text()
 
 
-def test_by_calicoctl(kube: Cluster, store: Datastore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_by_calicoctl(kube: Cluster, kube_store: Datastore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kube.create_node("stays")
-    gone, kept = put(store, of_node("gone")), put(store, {**of_node("stays"), **GENERAL})
+    gone, kept = put(kube_store, of_node("gone")), put(kube_store, {**of_node("stays"), **GENERAL})
     environ = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": kube.kubeconfig()}
     assert run_calicoctl(["delete", "node", "stays"], environ) == 1
-    assert "kubectl delete node" in capsys.readouterr().err and left(store, kept) == kept
+    assert "kubectl delete node" in capsys.readouterr().err and left(kube_store, kept) == kept
     assert run_calicoctl(["delete", "node", "gone"], environ) == 0
     assert "Successfully deleted 1 'Node' resource" in capsys.readouterr().out
-    assert left(store, gone) == set() and left(store, kept) == kept
+    assert left(kube_store, gone) == set() and left(kube_store, kept) == kept
     assert run_calicoctl(["delete", "node", "gone"], environ) == 1
     assert "does not exist" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 
 from cni_calico.ctl.jsonpath import render_jsonpath
 from tests.e2e.kube import Cluster
-from tests.e2e.kube_fixtures import NAMESPACE
+from tests.fixtures.kubernetes import NAMESPACE
 from tests.unit.ctl.jsonpaths import CASES, LIST
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.takes(15)]

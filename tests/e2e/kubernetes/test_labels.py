@@ -22,16 +22,9 @@ from cni_calico.log import SILENT
 from tests.conftest import ROOT
 from tests.e2e.kube import CNI_USER, CONTROLLERS_USER, NODE_USER, Cluster
 from tests.e2e.kube_node import KubeNode
-from tests.e2e.kubernetes.test_manifests import (
-    RBAC,
-    agent_command,
-    agent_environ,
-    agent_rights,  # noqa: F401 - a fixture
-    documents,
-    restricted,  # noqa: F401 - a fixture
-    used,
-)
-from tests.netns.conftest import MakeNamespace
+from tests.e2e.kubernetes.test_manifests import agent_command, agent_environ
+from tests.e2e.roles import RBAC, documents, used
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace, until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
@@ -95,7 +88,7 @@ def marker(node: KubeNode) -> Path:
 
 
 @pytest.fixture(params=["one-shot", "served"])
-def restricted_node(request: pytest.FixtureRequest, restricted: KubeNode) -> Iterator[KubeNode]:  # noqa: F811
+def restricted_node(request: pytest.FixtureRequest, restricted: KubeNode) -> Iterator[KubeNode]:
     """With the rights of the manifest and no others."""
     with nullcontext() if request.param == "one-shot" else restricted.server():
         yield restricted
@@ -136,7 +129,7 @@ def test_the_first_add_finds_the_nodes_own_blocks(
 
 
 def test_what_upstreams_plugin_has_done_is_not_done_again(
-    restricted: KubeNode,  # noqa: F811
+    restricted: KubeNode,
     make_pod_ns: MakeNamespace,
 ) -> None:
     node = restricted
@@ -148,7 +141,7 @@ def test_what_upstreams_plugin_has_done_is_not_done_again(
     assert labels(node.kube)[BLOCKS["node1"]] == set() and not unlabelled_lists(node.kube, CNI_USER, since)
 
 
-def test_a_server_looks_when_it_has_started(restricted: KubeNode, make_pod_ns: MakeNamespace) -> None:  # noqa: F811
+def test_a_server_looks_when_it_has_started(restricted: KubeNode, make_pod_ns: MakeNamespace) -> None:
     """Whatever the file says, and once: it is there before start-up has looked."""
     node = restricted
     marker(node).parent.mkdir(parents=True)
@@ -198,7 +191,7 @@ def start_up(kube: Cluster, host: Namespace, root: Path) -> str:
     return done.stdout
 
 
-def test_every_start_of_the_agent_looks(restricted: KubeNode, agent_rights: Cluster) -> None:  # noqa: F811
+def test_every_start_of_the_agent_looks(restricted: KubeNode, agent_rights: Cluster) -> None:
     """Whatever the file says: an older version may have run on the node since the boot."""
     node, kube = restricted, agent_rights
     marker(node).parent.mkdir(parents=True)
@@ -216,7 +209,7 @@ def test_every_start_of_the_agent_looks(restricted: KubeNode, agent_rights: Clus
     assert ("update", "blockaffinities") not in used(kube, NODE_USER, since)[0]
 
 
-def test_a_bare_felix_looks_at_every_start(restricted: KubeNode, agent_rights: Cluster) -> None:  # noqa: F811
+def test_a_bare_felix_looks_at_every_start(restricted: KubeNode, agent_rights: Cluster) -> None:
     """Without start-up, in the words of upstream's run script, and as no janitor; once while it runs."""
     node, kube = restricted, agent_rights
     marker(node).parent.mkdir(parents=True)

@@ -85,7 +85,7 @@ class LoadBalancers:
 
 
 @pytest.fixture(params=["kubernetes", "etcd"])
-def world(request: pytest.FixtureRequest, kube: Cluster) -> Iterator[LoadBalancers]:
+def balancer_world(request: pytest.FixtureRequest, kube: Cluster) -> Iterator[LoadBalancers]:
     enabled = {"ENABLED_CONTROLLERS": "node,loadbalancer"}
     if request.param == "etcd":
         url = f"http://127.0.0.1:{kube.etcd_port}"
@@ -104,146 +104,159 @@ def world(request: pytest.FixtureRequest, kube: Cluster) -> Iterator[LoadBalance
 
 
 @pytest.fixture
-def process(world: LoadBalancers, tmp_path: Path) -> Iterator[Process]:
+def process(balancer_world: LoadBalancers, tmp_path: Path) -> Iterator[Process]:
     document = {"kind": SETTINGS.kind, "metadata": {"name": "default"}, "spec": {"prometheusMetricsPort": 0}}
     document["spec"]["controllers"] = {"node": {}, "loadBalancer": {"assignIPs": "AllServices"}}
-    world.store.commit([Write.create(SETTINGS, document)], soon())
-    since = len(world.kube.audited())
-    with rights(world.kube, world.manifest), controllers(world.kube, tmp_path, **world.environ) as process:
+    balancer_world.store.commit([Write.create(SETTINGS, document)], soon())
+    since = len(balancer_world.kube.audited())
+    with (
+        rights(balancer_world.kube, balancer_world.manifest),
+        controllers(balancer_world.kube, tmp_path, **balancer_world.environ) as process,
+    ):
         yield process
         assert process.end() == 0
     refused = [
         event["requestURI"]
-        for event in world.kube.audited(since)
+        for event in balancer_world.kube.audited(since)
         if event["user"]["username"] == CONTROLLERS_USER and event.get("responseStatus", {}).get("code") == 403
     ]
     assert not refused, "the manifests' role does not suffice"
     assert "Traceback" not in process.log.read_text()
 
 
-def test_a_service_gets_an_address_and_gives_it_back(world: LoadBalancers, process: Process) -> None:
-    world.pool("lb", "203.0.113.0/28")
-    made = world.service("web")
-    until(lambda: world.ingress("web"), "an address", 60)
-    [address] = world.ingress("web")
-    assert world.held() == {address: "web"}
+def test_a_service_gets_an_address_and_gives_it_back(balancer_world: LoadBalancers, process: Process) -> None:
+    balancer_world.pool("lb", "203.0.113.0/28")
+    made = balancer_world.service("web")
+    until(lambda: balancer_world.ingress("web"), "an address", 60)
+    [address] = balancer_world.ingress("web")
+    assert balancer_world.held() == {address: "web"}
     handle = handle_of("web", "space", made["metadata"]["uid"])
-    assert world.store.get(HandleKey(handle), soon()) is not None
-    [affinity] = world.store.list(AffinityList(type="virtual"), soon()).items
+    assert balancer_world.store.get(HandleKey(handle), soon()) is not None
+    [affinity] = balancer_world.store.list(AffinityList(type="virtual"), soon()).items
     assert affinity.key.node == "load-balancer"
-    world.service("other", type="ClusterIP")
-    world.service("foreign", loadBalancerClass="example.org/other")
-    world.kube.request("DELETE", f"{SERVICES}/web")
-    until(lambda: world.held() == {}, "it is given back", 30)
-    until(lambda: world.store.get(HandleKey(handle), soon()) is None, "the handle goes", 30)
-    assert world.ingress("other") == [] and world.ingress("foreign") == []
+    balancer_world.service("other", type="ClusterIP")
+    balancer_world.service("foreign", loadBalancerClass="example.org/other")
+    balancer_world.kube.request("DELETE", f"{SERVICES}/web")
+    until(lambda: balancer_world.held() == {}, "it is given back", 30)
+    until(lambda: balancer_world.store.get(HandleKey(handle), soon()) is None, "the handle goes", 30)
+    assert balancer_world.ingress("other") == [] and balancer_world.ingress("foreign") == []
 
 
-def test_an_address_that_is_asked_for(world: LoadBalancers, process: Process) -> None:
-    world.pool("lb", "203.0.113.0/28")
+def test_an_address_that_is_asked_for(balancer_world: LoadBalancers, process: Process) -> None:
+    balancer_world.pool("lb", "203.0.113.0/28")
     asked = {"projectcalico.org/loadBalancerIPs": '["203.0.113.7"]'}
-    world.service("one", annotations=asked)
-    until(lambda: world.ingress("one") == ["203.0.113.7"], "that address", 60)
-    world.service("two", annotations=asked)
-    until(lambda: any("already assigned" in text for text in world.events("two")), "an event says that it is taken", 30)
-    assert world.ingress("two") == [] and world.held() == {"203.0.113.7": "one"}
-    world.annotate("two", 'projectcalico.org/loadBalancerIPs=["198.51.100.1"]')
-    until(lambda: any("no pool" in text for text in world.events("two")), "an event says that no pool has it", 30)
-    world.annotate("two", "projectcalico.org/loadBalancerIPs=nonsense")
-    until(lambda: any("JSON list" in text for text in world.events("two")), "an event says what is wrong", 30)
-    assert world.ingress("two") == []
-    world.kube.request("DELETE", f"{SERVICES}/one")
-    world.annotate("two", 'projectcalico.org/loadBalancerIPs=["203.0.113.7"]')
-    until(lambda: world.ingress("two") == ["203.0.113.7"], "it gets what the other gave back", 60)
-
-
-def test_pools_families_and_changes(world: LoadBalancers, process: Process) -> None:
-    world.pool("lb", "203.0.113.0/28")
-    world.pool("six", "2001:db8::/120")
-    world.pool("extra", "198.51.100.0/28", assignmentMode="Manual")
-    world.service("named", annotations={"projectcalico.org/ipv4pools": '["extra"]'})
-    until(lambda: world.ingress("named"), "an address of the pool", 60)
-    assert world.ingress("named")[0].startswith("198.51.100.")
-    world.annotate("named", "projectcalico.org/ipv4pools-")
+    balancer_world.service("one", annotations=asked)
+    until(lambda: balancer_world.ingress("one") == ["203.0.113.7"], "that address", 60)
+    balancer_world.service("two", annotations=asked)
     until(
-        lambda: world.ingress("named")[:1] and world.ingress("named")[0].startswith("203."), "not from a Manual one", 30
+        lambda: any("already assigned" in text for text in balancer_world.events("two")),
+        "an event says that it is taken",
+        30,
     )
-    until(lambda: list(world.held().values()) == ["named"], "the other is given back", 30)
-    world.kube.request(
+    assert balancer_world.ingress("two") == [] and balancer_world.held() == {"203.0.113.7": "one"}
+    balancer_world.annotate("two", 'projectcalico.org/loadBalancerIPs=["198.51.100.1"]')
+    until(
+        lambda: any("no pool" in text for text in balancer_world.events("two")), "an event says that no pool has it", 30
+    )
+    balancer_world.annotate("two", "projectcalico.org/loadBalancerIPs=nonsense")
+    until(lambda: any("JSON list" in text for text in balancer_world.events("two")), "an event says what is wrong", 30)
+    assert balancer_world.ingress("two") == []
+    balancer_world.kube.request("DELETE", f"{SERVICES}/one")
+    balancer_world.annotate("two", 'projectcalico.org/loadBalancerIPs=["203.0.113.7"]')
+    until(lambda: balancer_world.ingress("two") == ["203.0.113.7"], "it gets what the other gave back", 60)
+
+
+def test_pools_families_and_changes(balancer_world: LoadBalancers, process: Process) -> None:
+    balancer_world.pool("lb", "203.0.113.0/28")
+    balancer_world.pool("six", "2001:db8::/120")
+    balancer_world.pool("extra", "198.51.100.0/28", assignmentMode="Manual")
+    balancer_world.service("named", annotations={"projectcalico.org/ipv4pools": '["extra"]'})
+    until(lambda: balancer_world.ingress("named"), "an address of the pool", 60)
+    assert balancer_world.ingress("named")[0].startswith("198.51.100.")
+    balancer_world.annotate("named", "projectcalico.org/ipv4pools-")
+    until(
+        lambda: balancer_world.ingress("named")[:1] and balancer_world.ingress("named")[0].startswith("203."),
+        "not from a Manual one",
+        30,
+    )
+    until(lambda: list(balancer_world.held().values()) == ["named"], "the other is given back", 30)
+    balancer_world.kube.request(
         "PATCH", f"{SERVICES}/named", {"spec": {"type": "ClusterIP"}}, content_type="application/merge-patch+json"
     )
-    until(lambda: world.held() == {}, "a service that is none any more has none", 30)
-    assert world.ingress("named") == []
+    until(lambda: balancer_world.held() == {}, "a service that is none any more has none", 30)
+    assert balancer_world.ingress("named") == []
 
 
-def test_only_services_that_ask(world: LoadBalancers, process: Process) -> None:
-    world.pool("lb", "203.0.113.0/28")
-    found = world.store.get(SETTINGS, soon())
+def test_only_services_that_ask(balancer_world: LoadBalancers, process: Process) -> None:
+    balancer_world.pool("lb", "203.0.113.0/28")
+    found = balancer_world.store.get(SETTINGS, soon())
     assert found is not None
     spec = {**found.value["spec"], "controllers": {"loadBalancer": {"assignIPs": "RequestedServicesOnly"}, "node": {}}}
-    world.store.commit([Write.put(SETTINGS, {**found.value, "spec": spec})], soon())
+    balancer_world.store.commit([Write.put(SETTINGS, {**found.value, "spec": spec})], soon())
     until(
-        lambda: "RequestedServicesOnly" in str((world.store.get(SETTINGS, soon()) or found).value.get("status")),
+        lambda: (
+            "RequestedServicesOnly" in str((balancer_world.store.get(SETTINGS, soon()) or found).value.get("status"))
+        ),
         "it",
         60,
     )
-    world.service("silent")
-    world.service("classed", loadBalancerClass="calico")
-    world.service("asking", annotations={"projectcalico.org/ipv4pools": '["lb"]'})
-    until(lambda: world.ingress("classed") and world.ingress("asking"), "those that ask", 60)
-    assert world.ingress("silent") == []
+    balancer_world.service("silent")
+    balancer_world.service("classed", loadBalancerClass="calico")
+    balancer_world.service("asking", annotations={"projectcalico.org/ipv4pools": '["lb"]'})
+    until(lambda: balancer_world.ingress("classed") and balancer_world.ingress("asking"), "those that ask", 60)
+    assert balancer_world.ingress("silent") == []
 
 
-def test_what_was_left_behind_is_released(world: LoadBalancers, tmp_path: Path) -> None:
+def test_what_was_left_behind_is_released(balancer_world: LoadBalancers, tmp_path: Path) -> None:
     """The service went while no controllers ran, or another of its name came; a living one keeps its address."""
     document = {"kind": SETTINGS.kind, "metadata": {"name": "default"}, "spec": {"prometheusMetricsPort": 0}}
     document["spec"]["controllers"] = {"loadBalancer": {}}
-    world.store.commit([Write.create(SETTINGS, document)], soon())
-    world.pool("lb", "203.0.113.0/28")
+    balancer_world.store.commit([Write.create(SETTINGS, document)], soon())
+    balancer_world.pool("lb", "203.0.113.0/28")
     names = ("living", "gone", "renewed")
-    with rights(world.kube, world.manifest):
-        with controllers(world.kube, tmp_path / "a", **world.environ) as first:
+    with rights(balancer_world.kube, balancer_world.manifest):
+        with controllers(balancer_world.kube, tmp_path / "a", **balancer_world.environ) as first:
             for name in names:
-                world.service(name)
-            until(lambda: all(world.ingress(name) for name in names), "addresses", 60)
+                balancer_world.service(name)
+            until(lambda: all(balancer_world.ingress(name) for name in names), "addresses", 60)
             assert first.end() == 0
-        before = world.ingress("living")
-        world.kube.request("DELETE", f"{SERVICES}/gone")
-        world.kube.request("DELETE", f"{SERVICES}/renewed")
-        world.service("renewed")
-        with controllers(world.kube, tmp_path / "b", **world.environ) as second:
-            until(lambda: sorted(world.held().values()) == ["living", "renewed"], "what is left", 60)
-            until(lambda: world.ingress("renewed"), "the new one's address", 30)
-            assert world.ingress("living") == before
-            assert {*world.held()} == {*before, *world.ingress("renewed")}
+        before = balancer_world.ingress("living")
+        balancer_world.kube.request("DELETE", f"{SERVICES}/gone")
+        balancer_world.kube.request("DELETE", f"{SERVICES}/renewed")
+        balancer_world.service("renewed")
+        with controllers(balancer_world.kube, tmp_path / "b", **balancer_world.environ) as second:
+            until(lambda: sorted(balancer_world.held().values()) == ["living", "renewed"], "what is left", 60)
+            until(lambda: balancer_world.ingress("renewed"), "the new one's address", 30)
+            assert balancer_world.ingress("living") == before
+            assert {*balancer_world.held()} == {*before, *balancer_world.ingress("renewed")}
             assert second.end() == 0
 
 
 # -- host endpoints ---------------------------------------------------------------------------------------------------
 
 
-def test_host_endpoints_of_nodes(world: LoadBalancers, process: Process) -> None:
-    if world.manifest == "calico.yaml":
+def test_host_endpoints_of_nodes(balancer_world: LoadBalancers, process: Process) -> None:
+    if balancer_world.manifest == "calico.yaml":
         annotations = {
             "projectcalico.org/IPv4Address": "10.0.0.1/24",
             "projectcalico.org/IPv4VXLANTunnelAddr": "10.65.0.1",
         }
         addresses = [{"type": "InternalIP", "address": "10.9.9.9"}]
         labels = {"zone": "a"}
-        world.kube.create_node(
+        balancer_world.kube.create_node(
             "n1", metadata={"annotations": annotations, "labels": labels}, status={"addresses": addresses}
         )
         expected = ["10.0.0.1", "10.65.0.1", "10.9.9.9"]
     else:
         record = encode(node("n1", "10.0.0.1/24"))
         record["metadata"]["labels"] = {"zone": "a"}
-        world.store.commit([Write.create(ResourceKey("Node", "n1"), record)], soon())
+        balancer_world.store.commit([Write.create(ResourceKey("Node", "n1"), record)], soon())
         expected = ["10.0.0.1"]
     foreign = ResourceKey("HostEndpoint", "n1-eth0")
     mine = {"kind": "HostEndpoint", "metadata": {"name": "n1-eth0"}, "spec": {"node": "n1", "interfaceName": "eth0"}}
-    world.store.commit([Write.create(foreign, mine)], soon())
+    balancer_world.store.commit([Write.create(foreign, mine)], soon())
     key = ResourceKey("HostEndpoint", "n1-auto-hep")
-    found = world.store.get(SETTINGS, soon())
+    found = balancer_world.store.get(SETTINGS, soon())
     assert found is not None
 
     def switch(auto: str, templates: list[Any]) -> None:
@@ -251,12 +264,12 @@ def test_host_endpoints_of_nodes(world: LoadBalancers, process: Process) -> None
             "prometheusMetricsPort": 0,
             "controllers": {"node": {"hostEndpoint": {"autoCreate": auto, "templates": templates}}},
         }
-        world.store.commit([Write.put(SETTINGS, {**found.value, "spec": spec})], soon())
+        balancer_world.store.commit([Write.put(SETTINGS, {**found.value, "spec": spec})], soon())
 
     template = {"generateName": "lan", "interfaceCIDRs": ["10.0.0.0/24"], "labels": {"zone": "b"}}
     switch("Enabled", [template, {"generateName": "wrong", "interfacePattern": "("}])
-    until(lambda: world.store.get(key, soon()), "the node's endpoint", 60)
-    made = world.store.get(key, soon())
+    until(lambda: balancer_world.store.get(key, soon()), "the node's endpoint", 60)
+    made = balancer_world.store.get(key, soon())
     assert made is not None
     assert made.value["spec"]["expectedIPs"][: len(expected)] == expected
     assert made.value["spec"]["interfaceName"] == "*" and made.value["spec"]["profiles"] == [
@@ -265,19 +278,23 @@ def test_host_endpoints_of_nodes(world: LoadBalancers, process: Process) -> None
     labels = made.value["metadata"]["labels"]
     assert labels["zone"] == "a" and labels["projectcalico.org/created-by"] == "calico-kube-controllers"
     other = ResourceKey("HostEndpoint", "n1-lan-auto-hep")
-    until(lambda: world.store.get(other, soon()), "the template's", 30)
-    templated = world.store.get(other, soon())
+    until(lambda: balancer_world.store.get(other, soon()), "the template's", 30)
+    templated = balancer_world.store.get(other, soon())
     assert templated is not None
     assert (
         templated.value["spec"]["expectedIPs"] == ["10.0.0.1"] and templated.value["metadata"]["labels"]["zone"] == "b"
     )
     until(lambda: "templates[1]" in process.log.read_text(), "the wrong template is named", 30)
     # put right, and gone when it is switched off; what is not ours stays
-    world.store.commit([Write.put(key, {**made.value, "spec": {"node": "n1", "interfaceName": "eth7"}})], soon())
-    until(lambda: world.store.get(key, soon()).value["spec"]["interfaceName"] == "*", "put right", 30)
+    balancer_world.store.commit(
+        [Write.put(key, {**made.value, "spec": {"node": "n1", "interfaceName": "eth7"}})], soon()
+    )
+    until(lambda: balancer_world.store.get(key, soon()).value["spec"]["interfaceName"] == "*", "put right", 30)
     switch("Disabled", [])
     until(
-        lambda: [i.key.name for i in world.store.list(ResourceList("HostEndpoint"), soon()).items] == ["n1-eth0"],
+        lambda: (
+            [i.key.name for i in balancer_world.store.list(ResourceList("HostEndpoint"), soon()).items] == ["n1-eth0"]
+        ),
         "ours go",
         30,
     )

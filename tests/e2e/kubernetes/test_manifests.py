@@ -20,20 +20,14 @@ from tests.conftest import LAB_CACHE, ROOT
 from tests.e2e.host import etcd_in
 from tests.e2e.kube import CNI_USER, NODE_USER, Cluster, running_cluster
 from tests.e2e.kube_node import KubeNode, kube_node
-from tests.netns.conftest import MakeNamespace
+from tests.e2e.roles import MANIFESTS, documents, node_with_role, plugin_role, used, with_agent_roles
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace, until
 
-MANIFESTS = ROOT / "manifests"
 # an affinity is read by name when somebody else was faster, a handle is updated when it holds something already
 RARE = {("get", "blockaffinities"), ("update", "ipamhandles")}
 # a claim is taken back when another node was faster
 TAKEN_BACK = {("delete", "blockaffinities"), ("delete", "ipamblocks")}
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
-
-
-def documents(name: str, *kinds: str) -> list[dict[str, Any]]:
-    found = [d for d in yaml.safe_load_all((MANIFESTS / name).read_text()) if d]
-    return [d for d in found if not kinds or d["kind"] in kinds]
 
 
 def test_they_are_as_their_sources_are() -> None:
@@ -177,34 +171,6 @@ def assert_node_pod(pod: dict[str, Any], *, of_etcd: bool) -> None:
 # -- what the plugin may ----------------------------------------------------------------------------------------------
 
 
-def plugin_role(manifest: str) -> dict[str, Any]:
-    [role] = [d for d in documents(manifest, "ClusterRole") if d["metadata"]["name"] == "calico-cni-plugin"]
-    return role
-
-
-@contextmanager
-def node_with_role(
-    manifest: str, kube: Cluster, host: Namespace, root: Path, datastore: DatastoreConfig | None = None
-) -> Iterator[KubeNode]:
-    """A node whose plugin has the role of a manifest and no other."""
-    [binding] = [d for d in documents(manifest, "ClusterRoleBinding") if d["metadata"]["name"] == "calico-cni-plugin"]
-    kube.ensure(f"{RBAC}/clusterroles", plugin_role(manifest))
-    kube.ensure(f"{RBAC}/clusterrolebindings", binding)
-    try:
-        with kube_node(kube, host, root, datastore) as made:
-            made.token = "cni-token"
-            yield made
-    finally:
-        kube.request("DELETE", f"{RBAC}/clusterrolebindings/calico-cni-plugin")
-        kube.request("DELETE", f"{RBAC}/clusterroles/calico-cni-plugin")
-
-
-@pytest.fixture
-def restricted(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
-    with node_with_role("calico.yaml", kube, host_ns, tmp_path) as made:
-        yield made
-
-
 @pytest.fixture
 def restricted_beside(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
     """The records are not in Kubernetes: etcd's manifest (which datastore it is makes no difference to Kubernetes)."""
@@ -227,21 +193,6 @@ def every_verb(node: KubeNode, make_pod_ns: MakeNamespace, number: int) -> None:
     assert collected.ok, collected.document
     for name, space in zip(names, spaces, strict=True):
         assert node.pod_call("DEL", name, name.encode().hex() * 4, space.path).ok
-
-
-def used(kube: Cluster, user: str, since: int) -> tuple[set[tuple[str, str]], list[str]]:
-    """(verb, resource/subresource) of a user's requests, and those that were refused."""
-    requests, refused = set(), []
-    for event in kube.audited(since):
-        if event["user"]["username"] == user:
-            reference = event.get("objectRef")
-            if reference is None:  # which APIs there are: every user may ask
-                continue
-            resource = "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
-            requests.add((event["verb"], resource))
-            if event.get("responseStatus", {}).get("code") == 403:
-                refused.append(f"{event['verb']} {event['requestURI']}")
-    return requests, refused
 
 
 @pytest.mark.kubernetes
@@ -359,27 +310,6 @@ def test_beside_another_datastore_nothing_is_written(restricted_beside: KubeNode
 
 
 # -- what the agent may -----------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def with_agent_roles(kube: Cluster, manifest: str) -> Iterator[Cluster]:
-    """The API server with the roles of calico-node."""
-    made = []
-    for document in documents(manifest, "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
-        metadata, kind = document["metadata"], document["kind"].lower() + "s"
-        if metadata["name"] == "calico-node":
-            path = f"{RBAC}/namespaces/{metadata['namespace']}/{kind}" if "namespace" in metadata else f"{RBAC}/{kind}"
-            kube.ensure(path, document)
-            made.append(f"{path}/calico-node")
-    yield kube
-    for path in reversed(made):
-        kube.request("DELETE", path)
-
-
-@pytest.fixture
-def agent_rights(kube: Cluster) -> Iterator[Cluster]:
-    with with_agent_roles(kube, "calico.yaml") as made:
-        yield made
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.e2e.host import Reply
 from tests.e2e.kube_node import KubeNode
 from tests.e2e.mixed import Turns
 from tests.fakes.upstream import Container, KubeRecords, Upstream
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
@@ -33,7 +33,7 @@ def dual_stack_node(either_kube_node: KubeNode) -> KubeNode:
 
 
 @pytest.fixture
-def turns(dual_stack_node: KubeNode) -> Turns:
+def kube_turns(dual_stack_node: KubeNode) -> Turns:
     kube = dual_stack_node.kube
 
     def make(number: int, on: str = "node1") -> Container:
@@ -57,12 +57,12 @@ def turns(dual_stack_node: KubeNode) -> Turns:
     return Turns(dual_stack_node, Upstream(KubeRecords(kube), dual_stack_node.host, POOLS), ours, check, make)
 
 
-def test_the_fake_writes_records_as_upstream_does(turns: Turns, pod_ns: Namespace) -> None:
+def test_the_fake_writes_records_as_upstream_does(kube_turns: Turns, pod_ns: Namespace) -> None:
     """The same fields, labels and annotations as in what was recorded, for a pod of both families."""
-    container = turns.make(0)
-    turns.add("upstream", container, pod_ns)
+    container = kube_turns.make(0)
+    kube_turns.add("upstream", container, pod_ns)
     recorded = json.loads((VECTORS / "k8s-02-pods.json").read_text())
-    records = turns.upstream.records
+    records = kube_turns.upstream.records
     assert isinstance(records, KubeRecords)
     for plural in ("ipamblocks", "blockaffinities", "ipamhandles"):
         for found in records._list(plural):
@@ -74,21 +74,21 @@ def test_the_fake_writes_records_as_upstream_does(turns: Turns, pod_ns: Namespac
             assert set(found["metadata"]["annotations"]) == set(like["metadata"]["annotations"])
             assert set(found["metadata"].get("labels", {})) == set(like["metadata"].get("labels", {}))
     [theirs] = [p for p in recorded["pods"] if p["metadata"]["name"] == "dual"]
-    ours = turns.upstream.records.kube.read_pod(container.namespace, container.pod)["metadata"]["annotations"]
+    ours = kube_turns.upstream.records.kube.read_pod(container.namespace, container.pod)["metadata"]["annotations"]
     assert set(ours) == {name for name in theirs["metadata"]["annotations"] if name.startswith("cni.projectcalico")}
-    turns.delete("ours", container)
-    turns.check()
+    kube_turns.delete("ours", container)
+    kube_turns.check()
 
 
 @pytest.mark.takes(120)
-def test_a_mixed_node(turns: Turns, make_pod_ns: MakeNamespace) -> None:
-    mixed.take_turns(turns, make_pod_ns, seed=14)
+def test_a_mixed_node(kube_turns: Turns, make_pod_ns: MakeNamespace) -> None:
+    mixed.take_turns(kube_turns, make_pod_ns, seed=14)
 
 
-def test_a_mixed_node_and_calls_that_are_repeated(turns: Turns, make_pod_ns: MakeNamespace) -> None:
-    mixed.repeated_calls_meet(turns, make_pod_ns)
+def test_a_mixed_node_and_calls_that_are_repeated(kube_turns: Turns, make_pod_ns: MakeNamespace) -> None:
+    mixed.repeated_calls_meet(kube_turns, make_pod_ns)
 
 
-def test_a_mixed_cluster_that_borrows(turns: Turns, make_pod_ns: MakeNamespace) -> None:
-    turns.upstream.records.kube.create_node("node2")
-    mixed.borrow_from_each_other(turns, make_pod_ns)
+def test_a_mixed_cluster_that_borrows(kube_turns: Turns, make_pod_ns: MakeNamespace) -> None:
+    kube_turns.upstream.records.kube.create_node("node2")
+    mixed.borrow_from_each_other(kube_turns, make_pod_ns)

@@ -11,7 +11,7 @@ from tests.e2e import not_ready
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import KubeNode, node_on
 from tests.e2e.kubernetes.test_cni import C1, pod
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]

@@ -29,7 +29,7 @@ from tests.e2e.forks import forks_in
 from tests.e2e.host import Reply, etcd_in
 from tests.e2e.kube import Cluster, running_cluster
 from tests.e2e.kube_node import KubeNode, Relay
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace, until
 from tests.netns.policing import documented_removal
 from tests.netns.startups import add_card

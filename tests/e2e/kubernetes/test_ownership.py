@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.attachments import VALID, Attachments, live_in_any_order, valid
 from tests.e2e.host import Reply
 from tests.e2e.kube_node import POD_PREFIX, KubeNode
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]

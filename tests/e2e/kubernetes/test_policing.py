@@ -65,7 +65,7 @@ class KubernetesLab:
 
 
 @pytest.fixture
-def cluster(kube: Cluster, tmp_path: Path) -> Iterator[KubernetesLab]:
+def policed_cluster(kube: Cluster, tmp_path: Path) -> Iterator[KubernetesLab]:
     items = json.dumps({"apiVersion": "v1", "kind": "List", "items": roles()})
     kube.kubectl("apply", "-f", "-", stdin=items)
     kube.ensure_namespace(SPACE, labels={"team": "blue"})
@@ -97,33 +97,33 @@ def cluster(kube: Cluster, tmp_path: Path) -> Iterator[KubernetesLab]:
             kube.kubectl("delete", "-f", "-", stdin=items)
 
 
-def test_kubernetes_policies(cluster: KubernetesLab) -> None:
-    node, since = cluster.node, len(cluster.kube.audited())
-    cluster.pod(SPACE, "a", "10.65.0.1", app="a")
-    cluster.pod(SPACE, "b", "10.65.0.2", app="b")
-    cluster.pod(OTHER, "c", "10.65.0.3", app="a")
-    cluster.pod(OTHER, "far", "10.65.1.1", node="n2", app="far")
+def test_kubernetes_policies(policed_cluster: KubernetesLab) -> None:
+    node, since = policed_cluster.node, len(policed_cluster.kube.audited())
+    policed_cluster.pod(SPACE, "a", "10.65.0.1", app="a")
+    policed_cluster.pod(SPACE, "b", "10.65.0.2", app="b")
+    policed_cluster.pod(OTHER, "c", "10.65.0.3", app="a")
+    policed_cluster.pod(OTHER, "far", "10.65.1.1", node="n2", app="far")
     node.start()
     node.until_in_force(endpoints=3)
     assert node.passes("a", "b", 80) and node.passes("c", "b", 80)  # no policy: open
-    cluster.policy("default-deny", {"podSelector": {}, "policyTypes": ["Ingress"]})
+    policed_cluster.policy("default-deny", {"podSelector": {}, "policyTypes": ["Ingress"]})
     node.until_passes("a", "b", 80, False)
     assert node.passes("a", "c", 80)
     ports = [{"protocol": "UDP", "port": 80}]
     peer = {"podSelector": {"matchLabels": {"app": "a"}}}
-    cluster.policy(
+    policed_cluster.policy(
         "from-a", {"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [{"from": [peer], "ports": ports}]}
     )
     node.until_passes("a", "b", 80)
     assert not node.passes("a", "b", 81) and not node.passes("c", "b", 80)  # c is in another namespace
     assert "10.65.1.1" not in node.ruleset()
     space = {"namespaceSelector": {"matchLabels": {"team": "red"}}}
-    cluster.policy("from-red", {"podSelector": {}, "ingress": [{"from": [space], "ports": ports}]})
+    policed_cluster.policy("from-red", {"podSelector": {}, "ingress": [{"from": [space], "ports": ports}]})
     node.until_passes("c", "b", 80)
     assert "10.65.1.1" in node.ruleset()  # a pod of another node, which is known now
-    cluster.kube.kubectl("label", "--overwrite", "namespace", OTHER, "team=green")
+    policed_cluster.kube.kubectl("label", "--overwrite", "namespace", OTHER, "team=green")
     node.until_passes("c", "b", 80, False)
-    cluster.kube.kubectl("label", "--overwrite", "namespace", OTHER, "team=red")
+    policed_cluster.kube.kubectl("label", "--overwrite", "namespace", OTHER, "team=red")
     node.until_passes("c", "b", 80)
     spec = {
         "order": 1,
@@ -136,38 +136,38 @@ def test_kubernetes_policies(cluster: KubernetesLab) -> None:
         "kind": "GlobalNetworkPolicy",
         "metadata": {"name": "default.red"},
     }
-    cluster.create(GLOBAL, {**head, "spec": spec})
+    policed_cluster.create(GLOBAL, {**head, "spec": spec})
     node.until_passes("c", "b", 80, False)
-    cluster.remove(f"{GLOBAL}/default.red")
+    policed_cluster.remove(f"{GLOBAL}/default.red")
     node.until_passes("c", "b", 80)
-    cluster.remove(f"{POLICIES}/from-red")
-    cluster.remove(f"{POLICIES}/from-a")
-    cluster.remove(f"{POLICIES}/default-deny")
+    policed_cluster.remove(f"{POLICIES}/from-red")
+    policed_cluster.remove(f"{POLICIES}/from-a")
+    policed_cluster.remove(f"{POLICIES}/default-deny")
     node.until_passes("b", "a", 81)
     assert node.standing()["problems"] == [] and node.standing()["warnings"] == []
     refused = [
         event["requestURI"]
-        for event in cluster.kube.audited(since)
+        for event in policed_cluster.kube.audited(since)
         if event["user"]["username"] == NODE_USER and event.get("responseStatus", {}).get("code") == 403
     ]
     assert refused == []
 
 
-def test_policies_stay_while_the_api_server_is_away(cluster: KubernetesLab) -> None:
+def test_policies_stay_while_the_api_server_is_away(policed_cluster: KubernetesLab) -> None:
     """Also those of an engine that is killed and begins again meanwhile; what changed is made up for afterwards."""
-    node = cluster.node
-    cluster.pod(SPACE, "a", "10.65.0.1", app="a")
-    cluster.pod(SPACE, "b", "10.65.0.2", app="b")
+    node = policed_cluster.node
+    policed_cluster.pod(SPACE, "a", "10.65.0.1", app="a")
+    policed_cluster.pod(SPACE, "b", "10.65.0.2", app="b")
     peer = {"podSelector": {"matchLabels": {"app": "a"}}}
     from_a = {"from": [peer], "ports": [{"protocol": "UDP", "port": 80}]}
-    cluster.policy("from-a", {"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [from_a]})
+    policed_cluster.policy("from-a", {"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [from_a]})
     node.start()
     node.until_in_force(endpoints=2)
     node.until_passes("a", "b", 81, False)
     before = node.ruleset()
     with traffic(node, "a", "b", allowed=80, forbidden=81) as counts:
-        cluster.relay.cut()
-        cluster.policy("more", {"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [{"from": [peer]}]})
+        policed_cluster.relay.cut()
+        policed_cluster.policy("more", {"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [{"from": [peer]}]})
         node.stop(9)
         node.start()
         until(lambda: node.standing().get("failing"), "why nothing can be read is said")
@@ -176,22 +176,24 @@ def test_policies_stay_while_the_api_server_is_away(cluster: KubernetesLab) -> N
         assert node.ruleset() == before and not node.standing()["ready"]
     assert counts.sent > 200
     assert (counts.allowed_arrived, counts.forbidden_arrived) == (counts.sent, 0)
-    cluster.relay.start()
+    policed_cluster.relay.start()
     node.until_passes("a", "b", 81)
     until(lambda: node.standing()["in_force"] and not node.standing()["failing"], "nothing fails any more")
 
 
-def test_rights_that_are_missing_are_said(cluster: KubernetesLab) -> None:
-    kube = cluster.kube
+def test_rights_that_are_missing_are_said(policed_cluster: KubernetesLab) -> None:
+    kube = policed_cluster.kube
     fewer = roles()
     [role] = [document for document in fewer if document["kind"] == "ClusterRole"]
     role["rules"] = [rule for rule in role["rules"] if "networking.k8s.io" not in rule["apiGroups"]]
     kube.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": fewer}))
     asked = ("auth", "can-i", "list", "networkpolicies.networking.k8s.io", "-A", "--as", NODE_USER)
     until(lambda: kube.kubectl(*asked, check=False).strip() == "no", "the right is gone", pause_s=0.2)
-    cluster.node.start()
-    until(lambda: "networkpolicies.networking.k8s.io" in cluster.node.standing().get("failing", ""), "it is told")
-    assert not cluster.node.standing()["in_force"]
+    policed_cluster.node.start()
+    until(
+        lambda: "networkpolicies.networking.k8s.io" in policed_cluster.node.standing().get("failing", ""), "it is told"
+    )
+    assert not policed_cluster.node.standing()["in_force"]
     items = json.dumps({"apiVersion": "v1", "kind": "List", "items": roles()})
     kube.kubectl("apply", "-f", "-", stdin=items)
-    cluster.node.until_in_force()
+    policed_cluster.node.until_in_force()

@@ -18,7 +18,7 @@ Calicoctl = Callable[..., str]
 
 
 @pytest.fixture
-def calicoctl(kube: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Calicoctl]:
+def kube_calicoctl(kube: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Calicoctl]:
     config = tmp_path / "calicoctl.cfg"
     config.write_text(
         "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata:\n"
@@ -44,8 +44,8 @@ def ask(calicoctl: Calicoctl) -> str:
     return calicoctl("policy", "explain", "--from", f"{SPACE}/client", "--to", f"{SPACE}/server", "--port", "80")
 
 
-def test_policies_of_both_kinds_decide(calicoctl: Calicoctl, kube: Cluster, tmp_path: Path) -> None:
-    assert f"ingress of {SPACE}/server: allowed by rule 1 of Profile kns.{SPACE}" in ask(calicoctl)
+def test_policies_of_both_kinds_decide(kube_calicoctl: Calicoctl, kube: Cluster, tmp_path: Path) -> None:
+    assert f"ingress of {SPACE}/server: allowed by rule 1 of Profile kns.{SPACE}" in ask(kube_calicoctl)
     peer = {"namespaceSelector": {"matchLabels": {"team": "x"}}, "podSelector": {"matchLabels": {"app": "client"}}}
     for name, ingress in (("close", []), ("open", [{"from": [peer], "ports": [{"port": 80}]}])):
         spec = {"podSelector": {"matchLabels": {"app": "server"}}, "policyTypes": ["Ingress"], "ingress": ingress}
@@ -53,15 +53,17 @@ def test_policies_of_both_kinds_decide(calicoctl: Calicoctl, kube: Cluster, tmp_
         kube.request("POST", POLICIES, body)
         denied = "DENIED at the end of tier default"
         allowed = f"allowed by rule 1 of KubernetesNetworkPolicy {SPACE}/open in tier default"
-        assert f"ingress of {SPACE}/server: {allowed if ingress else denied}" in ask(calicoctl)
+        assert f"ingress of {SPACE}/server: {allowed if ingress else denied}" in ask(kube_calicoctl)
     deny = tmp_path / "deny.yaml"
     deny.write_text(
         "apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata: {name: deny}\n"
         "spec: {order: 1, selector: app == 'server', types: [Ingress], ingress: [{action: Deny}]}\n"
     )
-    calicoctl("apply", "-f", str(deny))
-    assert f"ingress of {SPACE}/server: DENIED by rule 1 of GlobalNetworkPolicy deny in tier default" in ask(calicoctl)
-    shown = calicoctl("policy", "show", f"{SPACE}/server")
+    kube_calicoctl("apply", "-f", str(deny))
+    assert f"ingress of {SPACE}/server: DENIED by rule 1 of GlobalNetworkPolicy deny in tier default" in ask(
+        kube_calicoctl
+    )
+    shown = kube_calicoctl("policy", "show", f"{SPACE}/server")
     order = ["GlobalNetworkPolicy deny", f"{SPACE}/close", f"{SPACE}/open"]
     places = [shown.index(word) for word in order]
     assert places == sorted(places)

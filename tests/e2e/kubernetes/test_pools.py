@@ -8,8 +8,7 @@ import pytest
 
 from tests.e2e.kube_node import KubeNode
 from tests.e2e.kubernetes.test_cni import C1, C2, ips
-from tests.e2e.kubernetes.test_served import alone  # noqa: F401 - a fixture
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
@@ -19,16 +18,16 @@ MERGE = "application/merge-patch+json"
 
 
 @pytest.fixture(params=["alone", "served"])
-def two_pool_node(request: pytest.FixtureRequest, alone: KubeNode) -> Iterator[KubeNode]:  # noqa: F811
+def two_pool_node(request: pytest.FixtureRequest, unserved_node: KubeNode) -> Iterator[KubeNode]:
     """With a second pool, which comes after pool4 in the order of names."""
-    alone.apply("IPPool", "pool4-next", {"cidr": "10.71.0.0/24", "blockSize": 28})
+    unserved_node.apply("IPPool", "pool4-next", {"cidr": "10.71.0.0/24", "blockSize": 28})
     for name in ("one", "two"):
-        alone.kube.create_pod(alone.namespace, name, alone.nodename)
+        unserved_node.kube.create_pod(unserved_node.namespace, name, unserved_node.nodename)
     if request.param == "alone":
-        yield alone
+        yield unserved_node
         return
-    with alone.server():
-        yield alone
+    with unserved_node.server():
+        yield unserved_node
 
 
 def turns_away(node: KubeNode, make_pod_ns: MakeNamespace) -> bool:

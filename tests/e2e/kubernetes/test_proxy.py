@@ -21,16 +21,16 @@ C1 = "c1" * 32
 
 
 @pytest.fixture
-def proxy(kube: Cluster) -> Iterator[ConnectProxy]:
+def http_proxy(kube: Cluster) -> Iterator[ConnectProxy]:
     with connect_proxy(("127.0.0.1", kube.port)) as made:
         yield made
 
 
 @pytest.fixture
-def proxied_node(kube: Cluster, host_ns: Namespace, tmp_path: Path, proxy: ConnectProxy) -> Iterator[KubeNode]:
+def proxied_node(kube: Cluster, host_ns: Namespace, tmp_path: Path, http_proxy: ConnectProxy) -> Iterator[KubeNode]:
     """A node that has no way to the API server but the proxy; a name that nobody else resolves leads there."""
     with kube_node(kube, host_ns, tmp_path) as made:
-        relay = Relay(host_ns, proxy.port)
+        relay = Relay(host_ns, http_proxy.port)
         try:
             document = json.loads(Path(kube.kubeconfig()).read_text())
             cluster: dict[str, Any] = document["clusters"][0]["cluster"]
@@ -46,21 +46,21 @@ def proxied_node(kube: Cluster, host_ns: Namespace, tmp_path: Path, proxy: Conne
 
 @pytest.mark.parametrize("served", [False, True], ids=["one-shot", "served"])
 def test_calls_go_through_the_callers_proxy(
-    served: bool, proxied_node: KubeNode, proxy: ConnectProxy, pod_ns: Namespace
+    served: bool, proxied_node: KubeNode, http_proxy: ConnectProxy, pod_ns: Namespace
 ) -> None:
     with proxied_node.server() if served else nullcontext():
-        proxied_node.environ["https_proxy"] = proxy.url
+        proxied_node.environ["https_proxy"] = http_proxy.url
         added = proxied_node.pod_call("ADD", "web-0", C1, pod_ns.path)
         assert added.ok, added.document
-        assert set(proxy.asked) == {"kube.example:6443"}
+        assert set(http_proxy.asked) == {"kube.example:6443"}
         assert proxied_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
     assert proxied_node.leftovers() == {}
 
 
 def test_what_no_proxy_names_is_not_asked_of_the_proxy(
-    proxied_node: KubeNode, proxy: ConnectProxy, pod_ns: Namespace
+    proxied_node: KubeNode, http_proxy: ConnectProxy, pod_ns: Namespace
 ) -> None:
-    proxied_node.environ |= {"HTTPS_PROXY": proxy.url, "NO_PROXY": ".other, kube.example"}
+    proxied_node.environ |= {"HTTPS_PROXY": http_proxy.url, "NO_PROXY": ".other, kube.example"}
     failed = proxied_node.pod_call("ADD", "web-0", C1, pod_ns.path, uid="")
     assert not failed.ok and "kube.example" in failed.document["msg"], failed.document
-    assert proxy.asked == []
+    assert http_proxy.asked == []

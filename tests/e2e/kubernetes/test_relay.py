@@ -20,8 +20,8 @@ from cni_calico.errors import CalicoError, DatastoreDenied
 from cni_calico.model.keys import BlockList, ListKey, ResourceList
 from cni_calico.relay.reduction import affinity_of, reduce_own_block, reduction_of
 from tests.e2e.kube import Cluster
-from tests.e2e.kube_fixtures import NAMESPACE
 from tests.e2e.relays import RunningRelay, make_certificates, relay_access
+from tests.fixtures.kubernetes import NAMESPACE
 
 pytestmark = pytest.mark.etcd
 FOLLOWED: tuple[ListKey, ...] = (
@@ -34,7 +34,7 @@ FOLLOWED: tuple[ListKey, ...] = (
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def relay_certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("relay")
     make_certificates(directory)
     return directory
@@ -108,8 +108,8 @@ class Relayed:
 
 
 @pytest.fixture
-def relayed(kube: Cluster, certificates: Path) -> Iterator[Relayed]:
-    found = Relayed(kube, certificates)
+def relayed(kube: Cluster, relay_certificates: Path) -> Iterator[Relayed]:
+    found = Relayed(kube, relay_certificates)
     try:
         yield found
     finally:
@@ -230,7 +230,7 @@ def test_killed_and_restarted_all_resume_without_listing_again(relayed: Relayed)
     assert relayed.relay.relay.server.numbers.requests.get("list", 0) == 0
 
 
-def test_an_agent_moves_to_another_relay_without_listing_again(relayed: Relayed, certificates: Path) -> None:
+def test_an_agent_moves_to_another_relay_without_listing_again(relayed: Relayed, relay_certificates: Path) -> None:
     fill(relayed.kube)
     agent = relayed.follow()
     relayed.wait(lambda: relayed.is_told(agent))
@@ -264,23 +264,23 @@ def test_without_a_relay_an_agent_follows_the_api_server_until_there_is_one(rela
     assert relayed.stores[0].lists == lists
 
 
-def test_an_agent_that_starts_without_a_relay_lists_at_the_api_server(kube: Cluster, certificates: Path) -> None:
+def test_an_agent_that_starts_without_a_relay_lists_at_the_api_server(kube: Cluster, relay_certificates: Path) -> None:
     kube.create_node("alone")
     troubles: list[str] = []
-    access = relay_access(certificates, 1)
+    access = relay_access(relay_certificates, 1)
     store = RelayedStore(kube.access(), access, troubles.append, direct_after_s=0.5, probe_s=60)
     try:
         listed = store.list(ResourceList("Node", brief=True), Deadline.after(20))
-        assert [item.key.name for item in listed.items] == ["alone"]  # type: ignore[union-attr]
+        assert [item.key.name for item in listed.items] == ["alone"]
         assert store.link.direct
         assert not store.list(BlockList(owner="host:alone"), Deadline.after(20)).items
     finally:
         store.close()
 
 
-def test_a_token_that_the_api_server_knows_is_enough(kube: Cluster, certificates: Path) -> None:
-    relay = RunningRelay(kube.api(), certificates, users=frozenset({"admin"}))
-    base = relay_access(certificates, relay.port)
+def test_a_token_that_the_api_server_knows_is_enough(kube: Cluster, relay_certificates: Path) -> None:
+    relay = RunningRelay(kube.api(), relay_certificates, users=frozenset({"admin"}))
+    base = relay_access(relay_certificates, relay.port)
     tokens = RelayAccess(address=base.address, ca_file=base.ca_file)
     try:
         for token, accepted in (("admin-token", True), ("nonsense", False)):

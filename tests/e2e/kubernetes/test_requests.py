@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.kube_node import KubeNode
-from tests.e2e.kubernetes.test_served import DUAL, alone, asked, make_pods, repeat_del, served_node, warm_up  # noqa: F401
-from tests.netns.conftest import MakeNamespace
+from tests.e2e.kubernetes.test_served import DUAL, asked, make_pods, repeat_del, warm_up
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
@@ -26,7 +26,7 @@ IPAM = ("ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs")
 CRD = "/apis/crd.projectcalico.org/v1"
 
 
-def test_dual_stack_del(served_node: KubeNode, make_pod_ns: MakeNamespace) -> None:  # noqa: F811
+def test_dual_stack_del(served_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
     """One write more than with one family: a block of each."""
     netns = make_pod_ns().path
     warm_up(served_node, make_pod_ns, ipam=DUAL)
@@ -40,20 +40,20 @@ def test_dual_stack_del(served_node: KubeNode, make_pod_ns: MakeNamespace) -> No
     repeat_del(served_node, netns)
 
 
-def test_dual_stack_without_the_server(alone: KubeNode, make_pod_ns: MakeNamespace) -> None:  # noqa: F811
+def test_dual_stack_without_the_server(unserved_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
     """A second family costs its affinities and its block, read and written: three requests beyond the twelve."""
     for name in ("first", "p"):
-        alone.kube.create_pod(alone.namespace, name, alone.nodename)
-    assert alone.pod_call("ADD", "first", "f" * 64, make_pod_ns().path, ipam=DUAL).ok
+        unserved_node.kube.create_pod(unserved_node.namespace, name, unserved_node.nodename)
+    assert unserved_node.pod_call("ADD", "first", "f" * 64, make_pod_ns().path, ipam=DUAL).ok
     netns = make_pod_ns().path
-    since = len(alone.kube.audited())
-    assert alone.pod_call("ADD", "p", "1" * 64, netns, ipam=DUAL).ok
-    requests = asked(alone, since)
+    since = len(unserved_node.kube.audited())
+    assert unserved_node.pod_call("ADD", "p", "1" * 64, netns, ipam=DUAL).ok
+    requests = asked(unserved_node, since)
     assert len(requests) <= 15 and len([verb for verb, _ in requests if verb not in ("get", "list")]) == 4
     assert ("list", "pods") not in requests and ("list", "ipamblocks") not in requests
-    since = len(alone.kube.audited())
-    assert alone.pod_call("DEL", "p", "1" * 64, netns, ipam=DUAL).ok
-    requests = asked(alone, since)
+    since = len(unserved_node.kube.audited())
+    assert unserved_node.pod_call("DEL", "p", "1" * 64, netns, ipam=DUAL).ok
+    requests = asked(unserved_node, since)
     assert len(requests) <= 10 and not [verb for verb, _ in requests if verb == "list"]
 
 
@@ -81,13 +81,13 @@ def shape(value: Any) -> Any:
     return value
 
 
-def test_records_are_as_upstream_stores_them(alone: KubeNode, make_pod_ns: MakeNamespace) -> None:  # noqa: F811
+def test_records_are_as_upstream_stores_them(unserved_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
     """Down to names, labels and annotations; upstream selects by some of them."""
     theirs = {plural: raw(objects) for plural, objects in json.loads(UPSTREAM.read_text()).items() if plural in IPAM}
-    alone.kube.create_pod(alone.namespace, "p", alone.nodename)
-    reply = alone.pod_call("ADD", "p", "1" * 64, make_pod_ns().path, ipam=DUAL, name="k8s-pod-network")
+    unserved_node.kube.create_pod(unserved_node.namespace, "p", unserved_node.nodename)
+    reply = unserved_node.pod_call("ADD", "p", "1" * 64, make_pod_ns().path, ipam=DUAL, name="k8s-pod-network")
     assert reply.ok, reply.document
-    ours = {plural: raw(alone.kube.request("GET", f"{CRD}/{plural}")["items"]) for plural in IPAM}
+    ours = {plural: raw(unserved_node.kube.request("GET", f"{CRD}/{plural}")["items"]) for plural in IPAM}
 
     assert [len(ours[plural]) for plural in IPAM] == [2, 2, 1, 1]
     assert ours["ipamconfigs"] == theirs["ipamconfigs"]

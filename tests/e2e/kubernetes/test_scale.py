@@ -200,10 +200,12 @@ NODES = ResourceList("Node")
 
 @pytest.mark.parametrize("brief", [False, True])
 @pytest.mark.parametrize("cached", [False, True])
-def test_every_way_of_reading_gives_the_same(many: Cluster, store: KubernetesStore, brief: bool, cached: bool) -> None:
+def test_every_way_of_reading_gives_the_same(
+    many: Cluster, kube_store: KubernetesStore, brief: bool, cached: bool
+) -> None:
     listing, seen = ResourceList("Node", brief=brief), []
     until(
-        lambda: len(store.list(NODES, Deadline.after(30), reading=Reading(cached=True)).items) == 7,
+        lambda: len(kube_store.list(NODES, Deadline.after(30), reading=Reading(cached=True)).items) == 7,
         "the server's cache",
     )
 
@@ -211,32 +213,34 @@ def test_every_way_of_reading_gives_the_same(many: Cluster, store: KubernetesSto
         seen.append(versioned.key)
         return Versioned(versioned.key, {}, versioned.revision)
 
-    exact = store.list(NODES, Deadline.after(30))
-    found = store.list(listing, Deadline.after(30), reading=Reading(note, cached))
+    exact = kube_store.list(NODES, Deadline.after(30))
+    found = kube_store.list(listing, Deadline.after(30), reading=Reading(note, cached))
     assert [(item.key, item.revision) for item in found.items] == [(item.key, item.revision) for item in exact.items]
     assert sorted(map(str, seen)) == sorted(str(item.key) for item in exact.items)
     assert all(item.value == {} for item in found.items)
-    with store.watch(listing, found.revision) as watch:
+    with kube_store.watch(listing, found.revision) as watch:
         many.request("PATCH", "/api/v1/nodes/node-3", {"metadata": {"labels": {"a": "b"}}}, content_type=MERGE)
         [event] = watch.next(30)
         assert event.key == ResourceKey("Node", "node-3") and event.value["metadata"]["labels"] == {"a": "b"}
 
 
-def test_brief_answers_leave_spec_and_status_out(many: Cluster, store: KubernetesStore) -> None:
+def test_brief_answers_leave_spec_and_status_out(many: Cluster, kube_store: KubernetesStore) -> None:
     from cni_calico.datastore.kubernetes.layout import select_collections
 
     [collection] = select_collections(ResourceList("Node", brief=True))
     found: list[Any] = []
-    rest = store.api.items(collection.path, Deadline.after(30), "list", found.append, accept=collection.accept_list)
+    rest = kube_store.api.items(
+        collection.path, Deadline.after(30), "list", found.append, accept=collection.accept_list
+    )
     assert rest["kind"] == "PartialObjectMetadataList" and len(found) == 7
     assert all("spec" not in obj and "status" not in obj for obj in found)
 
 
 def test_pages_that_expired_are_read_again_in_one_answer(
-    many: Cluster, store: KubernetesStore, monkeypatch: pytest.MonkeyPatch
+    many: Cluster, kube_store: KubernetesStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was read of them counts for nothing: a record may have gone meanwhile."""
-    request = store.api.request
+    request = kube_store.api.request
     asked: list[str] = []
 
     def expiring(method: str, path: str, *arguments: Any, **options: Any) -> Any:
@@ -246,17 +250,17 @@ def test_pages_that_expired_are_read_again_in_one_answer(
             raise Compacted("the list expired")
         return request(method, path, *arguments, **options)
 
-    monkeypatch.setattr(store.api, "request", expiring)
-    found = store.list(NODES, Deadline.after(30))
+    monkeypatch.setattr(kube_store.api, "request", expiring)
+    found = kube_store.list(NODES, Deadline.after(30))
     assert [item.key.name for item in found.items if isinstance(item.key, ResourceKey)] == [
         f"node-{number}" for number in range(1, 7)
     ]
     assert len(asked) == 2
 
 
-def test_a_type_that_is_missing_is_named_in_every_way(many: Cluster, store: KubernetesStore) -> None:
+def test_a_type_that_is_missing_is_named_in_every_way(many: Cluster, kube_store: KubernetesStore) -> None:
     from cni_calico.errors import DatastoreUnsupported
 
     for path in ("/apis/crd.projectcalico.org/v1/nothings", "/apis/nobody/v1/things"):
         with pytest.raises(DatastoreUnsupported, match="cannot list"):
-            store.api.items(path, Deadline.after(30), f"list {path}", lambda item: None)
+            kube_store.api.items(path, Deadline.after(30), f"list {path}", lambda item: None)

@@ -15,7 +15,7 @@ from cni_calico.errors import RecordRefused
 from cni_calico.model.keys import HandleKey, HandleList
 from manifests import schemas
 from tests.e2e.kube import Cluster
-from tests.e2e.kube_fixtures import NAMESPACE
+from tests.fixtures.kubernetes import NAMESPACE
 
 pytestmark = pytest.mark.kubernetes
 
@@ -176,18 +176,18 @@ def test_what_identifies_a_record_stays(plural: str, changes: dict[str, Any], ku
 
 
 def test_long_lists_come_in_pages(
-    kube: Cluster, store: KubernetesStore, soon: Deadline, monkeypatch: pytest.MonkeyPatch
+    kube: Cluster, kube_store: KubernetesStore, soon: Deadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of one moment, and the watch that follows misses nothing."""
     monkeypatch.setattr("cni_calico.datastore.kubernetes.pages.PAGE", 4)
     value = {"block": {"10.65.0.0/30": 1}, "deleted": False}
     for number in range(10):
-        store.commit([Write.create(HandleKey(f"net.{number}"), value)], soon)
+        kube_store.commit([Write.create(HandleKey(f"net.{number}"), value)], soon)
     since = len(kube.audited())
-    listing = store.list(HandleList(), soon)
+    listing = kube_store.list(HandleList(), soon)
     assert [item.key.handle_id for item in listing.items] == [f"net.{number}" for number in range(10)]
     pages = [event["requestURI"] for event in kube.audited(since) if event["verb"] == "list"]
     assert len(pages) == 3 and all("limit=4" in page for page in pages) and "continue=" in pages[-1]
-    store.commit([Write.create(HandleKey("net.late"), value)], soon)
-    with store.watch(HandleList(), listing.revision) as watch:
+    kube_store.commit([Write.create(HandleKey("net.late"), value)], soon)
+    with kube_store.watch(HandleList(), listing.revision) as watch:
         assert [event.key.handle_id for event in watch.next(10)] == ["net.late"]

@@ -4,49 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.kube import CNI_USER, Cluster
-from tests.e2e.kube_node import KubeNode, kube_node
-from tests.netns.conftest import MakeNamespace
-from tests.netns.namespaces import Namespace, until
+from tests.e2e.kube import CNI_USER
+from tests.e2e.kube_node import KubeNode
+from tests.fixtures.namespaces import MakeNamespace
+from tests.netns.namespaces import until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 
 DUAL = {"type": "calico-ipam", "assign_ipv6": "true"}
 IPAM_WRITES = [("create", "ipamhandles"), ("update", "ipamblocks")]
 RECORDED = [("patch", "pods")]
-
-
-@pytest.fixture
-def alone(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
-    """A node without server; its plugin has a user of its own, by which its requests are known in the audit log."""
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": "everything"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-        "subjects": [{"kind": "ServiceAccount", "name": "calico-cni-plugin", "namespace": "kube-system"}],
-    }
-    path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
-    kube.ensure(path, binding)
-    try:
-        with kube_node(kube, host_ns, tmp_path) as made:
-            made.token = "cni-token"
-            yield made
-    finally:
-        kube.request("DELETE", f"{path}/everything")
-
-
-@pytest.fixture
-def served_node(alone: KubeNode) -> Iterator[KubeNode]:
-    """The same, with the resident server."""
-    with alone.server():
-        yield alone
 
 
 def known_pods(node: KubeNode) -> float:
@@ -168,12 +139,14 @@ def test_a_pod_that_the_watch_has_not_brought_yet(served_node: KubeNode, make_po
     assert served_node.annotations("p")["containerID"] == "2" * 64
 
 
-def test_without_the_server_an_add_is_twelve_requests_at_most(alone: KubeNode, make_pod_ns: MakeNamespace) -> None:
+def test_without_the_server_an_add_is_twelve_requests_at_most(
+    unserved_node: KubeNode, make_pod_ns: MakeNamespace
+) -> None:
     for name in ("first", "p"):
-        alone.kube.create_pod(alone.namespace, name, alone.nodename)
-    assert alone.pod_call("ADD", "first", "f" * 64, make_pod_ns().path).ok
-    since = len(alone.kube.audited())
-    assert alone.pod_call("ADD", "p", "1" * 64, make_pod_ns().path).ok
-    requests = asked(alone, since)
+        unserved_node.kube.create_pod(unserved_node.namespace, name, unserved_node.nodename)
+    assert unserved_node.pod_call("ADD", "first", "f" * 64, make_pod_ns().path).ok
+    since = len(unserved_node.kube.audited())
+    assert unserved_node.pod_call("ADD", "p", "1" * 64, make_pod_ns().path).ok
+    requests = asked(unserved_node, since)
     assert len(requests) <= 12
     assert ("list", "pods") not in requests and ("list", "ipamblocks") not in requests

@@ -37,7 +37,7 @@ from cni_calico.model.keys import (
 )
 from cni_calico.model.kubernetes.custom import affinity_labels
 from tests.e2e.kube import Cluster, running_cluster
-from tests.e2e.kube_fixtures import NAMESPACE
+from tests.fixtures.kubernetes import NAMESPACE
 
 pytestmark = pytest.mark.kubernetes
 
@@ -66,7 +66,7 @@ def block(number: int = 1, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", sorted(path.name for path in VECTORS.glob("k8s-0*.json")))
 def test_what_upstream_stored_is_accepted_read_and_written_back(
-    name: str, kube: Cluster, store: KubernetesStore, soon: Deadline
+    name: str, kube: Cluster, kube_store: KubernetesStore, soon: Deadline
 ) -> None:
     dump = {k: v for k, v in json.loads((VECTORS / name).read_text()).items() if k not in ("nodes", "pods")}
     stored: dict[tuple[str, str], Any] = {}
@@ -76,12 +76,12 @@ def test_what_upstream_stored_is_accepted_read_and_written_back(
             made = kube.request("POST", f"{CRD_ROOT}/{plural}", {**obj, "metadata": metadata})
             assert (made["spec"], made.get("status")) == (obj["spec"], obj.get("status"))
             stored[plural, metadata["name"]] = made
-    records = store.list(EverythingList(), soon).items
+    records = kube_store.list(EverythingList(), soon).items
     assert len(records) == len(stored)
     for record in records:
-        again = store.get(record.key, soon)
+        again = kube_store.get(record.key, soon)
         assert again == record
-        [written] = store.commit([Write.update(again, again.value)], soon).stored
+        [written] = kube_store.commit([Write.update(again, again.value)], soon).stored
         assert written.value == record.value
     for (plural, object_name), before in stored.items():
         after = kube.request("GET", f"{CRD_ROOT}/{plural}/{object_name}")
@@ -116,41 +116,41 @@ def pool(name: str, **spec: Any) -> tuple[ResourceKey, dict[str, Any]]:
     ],
     ids=range(12),
 )
-def test_a_wrong_pool_is_refused(spec: dict[str, Any], store: KubernetesStore, soon: Deadline) -> None:
+def test_a_wrong_pool_is_refused(spec: dict[str, Any], kube_store: KubernetesStore, soon: Deadline) -> None:
     key, value = pool("wrong", **spec)
     with pytest.raises(RecordRefused, match=r"cannot create IPPool wrong: .*spec"):
-        store.commit([Write.create(key, value)], soon)
+        kube_store.commit([Write.create(key, value)], soon)
 
 
-def test_what_must_not_change_does_not(store: KubernetesStore, soon: Deadline) -> None:
+def test_what_must_not_change_does_not(kube_store: KubernetesStore, soon: Deadline) -> None:
     key, value = pool("p", cidr="10.0.0.0/16", blockSize=26, natOutgoing=False)
-    [made] = store.commit([Write.create(key, value)], soon).stored
+    [made] = kube_store.commit([Write.create(key, value)], soon).stored
     for change in ({"cidr": "10.1.0.0/16"}, {"blockSize": 27}):
         with pytest.raises(RecordRefused, match="cannot be changed"):
-            store.commit([Write.update(made, {**value, "spec": {**value["spec"], **change}})], soon)
-    [changed] = store.commit(
+            kube_store.commit([Write.update(made, {**value, "spec": {**value["spec"], **change}})], soon)
+    [changed] = kube_store.commit(
         [Write.update(made, {**value, "spec": {**value["spec"], "natOutgoing": True}})], soon
     ).stored
     assert decode_pool(key, changed.value).nat_outgoing
 
 
-def test_fields_of_newer_releases_are_kept(store: KubernetesStore, soon: Deadline) -> None:
+def test_fields_of_newer_releases_are_kept(kube_store: KubernetesStore, soon: Deadline) -> None:
     key, value = pool("p", cidr="10.0.0.0/16", futureField={"a": [1]}, awsSubnetID="subnet-1")
-    store.commit([Write.create(key, value)], soon)
-    assert store.get(key, soon).value["spec"]["futureField"] == {"a": [1]}
+    kube_store.commit([Write.create(key, value)], soon)
+    assert kube_store.get(key, soon).value["spec"]["futureField"] == {"a": [1]}
 
 
-def test_users_metadata_of_a_resource_comes_back(kube: Cluster, store: KubernetesStore, soon: Deadline) -> None:
+def test_users_metadata_of_a_resource_comes_back(kube: Cluster, kube_store: KubernetesStore, soon: Deadline) -> None:
     key, value = pool("p", cidr="10.0.0.0/16")
     value["metadata"] |= {"labels": {"site": "a"}, "annotations": {"note": "b"}}
-    store.commit([Write.create(key, value)], soon)
+    kube_store.commit([Write.create(key, value)], soon)
     path = f"{CRD_ROOT}/ippools/p"
     owned = [{"apiVersion": "v1", "kind": "Namespace", "name": "x", "uid": "1"}]
     patch = {"metadata": {"finalizers": ["example.org/hold"], "ownerReferences": owned}}
     kube.request("PATCH", path, patch, content_type="application/merge-patch+json")
-    read = store.get(key, soon)
+    read = kube_store.get(key, soon)
     assert (read.value["metadata"]["labels"], read.value["metadata"]["annotations"]) == ({"site": "a"}, {"note": "b"})
-    store.commit([Write.update(read, {**read.value, "spec": {"cidr": "10.0.0.0/16", "disabled": True}})], soon)
+    kube_store.commit([Write.update(read, {**read.value, "spec": {"cidr": "10.0.0.0/16", "disabled": True}})], soon)
     after = kube.request("GET", path)
     assert after["metadata"]["finalizers"] == ["example.org/hold"] and after["metadata"]["ownerReferences"] == owned
     kube.request("PATCH", path, {"metadata": {"finalizers": None}}, content_type="application/merge-patch+json")
@@ -159,15 +159,15 @@ def test_users_metadata_of_a_resource_comes_back(kube: Cluster, store: Kubernete
 # -- IPAM records -----------------------------------------------------------------------------------------------------
 
 
-def test_affinities_are_found_by_their_labels(kube: Cluster, store: KubernetesStore, soon: Deadline) -> None:
+def test_affinities_are_found_by_their_labels(kube: Cluster, kube_store: KubernetesStore, soon: Deadline) -> None:
     mine = [AffinityKey(NODE, BLOCK), AffinityKey(NODE, ip_network("fd00::/122"))]
     others = [AffinityKey("node-10", BLOCK), AffinityKey(NODE, ip_network("10.65.0.64/26"), "virtual")]
     for key in (*mine, *others):
-        store.commit([Write.create(key, {"state": "pending", "deleted": False})], soon)
-    assert [v.key for v in store.list(AffinityList(NODE), soon).items] == mine
-    assert [v.key for v in store.list(AffinityList(NODE, 6), soon).items] == mine[1:]
-    assert [v.key for v in store.list(AffinityList(type="virtual"), soon).items] == others[1:]
-    assert len(store.list(AffinityList(), soon).items) == 3
+        kube_store.commit([Write.create(key, {"state": "pending", "deleted": False})], soon)
+    assert [v.key for v in kube_store.list(AffinityList(NODE), soon).items] == mine
+    assert [v.key for v in kube_store.list(AffinityList(NODE, 6), soon).items] == mine[1:]
+    assert [v.key for v in kube_store.list(AffinityList(type="virtual"), soon).items] == others[1:]
+    assert len(kube_store.list(AffinityList(), soon).items) == 3
     obj = kube.request("GET", f"{CRD_ROOT}/blockaffinities/node-1-10-65-0-0-26")
     assert obj["spec"]["deleted"] == "false" and obj["metadata"]["labels"] == affinity_labels(mine[0])
 
@@ -182,10 +182,10 @@ def test_affinities_are_found_by_their_labels(kube: Cluster, store: KubernetesSt
     ids=["block", "handle", "affinity"],
 )
 def test_a_half_done_deletion_is_finished_by_whoever_reads(
-    key: Any, value: Any, plural: str, mark: Any, kube: Cluster, store: KubernetesStore, soon: Deadline
+    key: Any, value: Any, plural: str, mark: Any, kube: Cluster, kube_store: KubernetesStore, soon: Deadline
 ) -> None:
     def half_delete() -> None:
-        store.commit([Write.create(key, value)], soon)
+        kube_store.commit([Write.create(key, value)], soon)
         [obj] = kube.request("GET", f"{CRD_ROOT}/{plural}")["items"]
         obj["spec"]["deleted"] = mark
         kube.request("PUT", f"{CRD_ROOT}/{plural}/{obj['metadata']['name']}", obj)
@@ -194,73 +194,73 @@ def test_a_half_done_deletion_is_finished_by_whoever_reads(
         return len(kube.request("GET", f"{CRD_ROOT}/{plural}")["items"])
 
     half_delete()
-    assert store.get(key, soon) is None and left() == 0
+    assert kube_store.get(key, soon) is None and left() == 0
     half_delete()
     listing = {"ipamblocks": BlockList(), "ipamhandles": HandleList(), "blockaffinities": AffinityList()}[plural]
-    assert not store.list(listing, soon).items and left() == 0
+    assert not kube_store.list(listing, soon).items and left() == 0
     half_delete()
-    [made] = store.commit([Write.create(key, value)], soon).stored
+    [made] = kube_store.commit([Write.create(key, value)], soon).stored
     assert left() == 1
-    store.commit([Write.delete(made)], soon)
+    kube_store.commit([Write.delete(made)], soon)
     assert left() == 0
 
 
 def test_a_deletion_is_two_requests_and_the_record_is_marked_first(
-    kube: Cluster, store: KubernetesStore, soon: Deadline
+    kube: Cluster, kube_store: KubernetesStore, soon: Deadline
 ) -> None:
     key = HandleKey("net.abc")
-    [made] = store.commit([Write.create(key, {"block": {str(BLOCK): 1}, "deleted": False})], soon).stored
-    before = store.round_trips.writes, store.round_trips.reads
+    [made] = kube_store.commit([Write.create(key, {"block": {str(BLOCK): 1}, "deleted": False})], soon).stored
+    before = kube_store.round_trips.writes, kube_store.round_trips.reads
     watch = kube.store().watch(HandleList(), made.revision)
-    store.commit([Write.delete(made)], soon)
-    assert (store.round_trips.writes - before[0], store.round_trips.reads - before[1]) == (2, 0)
+    kube_store.commit([Write.delete(made)], soon)
+    assert (kube_store.round_trips.writes - before[0], kube_store.round_trips.reads - before[1]) == (2, 0)
     with watch:
         assert [e.value for e in watch.next(10)] == [None]
         assert not watch.next(0.2)
 
 
-def test_the_end_of_a_handle_can_be_left_for_later(kube: Cluster, store: KubernetesStore, soon: Deadline) -> None:
+def test_the_end_of_a_handle_can_be_left_for_later(kube: Cluster, kube_store: KubernetesStore, soon: Deadline) -> None:
     """Once it is marked it is gone for everybody, whether or not its deletion is ever finished."""
     later: list[Callable[[], object]] = []
-    store.finish_by(later.append)
+    kube_store.finish_by(later.append)
     handle, affinity = HandleKey("net.abc"), AffinityKey(NODE, BLOCK)
-    [made] = store.commit([Write.create(handle, {"block": {str(BLOCK): 1}, "deleted": False})], soon).stored
-    [owned] = store.commit([Write.create(affinity, {"state": "confirmed", "deleted": False})], soon).stored
-    store.commit([Write.delete(made)], soon)
-    store.commit([Write.delete(owned)], soon)
+    [made] = kube_store.commit([Write.create(handle, {"block": {str(BLOCK): 1}, "deleted": False})], soon).stored
+    [owned] = kube_store.commit([Write.create(affinity, {"state": "confirmed", "deleted": False})], soon).stored
+    kube_store.commit([Write.delete(made)], soon)
+    kube_store.commit([Write.delete(owned)], soon)
     assert not kube.request("GET", f"{CRD_ROOT}/blockaffinities")["items"], "others are deleted at once"
     [left] = kube.request("GET", f"{CRD_ROOT}/ipamhandles")["items"]
     assert left["spec"]["deleted"] is True and len(later) == 1
     later.pop()()
     assert not kube.request("GET", f"{CRD_ROOT}/ipamhandles")["items"]
-    [made] = store.commit([Write.create(handle, {"block": {str(BLOCK): 1}, "deleted": False})], soon).stored
-    store.commit([Write.delete(made)], soon)
-    [again] = store.commit([Write.create(handle, {"block": {str(BLOCK): 2}, "deleted": False})], soon).stored
+    [made] = kube_store.commit([Write.create(handle, {"block": {str(BLOCK): 1}, "deleted": False})], soon).stored
+    kube_store.commit([Write.delete(made)], soon)
+    [again] = kube_store.commit([Write.create(handle, {"block": {str(BLOCK): 2}, "deleted": False})], soon).stored
     later.pop()()
-    assert store.get(handle, soon) == again, "a new handle of that name is not the one that was to go"
+    assert kube_store.get(handle, soon) == again, "a new handle of that name is not the one that was to go"
 
 
-def test_a_long_node_name_is_shortened(store: KubernetesStore, soon: Deadline) -> None:
+def test_a_long_node_name_is_shortened(kube_store: KubernetesStore, soon: Deadline) -> None:
     node = ".".join(["n" * 60] * 4)
     key = AffinityKey(node, ip_network("fd00:65:aaaa:bbbb:cccc:dddd:eeee:0/122"))
-    store.commit([Write.create(key, {"state": "pending", "deleted": False})], soon)
-    assert store.get(key, soon) is not None
-    assert [v.key for v in store.list(AffinityList(node), soon).items] == [key]
+    kube_store.commit([Write.create(key, {"state": "pending", "deleted": False})], soon)
+    assert kube_store.get(key, soon) is not None
+    assert [v.key for v in kube_store.list(AffinityList(node), soon).items] == [key]
 
 
 # -- revisions, rights, servers ---------------------------------------------------------------------------------------
 
 
-def test_lists_at_a_revision(store: KubernetesStore, soon: Deadline) -> None:
+def test_lists_at_a_revision(kube_store: KubernetesStore, soon: Deadline) -> None:
     one, two = HandleKey("net.a"), HandleKey("net.b")
     value = {"block": {}, "deleted": False}
-    first = store.commit([Write.create(one, value)], soon)
-    store.commit([Write.create(two, value)], soon)
-    assert [v.key for v in store.list(HandleList(), soon, revision=first.revision).items] == [one]
+    first = kube_store.commit([Write.create(one, value)], soon)
+    kube_store.commit([Write.create(two, value)], soon)
+    assert [v.key for v in kube_store.list(HandleList(), soon, revision=first.revision).items] == [one]
 
 
-def test_a_watch_from_too_long_ago_is_compacted(store: KubernetesStore) -> None:
-    with store.watch(HandleList(), "1") as watch, pytest.raises(Compacted):
+def test_a_watch_from_too_long_ago_is_compacted(kube_store: KubernetesStore) -> None:
+    with kube_store.watch(HandleList(), "1") as watch, pytest.raises(Compacted):
         for _ in range(10):
             watch.next(5)
 

@@ -5,21 +5,16 @@ A front on loopback spoils chosen requests; the rest reaches the API server, so 
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.forks import forks_in
 from tests.e2e.host import Reply
-from tests.e2e.kube import Cluster
-from tests.e2e.kube_node import KubeNode, Relay, kube_node
-from tests.fakes.http_front import Front, front_of, passing
-from tests.netns.conftest import MakeNamespace
+from tests.e2e.kube_node import KubeNode
+from tests.fakes.http_front import Front, passing
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace, until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
@@ -28,39 +23,6 @@ C1, C2 = "c1" * 32, "c2" * 32
 CONFLICT = (409, {"kind": "Status", "reason": "Conflict", "message": "the object has been modified", "code": 409})
 NOW, LATER = {"retry-after": "0"}, {"retry-after": "60"}
 TOO_MANY = {"kind": "Status", "reason": "TooManyRequests", "message": "too many requests", "code": 429}
-
-
-@pytest.fixture
-def front(kube: Cluster) -> Iterator[Front]:
-    with front_of("127.0.0.1", kube.port, kube.ca) as made:
-        yield made
-
-
-@pytest.fixture
-def alone(kube: Cluster, host_ns: Namespace, tmp_path: Path, front: Front) -> Iterator[KubeNode]:
-    """A node without server whose plugin sees the front; what the tests look at they read past it."""
-    with kube_node(kube, host_ns, tmp_path) as made, forks_in(host_ns) as forks:
-        relay = Relay(host_ns, front.port)
-        try:
-            path = tmp_path / "kubeconfig"
-            document = json.loads(Path(kube.kubeconfig()).read_text())
-            document["clusters"][0]["cluster"] = {"server": front.url}
-            path.write_text(json.dumps(document))
-            made.overrides["kubernetes"] = {"kubeconfig": str(path)}
-            made.forks = forks
-            kube.create_pod(made.namespace, "web-0", made.nodename)
-            yield made
-        finally:
-            relay.cut()
-
-
-@pytest.fixture(params=["one-shot", "served"])
-def troubled_node(request: pytest.FixtureRequest, alone: KubeNode) -> Iterator[KubeNode]:
-    if request.param == "one-shot":
-        yield alone
-        return
-    with alone.server():
-        yield alone
 
 
 def forbidden(verb: str, resource: str, user: str = "cni") -> tuple[int, dict[str, Any]]:
@@ -113,14 +75,16 @@ RIGHTS = {
 
 
 @pytest.mark.parametrize("name", sorted(RIGHTS))
-def test_an_add_names_the_right_that_is_missing(name: str, alone: KubeNode, front: Front, pod_ns: Namespace) -> None:
-    names_the_right(name, alone, front, pod_ns)
+def test_an_add_names_the_right_that_is_missing(
+    name: str, fronted_node: KubeNode, api_front: Front, pod_ns: Namespace
+) -> None:
+    names_the_right(name, fronted_node, api_front, pod_ns)
 
 
 @pytest.mark.parametrize("name", ["pools", "handle", "endpoint"])
-def test_so_does_a_server(name: str, alone: KubeNode, front: Front, pod_ns: Namespace) -> None:
-    with alone.server():
-        names_the_right(name, alone, front, pod_ns)
+def test_so_does_a_server(name: str, fronted_node: KubeNode, api_front: Front, pod_ns: Namespace) -> None:
+    with fronted_node.server():
+        names_the_right(name, fronted_node, api_front, pod_ns)
 
 
 def names_the_right(name: str, alone: KubeNode, front: Front, pod_ns: Namespace) -> None:
@@ -136,7 +100,7 @@ def names_the_right(name: str, alone: KubeNode, front: Front, pod_ns: Namespace)
 
 @pytest.mark.parametrize("name", ["ready", "endpoint", "release", "handle"])
 def test_a_del_without_the_right_is_owed(
-    name: str, troubled_node: KubeNode, front: Front, pod_ns: Namespace, request: pytest.FixtureRequest
+    name: str, troubled_node: KubeNode, api_front: Front, pod_ns: Namespace, request: pytest.FixtureRequest
 ) -> None:
     """The server knows already whether the cluster is ready, and asks nobody."""
     asks = name != "ready" or "one-shot" in request.node.callspec.params.values()
@@ -147,13 +111,13 @@ def test_a_del_without_the_right_is_owed(
         "release": ("PUT", "/ipamblocks", ("update", "ipamblocks")),
         "handle": ("PUT", "/ipamhandles", ("update", "ipamhandles")),
     }[name]
-    spoil(front, method, part, forbidden(verb, resource))
+    spoil(api_front, method, part, forbidden(verb, resource))
     deleted = troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path)
     assert deleted.ok, deleted.document
     assert pod_ns.link("eth0") is None
-    front.rule = passing
+    api_front.rule = passing
     assert (len(troubled_node.intents()), len(troubled_node.taken())) == (int(asks), int(asks and name != "handle"))
-    ends_clean(troubled_node, front, pod_ns)
+    ends_clean(troubled_node, api_front, pod_ns)
 
 
 # -- conflicts --------------------------------------------------------------------------------------------------------
@@ -167,38 +131,38 @@ WRITES = {
 
 
 @pytest.mark.parametrize("name", ["block", "affinity"])
-def test_some_conflicts_are_overcome(name: str, troubled_node: KubeNode, front: Front, pod_ns: Namespace) -> None:
-    spoil(front, *WRITES[name], CONFLICT, times=5)
+def test_some_conflicts_are_overcome(name: str, troubled_node: KubeNode, api_front: Front, pod_ns: Namespace) -> None:
+    spoil(api_front, *WRITES[name], CONFLICT, times=5)
     reply = add(troubled_node, pod_ns)
     assert reply.ok, reply.document
-    assert front.count(*WRITES[name]) >= 5 and len(troubled_node.taken()) == len(troubled_node.handles()) == 1
-    spoil(front, "PUT", "/ipamblocks/", CONFLICT, times=5)
+    assert api_front.count(*WRITES[name]) >= 5 and len(troubled_node.taken()) == len(troubled_node.handles()) == 1
+    spoil(api_front, "PUT", "/ipamblocks/", CONFLICT, times=5)
     assert troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
-    front.rule = passing
+    api_front.rule = passing
     assert troubled_node.leftovers() == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(WRITES))
 def test_a_storm_of_conflicts_ends_an_add_and_is_owed_by_a_del(
-    name: str, troubled_node: KubeNode, front: Front, pod_ns: Namespace
+    name: str, troubled_node: KubeNode, api_front: Front, pod_ns: Namespace
 ) -> None:
     troubled_node.timeout_s = 90
-    spoil(front, *WRITES[name], CONFLICT)
+    spoil(api_front, *WRITES[name], CONFLICT)
     started = time.monotonic()
     failed = add(troubled_node, pod_ns)
     assert not failed.ok and time.monotonic() - started < 75
     thing = {"block": "block", "handle": "handle", "affinity": "affinity", "endpoint": "WorkloadEndpoint"}[name]
     assert thing in failed.document["msg"], failed.document
-    front.rule = passing
+    api_front.rule = passing
     until(lambda: troubled_node.leftovers() == {}, "what an ADD that failed took is given back", 20)
     assert add(troubled_node, pod_ns).ok
-    spoil(front, *WRITES["endpoint" if name == "endpoint" else "block"], CONFLICT)
+    spoil(api_front, *WRITES["endpoint" if name == "endpoint" else "block"], CONFLICT)
     started = time.monotonic()
     deleted = troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path)
     assert deleted.ok and time.monotonic() - started < 20, deleted.document
     assert len(troubled_node.intents()) == 1
-    ends_clean(troubled_node, front, pod_ns)
+    ends_clean(troubled_node, api_front, pod_ns)
 
 
 # -- failures and lost answers ----------------------------------------------------------------------------------------
@@ -213,23 +177,23 @@ def test_a_storm_of_conflicts_ends_an_add_and_is_owed_by_a_del(
     ],
 )
 def test_a_write_of_which_nothing_is_known(
-    step: Any, name: str, alone: KubeNode, front: Front, pod_ns: Namespace
+    step: Any, name: str, fronted_node: KubeNode, api_front: Front, pod_ns: Namespace
 ) -> None:
     """Once: found out and gone on with. For ever: the ADD fails, and nothing stays."""
-    spoil(front, *WRITES[name], step, times=1)
-    reply = add(alone, pod_ns)
+    spoil(api_front, *WRITES[name], step, times=1)
+    reply = add(fronted_node, pod_ns)
     assert reply.ok, reply.document
-    assert len(alone.taken()) == len(alone.handles()) == 1
-    assert alone.annotations("web-0")["podIP"] == reply.document["ips"][0]["address"]
-    front.rule = passing
-    assert alone.pod_call("DEL", "web-0", C1, pod_ns.path).ok
-    spoil(front, *WRITES[name], step)
-    failed = add(alone, pod_ns)
-    ends_clean(alone, front, pod_ns)
+    assert len(fronted_node.taken()) == len(fronted_node.handles()) == 1
+    assert fronted_node.annotations("web-0")["podIP"] == reply.document["ips"][0]["address"]
+    api_front.rule = passing
+    assert fronted_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+    spoil(api_front, *WRITES[name], step)
+    failed = add(fronted_node, pod_ns)
+    ends_clean(fronted_node, api_front, pod_ns)
     assert step == "lose" or not failed.ok
 
 
-def test_an_overloaded_server_is_waited_for(troubled_node: KubeNode, front: Front, pod_ns: Namespace) -> None:
+def test_an_overloaded_server_is_waited_for(troubled_node: KubeNode, api_front: Front, pod_ns: Namespace) -> None:
     """429 with Retry-After on every kind of request, once each."""
     seen: set[tuple[str, str]] = set()
 
@@ -240,12 +204,12 @@ def test_an_overloaded_server_is_waited_for(troubled_node: KubeNode, front: Fron
         seen.add(kind)
         return 429, TOO_MANY, NOW
 
-    front.rule = rule
+    api_front.rule = rule
     reply = add(troubled_node, pod_ns)
     assert reply.ok, reply.document
     assert troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
     assert len(seen) > 5
-    front.rule = passing
+    api_front.rule = passing
     assert troubled_node.leftovers() == {}
 
 
@@ -254,15 +218,15 @@ def test_an_overloaded_server_is_waited_for(troubled_node: KubeNode, front: Fron
     [("GET", "/ippools"), ("POST", "/ipamblocks"), ("POST", "/ipamhandles"), ("GET", "/ipamconfigs")],
 )
 def test_an_add_names_the_type_that_is_missing(
-    method: str, part: str, alone: KubeNode, front: Front, pod_ns: Namespace
+    method: str, part: str, fronted_node: KubeNode, api_front: Front, pod_ns: Namespace
 ) -> None:
     """One of Calico's custom resource definitions was forgotten, or removed."""
-    spoil(front, method, part, (404, {"message": "the server could not find the requested resource"}))
-    reply = add(alone, pod_ns)
+    spoil(api_front, method, part, (404, {"message": "the server could not find the requested resource"}))
+    reply = add(fronted_node, pod_ns)
     assert not reply.ok and part in reply.document["msg"], reply.document
     assert "crds.yaml" in reply.document["details"]
-    front.rule = passing
-    assert alone.leftovers() == {}
+    api_front.rule = passing
+    assert fronted_node.leftovers() == {}
 
 
 REFUSALS = {
@@ -287,26 +251,26 @@ REFUSALS = {
     ],
 )
 def test_a_server_that_keeps_refusing(
-    what: str, asked: str, troubled_node: KubeNode, front: Front, pod_ns: Namespace, make_pod_ns: MakeNamespace
+    what: str, asked: str, troubled_node: KubeNode, api_front: Front, pod_ns: Namespace, make_pod_ns: MakeNamespace
 ) -> None:
     """With records of a pod that had a network; with and without a word when to come back, which is too late."""
 
     def rule(method: str, path: str) -> Any:
         return None if asked == "writes" and method == "GET" else REFUSALS[what]
 
-    front.rule = rule
+    api_front.rule = rule
     fails_in_time(troubled_node, pod_ns, what)
-    front.rule = passing
+    api_front.rule = passing
     assert troubled_node.leftovers() == {}
     assert add(troubled_node, pod_ns).ok
-    front.rule = rule
+    api_front.rule = rule
     started = time.monotonic()
     deleted = troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path)
     assert deleted.ok and time.monotonic() - started < IN_TIME_S, deleted.document
     assert pod_ns.link("eth0") is None
     if asked == "writes":  # past what is read: an ADD finds its addresses, and a pod without a record of them
         fails_in_time(troubled_node, pod_ns, what)
-    front.rule = passing
+    api_front.rule = passing
     assert len(troubled_node.intents()) == len(troubled_node.taken()) == 1
     another = make_pod_ns()
     troubled_node.kube.create_pod(troubled_node.namespace, "next", troubled_node.nodename)
@@ -343,21 +307,21 @@ SOME_OBJECT = r"cannot (read|write|create|list|update|delete|annotate|release) \
 
 
 @pytest.mark.slow
-def test_slow_answers_do_not_fail_an_add(troubled_node: KubeNode, front: Front, pod_ns: Namespace) -> None:
-    front.rule = lambda method, path: None if "watch=1" in path else 0.1
+def test_slow_answers_do_not_fail_an_add(troubled_node: KubeNode, api_front: Front, pod_ns: Namespace) -> None:
+    api_front.rule = lambda method, path: None if "watch=1" in path else 0.1
     assert add(troubled_node, pod_ns).ok
     assert troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
-    ends_clean(troubled_node, front, pod_ns)
+    ends_clean(troubled_node, api_front, pod_ns)
 
 
 @pytest.mark.slow
-def test_answers_after_ten_seconds(troubled_node: KubeNode, front: Front, pod_ns: Namespace) -> None:
+def test_answers_after_ten_seconds(troubled_node: KubeNode, api_front: Front, pod_ns: Namespace) -> None:
     """An ADD has 60 s, and some for undoing: well below the two minutes and more that kubelet and containerd wait.
 
     Six answers are not enough for one that knows nothing: it fails, and says in the middle of what.
     """
     troubled_node.timeout_s = 120
-    front.rule = lambda method, path: None if "watch=1" in path else 10
+    api_front.rule = lambda method, path: None if "watch=1" in path else 10
     started = time.monotonic()
     first = add(troubled_node, pod_ns)
     assert time.monotonic() - started < 80
@@ -370,37 +334,43 @@ def test_answers_after_ten_seconds(troubled_node: KubeNode, front: Front, pod_ns
     deleted = troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path)
     assert deleted.ok and time.monotonic() - started < 20, deleted.document
     assert len(troubled_node.intents()) == 1 >= owed
-    ends_clean(troubled_node, front, pod_ns)
+    ends_clean(troubled_node, api_front, pod_ns)
 
 
 # -- watches ----------------------------------------------------------------------------------------------------------
 
 
-def test_watches_that_are_closed_all_the_time(alone: KubeNode, front: Front, make_pod_ns: MakeNamespace) -> None:
-    front.rule = lambda method, path: ("cut", 0.2) if "watch=1" in path else None
-    with alone.server():
+def test_watches_that_are_closed_all_the_time(
+    fronted_node: KubeNode, api_front: Front, make_pod_ns: MakeNamespace
+) -> None:
+    api_front.rule = lambda method, path: ("cut", 0.2) if "watch=1" in path else None
+    with fronted_node.server():
         for i in range(4):
-            alone.kube.create_pod(alone.namespace, f"p{i}", alone.nodename)
-            assert alone.pod_call("ADD", f"p{i}", f"{i}" * 64, make_pod_ns().path).ok
-        assert len(alone.taken()) == 4
-        opened = front.count("GET", "watch=1")
+            fronted_node.kube.create_pod(fronted_node.namespace, f"p{i}", fronted_node.nodename)
+            assert fronted_node.pod_call("ADD", f"p{i}", f"{i}" * 64, make_pod_ns().path).ok
+        assert len(fronted_node.taken()) == 4
+        opened = api_front.count("GET", "watch=1")
         for i in range(4):
-            assert alone.pod_call("DEL", f"p{i}", f"{i}" * 64).ok
-        assert alone.leftovers() == {}
-        assert front.count("GET", "watch=1") - opened < 400  # each waits longer the more often it is closed
+            assert fronted_node.pod_call("DEL", f"p{i}", f"{i}" * 64).ok
+        assert fronted_node.leftovers() == {}
+        assert api_front.count("GET", "watch=1") - opened < 400  # each waits longer the more often it is closed
 
 
-def test_watches_that_are_too_old_are_listed_again(alone: KubeNode, front: Front, make_pod_ns: MakeNamespace) -> None:
-    with alone.server():
-        alone.kube.create_pod(alone.namespace, "p0", alone.nodename)
-        assert alone.pod_call("ADD", "p0", "0" * 64, make_pod_ns().path).ok
-        until(lambda: front.count("GET", "/ippools?watch=1") > 0, "the pools are watched", 20)
-        lists = front.count("GET", "/ippools?limit")
-        spoil(front, "GET", "watch=1", (410, {"reason": "Expired", "message": "too old resource version"}), times=20)
-        front.end_streams()
-        alone.apply("IPPool", "pool4", {"cidr": "10.65.0.0/16", "blockSize": 26, "disabled": True})
-        alone.apply("IPPool", "late", {"cidr": "10.99.0.0/16", "blockSize": 26})
-        until(lambda: front.count("GET", "/ippools?limit") > lists, "the pools are listed again", 30)
-        alone.kube.create_pod(alone.namespace, "p1", alone.nodename)
-        reply = alone.pod_call("ADD", "p1", "1" * 64, make_pod_ns().path)
+def test_watches_that_are_too_old_are_listed_again(
+    fronted_node: KubeNode, api_front: Front, make_pod_ns: MakeNamespace
+) -> None:
+    with fronted_node.server():
+        fronted_node.kube.create_pod(fronted_node.namespace, "p0", fronted_node.nodename)
+        assert fronted_node.pod_call("ADD", "p0", "0" * 64, make_pod_ns().path).ok
+        until(lambda: api_front.count("GET", "/ippools?watch=1") > 0, "the pools are watched", 20)
+        lists = api_front.count("GET", "/ippools?limit")
+        spoil(
+            api_front, "GET", "watch=1", (410, {"reason": "Expired", "message": "too old resource version"}), times=20
+        )
+        api_front.end_streams()
+        fronted_node.apply("IPPool", "pool4", {"cidr": "10.65.0.0/16", "blockSize": 26, "disabled": True})
+        fronted_node.apply("IPPool", "late", {"cidr": "10.99.0.0/16", "blockSize": 26})
+        until(lambda: api_front.count("GET", "/ippools?limit") > lists, "the pools are listed again", 30)
+        fronted_node.kube.create_pod(fronted_node.namespace, "p1", fronted_node.nodename)
+        reply = fronted_node.pod_call("ADD", "p1", "1" * 64, make_pod_ns().path)
         assert reply.ok and reply.document["ips"][0]["address"].startswith("10.99."), reply.document

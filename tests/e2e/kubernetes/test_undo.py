@@ -3,8 +3,6 @@
 The runtime's DEL does; without it what is recorded as owed, a GC, or the agents' janitor once the pod is gone.
 """
 
-# ruff: noqa: F811 - fixtures are imported, and asked for by their names
-
 from __future__ import annotations
 
 import time
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.kube_node import KubeNode
-from tests.e2e.kubernetes.test_trouble import C1, C2, TOO_MANY, add, alone, front, troubled_node  # noqa: F401
+from tests.e2e.kubernetes.test_trouble import C1, C2, TOO_MANY, add
 from tests.e2e.node.test_janitor import Process
 from tests.fakes.http_front import Front, passing
 from tests.netns.namespaces import Namespace, until
@@ -73,12 +71,12 @@ def _warm_up(node: KubeNode, pod_ns: Namespace) -> None:
 def test_the_runtimes_del_cleans_up(
     moment: str,
     troubled_node: KubeNode,
-    front: Front,
+    api_front: Front,
     pod_ns: Namespace,
 ) -> None:
     for ipam in ({"type": "calico-ipam"}, DUAL):
         troubled_node.overrides["ipam"] = ipam
-        fail(troubled_node, front, pod_ns, moment)
+        fail(troubled_node, api_front, pod_ns, moment)
         assert troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
         assert troubled_node.leftovers() == {}
 
@@ -91,11 +89,11 @@ def test_so_it_does_after_an_add_that_took_its_time(
     moment: str,
     trouble: str,
     troubled_node: KubeNode,
-    front: Front,
+    api_front: Front,
     pod_ns: Namespace,
 ) -> None:
     troubled_node.timeout_s = 120
-    fail(troubled_node, front, pod_ns, moment, trouble)
+    fail(troubled_node, api_front, pod_ns, moment, trouble)
     assert troubled_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
     assert troubled_node.leftovers() == {}
 
@@ -104,10 +102,10 @@ def test_so_it_does_after_an_add_that_took_its_time(
 def test_without_a_del_the_next_call_pays_or_a_gc_finds_it(
     moment: str,
     troubled_node: KubeNode,
-    front: Front,
+    api_front: Front,
     pod_ns: Namespace,
 ) -> None:
-    fail(troubled_node, front, pod_ns, moment)
+    fail(troubled_node, api_front, pod_ns, moment)
     assert len(troubled_node.intents()) == (moment in OWED)
     if moment in OWED:
         _warm_up(troubled_node, pod_ns)
@@ -126,19 +124,19 @@ def test_without_a_del_the_next_call_pays_or_a_gc_finds_it(
 )
 def test_without_any_call_the_janitor_does(
     moment: str,
-    alone: KubeNode,
-    front: Front,
+    fronted_node: KubeNode,
+    api_front: Front,
     pod_ns: Namespace,
     tmp_path: Path,
 ) -> None:
     """Once the pod is gone; a recorded debt is then paid in vain."""
-    fail(alone, front, pod_ns, moment)
-    alone.kube.delete_pod(alone.kube.read_pod(alone.namespace, "web-0"))
-    environ = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": alone.kube.kubeconfig()}
+    fail(fronted_node, api_front, pod_ns, moment)
+    fronted_node.kube.delete_pod(fronted_node.kube.read_pod(fronted_node.namespace, "web-0"))
+    environ = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": fronted_node.kube.kubeconfig()}
     janitor = Process("node1", environ, tmp_path)
     try:
-        until(lambda: not alone.leftovers().keys() - {"intents"}, "the janitor releases it", 40)
+        until(lambda: not fronted_node.leftovers().keys() - {"intents"}, "the janitor releases it", 40)
     finally:
         janitor.kill()
-    _warm_up(alone, pod_ns)
-    until(lambda: alone.leftovers() == {}, "nothing is owed any more", 20)
+    _warm_up(fronted_node, pod_ns)
+    until(lambda: fronted_node.leftovers() == {}, "nothing is owed any more", 20)

@@ -30,7 +30,7 @@ from tests.contract.etcd_process import etcd_binary, single
 from tests.deadlines import soon
 from tests.e2e.kube import NODE_USER, Cluster, shared_cluster
 from tests.e2e.kubernetes.test_departed_nodes import left, of_node, put
-from tests.e2e.kubernetes.test_manifests import RBAC, documents, used
+from tests.e2e.roles import RBAC, documents, used
 from tests.netns.namespaces import until
 
 NOW = "2026-11-20T12:06:00Z"
@@ -198,7 +198,7 @@ def etcd_field(tmp_path: Path) -> Iterator[EtcdField]:
 
 
 @pytest.fixture
-def rights() -> Iterator[Cluster]:
+def janitor_rights() -> Iterator[Cluster]:
     """An API server with nothing in it but the roles of calico-node, and those of a janitor among the agents."""
     kube = shared_cluster()
     kube.empty()
@@ -219,8 +219,8 @@ def rights() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def kube_field(rights: Cluster, tmp_path: Path) -> Iterator[KubeField]:
-    field = KubeField(rights, tmp_path)
+def kube_field(janitor_rights: Cluster, tmp_path: Path) -> Iterator[KubeField]:
+    field = KubeField(janitor_rights, tmp_path)
     try:
         yield field
     finally:
@@ -366,21 +366,21 @@ def test_on_kubernetes_a_quiet_cluster_costs_no_lists(kube_field: KubeField) -> 
 
 @pytest.mark.kubernetes
 @pytest.mark.etcd
-def test_etcd_beside_kubernetes_a_pods_endpoint_goes_with_it(rights: Cluster, tmp_path: Path) -> None:
+def test_etcd_beside_kubernetes_a_pods_endpoint_goes_with_it(janitor_rights: Cluster, tmp_path: Path) -> None:
     """The datastore is etcd, pods are Kubernetes': endpoints and addresses of those that are gone."""
-    since = len(rights.audited())
+    since = len(janitor_rights.audited())
     for document in documents("calico-etcd.yaml", "ClusterRole"):  # the role that goes with etcd
         if document["metadata"]["name"] == "calico-node":
-            rights.request("PUT", f"{RBAC}/clusterroles/calico-node", document)
+            janitor_rights.request("PUT", f"{RBAC}/clusterroles/calico-node", document)
     with single() as cluster:
         environ = {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": cluster.urls[0]}
-        field = KubeField(rights, tmp_path, environ)
+        field = KubeField(janitor_rights, tmp_path, environ)
         field.store.close()
         field.store = EtcdStore(EtcdConfig(endpoints=(cluster.urls[0],)))
         try:
             field.pool()
             for pod, container in (("dies", "c0ffee01"), ("lives", "c0ffee02")):
-                rights.create_pod(SPACE, pod, "kube-1")
+                janitor_rights.create_pod(SPACE, pod, "kube-1")
                 address = field.allocate(f"net.{container}", "n1", namespace=SPACE, pod=pod)
                 key = ResourceKey("WorkloadEndpoint", f"n1-k8s-{pod}-eth0", SPACE)
                 metadata = new_metadata(key.name, namespace=SPACE, uid="u", now=NOW)
@@ -393,7 +393,7 @@ def test_etcd_beside_kubernetes_a_pods_endpoint_goes_with_it(rights: Cluster, tm
                 spec = {"orchRefs": [{"nodeName": kubernetes, "orchestrator": "k8s"}]}
                 node = Resource("Node", new_metadata(name, uid="u", now=NOW), spec=spec)
                 field.store.commit([Write.put(ResourceKey("Node", name), encode(node))], soon())
-                rights.create_node(kubernetes)
+                janitor_rights.create_node(kubernetes)
             field.allocate("vxlan-tunnel-addr-n2", "n2", "Tunnel", type="vxlanTunnelAddress")
             mine, theirs = put(field.store, of_node("n2")), put(field.store, of_node("n1"))
             field.start("n1")
@@ -406,6 +406,6 @@ def test_etcd_beside_kubernetes_a_pods_endpoint_goes_with_it(rights: Cluster, tm
             assert left(field.store, mine) == set() and left(field.store, theirs) == theirs
             endpoints = field.store.list(ResourceList("WorkloadEndpoint"), soon()).items
             assert [item.key.name for item in endpoints] == ["n1-k8s-lives-eth0"]
-            assert not used(rights, NODE_USER, since)[1], "something was refused"
+            assert not used(janitor_rights, NODE_USER, since)[1], "something was refused"
         finally:
             field.close()

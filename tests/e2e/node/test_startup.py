@@ -22,7 +22,7 @@ from cni_calico.model.keys import EverythingList, ResourceKey, etcd_path
 from cni_calico.model.names import kubernetes_veth
 from cni_calico.nodeagent.view.sources import Sources
 from tests.e2e.kube import Cluster
-from tests.e2e.kube_fixtures import NAMESPACE
+from tests.fixtures.kubernetes import NAMESPACE
 from tests.netns.namespaces import until
 
 ROOT = Path(__file__).parents[3]
@@ -68,7 +68,7 @@ def everything(store: Datastore) -> dict[str, Any]:
 
 
 @pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[tuple[Datastore, dict[str, str]]]:
+def startup_etcd(tmp_path: Path) -> Iterator[tuple[Datastore, dict[str, str]]]:
     from tests.contract.etcd_process import Member, free_ports
 
     client, peer = free_ports(2)
@@ -84,8 +84,8 @@ def etcd(tmp_path: Path) -> Iterator[tuple[Datastore, dict[str, str]]]:
 
 
 @pytest.mark.etcd
-def test_on_etcd(etcd: tuple[Datastore, dict[str, str]], run: Run) -> None:
-    store, environ = etcd
+def test_on_etcd(startup_etcd: tuple[Datastore, dict[str, str]], run: Run) -> None:
+    store, environ = startup_etcd
     run("-startup", **environ)
     first = everything(store)
     upstream = json.loads((VECTORS / "etcd-dump-00-init.json").read_text())["kvs"]
@@ -106,8 +106,8 @@ def test_on_etcd(etcd: tuple[Datastore, dict[str, str]], run: Run) -> None:
 
 
 @pytest.mark.etcd
-def test_waiting_for_etcd(etcd: tuple[Datastore, dict[str, str]], run: Run) -> None:
-    _, environ = etcd
+def test_waiting_for_etcd(startup_etcd: tuple[Datastore, dict[str, str]], run: Run) -> None:
+    _, environ = startup_etcd
     environ = {**environ, "ETCD_ENDPOINTS": "http://127.0.0.1:9"}
     done = run("-startup", check=False, **environ)
     assert done.returncode == 1 and "Traceback" not in done.stderr
@@ -130,9 +130,9 @@ def on_kube(kube: Cluster) -> dict[str, str]:
 
 
 @pytest.mark.kubernetes
-def test_on_kubernetes(kube: Cluster, store: Datastore, on_kube: dict[str, str], run: Run) -> None:
+def test_on_kubernetes(kube: Cluster, kube_store: Datastore, on_kube: dict[str, str], run: Run) -> None:
     run("-startup", **on_kube)
-    first = everything(store)
+    first = everything(kube_store)
     golden = json.loads((VECTORS / "k8s-01-startup.json").read_text())
     wanted = golden["nodes"][0]["metadata"]["annotations"]
     annotations = kube.request("GET", "/api/v1/nodes/node1")["metadata"]["annotations"]
@@ -148,7 +148,7 @@ def test_on_kubernetes(kube: Cluster, store: Datastore, on_kube: dict[str, str],
     assert first["ippools/default-ipv4-ippool"] == pool
     audited = len(kube.audited())
     run("-startup", **on_kube)
-    assert everything(store) == first
+    assert everything(kube_store) == first
     writes = [e for e in kube.audited(audited) if e["verb"] in ("create", "update", "patch", "delete")]
     assert writes == []
 
@@ -171,7 +171,9 @@ def test_tunnel_addresses_on_kubernetes(kube: Cluster, on_kube: dict[str, str], 
 
 
 @pytest.mark.kubernetes
-def test_kubeadm_internal_ip_and_shutdown(kube: Cluster, store: Datastore, on_kube: dict[str, str], run: Run) -> None:
+def test_kubeadm_internal_ip_and_shutdown(
+    kube: Cluster, kube_store: Datastore, on_kube: dict[str, str], run: Run
+) -> None:
     body = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -185,7 +187,7 @@ def test_kubeadm_internal_ip_and_shutdown(kube: Cluster, store: Datastore, on_ku
         run("-startup", CALICO_IPV4POOL_CIDR="", CALICO_IPV6POOL_CIDR="", **{**on_kube, **method})
     finally:
         kube.request("DELETE", "/api/v1/namespaces/kube-system/configmaps/kubeadm-config")
-    found = everything(store)
+    found = everything(kube_store)
     assert found["ippools/default-ipv4-ippool"]["cidr"] == "10.244.0.0/16"
     assert found["ippools/default-ipv6-ippool"]["cidr"] == "fd44::/112"
     assert found["clusterinformations/default"]["clusterType"] == "kdd,k8s,bgp,kubeadm"
@@ -205,10 +207,10 @@ def test_a_node_that_kubernetes_does_not_know(on_kube: dict[str, str], run: Run)
 
 
 @pytest.mark.kubernetes
-def test_the_agents_view_of_kubernetes(kube: Cluster, store: Datastore, on_kube: dict[str, str], run: Run) -> None:
+def test_the_agents_view_of_kubernetes(kube: Cluster, kube_store: Datastore, on_kube: dict[str, str], run: Run) -> None:
     run("-startup", "-allocate-tunnel-addrs-run-once", **on_kube)
     changed = threading.Event()
-    sources = Sources(store, "node1", changed.set)
+    sources = Sources(kube_store, "node1", changed.set)
     try:
         sources.wait_synced(Deadline.after(30))
         first = sources.snapshot()

@@ -106,7 +106,7 @@ def two_cards(ns: Namespace) -> None:
         pytest.param("kubernetes", marks=pytest.mark.kubernetes),
     ]
 )
-def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
+def host_on_any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
     with ExitStack() as stack:
         ns = stack.enter_context(namespace("twonic"))
         two_cards(ns)
@@ -138,98 +138,104 @@ METHODS = (
 
 @pytest.mark.netns
 @pytest.mark.slow
-def test_every_method(host: Host) -> None:
+def test_every_method(host_on_any_store: Host) -> None:
     for environ, v4, v6 in METHODS:
-        host.start(IP="autodetect", **environ)
-        found = host.bgp()
+        host_on_any_store.start(IP="autodetect", **environ)
+        found = host_on_any_store.bgp()
         assert found["ipv4Address"] == v4, environ
         assert v6 is None or found["ipv6Address"] == v6, environ
-    recorded = {entry["name"]: entry["addresses"] for entry in host.get("node", "n1")["spec"]["interfaces"]}
+    recorded = {
+        entry["name"]: entry["addresses"] for entry in host_on_any_store.get("node", "n1")["spec"]["interfaces"]
+    }
     assert list(recorded) == ["eth0", "eth1"] and recorded["eth1"][0] == "172.20.1.5"
-    assert (host.root / "n1" / "lib" / "nodename").read_text() == "n1"
+    assert (host_on_any_store.root / "n1" / "lib" / "nodename").read_text() == "n1"
 
 
 @pytest.mark.netns
 @pytest.mark.kubernetes
-@pytest.mark.parametrize("host", ["kubernetes"], indirect=True)
-def test_the_address_that_kubernetes_knows(host: Host) -> None:
+@pytest.mark.parametrize("host_on_any_store", ["kubernetes"], indirect=True)
+def test_the_address_that_kubernetes_knows(host_on_any_store: Host) -> None:
     both = {f"{ip}_AUTODETECTION_METHOD": "kubernetes-internal-ip" for ip in ("IP", "IP6")}
-    host.start(IP="autodetect", IP6="autodetect", **both)
-    assert (host.bgp()["ipv4Address"], host.bgp()["ipv6Address"]) == (ETH0, "fd00::5/64")
+    host_on_any_store.start(IP="autodetect", IP6="autodetect", **both)
+    assert (host_on_any_store.bgp()["ipv4Address"], host_on_any_store.bgp()["ipv6Address"]) == (ETH0, "fd00::5/64")
 
 
 @pytest.mark.netns
-def test_a_peer_on_the_other_card_is_told(host: Host) -> None:
+def test_a_peer_on_the_other_card_is_told(host_on_any_store: Host) -> None:
     spec = {"node": "n1", "peerIP": "10.0.0.1", "asNumber": 65000}
-    host.calicoctl("apply", "-f", "-", stdin=json.dumps({**PEER, "spec": spec}))
-    said = host.start(IP="autodetect", IP_AUTODETECTION_METHOD="interface=eth1").stderr
+    host_on_any_store.calicoctl("apply", "-f", "-", stdin=json.dumps({**PEER, "spec": spec}))
+    said = host_on_any_store.start(IP="autodetect", IP_AUTODETECTION_METHOD="interface=eth1").stderr
     assert "is not in the subnet of BGPPeer tor (10.0.0.1)" in said and f"directly from {ETH0} (eth0)" in said
     assert "is not on the interface of the default route (eth0)" in said
-    assert ("is not the InternalIP that Kubernetes has for it" in said) == (host.kube is not None)
-    assert "BGPPeer tor" not in host.start(IP="autodetect", IP_AUTODETECTION_METHOD="interface=eth0").stderr
+    assert ("is not the InternalIP that Kubernetes has for it" in said) == (host_on_any_store.kube is not None)
+    assert (
+        "BGPPeer tor" not in host_on_any_store.start(IP="autodetect", IP_AUTODETECTION_METHOD="interface=eth0").stderr
+    )
 
 
 @pytest.mark.netns
-def test_an_address_another_node_has(host: Host) -> None:
-    host.kubernetes_node("n2", "10.0.0.6")
-    host.start(name="n2", IP=ETH1)
+def test_an_address_another_node_has(host_on_any_store: Host) -> None:
+    host_on_any_store.kubernetes_node("n2", "10.0.0.6")
+    host_on_any_store.start(name="n2", IP=ETH1)
     on_eth1 = {"IP": "autodetect", "IP_AUTODETECTION_METHOD": "interface=eth1"}
-    done = host.start(check=False, **on_eth1)
+    done = host_on_any_store.start(check=False, **on_eth1)
     assert done.returncode == 1 and "node n2 already has the IPv4 address 172.20.1.5" in done.stderr
-    assert "Traceback" not in done.stderr and not (host.root / "n1" / "lib" / "nodename").exists()
-    host.start(IP=ETH0)
-    done = host.start(check=False, **on_eth1)  # detected on what n2 has: ours is stale
-    assert done.returncode == 1 and "ipv4Address" not in host.bgp()
-    host.start(**on_eth1, DISABLE_NODE_IP_CHECK="true")
-    assert host.bgp()["ipv4Address"] == ETH1
+    assert "Traceback" not in done.stderr and not (host_on_any_store.root / "n1" / "lib" / "nodename").exists()
+    host_on_any_store.start(IP=ETH0)
+    done = host_on_any_store.start(check=False, **on_eth1)  # detected on what n2 has: ours is stale
+    assert done.returncode == 1 and "ipv4Address" not in host_on_any_store.bgp()
+    host_on_any_store.start(**on_eth1, DISABLE_NODE_IP_CHECK="true")
+    assert host_on_any_store.bgp()["ipv4Address"] == ETH1
 
 
 @pytest.mark.netns
-def test_an_address_that_disappears_and_ipv6_that_never_was(host: Host) -> None:
+def test_an_address_that_disappears_and_ipv6_that_never_was(host_on_any_store: Host) -> None:
     only = {"IP": "autodetect", "IP_AUTODETECTION_METHOD": "interface=eth0"}
-    host.start(**only)
-    host.ns.do("addr", "del", ETH0, "dev", "eth0")
-    assert "is kept" in host.start(**only).stderr and host.bgp()["ipv4Address"] == ETH0
-    host.ns.do("addr", "add", "10.0.0.77/24", "dev", "eth0")
+    host_on_any_store.start(**only)
+    host_on_any_store.ns.do("addr", "del", ETH0, "dev", "eth0")
+    assert "is kept" in host_on_any_store.start(**only).stderr and host_on_any_store.bgp()["ipv4Address"] == ETH0
+    host_on_any_store.ns.do("addr", "add", "10.0.0.77/24", "dev", "eth0")
     for address, card in (("fd00::5/64", "eth0"), ("fd01::5/64", "eth1")):
-        host.ns.do("addr", "del", address, "dev", card)
-    until(lambda: "fe80" in str(host.ns.ip("-6", "addr", "show", "dev", "eth0")), "a link-local address")
-    assert "goes without IPv6" in host.start(**only, IP6="autodetect").stderr
-    assert host.bgp()["ipv4Address"] == "10.0.0.77/24" and "ipv6Address" not in host.bgp()
+        host_on_any_store.ns.do("addr", "del", address, "dev", card)
+    until(lambda: "fe80" in str(host_on_any_store.ns.ip("-6", "addr", "show", "dev", "eth0")), "a link-local address")
+    assert "goes without IPv6" in host_on_any_store.start(**only, IP6="autodetect").stderr
+    assert host_on_any_store.bgp()["ipv4Address"] == "10.0.0.77/24" and "ipv6Address" not in host_on_any_store.bgp()
 
 
 @pytest.mark.netns
-def test_what_a_start_leaves(host: Host) -> None:
+def test_what_a_start_leaves(host_on_any_store: Host) -> None:
     """AS number, reference, pools, the cluster's records; again: nothing changes. What is there is not replaced."""
-    if host.kube is not None:
+    if host_on_any_store.kube is not None:
         metadata = {"name": "kubeadm-config", "namespace": "kube-system"}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-        host.kube.ensure_namespace("kube-system")
-        host.kube.ensure(
+        host_on_any_store.kube.ensure_namespace("kube-system")
+        host_on_any_store.kube.ensure(
             "/api/v1/namespaces/kube-system/configmaps", {**body, "data": {"ClusterConfiguration": KUBEADM}}
         )
     # 192.168/16 is free unless a card is in it
-    add_card(host.ns, "eth2", "192.168.3.4/24")
+    add_card(host_on_any_store.ns, "eth2", "192.168.3.4/24")
     environ = {"IP": ETH0, "AS": "64512.7", "CALICO_K8S_NODE_REF": "n1", "CLUSTER_TYPE": "k8s,bgp"}
     try:
-        host.start(**environ)
-        stored = host.stored()
-        host.start(**environ)
-        again = host.stored()
+        host_on_any_store.start(**environ)
+        stored = host_on_any_store.stored()
+        host_on_any_store.start(**environ)
+        again = host_on_any_store.stored()
     finally:
-        if host.kube is not None:
-            host.kube.request("DELETE", "/api/v1/namespaces/kube-system/configmaps/kubeadm-config")
+        if host_on_any_store.kube is not None:
+            host_on_any_store.kube.request("DELETE", "/api/v1/namespaces/kube-system/configmaps/kubeadm-config")
     assert stored == again
-    node = host.get("node", "n1")["spec"]
+    node = host_on_any_store.get("node", "n1")["spec"]
     assert node["bgp"]["asNumber"] == (64512 << 16) + 7
     assert {"nodeName": "n1", "orchestrator": "k8s"} in node["orchRefs"]
     pools = {item["metadata"]["name"]: item["spec"]["cidr"] for item in stored["ippool"]}
-    types = host.get("clusterinformation", "default")["spec"]["clusterType"]
-    if host.kube is None:
+    types = host_on_any_store.get("clusterinformation", "default")["spec"]["clusterType"]
+    if host_on_any_store.kube is None:
         assert pools["default-ipv4-ippool"] == "172.16.0.0/16" and pools["default-ipv6-ippool"].startswith("fd")
         assert types == "k8s,bgp"
-        assert host.get("felixconfiguration", "node.n1")["spec"] == {"defaultEndpointToHostAction": "Return"}
+        assert host_on_any_store.get("felixconfiguration", "node.n1")["spec"] == {
+            "defaultEndpointToHostAction": "Return"
+        }
     else:
         assert pools == {"default-ipv4-ippool": "10.244.0.0/16", "default-ipv6-ippool": "fd44::/112"}
         assert types == "kdd,k8s,bgp,kubeadm"
-    assert len(json.loads(host.calicoctl("get", "tier", "-o", "json"))["items"]) == 3
+    assert len(json.loads(host_on_any_store.calicoctl("get", "tier", "-o", "json"))["items"]) == 3

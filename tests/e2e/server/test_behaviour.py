@@ -32,7 +32,7 @@ QUICK = {"environ": {"CALICO_CNI_PATIENCE_S": "1"}}
 
 
 @pytest.fixture
-def served(plain_node: Node):
+def behaving_server(plain_node: Node):
     with plain_node.server() as process:
         yield plain_node, process
 
@@ -134,8 +134,8 @@ except (ConnectionResetError, BrokenPipeError):
         protocol.frame([b"calico", b"", b"{}", b"netns,root"]),
     ],
 )
-def test_nonsense_costs_its_sender_the_connection_and_nobody_else_anything(served, pod_ns, garbage):
-    node, process = served
+def test_nonsense_costs_its_sender_the_connection_and_nobody_else_anything(behaving_server, pod_ns, garbage):
+    node, process = behaving_server
     with connect(node) as connection:
         connection.sendall(garbage)
         connection.shutdown(socket.SHUT_WR)
@@ -144,8 +144,8 @@ def test_nonsense_costs_its_sender_the_connection_and_nobody_else_anything(serve
     assert process.poll() is None
 
 
-def test_a_body_over_the_limit_is_refused_and_its_caller_serves_itself(served, pod_ns, monkeypatch):
-    node, _ = served
+def test_a_body_over_the_limit_is_refused_and_its_caller_serves_itself(behaving_server, pod_ns, monkeypatch):
+    node, _ = behaving_server
     big = {"environ": {"CNI_ARGS": "X=" + "y" * protocol.BODY_MAX}, "by_python": True}
     assert call(node, "ADD", "c1", pod_ns.path, **big).ok
     before = node.metrics()["calico_cni_refused_total"]
@@ -187,8 +187,8 @@ def test_slow_senders_cost_one_bounded_wait(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("version", [protocol.VERSION - 1, protocol.VERSION])
-def test_this_version_and_the_one_before_are_served(served, pod_ns, version):
-    node, _ = served
+def test_this_version_and_the_one_before_are_served(behaving_server, pod_ns, version):
+    node, _ = behaving_server
     with connect(node) as connection:
         connection.sendall(request_frame(node, "ADD", "c1", pod_ns.path, version=version))
         answered, exit_code, document = receive(connection)
@@ -197,8 +197,8 @@ def test_this_version_and_the_one_before_are_served(served, pod_ns, version):
 
 
 @pytest.mark.parametrize("version", [protocol.VERSION + 1, protocol.VERSION + 2, 255])
-def test_other_versions_are_refused_with_the_servers_own(served, pod_ns, version):
-    node, _ = served
+def test_other_versions_are_refused_with_the_servers_own(behaving_server, pod_ns, version):
+    node, _ = behaving_server
     with connect(node) as connection:
         connection.sendall(request_frame(node, "ADD", "c1", pod_ns.path, version=version))
         answered, exit_code, document = receive(connection)
@@ -207,9 +207,9 @@ def test_other_versions_are_refused_with_the_servers_own(served, pod_ns, version
 
 
 @pytest.mark.parametrize(("newer", "served_by"), [(1, "itself"), (2, "nobody")])
-def test_an_executable_newer_than_the_server(served, pod_ns, monkeypatch, newer, served_by):
+def test_an_executable_newer_than_the_server(behaving_server, pod_ns, monkeypatch, newer, served_by):
     """One version apart it serves itself, which is what it can know to be right; two apart it says so."""
-    node, _ = served
+    node, _ = behaving_server
     monkeypatch.setattr(protocol, "VERSION", protocol.VERSION + newer)
     monkeypatch.setattr(protocol.frame, "__defaults__", (protocol.VERSION,))
     reply = call(node, "ADD", "c1", pod_ns.path, by_python=True)
@@ -236,9 +236,9 @@ def test_an_exception_in_a_worker_is_an_answer_and_the_worker_lives(tmp_path, mo
 # -- callers that go --------------------------------------------------------------------------------------------------
 
 
-def test_a_call_whose_caller_has_gone_is_not_carried_out(served, pod_ns):
+def test_a_call_whose_caller_has_gone_is_not_carried_out(behaving_server, pod_ns):
     """Its runtime has gone on: an ADD after the DEL would be a pod's network without a pod."""
-    node, _ = served
+    node, _ = behaving_server
     lock = attachment_lock(str(node.root / "run" / "cni-locks"), "calnet/c1/eth0", Deadline.after(20))
     with lock, connect(node) as connection:
         connection.sendall(request_frame(node, "ADD", "c1", pod_ns.path))
@@ -255,8 +255,8 @@ def is_serving(node: Node) -> bool:
 # -- servers that go --------------------------------------------------------------------------------------------------
 
 
-def test_sigterm_answers_what_is_under_way(served, pod_ns):
-    node, process = served
+def test_sigterm_answers_what_is_under_way(behaving_server, pod_ns):
+    node, process = behaving_server
     with attachment_lock(str(node.root / "run" / "cni-locks"), "calnet/c1/eth0", Deadline.after(5)):
         connection = connect(node)
         connection.sendall(request_frame(node, "ADD", "c1", pod_ns.path))
@@ -275,9 +275,9 @@ def accepts(node: Node) -> bool:
         return probe.connect_ex(socket_of(node)) == 0
 
 
-def test_a_server_that_hangs_before_it_does_anything(served, pod_ns):
+def test_a_server_that_hangs_before_it_does_anything(behaving_server, pod_ns):
     """The caller loses patience and serves itself; what the server finds later is nobody's call any more."""
-    node, process = served
+    node, process = behaving_server
     os.kill(process.pid, signal.SIGSTOP)
     try:
         added = call(node, "ADD", "c1", pod_ns.path, **QUICK)
@@ -290,9 +290,9 @@ def test_a_server_that_hangs_before_it_does_anything(served, pod_ns):
 
 
 @pytest.mark.parametrize("verb", ["ADD", "DEL"])
-def test_a_server_that_hangs_in_the_middle_holding_the_lock(served, pod_ns, verb):
+def test_a_server_that_hangs_in_the_middle_holding_the_lock(behaving_server, pod_ns, verb):
     """Nobody goes on without the lock: the answer is "try again", a DEL leaves word that it is owed."""
-    node, process = served
+    node, process = behaving_server
     assert verb == "ADD" or call(node, "ADD", "c1", pod_ns.path).ok
     lock = attachment_lock(str(node.root / "run" / "cni-locks"), "calnet/c1/eth0", Deadline.after(5))
     lock.__enter__()
@@ -311,8 +311,8 @@ def test_a_server_that_hangs_in_the_middle_holding_the_lock(served, pod_ns, verb
 # -- what is left of many calls ---------------------------------------------------------------------------------------
 
 
-def test_no_descriptor_is_left_of_a_thousand_calls(served):
-    node, process = served
+def test_no_descriptor_is_left_of_a_thousand_calls(behaving_server):
+    node, process = behaving_server
     environ = {"CNI_CONTAINERID": "c", "CNI_IFNAME": "eth0", "CNI_PATH": "/x", "CALICO_RUN_DIR": str(node.root / "run")}
     program = f"""
 import sys

@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import LAB_CACHE
 from tests.e2e.host import Node, Reply
 from tests.e2e.served import ForkedServer, call, socket_of
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 pytestmark = pytest.mark.netns
@@ -25,7 +25,7 @@ V6 = {"ipam": {"type": "calico-ipam", "assign_ipv4": "false", "assign_ipv6": "tr
 
 
 @pytest.fixture
-def server(plain_node: Node, make_pod_ns: MakeNamespace) -> Iterator[ForkedServer]:
+def beside_server(plain_node: Node, make_pod_ns: MakeNamespace) -> Iterator[ForkedServer]:
     """One that has listed the node's endpoints already."""
     with ForkedServer(plain_node) as made:
         pod = make_pod_ns("warm")
@@ -61,24 +61,24 @@ def addresses_in(document: Any) -> set[str]:
 
 
 def test_a_repeated_add_that_fails_takes_nothing_from_the_container_that_lives(
-    server: ForkedServer, pod_ns: Namespace
+    beside_server: ForkedServer, pod_ns: Namespace
 ) -> None:
-    node = server.node
+    node = beside_server.node
 
     def add_beside(container: str) -> Any:
         with unseen(node):
             return require(call(node, "ADD", container, pod_ns.path, **DUAL))
 
     add_beside("c0")
-    steps = server.steps(lambda: call(node, "ADD", "c0", pod_ns.path, **DUAL))
+    steps = beside_server.steps(lambda: call(node, "ADD", "c0", pod_ns.path, **DUAL))
     require(call(node, "DEL", "c0", pod_ns.path, **DUAL))
     failed = 0
     for number, (point, when, nth) in enumerate(steps):
         container, plan = f"c{number + 1}", f"{point}:{when}:{nth}:fail"
         document = add_beside(container)
-        server.arm(plan)
+        beside_server.arm(plan)
         failed += not call(node, "ADD", container, pod_ns.path, **DUAL).ok
-        server.arm("")
+        beside_server.arm("")
         checked = call(node, "CHECK", container, pod_ns.path, prevResult=document, **DUAL)
         assert checked.ok, f"{plan}: {checked}"
         require(call(node, "DEL", container, pod_ns.path, **DUAL), plan)
@@ -87,8 +87,8 @@ def test_a_repeated_add_that_fails_takes_nothing_from_the_container_that_lives(
     assert failed > len(steps) // 2
 
 
-def test_a_second_network_joins_an_endpoint_it_had_not_known(server: ForkedServer, pod_ns: Namespace) -> None:
-    node = server.node
+def test_a_second_network_joins_an_endpoint_it_had_not_known(beside_server: ForkedServer, pod_ns: Namespace) -> None:
+    node = beside_server.node
     with unseen(node):
         first = require(call(node, "ADD", "c1", pod_ns.path))
     second = require(call(node, "ADD", "c1", pod_ns.path, name="other"))
@@ -103,10 +103,10 @@ def test_a_second_network_joins_an_endpoint_it_had_not_known(server: ForkedServe
 
 @pytest.mark.parametrize(("families", "works"), [(V6, True), ({}, False)])
 def test_another_interface_of_a_container_it_had_not_known(
-    server: ForkedServer, pod_ns: Namespace, families: dict[str, Any], works: bool
+    beside_server: ForkedServer, pod_ns: Namespace, families: dict[str, Any], works: bool
 ) -> None:
     """Both of one family would want one default route; whichever way the second one ends, the first one lives."""
-    node = server.node
+    node = beside_server.node
     with unseen(node, told=True):
         first = require(call(node, "ADD", "c1", pod_ns.path))
     second = call(node, "ADD", "c1", pod_ns.path, ifname="eth1", **families)
@@ -124,9 +124,11 @@ def test_another_interface_of_a_container_it_had_not_known(
 
 @pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("old_beside", [True, False])
-def test_sandboxes_of_one_pod(server: ForkedServer, make_pod_ns: MakeNamespace, old_beside: bool, told: bool) -> None:
+def test_sandboxes_of_one_pod(
+    beside_server: ForkedServer, make_pod_ns: MakeNamespace, old_beside: bool, told: bool
+) -> None:
     """The endpoint and the host's interface are the pod's: a DEL of its old sandbox must see whose they are by now."""
-    node, old, new = server.node, make_pod_ns("old"), make_pod_ns("new")
+    node, old, new = beside_server.node, make_pod_ns("old"), make_pod_ns("new")
     pod = {"args": "K8S_POD_NAMESPACE=ns1;K8S_POD_NAME=web-0"}
     if old_beside:
         with unseen(node, told=told):
@@ -143,9 +145,9 @@ def test_sandboxes_of_one_pod(server: ForkedServer, make_pod_ns: MakeNamespace, 
     assert not node.leftovers()
 
 
-def test_a_container_deleted_and_added_beside_is_released(server: ForkedServer, pod_ns: Namespace) -> None:
+def test_a_container_deleted_and_added_beside_is_released(beside_server: ForkedServer, pod_ns: Namespace) -> None:
     """That it was deleted a moment ago is remembered, so that repeated DELs look for nothing."""
-    node = server.node
+    node = beside_server.node
     require(call(node, "ADD", "c1", pod_ns.path))
     require(call(node, "DEL", "c1", pod_ns.path))
     with unseen(node, told=True):
@@ -156,8 +158,10 @@ def test_a_container_deleted_and_added_beside_is_released(server: ForkedServer, 
 
 
 @pytest.mark.cnitool
-def test_another_ipam_plugins_lease_is_not_given_back(server: ForkedServer, pod_ns: Namespace, tmp_path: Path) -> None:
-    node = server.node
+def test_another_ipam_plugins_lease_is_not_given_back(
+    beside_server: ForkedServer, pod_ns: Namespace, tmp_path: Path
+) -> None:
+    node = beside_server.node
     node.environ["CNI_PATH"] = str(LAB_CACHE / "cni" / "bin")
     ipam = {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/24"}]], "dataDir": str(tmp_path / "leases")}
     node.overrides["ipam"] = ipam
@@ -170,9 +174,9 @@ def test_another_ipam_plugins_lease_is_not_given_back(server: ForkedServer, pod_
     assert leases() == ["10.88.0.2"]
     again = require(call(node, "ADD", "c1", pod_ns.path))
     assert addresses_in(again) == addresses_in(document) and leases() == ["10.88.0.2"]
-    server.arm("local.commit:before:1:fail")
+    beside_server.arm("local.commit:before:1:fail")
     assert not call(node, "ADD", "c1", pod_ns.path).ok
-    server.arm("")
+    beside_server.arm("")
     assert leases() == ["10.88.0.2"]
     require(call(node, "CHECK", "c1", pod_ns.path, prevResult=document))
     require(call(node, "DEL", "c1", pod_ns.path))

@@ -67,7 +67,7 @@ class Secured:
 
 
 @pytest.fixture
-def secured(host_ns: Namespace, tmp_path: Path) -> Iterator[Secured]:
+def secured_node(host_ns: Namespace, tmp_path: Path) -> Iterator[Secured]:
     made = Secured(host_ns, tmp_path)
     authority = make_authority(tmp_path / "first", "first")
     made.give_etcd(authority)
@@ -85,18 +85,18 @@ def secured(host_ns: Namespace, tmp_path: Path) -> Iterator[Secured]:
 
 @pytest.mark.parametrize("mounts", ["its callers' mounts", "mounts of its own"])
 @pytest.mark.slow_on("its callers' mounts")
-def test_authority_and_certificates_are_replaced(secured: Secured, make_pod_ns, tmp_path: Path, mounts: str):
+def test_authority_and_certificates_are_replaced(secured_node: Secured, make_pod_ns, tmp_path: Path, mounts: str):
     """The old ones are refused from one moment to the next, as when they expire."""
-    node, second = secured.node, make_authority(tmp_path / "second", "second")
+    node, second = secured_node.node, make_authority(tmp_path / "second", "second")
     pods = [make_pod_ns() for _ in range(3)]
-    hidden = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none {secured.files} && exec "$@"', "sh"]
+    hidden = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none {secured_node.files} && exec "$@"', "sh"]
     with node.server(wrap=hidden if mounts == "mounts of its own" else ()) as process:
         assert call(node, "ADD", "c0", pods[0].path).ok
-        secured.give_etcd(second)
-        secured.restart_etcd()
+        secured_node.give_etcd(second)
+        secured_node.restart_etcd()
         refused = call(node, "ADD", "c1", pods[1].path)
         assert not refused.ok and URL in refused.document["msg"], refused
-        secured.give_node(second)
+        secured_node.give_node(second)
         assert call(node, "ADD", "c1", pods[1].path).ok, "the very next call"
         assert call(node, "ADD", "c2", pods[2].path).ok
         assert all(call(node, "DEL", f"c{i}", pod.path).ok for i, pod in enumerate(pods))
@@ -105,38 +105,38 @@ def test_authority_and_certificates_are_replaced(secured: Secured, make_pod_ns, 
     assert not node.leftovers()
 
 
-def test_files_that_are_replaced_before_etcd_is(secured: Secured, make_pod_ns, tmp_path: Path):
+def test_files_that_are_replaced_before_etcd_is(secured_node: Secured, make_pod_ns, tmp_path: Path):
     """With both authorities in the file the connection goes on while the files change one after the other."""
-    node, second = secured.node, make_authority(tmp_path / "second", "second")
-    first = (secured.files / "ca.crt").read_text()
+    node, second = secured_node.node, make_authority(tmp_path / "second", "second")
+    first = (secured_node.files / "ca.crt").read_text()
     pods = [make_pod_ns() for _ in range(2)]
     with node.server():
         assert call(node, "ADD", "c0", pods[0].path).ok
         both = first + second.certificate.read_text()
-        (secured.files / "ca.crt").write_text(both)
-        secured.give_etcd(second)
-        (secured._served / "ca.crt").write_text(both)
-        secured.restart_etcd()
+        (secured_node.files / "ca.crt").write_text(both)
+        secured_node.give_etcd(second)
+        (secured_node._served / "ca.crt").write_text(both)
+        secured_node.restart_etcd()
         assert call(node, "ADD", "c1", pods[1].path).ok, "the old certificate and the new authority"
-        secured.give_node(second)
-        (secured._served / "ca.crt").write_text(second.certificate.read_text())
-        secured.restart_etcd()
+        secured_node.give_node(second)
+        (secured_node._served / "ca.crt").write_text(second.certificate.read_text())
+        secured_node.restart_etcd()
         assert all(call(node, "DEL", f"c{i}", pod.path).ok for i, pod in enumerate(pods))
     assert not node.leftovers()
 
 
-def test_files_that_do_not_fit_together_for_a_moment(secured: Secured, make_pod_ns, tmp_path: Path):
+def test_files_that_do_not_fit_together_for_a_moment(secured_node: Secured, make_pod_ns, tmp_path: Path):
     """Whoever replaces them may be slow: the certificate is the new one, the key not yet. The connection goes on."""
-    node, authority = secured.node, Authority(tmp_path / "first")
+    node, authority = secured_node.node, Authority(tmp_path / "first")
     pod = make_pod_ns()
     with node.server():
         assert call(node, "ADD", "c0", pod.path).ok
         certificate, key = authority.issue("renewed", "calico", "clientAuth")
-        shutil.copy(certificate, secured.files / "client.crt")
+        shutil.copy(certificate, secured_node.files / "client.crt")
         until = time.monotonic() + 2 * FILES_S
         while time.monotonic() < until:
             assert call(node, "DEL", "c0", pod.path).ok and call(node, "ADD", "c0", pod.path).ok
-        shutil.copy(key, secured.files / "client.key")
-        secured.restart_etcd()
+        shutil.copy(key, secured_node.files / "client.key")
+        secured_node.restart_etcd()
         assert call(node, "DEL", "c0", pod.path).ok
     assert not node.leftovers()

@@ -24,7 +24,7 @@ from tests.e2e.forks import Forking, Forks, forks_in
 from tests.e2e.host import Node, Reply
 from tests.e2e.scenarios import ACTIONS, DELEGATED, DUAL, SCENARIOS, Report, hit, trace_all
 from tests.e2e.served import ForkedServer, call
-from tests.netns.conftest import MakeNamespace
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace, until
 
 pytestmark = [pytest.mark.netns, pytest.mark.takes(5)]

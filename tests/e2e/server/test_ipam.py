@@ -23,7 +23,7 @@ LABEL = "calico-ipam calnet.c1"
 
 
 @pytest.fixture(params=["one-shot", "served", "etcd served"])
-def alone(request: pytest.FixtureRequest) -> Iterator[Node]:
+def ipam_node(request: pytest.FixtureRequest) -> Iterator[Node]:
     made: Node = request.getfixturevalue("etcd_node" if request.param.startswith("etcd") else "plain_node")
     if request.param == "one-shot":
         yield made
@@ -45,38 +45,38 @@ def lock_of(node: Node):
     return attachment_lock(str(node.root / "run" / "cni-locks"), LABEL, Deadline.after(20))
 
 
-def test_duplicates_at_once_hold_one_address(alone: Node):
-    replies = at_once(alone, ["ADD"] * AT_ONCE)
+def test_duplicates_at_once_hold_one_address(ipam_node: Node):
+    replies = at_once(ipam_node, ["ADD"] * AT_ONCE)
     assert all(reply.ok for reply in replies), replies
     assert len({str(reply.document["ips"]) for reply in replies}) == 1
-    assert list(alone.taken().values()) == ["calnet.c1"]
-    assert all(reply.ok for reply in at_once(alone, ["DEL"] * AT_ONCE))
-    assert not alone.leftovers()
+    assert list(ipam_node.taken().values()) == ["calnet.c1"]
+    assert all(reply.ok for reply in at_once(ipam_node, ["DEL"] * AT_ONCE))
+    assert not ipam_node.leftovers()
 
 
-def test_adds_and_dels_at_once_end_with_what_the_last_one_said(alone: Node):
+def test_adds_and_dels_at_once_end_with_what_the_last_one_said(ipam_node: Node):
     for _ in range(2):
-        assert all(reply.ok for reply in at_once(alone, ["ADD", "DEL"] * 4))
-        assert len(alone.taken()) <= 1 and len(alone.handles()) == len(alone.taken())
-        assert ipam(alone, "ADD").ok and len(alone.taken()) == 1 and ipam(alone, "CHECK").ok
-        assert ipam(alone, "DEL").ok and not alone.leftovers()
+        assert all(reply.ok for reply in at_once(ipam_node, ["ADD", "DEL"] * 4))
+        assert len(ipam_node.taken()) <= 1 and len(ipam_node.handles()) == len(ipam_node.taken())
+        assert ipam(ipam_node, "ADD").ok and len(ipam_node.taken()) == 1 and ipam(ipam_node, "CHECK").ok
+        assert ipam(ipam_node, "DEL").ok and not ipam_node.leftovers()
 
 
 @pytest.mark.parametrize("verb", ["ADD", "DEL", "CHECK"])
-def test_nothing_happens_while_another_execution_holds_the_container(alone: Node, verb: str):
-    assert verb == "ADD" or ipam(alone, "ADD").ok
-    before = alone.taken()
+def test_nothing_happens_while_another_execution_holds_the_container(ipam_node: Node, verb: str):
+    assert verb == "ADD" or ipam(ipam_node, "ADD").ok
+    before = ipam_node.taken()
     replies: list[Reply] = []
-    thread = threading.Thread(target=lambda: replies.append(ipam(alone, verb)))
-    with lock_of(alone):
-        other = ipam(alone, "ADD", "c2")
-        assert other.ok and ipam(alone, "DEL", "c2").ok, "other containers do not wait"
+    thread = threading.Thread(target=lambda: replies.append(ipam(ipam_node, verb)))
+    with lock_of(ipam_node):
+        other = ipam(ipam_node, "ADD", "c2")
+        assert other.ok and ipam(ipam_node, "DEL", "c2").ok, "other containers do not wait"
         thread.start()
         thread.join(0.5)  # a call takes a tenth of that
-        assert thread.is_alive() and alone.taken() == before
+        assert thread.is_alive() and ipam_node.taken() == before
     thread.join()
     assert replies[0].ok, replies
-    assert ipam(alone, "DEL").ok and not alone.leftovers()
+    assert ipam(ipam_node, "DEL").ok and not ipam_node.leftovers()
 
 
 def test_a_lock_that_is_never_let_go_is_told(plain_node: Node, monkeypatch: pytest.MonkeyPatch):
@@ -93,16 +93,16 @@ sed 's/"type": *"wrapper"/"type": "calico-ipam"/' | {environ} PYTHONPATH={root} 
 """
 
 
-def test_a_plugin_that_holds_its_own_lock_may_run_it(alone: Node, pod_ns, tmp_path: Path):
+def test_a_plugin_that_holds_its_own_lock_may_run_it(ipam_node: Node, pod_ns, tmp_path: Path):
     """calico with an IPAM plugin of somebody's that runs calico-ipam: nobody waits for himself."""
     plugin = tmp_path / "wrapper"
     root = Path(__file__).parents[3]
-    environ = f"env CALICO_RUN_DIR={alone.root}/run CALICO_STATE_DIR={alone.root}/state"
+    environ = f"env CALICO_RUN_DIR={ipam_node.root}/run CALICO_STATE_DIR={ipam_node.root}/state"
     plugin.write_text(WRAPPER.format(environ=environ, root=root, python=sys.executable))
     plugin.chmod(0o755)
     more = {"ipam": {"type": "wrapper"}, "environ": {"CNI_PATH": str(tmp_path)}}
-    added = call(alone, "ADD", "c1", pod_ns.path, **more)
-    assert added.ok and list(alone.taken().values()) == ["calnet.c1"], added
-    assert call(alone, "DEL", "c1", pod_ns.path, **more).ok
-    until(lambda: not os.listdir(alone.root / "run" / "cni-locks"), "every lock is gone")
-    assert not alone.leftovers()
+    added = call(ipam_node, "ADD", "c1", pod_ns.path, **more)
+    assert added.ok and list(ipam_node.taken().values()) == ["calnet.c1"], added
+    assert call(ipam_node, "DEL", "c1", pod_ns.path, **more).ok
+    until(lambda: not os.listdir(ipam_node.root / "run" / "cni-locks"), "every lock is gone")
+    assert not ipam_node.leftovers()

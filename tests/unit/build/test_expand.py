@@ -62,7 +62,7 @@ PAIRS = [
 pairs = pytest.mark.parametrize(("original", "made"), PAIRS)
 
 
-def values(cls: type, mark: str = "") -> list[str]:
+def values(cls: type[Any], mark: str = "") -> list[str]:
     return [f"{name}{mark}" for name in cls.__match_args__]
 
 

@@ -13,13 +13,15 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def image_tree(tmp_path: Path) -> Path:
     subprocess.run([ROOT / "build/image/tree.sh", tmp_path / "root"], check=True, timeout=20)
     return tmp_path / "root"
 
 
-def test_every_service_that_sv_knows_has_its_directory(tree: Path) -> None:
-    assert sorted(path.name for path in (tree / "etc/service/enabled").iterdir() if path.is_dir()) == sorted(SERVICES)
+def test_every_service_that_sv_knows_has_its_directory(image_tree: Path) -> None:
+    assert sorted(path.name for path in (image_tree / "etc/service/enabled").iterdir() if path.is_dir()) == sorted(
+        SERVICES
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,12 +32,12 @@ def test_every_service_that_sv_knows_has_its_directory(tree: Path) -> None:
         ("usr/local/bin/restart-calico-confd", ["sv", "restart", "confd"]),
     ],
 )
-def test_runits_programs_are_calico_node(tree: Path, tmp_path: Path, program: str, words: list[str]) -> None:
+def test_runits_programs_are_calico_node(image_tree: Path, tmp_path: Path, program: str, words: list[str]) -> None:
     """Executed, with a calico-node that prints its arguments in the place of the image's."""
     node = tmp_path / "calico-node"
     node.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     node.chmod(0o755)
-    script = tree / program
+    script = image_tree / program
     assert script.stat().st_mode & 0o777 == 0o755
     script.write_text(script.read_text().replace("/opt/cni/bin/calico-node", str(node)))
     given = words[1:] if program.endswith("/sv") else []
@@ -43,7 +45,7 @@ def test_runits_programs_are_calico_node(tree: Path, tmp_path: Path, program: st
     assert done.stdout.splitlines() == words
 
 
-def test_programs_of_upstreams_manifests_lead_into_the_bundle(tree: Path) -> None:
+def test_programs_of_upstreams_manifests_lead_into_the_bundle(image_tree: Path) -> None:
     expected = {
         "install-cni.sh": "/opt/cni/bin/install-cni.sh",
         "opt/cni/bin/install": "calico-install",
@@ -55,5 +57,5 @@ def test_programs_of_upstreams_manifests_lead_into_the_bundle(tree: Path) -> Non
         "usr/bin/wrapper": "/opt/cni/bin/calico-kube-controllers",
         "usr/bin/calico": "/opt/cni/bin/calico-kube-controllers",
     }
-    assert {name: str((tree / name).readlink()) for name in expected} == expected
-    assert (tree / "status").stat().st_mode & 0o7777 == 0o1777
+    assert {name: str((image_tree / name).readlink()) for name in expected} == expected
+    assert (image_tree / "status").stat().st_mode & 0o7777 == 0o1777

@@ -41,14 +41,14 @@ class Scripted:
 
 
 @pytest.fixture
-def made():
+def make_leader():
     now = [0.0]
     inner = Scripted(lambda: now[0])
     return now, inner, UpstreamsElection(inner, TERMS, Log("none"), clock=lambda: now[0])
 
 
-def test_without_the_right_everybody_works_for_a_while(made):
-    now, inner, election = made
+def test_without_the_right_everybody_works_for_a_while(make_leader):
+    now, inner, election = make_leader
     inner.answer = DatastoreDenied("forbidden")
     store = election.fenced(MemoryStore())
     with pytest.raises(LeaseLost):
@@ -64,16 +64,16 @@ def test_without_the_right_everybody_works_for_a_while(made):
     assert election.remaining_s() == 0 and inner.resigned == 0
 
 
-def test_an_outage_is_no_lack_of_rights(made):
-    _, inner, election = made
+def test_an_outage_is_no_lack_of_rights(make_leader):
+    _, inner, election = make_leader
     inner.answer = DatastoreUnavailable("away")
     with pytest.raises(DatastoreUnavailable):
         election.campaign(soon())
     assert election.remaining_s() == 0
 
 
-def test_who_was_answered_goes_on_needing_it(made):
-    _, inner, election = made
+def test_who_was_answered_goes_on_needing_it(make_leader):
+    _, inner, election = make_leader
     inner.answer = False
     assert not election.campaign(soon()) and election.remaining_s() == 0
     inner.answer = DatastoreDenied("the token has expired")
@@ -82,8 +82,8 @@ def test_who_was_answered_goes_on_needing_it(made):
     assert election.remaining_s() == 0
 
 
-def test_the_lease_counts_once_the_right_is_there(made):
-    _, inner, election = made
+def test_the_lease_counts_once_the_right_is_there(make_leader):
+    _, inner, election = make_leader
     inner.answer = DatastoreDenied("forbidden")
     assert election.campaign(soon())
     inner.answer = False

@@ -18,7 +18,7 @@ PAGES = {"/ok": lambda: (200, TEXT, b"fine\n"), "/bad": lambda: (_ for _ in ()).
 
 
 @pytest.fixture
-def server() -> Iterator[PageServer]:
+def page_server() -> Iterator[PageServer]:
     made = PageServer("localhost", 0, PAGES)
     yield made
     made.close()
@@ -44,9 +44,9 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def test_both_families_of_localhost(server: PageServer) -> None:
-    assert [ask(server.port, host=host) for host in ("127.0.0.1", "::1")] == [(200, b"fine\n")] * 2
-    assert server.missing == ""
+def test_both_families_of_localhost(page_server: PageServer) -> None:
+    assert [ask(page_server.port, host=host) for host in ("127.0.0.1", "::1")] == [(200, b"fine\n")] * 2
+    assert page_server.missing == ""
 
 
 def test_every_address_of_both_families() -> None:
@@ -88,16 +88,16 @@ def test_an_address_that_cannot_be_had_is_an_error() -> None:
         ("GET", "/bad", (500, b"ValueError: no\n")),
     ],
 )
-def test_answers(server: PageServer, method: str, path: str, answer: tuple[int, bytes]) -> None:
-    assert ask(server.port, path, method=method) == answer
+def test_answers(page_server: PageServer, method: str, path: str, answer: tuple[int, bytes]) -> None:
+    assert ask(page_server.port, path, method=method) == answer
 
 
-def test_more_idle_connections_than_descriptors_keep_nobody_out(server: PageServer) -> None:
+def test_more_idle_connections_than_descriptors_keep_nobody_out(page_server: PageServer) -> None:
     """What a pod did to the agent: idle connections until it had no descriptor left."""
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 4 * PLACES
-    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3 * PLACES)]
+    idle = [socket.create_connection(("127.0.0.1", page_server.port)) for _ in range(3 * PLACES)]
     try:
-        assert ask(server.port) == (200, b"fine\n")
+        assert ask(page_server.port) == (200, b"fine\n")
         until(lambda: sum(map(is_closed, idle)) >= 2 * PLACES, "the oldest are closed")
         assert not is_closed(idle[-1])
     finally:
@@ -105,12 +105,12 @@ def test_more_idle_connections_than_descriptors_keep_nobody_out(server: PageServ
             connection.close()
 
 
-def test_a_request_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch, server: PageServer) -> None:
+def test_a_request_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch, page_server: PageServer) -> None:
     monkeypatch.setattr(http_server, "REQUEST_S", 0.2)
-    slow = socket.create_connection(("127.0.0.1", server.port))
+    slow = socket.create_connection(("127.0.0.1", page_server.port))
     slow.sendall(b"GET /ok HTTP/1.1\r\nX: ")
     until(lambda: is_closed(slow), "it is closed")
-    endless = socket.create_connection(("127.0.0.1", server.port))
+    endless = socket.create_connection(("127.0.0.1", page_server.port))
     endless.sendall(b"x" * (REQUEST_BYTES + 1))
     until(lambda: is_closed(endless), "it is closed")
 
@@ -130,10 +130,10 @@ def test_who_does_not_read_its_answer_keeps_nobody_out(monkeypatch: pytest.Monke
         server.close()
 
 
-def test_it_ends_with_everything_open(server: PageServer) -> None:
-    open_ones = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
-    port = server.port
-    server.close()
+def test_it_ends_with_everything_open(page_server: PageServer) -> None:
+    open_ones = [socket.create_connection(("127.0.0.1", page_server.port)) for _ in range(5)]
+    port = page_server.port
+    page_server.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(f"http-{port}")]
     for connection in open_ones:
         until(lambda connection=connection: is_closed(connection), "it is closed")

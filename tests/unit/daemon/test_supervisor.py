@@ -41,7 +41,7 @@ class Running:
 
 
 @pytest.fixture
-def start():
+def start_supervisor():
     started = []
 
     def run(*services):
@@ -59,10 +59,10 @@ def lines(path: Path):
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_what_comes_after_waits_for_a_success(start, tmp_path):
+def test_what_comes_after_waits_for_a_success(start_supervisor, tmp_path):
     notes, gate = tmp_path / "notes", tmp_path / "gate"
     once = f"echo try >> {notes}; test -e {gate}"
-    running = start(("first", once, True, ""), ("second", LONG.format("second", notes), False, "first"))
+    running = start_supervisor(("first", once, True, ""), ("second", LONG.format("second", notes), False, "first"))
     until(lambda: len(lines(notes)) >= 2, "tried again")
     assert set(lines(notes)) == {"try"}
     gate.touch()
@@ -72,11 +72,13 @@ def test_what_comes_after_waits_for_a_success(start, tmp_path):
     assert lines(notes)[-1] == "second stopped"
 
 
-def test_what_need_not_wait_starts_once_the_first_has_failed(start, tmp_path):
+def test_what_need_not_wait_starts_once_the_first_has_failed(start_supervisor, tmp_path):
     notes, known, gate = tmp_path / "notes", tmp_path / "known", tmp_path / "gate"
     known.touch()
     once = f"while ! test -e {gate}; do sleep 0.05; done; echo failed >> {notes}; exit 1"
-    running = start(("first", once, True, ""), ("second", LONG.format("second", notes), False, "first", str(known)))
+    running = start_supervisor(
+        ("first", once, True, ""), ("second", LONG.format("second", notes), False, "first", str(known))
+    )
     until(lambda: running.process.poll() is None, "it runs")
     gate.touch()
     until(lambda: any(line.startswith("second") for line in lines(notes)), "the second starts")
@@ -84,9 +86,9 @@ def test_what_need_not_wait_starts_once_the_first_has_failed(start, tmp_path):
     assert running.stop()[0] == 0
 
 
-def test_a_child_that_ends_is_started_again(start, tmp_path):
+def test_a_child_that_ends_is_started_again(start_supervisor, tmp_path):
     notes = tmp_path / "notes"
-    running = start(("one", LONG.format("one", notes), False, ""))
+    running = start_supervisor(("one", LONG.format("one", notes), False, ""))
     until(lambda: lines(notes), "it starts")
     os.kill(int(lines(notes)[0].split()[1]), signal.SIGKILL)
     until(lambda: len(lines(notes)) >= 2, "it starts again")
@@ -95,9 +97,11 @@ def test_a_child_that_ends_is_started_again(start, tmp_path):
     assert "one ended (signal 9); it is started again in 0.5 s" in log
 
 
-def test_a_child_that_does_not_listen_is_killed(start, tmp_path):
+def test_a_child_that_does_not_listen_is_killed(start_supervisor, tmp_path):
     notes = tmp_path / "notes"
-    running = start(("deaf", f"trap '' TERM; echo deaf $$ >> {notes}; while :; do sleep 0.1; done", False, ""))
+    running = start_supervisor(
+        ("deaf", f"trap '' TERM; echo deaf $$ >> {notes}; while :; do sleep 0.1; done", False, "")
+    )
     until(lambda: lines(notes), "it starts")
     pid = int(lines(notes)[0].split()[1])
     code, seconds, _ = running.stop()
@@ -105,8 +109,8 @@ def test_a_child_that_does_not_listen_is_killed(start, tmp_path):
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_what_cannot_be_started_is_tried_again(start, tmp_path):
-    running = start(("gone", "exit 3", False, ""))
+def test_what_cannot_be_started_is_tried_again(start_supervisor, tmp_path):
+    running = start_supervisor(("gone", "exit 3", False, ""))
     log = ""
     until(lambda: running.process.poll() is None, "it runs")
     assert running.process.stderr is not None

@@ -27,7 +27,7 @@ ONE, TWO = HandleKey("net.one"), HandleKey("net.two")
 
 
 @pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest) -> Iterator:
+def watched_store(request: pytest.FixtureRequest) -> Iterator:
     if request.param == "memory":
         yield MemoryStore()
         return
@@ -45,7 +45,7 @@ def number(versioned: Versioned) -> int:
 
 
 @pytest.fixture
-def made() -> Iterator:
+def make_cache() -> Iterator:
     caches = []
 
     def make(store, **options) -> Cache[int]:
@@ -64,36 +64,36 @@ def quick(monkeypatch) -> None:
     monkeypatch.setattr(cache_module, "LONGEST_PAUSE_S", 0.02)
 
 
-def test_lists_then_follows(store, made) -> None:
-    store.commit([Write.put(ONE, {"n": 1}), Write.put(IPAMConfigKey(), {"n": 9})], SOON)
+def test_lists_then_follows(watched_store, make_cache) -> None:
+    watched_store.commit([Write.put(ONE, {"n": 1}), Write.put(IPAMConfigKey(), {"n": 9})], SOON)
     told: list = []
-    cache = made(store, on_change=told.append)
+    cache = make_cache(watched_store, on_change=told.append)
     cache.wait_synced(SOON)
     assert cache.records() == {ONE: 1} and cache.healthy and cache.get(TWO) is None
-    revision = store.commit([Write.put(ONE, {"n": 2}), Write.put(TWO, {"n": 3})], SOON).revision
+    revision = watched_store.commit([Write.put(ONE, {"n": 2}), Write.put(TWO, {"n": 3})], SOON).revision
     assert cache.wait_until(lambda: cache.revision == revision, SOON)
     assert cache.records() == {ONE: 2, TWO: 3} and cache.record(TWO) == 3
     assert cache.items()[ONE].revision == revision
-    store.commit([Write.remove(ONE)], SOON)
+    watched_store.commit([Write.remove(ONE)], SOON)
     assert cache.wait_until(lambda: cache.get(ONE) is None, SOON)
     cache.stop()
     assert told == [{ONE}, {ONE, TWO}, {ONE}]
     assert cache.records() == {TWO: 3} and not cache.healthy
 
 
-def test_what_cannot_be_decoded_is_there_without_a_record(store, made) -> None:
-    store.commit([Write.put(ONE, {}), Write.put(TWO, {"n": 2})], SOON)
+def test_what_cannot_be_decoded_is_there_without_a_record(watched_store, make_cache) -> None:
+    watched_store.commit([Write.put(ONE, {}), Write.put(TWO, {"n": 2})], SOON)
     heard: list = []
-    cache = made(store, corrupt=lambda key, why: heard.append(key))
+    cache = make_cache(watched_store, corrupt=lambda key, why: heard.append(key))
     cache.wait_synced(SOON)
     assert cache.get(ONE) is not None and cache.record(ONE) is None and cache.records() == {TWO: 2}
     assert heard == [ONE]
 
 
-def test_survives_an_outage_with_what_it_knew(made) -> None:
+def test_survives_an_outage_with_what_it_knew(make_cache) -> None:
     store = MemoryStore()
     store.elsewhere(Write.put(ONE, {"n": 1}))
-    cache = made(store)
+    cache = make_cache(store)
     cache.wait_synced(SOON)
     store.set_down(True)
     assert cache.wait_until(lambda: not cache.healthy, SOON)
@@ -106,9 +106,9 @@ def test_survives_an_outage_with_what_it_knew(made) -> None:
     assert cache.records() == {TWO: 3}
 
 
-def test_lists_again_when_overtaken_by_compaction(made) -> None:
+def test_lists_again_when_overtaken_by_compaction(make_cache) -> None:
     store = MemoryStore()
-    cache = made(store)
+    cache = make_cache(store)
     cache.wait_synced(SOON)
     with store._changed:  # the watcher cannot run in between
         store.elsewhere(Write.put(ONE, {"n": 1}))
@@ -118,10 +118,10 @@ def test_lists_again_when_overtaken_by_compaction(made) -> None:
     assert cache.error is None
 
 
-def test_waiting_in_vain_says_why(made) -> None:
+def test_waiting_in_vain_says_why(make_cache) -> None:
     store = MemoryStore()
     store.set_down(True)
-    cache = made(store)
+    cache = make_cache(store)
     assert cache.wait_until(lambda: cache.error is not None, SOON)
     with pytest.raises(DatastoreUnavailable, match="outage"):
         cache.wait_synced(Deadline.after(0))
@@ -133,13 +133,13 @@ def test_waiting_in_vain_says_why(made) -> None:
             return super().list(*arguments, **options)
 
     released = threading.Event()
-    silent = made(Silent())
+    silent = make_cache(Silent())
     with pytest.raises(DeadlineExceeded):
         silent.wait_synced(Deadline.after(0))
     released.set()
 
 
-def test_a_bug_in_a_callback_does_not_end_the_thread(made) -> None:
+def test_a_bug_in_a_callback_does_not_end_the_thread(make_cache) -> None:
     store, calls = MemoryStore(), []
 
     def broken(keys) -> None:
@@ -148,15 +148,15 @@ def test_a_bug_in_a_callback_does_not_end_the_thread(made) -> None:
             raise ZeroDivisionError
 
     store.elsewhere(Write.put(ONE, {"n": 1}))
-    cache = made(store, on_change=broken)
+    cache = make_cache(store, on_change=broken)
     store.elsewhere(Write.put(TWO, {"n": 2}))
     assert cache.wait_until(lambda: cache.records() == {ONE: 1, TWO: 2} and cache.healthy, SOON)
 
 
-def test_own_writes_count_at_once(made) -> None:
+def test_own_writes_count_at_once(make_cache) -> None:
     """Also before the watch brings them, and what the watch brings later does not undo them."""
     store, told = MemoryStore(), []
-    cache = made(store, on_change=told.append)
+    cache = make_cache(store, on_change=told.append)
     cache.wait_synced(SOON)
     with store._changed:  # the watcher cannot run in between
         first = store.elsewhere(Write.put(ONE, {"n": 1}), Write.put(TWO, {"n": 1}), Write.put(IPAMConfigKey(), {}))
@@ -173,12 +173,12 @@ def test_own_writes_count_at_once(made) -> None:
     assert cache._removed == {}
 
 
-def test_another_store_in_place_of_ours(made) -> None:
+def test_another_store_in_place_of_ours(make_cache) -> None:
     """A datastore restored from a backup goes back in time; so does the cache, after listing again."""
     store = MemoryStore()
     for n in range(5):
         store.elsewhere(Write.put(ONE, {"n": n}), Write.put(TWO, {"n": n}))
-    cache = made(store)
+    cache = make_cache(store)
     cache.wait_synced(SOON)
     with store._changed:
         store._past, store.revision, store._compacted = {}, 0, 0
@@ -239,10 +239,10 @@ def test_any_order_of_arrival_ends_in_the_truth(changes, random) -> None:
     assert cache.records() == {key: v.value["n"] for key, v in truth.items()}
 
 
-def test_only_records_may_be_kept(made) -> None:
+def test_only_records_may_be_kept(make_cache) -> None:
     store = MemoryStore()
     store.elsewhere(Write.put(ONE, {"n": 1, "much": "more"}))
-    cache = made(store, keep_documents=False)
+    cache = make_cache(store, keep_documents=False)
     cache.wait_synced(SOON)
     assert cache.records() == {ONE: 1}
     store.elsewhere(Write.put(ONE, {"n": 2, "much": "more"}))
@@ -250,11 +250,11 @@ def test_only_records_may_be_kept(made) -> None:
     assert cache.get(ONE).value == {}
 
 
-def test_only_differences_may_be_told(made) -> None:
+def test_only_differences_may_be_told(make_cache) -> None:
     """What was written again as it was is known at its new revision, and nobody is told."""
     store, told = MemoryStore(), []
     store.elsewhere(Write.put(ONE, {"n": 1}), Write.put(TWO, {"n": 1}))
-    cache = made(store, on_change=told.append, same=operator.eq, keep_documents=False)
+    cache = make_cache(store, on_change=told.append, same=operator.eq, keep_documents=False)
     cache.wait_synced(SOON)
     for number in range(3):
         heartbeat = store.elsewhere(Write.put(ONE, {"n": 1, "seen": number}))
@@ -269,10 +269,10 @@ def test_only_differences_may_be_told(made) -> None:
     assert told == [{ONE, TWO}, {ONE}, {TWO}, {TWO}, {ONE}]
 
 
-def test_only_differences_are_told_after_a_new_list(made) -> None:
+def test_only_differences_are_told_after_a_new_list(make_cache) -> None:
     store, told = MemoryStore(), []
     store.elsewhere(Write.put(ONE, {"n": 1}), Write.put(TWO, {"n": 1}))
-    cache = made(store, on_change=told.append, same=operator.eq)
+    cache = make_cache(store, on_change=told.append, same=operator.eq)
     cache.wait_synced(SOON)
     store.set_down(True)
     assert cache.wait_until(lambda: not cache.healthy, SOON)
@@ -284,10 +284,10 @@ def test_only_differences_are_told_after_a_new_list(made) -> None:
     assert told == [{ONE, TWO}, {TWO}]
 
 
-def test_records_that_are_handed_over_are_not_kept(made) -> None:
+def test_records_that_are_handed_over_are_not_kept(make_cache) -> None:
     store, given = MemoryStore(), []
     store.elsewhere(Write.put(ONE, {"n": 1}))
-    cache = made(store, hand_over=lambda key, record: given.append((key, record)), keep_documents=False)
+    cache = make_cache(store, hand_over=lambda key, record: given.append((key, record)), keep_documents=False)
     cache.wait_synced(SOON)
     last = store.elsewhere(Write.put(TWO, {"n": 2}))
     assert cache.wait_until(lambda: cache.revision == last.revision, SOON)
@@ -312,18 +312,18 @@ class Breaking(MemoryStore):
         return found
 
 
-def test_a_list_that_broke_off_hands_nothing_over(made) -> None:
+def test_a_list_that_broke_off_hands_nothing_over(make_cache) -> None:
     """Its records may be gone before the next one, and nobody would ever say so."""
     store, given = Breaking(), []
     store.elsewhere(Write.put(ONE, {"n": 1}))
-    cache = made(store, hand_over=lambda key, record: given.append(key), cached=True)
+    cache = make_cache(store, hand_over=lambda key, record: given.append(key), cached=True)
     cache.wait_synced(SOON)
     assert given == [] and cache.items() == {}
 
 
-def test_only_the_first_list_may_be_an_old_one(made) -> None:
+def test_only_the_first_list_may_be_an_old_one(make_cache) -> None:
     store = Breaking()
-    cache = made(store, cached=True)
+    cache = make_cache(store, cached=True)
     cache.wait_synced(SOON)
     store.set_down(True)
     assert cache.wait_until(lambda: not cache.healthy, SOON)
@@ -335,7 +335,7 @@ def test_only_the_first_list_may_be_an_old_one(made) -> None:
     assert len(store.cached) > 2
 
 
-def test_a_page_leaves_nothing_behind_but_its_records(made) -> None:
+def test_a_page_leaves_nothing_behind_but_its_records(make_cache) -> None:
     """While the list is read, nobody holds the document of a record that was decoded."""
     seen: list = []
 
@@ -347,14 +347,14 @@ def test_a_page_leaves_nothing_behind_but_its_records(made) -> None:
 
     store = Watched()
     store.elsewhere(Write.put(ONE, {"n": 1, "much": "more"}))
-    cache = made(store, keep_documents=False)
+    cache = make_cache(store, keep_documents=False)
     cache.wait_synced(SOON)
     assert seen == [{}] and cache.records() == {ONE: 1}
 
 
-def test_the_first_list_can_be_delayed(made, monkeypatch) -> None:
+def test_the_first_list_can_be_delayed(make_cache, monkeypatch) -> None:
     store = Breaking()
-    cache = made(store, delay=lambda stopped: 3600.0)
+    cache = make_cache(store, delay=lambda stopped: 3600.0)
     assert not cache.synced and store.lists == 0
     cache.stop()
     assert store.lists == 0
@@ -373,9 +373,9 @@ class Hanging(MemoryStore):
         return super().list(*arguments, **options)
 
 
-def test_many_that_hang_are_waited_for_together(made, monkeypatch):
+def test_many_that_hang_are_waited_for_together(make_cache, monkeypatch):
     store = Hanging()
-    caches = [made(store) for _ in range(6)]
+    caches = [make_cache(store) for _ in range(6)]
     for _ in caches:
         assert store.asked.acquire(timeout=10)
     monkeypatch.setattr(cache_module, "WATCH_S", 0.5)

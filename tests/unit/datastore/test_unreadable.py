@@ -37,34 +37,36 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
+def unreadable_world() -> World:
     made = World()
     made.put(BAD)
     made.unreadable.note(POOL, "why")
     return made
 
 
-def test_only_the_listings_that_have_it(world: World):
-    assert world.unreadable.any_of(POOLS) and not world.unreadable.any_of(NODES)
-    world.unreadable.note(POOL, "why")
-    assert world.said == [POOL]
+def test_only_the_listings_that_have_it(unreadable_world: World):
+    assert unreadable_world.unreadable.any_of(POOLS) and not unreadable_world.unreadable.any_of(NODES)
+    unreadable_world.unreadable.note(POOL, "why")
+    assert unreadable_world.said == [POOL]
 
 
 @pytest.mark.parametrize("end", [GOOD, None])
-def test_its_end_is_found_out(world: World, end: dict | None):
-    assert world.later()
-    reads = world.store.round_trips.reads
-    assert world.unreadable.any_of(POOLS) and world.store.round_trips.reads == reads  # asked a moment ago
-    world.put(end)
-    assert not world.later() and not world.unreadable.any_of(POOLS)
+def test_its_end_is_found_out(unreadable_world: World, end: dict | None):
+    assert unreadable_world.later()
+    reads = unreadable_world.store.round_trips.reads
+    assert (
+        unreadable_world.unreadable.any_of(POOLS) and unreadable_world.store.round_trips.reads == reads
+    )  # asked a moment ago
+    unreadable_world.put(end)
+    assert not unreadable_world.later() and not unreadable_world.unreadable.any_of(POOLS)
 
 
-def test_a_store_that_does_not_answer_has_told_nothing_new(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_a_store_that_does_not_answer_has_told_nothing_new(unreadable_world: World, monkeypatch: pytest.MonkeyPatch):
     def fails(*_: object) -> None:
         raise DatastoreUnavailable("cannot read: gone")
 
-    world.put(GOOD)
+    unreadable_world.put(GOOD)
     with monkeypatch.context() as patch:
-        patch.setattr(world.store, "get", fails)
-        assert world.later()
-    assert not world.later()
+        patch.setattr(unreadable_world.store, "get", fails)
+        assert unreadable_world.later()
+    assert not unreadable_world.later()

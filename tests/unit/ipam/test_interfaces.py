@@ -32,27 +32,30 @@ def wanted(container: str, interface: str, claimed: Collection[Address] = ()) ->
 
 
 @pytest.fixture(params=[60, 1], ids=["transactions", "one-write-at-a-time"])
-def world(request: pytest.FixtureRequest) -> World:
+def interfaces_world(request: pytest.FixtureRequest) -> World:
     made = World(max_commit=request.param)
     made.node("n1")
     made.pool("four", "10.65.0.0/24", 28)
     return made
 
 
-def test_what_is_stored(world: World) -> None:
+def test_what_is_stored(interfaces_world: World) -> None:
     """The same handle as upstream's, and one more attribute."""
-    [first] = world.allocator().assign(wanted("a", "eth0"), soon())
-    [second] = world.allocator().assign(wanted("a", "net1"), soon())
-    assert first.address != second.address and world.held() == {"net.a": {first.address, second.address}}
-    [block] = world.blocks().values()
+    [first] = interfaces_world.allocator().assign(wanted("a", "eth0"), soon())
+    [second] = interfaces_world.allocator().assign(wanted("a", "net1"), soon())
+    assert first.address != second.address and interfaces_world.held() == {"net.a": {first.address, second.address}}
+    [block] = interfaces_world.blocks().values()
     assert [attribute.secondary["interface"] for attribute in block.attributes] == ["eth0", "net1"]
-    assert world.allocator().release_handle("net.a", soon()) == (first.address, second.address)  # as upstream does
-    world.require_consistent()
+    assert interfaces_world.allocator().release_handle("net.a", soon()) == (
+        first.address,
+        second.address,
+    )  # as upstream does
+    interfaces_world.require_consistent()
 
 
-def test_an_address_that_names_no_interface(world: World) -> None:
+def test_an_address_that_names_no_interface(interfaces_world: World) -> None:
     """Upstream's, or an older version's: its interface is whose record names it."""
-    allocator = world.allocator()
+    allocator = interfaces_world.allocator()
     [old] = allocator.assign(request("net.a"), soon())
     [other] = allocator.assign(wanted("a", "net1"), soon())
     assert other.address != old.address
@@ -61,17 +64,17 @@ def test_an_address_that_names_no_interface(world: World) -> None:
     assert allocator.release_handle("net.a", soon(), share("net1")) == (other.address,)
     assert allocator.release_handle("net.a", soon(), share("net2")) == ()
     assert allocator.release_handle("net.a", soon(), share("eth0", [old.address])) == (old.address,)
-    assert not world.held() and not world.handles()
+    assert not interfaces_world.held() and not interfaces_world.handles()
 
 
-def test_an_address_asked_for_that_another_interface_has(world: World) -> None:
-    allocator, address = world.allocator(), ip_address("10.65.0.7")
+def test_an_address_asked_for_that_another_interface_has(interfaces_world: World) -> None:
+    allocator, address = interfaces_world.allocator(), ip_address("10.65.0.7")
     attributes = {"node": "n1", "interface": "eth0"}
     for _ in range(2):
         allocator.assign_address(address, "net.a", attributes, "n1", soon(), share("eth0"))
     with pytest.raises(AddressInUse):
         allocator.assign_address(address, "net.a", {**attributes, "interface": "net1"}, "n1", soon(), share("net1"))
-    assert world.held() == {"net.a": {address}}
+    assert interfaces_world.held() == {"net.a": {address}}
 
 
 class NothingKnown:

@@ -41,7 +41,7 @@ class OverlappingStore(MemoryStore):
 
 
 @pytest.fixture
-def world() -> World:
+def overlap_world() -> World:
     made = World(max_commit=1)
     made.store = OverlappingStore()
     made.pool("a", "10.77.0.0/24", 26)
@@ -51,39 +51,39 @@ def world() -> World:
     return made
 
 
-def test_handles_are_created_together_before_their_block_and_deleted_by_each_caller(world: World) -> None:
-    group = group_of(world)
+def test_handles_are_created_together_before_their_block_and_deleted_by_each_caller(overlap_world: World) -> None:
+    group = group_of(overlap_world)
     run(group, take("net.first"))
-    world.store.together.clear()
+    overlap_world.store.together.clear()
     outcomes = run(group, *(take(f"net.{i}") for i in range(20)))
     assert len({text for out in outcomes for text in texts(out)}) == 20
-    assert world.store.together == [["create HandleKey"] * 20]
-    created = [key for commit in world.store.commits[-21:] for key in (commit[0].key,)]
+    assert overlap_world.store.together == [["create HandleKey"] * 20]
+    created = [key for commit in overlap_world.store.commits[-21:] for key in (commit[0].key,)]
     assert isinstance(created[-1], BlockKey) and all(isinstance(key, HandleKey) for key in created[:-1])
-    world.store.together.clear()
+    overlap_world.store.together.clear()
     run(group, *(give(f"net.{i}") for i in range(20)))
-    assert world.store.together == [], "the next batch waits for the block alone"
-    kinds = [type(commit[0].key) for commit in world.store.commits[-21:]]
+    assert overlap_world.store.together == [], "the next batch waits for the block alone"
+    kinds = [type(commit[0].key) for commit in overlap_world.store.commits[-21:]]
     assert kinds == [BlockKey] + [HandleKey] * 20
-    world.require_consistent()
-    assert list(world.held()) == ["net.first"]
+    overlap_world.require_consistent()
+    assert list(overlap_world.held()) == ["net.first"]
 
 
-def test_two_families_are_two_blocks_at_once(world: World) -> None:
-    group = group_of(world)
+def test_two_families_are_two_blocks_at_once(overlap_world: World) -> None:
+    group = group_of(overlap_world)
     run(group, take("net.first", 1, 1))
-    world.store.together.clear()
+    overlap_world.store.together.clear()
     outcomes = run(group, *(take(f"net.{i}", 1, 1) for i in range(4)))
     assert [len(out) for out in outcomes] == [2] * 4
-    assert world.store.together == [["create HandleKey"] * 4, ["update BlockKey"] * 2]
-    world.require_consistent()
+    assert overlap_world.store.together == [["create HandleKey"] * 4, ["update BlockKey"] * 2]
+    overlap_world.require_consistent()
 
 
 @pytest.mark.parametrize("step", ["fail", "vanish", "lost", "taken"])
 @pytest.mark.parametrize("victim", ["net.3", "block"])
-def test_trouble_with_one_is_not_the_others(world: World, step: str, victim: str) -> None:
+def test_trouble_with_one_is_not_the_others(overlap_world: World, step: str, victim: str) -> None:
     """Whatever happens to one write of a batch: everybody has an address in the end, and everything comes back."""
-    group = group_of(world)
+    group = group_of(overlap_world)
     run(group, take("net.first"))
 
     def trouble(write: Write, attempt: int) -> None:
@@ -92,24 +92,24 @@ def test_trouble_with_one_is_not_the_others(world: World, step: str, victim: str
             return
         done.append(write.key)
         if step == "taken":
-            world.store.elsewhere(Write.put(write.key, {**(write.value or {})}))
+            overlap_world.store.elsewhere(Write.put(write.key, {**(write.value or {})}))
         else:
-            world.store.script.append(step)
+            overlap_world.store.script.append(step)
 
     done: list[object] = []
-    world.store.trouble = trouble
+    overlap_world.store.trouble = trouble
     outcomes = run(group, *(take(f"net.{i}") for i in range(8)))
     given = [text for out in outcomes if isinstance(out, tuple) for text in texts(out)]
     assert done and len(set(given)) == len(given) == 8, outcomes
-    world.require_consistent()
+    overlap_world.require_consistent()
     outcomes = run(group, *(give(f"net.{i}") for i in range(8)))
     assert all(isinstance(out, tuple) for out in outcomes), outcomes
-    world.require_consistent()
-    assert list(world.held()) == ["net.first"] and set(world.handles()) == {"net.first"}
+    overlap_world.require_consistent()
+    assert list(overlap_world.held()) == ["net.first"] and set(overlap_world.handles()) == {"net.first"}
 
 
-def test_the_next_request_does_not_wait_for_a_handle_that_goes(world: World) -> None:
-    group = group_of(world)
+def test_the_next_request_does_not_wait_for_a_handle_that_goes(overlap_world: World) -> None:
+    group = group_of(overlap_world)
     run(group, take("net.first"))
     going, may_go = threading.Event(), threading.Event()
 
@@ -118,57 +118,57 @@ def test_the_next_request_does_not_wait_for_a_handle_that_goes(world: World) -> 
             going.set()
             assert may_go.wait(30)
 
-    world.store.trouble = trouble
+    overlap_world.store.trouble = trouble
     released: list[object] = []
     releasing = threading.Thread(target=lambda: released.extend(group.release_handle("net.first", soon())))
     releasing.start()
     try:
         assert going.wait(30)
-        assert list(world.held()) == [], "its address is free already"
+        assert list(overlap_world.held()) == [], "its address is free already"
         given = group.assign(request("net.second"), soon())
         assert not released
     finally:
         may_go.set()
         releasing.join(30)
     assert len(released) == 1 and len(given) == 1
-    world.require_consistent()
-    assert set(world.handles()) == {"net.second"}
+    overlap_world.require_consistent()
+    assert set(overlap_world.handles()) == {"net.second"}
 
 
-def test_a_handle_that_grew_while_its_release_was_under_way_is_released_whole(world: World) -> None:
+def test_a_handle_that_grew_while_its_release_was_under_way_is_released_whole(overlap_world: World) -> None:
     """Its addresses are given back, its end is refused: what it has got meanwhile is given back too."""
-    group = group_of(world)
+    group = group_of(overlap_world)
     run(group, take("net.1"))
 
     def trouble(write: Write, attempt: int) -> None:
         if write.op == "delete" and isinstance(write.key, HandleKey) and not grown:
             grown.append(True)
-            world.allocator().assign(request("net.1", num4=2), soon())
+            overlap_world.allocator().assign(request("net.1", num4=2), soon())
 
     grown: list[object] = []
-    world.store.trouble = trouble
+    overlap_world.store.trouble = trouble
     group.release_handle("net.1", soon())
-    assert grown and world.held() == {} and world.handles() == {}
-    world.require_consistent()
+    assert grown and overlap_world.held() == {} and overlap_world.handles() == {}
+    overlap_world.require_consistent()
 
 
 # -- handles made beforehand ------------------------------------------------------------------------------------------
 
 
-def test_an_assignment_is_a_handle_and_a_block_and_reads_nothing(world: World) -> None:
-    group = group_of(world)
+def test_an_assignment_is_a_handle_and_a_block_and_reads_nothing(overlap_world: World) -> None:
+    group = group_of(overlap_world)
     group.assign(request("net.first"), soon())
-    trips = world.store.round_trips
+    trips = overlap_world.store.round_trips
     before = trips.reads, trips.writes
     group.assign(request("net.second"), soon())
     assert (trips.reads - before[0], trips.writes - before[1]) == (0, 2)
-    kinds = [type(commit[0].key) for commit in world.store.commits[-2:]]
+    kinds = [type(commit[0].key) for commit in overlap_world.store.commits[-2:]]
     assert kinds == [HandleKey, BlockKey], "never an address without its handle"
-    world.require_consistent()
+    overlap_world.require_consistent()
 
 
-def test_handles_are_made_while_the_batch_before_is_under_way(world: World) -> None:
-    group = group_of(world)
+def test_handles_are_made_while_the_batch_before_is_under_way(overlap_world: World) -> None:
+    group = group_of(overlap_world)
     group.assign(request("net.first"), soon())
     writing, may_write, made = threading.Event(), threading.Event(), threading.Event()
 
@@ -179,7 +179,7 @@ def test_handles_are_made_while_the_batch_before_is_under_way(world: World) -> N
         if write.key == HandleKey("net.3"):
             made.set()
 
-    world.store.trouble = trouble
+    overlap_world.store.trouble = trouble
     given: list[str] = []
     threads = [
         threading.Thread(target=lambda name=name: given.extend(texts(group.assign(request(name), soon()))))
@@ -196,7 +196,7 @@ def test_handles_are_made_while_the_batch_before_is_under_way(world: World) -> N
         for thread in threads:
             thread.join(30)
     assert len(set(given)) == 2
-    world.require_consistent()
+    overlap_world.require_consistent()
 
 
 def fill(world: World, left: int) -> None:
@@ -206,43 +206,43 @@ def fill(world: World, left: int) -> None:
         world.allocator().assign(request(f"beside.{number}"), soon())
 
 
-def test_a_handle_that_was_made_for_a_block_that_is_full_by_then(world: World) -> None:
+def test_a_handle_that_was_made_for_a_block_that_is_full_by_then(overlap_world: World) -> None:
     """The address is of another block, and the handle counts that one alone."""
-    group = group_of(world)
+    group = group_of(overlap_world)
     group.assign(request("net.first"), soon())
-    first = next(iter(world.blocks()))
+    first = next(iter(overlap_world.blocks()))
 
     def trouble(write: Write, attempt: int) -> None:
         if write.key == HandleKey("net.2") and write.op == "create":
-            world.store.trouble = lambda write, attempt: None
-            fill(world, 0)
+            overlap_world.store.trouble = lambda write, attempt: None
+            fill(overlap_world, 0)
 
-    world.store.trouble = trouble
+    overlap_world.store.trouble = trouble
     [given] = group.assign(request("net.2"), soon())
-    assert given.block != first and list(world.handles()["net.2"].blocks) == [given.block]
-    world.require_consistent()
+    assert given.block != first and list(overlap_world.handles()["net.2"].blocks) == [given.block]
+    overlap_world.require_consistent()
 
 
-def test_no_handle_stays_when_there_is_no_address(world: World) -> None:
-    group = group_of(world)
+def test_no_handle_stays_when_there_is_no_address(overlap_world: World) -> None:
+    group = group_of(overlap_world)
     group.assign(request("net.first"), soon())
-    world.config(max_blocks_per_host=1)
+    overlap_world.config(max_blocks_per_host=1)
     group._snapshot.refresh()
 
     def trouble(write: Write, attempt: int) -> None:
         if write.key == HandleKey("net.2") and write.op == "create":
-            world.store.trouble = lambda write, attempt: None
-            fill(world, 0)
+            overlap_world.store.trouble = lambda write, attempt: None
+            fill(overlap_world, 0)
 
-    world.store.trouble = trouble
+    overlap_world.store.trouble = trouble
     with pytest.raises(IPAMError):
         group.assign(request("net.2"), soon())
-    assert "net.2" not in world.handles()
-    world.require_consistent()
+    assert "net.2" not in overlap_world.handles()
+    overlap_world.require_consistent()
 
 
-def test_no_handle_stays_of_a_call_whose_turn_never_came(world: World) -> None:
-    group = group_of(world)
+def test_no_handle_stays_of_a_call_whose_turn_never_came(overlap_world: World) -> None:
+    group = group_of(overlap_world)
     group.assign(request("net.first"), soon())
     writing, may_write = threading.Event(), threading.Event()
 
@@ -251,7 +251,7 @@ def test_no_handle_stays_of_a_call_whose_turn_never_came(world: World) -> None:
             writing.set()
             assert may_write.wait(30)
 
-    world.store.trouble = trouble
+    overlap_world.store.trouble = trouble
     slow = threading.Thread(target=lambda: group.assign(request("net.2"), soon()))
     slow.start()
     try:
@@ -261,31 +261,31 @@ def test_no_handle_stays_of_a_call_whose_turn_never_came(world: World) -> None:
     finally:
         may_write.set()
         slow.join(30)
-    assert set(world.handles()) == {"net.first", "net.2"}
-    world.require_consistent()
+    assert set(overlap_world.handles()) == {"net.first", "net.2"}
+    overlap_world.require_consistent()
 
 
 @pytest.mark.parametrize("fate", ["fail", "vanish", "lost"])
-def test_trouble_with_a_handle_made_beforehand(world: World, fate: str) -> None:
-    group = group_of(world)
+def test_trouble_with_a_handle_made_beforehand(overlap_world: World, fate: str) -> None:
+    group = group_of(overlap_world)
     group.assign(request("net.first"), soon())
 
     def trouble(write: Write, attempt: int) -> None:
         if write.key == HandleKey("net.2") and attempt == 1:
-            world.store.script.append(fate)
+            overlap_world.store.script.append(fate)
 
-    world.store.trouble = trouble
+    overlap_world.store.trouble = trouble
     assert len(group.assign(request("net.2"), soon())) == 1
-    world.require_consistent()
+    overlap_world.require_consistent()
     group.release_handle("net.2", soon())
-    assert set(world.handles()) == {"net.first"}
-    world.require_consistent()
+    assert set(overlap_world.handles()) == {"net.first"}
+    overlap_world.require_consistent()
 
 
-def test_a_repeated_assignment_keeps_its_address(world: World) -> None:
-    group = group_of(world)
+def test_a_repeated_assignment_keeps_its_address(overlap_world: World) -> None:
+    group = group_of(overlap_world)
     group.assign(request("net.first"), soon())
     once = texts(group.assign(request("net.2"), soon()))
     again = group.assign(request("net.2"), soon())
     assert texts(again) == once and all(item.held for item in again)
-    world.require_consistent()
+    overlap_world.require_consistent()

@@ -70,22 +70,22 @@ def test_some_that_are_open_far_up_are_no_shortage() -> None:
 
 
 @pytest.fixture
-def resident() -> Iterator[Resident]:
+def descriptor_resident() -> Iterator[Resident]:
     made = Resident(SILENT, CniMetrics())
     yield made
     made.end_worker()
     made.close()
 
 
-def test_with_few_left_calls_are_left_to_their_callers(resident: Resident) -> None:
-    resident.require_descriptors()
+def test_with_few_left_calls_are_left_to_their_callers(descriptor_resident: Resident) -> None:
+    descriptor_resident.require_descriptors()
     with free(DESCRIPTORS_LEFT - 1), pytest.raises(Declined, match="file descriptors"):
-        resident.require_descriptors()
-    resident.require_descriptors()
+        descriptor_resident.require_descriptors()
+    descriptor_resident.require_descriptors()
 
 
 def test_a_lock_that_lacks_one_leaves_the_call_to_its_caller_until_work_has_begun(
-    resident: Resident, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    descriptor_resident: Resident, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other calls may have taken them meanwhile."""
     attempts = iter([False, True, False, True, True])
@@ -99,7 +99,7 @@ def test_a_lock_that_lacks_one_leaves_the_call_to_its_caller_until_work_has_begu
     monkeypatch.setattr(lock, "_try", attempt)
     with socket.socket(socket.AF_UNIX) as connection:
         request = CallRequest(connection, 1, "calico", {"CALICO_RUN_DIR": str(tmp_path)}, b"")
-        with resident.services(request) as services:
+        with descriptor_resident.services(request) as services:
             monkeypatch.setattr(services, "require_caller", lambda: None)
             soon = Deadline.after(10)
             with services.attachment_lock("a", soon), pytest.raises(Declined, match="file descriptors"):
@@ -108,5 +108,5 @@ def test_a_lock_that_lacks_one_leaves_the_call_to_its_caller_until_work_has_begu
                 pass
             with pytest.raises(KernelError, match="Too many open files"):
                 services.attachment_lock("b", soon).__enter__()
-        with resident.services(request) as services, pytest.raises(Declined):
+        with descriptor_resident.services(request) as services, pytest.raises(Declined):
             services.attachment_lock("a", soon).__enter__()

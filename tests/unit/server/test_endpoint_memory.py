@@ -37,75 +37,77 @@ def siblings(container: str, node: str = NODE) -> ResourceList:
 
 
 @pytest.fixture
-def store() -> MemoryStore:
+def empty_store() -> MemoryStore:
     return MemoryStore()
 
 
 @pytest.fixture
-def endpoints(store: MemoryStore) -> NodeEndpoints:
-    return NodeEndpoints(store, NODE)
+def endpoints(empty_store: MemoryStore) -> NodeEndpoints:
+    return NodeEndpoints(empty_store, NODE)
 
 
 def found(door, container: str) -> list[str]:
     return [item.value["spec"]["containerID"] for item in door.list(siblings(container), SOON).items]
 
 
-def test_our_own_are_listed_once_and_then_known(store: MemoryStore, endpoints: NodeEndpoints):
-    store.elsewhere(Write.put(key("old"), document("old")), Write.put(key("x", "other"), document("x", "other")))
+def test_our_own_are_listed_once_and_then_known(empty_store: MemoryStore, endpoints: NodeEndpoints):
+    empty_store.elsewhere(Write.put(key("old"), document("old")), Write.put(key("x", "other"), document("x", "other")))
     door = endpoints.door(may_miss=True)
-    assert found(door, "old") == ["old"] and store.round_trips.reads == 1
+    assert found(door, "old") == ["old"] and empty_store.round_trips.reads == 1
     committed = door.commit([Write.create(key("new"), document("new"))], SOON)
     assert found(door, "new") == ["new"]
     door.commit([Write.delete(committed.stored[0])], SOON)
     door.commit([Write.remove(key("old"))], SOON)
     assert found(door, "new") == found(door, "old") == []
-    assert store.round_trips.reads == 1
+    assert empty_store.round_trips.reads == 1
 
 
-def test_those_with_the_same_first_characters_are_found_and_no_others(store: MemoryStore, endpoints: NodeEndpoints):
+def test_those_with_the_same_first_characters_are_found_and_no_others(
+    empty_store: MemoryStore, endpoints: NodeEndpoints
+):
     names = ["a-b-c-d-e-f1", "a-b-c-d-e-f2", "a-b-c-d-e-g", "a"]
-    store.elsewhere(*(Write.put(key(name), document(name)) for name in names))
+    empty_store.elsewhere(*(Write.put(key(name), document(name)) for name in names))
     door = endpoints.door(may_miss=True)
     for name in names:
-        stored = [item.key for item in store.list(siblings(name), SOON).items]
+        stored = [item.key for item in empty_store.list(siblings(name), SOON).items]
         assert [item.key for item in door.list(siblings(name), SOON).items] == (
             [k for k in stored if len(name) >= 11 or k == key(name)]
         )
 
 
-def test_a_del_looks_up_what_memory_does_not_have(store: MemoryStore, endpoints: NodeEndpoints):
+def test_a_del_looks_up_what_memory_does_not_have(empty_store: MemoryStore, endpoints: NodeEndpoints):
     """A one-shot process made it while the server was there."""
     adding, deleting = endpoints.door(may_miss=True), endpoints.door(may_miss=False)
     assert found(adding, "c1") == []
-    store.elsewhere(Write.put(key("c1"), document("c1")))
+    empty_store.elsewhere(Write.put(key("c1"), document("c1")))
     assert found(adding, "c1") == []
     assert found(deleting, "c1") == ["c1"]
     assert found(adding, "c1") == ["c1"], "known from then on"
 
 
-def test_an_adds_conflict_tells_what_memory_does_not_have(store: MemoryStore, endpoints: NodeEndpoints):
+def test_an_adds_conflict_tells_what_memory_does_not_have(empty_store: MemoryStore, endpoints: NodeEndpoints):
     door = endpoints.door(may_miss=True)
     assert found(door, "c1") == []
-    store.elsewhere(Write.put(key("c1"), document("c1", mac="theirs")))
+    empty_store.elsewhere(Write.put(key("c1"), document("c1", mac="theirs")))
     with pytest.raises(CommitConflict) as conflict:
         door.commit([Write.create(key("c1"), document("c1"))], SOON)
     assert conflict.value.failed[0].current.value["spec"]["mac"] == "theirs"
     assert [item.value["spec"]["mac"] for item in door.list(siblings("c1"), SOON).items] == ["theirs"]
 
 
-def test_a_conflict_takes_away_what_is_no_more(store: MemoryStore, endpoints: NodeEndpoints):
-    store.elsewhere(Write.put(key("c1"), document("c1")))
+def test_a_conflict_takes_away_what_is_no_more(empty_store: MemoryStore, endpoints: NodeEndpoints):
+    empty_store.elsewhere(Write.put(key("c1"), document("c1")))
     door = endpoints.door(may_miss=True)
     (stale,) = door.list(siblings("c1"), SOON).items
-    store.elsewhere(Write.remove(key("c1")))
+    empty_store.elsewhere(Write.remove(key("c1")))
     assert found(door, "c1") == ["c1"]
     with pytest.raises(CommitConflict):
         door.commit([Write.delete(stale)], SOON)
     assert found(door, "c1") == []
 
 
-def test_an_old_list_does_not_undo_what_was_written_since(store: MemoryStore, endpoints: NodeEndpoints):
-    old = store.elsewhere(Write.put(key("c1"), document("c1", mac="old"))).stored
+def test_an_old_list_does_not_undo_what_was_written_since(empty_store: MemoryStore, endpoints: NodeEndpoints):
+    old = empty_store.elsewhere(Write.put(key("c1"), document("c1", mac="old"))).stored
     door = endpoints.door(may_miss=True)
     (known,) = door.list(siblings("c1"), SOON).items
     door.commit([Write.update(known, document("c1", mac="new"))], SOON)
@@ -113,32 +115,32 @@ def test_an_old_list_does_not_undo_what_was_written_since(store: MemoryStore, en
     assert [item.value["spec"]["mac"] for item in door.list(siblings("c1"), SOON).items] == ["new"]
 
 
-def test_what_cannot_be_listed_is_an_error_and_not_an_empty_memory(store: MemoryStore, endpoints: NodeEndpoints):
-    store.elsewhere(Write.put(key("c1"), document("c1")))
-    store.set_down(True)
+def test_what_cannot_be_listed_is_an_error_and_not_an_empty_memory(empty_store: MemoryStore, endpoints: NodeEndpoints):
+    empty_store.elsewhere(Write.put(key("c1"), document("c1")))
+    empty_store.set_down(True)
     door = endpoints.door(may_miss=True)
     with pytest.raises(DatastoreUnavailable):
         door.list(siblings("c1"), SOON)
-    store.set_down(False)
+    empty_store.set_down(False)
     assert found(door, "c1") == ["c1"]
 
 
-def test_a_lost_answer_teaches_nothing(store: MemoryStore, endpoints: NodeEndpoints):
+def test_a_lost_answer_teaches_nothing(empty_store: MemoryStore, endpoints: NodeEndpoints):
     door = endpoints.door(may_miss=True)
     assert found(door, "c1") == []
-    store.script.append("lost")
+    empty_store.script.append("lost")
     with pytest.raises(DatastoreUnavailable):
         door.commit([Write.create(key("c1"), document("c1"))], SOON)
     assert found(endpoints.door(may_miss=False), "c1") == ["c1"]
 
 
-def test_a_profile_is_read_once(store: MemoryStore, endpoints: NodeEndpoints):
+def test_a_profile_is_read_once(empty_store: MemoryStore, endpoints: NodeEndpoints):
     name = ResourceKey("Profile", "calnet")
     door = endpoints.door(may_miss=True)
     assert door.get(name, SOON) is None
     door.commit([Write.create(name, {"kind": "Profile"})], SOON)
-    reads = store.round_trips.reads
-    assert door.get(name, SOON) is not None and store.round_trips.reads == reads
+    reads = empty_store.round_trips.reads
+    assert door.get(name, SOON) is not None and empty_store.round_trips.reads == reads
 
 
 def test_without_transactions_the_store_itself_answers():
@@ -146,7 +148,7 @@ def test_without_transactions_the_store_itself_answers():
     assert NodeEndpoints(single, NODE).door(may_miss=True) is single
 
 
-def test_many_threads_end_with_what_is_stored(store: MemoryStore, endpoints: NodeEndpoints):
+def test_many_threads_end_with_what_is_stored(empty_store: MemoryStore, endpoints: NodeEndpoints):
     start = threading.Barrier(8)
 
     def work(number: int) -> None:
@@ -165,7 +167,9 @@ def test_many_threads_end_with_what_is_stored(store: MemoryStore, endpoints: Nod
     for number in range(8):
         for i in range(20):
             wanted = [] if i % 3 else [f"c{number}x{i}"]
-            stored = [item.value["spec"]["containerID"] for item in store.list(siblings(f"c{number}x{i}"), SOON).items]
+            stored = [
+                item.value["spec"]["containerID"] for item in empty_store.list(siblings(f"c{number}x{i}"), SOON).items
+            ]
             assert [c for c in stored if c == f"c{number}x{i}"] == wanted
             assert set(wanted) <= set(found(door, f"c{number}x{i}"))
 

@@ -16,7 +16,7 @@ from cni_calico.server.resident import Resident
 
 
 @pytest.fixture
-def server():
+def server_services():
     resident = Resident(SILENT, CniMetrics())
     with socket.socket(socket.AF_UNIX) as connection:
         request = CallRequest(connection, 1, "calico", {}, b"")
@@ -26,7 +26,7 @@ def server():
     resident.close()
 
 
-def test_in_the_server_both_are_under_way_at_once(server: Services):
+def test_in_the_server_both_are_under_way_at_once(server_services: Services):
     begun, answered = threading.Event(), threading.Event()
 
     def act() -> str:
@@ -34,30 +34,30 @@ def test_in_the_server_both_are_under_way_at_once(server: Services):
         assert answered.wait(10)
         return "done"
 
-    with server.meanwhile(act) as outcome:
+    with server_services.meanwhile(act) as outcome:
         assert begun.wait(10)  # else it would be carried out after this
         answered.set()
     assert outcome() == "done"
 
 
-def test_the_server_waits_for_it_when_the_body_fails(server: Services):
+def test_the_server_waits_for_it_when_the_body_fails(server_services: Services):
     begun, ended = threading.Event(), threading.Event()
 
     def act() -> None:
         begun.wait(10)
         ended.set()
 
-    with pytest.raises(TeardownIncomplete), server.meanwhile(act):
+    with pytest.raises(TeardownIncomplete), server_services.meanwhile(act):
         begun.set()
         raise TeardownIncomplete("cannot delete interface cali1")
     assert ended.is_set()  # nothing of a call goes on once its lock is free
 
 
-def test_its_error_is_the_callers(server: Services):
+def test_its_error_is_the_callers(server_services: Services):
     def act() -> None:
         raise TeardownIncomplete("cannot")
 
-    with server.meanwhile(act) as outcome:
+    with server_services.meanwhile(act) as outcome:
         pass
     with pytest.raises(TeardownIncomplete):
         outcome()

@@ -42,7 +42,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 
 @pytest.fixture
-def server(tmp_path: Path, gate: Gate) -> Iterator[CniServer]:
+def queue_server(tmp_path: Path, gate: Gate) -> Iterator[CniServer]:
     made = CniServer(str(tmp_path / "cni.sock"), SILENT, workers=1)
     made.start()
     yield made
@@ -73,29 +73,31 @@ class Caller:
         return self.answer
 
 
-def test_in_the_order_of_arrival(server: CniServer, gate: Gate):
+def test_in_the_order_of_arrival(queue_server: CniServer, gate: Gate):
     callers = []
     for i in range(6):
-        callers.append(Caller(server, f"c{i}"))
-        until(lambda i=i: len(gate.order) + server._waiting.qsize() == i + 1, "it has arrived")
+        callers.append(Caller(queue_server, f"c{i}"))
+        until(lambda i=i: len(gate.order) + queue_server._waiting.qsize() == i + 1, "it has arrived")
     assert gate.order == ["c0"], "there is one worker"
-    assert "calico_cni_queue 5\n" in server.metrics.render(server.resident.add_metrics, server._waiting.qsize())
+    assert "calico_cni_queue 5\n" in queue_server.metrics.render(
+        queue_server.resident.add_metrics, queue_server._waiting.qsize()
+    )
     gate.opened.set()
     assert all(caller.result() == (0, b"{}") for caller in callers)
     assert gate.order == [f"c{i}" for i in range(6)]
-    assert "calico_cni_queue_max 4\n" in server.metrics.render(server.resident.add_metrics, 0), (
+    assert "calico_cni_queue_max 4\n" in queue_server.metrics.render(queue_server.resident.add_metrics, 0), (
         "the last one found four before it"
     )
 
 
-def test_too_many_are_told_to_come_again(server: CniServer, gate: Gate, monkeypatch: pytest.MonkeyPatch):
+def test_too_many_are_told_to_come_again(queue_server: CniServer, gate: Gate, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "QUEUE", 2)
-    callers = [Caller(server, "c0")]
+    callers = [Caller(queue_server, "c0")]
     until(lambda: gate.order == ["c0"], "the worker is busy")
     for i in (1, 2):
-        callers.append(Caller(server, f"c{i}"))
-        until(lambda i=i: server._waiting.qsize() == i, "it waits")
-    refused = Caller(server, "late").result()
+        callers.append(Caller(queue_server, f"c{i}"))
+        until(lambda i=i: queue_server._waiting.qsize() == i, "it waits")
+    refused = Caller(queue_server, "late").result()
     assert refused is not None and refused[0] == 1
     told = json.loads(refused[1])
     assert told["code"] == 11 and told["msg"] == "cannot serve: 2 calls are waiting already"
@@ -104,23 +106,23 @@ def test_too_many_are_told_to_come_again(server: CniServer, gate: Gate, monkeypa
     assert gate.order == ["c0", "c1", "c2"]
 
 
-def test_a_stop_finishes_what_waits_too(server: CniServer, gate: Gate):
-    callers = [Caller(server, f"c{i}") for i in range(4)]
-    until(lambda: len(gate.order) + server._waiting.qsize() == 4, "all have arrived")
-    stopping = threading.Thread(target=server.stop)
+def test_a_stop_finishes_what_waits_too(queue_server: CniServer, gate: Gate):
+    callers = [Caller(queue_server, f"c{i}") for i in range(4)]
+    until(lambda: len(gate.order) + queue_server._waiting.qsize() == 4, "all have arrived")
+    stopping = threading.Thread(target=queue_server.stop)
     stopping.start()
-    until(lambda: server._stopping.is_set(), "it stops")
+    until(lambda: queue_server._stopping.is_set(), "it stops")
     gate.opened.set()
     assert all(caller.result() == (0, b"{}") for caller in callers)
     stopping.join(20)
-    assert not stopping.is_alive() and not any(thread.is_alive() for thread in server._threads)
+    assert not stopping.is_alive() and not any(thread.is_alive() for thread in queue_server._threads)
 
 
-def test_a_stop_does_not_wait_for_ever(server: CniServer, gate: Gate):
-    caller = Caller(server, "c0")
+def test_a_stop_does_not_wait_for_ever(queue_server: CniServer, gate: Gate):
+    caller = Caller(queue_server, "c0")
     until(lambda: gate.order == ["c0"], "the worker is busy")
-    server.stop(drain_s=0.05)
-    assert caller.answer is None and any(thread.is_alive() for thread in server._threads)
+    queue_server.stop(drain_s=0.05)
+    assert caller.answer is None and any(thread.is_alive() for thread in queue_server._threads)
     gate.opened.set()
     assert caller.result() == (0, b"{}"), "as long as the process lives it is still answered"
 
@@ -146,7 +148,9 @@ def test_the_spare_descriptor_is_opened_again_though_nobody_was_turned_away(fail
     os.close(spare)
 
 
-def test_without_a_spare_descriptor_it_waits_and_tries_to_open_one(server: CniServer, monkeypatch: pytest.MonkeyPatch):
+def test_without_a_spare_descriptor_it_waits_and_tries_to_open_one(
+    queue_server: CniServer, monkeypatch: pytest.MonkeyPatch
+):
     """Every pause comes after one attempt to accept, which finds the limit reached."""
     accepted, pauses, given = [], [], []
 
@@ -169,7 +173,7 @@ def test_without_a_spare_descriptor_it_waits_and_tries_to_open_one(server: CniSe
     opened = iter([-1, 7, 8, 9])
     monkeypatch.setattr(module, "_open_spare", lambda: next(opened))
     monkeypatch.setattr(module, "_turn_away", turn_away)
-    other = CniServer(server.path + "2", SILENT, workers=1)
+    other = CniServer(queue_server.path + "2", SILENT, workers=1)
     other._stopping = Stops()
     other._accept(Full(OSError(errno.EMFILE, "Too many open files")))
     assert given == [7, 8, 9], "each time it tried to open one before"

@@ -69,7 +69,7 @@ class Field:
 
 
 @pytest.fixture
-def field():
+def janitor_field():
     made = []
 
     def make(**options):
@@ -82,8 +82,8 @@ def field():
         one.stop()
 
 
-def test_what_a_node_left_goes_and_is_counted(field):
-    one = field()
+def test_what_a_node_left_goes_and_is_counted(janitor_field):
+    one = janitor_field()
     until(lambda: one.tally.is_leader, "it leads")
     one.leave_tunnel()
     until(lambda: not one.world.held() and not one.world.affinities(), "it is released")
@@ -168,8 +168,8 @@ def test_each_suspect_has_its_share_of_a_second(per_second):
     assert waits.asked == [1 / per_second] * 3
 
 
-def test_who_is_not_elected_does_nothing(field):
-    one = field(ours=False)
+def test_who_is_not_elected_does_nothing(janitor_field):
+    one = janitor_field(ours=False)
     one.leave_tunnel()
     until(lambda: one.election.asked >= 3, "it asks again")
     assert one.world.held() and not one.tally.is_leader
@@ -178,8 +178,8 @@ def test_who_is_not_elected_does_nothing(field):
     until(lambda: not one.world.held(), "now it is")
 
 
-def test_who_loses_the_lease_stops(field):
-    one = field()
+def test_who_loses_the_lease_stops(janitor_field):
+    one = janitor_field()
     until(lambda: one.tally.is_leader, "it leads")
     one.election.ours = False
     one.leave_tunnel()
@@ -189,8 +189,8 @@ def test_who_loses_the_lease_stops(field):
     until(lambda: not one.world.held(), "it leads again")
 
 
-def test_a_write_without_the_lease_fails_and_is_done_later(field):
-    one = field()
+def test_a_write_without_the_lease_fails_and_is_done_later(janitor_field):
+    one = janitor_field()
     until(lambda: one.tally.is_leader, "it leads")
     inner, armed = one.election.remaining_s, threading.Event()
     one.election.remaining_s = lambda: 0.0 if armed.is_set() and "commit" in _callers() else inner()
@@ -212,8 +212,8 @@ def _callers():
     return found
 
 
-def test_a_datastore_that_does_not_answer(field):
-    one = field()
+def test_a_datastore_that_does_not_answer(janitor_field):
+    one = janitor_field()
     until(lambda: one.tally.is_leader, "it leads")
     one.leave_tunnel()
     one.world.store.set_down(True)
@@ -226,8 +226,8 @@ def test_a_datastore_that_does_not_answer(field):
     assert len([text for text in one.log.texts if "scripted" in text]) < 20, "said once, not each time"
 
 
-def test_a_bug_ends_the_term_and_not_the_agent(field):
-    one = field()
+def test_a_bug_ends_the_term_and_not_the_agent(janitor_field):
+    one = janitor_field()
     until(lambda: one.tally.is_leader, "it leads")
 
     def broken():
@@ -241,7 +241,7 @@ def test_a_bug_ends_the_term_and_not_the_agent(field):
     until(lambda: not one.world.held(), "it goes on")
 
 
-def test_the_grace_is_the_clusters(field):
+def test_the_grace_is_the_clusters(janitor_field):
     def configure(one, period):
         spec = {"controllers": {"node": {"leakGracePeriod": period}}}
         one.world.store.elsewhere(Write.put(ResourceKey("KubeControllersConfiguration", "default"), {"spec": spec}))
@@ -261,7 +261,7 @@ def test_the_grace_is_the_clusters(field):
         one.stop()
 
 
-def test_a_grace_that_cannot_be_read_may_be_none(field):
+def test_a_grace_that_cannot_be_read_may_be_none(janitor_field):
     """It would be 0 to leave pods alone: nothing is done before it is known; who is not allowed to ask goes on."""
     one = Field()
     get, error = one.world.store.get, [DatastoreUnavailable("cannot read: scripted")]
@@ -284,7 +284,7 @@ def test_a_grace_that_cannot_be_read_may_be_none(field):
         one.stop()
 
 
-def test_a_locked_datastore_is_left_alone(field):
+def test_a_locked_datastore_is_left_alone(janitor_field):
     one = Field()
 
     def lock(ready):
@@ -313,7 +313,7 @@ def test_graces():
     assert parse_grace({}, 900.0) == parse_grace({"spec": {"controllers": None}}, 900.0) == 900.0
 
 
-def test_switched_off_pods_are_left_alone_and_nodes_are_not(field):
+def test_switched_off_pods_are_left_alone_and_nodes_are_not(janitor_field):
     one = Field()
     spec = {"controllers": {"node": {"leakGracePeriod": "0s"}}}
     one.world.store.elsewhere(Write.put(ResourceKey("KubeControllersConfiguration", "default"), {"spec": spec}))

@@ -11,7 +11,7 @@ VECTORS = Path(__file__).resolve().parents[3] / "golden" / "policy"
 
 
 @pytest.fixture
-def cluster(calicoctl):
+def tiered_cluster(calicoctl):
     """The records of upstream's vector with a Kubernetes policy, written as they were stored."""
 
     def load(name):
@@ -32,8 +32,10 @@ def tier_orders(name):
     return {tier["metadata"]["name"]: tier["spec"].get("order", float("inf")) for tier in tiers}
 
 
-def test_an_allowed_connection_names_both_rules(cluster):
-    out = cluster("02-kubernetes-style").ok("policy", "explain", "--from", "a", "--to", "default/b", "--port", "80")
+def test_an_allowed_connection_names_both_rules(tiered_cluster):
+    out = tiered_cluster("02-kubernetes-style").ok(
+        "policy", "explain", "--from", "a", "--to", "default/b", "--port", "80"
+    )
     assert out.splitlines()[0] == "default/a (10.65.0.1) to default/b (10.65.0.2), tcp/80:"
     assert "egress of default/a: allowed by rule 1 of Profile kns.default" in out
     assert "ingress of default/b: allowed by rule 1 of NetworkPolicy default/knp.default.web in tier default" in out
@@ -41,24 +43,26 @@ def test_an_allowed_connection_names_both_rules(cluster):
     assert out.endswith("The connection is allowed.\n")
 
 
-def test_a_denied_connection_says_where_it_ends(cluster):
-    out = cluster("02-kubernetes-style").ok("policy", "explain", "--from", "a", "--to", "b", "--port", "81")
+def test_a_denied_connection_says_where_it_ends(tiered_cluster):
+    out = tiered_cluster("02-kubernetes-style").ok("policy", "explain", "--from", "a", "--to", "b", "--port", "81")
     assert "ingress of default/b: DENIED at the end of tier default" in out
     assert out.endswith("The connection is DENIED.\n")
 
 
-def test_an_address_outside_is_not_policed(cluster):
-    out = cluster("02-kubernetes-style").ok(
+def test_an_address_outside_is_not_policed(tiered_cluster):
+    out = tiered_cluster("02-kubernetes-style").ok(
         "policy", "explain", "--from", "192.0.2.1", "--to", "10.65.0.2", "--port", "9"
     )
     assert "egress of an address outside: not policed" in out
     assert "allowed by rule 3 of NetworkPolicy default/knp.default.web" in out
-    denied = cluster("02-kubernetes-style").ok("policy", "explain", "--from", "192.0.2.7", "--to", "b", "--port", "9")
+    denied = tiered_cluster("02-kubernetes-style").ok(
+        "policy", "explain", "--from", "192.0.2.7", "--to", "b", "--port", "9"
+    )
     assert "DENIED" in denied
 
 
-def test_a_policy_that_is_not_applied_yet(cluster, tmp_path):
-    calicoctl = cluster("02-kubernetes-style")
+def test_a_policy_that_is_not_applied_yet(tiered_cluster, tmp_path):
+    calicoctl = tiered_cluster("02-kubernetes-style")
     file = tmp_path / "deny.yaml"
     file.write_text(
         "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: deny}\n"
@@ -73,18 +77,18 @@ def test_a_policy_that_is_not_applied_yet(cluster, tmp_path):
     assert calicoctl.ok(*ask).endswith("allowed.\n")  # nothing was stored
 
 
-def test_a_file_that_may_not_be_stored_is_refused(cluster, tmp_path):
+def test_a_file_that_may_not_be_stored_is_refused(tiered_cluster, tmp_path):
     file = tmp_path / "bad.yaml"
     file.write_text(
         "apiVersion: projectcalico.org/v3\nkind: NetworkPolicy\nmetadata: {name: x}\n"
         "spec: {ingress: [{action: Maybe}]}\n"
     )
-    err = cluster("02-kubernetes-style").fails("policy", "show", "a", "--with", str(file))
+    err = tiered_cluster("02-kubernetes-style").fails("policy", "show", "a", "--with", str(file))
     assert "spec.ingress[0].action" in err
 
 
-def test_show_lists_tiers_in_their_order(cluster):
-    out = cluster("03-tiers").ok("policy", "show", "b")
+def test_show_lists_tiers_in_their_order(tiered_cluster):
+    out = tiered_cluster("03-tiers").ok("policy", "show", "b")
     assert out.splitlines()[0] == "default/b on n1, calib, 10.65.0.2"
     ingress = out[out.index("  ingress") : out.index("  egress")]
     named = [line.split()[-1] for line in ingress.splitlines() if line.startswith("    tier")]
@@ -93,24 +97,24 @@ def test_show_lists_tiers_in_their_order(cluster):
     assert len(named) > 1
 
 
-def test_show_all_can_be_narrowed_to_a_node(cluster):
-    calicoctl = cluster("01-no-policy")
+def test_show_all_can_be_narrowed_to_a_node(tiered_cluster):
+    calicoctl = tiered_cluster("01-no-policy")
     everything, here = calicoctl.ok("policy", "show", "--all"), calicoctl.ok("policy", "show", "--all", "--node", "n1")
     assert everything.count(" on n2,") == 3 and everything.count(" on n1,") == 2
     assert here.count(" on n2,") == 0 and here.count(" on n1,") == 2
     assert "    profile kns.default (1 rule)\n    the rest: denied" in here
 
 
-def test_a_missing_profile_is_named(cluster):
-    calicoctl = cluster("01-no-policy")
+def test_a_missing_profile_is_named(tiered_cluster):
+    calicoctl = tiered_cluster("01-no-policy")
     calicoctl.ok("delete", "profile", "kns.other")
     out = calicoctl.ok("policy", "explain", "--from", "a", "--to", "other/o1", "--port", "80")
     assert "DENIED because nothing else decides and its profile kns.other does not exist" in out
     assert "profile kns.other does not exist: everything is denied" in calicoctl.ok("policy", "show", "other/o1")
 
 
-def test_a_policy_that_cannot_be_read_is_said(cluster):
-    calicoctl = cluster("01-no-policy")
+def test_a_policy_that_cannot_be_read_is_said(tiered_cluster):
+    calicoctl = tiered_cluster("01-no-policy")
     document = {"kind": "GlobalNetworkPolicy", "metadata": {"name": "bad"}, "spec": {"selector": "x =="}}
     calicoctl.write({etcd_path(ResourceKey("GlobalNetworkPolicy", "bad")): document})
     result = calicoctl("policy", "show", "a")
@@ -128,10 +132,10 @@ def test_a_policy_that_cannot_be_read_is_said(cluster):
         (["--from", "a", "--to", "fd00::1", "--port", "1"], "no family in common"),
     ],
 )
-def test_questions_without_an_answer(cluster, options, says):
-    assert says in cluster("01-no-policy").fails("policy", "explain", *options)
+def test_questions_without_an_answer(tiered_cluster, options, says):
+    assert says in tiered_cluster("01-no-policy").fails("policy", "explain", *options)
 
 
-def test_icmp_needs_no_port(cluster):
-    out = cluster("01-no-policy").ok("policy", "explain", "--from", "a", "--to", "b", "--protocol", "icmp")
+def test_icmp_needs_no_port(tiered_cluster):
+    out = tiered_cluster("01-no-policy").ok("policy", "explain", "--from", "a", "--to", "b", "--protocol", "icmp")
     assert out.startswith("default/a (10.65.0.1) to default/b (10.65.0.2), icmp echo request:")

@@ -14,8 +14,8 @@ import pytest
 
 from cni_calico.datastore.etcd import dns as looked_up
 from cni_calico.datastore.etcd.config import EtcdEndpoint
-from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable
+from tests.deadlines import soon
 
 PLAIN, TLS = "_etcd-client._tcp.example.org.", "_etcd-client-ssl._tcp.example.org."
 Answer = Callable[[bytes], bytes]
@@ -57,10 +57,6 @@ def records(table: dict[str, list[str]]) -> Answer:
         return reply.to_wire()
 
     return answer
-
-
-def soon() -> Deadline:
-    return Deadline.after(20)
 
 
 def test_the_best_come_first_those_with_tls_before_all(serve: Callable[[Answer], None]) -> None:

@@ -13,10 +13,8 @@ from kubernetes import client
 from kubernetes.config import load_kube_config
 
 from cni_calico.datastore.kubernetes.login import Login, read_login
-from cni_calico.deadline import Deadline
 from cni_calico.model.access import KubernetesAccess
-
-SOON = Deadline.after(86400)
+from tests.deadlines import SOON
 
 
 def token_of(**claims: Any) -> str:

@@ -18,7 +18,7 @@ COUNT = 300
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
+def salvage_path(tmp_path: Path) -> str:
     """A store of many pages, with records changed and deleted, all of it in the one file."""
     store = LocalStore(str(tmp_path / "datastore.db"))
     for n in range(COUNT):
@@ -42,16 +42,16 @@ def contents(path: str) -> dict[str, dict]:
         store.close()
 
 
-def test_a_store_in_order_has_no_problems_and_is_copied_whole(path: str, tmp_path: Path) -> None:
-    assert read_problems(path) == ()
-    done = salvage(path, str(tmp_path / "new"), SOON)
+def test_a_store_in_order_has_no_problems_and_is_copied_whole(salvage_path: str, tmp_path: Path) -> None:
+    assert read_problems(salvage_path) == ()
+    done = salvage(salvage_path, str(tmp_path / "new"), SOON)
     assert (done.saved, done.lost, done.problems) == (COUNT - 1, (), ())
-    assert contents(str(tmp_path / "new")) == contents(path)
+    assert contents(str(tmp_path / "new")) == contents(salvage_path)
 
 
-def test_each_page_in_turn_is_made_noise(path: str, tmp_path: Path) -> None:
+def test_each_page_in_turn_is_made_noise(salvage_path: str, tmp_path: Path) -> None:
     """Whatever is saved is as it was; what is not is named; one bad page costs few records."""
-    original = Path(path).read_bytes()
+    original = Path(salvage_path).read_bytes()
     worst = 0
     for page in range(1, len(original) // PAGE):
         raw = bytearray(original)
@@ -76,15 +76,15 @@ def test_each_page_in_turn_is_made_noise(path: str, tmp_path: Path) -> None:
     assert worst < COUNT / 4
 
 
-def test_a_record_that_is_no_document_is_a_problem(path: str, tmp_path: Path) -> None:
+def test_a_record_that_is_no_document_is_a_problem(salvage_path: str, tmp_path: Path) -> None:
     import sqlite3
 
     key = etcd_path(HandleKey("h0005"))
-    with sqlite3.connect(path) as connection:
+    with sqlite3.connect(salvage_path) as connection:
         connection.execute("UPDATE change SET value = '{' WHERE key = ?", (key,))
     connection.close()
-    assert read_problems(path) == (f"record {key} is not a document",)
-    done = salvage(path, str(tmp_path / "new"), SOON)
+    assert read_problems(salvage_path) == (f"record {key} is not a document",)
+    done = salvage(salvage_path, str(tmp_path / "new"), SOON)
     assert done.lost == (key,) and done.saved == COUNT - 2
 
 

@@ -36,13 +36,13 @@ ONE, TWO = HandleKey("net.one"), HandleKey("net.two")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
+def store_path(tmp_path: Path) -> str:
     return str(tmp_path / "state" / "datastore.db")
 
 
 @pytest.fixture
-def store(path: str) -> Iterator[LocalStore]:
-    store = LocalStore(path, poll_s=0.005, keep_revisions=100)
+def local_store(store_path: str) -> Iterator[LocalStore]:
+    store = LocalStore(store_path, poll_s=0.005, keep_revisions=100)
     yield store
     store.close()
 
@@ -69,16 +69,16 @@ def spoil(path: str, key: HandleKey, value: object) -> None:
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
-def test_file_and_directory_are_private(store: LocalStore, path: str, soon: Deadline) -> None:
+def test_file_and_directory_are_private(local_store: LocalStore, store_path: str, soon: Deadline) -> None:
     old = os.umask(0)
     try:
-        store.commit([Write.put(ONE, {})], soon)
+        local_store.commit([Write.put(ONE, {})], soon)
     finally:
         os.umask(old)
-    assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
-    modes = {name: stat.S_IMODE(os.stat(f"{path}{name}").st_mode) for name in ("", "-wal", "-shm")}
+    assert stat.S_IMODE(os.stat(os.path.dirname(store_path)).st_mode) == 0o700
+    modes = {name: stat.S_IMODE(os.stat(f"{store_path}{name}").st_mode) for name in ("", "-wal", "-shm")}
     assert modes == {"": 0o600, "-wal": 0o600, "-shm": 0o600}
-    assert sorted(os.listdir(os.path.dirname(path))) == [
+    assert sorted(os.listdir(os.path.dirname(store_path))) == [
         "datastore.db",
         "datastore.db-shm",
         "datastore.db-wal",
@@ -87,44 +87,44 @@ def test_file_and_directory_are_private(store: LocalStore, path: str, soon: Dead
 
 
 def test_a_store_without_a_marker_gets_it_though_a_read_has_opened_the_connection(
-    store: LocalStore, path: str, soon: Deadline
+    local_store: LocalStore, store_path: str, soon: Deadline
 ) -> None:
     """As a store of an earlier release is: the agent reads first, and writes with the connection it has."""
-    store.commit([Write.put(ONE, {})], soon)
-    os.unlink(marker_path(path))
-    again = LocalStore(path)
-    assert again.get(ONE, soon) is not None and not os.path.exists(marker_path(path))
+    local_store.commit([Write.put(ONE, {})], soon)
+    os.unlink(marker_path(store_path))
+    again = LocalStore(store_path)
+    assert again.get(ONE, soon) is not None and not os.path.exists(marker_path(store_path))
     again.commit([Write.put(TWO, {})], soon)
     again.close()
-    assert os.path.exists(marker_path(path))
+    assert os.path.exists(marker_path(store_path))
 
 
-def test_a_readable_file_is_made_private(store: LocalStore, path: str, soon: Deadline) -> None:
-    store.commit([Write.put(ONE, {})], soon)
-    store.close()
-    os.chmod(path, 0o644)
-    LocalStore(path).get(ONE, soon)
-    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+def test_a_readable_file_is_made_private(local_store: LocalStore, store_path: str, soon: Deadline) -> None:
+    local_store.commit([Write.put(ONE, {})], soon)
+    local_store.close()
+    os.chmod(store_path, 0o644)
+    LocalStore(store_path).get(ONE, soon)
+    assert stat.S_IMODE(os.stat(store_path).st_mode) == 0o600
 
 
-def test_commits_reach_the_disk(store: LocalStore, path: str, soon: Deadline) -> None:
-    store.commit([Write.put(ONE, {})], soon)
-    connection, file = store._pool.take(soon)
+def test_commits_reach_the_disk(local_store: LocalStore, store_path: str, soon: Deadline) -> None:
+    local_store.commit([Write.put(ONE, {})], soon)
+    connection, file = local_store._pool.take(soon)
     try:
         assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
         assert connection.execute("PRAGMA journal_mode").fetchone()[0] == b"wal"
     finally:
-        store._pool.give(connection, file)
+        local_store._pool.give(connection, file)
 
 
-def test_many_open_a_new_file_at_once(path: str, soon: Deadline) -> None:
+def test_many_open_a_new_file_at_once(store_path: str, soon: Deadline) -> None:
     errors: list[BaseException] = []
     start = threading.Barrier(8)
 
     def first_use(i: int) -> None:
         try:
             start.wait(10)
-            LocalStore(path).commit([Write.create(HandleKey(f"net.{i}"), {})], soon)
+            LocalStore(store_path).commit([Write.create(HandleKey(f"net.{i}"), {})], soon)
         except BaseException as e:
             errors.append(e)
 
@@ -134,28 +134,30 @@ def test_many_open_a_new_file_at_once(path: str, soon: Deadline) -> None:
     for thread in threads:
         thread.join()
     assert not errors
-    assert len(LocalStore(path).list(HandleList(), soon).items) == 8
+    assert len(LocalStore(store_path).list(HandleList(), soon).items) == 8
 
 
 @pytest.mark.parametrize("content", [b"not a database, but long enough to be read as one. " * 40, b"short"])
-def test_a_file_that_is_no_database_is_left_alone(path: str, soon: Deadline, content: bytes) -> None:
-    os.makedirs(os.path.dirname(path))
-    Path(path).write_bytes(content)
+def test_a_file_that_is_no_database_is_left_alone(store_path: str, soon: Deadline, content: bytes) -> None:
+    os.makedirs(os.path.dirname(store_path))
+    Path(store_path).write_bytes(content)
     for call in (lambda s: s.get(ONE, soon), lambda s: s.commit([Write.put(ONE, {})], soon)):
         with pytest.raises(DatastoreDamaged) as caught:
-            call(LocalStore(path))
-        assert path in str(caught.value)
-    assert Path(path).read_bytes() == content
+            call(LocalStore(store_path))
+        assert store_path in str(caught.value)
+    assert Path(store_path).read_bytes() == content
 
 
-def test_a_damaged_database_is_an_error_and_left_alone(store: LocalStore, path: str, soon: Deadline) -> None:
+def test_a_damaged_database_is_an_error_and_left_alone(
+    local_store: LocalStore, store_path: str, soon: Deadline
+) -> None:
     for n in range(200):
-        store.commit([Write.put(HandleKey(f"net.{n}"), {"x": "y" * 500})], soon)
-    store.close()
-    raw = bytearray(Path(path).read_bytes())
+        local_store.commit([Write.put(HandleKey(f"net.{n}"), {"x": "y" * 500})], soon)
+    local_store.close()
+    raw = bytearray(Path(store_path).read_bytes())
     raw[4096:] = b"\xa5" * (len(raw) - 4096)
-    Path(path).write_bytes(raw)
-    damaged = LocalStore(path)
+    Path(store_path).write_bytes(raw)
+    damaged = LocalStore(store_path)
     for call in (
         lambda: damaged.get(ONE, soon),
         lambda: damaged.list(EverythingList(), soon),
@@ -164,25 +166,25 @@ def test_a_damaged_database_is_an_error_and_left_alone(store: LocalStore, path: 
         with pytest.raises(DatastoreDamaged):
             call()
     damaged.close()
-    assert Path(path).read_bytes() == raw
+    assert Path(store_path).read_bytes() == raw
 
 
-def test_a_newer_schema_is_refused_by_name(store: LocalStore, path: str, soon: Deadline) -> None:
-    store.commit([Write.put(ONE, {})], soon)
-    store.close()
-    sql(path, "PRAGMA user_version = 7")
+def test_a_newer_schema_is_refused_by_name(local_store: LocalStore, store_path: str, soon: Deadline) -> None:
+    local_store.commit([Write.put(ONE, {})], soon)
+    local_store.close()
+    sql(store_path, "PRAGMA user_version = 7")
     with pytest.raises(DatastoreUnsupported, match="schema version 7"):
-        LocalStore(path).get(ONE, soon)
+        LocalStore(store_path).get(ONE, soon)
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_another_programs_database_is_refused(path: str, soon: Deadline, version: int) -> None:
-    os.makedirs(os.path.dirname(path))
-    sql(path, "CREATE TABLE theirs (a)")
-    sql(path, f"PRAGMA user_version = {version}")
+def test_another_programs_database_is_refused(store_path: str, soon: Deadline, version: int) -> None:
+    os.makedirs(os.path.dirname(store_path))
+    sql(store_path, "CREATE TABLE theirs (a)")
+    sql(store_path, f"PRAGMA user_version = {version}")
     with pytest.raises(DatastoreUnsupported, match="another program"):
-        LocalStore(path).commit([Write.put(ONE, {})], soon)
-    assert sql(path, "SELECT name FROM sqlite_master") == [("theirs",)]
+        LocalStore(store_path).commit([Write.put(ONE, {})], soon)
+    assert sql(store_path, "SELECT name FROM sqlite_master") == [("theirs",)]
 
 
 def test_file_system_of_a_path() -> None:
@@ -200,30 +202,30 @@ def test_file_system_of_a_path() -> None:
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "fuse.sshfs"])
-def test_network_file_systems_are_refused(path: str, soon: Deadline, monkeypatch, kind: str) -> None:
+def test_network_file_systems_are_refused(store_path: str, soon: Deadline, monkeypatch, kind: str) -> None:
     monkeypatch.setattr("cni_calico.datastore.local.file.filesystem_of", lambda *_: kind)
     monkeypatch.setattr("cni_calico.datastore.local.file.os.major", lambda _: 0)
     with pytest.raises(DatastoreUnsupported, match=f"file system \\({kind}\\)"):
-        LocalStore(path).commit([Write.put(ONE, {})], soon)
-    assert not os.path.exists(path)
+        LocalStore(store_path).commit([Write.put(ONE, {})], soon)
+    assert not os.path.exists(store_path)
 
 
-def test_a_replaced_file_is_noticed(store: LocalStore, path: str, soon: Deadline) -> None:
+def test_a_replaced_file_is_noticed(local_store: LocalStore, store_path: str, soon: Deadline) -> None:
     """Addresses must not be written into a file that has no name any more."""
-    store.commit([Write.put(ONE, {"n": 1})], soon)
-    watch = store.watch(HandleList(), 0)
+    local_store.commit([Write.put(ONE, {"n": 1})], soon)
+    watch = local_store.watch(HandleList(), 0)
     assert watch.next(5)
-    other = LocalStore(f"{path}.other")
+    other = LocalStore(f"{store_path}.other")
     other.commit([Write.put(HandleKey("net.other"), {})], soon)
     other.close()
     for name in ("-wal", "-shm"):
-        os.unlink(path + name)
-    os.rename(other.path, path)
+        os.unlink(store_path + name)
+    os.rename(other.path, store_path)
     with pytest.raises(DatastoreUnavailable, match="replaced"):
         while not soon.expired():
             watch.next(1)
-    store.commit([Write.create(TWO, {"n": 2})], soon)
-    found = LocalStore(path).list(HandleList(), soon).items
+    local_store.commit([Write.create(TWO, {"n": 2})], soon)
+    found = LocalStore(store_path).list(HandleList(), soon).items
     assert [v.key for v in found] == [HandleKey("net.other"), TWO]
 
 
@@ -297,8 +299,8 @@ def test_reading_creates_nothing(tmp_path: Path, soon: Deadline) -> None:
     store.close()
 
 
-def test_a_watch_from_before_the_first_write_sees_it(path: str, soon: Deadline) -> None:
-    store, other = LocalStore(path, poll_s=0.005), LocalStore(path)
+def test_a_watch_from_before_the_first_write_sees_it(store_path: str, soon: Deadline) -> None:
+    store, other = LocalStore(store_path, poll_s=0.005), LocalStore(store_path)
     with store.watch(HandleList(), store.list(HandleList(), soon).revision) as watch:
         other.commit([Write.put(ONE, {"n": 1})], soon)
         assert [e.key for e in watch.next(20)] == [ONE]
@@ -319,60 +321,60 @@ def empty(path: str) -> None:
 
 @pytest.mark.parametrize("lose", [remove, empty])
 @pytest.mark.parametrize("still_open", [True, False])
-def test_a_lost_store_never_becomes_a_new_one(path: str, soon: Deadline, lose, still_open: bool) -> None:
-    store = LocalStore(path)
+def test_a_lost_store_never_becomes_a_new_one(store_path: str, soon: Deadline, lose, still_open: bool) -> None:
+    store = LocalStore(store_path)
     store.commit([Write.put(ONE, {"n": 1})], soon)
     if not still_open:
         store.close()
-    lose(path)
+    lose(store_path)
     for way in ways(soon):
         with pytest.raises(DatastoreDamaged) as caught:
-            way(LocalStore(path))
-        assert path in str(caught.value) and "calicoctl datastore rebuild" in caught.value.details
+            way(LocalStore(store_path))
+        assert store_path in str(caught.value) and "calicoctl datastore rebuild" in caught.value.details
         if still_open and lose is remove:
             with pytest.raises(DatastoreDamaged):
                 way(store)
-    assert not os.path.exists(path) or os.path.getsize(path) == 0
+    assert not os.path.exists(store_path) or os.path.getsize(store_path) == 0
     store.close()
 
 
-def test_an_empty_file_that_was_never_more_becomes_a_store(path: str, soon: Deadline) -> None:
+def test_an_empty_file_that_was_never_more_becomes_a_store(store_path: str, soon: Deadline) -> None:
     """An earlier release that was killed at the wrong moment left it."""
-    os.makedirs(os.path.dirname(path))
-    Path(path).touch()
-    store = LocalStore(path)
-    assert store.get(ONE, soon) is None and os.path.getsize(path) == 0
+    os.makedirs(os.path.dirname(store_path))
+    Path(store_path).touch()
+    store = LocalStore(store_path)
+    assert store.get(ONE, soon) is None and os.path.getsize(store_path) == 0
     with ThreadPoolExecutor(8) as pool:
-        stores = [LocalStore(path) for _ in range(8)]
+        stores = [LocalStore(store_path) for _ in range(8)]
         keys = [HandleKey(f"net.{i}") for i in range(8)]
         list(pool.map(lambda n: stores[n].commit([Write.put(keys[n], {"n": n})], soon), range(8)))
     assert [store.get(key, soon).value for key in keys] == [{"n": n} for n in range(8)]
-    assert os.path.exists(marker_path(path)) and os.stat(path).st_mode & 0o777 == 0o600
+    assert os.path.exists(marker_path(store_path)) and os.stat(store_path).st_mode & 0o777 == 0o600
     for each in (store, *stores):
         each.close()
 
 
 @pytest.mark.parametrize("beside", ["-wal", "-journal"])
-def test_an_empty_file_beside_what_was_in_it_is_refused(path: str, soon: Deadline, beside: str) -> None:
-    os.makedirs(os.path.dirname(path))
-    Path(path).touch()
-    Path(path + beside).write_bytes(b"something")
+def test_an_empty_file_beside_what_was_in_it_is_refused(store_path: str, soon: Deadline, beside: str) -> None:
+    os.makedirs(os.path.dirname(store_path))
+    Path(store_path).touch()
+    Path(store_path + beside).write_bytes(b"something")
     for way in ways(soon):
         with pytest.raises(DatastoreDamaged) as caught:
-            way(LocalStore(path))
-        assert path + beside in caught.value.details
-    assert os.path.getsize(path) == 0 and Path(path + beside).read_bytes() == b"something"
+            way(LocalStore(store_path))
+        assert store_path + beside in caught.value.details
+    assert os.path.getsize(store_path) == 0 and Path(store_path + beside).read_bytes() == b"something"
 
 
-def test_a_store_of_an_earlier_release_gets_its_marker_at_the_next_write(path: str, soon: Deadline) -> None:
-    first = LocalStore(path)
+def test_a_store_of_an_earlier_release_gets_its_marker_at_the_next_write(store_path: str, soon: Deadline) -> None:
+    first = LocalStore(store_path)
     first.commit([Write.put(ONE, {"n": 1})], soon)
     first.close()
-    os.unlink(marker_path(path))
-    LocalStore(path).get(ONE, soon)
-    assert not os.path.exists(marker_path(path))
-    LocalStore(path).commit([Write.put(ONE, {"n": 2})], soon)
-    assert os.path.exists(marker_path(path))
+    os.unlink(marker_path(store_path))
+    LocalStore(store_path).get(ONE, soon)
+    assert not os.path.exists(marker_path(store_path))
+    LocalStore(store_path).commit([Write.put(ONE, {"n": 2})], soon)
+    assert os.path.exists(marker_path(store_path))
 
 
 # -- corrupt records ---------------------------------------------------------------------------------------------------
@@ -383,11 +385,13 @@ def test_a_store_of_an_earlier_release_gets_its_marker_at_the_next_write(path: s
     ["{", "[1]", "null", '{"a": NaN}', b"{\xff}", 17, '{"a":' * 100000, "9" * 5000],
     ids=["cut", "list", "null", "nan", "utf8", "number", "deep", "digits"],
 )
-def test_a_corrupt_record_is_named_and_kept(store: LocalStore, path: str, soon: Deadline, raw: object) -> None:
-    [one, _] = store.commit([Write.create(ONE, {"n": 1}), Write.create(TWO, {"n": 2})], soon).stored
-    spoil(path, ONE, raw)
+def test_a_corrupt_record_is_named_and_kept(
+    local_store: LocalStore, store_path: str, soon: Deadline, raw: object
+) -> None:
+    [one, _] = local_store.commit([Write.create(ONE, {"n": 1}), Write.create(TWO, {"n": 2})], soon).stored
+    spoil(store_path, ONE, raw)
     heard: list = []
-    store.corrupt = lambda key, why: heard.append((key, why))
+    local_store.corrupt = lambda key, why: heard.append((key, why))
     for write in (
         Write.create(ONE, {}),
         Write.update(one, {}),
@@ -396,137 +400,141 @@ def test_a_corrupt_record_is_named_and_kept(store: LocalStore, path: str, soon: 
         Write.expect(one),
     ):
         with pytest.raises(CorruptRecord, match=r"handle/net\.one"):
-            store.commit([write, Write.put(TWO, {"n": 3})], soon)
+            local_store.commit([write, Write.put(TWO, {"n": 3})], soon)
     with pytest.raises(CorruptRecord, match=r"handle/net\.one"):
-        store.get(ONE, soon)
-    assert store.get(TWO, soon).value == {"n": 2}
-    listed = store.list(HandleList(), soon)
+        local_store.get(ONE, soon)
+    assert local_store.get(TWO, soon).value == {"n": 2}
+    listed = local_store.list(HandleList(), soon)
     assert [v.key for v in listed.items] == [TWO] and [key for key, _ in listed.unreadable] == [ONE]
     assert heard[0][0] == ONE and "net.one" in heard[0][1]
-    with store.watch(HandleList(), 0) as watch:
+    with local_store.watch(HandleList(), 0) as watch:
         assert [(e.key, e.value) for e in watch.next(5)] == [(ONE, None), (TWO, {"n": 2})]
-    [(kept,)] = sql(path, "SELECT value FROM change WHERE key = ?", etcd_path(ONE))
+    [(kept,)] = sql(store_path, "SELECT value FROM change WHERE key = ?", etcd_path(ONE))
     assert kept == ("17" if raw == 17 else raw)
-    store.commit([Write.remove(ONE)], soon)
-    assert store.get(ONE, soon) is None
+    local_store.commit([Write.remove(ONE)], soon)
+    assert local_store.get(ONE, soon) is None
 
 
-def test_an_empty_value_reads_as_an_empty_document(store: LocalStore, path: str, soon: Deadline) -> None:
-    store.commit([Write.create(ONE, {"n": 1})], soon)
-    spoil(path, ONE, "")
-    assert store.get(ONE, soon).value == {}
+def test_an_empty_value_reads_as_an_empty_document(local_store: LocalStore, store_path: str, soon: Deadline) -> None:
+    local_store.commit([Write.create(ONE, {"n": 1})], soon)
+    spoil(store_path, ONE, "")
+    assert local_store.get(ONE, soon).value == {}
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
-def test_faults_before_a_commit_write_nothing(store: LocalStore, soon: Deadline, plan) -> None:
-    store.commit([Write.put(ONE, {"n": 1})], soon)
+def test_faults_before_a_commit_write_nothing(local_store: LocalStore, soon: Deadline, plan) -> None:
+    local_store.commit([Write.put(ONE, {"n": 1})], soon)
     plan("local.commit:before:1:fail")
     with pytest.raises(DatastoreUnavailable) as caught:
-        store.commit([Write.put(ONE, {"n": 2}), Write.put(TWO, {})], soon)
+        local_store.commit([Write.put(ONE, {"n": 2}), Write.put(TWO, {})], soon)
     assert not isinstance(caught.value, OutcomeUnknown)
-    assert store.get(ONE, soon).value == {"n": 1} and store.get(TWO, soon) is None
-    store.commit([Write.put(ONE, {"n": 3})], soon)
+    assert local_store.get(ONE, soon).value == {"n": 1} and local_store.get(TWO, soon) is None
+    local_store.commit([Write.put(ONE, {"n": 3})], soon)
 
 
-def test_a_lost_answer_is_an_unknown_outcome(store: LocalStore, soon: Deadline, plan) -> None:
+def test_a_lost_answer_is_an_unknown_outcome(local_store: LocalStore, soon: Deadline, plan) -> None:
     plan("local.commit:after:1:fail")
     with pytest.raises(OutcomeUnknown):
-        store.commit([Write.put(ONE, {"n": 2})], soon)
-    assert store.get(ONE, soon).value == {"n": 2}
+        local_store.commit([Write.put(ONE, {"n": 2})], soon)
+    assert local_store.get(ONE, soon).value == {"n": 2}
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("point", ["local.open", "local.read"])
-def test_faults_of_reading(store: LocalStore, soon: Deadline, plan, point: str, when: str) -> None:
-    made = LocalStore(store.path)
+def test_faults_of_reading(local_store: LocalStore, soon: Deadline, plan, point: str, when: str) -> None:
+    made = LocalStore(local_store.path)
     made.commit([Write.put(ResourceKey("Node", "n"), {})], soon)
     made.close()
     plan(f"{point}:{when}:1:fail")
     with pytest.raises(DatastoreUnavailable, match="injected"):
-        store.list(HandleList(), soon)
-    assert store.list(HandleList(), soon).items == []
+        local_store.list(HandleList(), soon)
+    assert local_store.list(HandleList(), soon).items == []
 
 
 # -- waiting -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_writer_waits_for_another_process_until_its_deadline(store: LocalStore, path: str, soon: Deadline) -> None:
-    store.commit([Write.put(ONE, {"n": 1})], soon)
-    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+def test_a_writer_waits_for_another_process_until_its_deadline(
+    local_store: LocalStore, store_path: str, soon: Deadline
+) -> None:
+    local_store.commit([Write.put(ONE, {"n": 1})], soon)
+    other = sqlite3.connect(store_path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     try:
         began = time.monotonic()
         with pytest.raises(DeadlineExceeded, match="lock"):
-            store.commit([Write.put(ONE, {"n": 2})], Deadline.after(0.2))
+            local_store.commit([Write.put(ONE, {"n": 2})], Deadline.after(0.2))
         assert 0.15 < time.monotonic() - began < 5
-        assert store.get(ONE, soon).value == {"n": 1}
+        assert local_store.get(ONE, soon).value == {"n": 1}
         threading.Timer(0.1, lambda: other.execute("ROLLBACK")).start()
-        store.commit([Write.put(ONE, {"n": 3})], soon)
+        local_store.commit([Write.put(ONE, {"n": 3})], soon)
     finally:
         if other.in_transaction:
             other.execute("ROLLBACK")
         other.close()
-    assert store.get(ONE, soon).value == {"n": 3}
+    assert local_store.get(ONE, soon).value == {"n": 3}
 
 
 # -- history -----------------------------------------------------------------------------------------------------------
 
 
-def test_history_is_compacted_and_says_so(store: LocalStore, path: str, soon: Deadline) -> None:
-    store.commit([Write.create(HandleKey("net.kept"), {"n": 0})], soon)
+def test_history_is_compacted_and_says_so(local_store: LocalStore, store_path: str, soon: Deadline) -> None:
+    local_store.commit([Write.create(HandleKey("net.kept"), {"n": 0})], soon)
     for n in range(500):
-        store.commit([Write.put(ONE, {"n": n}), Write.put(TWO, {"n": n})], soon)
-        store.commit([Write.remove(TWO)], soon)
-    [(changes,)] = sql(path, "SELECT count(*) FROM change")
+        local_store.commit([Write.put(ONE, {"n": n}), Write.put(TWO, {"n": n})], soon)
+        local_store.commit([Write.remove(TWO)], soon)
+    [(changes,)] = sql(store_path, "SELECT count(*) FROM change")
     assert changes < 3 * (100 + 64) + 2
-    newest = store.list(EverythingList(), soon).revision
+    newest = local_store.list(EverythingList(), soon).revision
     for call in (
-        lambda: store.list(EverythingList(), soon, revision=1),
-        lambda: store.watch(EverythingList(), 1).next(1),
-        lambda: store.watch(EverythingList(), newest + 1).next(1),
+        lambda: local_store.list(EverythingList(), soon, revision=1),
+        lambda: local_store.watch(EverythingList(), 1).next(1),
+        lambda: local_store.watch(EverythingList(), newest + 1).next(1),
     ):
         with pytest.raises(Compacted):
             call()
-    old = store.list(EverythingList(), soon, revision=newest - 99)
+    old = local_store.list(EverythingList(), soon, revision=newest - 99)
     assert {v.key.handle_id: v.value["n"] for v in old.items} == {"net.kept": 0, "net.one": 450, "net.two": 450}
-    assert [v.key.handle_id for v in store.list(EverythingList(), soon).items] == ["net.kept", "net.one"]
+    assert [v.key.handle_id for v in local_store.list(EverythingList(), soon).items] == ["net.kept", "net.one"]
 
 
-def test_revision_survives_when_everything_was_deleted(store: LocalStore, path: str, soon: Deadline) -> None:
+def test_revision_survives_when_everything_was_deleted(
+    local_store: LocalStore, store_path: str, soon: Deadline
+) -> None:
     for n in range(200):
-        store.commit([Write.put(ONE, {"n": n})], soon)
-    store.commit([Write.remove(ONE)], soon)
-    at = store.list(EverythingList(), soon).revision
-    store.close()
-    again = LocalStore(path, keep_revisions=1)
+        local_store.commit([Write.put(ONE, {"n": n})], soon)
+    local_store.commit([Write.remove(ONE)], soon)
+    at = local_store.list(EverythingList(), soon).revision
+    local_store.close()
+    again = LocalStore(store_path, keep_revisions=1)
     for n in range(130):
         assert again.commit([Write.put(ONE, {"n": n})], soon).revision == at + 2 * n + 1
         assert again.commit([Write.remove(ONE)], soon).revision == at + 2 * n + 2
 
 
-def test_creation_revision_stays_over_updates(store: LocalStore, path: str, soon: Deadline) -> None:
-    store.commit([Write.create(TWO, {})], soon)
-    made = store.commit([Write.create(ONE, {})], soon).revision
-    store.commit([Write.put(ONE, {"n": 1})], soon)
-    assert sql(path, "SELECT created FROM change WHERE key = ?", etcd_path(ONE)) == [(made,), (made,)]
+def test_creation_revision_stays_over_updates(local_store: LocalStore, store_path: str, soon: Deadline) -> None:
+    local_store.commit([Write.create(TWO, {})], soon)
+    made = local_store.commit([Write.create(ONE, {})], soon).revision
+    local_store.commit([Write.put(ONE, {"n": 1})], soon)
+    assert sql(store_path, "SELECT created FROM change WHERE key = ?", etcd_path(ONE)) == [(made,), (made,)]
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_forked_child_uses_connections_of_its_own(store: LocalStore, soon: Deadline) -> None:
-    current = store.commit([Write.create(ONE, {"n": 0})], soon).stored[0]
-    watch = store.watch(HandleList(), 0)
+def test_a_forked_child_uses_connections_of_its_own(local_store: LocalStore, soon: Deadline) -> None:
+    current = local_store.commit([Write.create(ONE, {"n": 0})], soon).stored[0]
+    watch = local_store.watch(HandleList(), 0)
     assert watch.next(5)
-    store._writing.acquire()  # as if another thread were writing while this one forks
+    local_store._writing.acquire()  # as if another thread were writing while this one forks
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            store.commit([Write.update(current, {"n": 1})], soon)
-            assert store.watch(HandleList(), current.revision).next(10)
+            local_store.commit([Write.update(current, {"n": 1})], soon)
+            assert local_store.watch(HandleList(), current.revision).next(10)
             try:
                 watch.next(1)
             except DatastoreUnavailable:
@@ -534,27 +542,31 @@ def test_a_forked_child_uses_connections_of_its_own(store: LocalStore, soon: Dea
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
-    store._writing.release()
+    local_store._writing.release()
     assert status == 0
     with pytest.raises(CommitConflict):
-        store.commit([Write.update(current, {"n": 2})], soon)
+        local_store.commit([Write.update(current, {"n": 2})], soon)
     assert watch.next(10)[0].value == {"n": 1}
-    store.commit([Write.put(ONE, {"n": 3})], soon)
+    local_store.commit([Write.put(ONE, {"n": 3})], soon)
 
 
-def test_a_closed_store_is_unavailable(store: LocalStore, soon: Deadline) -> None:
-    store.commit([Write.put(ONE, {})], soon)
-    watch = store.watch(HandleList(), 0)
+def test_a_closed_store_is_unavailable(local_store: LocalStore, soon: Deadline) -> None:
+    local_store.commit([Write.put(ONE, {})], soon)
+    watch = local_store.watch(HandleList(), 0)
     assert watch.next(5)
-    store.close()
-    for call in (lambda: store.get(ONE, soon), lambda: store.commit([Write.remove(ONE)], soon), lambda: watch.next(5)):
+    local_store.close()
+    for call in (
+        lambda: local_store.get(ONE, soon),
+        lambda: local_store.commit([Write.remove(ONE)], soon),
+        lambda: watch.next(5),
+    ):
         with pytest.raises(DatastoreUnavailable, match="closed"):
             call()
 
 
-def test_forking_beside_watches_does_not_lock_the_child(path: str, soon: Deadline) -> None:
+def test_forking_beside_watches_does_not_lock_the_child(store_path: str, soon: Deadline) -> None:
     """SQLite has locks of its own, for the whole process; the watching threads must not hold one while it forks."""
-    stores = [LocalStore(f"{path}{i}", poll_s=0.0001) for i in range(4)]
+    stores = [LocalStore(f"{store_path}{i}", poll_s=0.0001) for i in range(4)]
     watches = [store.watch(HandleList(), 0) for store in stores]
     for watch in watches:
         assert not watch.next(0.01)
@@ -571,9 +583,9 @@ def test_forking_beside_watches_does_not_lock_the_child(path: str, soon: Deadlin
         store.close()
 
 
-def test_a_watch_reads_only_what_is_its_own(path: str, soon: Deadline) -> None:
+def test_a_watch_reads_only_what_is_its_own(store_path: str, soon: Deadline) -> None:
     """Our own commits say what they changed; a watch of something else does not even look, nor is looking a read."""
-    store = LocalStore(path, poll_s=60)  # nothing is noticed but what is announced
+    store = LocalStore(store_path, poll_s=60)  # nothing is noticed but what is announced
     asked: list[int] = []
     changes = store.changes
     store.changes = lambda listing, after, deadline: asked.append(after) or changes(listing, after, deadline)
@@ -590,9 +602,9 @@ def test_a_watch_reads_only_what_is_its_own(path: str, soon: Deadline) -> None:
     store.close()
 
 
-def test_watches_beside_two_writers_see_everything_once(path: str, soon: Deadline) -> None:
+def test_watches_beside_two_writers_see_everything_once(store_path: str, soon: Deadline) -> None:
     """What this process commits and what another one does, mixed; commits that change nothing come in between."""
-    ours, theirs = LocalStore(path, poll_s=0.0005), LocalStore(path, poll_s=0.0005)
+    ours, theirs = LocalStore(store_path, poll_s=0.0005), LocalStore(store_path, poll_s=0.0005)
     start = int(ours.commit([Write.put(ONE, {})], soon).revision)
     listings = (HandleList(), ResourceList("IPPool"))
     seen: list[list] = [[], []]
@@ -625,13 +637,13 @@ def test_watches_beside_two_writers_see_everything_once(path: str, soon: Deadlin
 # -- much at once ------------------------------------------------------------------------------------------------------
 
 
-def test_a_watch_far_behind_holds_a_bounded_number_of_bytes(store: LocalStore, soon: Deadline) -> None:
-    store.commit([Write.put(ONE, {})], soon)
-    start = store.list(HandleList(), soon).revision
+def test_a_watch_far_behind_holds_a_bounded_number_of_bytes(local_store: LocalStore, soon: Deadline) -> None:
+    local_store.commit([Write.put(ONE, {})], soon)
+    start = local_store.list(HandleList(), soon).revision
     for n in range(40):
-        store.commit([Write.put(ONE, {"n": n, "x": "y" * 100_000}), Write.put(TWO, {"n": n})], soon)
+        local_store.commit([Write.put(ONE, {"n": n, "x": "y" * 100_000}), Write.put(TWO, {"n": n})], soon)
     held, seen = 0, []
-    with store.watch(HandleList(), start) as watch:
+    with local_store.watch(HandleList(), start) as watch:
         while len(seen) < 40:
             events = watch.next(20)
             assert [event.key for event in events] == [ONE, TWO], "a commit is never taken apart"

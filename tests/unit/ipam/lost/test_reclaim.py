@@ -15,7 +15,7 @@ from tests.unit.ipam.world import SECOND, ip_network, request
 
 
 @pytest.fixture(params=[True, False], ids=["kubernetes", "etcd"])
-def cluster(request):
+def lost_cluster(request):
     return Cluster(request.param)
 
 
@@ -27,96 +27,96 @@ def kinds(outcome):
     return {KINDS[type(subject)] for subject in outcome.released}
 
 
-def test_a_pod_that_is_gone(cluster):
-    cluster.create_pod("a", "n1")
-    cluster.create_pod("b", "n1")
-    gone, stays = cluster.add("a", num6=1), cluster.add("b")
-    janitor = Janitor(cluster)
+def test_a_pod_that_is_gone(lost_cluster):
+    lost_cluster.create_pod("a", "n1")
+    lost_cluster.create_pod("b", "n1")
+    gone, stays = lost_cluster.add("a", num6=1), lost_cluster.add("b")
+    janitor = Janitor(lost_cluster)
     assert janitor.suspects.counts()["address"] == 0
-    cluster.delete_pod("a")
+    lost_cluster.delete_pod("a")
     janitor.see()
     assert janitor.suspects.counts()["address"] == 2
-    pass_by(cluster, GRACE_S - 1)
+    pass_by(lost_cluster, GRACE_S - 1)
     assert janitor.run().released == []
-    pass_by(cluster, 2)
-    assert len(janitor.run().released) == (2 if cluster.is_kubernetes else 3)
-    assert set(cluster.world.held()) == {stays.handle}
-    assert gone.handle not in cluster.world.handles()
-    cluster.world.require_consistent()
+    pass_by(lost_cluster, 2)
+    assert len(janitor.run().released) == (2 if lost_cluster.is_kubernetes else 3)
+    assert set(lost_cluster.world.held()) == {stays.handle}
+    assert gone.handle not in lost_cluster.world.handles()
+    lost_cluster.world.require_consistent()
     janitor.see()
     assert not janitor.suspects.all
 
 
-def test_a_pod_that_came_back_meanwhile(cluster):
-    cluster.create_pod("a", "n1")
-    old = cluster.add("a")
-    janitor = Janitor(cluster)
-    cluster.delete_pod("a")
+def test_a_pod_that_came_back_meanwhile(lost_cluster):
+    lost_cluster.create_pod("a", "n1")
+    old = lost_cluster.add("a")
+    janitor = Janitor(lost_cluster)
+    lost_cluster.delete_pod("a")
     janitor.see()
-    pass_by(cluster)
-    cluster.create_pod("a", "n1")
-    new = cluster.add("a")
+    pass_by(lost_cluster)
+    lost_cluster.create_pod("a", "n1")
+    new = lost_cluster.add("a")
     janitor.run()  # it has not seen that
-    cluster.require_kept()
+    lost_cluster.require_kept()
     janitor.settle()
-    assert set(cluster.world.held()) == {new.handle}, old
+    assert set(lost_cluster.world.held()) == {new.handle}, old
 
 
-def test_a_suspicion_starts_anew(cluster):
-    cluster.create_pod("a", "n1")
-    old = cluster.add("a")
-    janitor = Janitor(cluster)
-    pod = cluster.pods["ns", "a"]
-    del cluster.pods["ns", "a"]
+def test_a_suspicion_starts_anew(lost_cluster):
+    lost_cluster.create_pod("a", "n1")
+    old = lost_cluster.add("a")
+    janitor = Janitor(lost_cluster)
+    pod = lost_cluster.pods["ns", "a"]
+    del lost_cluster.pods["ns", "a"]
     janitor.see()
-    pass_by(cluster, GRACE_S - 1)
-    cluster.pods["ns", "a"] = pod
+    pass_by(lost_cluster, GRACE_S - 1)
+    lost_cluster.pods["ns", "a"] = pod
     janitor.see()
     assert not [s for s in janitor.suspects.all if getattr(s, "handle_id", "") == old.handle]
-    pass_by(cluster, 2)
-    del cluster.pods["ns", "a"]
+    pass_by(lost_cluster, 2)
+    del lost_cluster.pods["ns", "a"]
     janitor.see()
     assert janitor.run().released == []
 
 
-def test_a_new_sandbox_of_the_same_pod(cluster):
-    cluster.create_pod("a", "n1")
-    cluster.add("a")
-    new = cluster.add("a")
-    janitor = Janitor(cluster)
+def test_a_new_sandbox_of_the_same_pod(lost_cluster):
+    lost_cluster.create_pod("a", "n1")
+    lost_cluster.add("a")
+    new = lost_cluster.add("a")
+    janitor = Janitor(lost_cluster)
     janitor.settle()
-    assert set(cluster.world.held()) == {new.handle}
+    assert set(lost_cluster.world.held()) == {new.handle}
 
 
-def test_a_pod_in_the_middle_of_its_add(cluster):
+def test_a_pod_in_the_middle_of_its_add(lost_cluster):
     """Its sandbox is not recorded yet; the one that is, is the last one."""
-    cluster.create_pod("a", "n1")
-    cluster.add("a")
-    pending = cluster.allocate("a")
-    janitor = Janitor(cluster)
+    lost_cluster.create_pod("a", "n1")
+    lost_cluster.add("a")
+    pending = lost_cluster.allocate("a")
+    janitor = Janitor(lost_cluster)
     assert janitor.run().released == []
-    pass_by(cluster, 60)
+    pass_by(lost_cluster, 60)
     assert janitor.run().released == []
-    cluster.record(pending)
+    lost_cluster.record(pending)
     janitor.settle()
-    assert set(cluster.world.held()) == {pending.handle}
+    assert set(lost_cluster.world.held()) == {pending.handle}
 
 
-def test_the_same_name_on_another_node(cluster):
-    cluster.create_pod("a", "n1")
-    cluster.add("a")
-    cluster.create_pod("a", "n2")
-    new = cluster.add("a")
-    janitor = Janitor(cluster)
+def test_the_same_name_on_another_node(lost_cluster):
+    lost_cluster.create_pod("a", "n1")
+    lost_cluster.add("a")
+    lost_cluster.create_pod("a", "n2")
+    new = lost_cluster.add("a")
+    janitor = Janitor(lost_cluster)
     janitor.settle()
-    if cluster.is_kubernetes:
-        assert set(cluster.world.held()) == {new.handle}
+    if lost_cluster.is_kubernetes:
+        assert set(lost_cluster.world.held()) == {new.handle}
         return
     # Kubernetes' name of the old node is not known: it stays until the pod of that name is gone, or the name is
-    assert len(cluster.world.held()) == 2
-    cluster.delete_pod("a")
+    assert len(lost_cluster.world.held()) == 2
+    lost_cluster.delete_pod("a")
     janitor.settle()
-    assert not cluster.world.held()
+    assert not lost_cluster.world.held()
 
 
 def test_the_same_name_on_another_node_whose_name_is_known():
@@ -152,39 +152,39 @@ def _holdings(cluster, container):
     ],
     ids=["completed", "failed", "terminating", "no annotations", "hostNetwork", "not bound", "unreadable"],
 )
-def test_pods_that_exist_keep_what_they_have(cluster, change):
-    cluster.create_pod("a", "n1")
-    kept = cluster.add("a")
-    change(cluster.pods["ns", "a"])
-    Janitor(cluster).settle()
-    assert kept.handle in cluster.world.held()
+def test_pods_that_exist_keep_what_they_have(lost_cluster, change):
+    lost_cluster.create_pod("a", "n1")
+    kept = lost_cluster.add("a")
+    change(lost_cluster.pods["ns", "a"])
+    Janitor(lost_cluster).settle()
+    assert kept.handle in lost_cluster.world.held()
 
 
-def test_a_second_network_of_a_pod_keeps_its_address(cluster):
+def test_a_second_network_of_a_pod_keeps_its_address(lost_cluster):
     """Another plugin's network with calico-ipam: its address is nowhere on the pod."""
-    cluster.create_pod("a", "n1")
-    second = cluster.allocate("a", network="macvlan")
-    first = cluster.allocate("a")
-    cluster.world.allocator().release_handle(first.handle, soon())
+    lost_cluster.create_pod("a", "n1")
+    second = lost_cluster.allocate("a", network="macvlan")
+    first = lost_cluster.allocate("a")
+    lost_cluster.world.allocator().release_handle(first.handle, soon())
     first.id, first.handle = second.id, f"net.{second.id}"
     first.addresses = frozenset()
-    cluster.record(first)
-    Janitor(cluster).settle()
-    assert second.handle in cluster.world.held()
+    lost_cluster.record(first)
+    Janitor(lost_cluster).settle()
+    assert second.handle in lost_cluster.world.held()
 
 
-def test_a_second_interface_of_a_pod_keeps_its_address(cluster):
+def test_a_second_interface_of_a_pod_keeps_its_address(lost_cluster):
     """In the same network: its address is held under the container's and the interface's names, nowhere on the pod."""
-    cluster.create_pod("a", "n1")
-    first = cluster.add("a")
+    lost_cluster.create_pod("a", "n1")
+    first = lost_cluster.add("a")
     handle = f"{first.handle}.net1"
     attributes = {"node": "n1", "namespace": "ns", "pod": "a"}
-    cluster.world.allocator().assign(replace(request(handle, "n1"), attributes=attributes), soon())
-    Janitor(cluster).settle()
-    assert {first.handle, handle} <= set(cluster.world.held())
-    cluster.delete_pod("a")
-    Janitor(cluster).settle()
-    assert not cluster.world.held()
+    lost_cluster.world.allocator().assign(replace(request(handle, "n1"), attributes=attributes), soon())
+    Janitor(lost_cluster).settle()
+    assert {first.handle, handle} <= set(lost_cluster.world.held())
+    lost_cluster.delete_pod("a")
+    Janitor(lost_cluster).settle()
+    assert not lost_cluster.world.held()
 
 
 @pytest.mark.parametrize(
@@ -200,54 +200,57 @@ def test_a_second_interface_of_a_pod_keeps_its_address(cluster):
         {"node": "n9", "namespace": "ns", "pod": "gone", "type": "somethingElse"},
     ],
 )
-def test_what_others_took(cluster, attributes):
-    kept = cluster.run_container("n1", attributes, endpoint=False)
-    Janitor(cluster).settle()
-    assert set(cluster.world.held()) == {kept.handle}
+def test_what_others_took(lost_cluster, attributes):
+    kept = lost_cluster.run_container("n1", attributes, endpoint=False)
+    Janitor(lost_cluster).settle()
+    assert set(lost_cluster.world.held()) == {kept.handle}
 
 
-def test_containers_of_podman_on_nodes_without_a_record(cluster):
-    kept = cluster.run_container("bare")
-    janitor = Janitor(cluster)
+def test_containers_of_podman_on_nodes_without_a_record(lost_cluster):
+    kept = lost_cluster.run_container("bare")
+    janitor = Janitor(lost_cluster)
     janitor.settle()
-    assert set(cluster.world.held()) == {kept.handle}
-    [cidr] = cluster.world.blocks()
-    assert cluster.world.blocks()[cidr].node == "bare", "its block is still its own"
+    assert set(lost_cluster.world.held()) == {kept.handle}
+    [cidr] = lost_cluster.world.blocks()
+    assert lost_cluster.world.blocks()[cidr].node == "bare", "its block is still its own"
 
 
-def test_owners_that_a_newer_release_records(cluster):
-    cluster.create_pod("a", "n1")
-    kept = cluster.add("a")
-    [block] = cluster.store.list(BlockList(), soon()).items
+def test_owners_that_a_newer_release_records(lost_cluster):
+    lost_cluster.create_pod("a", "n1")
+    kept = lost_cluster.add("a")
+    [block] = lost_cluster.store.list(BlockList(), soon()).items
     attributes = [{**a, "alternateOwnerAttrs": {"pod": "b"}} for a in block.value["attributes"]]
-    cluster.store.elsewhere(Write.update(block, {**block.value, "attributes": attributes}))
-    cluster.delete_pod("a")
-    Janitor(cluster).settle()
-    assert kept.handle in cluster.world.held()
+    lost_cluster.store.elsewhere(Write.update(block, {**block.value, "attributes": attributes}))
+    lost_cluster.delete_pod("a")
+    Janitor(lost_cluster).settle()
+    assert kept.handle in lost_cluster.world.held()
 
 
-def test_a_node_that_is_gone(cluster):
-    cluster.take_tunnel("n1")
-    cluster.take_tunnel("n2")
+def test_a_node_that_is_gone(lost_cluster):
+    lost_cluster.take_tunnel("n1")
+    lost_cluster.take_tunnel("n2")
     for name, node in (("a", "n1"), ("b", "n2")):
-        cluster.create_pod(name, node)
-        cluster.add(name, num6=1)
-    cluster.world.put(HandleKey("net.idle"), Handle({next(iter(cluster.world.blocks())): 1}))
-    janitor = Janitor(cluster)
-    cluster.delete_node("n1")
+        lost_cluster.create_pod(name, node)
+        lost_cluster.add(name, num6=1)
+    lost_cluster.world.put(HandleKey("net.idle"), Handle({next(iter(lost_cluster.world.blocks())): 1}))
+    janitor = Janitor(lost_cluster)
+    lost_cluster.delete_node("n1")
     janitor.see()
-    pass_by(cluster)
+    pass_by(lost_cluster)
     first = janitor.run()
     assert {"address", "handle"} <= kinds(first)
-    assert any("a" in str(s) for s in cluster.live.values()) and cluster.world.blocks_of("n1", 4)
-    cluster.require_kept()  # its pod is still there as far as Kubernetes says
-    cluster.delete_pod("a")
+    assert any("a" in str(s) for s in lost_cluster.live.values()) and lost_cluster.world.blocks_of("n1", 4)
+    lost_cluster.require_kept()  # its pod is still there as far as Kubernetes says
+    lost_cluster.delete_pod("a")
     janitor.settle()
-    assert not cluster.leaked() and set(cluster.world.held()) == {*cluster.live, *cluster.tunnels.values()}
-    assert {node for node, _ in cluster.world.affinities()} == {"n2"}
-    assert {block.node for block in cluster.world.blocks().values()} == {"n2"}
-    assert "net.idle" not in cluster.world.handles()
-    cluster.world.require_consistent()
+    assert not lost_cluster.leaked() and set(lost_cluster.world.held()) == {
+        *lost_cluster.live,
+        *lost_cluster.tunnels.values(),
+    }
+    assert {node for node, _ in lost_cluster.world.affinities()} == {"n2"}
+    assert {block.node for block in lost_cluster.world.blocks().values()} == {"n2"}
+    assert "net.idle" not in lost_cluster.world.handles()
+    lost_cluster.world.require_consistent()
 
 
 def test_the_record_of_a_node_that_kubernetes_has_no_more():
@@ -295,16 +298,16 @@ def test_the_record_of_a_node_that_kubernetes_has_no_more():
     assert set(cluster.world.held()) == {"vxlan-tunnel-addr-n2"} and not cluster.world.blocks_of("n1", 4)
 
 
-def test_a_node_that_comes_back_keeps_its_tunnel(cluster):
-    cluster.take_tunnel("n1")
-    janitor = Janitor(cluster)
-    cluster.delete_node("n1")
+def test_a_node_that_comes_back_keeps_its_tunnel(lost_cluster):
+    lost_cluster.take_tunnel("n1")
+    janitor = Janitor(lost_cluster)
+    lost_cluster.delete_node("n1")
     janitor.see()
-    pass_by(cluster)
-    cluster.create_node("n1")
+    pass_by(lost_cluster)
+    lost_cluster.create_node("n1")
     assert janitor.run().released == []
-    cluster.take_tunnel("n1")
-    assert "vxlan-tunnel-addr-n1" in cluster.world.held()
+    lost_cluster.take_tunnel("n1")
+    assert "vxlan-tunnel-addr-n1" in lost_cluster.world.held()
 
 
 def test_where_there_are_transactions_the_node_is_compared_in_the_same_one():
@@ -320,15 +323,15 @@ def test_where_there_are_transactions_the_node_is_compared_in_the_same_one():
     assert "vxlan-tunnel-addr-n1" in cluster.world.held()
 
 
-def test_an_empty_block_of_a_node_that_is_gone_and_one_with_others_addresses(cluster):
-    cluster.take_tunnel("n1")
-    [cidr] = cluster.world.blocks_of("n1", 4)
-    cluster.world.allocator().assign_address(cidr[9], "net.borrowed", {"node": "n2"}, "n2", soon())
-    janitor = Janitor(cluster)
-    cluster.delete_node("n1")
+def test_an_empty_block_of_a_node_that_is_gone_and_one_with_others_addresses(lost_cluster):
+    lost_cluster.take_tunnel("n1")
+    [cidr] = lost_cluster.world.blocks_of("n1", 4)
+    lost_cluster.world.allocator().assign_address(cidr[9], "net.borrowed", {"node": "n2"}, "n2", soon())
+    janitor = Janitor(lost_cluster)
+    lost_cluster.delete_node("n1")
     janitor.settle()
-    assert cluster.world.blocks()[cidr].affinity is None and not cluster.world.affinities()
-    assert set(cluster.world.held()) == {"net.borrowed"}
+    assert lost_cluster.world.blocks()[cidr].affinity is None and not lost_cluster.world.affinities()
+    assert set(lost_cluster.world.held()) == {"net.borrowed"}
 
 
 def crowd(cluster, count):
@@ -344,140 +347,140 @@ def blocks_of(cluster, node):
     return {block.cidr for block in cluster.world.blocks().values() if block.node == node}
 
 
-def test_an_empty_block_of_a_living_node_goes_after_an_hour_if_it_has_another(cluster):
-    *_, last = crowd(cluster, 17)
-    assert len(blocks_of(cluster, "n1")) == 2
-    cluster.remove(last)
-    cluster.delete_pod("p16")
-    janitor = Janitor(cluster)
+def test_an_empty_block_of_a_living_node_goes_after_an_hour_if_it_has_another(lost_cluster):
+    *_, last = crowd(lost_cluster, 17)
+    assert len(blocks_of(lost_cluster, "n1")) == 2
+    lost_cluster.remove(last)
+    lost_cluster.delete_pod("p16")
+    janitor = Janitor(lost_cluster)
     assert janitor.suspects.counts()["surplus block"] == 1
-    pass_by(cluster)
-    assert janitor.run().released == [] and len(blocks_of(cluster, "n1")) == 2, "it may be a spare one"
-    pass_by(cluster, 3600)
+    pass_by(lost_cluster)
+    assert janitor.run().released == [] and len(blocks_of(lost_cluster, "n1")) == 2, "it may be a spare one"
+    pass_by(lost_cluster, 3600)
     assert kinds(janitor.run()) == {"surplus block"}
-    assert len(blocks_of(cluster, "n1")) == 1
-    cluster.require_kept()
-    cluster.world.require_consistent()
+    assert len(blocks_of(lost_cluster, "n1")) == 1
+    lost_cluster.require_kept()
+    lost_cluster.world.require_consistent()
     janitor.settle(3)
-    assert len(blocks_of(cluster, "n1")) == 1 and not janitor.suspects.all
+    assert len(blocks_of(lost_cluster, "n1")) == 1 and not janitor.suspects.all
 
 
-def test_of_a_nodes_empty_blocks_one_stays_in_each_family(cluster):
-    for container in crowd(cluster, 33):
-        cluster.remove(container)
-    cluster.pods.clear()
-    cluster.create_pod("six", "n1")
-    cluster.remove(cluster.add("six", num6=1))
-    cluster.pods.clear()
-    assert len(blocks_of(cluster, "n1")) == 4
-    Janitor(cluster).settle(8)
-    assert sorted(cidr.version for cidr in blocks_of(cluster, "n1")) == [4, 6]
-    cluster.world.require_consistent()
+def test_of_a_nodes_empty_blocks_one_stays_in_each_family(lost_cluster):
+    for container in crowd(lost_cluster, 33):
+        lost_cluster.remove(container)
+    lost_cluster.pods.clear()
+    lost_cluster.create_pod("six", "n1")
+    lost_cluster.remove(lost_cluster.add("six", num6=1))
+    lost_cluster.pods.clear()
+    assert len(blocks_of(lost_cluster, "n1")) == 4
+    Janitor(lost_cluster).settle(8)
+    assert sorted(cidr.version for cidr in blocks_of(lost_cluster, "n1")) == [4, 6]
+    lost_cluster.world.require_consistent()
 
 
-def test_a_surplus_block_from_which_the_node_takes_an_address_meanwhile(cluster):
-    *_, last = crowd(cluster, 17)
-    cluster.remove(last)
-    cluster.delete_pod("p16")
-    janitor = Janitor(cluster)
-    pass_by(cluster, 3601)
+def test_a_surplus_block_from_which_the_node_takes_an_address_meanwhile(lost_cluster):
+    *_, last = crowd(lost_cluster, 17)
+    lost_cluster.remove(last)
+    lost_cluster.delete_pod("p16")
+    janitor = Janitor(lost_cluster)
+    pass_by(lost_cluster, 3601)
     taken = []
 
     def take(_):
-        cluster.create_pod("late", "n1")
-        taken.append(cluster.add("late"))
+        lost_cluster.create_pod("late", "n1")
+        taken.append(lost_cluster.add("late"))
 
-    cluster.store.script.append(take)
+    lost_cluster.store.script.append(take)
     [(kept, why)] = janitor.run().kept
     assert KINDS[type(kept)] == "surplus block" and why == "it has changed meanwhile"
-    assert taken and len(blocks_of(cluster, "n1")) == 2
-    cluster.require_kept()
-    cluster.world.require_consistent()
+    assert taken and len(blocks_of(lost_cluster, "n1")) == 2
+    lost_cluster.require_kept()
+    lost_cluster.world.require_consistent()
 
 
-def test_a_block_that_is_written_between_the_question_and_the_answer(cluster):
-    cluster.take_tunnel("n1")
-    [cidr] = cluster.world.blocks_of("n1", 4)
-    janitor = Janitor(cluster)
-    cluster.delete_node("n1")
+def test_a_block_that_is_written_between_the_question_and_the_answer(lost_cluster):
+    lost_cluster.take_tunnel("n1")
+    [cidr] = lost_cluster.world.blocks_of("n1", 4)
+    janitor = Janitor(lost_cluster)
+    lost_cluster.delete_node("n1")
     janitor.see()
-    pass_by(cluster)
+    pass_by(lost_cluster)
     janitor.run()
     janitor.see()
 
     def allocate(store):
-        cluster.create_node("n1")
-        cluster.run_container("n1")
+        lost_cluster.create_node("n1")
+        lost_cluster.run_container("n1")
 
-    cluster.store.script.append(allocate)
+    lost_cluster.store.script.append(allocate)
     janitor.run()
-    cluster.require_kept()
-    block = cluster.world.blocks()[cidr]
-    assert block.node == "n1" and (("n1", cidr) in cluster.world.affinities())
+    lost_cluster.require_kept()
+    block = lost_cluster.world.blocks()[cidr]
+    assert block.node == "n1" and (("n1", cidr) in lost_cluster.world.affinities())
 
 
-def test_a_block_that_is_made_between_the_question_and_the_answer(cluster):
+def test_a_block_that_is_made_between_the_question_and_the_answer(lost_cluster):
     """Only the affinity is left; the node comes back and finishes its claim."""
     cidr = ip_network("10.65.0.0/28")
-    cluster.world.put(AffinityKey("n1", cidr), Affinity("pending"))
-    janitor = Janitor(cluster)
-    cluster.delete_node("n1")
+    lost_cluster.world.put(AffinityKey("n1", cidr), Affinity("pending"))
+    janitor = Janitor(lost_cluster)
+    lost_cluster.delete_node("n1")
     janitor.see()
-    pass_by(cluster)
+    pass_by(lost_cluster)
 
     def claim(store):
-        cluster.create_node("n1")
-        cluster.run_container("n1")
+        lost_cluster.create_node("n1")
+        lost_cluster.run_container("n1")
 
-    cluster.store.script.append(claim)
+    lost_cluster.store.script.append(claim)
     assert janitor.run().released == []
-    cluster.require_kept()
-    assert cluster.world.blocks()[cidr].node == "n1" and ("n1", cidr) in cluster.world.affinities()
+    lost_cluster.require_kept()
+    assert lost_cluster.world.blocks()[cidr].node == "n1" and ("n1", cidr) in lost_cluster.world.affinities()
 
 
-def test_an_address_given_to_somebody_else_meanwhile(cluster):
-    cluster.create_pod("a", "n1")
-    gone = cluster.add("a")
-    janitor = Janitor(cluster)
-    cluster.delete_pod("a")
+def test_an_address_given_to_somebody_else_meanwhile(lost_cluster):
+    lost_cluster.create_pod("a", "n1")
+    gone = lost_cluster.add("a")
+    janitor = Janitor(lost_cluster)
+    lost_cluster.delete_pod("a")
     janitor.see()
-    pass_by(cluster)
-    cluster.remove(gone)
+    pass_by(lost_cluster)
+    lost_cluster.remove(gone)
     [address] = gone.addresses
-    cluster.create_pod("b", "n1")
+    lost_cluster.create_pod("b", "n1")
     attributes = {"node": "n1", "namespace": "ns", "pod": "b"}
-    cluster.world.allocator().assign_address(address, "net.other", attributes, "n1", soon())
+    lost_cluster.world.allocator().assign_address(address, "net.other", attributes, "n1", soon())
     janitor.run()
-    assert cluster.world.held() == {"net.other": {address}}
+    assert lost_cluster.world.held() == {"net.other": {address}}
 
 
-def test_handles_that_hold_nothing(cluster):
-    cluster.create_pod("a", "n1")
-    cluster.add("a")
-    [cidr] = [c for c in cluster.world.blocks() if c.version == 4]
+def test_handles_that_hold_nothing(lost_cluster):
+    lost_cluster.create_pod("a", "n1")
+    lost_cluster.add("a")
+    [cidr] = [c for c in lost_cluster.world.blocks() if c.version == 4]
     for name in ("net.idle", "net.moving"):
-        cluster.world.put(HandleKey(name), Handle({cidr: 1}))
-    janitor = Janitor(cluster)
-    pass_by(cluster)
-    cluster.world.put(HandleKey("net.moving"), Handle({cidr: 2}))
+        lost_cluster.world.put(HandleKey(name), Handle({cidr: 1}))
+    janitor = Janitor(lost_cluster)
+    pass_by(lost_cluster)
+    lost_cluster.world.put(HandleKey("net.moving"), Handle({cidr: 2}))
     janitor.run()
-    assert "net.idle" not in cluster.world.handles() and "net.moving" in cluster.world.handles()
+    assert "net.idle" not in lost_cluster.world.handles() and "net.moving" in lost_cluster.world.handles()
     janitor.settle(2)
-    assert "net.moving" not in cluster.world.handles()
-    cluster.require_kept()
+    assert "net.moving" not in lost_cluster.world.handles()
+    lost_cluster.require_kept()
 
 
-def test_kubernetes_that_does_not_answer_says_nothing(cluster):
-    cluster.create_pod("a", "n1")
-    gone = cluster.add("a")
-    janitor = Janitor(cluster)
-    cluster.delete_pod("a")
+def test_kubernetes_that_does_not_answer_says_nothing(lost_cluster):
+    lost_cluster.create_pod("a", "n1")
+    gone = lost_cluster.add("a")
+    janitor = Janitor(lost_cluster)
+    lost_cluster.delete_pod("a")
     janitor.see()
-    pass_by(cluster)
-    cluster.apart = True
+    pass_by(lost_cluster)
+    lost_cluster.apart = True
     with pytest.raises(DatastoreUnavailable):
         janitor.run()
-    assert gone.handle in cluster.world.held()
+    assert gone.handle in lost_cluster.world.held()
 
 
 def test_without_kubernetes_pods_are_not_judged():
@@ -492,44 +495,44 @@ def test_without_kubernetes_pods_are_not_judged():
     assert set(cluster.world.held()) == {kept.handle}
 
 
-def test_what_cannot_be_read_stays(cluster):
-    cluster.create_pod("a", "n1")
-    gone = cluster.add("a")
-    janitor = Janitor(cluster)
-    cluster.delete_pod("a")
+def test_what_cannot_be_read_stays(lost_cluster):
+    lost_cluster.create_pod("a", "n1")
+    gone = lost_cluster.add("a")
+    janitor = Janitor(lost_cluster)
+    lost_cluster.delete_pod("a")
     janitor.see()
-    pass_by(cluster)
-    [cidr] = cluster.world.blocks()
-    cluster.store.plant(BlockKey(cidr), b'{"cidr":7}')
+    pass_by(lost_cluster)
+    [cidr] = lost_cluster.world.blocks()
+    lost_cluster.store.plant(BlockKey(cidr), b'{"cidr":7}')
     assert not any(KINDS[type(s)] in ("address", "block") for s in janitor.run().released)
     janitor.see()
-    pass_by(cluster)
+    pass_by(lost_cluster)
     janitor.run()
-    assert cluster.store.documents()[f"/calico/ipam/v2/assignment/ipv4/block/{str(cidr).replace('/', '-')}"] == {
+    assert lost_cluster.store.documents()[f"/calico/ipam/v2/assignment/ipv4/block/{str(cidr).replace('/', '-')}"] == {
         "cidr": 7
     }
-    assert cluster.store.get(HandleKey(gone.handle), soon()) is not None
+    assert lost_cluster.store.get(HandleKey(gone.handle), soon()) is not None
 
 
-def test_nothing_changed_nothing_is_looked_at(cluster):
+def test_nothing_changed_nothing_is_looked_at(lost_cluster):
     for i in range(5):
-        cluster.create_pod(f"p{i}", "n1")
-        cluster.add(f"p{i}")
-    janitor = Janitor(cluster)
-    reads = cluster.store.round_trips.reads
+        lost_cluster.create_pod(f"p{i}", "n1")
+        lost_cluster.add(f"p{i}")
+    janitor = Janitor(lost_cluster)
+    reads = lost_cluster.store.round_trips.reads
     for _ in range(10):
         janitor.suspects.refresh((), janitor.now)
         janitor.run()
-    assert cluster.store.round_trips.reads == reads and cluster.looks == 0
+    assert lost_cluster.store.round_trips.reads == reads and lost_cluster.looks == 0
 
 
-def test_the_pace_is_asked_before_every_look(cluster):
+def test_the_pace_is_asked_before_every_look(lost_cluster):
     for name in "abc":
-        cluster.create_pod(name, "n1")
-        cluster.add(name)
-        cluster.delete_pod(name)
-    janitor = Janitor(cluster)
-    pass_by(cluster)
+        lost_cluster.create_pod(name, "n1")
+        lost_cluster.add(name)
+        lost_cluster.delete_pod(name)
+    janitor = Janitor(lost_cluster)
+    pass_by(lost_cluster)
     paced = []
     janitor.reclaimer._pace = lambda: paced.append(1) or len(paced) < 3
     assert len(janitor.run().released) == 2 and len(paced) == 3
@@ -656,28 +659,28 @@ def test_elsewhere_the_node_takes_it_along_itself():
     assert left(cluster, mine) == mine  # whoever deletes the Node removes them
 
 
-def test_a_pod_and_its_node_that_are_gone_wait_a_minute(cluster):
+def test_a_pod_and_its_node_that_are_gone_wait_a_minute(lost_cluster):
     """A pod alone, or one whose node has only just gone, waits for the whole grace."""
-    cluster.create_pod("a", "n1")
-    cluster.create_pod("b", "n2")
-    cluster.add("a")
-    on_living_node = cluster.add("b")
-    janitor = Janitor(cluster)
+    lost_cluster.create_pod("a", "n1")
+    lost_cluster.create_pod("b", "n2")
+    lost_cluster.add("a")
+    on_living_node = lost_cluster.add("b")
+    janitor = Janitor(lost_cluster)
     for name in ("a", "b"):
-        cluster.delete_pod(name)
+        lost_cluster.delete_pod(name)
     janitor.see()
-    pass_by(cluster, 120)
-    cluster.delete_node("n1")
+    pass_by(lost_cluster, 120)
+    lost_cluster.delete_node("n1")
     janitor.see()
     assert janitor.run().released == []
-    pass_by(cluster, 59)
+    pass_by(lost_cluster, 59)
     assert janitor.run().released == []
-    pass_by(cluster, 2)
+    pass_by(lost_cluster, 2)
     janitor.run()
-    assert set(cluster.world.held()) == {on_living_node.handle}
-    pass_by(cluster, GRACE_S)
+    assert set(lost_cluster.world.held()) == {on_living_node.handle}
+    pass_by(lost_cluster, GRACE_S)
     janitor.run()
-    assert not cluster.world.held()
+    assert not lost_cluster.world.held()
 
 
 @pytest.mark.parametrize(

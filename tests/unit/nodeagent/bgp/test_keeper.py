@@ -80,7 +80,7 @@ class World:
 
 
 @pytest.fixture
-def store():
+def bgp_store():
     made = MemoryStore()
     for each in (node("n1", "10.0.0.1/24"), node("n2", "10.0.0.2/24")):
         made.elsewhere(Write.put(key_of(each), encode_node(each)))
@@ -89,13 +89,13 @@ def store():
 
 
 @pytest.fixture
-def start(store, monkeypatch):
+def start_keeper(bgp_store, monkeypatch):
     monkeypatch.setattr(bgp, "read_interfaces", lambda deadline: [])
     monkeypatch.setattr(unreadable, "ASK_AGAIN_S", 0.0)
     worlds = []
 
     def begin(there=True, **more):
-        worlds.append(World(store, there, **more))
+        worlds.append(World(bgp_store, there, **more))
         return worlds[-1]
 
     yield begin
@@ -111,13 +111,13 @@ def spoil(store, key, garbage):
 
 
 @pytest.mark.parametrize("garbage", [False, True])
-def test_what_becomes_unreadable_still_counts(store, start, garbage):
-    world = start()
+def test_what_becomes_unreadable_still_counts(bgp_store, start_keeper, garbage):
+    world = start_keeper()
     assert world.look()
     first = world.bird.in_force
     assert world.bird.peers() == {"10.0.0.2", "10.0.0.254"}
     for key in (POOL_KEY, OTHER, PEER):
-        spoil(store, key, garbage)
+        spoil(bgp_store, key, garbage)
     until(lambda: len(world.sources.snapshot().problems) == 2, "the agent is told")
     until(lambda: world.look() and len(world.facts["bgp_problems"]) == 1, "BGP is told")
     assert "stays in force" in world.facts["bgp_problems"][0]
@@ -129,52 +129,52 @@ def test_what_becomes_unreadable_still_counts(store, start, garbage):
     [(AFFINITY, True), *((key, garbage) for key in (POOL_KEY, OTHER, PEER, FILTER) for garbage in (False, True))],
     ids=str,
 )
-def test_what_nobody_has_read_keeps_what_is_there(store, start, key, garbage):
+def test_what_nobody_has_read_keeps_what_is_there(bgp_store, start_keeper, key, garbage):
     """An agent that begins: the configuration of before may be made of it."""
-    spoil(store, key, garbage)
-    world = start()
+    spoil(bgp_store, key, garbage)
+    world = start_keeper()
     assert not world.look() and world.bird.in_force is None
     assert world.facts["bgp"] == "" and "configuration stays as it is" in str(world.facts["bgp_problems"])
-    store.elsewhere(Write.remove(key))
+    bgp_store.elsewhere(Write.remove(key))
     until(world.look, "it is gone")
     assert world.bird.in_force is not None and world.facts["bgp_problems"] == []
 
 
-def test_without_a_configuration_of_before_one_is_made(store, start):
-    spoil(store, OTHER, False)
-    world = start(there=False)
+def test_without_a_configuration_of_before_one_is_made(bgp_store, start_keeper):
+    spoil(bgp_store, OTHER, False)
+    world = start_keeper(there=False)
     assert world.look() and world.bird.peers() == {"10.0.0.254"}
-    store.elsewhere(Write.remove(PEER))  # what is in force is ours: it goes on
+    bgp_store.elsewhere(Write.remove(PEER))  # what is in force is ours: it goes on
     until(lambda: world.look() and world.bird.peers() == set(), "the peer is gone")
 
 
-def test_what_comes_unreadable_stops_nothing(store, start):
+def test_what_comes_unreadable_stops_nothing(bgp_store, start_keeper):
     """It cannot be part of a configuration that is made of what was known before it came."""
-    world = start()
+    world = start_keeper()
     assert world.look()
-    store.elsewhere(Write.put(ResourceKey("Node", "n9"), WRONG), Write.put(FILTER, WRONG))
+    bgp_store.elsewhere(Write.put(ResourceKey("Node", "n9"), WRONG), Write.put(FILTER, WRONG))
     until(lambda: world.sources.snapshot().incomplete, "the agent is told")
     third = node("n3", "10.0.0.3/24")
-    store.elsewhere(Write.put(key_of(third), encode_node(third)))
+    bgp_store.elsewhere(Write.put(key_of(third), encode_node(third)))
     until(lambda: world.look() and "10.0.0.3" in world.bird.peers(), "a new node")
     assert "10.0.0.2" in world.bird.peers()
 
 
-def test_settings_of_another_node_are_none_of_ours(store, start):
-    store.elsewhere(Write.put(ResourceKey("BGPConfiguration", "node.n2"), WRONG))
-    world = start()
+def test_settings_of_another_node_are_none_of_ours(bgp_store, start_keeper):
+    bgp_store.elsewhere(Write.put(ResourceKey("BGPConfiguration", "node.n2"), WRONG))
+    world = start_keeper()
     assert world.look() and world.bird.in_force is not None
 
 
-def test_where_bird_is_not_wanted_it_goes(store, start):
-    spoil(store, OTHER, False)
-    world = start(backend="vxlan")
+def test_where_bird_is_not_wanted_it_goes(bgp_store, start_keeper):
+    spoil(bgp_store, OTHER, False)
+    world = start_keeper(backend="vxlan")
     assert world.look() and not world.bird.in_force.files
 
 
-def test_without_its_configuration_a_node_does_not_begin(store, start):
-    store.elsewhere(Write.put(ResourceKey("BGPConfiguration", "default"), WRONG))
-    world = start(there=False)
+def test_without_its_configuration_a_node_does_not_begin(bgp_store, start_keeper):
+    bgp_store.elsewhere(Write.put(ResourceKey("BGPConfiguration", "default"), WRONG))
+    world = start_keeper(there=False)
     assert not world.look() and world.bird.in_force is None
     assert "BGPConfiguration default" in world.facts["bgp"]
 
@@ -184,8 +184,8 @@ NO = Applied(REFUSAL, "bird.cfg:7 syntax error")
 
 
 @pytest.mark.parametrize(("answer", "why"), [(MISSING, "it is not installed"), (NO, "syntax error")])
-def test_a_node_whose_pods_need_bird_is_not_ready_without_it(start, answer, why):
-    world = start(there=False)
+def test_a_node_whose_pods_need_bird_is_not_ready_without_it(start_keeper, answer, why):
+    world = start_keeper(there=False)
     world.bird.answers = [answer]
     assert not world.look()
     (text,) = world.facts["bgp_unmet"]
@@ -200,8 +200,8 @@ def test_a_node_whose_pods_need_bird_is_not_ready_without_it(start, answer, why)
         (NO, "syntax error; correct what the text names"),
     ],
 )
-def test_the_reason_says_what_to_do(start, answer, ways_out):
-    world = start(there=False)
+def test_the_reason_says_what_to_do(start_keeper, answer, ways_out):
+    world = start_keeper(there=False)
     world.bird.answers = [answer]
     assert not world.look()
     (text,) = world.facts["bgp_unmet"]
@@ -230,23 +230,23 @@ def test_bird_is_needed_while_another_node_has_or_may_get_addresses(snap, nodes)
     assert what_needs_bird(snap, None)[0] == said
 
 
-def test_a_refused_configuration_is_no_reason_while_bird_runs_with_the_one_before(start):
-    world = start()
+def test_a_refused_configuration_is_no_reason_while_bird_runs_with_the_one_before(start_keeper):
+    world = start_keeper()
     world.bird.answers = [NO]
     assert not world.look()
     assert world.facts["bgp_unmet"] == [] and "syntax error" in world.facts["bgp"]
 
 
-def test_nothing_needs_bird_on_a_node_that_is_alone_or_uses_vxlan(store, start):
-    store.elsewhere(Write.put(POOL_KEY, encode_pool(replace(POOL, vxlan_mode="Always"))))
-    world = start(there=False)
+def test_nothing_needs_bird_on_a_node_that_is_alone_or_uses_vxlan(bgp_store, start_keeper):
+    bgp_store.elsewhere(Write.put(POOL_KEY, encode_pool(replace(POOL, vxlan_mode="Always"))))
+    world = start_keeper(there=False)
     world.bird.answers = [MISSING, MISSING, MISSING]
     assert not world.look()
     (text,) = world.facts["bgp_unmet"]
     assert text.startswith("BGPPeer tor needs BGP")  # a router is waiting
-    store.elsewhere(Write.remove(PEER))
+    bgp_store.elsewhere(Write.remove(PEER))
     until(lambda: not world.keeper._feed.read()[0].peers, "the peer is gone")
     assert not world.look() and world.facts["bgp_unmet"] == []
-    store.elsewhere(Write.put(POOL_KEY, encode_pool(POOL)), Write.remove(OTHER))
+    bgp_store.elsewhere(Write.put(POOL_KEY, encode_pool(POOL)), Write.remove(OTHER))
     until(lambda: len(world.sources.snapshot().nodes) == 1, "the other node is gone")
     assert not world.look() and world.facts["bgp_unmet"] == []

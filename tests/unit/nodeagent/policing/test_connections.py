@@ -50,7 +50,7 @@ class Kernel:
 
 
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+def conntrack_kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     made = Kernel()
     monkeypatch.setattr(connections, "remove_entries", made.remove_entries)
     monkeypatch.setattr(connections, "remove_listed", made.remove_listed)
@@ -64,55 +64,57 @@ def owned() -> set[bytes]:
 
 
 @pytest.fixture
-def removing(kernel: Kernel, owned: set[bytes]) -> Iterator[Connections]:
+def removing(conntrack_kernel: Kernel, owned: set[bytes]) -> Iterator[Connections]:
     with Nfnetlink() as netlink:
         made = Connections(netlink, lambda address: address not in owned, SILENT)
         yield made
         made.stop()
 
 
-def test_a_kernel_that_chooses(kernel: Kernel, removing: Connections) -> None:
-    kernel.at_once = True
+def test_a_kernel_that_chooses(conntrack_kernel: Kernel, removing: Connections) -> None:
+    conntrack_kernel.at_once = True
     removing.remove([A, B])
-    assert set(kernel.asked) == {A, B} and not kernel.lists
+    assert set(conntrack_kernel.asked) == {A, B} and not conntrack_kernel.lists
 
 
-def test_a_kernel_that_cannot_choose_is_asked_once(kernel: Kernel, removing: Connections) -> None:
+def test_a_kernel_that_cannot_choose_is_asked_once(conntrack_kernel: Kernel, removing: Connections) -> None:
     """Nobody waits for its list, and what comes meanwhile goes with the next one, together."""
-    kernel.go_on.clear()
+    conntrack_kernel.go_on.clear()
     removing.remove([A])
-    assert kernel.reading.wait(10)
+    assert conntrack_kernel.reading.wait(10)
     removing.remove([B])
     removing.remove([C])
-    kernel.go_on.set()
-    until(lambda: kernel.removed == {A, B, C}, "all are removed")
-    assert kernel.asked == [A] and kernel.lists == [{A}, {B, C}]
+    conntrack_kernel.go_on.set()
+    until(lambda: conntrack_kernel.removed == {A, B, C}, "all are removed")
+    assert conntrack_kernel.asked == [A] and conntrack_kernel.lists == [{A}, {B, C}]
 
 
-def test_a_failure_is_not_forgotten(kernel: Kernel, removing: Connections) -> None:
-    kernel.failures = 3
+def test_a_failure_is_not_forgotten(conntrack_kernel: Kernel, removing: Connections) -> None:
+    conntrack_kernel.failures = 3
     removing.remove([A])
     until(lambda: removing.trouble, "the trouble is told")
-    until(lambda: kernel.removed == {A}, "removed at last")
+    until(lambda: conntrack_kernel.removed == {A}, "removed at last")
     until(lambda: not removing.trouble, "the trouble is over")
-    assert len(kernel.lists) == 4
+    assert len(conntrack_kernel.lists) == 4
 
 
-def test_what_fails_at_once_is_done_later(kernel: Kernel, removing: Connections) -> None:
-    kernel.at_once = KernelError("no buffer space")
+def test_what_fails_at_once_is_done_later(conntrack_kernel: Kernel, removing: Connections) -> None:
+    conntrack_kernel.at_once = KernelError("no buffer space")
     removing.remove([A])
-    until(lambda: kernel.removed == {A}, "removed from the list")
-    kernel.at_once = True
+    until(lambda: conntrack_kernel.removed == {A}, "removed from the list")
+    conntrack_kernel.at_once = True
     removing.remove([B])
-    assert kernel.asked == [A, B] and len(kernel.lists) == 1
+    assert conntrack_kernel.asked == [A, B] and len(conntrack_kernel.lists) == 1
 
 
-def test_an_address_with_an_owner_again_is_left_alone(kernel: Kernel, removing: Connections, owned: set[bytes]) -> None:
-    kernel.failures = 1
-    kernel.go_on.clear()
+def test_an_address_with_an_owner_again_is_left_alone(
+    conntrack_kernel: Kernel, removing: Connections, owned: set[bytes]
+) -> None:
+    conntrack_kernel.failures = 1
+    conntrack_kernel.go_on.clear()
     removing.remove([A, B])
-    assert kernel.reading.wait(10)
+    assert conntrack_kernel.reading.wait(10)
     owned.add(A)
-    kernel.go_on.set()
-    until(lambda: kernel.removed == {B}, "only the other's")
-    assert kernel.lists == [{A, B}, {B}]
+    conntrack_kernel.go_on.set()
+    until(lambda: conntrack_kernel.removed == {B}, "only the other's")
+    assert conntrack_kernel.lists == [{A, B}, {B}]

@@ -46,13 +46,13 @@ def world_with(policy: object, seed: int = 1) -> Wanted:
 
 
 @pytest.fixture
-def kernel() -> FakePacketFilter:
+def enforcer_kernel() -> FakePacketFilter:
     return FakePacketFilter()
 
 
 @pytest.fixture
-def enforcer(kernel: FakePacketFilter) -> Enforcer:
-    return Enforcer(kernel, Goal(FilterSettings()), Log("none"))
+def enforcer(enforcer_kernel: FakePacketFilter) -> Enforcer:
+    return Enforcer(enforcer_kernel, Goal(FilterSettings()), Log("none"))
 
 
 def enforce(enforcer: Enforcer, before: Wanted, after: Wanted) -> int:
@@ -60,33 +60,33 @@ def enforce(enforcer: Enforcer, before: Wanted, after: Wanted) -> int:
     return enforcer.bring_about(soon())
 
 
-def test_nothing_changes_nothing(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+def test_nothing_changes_nothing(enforcer_kernel: FakePacketFilter, enforcer: Enforcer) -> None:
     wanted = world_with(NP0)
     enforce(enforcer, Wanted(), wanted)
-    parts = [feature_of(operations[0]) for operations in kernel.transactions]
+    parts = [feature_of(operations[0]) for operations in enforcer_kernel.transactions]
     assert parts[:2] == [None, None] and None not in parts[2:]  # nothing is removed on a fresh node
-    count = len(kernel.transactions)
+    count = len(enforcer_kernel.transactions)
     assert enforcer.bring_about(soon()) == 0
-    again = Enforcer(kernel, Goal(FilterSettings()), Log("none"))
+    again = Enforcer(enforcer_kernel, Goal(FilterSettings()), Log("none"))
     assert enforce(again, Wanted(), wanted) == 0  # a restart
-    assert len(kernel.transactions) == count
+    assert len(enforcer_kernel.transactions) == count
 
 
-def test_a_lost_answer(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+def test_a_lost_answer(enforcer_kernel: FakePacketFilter, enforcer: Enforcer) -> None:
     """In force or not: it is read back, and what is left is done."""
-    kernel.lose = 1
+    enforcer_kernel.lose = 1
     enforce(enforcer, Wanted(), world_with(NP0))
-    assert kernel.tables == enforcer.goal.tables.of == enforcer.held
-    kernel.lose = 100
+    assert enforcer_kernel.tables == enforcer.goal.tables.of == enforcer.held
+    enforcer_kernel.lose = 100
     enforcer.goal.update(difference(world_with(NP0), Wanted()))
     with pytest.raises(RulesUnknown):
         enforcer.bring_about(soon())
-    kernel.lose = 0
+    enforcer_kernel.lose = 0
     enforcer.bring_about(soon())
-    assert kernel.tables == enforcer.goal.tables.of
+    assert enforcer_kernel.tables == enforcer.goal.tables.of
 
 
-def test_a_policy_that_the_kernel_refuses(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+def test_a_policy_that_the_kernel_refuses(enforcer_kernel: FakePacketFilter, enforcer: Enforcer) -> None:
     """It denies in its place and is named; everything else is in force."""
     names = {policy_chain(NP0, ingress) for ingress in (True, False)}
 
@@ -101,75 +101,77 @@ def test_a_policy_that_the_kernel_refuses(kernel: FakePacketFilter, enforcer: En
         for w in iter(lambda: random_wanted(rng), None)
         if NP0 in w.policies and any(rule.protocol and 4 in rule.families for rule in w.policies[NP0].rules())
     )
-    kernel.refuse = refuse
+    enforcer_kernel.refuse = refuse
     enforce(enforcer, Wanted(), wanted)
     assert set(enforcer.goal.problems) == {NP0}
-    assert kernel.tables == enforcer.goal.tables.of
-    kernel.refuse = lambda operation: 0
+    assert enforcer_kernel.tables == enforcer.goal.tables.of
+    enforcer_kernel.refuse = lambda operation: 0
     policy = wanted.policies[NP0]
     enforcer.goal.update(WantedChanges(policies={NP0: policy}))  # the record changed: tried again
     enforcer.bring_about(soon())
-    assert enforcer.goal.problems == {} and kernel.tables == enforcer.goal.tables.of
+    assert enforcer.goal.problems == {} and enforcer_kernel.tables == enforcer.goal.tables.of
 
 
-def test_refused_for_another_reason(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+def test_refused_for_another_reason(enforcer_kernel: FakePacketFilter, enforcer: Enforcer) -> None:
     """What was in force stays, the caller is told, and the next attempt finds everything."""
     before, after = world_with(NP0, 1), world_with(NP0, 2)
     enforce(enforcer, Wanted(), before)
-    kernel.refuse = lambda operation: ENOMEM if isinstance(operation, FlushChain) else 0
+    enforcer_kernel.refuse = lambda operation: ENOMEM if isinstance(operation, FlushChain) else 0
     enforcer.goal.update(difference(before, after))
     with pytest.raises(RulesRefused):
         enforcer.bring_about(soon())
-    kernel.refuse = lambda operation: 0
+    enforcer_kernel.refuse = lambda operation: 0
     enforcer.bring_about(soon())
-    assert kernel.tables == enforcer.goal.tables.of
+    assert enforcer_kernel.tables == enforcer.goal.tables.of
 
 
-def test_somebody_else_changed_our_tables(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+def test_somebody_else_changed_our_tables(enforcer_kernel: FakePacketFilter, enforcer: Enforcer) -> None:
     wanted = world_with(NP0)
     enforce(enforcer, Wanted(), wanted)
-    kernel.flush_ruleset()
+    enforcer_kernel.flush_ruleset()
     enforcer.doubt()
     assert enforcer.bring_about(soon()) >= 2
-    assert kernel.tables == enforcer.goal.tables.of
+    assert enforcer_kernel.tables == enforcer.goal.tables.of
     enforcer.doubt()
     assert enforcer.bring_about(soon()) == 0
 
 
-def test_removed(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+def test_removed(enforcer_kernel: FakePacketFilter, enforcer: Enforcer) -> None:
     enforce(enforcer, Wanted(), world_with(NP0))
-    assert enforcer.remove(soon()) and kernel.tables == {}
+    assert enforcer.remove(soon()) and enforcer_kernel.tables == {}
     assert not enforcer.remove(soon())
 
 
-def test_a_lack_of_memory_is_no_policys_fault(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+def test_a_lack_of_memory_is_no_policys_fault(enforcer_kernel: FakePacketFilter, enforcer: Enforcer) -> None:
     """No policy denies because of it, and the next attempt brings all of them into force."""
-    kernel.refuse = lambda operation: ENOMEM if isinstance(operation, AddRules) else 0
+    enforcer_kernel.refuse = lambda operation: ENOMEM if isinstance(operation, AddRules) else 0
     with pytest.raises(RulesRefused):
         enforce(enforcer, Wanted(), world_with(NP0))
     assert enforcer.goal.problems == {}
-    kernel.refuse = lambda operation: 0
+    enforcer_kernel.refuse = lambda operation: 0
     enforcer.bring_about(soon())
-    assert kernel.tables == enforcer.goal.tables.of
+    assert enforcer_kernel.tables == enforcer.goal.tables.of
 
 
-def test_a_refused_policy_is_forgiven(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+def test_a_refused_policy_is_forgiven(enforcer_kernel: FakePacketFilter, enforcer: Enforcer) -> None:
     enforce(enforcer, Wanted(), world_with(NP0))
-    sound = {name: dict(table.chains) for name, table in kernel.tables.items()}
+    sound = {name: dict(table.chains) for name, table in enforcer_kernel.tables.items()}
     enforcer.goal.give_up(NP0, "no")
     enforcer.bring_about(soon())
     assert set(enforcer.goal.problems) == {NP0}
     enforcer.goal.forgive()
     enforcer.bring_about(soon())
-    assert enforcer.goal.problems == {} and sound == {name: table.chains for name, table in kernel.tables.items()}
+    assert enforcer.goal.problems == {} and sound == {
+        name: table.chains for name, table in enforcer_kernel.tables.items()
+    }
 
 
-def test_what_is_let_go_is_compared_the_next_time(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+def test_what_is_let_go_is_compared_the_next_time(enforcer_kernel: FakePacketFilter, enforcer: Enforcer) -> None:
     enforcer.goal.update(difference(Wanted(), world_with(NP0)))
     enforcer.let_go()
     assert enforcer.goal.tables.take_touched() == {}
     enforcer.bring_about(soon())
-    assert kernel.tables == enforcer.goal.tables.of
+    assert enforcer_kernel.tables == enforcer.goal.tables.of
 
 
 # -- what policies do not need ----------------------------------------------------------------------------------------
@@ -198,38 +200,40 @@ def limited_world() -> Wanted:
 
 @pytest.mark.parametrize(("feature", "needs"), LACKING)
 def test_a_kernel_that_lacks_what_policies_do_not_need(
-    kernel: FakePacketFilter, enforcer: Enforcer, feature: OptionalFeature, needs: Callable[[Operation], bool]
+    enforcer_kernel: FakePacketFilter, enforcer: Enforcer, feature: OptionalFeature, needs: Callable[[Operation], bool]
 ) -> None:
     """The policies are in force all the same, the feature is named, and tried again when it is forgiven."""
-    kernel.refuse = lambda operation: EOPNOTSUPP if needs(operation) else 0
+    enforcer_kernel.refuse = lambda operation: EOPNOTSUPP if needs(operation) else 0
     wanted = limited_world()
     enforce(enforcer, Wanted(), wanted)
     assert set(enforcer.goal.lacking) == {feature} and enforcer.goal.problems == {}
     for table in FILTER.values():
-        assert kernel.tables[table] == enforcer.goal.tables.of[table]
-    chains = {name for table in kernel.tables.values() for name in table.chains}
+        assert enforcer_kernel.tables[table] == enforcer.goal.tables.of[table]
+    chains = {name for table in enforcer_kernel.tables.values() for name in table.chains}
     assert ("spoofing" in chains) is (feature is not OptionalFeature.SOURCES)
     assert ("replies" in chains) is (feature is not OptionalFeature.ARP_ANSWERS)
     assert ("qos-forward" in chains) is (feature is not OptionalFeature.LIMITS)
-    held = len(kernel.transactions)
-    assert enforcer.bring_about(soon()) == 0 and len(kernel.transactions) == held
-    kernel.refuse = lambda operation: 0
+    held = len(enforcer_kernel.transactions)
+    assert enforcer.bring_about(soon()) == 0 and len(enforcer_kernel.transactions) == held
+    enforcer_kernel.refuse = lambda operation: 0
     enforcer.goal.forgive()
     enforcer.doubt()
     enforcer.bring_about(soon())
-    assert enforcer.goal.lacking == {} and kernel.tables == enforcer.goal.tables.of
+    assert enforcer.goal.lacking == {} and enforcer_kernel.tables == enforcer.goal.tables.of
 
 
-def test_policies_are_in_force_before_what_they_do_not_need(kernel: FakePacketFilter, enforcer: Enforcer) -> None:
+def test_policies_are_in_force_before_what_they_do_not_need(
+    enforcer_kernel: FakePacketFilter, enforcer: Enforcer
+) -> None:
     """Also when that fails for a reason that passes: it alone is tried again."""
-    kernel.refuse = lambda operation: ENOMEM if operation.table == ARP else 0
+    enforcer_kernel.refuse = lambda operation: ENOMEM if operation.table == ARP else 0
     with pytest.raises(RulesRefused):
         enforce(enforcer, Wanted(), world_with(NP0))
-    assert all(kernel.tables[table] == enforcer.goal.tables.of[table] for table in FILTER.values())
+    assert all(enforcer_kernel.tables[table] == enforcer.goal.tables.of[table] for table in FILTER.values())
     assert enforcer.goal.lacking == {}
-    kernel.refuse = lambda operation: 0
+    enforcer_kernel.refuse = lambda operation: 0
     enforcer.bring_about(soon())
-    assert kernel.tables == enforcer.goal.tables.of
+    assert enforcer_kernel.tables == enforcer.goal.tables.of
 
 
 def test_a_kernel_without_arp_tables() -> None:
@@ -251,12 +255,12 @@ def test_a_kernel_without_arp_tables() -> None:
 
 @pytest.mark.parametrize("errno", [EINVAL, ENOENT])
 def test_what_changes_together_with_a_refused_limit_is_in_force(
-    kernel: FakePacketFilter, enforcer: Enforcer, errno: int
+    enforcer_kernel: FakePacketFilter, enforcer: Enforcer, errno: int
 ) -> None:
     """An endpoint whose limits are refused has its policies, and the next change of it too."""
-    kernel.refuse = lambda operation: errno if _has(RateLimit)(operation) else 0
+    enforcer_kernel.refuse = lambda operation: errno if _has(RateLimit)(operation) else 0
     enforce(enforcer, Wanted(), world_with(NP0))
     enforce(enforcer, world_with(NP0), limited_world())
     enforce(enforcer, limited_world(), world_with(NP0, 3))
     for table in FILTER.values():
-        assert kernel.tables[table] == enforcer.goal.tables.of[table]
+        assert enforcer_kernel.tables[table] == enforcer.goal.tables.of[table]

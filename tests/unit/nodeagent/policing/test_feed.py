@@ -48,7 +48,7 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def feed_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(feeds, "ASK_AGAIN_S", 0.05)
     made = World()
     yield made
@@ -60,20 +60,20 @@ def selector(world: World) -> object:
     return record.selector.text.replace('"', "'") if isinstance(record, PolicyRecord) else record
 
 
-def test_put_and_removed(world: World) -> None:
-    assert selector(world) == "all()"
-    world.store.commit((Write.put(DENY, document("app == 'b'")),), Deadline.after(5))
-    until(lambda: selector(world) == "app == 'b'", "the change")
-    world.store.commit((Write.remove(DENY),), Deadline.after(5))
-    until(lambda: selector(world) is None, "the end")
+def test_put_and_removed(feed_world: World) -> None:
+    assert selector(feed_world) == "all()"
+    feed_world.store.commit((Write.put(DENY, document("app == 'b'")),), Deadline.after(5))
+    until(lambda: selector(feed_world) == "app == 'b'", "the change")
+    feed_world.store.commit((Write.remove(DENY),), Deadline.after(5))
+    until(lambda: selector(feed_world) is None, "the end")
 
 
-def test_garbage_is_refused_and_not_gone(world: World) -> None:
-    assert selector(world) == "all()"
-    world.store.plant(DENY, b"{garbage")
-    until(lambda: isinstance(world.record(), Refusal), "the refusal")
-    world.store.plant(DENY, json.dumps(document("app == 'c'")).encode())
-    until(lambda: selector(world) == "app == 'c'", "the repaired record")
+def test_garbage_is_refused_and_not_gone(feed_world: World) -> None:
+    assert selector(feed_world) == "all()"
+    feed_world.store.plant(DENY, b"{garbage")
+    until(lambda: isinstance(feed_world.record(), Refusal), "the refusal")
+    feed_world.store.plant(DENY, json.dumps(document("app == 'c'")).encode())
+    until(lambda: selector(feed_world) == "app == 'c'", "the repaired record")
 
 
 def seen_in_order(world: World) -> Iterator[object]:
@@ -83,15 +83,17 @@ def seen_in_order(world: World) -> Iterator[object]:
         yield one.selector.text.replace('"', "'") if isinstance(one, PolicyRecord) else one
 
 
-def test_what_came_before_a_refusal_is_not_lost(world: World) -> None:
+def test_what_came_before_a_refusal_is_not_lost(feed_world: World) -> None:
     """Neither a good version nor that the record was removed, however many changes are taken together."""
-    list(seen_in_order(world))
+    list(seen_in_order(feed_world))
     for number in range(20):
         for write in (Write.put(DENY, document(f"app == '{number}'")), Write.remove(DENY)):
-            world.store.commit((write,), Deadline.after(5))
-            world.store.commit((Write.put(DENY, document("app == 'b")),), Deadline.after(5))
+            feed_world.store.commit((write,), Deadline.after(5))
+            feed_world.store.commit((Write.put(DENY, document("app == 'b")),), Deadline.after(5))
             seen: list[object] = []
-            until(lambda seen=seen: seen.extend(seen_in_order(world)) or isinstance(seen[-1], Refusal), "the refusal")
+            until(
+                lambda seen=seen: seen.extend(seen_in_order(feed_world)) or isinstance(seen[-1], Refusal), "the refusal"
+            )
             before = [one for one in seen if one is not ... and not isinstance(one, Refusal)]
             assert before == [f"app == '{number}'" if write.op == "put" else None]
 
@@ -108,40 +110,40 @@ def test_what_came_before_a_refusal_is_not_lost(world: World) -> None:
     ids=str,
 )
 def test_every_kind_is_judged_before_it_replaces_a_good_version(
-    world: World, key: ResourceKey, spec: dict[str, Any]
+    feed_world: World, key: ResourceKey, spec: dict[str, Any]
 ) -> None:
     metadata = {"name": key.name, "uid": "u", **({"namespace": key.namespace} if key.namespace else {})}
     body = {"kind": key.kind, "apiVersion": "projectcalico.org/v3", "metadata": metadata}
     for good in ({}, spec):
-        world.store.commit((Write.put(key, {**body, "spec": good}),), Deadline.after(5))
+        feed_world.store.commit((Write.put(key, {**body, "spec": good}),), Deadline.after(5))
         taken: dict[ResourceKey, FedRecord] = {}
-        until(lambda taken=taken: taken.update(world.feed.take()[0]) or key in taken, "the record")
+        until(lambda taken=taken: taken.update(feed_world.feed.take()[0]) or key in taken, "the record")
         assert isinstance(taken[key], Refusal) is bool(good)
 
 
-def test_a_record_nobody_thought_of_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_nobody_thought_of_holds_up_no_other(feed_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def read(key: ResourceKey, value: Any) -> Any:
         if key == DENY:
             raise ZeroDivisionError
         return decode_record(key, value)
 
     monkeypatch.setattr(feeds, "decode_record", read)
-    world.store.commit((Write.put(DENY, document("app == 'b'")),), Deadline.after(5))
-    until(lambda: isinstance(world.record(), Refusal), "the refusal")
+    feed_world.store.commit((Write.put(DENY, document("app == 'b'")),), Deadline.after(5))
+    until(lambda: isinstance(feed_world.record(), Refusal), "the refusal")
     other = ResourceKey("GlobalNetworkPolicy", "other")
-    world.store.commit(
+    feed_world.store.commit(
         (Write.put(other, {**document("all()"), "metadata": {"name": "other", "uid": "u"}}),), Deadline.after(5)
     )
-    until(lambda: world.record() and isinstance(world.seen.get(other), PolicyRecord), "the other policy")
+    until(lambda: feed_world.record() and isinstance(feed_world.seen.get(other), PolicyRecord), "the other policy")
 
 
-def test_garbage_that_is_removed_is_gone(world: World) -> None:
+def test_garbage_that_is_removed_is_gone(feed_world: World) -> None:
     """The watch does not tell: for a cache it was not there."""
-    assert selector(world) == "all()"
-    world.store.plant(DENY, b"{garbage")
-    until(lambda: isinstance(world.record(), Refusal), "the refusal")
-    world.store.commit((Write.remove(DENY),), Deadline.after(5))
-    until(lambda: world.record() is None, "the end")
+    assert selector(feed_world) == "all()"
+    feed_world.store.plant(DENY, b"{garbage")
+    until(lambda: isinstance(feed_world.record(), Refusal), "the refusal")
+    feed_world.store.commit((Write.remove(DENY),), Deadline.after(5))
+    until(lambda: feed_world.record() is None, "the end")
 
 
 # -- two listings of pods ---------------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ def test_of_other_nodes_pods_only_what_selectors_need_is_handed_over() -> None:
         feed.stop()
 
 
-def test_a_policy_that_cannot_be_understood_is_refused(world: World) -> None:
-    assert selector(world) == "all()"
-    world.store.commit((Write.put(DENY, document("app == 'b")),), Deadline.after(5))
-    until(lambda: isinstance(world.record(), Refusal), "the refusal")
+def test_a_policy_that_cannot_be_understood_is_refused(feed_world: World) -> None:
+    assert selector(feed_world) == "all()"
+    feed_world.store.commit((Write.put(DENY, document("app == 'b")),), Deadline.after(5))
+    until(lambda: isinstance(feed_world.record(), Refusal), "the refusal")

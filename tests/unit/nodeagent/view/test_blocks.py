@@ -215,55 +215,55 @@ def test_both_views_come_to_the_same(steps: list[tuple[tuple, bool]], before: in
 
 
 @pytest.fixture
-def world() -> World:
+def blocks_world() -> World:
     made = World()
     made.claim("n1", CIDRS[0])
     made.claim("n2", CIDRS[1])
     return made
 
 
-def test_with_bird_no_block_of_others_is_followed(world: World) -> None:
-    world.set_pool("Never")
-    with following(world.store) as few:
+def test_with_bird_no_block_of_others_is_followed(blocks_world: World) -> None:
+    blocks_world.set_pool("Never")
+    with following(blocks_world.store) as few:
         assert {each for each in listings(few) if isinstance(each, BlockList)} == {BlockList(cidr=CIDRS[0])}
         assert AffinityList() in listings(few) and IPAMConfigList() not in listings(few)
 
 
-def test_a_pool_that_becomes_vxlan_has_all_blocks_followed_and_back(world: World) -> None:
-    world.set_pool("Never")
-    with following(world.store) as few:
-        world.assign("n3", CIDRS[1], pod="a")
-        world.set_pool("Always")
+def test_a_pool_that_becomes_vxlan_has_all_blocks_followed_and_back(blocks_world: World) -> None:
+    blocks_world.set_pool("Never")
+    with following(blocks_world.store) as few:
+        blocks_world.assign("n3", CIDRS[1], pod="a")
+        blocks_world.set_pool("Always")
         until(lambda: few.settle() and BlockList() in listings(few), "all blocks are asked for")
         until(lambda: few.settle() and AffinityList() not in listings(few), "and have been read")
         assert any("10.65.2.0/32" in route for route in routes_of(few.snapshot())), "the borrowed address"
-        world.set_pool("Never")
+        blocks_world.set_pool("Never")
         until(lambda: few.settle() and BlockList() not in listings(few), "back")
         assert routes_of(few.snapshot()) == set()
 
 
-def test_strict_affinity_needs_no_blocks_until_one_loses_its_node(world: World) -> None:
-    world.set_pool("Always")
-    world.set_strict(True)
-    world.assign("n2", CIDRS[1], pod="a")
-    with following(world.store) as few:
+def test_strict_affinity_needs_no_blocks_until_one_loses_its_node(blocks_world: World) -> None:
+    blocks_world.set_pool("Always")
+    blocks_world.set_strict(True)
+    blocks_world.assign("n2", CIDRS[1], pod="a")
+    with following(blocks_world.store) as few:
         until(lambda: few.settle() and BlockList() not in listings(few), "the affinities suffice")
         assert any("10.65.2.0/26" in route for route in routes_of(few.snapshot()))
-        world.abandon(CIDRS[1])
+        blocks_world.abandon(CIDRS[1])
         until(lambda: few.settle() and BlockList() in listings(few), "an address without a block's route")
         until(lambda: few.settle() and any("10.65.2.0/32" in route for route in routes_of(few.snapshot())), "its own")
-        world.empty(CIDRS[1])
+        blocks_world.empty(CIDRS[1])
         until(lambda: few.settle() and BlockList() not in listings(few), "the affinities suffice again")
 
 
-def test_a_claimed_address_in_the_block_of_another_is_confirmed(world: World) -> None:
+def test_a_claimed_address_in_the_block_of_another_is_confirmed(blocks_world: World) -> None:
     """Nobody but IPAM confirms what only the annotation says; the block is followed only as long as that takes."""
     from cni_calico.nodeagent.view.claims import LocalEndpoint
     from tests.unit.nodeagent.fabric import workload
 
-    world.set_pool("Never")
-    world.assign("n1", CIDRS[1], pod="a")
-    with following(world.store) as few:
+    blocks_world.set_pool("Never")
+    blocks_world.assign("n1", CIDRS[1], pod="a")
+    with following(blocks_world.store) as few:
         endpoint = replace(workload("a", "calia", "10.65.2.0/32"), pod="a")
         claims = {ResourceKey("WorkloadEndpoint", endpoint.metadata.name, "default"): LocalEndpoint(endpoint, True)}
         plain = few._kept.records
@@ -287,9 +287,9 @@ class Denying(ForwardingStore):
         return self.store.list(listing, deadline, revision=revision, reading=reading)
 
 
-def test_without_the_right_to_know_about_strict_affinity_all_blocks_are_followed(world: World) -> None:
-    world.set_pool("Always")
-    world.set_strict(True)
-    with following(Denying(world.store)) as few:
+def test_without_the_right_to_know_about_strict_affinity_all_blocks_are_followed(blocks_world: World) -> None:
+    blocks_world.set_pool("Always")
+    blocks_world.set_strict(True)
+    with following(Denying(blocks_world.store)) as few:
         until(lambda: few.settle() and IPAMConfigList() not in listings(few), "the question is given up")
         assert BlockList() in listings(few) and few.error == "" and few.healthy

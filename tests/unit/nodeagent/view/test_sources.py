@@ -27,7 +27,7 @@ def named_pool():
 
 
 @pytest.fixture
-def store():
+def two_node_store():
     made = MemoryStore()
     made.elsewhere(Write.put(NODE, encode_node(node("n1", "10.0.0.1/24"))))
     made.elsewhere(Write.put(OTHER, encode_node(node("n2", "10.0.0.2/24"))))
@@ -36,12 +36,12 @@ def store():
 
 
 @pytest.fixture
-def watch(store):
+def watch(two_node_store):
     """Starts to look at the store, whatever is in it then."""
     started = []
 
     def start():
-        started.append(Sources(store, "n1", threading.Event().set))
+        started.append(Sources(two_node_store, "n1", threading.Event().set))
         started[-1].wait_synced(Deadline.after(10))
         return started[-1]
 
@@ -50,19 +50,19 @@ def watch(store):
         sources.stop()
 
 
-def test_endpoints_of_other_nodes_are_not_told(store):
+def test_endpoints_of_other_nodes_are_not_told(two_node_store):
     told = threading.Event()
-    sources = Sources(store, "n1", told.set)
+    sources = Sources(two_node_store, "n1", told.set)
     try:
         sources.wait_synced(Deadline.after(10))
         own = [workload("a", "calia", "10.65.1.5/32"), workload("b", "calib", "10.65.1.6/32")]
         others = [workload("a", "calia", "10.65.2.5/32", node=name) for name in ("n2", "n1-0", "n")]
         told.clear()
         for endpoint in (others[0], others[2]):
-            store.elsewhere(Write.put(key_of(endpoint), encode(endpoint)))
+            two_node_store.elsewhere(Write.put(key_of(endpoint), encode(endpoint)))
         assert not told.wait(0.3)
         for endpoint in (own[0], others[1], own[1]):  # a name may begin like ours
-            store.elsewhere(Write.put(key_of(endpoint), encode(endpoint)))
+            two_node_store.elsewhere(Write.put(key_of(endpoint), encode(endpoint)))
         until(lambda: len(sources.snapshot().endpoints) == 2, "ours")
         assert {str(endpoint.ip_networks[0]) for endpoint in sources.snapshot().endpoints} == {
             "10.65.1.5/32",
@@ -72,117 +72,119 @@ def test_endpoints_of_other_nodes_are_not_told(store):
         sources.stop()
 
 
-def test_pools_that_make_no_sense_are_told(store, watch):
+def test_pools_that_make_no_sense_are_told(two_node_store, watch):
     """Readable, but stored without calicoctl's checks."""
     wrong = replace(pool("fd65::/48", ipip="Always"), block_size=26)
-    store.elsewhere(Write.put(key_of(wrong), encode_pool(wrong)))
+    two_node_store.elsewhere(Write.put(key_of(wrong), encode_pool(wrong)))
     assert watch().snapshot().problems == (
         "IPPool fd65---48: spec.blockSize = 26 (must be from 116 to 128 for an IPv6 pool)",
         'IPPool fd65---48: spec.ipipMode = "Always" (IPIP is not supported on an IPv6 pool; use vxlanMode)',
     )
 
 
-def test_what_becomes_unreadable_keeps_what_it_said(store, watch):
+def test_what_becomes_unreadable_keeps_what_it_said(two_node_store, watch):
     sources = watch()
     first = sources.snapshot()
-    store.elsewhere(Write.put(OTHER, WRONG_NODE), Write.put(POOL, WRONG_POOL))
+    two_node_store.elsewhere(Write.put(OTHER, WRONG_NODE), Write.put(POOL, WRONG_POOL))
     until(lambda: len(sources.snapshot().problems) == 2, "both are told")
     now = sources.snapshot()
     assert (now.nodes, now.pools) == (first.nodes, first.pools)
     assert all("stays in force" in text for text in now.problems)
     assert not now.incomplete
-    store.elsewhere(Write.put(OTHER, encode_node(node("n2", "10.0.0.22/24"))), Write.remove(POOL))
+    two_node_store.elsewhere(Write.put(OTHER, encode_node(node("n2", "10.0.0.22/24"))), Write.remove(POOL))
     until(lambda: not sources.snapshot().problems, "one is right, the other is gone")
     assert str(sources.snapshot().nodes["n2"].ipv4) == "10.0.0.22/24"
     assert sources.snapshot().pools == ()
 
 
-def test_what_was_never_readable_makes_the_view_incomplete(store, watch):
-    store.elsewhere(Write.put(NODE, WRONG_NODE))
+def test_what_was_never_readable_makes_the_view_incomplete(two_node_store, watch):
+    two_node_store.elsewhere(Write.put(NODE, WRONG_NODE))
     sources = watch()
     now = sources.snapshot()
     assert now.own is None and now.incomplete and len(now.problems) == 1
     assert "stays in force" not in now.problems[0]
-    store.elsewhere(Write.put(NODE, encode_node(node("n1", "10.0.0.1/24"))))
+    two_node_store.elsewhere(Write.put(NODE, encode_node(node("n1", "10.0.0.1/24"))))
     until(lambda: sources.snapshot().own is not None, "it is right")
     assert not sources.snapshot().incomplete and sources.snapshot().problems == ()
 
 
-def test_what_is_removed_and_comes_back_unreadable_says_nothing(store, watch):
+def test_what_is_removed_and_comes_back_unreadable_says_nothing(two_node_store, watch):
     sources = watch()
-    store.elsewhere(Write.remove(OTHER))
+    two_node_store.elsewhere(Write.remove(OTHER))
     until(lambda: "n2" not in sources.snapshot().nodes, "it is gone")
-    store.elsewhere(Write.put(OTHER, WRONG_NODE))
+    two_node_store.elsewhere(Write.put(OTHER, WRONG_NODE))
     until(lambda: sources.snapshot().incomplete, "it is told")
     assert "n2" not in sources.snapshot().nodes
-    store.elsewhere(Write.remove(OTHER))
+    two_node_store.elsewhere(Write.remove(OTHER))
     until(lambda: not sources.snapshot().incomplete, "it is gone again")
 
 
-def test_settings_and_endpoints_are_not_the_fabric(store, watch):
-    store.elsewhere(
+def test_settings_and_endpoints_are_not_the_fabric(two_node_store, watch):
+    two_node_store.elsewhere(
         Write.put(ResourceKey("FelixConfiguration", "default"), {"metadata": {"name": "default"}, "spec": 7})
     )
     sources = watch()
     assert len(sources.snapshot().problems) == 1 and not sources.snapshot().incomplete
 
 
-def test_what_is_no_document_any_more_keeps_what_it_said(store, watch, monkeypatch):
+def test_what_is_no_document_any_more_keeps_what_it_said(two_node_store, watch, monkeypatch):
     monkeypatch.setattr(unreadable, "ASK_AGAIN_S", 0.0)
     sources = watch()
     first = sources.snapshot()
-    store.plant(OTHER, b"{")
+    two_node_store.plant(OTHER, b"{")
     until(lambda: sources.snapshot().problems, "it is told")
     now = sources.snapshot()
     assert now.nodes == first.nodes and not now.unread
     assert len(now.problems) == 1 and now.problems[0].startswith("Node n2: ") and "stays in force" in now.problems[0]
-    store.plant(OTHER, json.dumps(WRONG_NODE).encode())  # a document again, and no Node yet
+    two_node_store.plant(OTHER, json.dumps(WRONG_NODE).encode())  # a document again, and no Node yet
     until(lambda: "ipv4Address" in str(sources.snapshot().problems), "it is told again")
     assert sources.snapshot().nodes == first.nodes and not sources.snapshot().unread
-    store.plant(OTHER, json.dumps(encode_node(node("n2", "10.0.0.22/24"))).encode())
+    two_node_store.plant(OTHER, json.dumps(encode_node(node("n2", "10.0.0.22/24"))).encode())
     until(lambda: str(sources.snapshot().nodes["n2"].ipv4) == "10.0.0.22/24", "it is right")
     assert sources.snapshot().problems == ()
-    store.plant(POOL, b"[]")
+    two_node_store.plant(POOL, b"[]")
     until(lambda: sources.snapshot().problems, "it is told")
     assert sources.snapshot().pools == first.pools
-    store.elsewhere(Write.remove(POOL))
+    two_node_store.elsewhere(Write.remove(POOL))
     until(lambda: not sources.snapshot().pools, "it is gone")
     assert sources.snapshot().problems == ()
 
 
-def test_what_never_was_a_document_is_unread(store, watch, monkeypatch):
+def test_what_never_was_a_document_is_unread(two_node_store, watch, monkeypatch):
     monkeypatch.setattr(unreadable, "ASK_AGAIN_S", 0.0)
     endpoint = key_of(workload("a", "calia", "10.65.1.5/32"))
     for key in (OTHER, endpoint):
-        store.plant(key, b"{")
+        two_node_store.plant(key, b"{")
     sources = watch()
     now = sources.snapshot()
     assert now.unread == {OTHER, endpoint} and now.incomplete and len(now.problems) == 2
     assert now.unread_of("WorkloadEndpoint", "IPPool") == (endpoint,)
-    store.plant(OTHER, json.dumps(encode_node(node("n2", "10.0.0.2/24"))).encode())
+    two_node_store.plant(OTHER, json.dumps(encode_node(node("n2", "10.0.0.2/24"))).encode())
     until(lambda: "n2" in sources.snapshot().nodes, "it is right")
     assert sources.snapshot().unread == {endpoint} and not sources.snapshot().incomplete
-    store.elsewhere(Write.remove(endpoint))
+    two_node_store.elsewhere(Write.remove(endpoint))
     until(lambda: not sources.snapshot().unread, "it is gone")
     assert sources.snapshot().problems == ()
 
 
-def test_settings_for_others_are_not_ours(store, watch):
+def test_settings_for_others_are_not_ours(two_node_store, watch):
     names = ("node.n2", "node.n1")
     for name in names:
-        store.elsewhere(Write.put(ResourceKey("FelixConfiguration", name), {"metadata": {"name": name}, "spec": 7}))
+        two_node_store.elsewhere(
+            Write.put(ResourceKey("FelixConfiguration", name), {"metadata": {"name": name}, "spec": 7})
+        )
     assert watch().snapshot().unread == {ResourceKey("FelixConfiguration", "node.n1")}
 
 
-def test_all_parts_that_share_a_store_are_told(store, watch):
+def test_all_parts_that_share_a_store_are_told(two_node_store, watch):
     """The hook that the store has is one."""
     first, second = watch(), watch()
-    store.plant(OTHER, b"{")
+    two_node_store.plant(OTHER, b"{")
     until(lambda: first.snapshot().problems, "one is told")
     until(lambda: second.snapshot().problems, "the other is told")
 
 
-def test_blocks_are_listed_later_the_more_nodes_there_are(store, watch, monkeypatch):
+def test_blocks_are_listed_later_the_more_nodes_there_are(two_node_store, watch, monkeypatch):
     """By a random part of a second for every 100 nodes, so that agents that start together do not ask together."""
     ranges = []
     monkeypatch.setattr(
@@ -190,6 +192,6 @@ def test_blocks_are_listed_later_the_more_nodes_there_are(store, watch, monkeypa
     )
     for number in range(3, 8):
         document = encode_node(node(f"n{number}", f"10.0.0.{number}/24"))
-        store.elsewhere(Write.put(ResourceKey("Node", f"n{number}"), document))
+        two_node_store.elsewhere(Write.put(ResourceKey("Node", f"n{number}"), document))
     watch()
     assert 7 / 100 in ranges

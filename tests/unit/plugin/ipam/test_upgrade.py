@@ -103,7 +103,7 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path):
+def migrated_host(tmp_path):
     made = Host(tmp_path)
     yield made
     made.store.close()
@@ -112,13 +112,13 @@ def host(tmp_path):
 TUNNEL = {"10.244.1.1": ("ipip-tunnel-addr-n1", {"node": "n1", "type": "ipipTunnelAddress"})}
 
 
-def test_every_pods_address_is_its_own_again(host):
-    host.reserve("10.244.1.2", "c1")
-    host.reserve("10.244.1.3", "c2", "\n")
-    host.reserve("fd00:244::103", "c2", "")
-    host.pods.addresses = {"10.244.1.2": ("default", "a"), "10.244.1.3,fd00:244::103": ("kube-system", "dns")}
-    done = host.upgrade()
-    held = host.held()
+def test_every_pods_address_is_its_own_again(migrated_host):
+    migrated_host.reserve("10.244.1.2", "c1")
+    migrated_host.reserve("10.244.1.3", "c2", "\n")
+    migrated_host.reserve("fd00:244::103", "c2", "")
+    migrated_host.pods.addresses = {"10.244.1.2": ("default", "a"), "10.244.1.3,fd00:244::103": ("kube-system", "dns")}
+    done = migrated_host.upgrade()
+    held = migrated_host.held()
     assert {a: (h, s.get("pod"), s.get("namespace")) for a, (h, s) in held.items() if a not in TUNNEL} == {
         "10.244.1.2": ("k8s-pod-network.c1", "a", "default"),
         "10.244.1.3": ("k8s-pod-network.c2", "dns", "kube-system"),
@@ -126,122 +126,130 @@ def test_every_pods_address_is_its_own_again(host):
     }
     assert held["10.244.1.1"] == TUNNEL["10.244.1.1"]
     assert (done.migrated, done.dropped, done.conflicts) == (3, 0, [])
-    assert not host.directory.exists() and not host.plugin.exists()
-    before = host.store.list(BlockList(), Deadline.after(10)).revision
-    host.plugin.write_text("new")
-    host.upgrade()
-    assert host.store.list(BlockList(), Deadline.after(10)).revision == before and host.plugin.exists()
+    assert not migrated_host.directory.exists() and not migrated_host.plugin.exists()
+    before = migrated_host.store.list(BlockList(), Deadline.after(10)).revision
+    migrated_host.plugin.write_text("new")
+    migrated_host.upgrade()
+    assert (
+        migrated_host.store.list(BlockList(), Deadline.after(10)).revision == before and migrated_host.plugin.exists()
+    )
 
 
-def test_what_nobody_has_is_dropped(host):
-    host.reserve("10.244.1.2", "c1")
-    host.reserve("10.244.1.3", "")
-    done = host.upgrade()
-    assert (done.migrated, done.dropped) == (0, 2) and set(host.held()) == {"10.244.1.1"}
-    assert not host.directory.exists()
+def test_what_nobody_has_is_dropped(migrated_host):
+    migrated_host.reserve("10.244.1.2", "c1")
+    migrated_host.reserve("10.244.1.3", "")
+    done = migrated_host.upgrade()
+    assert (done.migrated, done.dropped) == (0, 2) and set(migrated_host.held()) == {"10.244.1.1"}
+    assert not migrated_host.directory.exists()
 
 
-def test_a_pod_that_is_just_being_set_up_is_waited_for(host):
-    host.reserve("10.244.1.2", "c1")
+def test_a_pod_that_is_just_being_set_up_is_waited_for(migrated_host):
+    migrated_host.reserve("10.244.1.2", "c1")
 
     def appear():
-        until(lambda: host.pods.listed, "it asks")
-        host.pods.addresses = {"10.244.1.2": ("default", "late")}
+        until(lambda: migrated_host.pods.listed, "it asks")
+        migrated_host.pods.addresses = {"10.244.1.2": ("default", "late")}
 
     thread = threading.Thread(target=appear)
     thread.start()
-    host.upgrade(wait_s=15)
+    migrated_host.upgrade(wait_s=15)
     thread.join()
-    assert host.held()["10.244.1.2"][1]["pod"] == "late"
+    assert migrated_host.held()["10.244.1.2"][1]["pod"] == "late"
 
 
-def test_without_kubernetes_every_container_counts(host):
-    host.reserve("10.244.1.2", "c1")
-    host.upgrade(kubernetes=False)
-    assert host.held()["10.244.1.2"][0] == "k8s-pod-network.c1"
-    assert set(host.held()["10.244.1.2"][1]) == {"node", "timestamp"}
+def test_without_kubernetes_every_container_counts(migrated_host):
+    migrated_host.reserve("10.244.1.2", "c1")
+    migrated_host.upgrade(kubernetes=False)
+    assert migrated_host.held()["10.244.1.2"][0] == "k8s-pod-network.c1"
+    assert set(migrated_host.held()["10.244.1.2"][1]) == {"node", "timestamp"}
 
 
-def test_an_address_that_somebody_else_got(host):
-    host.reserve("10.244.1.2", "c1")
-    host.reserve("10.244.1.3", "c2")
-    host.pods.addresses = {"10.244.1.2": ("default", "a"), "10.244.1.3": ("default", "b")}
-    Allocator(host.store).assign_address(ip_address("10.244.1.2"), "net.x", {"node": "n2"}, "n2", Deadline.after(10))
-    done = host.upgrade()
-    assert done.conflicts == ["10.244.1.2"] and host.held()["10.244.1.2"][0] == "net.x"
-    assert host.held()["10.244.1.3"][0] == "k8s-pod-network.c2"
-    assert any("default/a and another owner both have the address 10.244.1.2" in text for text in host.log.texts)
+def test_an_address_that_somebody_else_got(migrated_host):
+    migrated_host.reserve("10.244.1.2", "c1")
+    migrated_host.reserve("10.244.1.3", "c2")
+    migrated_host.pods.addresses = {"10.244.1.2": ("default", "a"), "10.244.1.3": ("default", "b")}
+    Allocator(migrated_host.store).assign_address(
+        ip_address("10.244.1.2"), "net.x", {"node": "n2"}, "n2", Deadline.after(10)
+    )
+    done = migrated_host.upgrade()
+    assert done.conflicts == ["10.244.1.2"] and migrated_host.held()["10.244.1.2"][0] == "net.x"
+    assert migrated_host.held()["10.244.1.3"][0] == "k8s-pod-network.c2"
+    assert any(
+        "default/a and another owner both have the address 10.244.1.2" in text for text in migrated_host.log.texts
+    )
 
 
-def test_files_that_are_not_host_locals(host):
-    host.reserve("10.244.1.2", "c1")
-    (host.directory / "notes.txt").write_text("mine")
-    (host.directory / "10.244.1.9").mkdir()
-    host.pods.addresses = {"10.244.1.2": ("default", "a")}
-    host.upgrade()
-    assert (host.directory / "10.244.1.9").is_dir()
-    assert (host.directory / "notes.txt").read_text() == "mine" and "10.244.1.2" in host.held()
-    assert any("not host-local's" in text for text in host.log.texts)
+def test_files_that_are_not_host_locals(migrated_host):
+    migrated_host.reserve("10.244.1.2", "c1")
+    (migrated_host.directory / "notes.txt").write_text("mine")
+    (migrated_host.directory / "10.244.1.9").mkdir()
+    migrated_host.pods.addresses = {"10.244.1.2": ("default", "a")}
+    migrated_host.upgrade()
+    assert (migrated_host.directory / "10.244.1.9").is_dir()
+    assert (migrated_host.directory / "notes.txt").read_text() == "mine" and "10.244.1.2" in migrated_host.held()
+    assert any("not host-local's" in text for text in migrated_host.log.texts)
 
 
-def test_nothing_is_done_while_the_datastore_is_locked(host):
-    host.reserve("10.244.1.2", "c1")
+def test_nothing_is_done_while_the_datastore_is_locked(migrated_host):
+    migrated_host.reserve("10.244.1.2", "c1")
     locked = ClusterInformation(new_metadata("default", uid="u", now=NOW), datastore_ready=False)
-    host.put("ClusterInformation", "default", locked)
+    migrated_host.put("ClusterInformation", "default", locked)
     with pytest.raises(NotReady):
-        host.upgrade()
-    assert host.plugin.exists() and (host.directory / "10.244.1.2").exists() and not host.held()
+        migrated_host.upgrade()
+    assert (
+        migrated_host.plugin.exists() and (migrated_host.directory / "10.244.1.2").exists() and not migrated_host.held()
+    )
 
 
-def test_an_address_outside_of_every_pool_ends_it_and_nothing_is_lost(host):
-    host.reserve("172.30.0.2", "c1")
-    host.reserve("10.244.1.2", "c2")
-    host.pods.addresses = {"172.30.0.2": ("default", "a"), "10.244.1.2": ("default", "b")}
+def test_an_address_outside_of_every_pool_ends_it_and_nothing_is_lost(migrated_host):
+    migrated_host.reserve("172.30.0.2", "c1")
+    migrated_host.reserve("10.244.1.2", "c2")
+    migrated_host.pods.addresses = {"172.30.0.2": ("default", "a"), "10.244.1.2": ("default", "b")}
     with pytest.raises(CalicoError, match="The provided IP address is not in a configured pool"):
-        host.upgrade()
-    assert (host.directory / "172.30.0.2").exists()
-    host.put("IPPool", "more", IPPool(new_metadata("more", uid="u", now=NOW), ip_network("172.30.0.0/24"), 26))
-    host.upgrade()
-    assert {"172.30.0.2", "10.244.1.2"} <= set(host.held()) and not host.directory.exists()
+        migrated_host.upgrade()
+    assert (migrated_host.directory / "172.30.0.2").exists()
+    migrated_host.put("IPPool", "more", IPPool(new_metadata("more", uid="u", now=NOW), ip_network("172.30.0.0/24"), 26))
+    migrated_host.upgrade()
+    assert {"172.30.0.2", "10.244.1.2"} <= set(migrated_host.held()) and not migrated_host.directory.exists()
 
 
-def test_host_local_is_kept_waiting(host):
-    host.reserve("10.244.1.2", "c1")
-    with file_lock(str(host.directory / "lock"), Deadline.after(5)), pytest.raises(AttachmentBusy):
-        host.upgrade(deadline=Deadline.after(0.2))
-    assert (host.directory / "10.244.1.2").exists()
+def test_host_local_is_kept_waiting(migrated_host):
+    migrated_host.reserve("10.244.1.2", "c1")
+    with file_lock(str(migrated_host.directory / "lock"), Deadline.after(5)), pytest.raises(AttachmentBusy):
+        migrated_host.upgrade(deadline=Deadline.after(0.2))
+    assert (migrated_host.directory / "10.244.1.2").exists()
 
 
-def test_an_empty_directory_goes_without_taking_the_plugin(host):
-    host.reserve("10.244.1.2", "c1")
-    (host.directory / "10.244.1.2").unlink()
-    host.upgrade()
-    assert not host.directory.exists() and host.plugin.exists()
+def test_an_empty_directory_goes_without_taking_the_plugin(migrated_host):
+    migrated_host.reserve("10.244.1.2", "c1")
+    (migrated_host.directory / "10.244.1.2").unlink()
+    migrated_host.upgrade()
+    assert not migrated_host.directory.exists() and migrated_host.plugin.exists()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_it_goes_on_after_a_fault_anywhere(host, when):
+def test_it_goes_on_after_a_fault_anywhere(migrated_host, when):
     """Every write and every file step fails once, each time at a later one, until nothing is left to fail."""
     pods = {}
     for number in range(2, 5):
-        host.reserve(f"10.244.1.{number}", f"c{number}")
+        migrated_host.reserve(f"10.244.1.{number}", f"c{number}")
         pods[f"10.244.1.{number}"] = ("default", f"p{number}")
-    host.pods.addresses = pods
+    migrated_host.pods.addresses = pods
     failed, nth = 0, 0
     while nth < 200:
         nth += 1
         faults.install(faults.FaultPlan(f"*:{when}:{nth}:fail"))
         try:
-            host.upgrade()
+            migrated_host.upgrade()
             break
         except (CalicoError, OSError):
             failed += 1
         finally:
             faults.install(None)
     assert failed >= 3
-    host.upgrade()
-    assert not host.directory.exists()
-    assert {a: h for a, (h, _) in host.held().items() if a not in TUNNEL} == {
+    migrated_host.upgrade()
+    assert not migrated_host.directory.exists()
+    assert {a: h for a, (h, _) in migrated_host.held().items() if a not in TUNNEL} == {
         f"10.244.1.{n}": f"k8s-pod-network.c{n}" for n in range(2, 5)
     }
 
