@@ -13,6 +13,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -38,16 +39,18 @@ def _receive(stream: IO[bytes]) -> Any:
 
 
 class Forks:
-    """The process, from the tests' side; one call at a time."""
+    """The process, from the tests' side; one call at a time, and other threads' calls wait."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
+        self._one_at_a_time = threading.Lock()
 
     def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: int = 60) -> Any:
         """The value of a module's function, called in a child; its exception, or Killed."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        _send(self.process.stdin, (function, arguments, timeout_s))
-        outcome, value = _receive(self.process.stdout)
+        with self._one_at_a_time:
+            _send(self.process.stdin, (function, arguments, timeout_s))
+            outcome, value = _receive(self.process.stdout)
         if outcome == "signal":
             raise Killed(f"signal {value}")
         if outcome == "error":

@@ -12,6 +12,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -281,3 +282,9 @@ def settle(node: Node, pods: list[Namespace], sandboxes: list[Namespace]) -> Non
     assert node.call("GC", "", "", **valid([])).ok
     assert not node.leftovers() and not findings(node)
     assert not any(pod.link("eth0") for pod in (*pods, *sandboxes))
+
+
+def test_forked_calls_of_several_threads_get_their_own_answers(host_ns: Namespace) -> None:
+    """The tests' own way of calling, which has one pipe."""
+    with forks_in(host_ns) as forks, ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda number: forks.call(abs, -number), range(60))) == list(range(60))

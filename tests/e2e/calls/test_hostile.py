@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 
 from tests.e2e.host import Node
 from tests.netns.namespaces import Namespace, until
+from tests.netns.policing import socket_in
 
 CANARY = "c4n4ry-D0-n0t-pr1nt"
 SERVERS: dict[Path, subprocess.Popen[bytes]] = {}
@@ -232,27 +234,33 @@ def test_closed_outputs_cost_nothing_but_the_output(
 
 
 def test_an_interrupted_add_is_undone_without_a_trace(plain_node: Node, pod_ns: Namespace) -> None:
-    gate = {"readiness_gates": ["http://127.0.0.1:1/ready"]}
-    environ = {k: v for k, v in plain_node.env("ADD", "c1", pod_ns.path, "eth0", "").items() if v}
-    with subprocess.Popen(
-        ["nsenter", f"--net={plain_node.host.path}", sys.executable, "-m", "cni_calico.plugin.main"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**environ, "PYTHONPATH": os.getcwd()},
-    ) as adding:
-        assert adding.stdin is not None
-        adding.stdin.write(json.dumps(plain_node.conf(**gate)).encode())
-        adding.stdin.close()
-        until(lambda: is_pausing(adding.pid), "it waits for the gate", 60)
-        adding.send_signal(signal.SIGINT)
-        assert adding.wait(60) == 130
-        assert adding.stderr is not None and b"Traceback" not in adding.stderr.read()
-
-
-def is_pausing(pid: int) -> bool:
-    """Whether it sleeps between two attempts at the gate: clock_nanosleep."""
-    return Path(f"/proc/{pid}/syscall").read_text().split()[0] == "230"
+    """SIGINT while it waits for a gate that takes its request and does not answer."""
+    with socket_in(plain_node.host, socket.AF_INET, socket.SOCK_STREAM) as gate:
+        gate.bind(("127.0.0.1", 0))
+        gate.listen()
+        gate.settimeout(60)
+        conf = plain_node.conf(readiness_gates=[f"http://127.0.0.1:{gate.getsockname()[1]}/ready"])
+        environ = {k: v for k, v in plain_node.env("ADD", "c1", pod_ns.path, "eth0", "").items() if v}
+        with subprocess.Popen(
+            ["nsenter", f"--net={plain_node.host.path}", sys.executable, "-m", "cni_calico.plugin.main"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**environ, "PYTHONPATH": os.getcwd()},
+        ) as adding:
+            assert adding.stdin is not None
+            adding.stdin.write(json.dumps(conf).encode())
+            adding.stdin.close()
+            asked, _ = gate.accept()
+            with asked:
+                asked.settimeout(60)
+                assert asked.recv(3) == b"GET"
+                adding.send_signal(signal.SIGINT)
+                code = adding.wait(60)
+            assert adding.stderr is not None
+            said = adding.stderr.read()
+    assert (code, b"Traceback" in said) == (130, False), said
+    assert not plain_node.leftovers() and pod_ns.link("eth0") is None
 
 
 @pytest.mark.parametrize("how", ["read-only", "no inodes"])
