@@ -39,6 +39,7 @@ from cni_calico.plugin.network.teardown import LinkRemoval, remove_links_togethe
 from cni_calico.server import descriptors
 from cni_calico.server.backends import Backend, BackendKey, Backends
 from cni_calico.server.connections import CallRequest
+from cni_calico.server.exhaustion import Exhaustion
 from cni_calico.server.metrics import CniMetrics, add_backends, count_sizes
 from cni_calico.shortage import shortage_of
 
@@ -57,9 +58,12 @@ class _Worker(threading.local):
 class Resident:
     """Owns everything that outlives a call."""
 
-    def __init__(self, log: Log, metrics: CniMetrics, calls_at_once: int = 32) -> None:
+    def __init__(
+        self, log: Log, metrics: CniMetrics, exhaustion: Exhaustion | None = None, calls_at_once: int = 32
+    ) -> None:
         self.log = log
         self.metrics = metrics
+        self.exhaustion = exhaustion or Exhaustion()
         self.backends = Backends(log)
         self._beside: dict[object, tuple[int, int] | None] = {}  # ordered by when they were last checked, oldest first
         self._meeting = threading.Lock()
@@ -267,6 +271,9 @@ class ResidentServices(Services):
                 self._resident.backends.close_idle(all_of_them=True)
                 raise Declined(f"the server is short of {lacking}") from e
             # the command reports it, if it needs the datastore at all
+
+    def note_failure(self, error: Exception) -> None:
+        self._resident.exhaustion.note(error)
 
     @contextmanager
     def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:

@@ -34,6 +34,7 @@ from cni_calico.plugin.call.success import describe_success, log_success
 from cni_calico.plugin.commands import serve as serve_plugin
 from cni_calico.plugin.ipam.commands import serve as serve_ipam
 from cni_calico.server.connections import CallRequest, Refused, read_request, send_answer
+from cni_calico.server.exhaustion import Exhaustion
 from cni_calico.server.listener import listen
 from cni_calico.server.metrics import CniMetrics
 from cni_calico.server.resident import Resident
@@ -56,7 +57,8 @@ class CniServer:
         self.path = path
         self.log = log
         self.metrics = CniMetrics()
-        self.resident = Resident(log, self.metrics, workers)
+        self.exhaustion = Exhaustion()
+        self.resident = Resident(log, self.metrics, self.exhaustion, workers)
         self._waiting: queue.SimpleQueue[tuple[socket.socket, float] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, name=f"cni-{i}", daemon=True) for i in range(workers)]
         self._closer = threading.Thread(target=self._close_idle, name="cni-close-idle", daemon=True)
@@ -152,6 +154,7 @@ class CniServer:
                 self._replace_worker()
                 break
             except Exception as e:
+                self.exhaustion.note(e)
                 self.log.error(f"unexpected failure of a connection: {type(e).__name__}: {e}")
         self.resident.end_worker()
 
@@ -171,7 +174,8 @@ class CniServer:
         with connection:
             try:
                 request = read_request(connection)
-            except MemoryError:
+            except MemoryError as e:
+                self.exhaustion.note(e)
                 self.metrics.declined()
                 return  # nothing has been done: the caller serves itself
             except (Refused, OSError) as e:
@@ -181,6 +185,7 @@ class CniServer:
             try:
                 answer, tell = self._answer(request, since)
             except Declined as e:
+                self.exhaustion.note(e)
                 self.metrics.declined()
                 self.log.info(f"left to the caller: {e}")
                 return
@@ -208,6 +213,7 @@ class CniServer:
         except CalicoError as e:
             answer = answer_error(e, CURRENT)
         except Exception as e:  # the last line of defence: a worker must not die
+            self.exhaustion.note(e)
             self.log.error("unexpected failure\n" + "".join(traceback.format_exception(e)))
             answer = answer_error(InternalError(f"cannot finish {command}: unexpected {type(e).__name__}"), CURRENT)
         finally:
@@ -279,7 +285,7 @@ def _warm_up() -> None:
 
 
 def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
-    """``calico-node -cni-server``: serve until SIGTERM or SIGINT; the exit status."""
+    """``calico-node -cni-server``: serve until SIGTERM, SIGINT or a lack of memory; the exit status."""
     install_from_environment(environ)
     level = environ.get("CALICO_CNI_SERVER_LOG_LEVEL", "info").lower()
     log = Log(level, context="cni-server: ", as_json=wants_json(environ))
@@ -297,10 +303,13 @@ def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
     except (OSError, MemoryError, ImportError) as e:
         log.warning(f"not all modules are loaded yet; the first call will load the rest: {e or type(e).__name__}")
     tell_systemd(READY, environ)
-    ended.wait()
+    server.exhaustion.watch_threads()
+    server.exhaustion.wait(ended)
+    if server.exhaustion.noted:
+        log.error("ending: this process was refused memory, and must be started again before it can be relied on")
     tell_systemd(STOPPING, environ)
     server.stop()
-    return 0
+    return 1 if server.exhaustion.noted else 0
 
 
 if __name__ == "__main__":

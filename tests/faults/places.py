@@ -10,12 +10,13 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cni_calico.errors import DatastoreError
 from cni_calico.model.access import DatastoreConfig, KubernetesAccess
 from tests.contract.etcd_process import Member
 from tests.e2e.host import Node
@@ -26,6 +27,7 @@ from tests.faults.clock import Clock
 from tests.netns.namespaces import Namespace, host_namespace, namespace
 
 DISK_MB = 96
+ATTEMPTS = 5
 NETWORK = "10.99.0"
 PODS = "space"
 
@@ -101,8 +103,18 @@ def lab(store: str, hosts: int, members: int, *, block_device: bool = False) -> 
             made.kube.ensure_namespace(PODS)
         for index in range(hosts):
             made.hosts.append(_host(made, held, bridge, index, block_device=block_device))
-        made.hosts[0].node.apply_pools()
+        _until_it_succeeds(made.hosts[0].node.apply_pools)
         yield made
+
+
+def _until_it_succeeds(act: Callable[[], None]) -> None:
+    """The machine may be busy with other things while everything starts."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return act()
+        except (subprocess.SubprocessError, DatastoreError):
+            continue
+    return act()
 
 
 def _join(ns: Namespace, bridge: Namespace, number: int) -> str:
@@ -143,7 +155,7 @@ def _host(made: Lab, held: ExitStack, bridge: Namespace, index: int, *, block_de
         (root / name).symlink_to(disk / name)
     node = _node(made, held, ns, root, disk, index)
     node.timeout_s = 150
-    node.overrides["log_level"] = "none"
+    node.overrides |= {"log_level": "error", "log_file_max_count": 2}  # the traces of defects
     return Host(node, disk, address, image=image)
 
 

@@ -26,7 +26,7 @@ from tests.faults.crew import ASKS_WHERE, Crew
 from tests.faults.history import Verdict, judge, read_history
 from tests.faults.places import PODS, Host, Lab, lab
 from tests.faults.power import PowerCuts
-from tests.faults.servers import Server
+from tests.faults.servers import Server, traces_in
 from tests.faults.worker import LONGEST_S, PATIENCE_S, Options, Slot, Worker
 from tests.netns.namespaces import Namespace, namespace, until
 
@@ -121,8 +121,8 @@ def _run(asked: Asked, verdict: Verdict, counts: Counter[str], held: ExitStack) 
             counts.update(found["faults"])
             verdict.violations += found["problems"]
         for host in made.hosts:
-            if host.server is not None:
-                verdict.violations += [f"a trace of the server: {trace}" for trace in host.server.traces()[:3]]
+            logs = (host.node.root / "server.log", host.node.root / "cni.log")
+            verdict.violations += [f"a trace: {trace}" for log in logs for trace in traces_in(log)[:3]]
         if cuts is not None:
             counts["power cut"] = cuts.copies
             verdict.violations += cuts.violations

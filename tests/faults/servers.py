@@ -72,8 +72,9 @@ class Server:
         except subprocess.TimeoutExpired:
             self.kill()
 
-    def traces(self) -> list[str]:
-        """What no program may ever write."""
-        text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        traces = [trace[:3000] for trace in text.split("Traceback (most recent call last)")[1:]]
-        return [trace for trace in traces if OURS in trace]
+
+def traces_in(log: Path) -> list[str]:
+    """What no program may ever write."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    traces = [trace[:3000] for trace in text.split("Traceback (most recent call last)")[1:]]
+    return [trace for trace in traces if OURS in trace]

@@ -52,9 +52,11 @@ def run_call(
     except Declined:
         raise
     except CalicoError as e:
+        services.note_failure(e)
         _log_failure(call, services, e)
         return answer_error(e, version)
     except Exception as e:
+        services.note_failure(e)
         if lacking := shortage_of(e):
             short = TryAgain(f"cannot finish {call.command}: this host is short of {lacking}")
             _log_failure(call, services, short)

@@ -190,6 +190,9 @@ class Services:
     def begin(self, conf: NetConf, deadline: Deadline) -> None:
         """Called with the configuration once it is parsed."""
 
+    def note_failure(self, error: Exception) -> None:
+        """Called with every error that a call is answered with; the server learns from it how it is itself."""
+
     @contextmanager
     def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:
         """Upstream's host-wide IPAM lock, so that both can run on one node.

@@ -1,0 +1,54 @@
+"""Whether this process has ever been refused memory.
+
+Rule: a process that has been must end, and be started again: from then on nothing in it can be trusted. A module whose
+import broke off stays half-made where it is compiled (gRPC's then raises NameError at every call), and a thread that
+dies before its first step leaves behind whoever waits for its start, with the locks that it holds. Whoever started the
+server starts it again; until then callers do their own work.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+
+from cni_calico.daemon.stopping import Stopping
+from cni_calico.shortage import shortage_of
+
+MEMORY = "memory"
+LOOK_S = 1.0
+KEPT = 64
+
+
+class Exhaustion:
+    """``noted``: whether it has happened."""
+
+    def __init__(self) -> None:
+        self.noted = False
+        self._ignored: deque[sys.UnraisableHookArgs] = deque(maxlen=KEPT)
+
+    def note(self, error: BaseException | None) -> None:
+        """Remember an error, if it or a cause of it is a lack of memory."""
+        if shortage_of(error) == MEMORY:
+            self.noted = True
+
+    def watch_threads(self) -> None:
+        """Note errors that end threads, or that they cannot even begin with.
+
+        A thread without memory for its first frame cannot call a function of Python, but it can append to a queue.
+        """
+        sys.unraisablehook = self._ignored.append
+        threading.excepthook = self._note_end
+
+    def _note_end(self, ended: threading.ExceptHookArgs) -> None:
+        self.note(ended.exc_value)
+        if not self.noted:
+            threading.__excepthook__(ended)
+
+    def wait(self, ended: Stopping) -> None:
+        """Until the process is to end, for this reason or another. In the main thread only."""
+        while not (self.noted or ended.wait(LOOK_S)):
+            while self._ignored:
+                ignored = self._ignored.popleft()
+                self.note(ignored.exc_value or ignored.exc_type())
+                sys.__unraisablehook__(ignored)
