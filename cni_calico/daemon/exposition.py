@@ -17,7 +17,7 @@ class Exposition:
         self._samples: dict[str, dict[str, float]] = {}
 
     def count(self, name: str, meaning: str, value: float, **labels: object) -> None:
-        """``name`` must end in ``_total``."""
+        """``name`` ends in ``_total``, unless it is one of upstream's."""
         self._add(name, "counter", meaning, _labelled(name, labels), value)
 
     def gauge(self, name: str, meaning: str, value: float, **labels: object) -> None:
@@ -33,6 +33,11 @@ class Exposition:
             self._add(name, "histogram", meaning, _labelled(f"{name}_bucket", {**labels, "le": limit}), cumulative)
         self._add(name, "histogram", meaning, _labelled(f"{name}_sum", labels), total)
         self._add(name, "histogram", meaning, _labelled(f"{name}_count", labels), cumulative)
+
+    def summarise(self, name: str, meaning: str, count: int, total: float) -> None:
+        """A summary without quantiles: how many observations there were, and their sum."""
+        self._add(name, "summary", meaning, f"{name}_sum", total)
+        self._add(name, "summary", meaning, f"{name}_count", count)
 
     def declare(self, name: str, kind: str, meaning: str) -> None:
         """Declare a metric that may have no samples yet."""

@@ -34,6 +34,41 @@ class KubernetesAccess:
     no_proxy: str = ""
 
 
+RELAY_PORT = 5473
+
+
+@dataclass(frozen=True, slots=True)
+class RelayAccess:
+    """``address`` ("host:port") wins over ``service``. Without ``common_name`` and ``uri`` the relay's certificate must
+    be for the address's host or for the Service's name.
+    """
+
+    address: str = ""
+    service: str = ""
+    namespace: str = "kube-system"
+    ca_file: str = ""
+    certificate_file: str = ""
+    key_file: str = field(default="", repr=False)
+    common_name: str = ""
+    uri: str = ""
+
+
+def parse_relay_address(text: str) -> tuple[str, int]:
+    """Host and port of "host", "host:port" or "[host]:port". Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        colon, port = rest[:1], rest[1:]
+    elif not colon or ":" in host:
+        host, colon, port = text, "", ""
+    plain = host.replace("-", "").replace(".", "").replace(":", "").replace("_", "")
+    if not (plain.isascii() and plain.isalnum()) or (
+        colon and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536)
+    ):
+        raise ValueError(f"expected host:port, not {text!r}")
+    return host, int(port) if port else RELAY_PORT
+
+
 @dataclass(frozen=True, slots=True)
 class DatastoreConfig:
     """``type`` is "local", "etcdv3" or "kubernetes". Two equal configurations may share one connection."""

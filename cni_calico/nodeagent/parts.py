@@ -90,7 +90,7 @@ class Parts:
         for thread in threads:
             thread.join(max(0.0, limit - time.monotonic()))
         self._doors.close()
-        self.context.store.close()
+        self.context.close()
         return 1 if self.failed else 0
 
     def _works(self) -> list[tuple[str, Callable[[], object]]]:
@@ -110,7 +110,7 @@ class Parts:
             if self.context.settings.janitor:
                 works["janitor"] = self._keep_clean
         elif self._chosen & {"confd", "allocate-tunnel-addrs"}:
-            works["follower"] = lambda: follow(self.context.store, self.node, self._follow_only, stopping)
+            works["follower"] = lambda: follow(self.context.followed, self.node, self._follow_only, stopping)
         if "confd" in self._chosen:
             self._metrics.bird = self._bgp.controller
             works["confd"] = lambda: self._bgp.run(stopping)

@@ -63,7 +63,7 @@ class Interest:
 class HubNumbers:
     updates: int = 0
     skipped: int = 0
-    rebuilt: int = 0
+    rendered: int = 0
 
 
 @dataclass(slots=True)
@@ -304,7 +304,7 @@ class Hub:
         return islice(self._log, place - self._base, None)
 
     def _render(self, place: int, interest: Interest) -> bytes:
-        self.numbers.rebuilt += 1
+        self.numbers.rendered += 1
         topics, floors = interest.topics, dict(interest.floors)
         return b"".join(
             _prefix(entry.topic, several=interest.several) + entry.change.tail

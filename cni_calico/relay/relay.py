@@ -66,17 +66,26 @@ class Relay:
         self._ending = Stopping()
         self._threads: list[threading.Thread] = []
 
-    def run(self, stopping: Stopping, *, before_end: Callable[[], object] | None = None) -> None:
-        """``before_end`` is called when ``stopping`` is set, while clients are still connected."""
+    def run(
+        self,
+        stopping: Stopping,
+        *,
+        turn: Callable[[], object] = lambda: None,
+        before_end: Callable[[], object] = lambda: None,
+    ) -> None:
+        """``turn`` is called in every turn of the server's loop, ``before_end`` when ``stopping`` is set, while clients
+        are still connected.
+        """
         for path in order_of_start():
             follower = CollectionFollower(self._api, self.hub, path, self._tell)
             thread = threading.Thread(target=follower.run, args=(self._ending,), name=f"follow-{path}", daemon=True)
             self._threads.append(thread)
             thread.start()
         try:
-            self.server.run(stopping)
-            if before_end is not None:
-                before_end()
+            while not stopping.is_set():
+                self.server.step()
+                turn()
+            before_end()
         finally:
             self._ending.set()
             self.server.connections.close()

@@ -13,7 +13,6 @@ import socket
 import ssl
 import time
 
-from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.http import names_peer
 from cni_calico.log import Log
 from cni_calico.relay.admission import TokenReviews
@@ -76,10 +75,6 @@ class RelayServer:
     @property
     def streaming(self) -> int:
         return len(self._streams)
-
-    def run(self, stopping: Stopping) -> None:
-        while not stopping.is_set():
-            self.step()
 
     def step(self) -> None:
         """Wait for the next thing to do, and do it."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
-from cni_calico.datastore.kubernetes.relayed.targets import RelayAccess
 from cni_calico.log import Log
+from cni_calico.model.access import RelayAccess
 from cni_calico.relay.connections import Limits
 from cni_calico.relay.relay import Relay, server_context
 

@@ -41,13 +41,13 @@ class BgpFeed:
 
     def __init__(self, context: Context, node: str, changed: Callable[[], None]) -> None:
         self._node = node
-        self._kept = KeptCaches(context.store, changed)
+        self._kept = KeptCaches(context.followed, changed)
         self._resources = {
             kind: self._kept.follow(ResourceList(kind), _resource) for kind in (CONFIGURATION, PEER, FILTER)
         }
         self._affinities = self._kept.follow(AffinityList(node), _affinity)
         self.secrets = Secrets(context.kubernetes_store, own_namespace())
-        self._services = AnnouncedServices(context.kubernetes_store, changed)
+        self._services = AnnouncedServices(context.followed_kubernetes, changed)
 
     @property
     def synced(self) -> bool:

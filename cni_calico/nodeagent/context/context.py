@@ -16,6 +16,7 @@ from cni_calico.nodeagent.context.kubernetes import KubernetesNode
 from cni_calico.nodeagent.context.settings import NodeSettings
 
 if TYPE_CHECKING:
+    from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
     from cni_calico.datastore.kubernetes.store import KubernetesStore
 
 STEP_S = 30.0
@@ -36,10 +37,26 @@ class Context:
     fresh: Fresh = field(default_factory=Fresh)
     kubernetes: KubernetesNode | None = None
     kubernetes_store: KubernetesStore | None = None  # whatever the datastore is: for Secrets and services
+    relayed: RelayedStore | None = None  # the same records, as far as all nodes read them, from a relay
     ipv6_support: bool = True
     is_kubernetes_datastore: bool = False
     troubles: dict[str, str] = field(default_factory=dict)
     config: DatastoreConfig | None = None  # how ``store`` was opened
+
+    @property
+    def followed(self) -> Datastore:
+        """What the cluster's records are followed through. Whoever decides about addresses uses ``store``."""
+        return self.relayed or self.store
+
+    @property
+    def followed_kubernetes(self) -> KubernetesStore | None:
+        """The same for Kubernetes' own objects; None outside of Kubernetes."""
+        return self.relayed or self.kubernetes_store
+
+    def close(self) -> None:
+        if self.relayed is not None:
+            self.relayed.close()
+        self.store.close()
 
     def deadline(self) -> Deadline:
         return Deadline.after(STEP_S)

@@ -30,6 +30,7 @@ from cni_calico.daemon.settings_table import (
     settings_of,
 )
 from cni_calico.directories import RUN_DIR
+from cni_calico.model.access import parse_relay_address
 from cni_calico.nodeagent.context.legacy import ACCESS
 
 SEVERITIES = choice(
@@ -58,9 +59,16 @@ def parse_log_rate(text: str) -> str:
     return text
 
 
+def parse_relay(text: str) -> str:
+    """The unchanged text. Raises ValueError."""
+    parse_relay_address(text)
+    return text
+
+
 _ENABLED = choice("Enabled", "Disabled")
 MARK_MASK = Kind(parse_mark_mask, "bits, such as 0xffff0000")
 LOG_RATE = Kind(parse_log_rate, "N/second, N/minute, N/hour or N/day")
+RELAY = Kind(parse_relay, "host:port")
 _V4 = Kind(IPv4Address, "IPv4 address")
 _V6 = Kind(IPv6Address, "IPv6 address")
 
@@ -228,6 +236,27 @@ class FelixSettings:
         intervals = (self.route_refresh_s, self.interface_refresh_s, self.iptables_refresh_s, self.nftables_refresh_s)
         return min(filter(None, intervals), default=0.0)
 
+    relay_address: str = setting(
+        "TyphaAddr",
+        RELAY,
+        "",
+        "A relay (calico-typha) to follow the cluster through, host:port. These only in the environment.",
+        section="Relay",
+    )
+    relay_service: str = setting(
+        "TyphaK8sServiceName", TEXT, "", "The Service of the relays; none or empty: follow the API server itself."
+    )
+    relay_namespace: str = setting("TyphaK8sNamespace", TEXT, "kube-system", "The Service's namespace.")
+    relay_ca: str = setting("TyphaCAFile", TEXT, "", "The authority of the relays' certificates; needed.")
+    relay_certificate: str = setting(
+        "TyphaCertFile", TEXT, "", "Our certificate for the relays; empty: the service account's token is shown."
+    )
+    relay_key: str = setting("TyphaKeyFile", TEXT, "", "The certificate's key.")
+    relay_common_name: str = setting(
+        "TyphaCN", TEXT, "", "Common name of the relays' certificates; empty: their host or Service must be in them."
+    )
+    relay_uri: str = setting("TyphaURISAN", TEXT, "", "The same as a URI among their alternative names.")
+
 
 # Names in a FelixConfiguration of parameters whose FELIX_ variable is spelled differently.
 _RESOURCE_NAMES = {
@@ -250,7 +279,8 @@ ELSEWHERE = tuple(  # a text, because a list would take a hundred lines
     logdebug logfilepath logseverityfile logseveritysys maxipsetsize metadataaddr metadataport mtuifacepattern
     netlinktimeout nftablesfilterallow nftablesmangle openstack policysync prometheusgo prometheusprocess
     prometheuswireguard prometheusmetricsca prometheusmetricscert prometheusmetricskey prometheusmetricsclient
-    prometheusreporter requiremtufile routesource routetablerange sidecar typha usageexport usagereporting
+    prometheusreporter requiremtufile routesource routetablerange sidecar typhareadtimeout
+    typhawritetimeout usageexport usagereporting
     useinternaldataplane usenodelocal variant vxlantunnelmac windows wireguard xdp
     """.split()  # noqa: SIM905
 )

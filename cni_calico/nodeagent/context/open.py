@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
+from cni_calico.daemon.said import Said
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.kernel.files import Files
 from cni_calico.log import LEVELS, Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.context.context import Context
-from cni_calico.nodeagent.context.felix import parse_felix
+from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 from cni_calico.nodeagent.context.legacy import FELIX_CFG, expand_environment, require_supported
 from cni_calico.nodeagent.context.node_name import read_node_name
+from cni_calico.nodeagent.context.relay import choose_relay
 from cni_calico.nodeagent.context.settings import (
     NodeSettings,
     parse_running_settings,
@@ -31,6 +33,7 @@ from cni_calico.nodeagent.context.settings import (
 
 if TYPE_CHECKING:
     from cni_calico.datastore.interface import Datastore
+    from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
     from cni_calico.datastore.kubernetes.store import KubernetesStore
 
 
@@ -88,12 +91,35 @@ def open_context(
         is_kubernetes_datastore=config.type == "kubernetes",
         config=config,
     )
+    if running:
+        context.relayed = open_relayed(context, felix)
     node = read_node_name(settings, context.files)
     store = kubernetes_store(config, environ, context.store)
     if store is None:
         return Opened(context, node, wrong, environ)
     kubernetes = ApiNode(store.api, settings.k8s_node_ref or node)
     return Opened(replace(context, kubernetes=kubernetes, kubernetes_store=store), node, wrong, environ)
+
+
+def open_relayed(context: Context, felix: FelixSettings) -> RelayedStore | None:
+    """The datastore as followed through a relay; None if there is none to use."""
+    choice = choose_relay(felix, is_kubernetes=context.is_kubernetes_datastore)
+    if choice.why_not:
+        context.log.warning(choice.why_not)
+    if choice.access is None or context.config is None:
+        return None
+    from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
+
+    said = Said(context.log)
+
+    def tell(why: str) -> None:
+        said.say("relay", [why] if why else [])
+        if why:
+            context.troubles["relay"] = why
+        else:
+            context.troubles.pop("relay", None)
+
+    return RelayedStore(context.config.kubernetes, choice.access, tell, veth_prefix=felix.interface_prefixes[0])
 
 
 def kubernetes_store(

@@ -102,12 +102,13 @@ class DataplaneLoop:
         settings = self._context.settings
         self._monitor = Monitor(TABLE, DEVICES)
         sources = Sources(
-            self._context.store,
+            self._context.followed,
             self.node,
             self._monitor.wake,
             use_pod_cidr=settings.use_pod_cidr,
             brief=self._context.is_kubernetes_datastore,
             routed=self._makes_routes,
+            partial_blocks=self._context.relayed is not None,
         )
         parts = data_plane(
             self._log,

@@ -92,7 +92,7 @@ class PolicyEngine:
         context = self._context
         rounds = Rounds(context, self._node, told[0], kernel, conntrack, self._tell, monitor.watch_rules, self.figures)
         rounds.follow_tunnels(told[1])
-        feed = RecordFeed(context.store, self._node, monitor.wake, context.kubernetes_store)
+        feed = RecordFeed(context.followed, self._node, monitor.wake, context.followed_kubernetes)
         news, unread_since = True, 0.0
         try:
             while not stopping.is_set():

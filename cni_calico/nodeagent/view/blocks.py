@@ -19,7 +19,7 @@ from cni_calico.errors import DatastoreDenied
 from cni_calico.model.documents.codec import decode_affinity, decode_block, decode_ipam_config
 from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey, BlockList, IPAMConfigKey, IPAMConfigList, Key
 from cni_calico.model.resources import IPAMConfig, Network
-from cni_calico.nodeagent.view.snapshot import BlockRoute, reduce_block
+from cni_calico.nodeagent.view.snapshot import BlockRoute, reduce_block, with_own_parts
 
 # what an affinity says of its block: a claim that is not decided has none, one that is being released may have it
 CLAIMING, OWNING, LEAVING = "claiming", "owning", "leaving"
@@ -44,13 +44,19 @@ def _same_block(before: BlockRoute | None, after: BlockRoute | None) -> bool:
 
 
 class FollowedBlocks:
-    """For one thread. ``spread``: how long to wait before a list that all nodes may ask for in one moment."""
+    """For one thread. ``spread``: how long to wait before a list that all nodes may ask for in one moment. ``partial``:
+    the list of all blocks has only a part of each, and there is one of this node's blocks.
+    """
 
-    def __init__(self, kept: KeptCaches, node: str, spread: Callable[[threading.Event], float]) -> None:
+    def __init__(
+        self, kept: KeptCaches, node: str, spread: Callable[[threading.Event], float], *, partial: bool = False
+    ) -> None:
         self._kept = kept
         self._node = node
         self._spread = spread
         self._all: Cache[BlockRoute | None] | None = None
+        self._partial = partial
+        self._own_parts: Cache[BlockRoute | None] | None = None
         self._affinities: Cache[str] | None = None
         self._config: Cache[IPAMConfig] | None = None
         self._may_read_config = True
@@ -69,7 +75,9 @@ class FollowedBlocks:
         whole = self._needs_all(routed=routed)
         if whole and self._all is None:
             self._all = self._follow(BlockList(), delay=self._spread)
-        if whole and self._all is not None and self._all.synced:
+            if self._partial:
+                self._own_parts = self._follow(BlockList(owner=f"host:{self._node}"))
+        if whole and self._all is not None and self._all_read():
             self._dismiss_affinities()
             self._ready = True
         elif not whole and self._affinities is None:
@@ -173,10 +181,14 @@ class FollowedBlocks:
         for cidr in self._single.keys() - wanted - lost:
             self._kept.dismiss(self._single.pop(cidr))
 
+    def _all_read(self) -> bool:
+        return all(cache.synced for cache in (self._all, self._own_parts) if cache is not None)
+
     def _dismiss_all(self) -> None:
-        if self._all is not None:
-            self._kept.dismiss(self._all)
-            self._all = None
+        for cache in (self._all, self._own_parts):
+            if cache is not None:
+                self._kept.dismiss(cache)
+        self._all = self._own_parts = None
 
     def _dismiss_affinities(self) -> None:
         if self._affinities is not None:
@@ -191,8 +203,9 @@ class FollowedBlocks:
     def routes(self) -> tuple[BlockRoute, ...]:
         """The known blocks; of those that are not followed the network and the node."""
         if self._all is not None and self._all.synced:
-            known = self._kept.records(self._all).values()
-            return tuple(block for block in known if block is not None)
+            own = {} if self._own_parts is None else self._kept.records(self._own_parts)
+            known = self._kept.records(self._all).items()
+            return tuple(with_own_parts(block, own.get(key)) for key, block in known if block is not None)
         found = [BlockRoute(cidr, node) for cidr, node in self._owners.items() if not self._has_read(cidr)]
         for cache in self._single.values():
             found += [block for block in self._kept.records(cache).values() if block is not None]
@@ -205,5 +218,5 @@ class FollowedBlocks:
     def unread(self) -> frozenset[Key]:
         """The records that exist but of which no version is known."""
         caches: list[Cache[Any]] = [*self._single.values()]
-        caches += [cache for cache in (self._all, self._affinities) if cache is not None]
+        caches += [cache for cache in (self._all, self._own_parts, self._affinities) if cache is not None]
         return frozenset().union(*(self._kept.unread(cache) for cache in caches))

@@ -7,7 +7,7 @@ routing needs (``BlockRoute``), because there is one for every 64 pods of the wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
 from typing import Any
 
@@ -22,6 +22,7 @@ class BlockRoute:
     """A block's owner (None: nobody), its addresses that other nodes hold, and how many are taken (for metrics).
 
     ``held``: for the viewing node, the pods (namespace, name) by the address that the block holds for them.
+    ``partial``: a relay has left out what only the block's own node needs.
     """
 
     cidr: Network
@@ -29,6 +30,7 @@ class BlockRoute:
     lent: Mapping[Address, str] = field(default_factory=dict)
     used: int = field(default=0, compare=False)
     held: Mapping[Address, Holder] = field(default_factory=dict, compare=False)
+    partial: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,4 +112,13 @@ def reduce_block(block: Block, own: str = "") -> BlockRoute | None:
             lent[block.cidr.network_address + ordinal] = holder
         if own and holder == own and said.get("pod"):
             held[block.cidr.network_address + ordinal] = (said.get("namespace", ""), said["pod"])
-    return BlockRoute(block.cidr, block.node, lent, len(block.allocations) - len(block.unallocated), held)
+    partial = bool(block.extra.get("partial"))
+    used = 0 if partial else len(block.allocations) - len(block.unallocated)
+    return BlockRoute(block.cidr, block.node, lent, used, held, partial)
+
+
+def with_own_parts(block: BlockRoute, own: BlockRoute | None) -> BlockRoute:
+    """A block with what only its own node is told of it; ``own`` None: nothing is."""
+    if not block.partial or own is None:
+        return block
+    return replace(block, used=own.used, held={**own.held, **block.held}, partial=False)

@@ -82,7 +82,8 @@ class Sources:
 
     With ``brief`` the datastore sends other Nodes without the parts that are not needed. ``routed`` says, from the
     pools and the FelixConfigurations for this node and for all, whether this node makes routes to other nodes' blocks:
-    only then every block has to be followed.
+    only then every block has to be followed. ``partial_blocks``: the datastore's list of all blocks has only a part of
+    each, and it has those of this node separately.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Sources:
         use_pod_cidr: bool = False,
         brief: bool = False,
         routed: Callable[[Sequence[IPPool], FelixSpec, FelixSpec], bool] = _always,
+        partial_blocks: bool = False,
     ) -> None:
         self.node = node
         self._use_pod_cidr = use_pod_cidr
@@ -110,7 +112,7 @@ class Sources:
             kept.follow(ResourceList(kind), _present) for kind in ("NetworkPolicy", "GlobalNetworkPolicy")
         ]
         self._basis = tuple(kept.all)
-        self._blocks = FollowedBlocks(kept, node, self._spread)
+        self._blocks = FollowedBlocks(kept, node, self._spread, partial=partial_blocks)
 
     def _spread(self, stopped: threading.Event) -> float:
         """Up to a second for every 100 nodes: when a cluster starts, not all of them list the blocks in one moment."""

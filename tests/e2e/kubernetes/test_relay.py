@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,20 @@ from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.relayed.served import BLOCKS, READY_PATH, SERVED, affinity_query
 from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
-from cni_calico.datastore.kubernetes.relayed.targets import RelayAccess, RelayTargets
+from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied
+from cni_calico.model.access import RelayAccess
+from cni_calico.model.documents.codec import encode_node
 from cni_calico.model.keys import BlockList, ListKey, ResourceList
+from cni_calico.nodeagent.policing.feed import RecordFeed
+from cni_calico.nodeagent.view.sources import Sources
 from cni_calico.relay.reduction import affinity_of, reduce_own_block, reduction_of
 from tests.e2e.kube import Cluster
 from tests.e2e.relays import RunningRelay, make_certificates, relay_access
 from tests.fixtures.kubernetes import NAMESPACE
 
-pytestmark = pytest.mark.etcd
+pytestmark = pytest.mark.kubernetes
 FOLLOWED: tuple[ListKey, ...] = (
     ResourceList("Node", brief=True),
     ResourceList("WorkloadEndpoint"),
@@ -335,6 +340,68 @@ def test_the_relays_of_a_service_are_found(relayed: Relayed) -> None:
     finally:
         for name in ("one", "two"):
             relayed.kube.request("DELETE", f"{path}/relay-{name}")
+
+
+def test_an_agents_view_is_the_one_it_would_have_of_the_api_server(relayed: Relayed) -> None:
+    """Its blocks, too, although a relay tells others' only in part, and its own separately."""
+    fill(relayed.kube)
+    plain = relayed.kube.store()
+    access = relay_access(relayed.certificates, relayed.port)
+    store = RelayedStore(relayed.kube.access(), access, relayed.troubles.append)
+    direct = Sources(plain, "n1", lambda: None, brief=True)
+    view = Sources(store, "n1", lambda: None, brief=True, partial_blocks=True)
+    try:
+        for sources in (direct, view):
+            sources.wait_synced(Deadline.after(30))
+
+        def detailed(sources: Sources) -> Any:
+            snapshot = sources.snapshot()
+            blocks = {block.cidr: block for block in snapshot.blocks}
+            # what only the own node's blocks are asked for
+            own = {cidr: (block.used, block.held) for cidr, block in blocks.items() if block.node == "n1"}
+            nodes = {
+                name: (encode_node(node)["spec"].get("bgp"), node.metadata.labels)
+                for name, node in snapshot.nodes.items()
+            }
+            return blocks, own, nodes, snapshot.pools, snapshot.endpoints, snapshot.problems, snapshot.unread
+
+        relayed.wait(lambda: detailed(view) == detailed(direct))
+        assert detailed(view)[1]
+        name, block = "10-7-1-0-26", {"spec": {"attributes": [], "allocations": [None] * 64}}
+        relayed.kube.request("PATCH", f"{BLOCKS}/{name}", block, content_type="application/merge-patch+json")
+        relayed.wait(lambda: not detailed(direct)[1][ip_network("10.7.1.0/26")][1])
+        relayed.wait(lambda: detailed(view) == detailed(direct))
+        assert store.link.connections >= 1
+    finally:
+        for sources in (direct, view):
+            sources.stop()
+        for each in (plain, store):
+            each.close()
+
+
+def test_the_policy_engine_is_fed_the_same_records(relayed: Relayed) -> None:
+    fill(relayed.kube)
+    policy = {"podSelector": {}, "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "1"}}}]}]}
+    body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "k"}, "spec": policy}
+    path = f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/networkpolicies"
+    relayed.kube.request("POST", path, body)
+    plain = relayed.kube.store()
+    access = relay_access(relayed.certificates, relayed.port)
+    store = RelayedStore(relayed.kube.access(), access, relayed.troubles.append)
+    feeds = [RecordFeed(each, "n1", lambda: None, each) for each in (plain, store)]
+    try:
+        for feed in feeds:
+            feed.need(endpoints=True, services=True)
+            relayed.wait(lambda feed=feed: feed.synced)
+        records = [feed.take()[0] for feed in feeds]
+        assert records[0] == records[1]
+        assert records[0]
+    finally:
+        relayed.kube.request("DELETE", f"{path}/k")
+        for feed in feeds:
+            feed.stop()
+        for each in (plain, store):
+            each.close()
 
 
 @pytest.mark.slow

@@ -80,8 +80,12 @@ class Running:
             limits=limits,
         )
         self.stopping = Stopping()
-        self.thread = threading.Thread(target=self.server.run, args=(self.stopping,), daemon=True)
+        self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            self.server.step()
 
     def context(self, name: str = "client") -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))

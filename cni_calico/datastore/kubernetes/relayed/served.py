@@ -55,6 +55,8 @@ _ALL = (
     _grouped("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy"),
     _grouped("policy.networking.k8s.io/v1alpha2", "clusternetworkpolicies", "ClusterNetworkPolicy", optional=True),
     _custom("ipamblocks", "IPAMBlock"),
+    _custom("blockaffinities", "BlockAffinity"),
+    _custom("ipamconfigs", "IPAMConfig"),
     _custom("ippools", "IPPool"),
     _custom("felixconfigurations", "FelixConfiguration"),
     _custom("tiers", "Tier"),

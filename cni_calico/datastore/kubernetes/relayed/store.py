@@ -18,12 +18,12 @@ from cni_calico.datastore.kubernetes.pages import Pages
 from cni_calico.datastore.kubernetes.relayed.link import RelayLink
 from cni_calico.datastore.kubernetes.relayed.served import SERVED, affinity_query, order_of_version
 from cni_calico.datastore.kubernetes.relayed.stream import RelayedStream
-from cni_calico.datastore.kubernetes.relayed.targets import RelayAccess, RelayTargets
+from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
 from cni_calico.datastore.kubernetes.store import KubernetesStore, listing_of
 from cni_calico.datastore.kubernetes.watch import KubernetesWatch
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable, DeadlineExceeded
-from cni_calico.model.access import KubernetesAccess
+from cni_calico.model.access import KubernetesAccess, RelayAccess
 from cni_calico.model.keys import BlockList, ListKey, ResourceList
 from cni_calico.model.names import DEFAULT_PREFIX
 

@@ -7,47 +7,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.layout import quote
 from cni_calico.datastore.kubernetes.login import Login
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied, DatastoreUnavailable
-from cni_calico.model.access import KubernetesAccess
+from cni_calico.model.access import KubernetesAccess, RelayAccess, parse_relay_address
 from cni_calico.regular import read_regular
 
-PORT = 5473
 _SLICES = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{}"
-
-
-@dataclass(frozen=True, slots=True)
-class RelayAccess:
-    """``address`` ("host:port") wins over ``service``. Without ``common_name`` and ``uri`` the relay's certificate must
-    be for the address's host or for the Service's name.
-    """
-
-    address: str = ""
-    service: str = ""
-    namespace: str = "kube-system"
-    ca_file: str = ""
-    certificate_file: str = ""
-    key_file: str = field(default="", repr=False)
-    common_name: str = ""
-    uri: str = ""
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of "host", "host:port" or "[host]:port". Raises ValueError."""
-    host, colon, port = text.rpartition(":")
-    if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
-        colon, port = rest[:1], rest[1:]
-    elif not colon or ":" in host:
-        host, colon, port = text, "", ""
-    if not host or (colon and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536)):
-        raise ValueError(f"expected host:port, not {text!r}")
-    return host, int(port) if port else PORT
 
 
 class RelayTargets:
@@ -73,11 +42,11 @@ class RelayTargets:
     def failed(self, shown: str) -> None:
         """Try others first."""
         self._count += 1
-        self._failed[parse_address(shown)] = self._count
+        self._failed[parse_relay_address(shown)] = self._count
 
     def _find(self, deadline: Deadline) -> Sequence[tuple[str, int]]:
         if self._access.address:
-            return (parse_address(self._access.address),)
+            return (parse_relay_address(self._access.address),)
         path = _SLICES.format(quote(self._access.namespace), quote(self._access.service))
         reply = self._direct.request("GET", path, deadline, f"find relays: list endpoints of {self._access.service}")
         found = []

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
-from cni_calico.datastore.kubernetes.relayed.targets import RelayAccess, RelayTargets, parse_address
+from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable
-from cni_calico.model.access import KubernetesAccess
+from cni_calico.model.access import KubernetesAccess, RelayAccess, parse_relay_address
 from tests.fakes.scripted_http import Scripted
 
 
@@ -26,13 +26,13 @@ from tests.fakes.scripted_http import Scripted
     ],
 )
 def test_addresses(text: str, found: tuple[str, int]) -> None:
-    assert parse_address(text) == found
+    assert parse_relay_address(text) == found
 
 
 @pytest.mark.parametrize("text", ["", ":5473", "typha:0", "typha:many", "typha:99999", "[fd00::1]:x"])
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ValueError, match="expected host:port"):
-        parse_address(text)
+        parse_relay_address(text)
 
 
 def slices(*addresses: str, name: str = "calico-typha") -> dict[str, Any]:

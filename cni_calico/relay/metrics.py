@@ -1,0 +1,76 @@
+"""PURE: a relay's numbers in Prometheus' format.
+
+Rule: upstream's names are used where the same thing exists here; what only its protocol has (pings, batches of its
+snapshots) is left out, not made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cni_calico.daemon.exposition import Exposition
+from cni_calico.relay.connections import LATENCIES_S, ServerNumbers
+from cni_calico.relay.hub import HubNumbers
+
+_ENDED = ("closed", "ended", "answered", "stopped")
+
+
+def render_relay_metrics(
+    server: ServerNumbers,
+    hub: HubNumbers,
+    *,
+    connections: int,
+    streaming: int,
+    share: int,
+    sizes: Mapping[str, int],
+    raw_bytes: Mapping[str, int],
+    compressed_bytes: Mapping[str, int],
+    older: Mapping[str, int],
+    troubles: int,
+) -> str:
+    """``sizes``: objects by collection; ``older``: readings of what happened before this relay began, by outcome."""
+    out = Exposition()
+    out.gauge("typha_connections_active", "Open connections.", connections)
+    out.gauge("typha_connections_streaming", "Connections that follow something.", streaming)
+    out.count("typha_connections_accepted", "Connections accepted.", server.accepted)
+    dropped = sum(count for why, count in server.dropped.items() if why not in _ENDED)
+    out.count(
+        "typha_connections_dropped", "Connections that were ended here, to balance or because of limits.", dropped
+    )
+    for path, count in sizes.items():
+        out.gauge("typha_cache_size", "Objects known.", count, syncer=path)
+    out.count("typha_updates_total", "Events of the API server.", hub.updates)
+    out.count("typha_updates_skipped", "Events that changed nothing that is relayed.", hub.skipped)
+    out.summarise(
+        "typha_client_latency_secs",
+        "How long changes waited before they were sent to a client.",
+        sum(server.latency),
+        server.latency_s,
+    )
+    out.summarise(
+        "typha_client_snapshot_send_secs", "How long a list took to be ready to be sent.", server.lists, server.lists_s
+    )
+    for path, size in raw_bytes.items():
+        out.gauge("typha_snapshot_raw_bytes", "Size of the last list.", size, syncer=path)
+    for path, size in compressed_bytes.items():
+        out.gauge("typha_snapshot_compressed_bytes", "Size of the last list as sent.", size, syncer=path)
+    out.observe(
+        "calico_relay_latency_seconds",
+        "How long changes waited before they were sent to a client.",
+        LATENCIES_S,
+        server.latency,
+        server.latency_s,
+    )
+    for why, count in server.dropped.items():
+        out.count("calico_relay_connections_ended_total", "Connections that ended, by reason.", count, reason=why)
+    for kind, count in server.requests.items():
+        out.count("calico_relay_requests_total", "Requests, by kind.", count, kind=kind)
+    out.count("calico_relay_messages_total", "Messages sent.", server.messages)
+    out.count("calico_relay_sent_bytes_total", "Bytes sent, before encryption.", server.bytes)
+    out.count("calico_relay_rendered_total", "Messages rendered; many clients get the same one.", hub.rendered)
+    out.gauge("calico_relay_fair_share", "More clients than this are sent to other relays.", share)
+    for outcome, count in older.items():
+        text = "How often the API server was asked what happened before this relay began, by outcome."
+        out.count("calico_relay_history_reads_total", text, count, outcome=outcome)
+    out.gauge("calico_relay_collections_failing", "Collections that cannot be followed now.", troubles)
+    return out.render()

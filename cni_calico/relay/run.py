@@ -1,0 +1,202 @@
+"""calico-typha as a process: settings, TLS, health and metrics around one Relay.
+
+Rule: ready means that every collection has been read once; alive means that the server's loop turns. At SIGTERM clients
+are sent to other relays, one after the other, within TYPHA_SHUTDOWNTIMEOUTSECS. Certificates are read again when their
+files change.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cni_calico.cni.fields import JsonFields
+from cni_calico.cni.netconf import parse_datastore
+from cni_calico.daemon.http_doors import Doors
+from cni_calico.daemon.http_server import TEXT, Page
+from cni_calico.daemon.said import Said
+from cni_calico.daemon.stopping import Stopping
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.errors import InvalidConfig
+from cni_calico.log import Log, wants_json
+from cni_calico.relay.balance import Balance
+from cni_calico.relay.connections import Limits
+from cni_calico.relay.metrics import render_relay_metrics
+from cni_calico.relay.relay import Relay, server_context
+from cni_calico.relay.settings import parse_relay_settings, users_of
+
+NODES = "/api/v1/nodes"
+PORT = 5473
+LOOK_S = 5.0
+STUCK_S = 60.0
+BACKLOG = 1024
+
+
+class RelayProcess:
+    """Raises InvalidConfig, DatastoreError."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.settings, without = parse_relay_settings(environ)
+        self.stopping = Stopping()
+        self.log = Log(self.settings.log_level, as_json=wants_json(environ))
+        for text in without:
+            self.log.warning(text)
+        config = parse_datastore(JsonFields({}), {**environ, "DATASTORE_TYPE": "kubernetes"})
+        self.api = KubernetesAPI(config.kubernetes)
+        self._certificates = self._stamp()
+        settings = self.settings
+        self.relay = Relay(
+            self.api,
+            open_listener(settings.server_host, settings.server_port or PORT),
+            self._context(),
+            self.log,
+            users=users_of(settings),
+            certificate_names=(settings.client_cn, settings.client_uri),
+            limits=replace(
+                Limits(),
+                connections=settings.upper_limit,
+                behind_s=settings.behind_s,
+                handshake_s=settings.handshake_s,
+            ),
+        )
+        self.balance = Balance(self.relay.server, settings, lambda: self.relay.hub.sizes().get(NODES, 0))
+        self._doors = Doors(self.log)
+        self._said = Said(self.log)
+        self._turned_at = time.monotonic()
+
+    def run(self) -> int:
+        """Serve until a signal; returns the exit status."""
+        self.stopping.on_signals(signal.SIGTERM, signal.SIGINT)
+        settings = self.settings
+        health = (settings.health_host, settings.health_port) if settings.health else None
+        metrics = (settings.metrics_host, settings.metrics_port) if settings.metrics else None
+        keeper = threading.Thread(target=self._keep, args=(health, metrics), name="keeper", daemon=True)
+        keeper.start()
+        self.log.info(f"serving on {settings.server_host or '*'}:{settings.server_port or PORT}")
+        try:
+            self.relay.run(self.stopping, turn=self._turn, before_end=self.balance.send_away)
+        finally:
+            self.stopping.set()
+            keeper.join(LOOK_S)
+            self._doors.close()
+            self.api.close()
+        return 0
+
+    def _turn(self) -> None:
+        self._turned_at = time.monotonic()
+        if self.settings.balancing == "kubernetes":
+            self.balance.look()
+
+    def _keep(self, health: tuple[str, int] | None, metrics: tuple[str, int] | None) -> None:
+        """What must not wait for the server's loop."""
+        counted_at = 0.0
+        while not self.stopping.is_set():
+            self._doors.keep("health", health, self._health_pages)
+            self._doors.keep("metrics", metrics, lambda: {"/metrics": self._metrics_page})
+            self._read_certificates_again()
+            if self.settings.balancing == "kubernetes" and time.monotonic() - counted_at >= self.settings.poll_s:
+                counted_at = time.monotonic()
+                why = self.balance.count(self.api)
+                self._said.say("balance", [why] if why else [])
+            self.stopping.wait(LOOK_S)
+
+    # -- TLS ----------------------------------------------------------------------------------------------------------
+
+    def _context(self) -> ssl.SSLContext:
+        settings = self.settings
+        try:
+            wants = bool(settings.client_cn or settings.client_uri)
+            return server_context(settings.certificate, settings.key, settings.ca, wants_certificates=wants)
+        except (OSError, ssl.SSLError) as e:
+            files = ", ".join(filter(None, (settings.certificate, settings.key, settings.ca)))
+            raise InvalidConfig(
+                f"cannot use the certificates in {files}: {e}",
+                details="they are named by TYPHA_SERVERCERTFILE, TYPHA_SERVERKEYFILE and TYPHA_CAFILE",
+            ) from e
+
+    def _stamp(self) -> tuple[tuple[int, int, int], ...]:
+        """When the files were changed."""
+        found = []
+        for path in filter(None, (self.settings.certificate, self.settings.key, self.settings.ca)):
+            try:
+                status = os.stat(path)
+                found.append((status.st_mtime_ns, status.st_ino, status.st_size))
+            except OSError:
+                found.append((0, 0, 0))
+        return tuple(found)
+
+    def _read_certificates_again(self) -> None:
+        stamp = self._stamp()
+        if stamp == self._certificates:
+            return
+        try:
+            self.relay.server.connections.tls = self._context()
+        except InvalidConfig as e:
+            self._said.say("certificates", [f"{e}; the former ones stay in use"])
+            return
+        self._certificates = stamp
+        self._said.say("certificates", [])
+        self.log.info("the certificates have been read again")
+
+    # -- what is told -------------------------------------------------------------------------------------------------
+
+    def _health_pages(self) -> dict[str, Page]:
+        def liveness() -> tuple[int, str, bytes]:
+            stuck_s = time.monotonic() - self._turned_at
+            why = f"the server's loop has not turned for {stuck_s:.0f} s" if stuck_s > STUCK_S else ""
+            return _answer(why)
+
+        def readiness() -> tuple[int, str, bytes]:
+            unsynced = self.relay.hub.unsynced()
+            if self.stopping.is_set():
+                return _answer("it is ending")
+            return _answer(f"not read yet: {', '.join(unsynced)}" if unsynced else "")
+
+        return {"/liveness": liveness, "/readiness": readiness}
+
+    def _metrics_page(self) -> tuple[int, str, bytes]:
+        relay = self.relay
+        text = render_relay_metrics(
+            relay.server.numbers,
+            relay.hub.numbers,
+            connections=len(relay.server.connections.all),
+            streaming=relay.server.streaming,
+            share=self.balance.share,
+            sizes=relay.hub.sizes(),
+            raw_bytes=dict(relay.snapshots.raw_bytes),
+            compressed_bytes=dict(relay.snapshots.compressed_bytes),
+            older=dict(relay.older),
+            troubles=len(relay.troubles),
+        )
+        return 200, "text/plain; version=0.0.4; charset=utf-8", text.encode()
+
+
+def _answer(why: str) -> tuple[int, str, bytes]:
+    return (503, TEXT, f"{why}\n".encode()) if why else (200, TEXT, b"ok\n")
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    """For both families where there are two. Raises InvalidConfig."""
+    try:
+        if host:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+        return socket.create_server(("", port), backlog=BACKLOG)
+    except OSError as e:
+        raise InvalidConfig(
+            f"cannot serve on {host or '*'}:{port}: {e.strerror or e}",
+            details="see TYPHA_SERVERHOST and TYPHA_SERVERPORT",
+        ) from e
+
+
+def run_relay(environ: Mapping[str, str]) -> int:
+    """Raises InvalidConfig, DatastoreError."""
+    return RelayProcess(environ).run()
