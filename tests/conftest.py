@@ -65,6 +65,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: all(Path(f"/usr/bin/{name}").exists() for name in ("aarch64-linux-gnu-gcc", "qemu-aarch64")),
         "arm64: tests/setup/tests.sh installs what it needs",
     ),
+    "browser": (lambda: Path("/usr/bin/chromium").exists(), "browser: tests/setup/browser.sh installs it"),
     "bundle": (lambda: Path("/usr/bin/objcopy").exists(), "bundle: tests/setup/python.sh installs what it needs"),
 }
 

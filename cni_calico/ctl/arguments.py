@@ -61,6 +61,8 @@ def build_parser(prog: str = "calicoctl") -> CommandParser:
     commands.below("datastore", lambda group: _add_datastore(group, common), dest="group")
     commands.below("node", lambda group: _add_node(group, common))
     commands.below("cluster", lambda group: _add_cluster(group, common))
+    show = commands.add("show", common, output_option())
+    show.add_argument("--html", default="", metavar="FILE", help="write it as one page for a browser")
     completion = commands.add("completion", common)
     completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
     version = commands.add("version", common, output_option())

@@ -39,7 +39,8 @@ def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
                     arguments.say(render_finding(finding, arguments.look))
     except CalicoError as e:
         file = arguments.config
-        raise with_hint(e, file, file_counts=file != DEFAULT_PATH or os.path.exists(file)) from e.__cause__
+        counts = file != DEFAULT_PATH or os.path.exists(file)
+        raise with_hint(e, file, file_counts=counts, kubeconfig=arguments.kubeconfig) from e.__cause__
     wrong = render_sum(findings)
     text = "" if wrong else "The network is well.\n"
     if arguments.output != TABLE:

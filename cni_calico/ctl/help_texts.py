@@ -318,6 +318,15 @@ COMMANDS: Mapping[str, Help] = {
             ),
         ),
     ),
+    "show": Help(
+        "a picture of the cluster: pools, blocks, nodes, tunnels, BGP sessions",
+        "Everything comes from the datastore. The page needs nothing but a browser and can be given to others.",
+        (
+            ("show", "on the terminal"),
+            ("show --html cluster.html", "as a page"),
+            ("show -o json", "for a script"),
+        ),
+    ),
     "completion": Help(
         "print the completion script for a shell",
         "Completes commands, options and kinds of resources.",

@@ -59,6 +59,10 @@ def _find(name: str, *, watching: bool) -> Command:
         from cni_calico.ctl import policy_names
 
         return policy_names.migrate
+    if name == "show":
+        from cni_calico.ctl import show as picture
+
+        return picture.show
     if name == "cluster status":
         from cni_calico.ctl import cluster_status
 

@@ -64,7 +64,8 @@ def open_session(arguments: Namespace, environ: Mapping[str, str], *, creating: 
     except CalicoError as e:
         from cni_calico.ctl.hints import with_hint
 
-        raise with_hint(e, file, file_counts=file != DEFAULT_PATH or os.path.exists(file)) from e.__cause__
+        counts = file != DEFAULT_PATH or os.path.exists(file)
+        raise with_hint(e, file, file_counts=counts, kubeconfig=arguments.kubeconfig) from e.__cause__
 
 
 @contextmanager

@@ -10,6 +10,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# what to do about a file of etcd's that cannot be read
+CERTIFICATE_FILES = (
+    "ETCD_CA_CERT_FILE, ETCD_CERT_FILE and ETCD_KEY_FILE, or the same settings in the configuration, must name files "
+    "that can be read here"
+)
 LOCAL_PATH = f"{STATE_DIR}/datastore.db"
 API_GROUP = "crd.projectcalico.org/v1"
 

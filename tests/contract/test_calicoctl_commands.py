@@ -55,12 +55,16 @@ BASE = {
     "cluster status": "cluster status --timeout=3",
     "cluster check": "cluster check --host --network {unused}",
     "cluster diags": "cluster diags -o {unused}",
+    "show": "show",
     "completion": "completion bash",
     "version": "version",
 }
 PATHS = ["custom-columns=A:.metadata.name", "jsonpath={{.metadata.name}}", "jsonpath-as-json={{.spec}}"]
 SAID = ["table", "json", "yaml", "jsonpath={{$}}", "jsonpath-as-json={{$}}"]
-SAYING = ("ipam show", "policy explain", "policy show", "node status", "cluster status", "cluster check", "version")
+SAYING = (
+    *("ipam show", "policy explain", "policy show", "node status", "cluster status", "cluster check", "version"),
+    "show",
+)
 VALUES = {
     "--config": ["{config}"],
     "--kubeconfig": ["{kubeconfig}"],
@@ -96,6 +100,7 @@ VALUES = {
     "--node": ["n"],
     "--nodes": ["a,b"],
     "--image": ["x"],
+    "--html": ["{unused}"],
     "--network": ["{directory}"],
     "--plugins": ["{directory}"],
 }

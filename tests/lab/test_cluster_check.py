@@ -15,6 +15,7 @@ from tests.lab.control_plane import NET4
 from tests.lab.host import end, start, until
 from tests.lab.lab import Lab, install_manifest, running_lab
 from tests.lab.proxy import install_kube_proxy
+from tests.lab.test_pods import ready_agents
 
 pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(600)]
 WELL = [
@@ -60,6 +61,7 @@ def check_lab(busybox_image: Path, product_image: Path, own_bundle: Path) -> Ite
     with running_lab(dual=True, images=[busybox_image, product_image], bundle=own_bundle) as made:
         install_manifest(made)
         install_kube_proxy(made, "nftables")
+        until(lambda: ready_agents(made) == 2, "calico-node is ready on both nodes", seconds=180)
         yield made
 
 

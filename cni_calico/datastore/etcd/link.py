@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from cni_calico.datastore.etcd.errors import ELSEWHERE, LOST, meaning_of, short_reason
 from cni_calico.datastore.etcd.slim_grpc import load_grpc, pb
 from cni_calico.errors import DatastoreUnavailable
+from cni_calico.model.access import CERTIFICATE_FILES
 from cni_calico.regular import read_regular
 
 TYPE_CHECKING = False
@@ -109,8 +110,7 @@ def read_credentials(config: EtcdConfig, reach: Reach = as_it_is) -> Credentials
         except OSError as e:
             raise DatastoreUnavailable(
                 f"cannot read the TLS file {path} of etcd: {e.strerror}",
-                details="ETCD_CA_CERT_FILE, ETCD_CERT_FILE and ETCD_KEY_FILE, or the same settings in the "
-                "configuration, must name files that can be read here",
+                details=CERTIFICATE_FILES,
             ) from e
     ca, cert, key = contents
     return Credentials(ca or _system_cas(reach), cert, key, stamp)

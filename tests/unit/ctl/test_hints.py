@@ -1,5 +1,6 @@
 """Hints name what a caller of calicoctl, or of calico-node, has in hand."""
 
+import json
 import subprocess
 import sys
 
@@ -16,7 +17,7 @@ ETCD = {"ETCD_ENDPOINTS": "https://127.0.0.1:1"}
     ("environ", "said"),
     [
         (ETCD, "(check that the datastore that the environment names is running and reachable from here)"),
-        (ETCD | {"ETCD_CA_CERT_FILE": "/does/not/exist"}, "(ETCD_CA_CERT_FILE, ETCD_CERT_FILE and ETCD_KEY_FILE, or"),
+        (ETCD | {"ETCD_CA_CERT_FILE": "/does/not/exist"}, "(ETCD_CA_CERT_FILE, ETCD_CERT_FILE and ETCD_KEY_FILE name"),
         ({"KUBECONFIG": "/does/not/exist"}, "(the kubeconfig is the one of --kubeconfig, or of KUBECONFIG)"),
         ({"DATASTORE_TYPE": "kubernetes"}, "(give --kubeconfig, or set KUBECONFIG)"),
         ({"DATASTORE_TYPE": "etcdv3"}, "(set ETCD_ENDPOINTS)"),
@@ -32,6 +33,10 @@ def test_of_calicoctl_with_variables(environ, said, capsys):
     ("spec", "said"),
     [
         ("etcdEndpoints: http://127.0.0.1:1", "(check that the datastore that {file} names is running"),
+        (
+            "etcdEndpoints: https://127.0.0.1:1\n  etcdCACertFile: /does/not/exist",
+            "(etcdCACertFile, etcdCertFile and etcdKeyFile in {file} name the files)",
+        ),
         ("kubeconfig: /does/not/exist", "(the kubeconfig is the one of --kubeconfig, or of spec.kubeconfig in {file})"),
         ("datastoreType: etcdv3", "(set spec.etcdEndpoints in {file})"),
         ("datastoreType: bogus", "(spec.datastoreType in {file} must be local, etcdv3 or kubernetes)"),
@@ -41,6 +46,22 @@ def test_of_calicoctl_with_a_file(spec, said, tmp_path, capsys):
     (tmp_path / "c.cfg").write_text(f"{FILE}  {spec}\n")
     assert run(["-c", str(tmp_path / "c.cfg"), "get", "nodes", "--timeout=2"], {}) == 1
     assert said.format(file=tmp_path / "c.cfg") in capsys.readouterr().err
+
+
+KUBECONFIG = {
+    "current-context": "a",
+    "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+    "clusters": [{"name": "a", "cluster": {"server": "https://127.0.0.1:1"}}],
+    "users": [{"name": "a", "user": {"token": "x"}}],
+}
+
+
+@pytest.mark.parametrize("words", ["get nodes", "cluster check"])
+def test_of_an_option(words, tmp_path, capsys):
+    """What --kubeconfig names counts, and not what is configured elsewhere."""
+    (tmp_path / "k").write_text(json.dumps(KUBECONFIG))
+    assert run([*words.split(), "--kubeconfig", str(tmp_path / "k"), "--timeout=2"], ETCD) == 1
+    assert f"the datastore that --kubeconfig {tmp_path / 'k'} names is running" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
