@@ -19,6 +19,13 @@ from manifests.schemas import KINDS, definition
 
 HERE = Path(__file__).resolve().parent
 
+_BASE = """\
+# A base of kustomize: {resource}, with Calico's data in {datastore}; docs/install.md shows an overlay.
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources:
+  - {resource}
+"""
 _HEAD = "# Calico's custom resource definitions; made from manifests/schemas.py by manifests/render.py.\n"
 
 
@@ -56,10 +63,15 @@ def render_all() -> dict[str, str]:
     """File name -> content."""
     source = (HERE / "source" / "calico.yaml").read_text().replace("@VERSION@", f"v{__version__}")
     definitions = render_definitions()
+    etcd = select_lines(source, "etcd")
     return {
         "crds.yaml": definitions,
         "calico.yaml": select_lines(source, "kubernetes") + definitions.removeprefix(_HEAD),
-        "calico-etcd.yaml": select_lines(source, "etcd"),
+        "calico-etcd.yaml": etcd,
+        # a base of kustomize reads no file outside of its directory
+        "kustomization.yaml": _BASE.format(resource="calico.yaml", datastore="Kubernetes"),
+        "etcd/kustomization.yaml": _BASE.format(resource="calico-etcd.yaml", datastore="etcd"),
+        "etcd/calico-etcd.yaml": etcd,
     }
 
 
@@ -70,6 +82,7 @@ def main() -> int:
             sys.stderr.write(f"{HERE / name} does not match its sources: run manifests/render.py\n")
         return 1 if stale else 0
     for name, text in render_all().items():
+        (HERE / name).parent.mkdir(exist_ok=True)
         (HERE / name).write_text(text)
     return 0
 
