@@ -134,6 +134,15 @@ def test_arguments_that_are_no_flags(bundle: Path, tmp_path: Path, name: str, ar
     assert without_a_call.returncode != 0, "outside of a call they are a mistake"
 
 
+def test_calicoctl_says_what_it_is_compatible_with(bundle: Path, tmp_path: Path) -> None:
+    """Without any configuration: Kubespray takes the third word of the first line and asserts a minimum."""
+    done = run(bundle / "calicoctl", "-c", "/etc/calico/calicoctl.cfg", "version", HOME=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    first, own = done.stdout.splitlines()
+    assert first == "Client Version:    v3.32.1" and first.split()[2] == "v3.32.1"
+    assert own.startswith("cni-calico: ")
+
+
 def test_starts_once(bundle: Path, tmp_path: Path) -> None:
     """PyInstaller's loader would execute itself a second time to set LD_LIBRARY_PATH."""
     trace = tmp_path / "trace"
