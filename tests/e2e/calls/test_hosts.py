@@ -98,6 +98,8 @@ def test_one_host_from_nothing_to_nothing(installed: PrivateHost, make_pod_ns: M
     cnitool(host, "check", pods[0])
     cnitool(host, "del", pods[0])
     assert len(calico_links(host)) == 1
+    apply(host, "GlobalNetworkPolicy", "nobodys", NOBODYS)
+    until(lambda: host.run("nft", "list", "tables").stdout.count("calico-policy") == 3, "policies are enforced", 20)
 
     [uninstall] = steps("runbook.md", "Uninstalling from a host")
     host.shell(uninstall, ROOT)
