@@ -58,7 +58,9 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "cnitool": (lambda: has_tool("bin/cnitool", "cni/bin/portmap"), "cnitool: tests/setup/tests.sh builds it"),
     "lab": (
-        lambda: has_tool("bin/kubelet", "bin/containerd/containerd", "bin/kube-scheduler", "bin/coredns"),
+        lambda: has_tool(
+            "bin/kubelet", "bin/containerd/containerd", "bin/kube-scheduler", "bin/coredns", "bin/e2e.test"
+        ),
         "lab: tests/setup/lab.sh builds it",
     ),
     "arm64": (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.lab.images import make_busybox, make_coredns, make_product
+from tests.lab.images import make_agnhost, make_busybox, make_coredns, make_product
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +19,11 @@ def busybox_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def coredns_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_coredns(tmp_path_factory.mktemp("coredns"))
+
+
+@pytest.fixture(scope="session")
+def agnhost_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_agnhost(tmp_path_factory.mktemp("agnhost"))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
-"""The images that pods of the lab run: one of busybox, which is the sandbox too, CoreDNS, and the product's.
+"""The images that pods of the lab run: one of busybox, which is the sandbox too, CoreDNS, what Kubernetes' end-to-end
+tests run, and the product's.
 
 Rule: they are archives made here; no pod is ever pulled.
 """
@@ -17,6 +18,7 @@ from tests.lab.host import BIN, PLUGINS, run
 
 BUSYBOX = "localhost/lab/busybox:1"
 COREDNS = "localhost/lab/coredns:1"
+AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.56"  # as test/utils/image/manifest.go of Kubernetes names it
 ARCHIVE = ROOT / "build" / "image" / "archive.py"
 
 
@@ -27,6 +29,10 @@ def make_busybox(directory: Path) -> Path:
 
 def make_coredns(directory: Path) -> Path:
     return _make(directory, COREDNS, ["/coredns"], BIN / "coredns")
+
+
+def make_agnhost(directory: Path) -> Path:
+    return _make(directory, AGNHOST, ["/agnhost", "pause"], BIN / "agnhost")
 
 
 def _make(directory: Path, name: str, command: Sequence[str], *programs: Path) -> Path:

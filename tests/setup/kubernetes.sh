@@ -4,7 +4,7 @@
 #   tests/setup/kubernetes.sh [--check] [PROGRAM...]
 #
 # --check: only say (by exit status) whether they are there. PROGRAM: others of Kubernetes than kube-apiserver and
-# kubectl, such as kubelet.
+# kubectl, such as kubelet; e2e.test are its end-to-end tests, agnhost is what their pods run.
 # Rule: what is built in the version asked for is not built again; everything lies below LAB_CACHE. The first build takes
 # some eight minutes on two cores and 4 GB of Go's caches.
 # Settings: LAB_CACHE (default ${XDG_CACHE_HOME:-$HOME/.cache}/cni-lab), GO (a go command, 1.25 or newer);
@@ -24,6 +24,14 @@ if [ $# = 0 ]; then set -- kube-apiserver kubectl; fi
 missing() {
   local program
   for program in "$@"; do built "$BIN/$program" "$KUBERNETES" || echo "$program"; done
+}
+
+package_of() { # PROGRAM
+  case $1 in
+    e2e.test) echo test/e2e ;;
+    agnhost) echo test/images/agnhost ;;
+    *) echo "cmd/$1" ;;
+  esac
 }
 
 # k8s.io/kubernetes replaces its staging modules by directories that its module does not hold: here each is replaced by
@@ -55,6 +63,6 @@ done
 replacements=$(staging)
 dir=$(module "$BIN/kubernetes" "$KUBERNETES" k8s.io/kubernetes <<<"$replacements")
 for program in $(missing "$@"); do
-  compile "$BIN/$program" "$KUBERNETES" "$dir" "k8s.io/kubernetes/cmd/$program" "$stamps"
+  compile "$BIN/$program" "$KUBERNETES" "$dir" "k8s.io/kubernetes/$(package_of "$program")" "$stamps"
 done
 rm -rf "$dir"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A Kubernetes with kubelets and containerd, for the tests in tests/lab, with CoreDNS, and the images they run; built
-# from Go modules and Debian packages.
+# A Kubernetes with kubelets and containerd, for the tests in tests/lab, with CoreDNS and Kubernetes' own end-to-end
+# tests, and the images they run; built from Go modules and Debian packages.
 #
 #   tests/setup/lab.sh [--check]      --check: only say (by exit status) whether everything is there
 #
@@ -16,7 +16,7 @@ cd "$(dirname "$0")/../.."
 . tests/setup/go.sh
 
 PACKAGES=(runc iptables conntrack ipset openssl iproute2 util-linux procps busybox-static)
-KUBERNETES=(kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy)
+KUBERNETES=(kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy agnhost e2e.test)
 COREDNS=v1.12.1
 CONTAINERD=v2.2.9
 MODULE=github.com/containerd/containerd/v2

@@ -1,0 +1,108 @@
+"""Kubernetes' own end-to-end tests of network policies (its suite "Netpol"), against the bundle's agent and plugin.
+
+Rule: what is counted is what the suite's report says about every one of its tests; one that is not run is named here
+with its reason. Where this kernel has SCTP, the tests of SCTP run, too.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.conftest import SUMMARY
+from tests.lab.host import BIN, end, start, until
+from tests.lab.lab import Lab, install_bundle, running_lab
+from tests.lab.node import DNS_DOMAIN
+from tests.lab.proxy import install_kube_proxy
+
+HOURS = 3
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.lab,
+    pytest.mark.bundle,
+    pytest.mark.takes(2400),
+    pytest.mark.timeout((HOURS + 1) * 3600),
+]
+SUITE = r"\[sig-network\] Netpol"
+SCTP = "[Feature:SCTPConnectivity]"
+AT_LEAST = 47  # tests in version 1.34 that need no SCTP
+
+
+@dataclass
+class Report:
+    """Names of tests; ``failed`` with what was said."""
+
+    passed: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+
+
+def has_sctp() -> bool:
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture
+def netpol_lab(busybox_image: Path, agnhost_image: Path, own_bundle: Path) -> Iterator[Lab]:
+    with running_lab(images=[busybox_image, agnhost_image], bundle=own_bundle) as made:
+        install_bundle(made)
+        install_kube_proxy(made, "iptables")  # the tests connect to services' addresses
+        yield made
+
+
+def test_kubernetes_suite_of_network_policies(netpol_lab: Lab, record_property: pytest.RecordProperty) -> None:
+    skip = [] if has_sctp() else [SCTP]
+    report = run_suite(netpol_lab, skip)
+    counts = f"{len(report.passed)} passed, {len(report.failed)} failed, {len(report.skipped)} skipped"
+    record_property(SUMMARY, f"Kubernetes' suite Netpol: {counts}")
+    assert not report.failed, "\n".join(f"{name}: {text[:2000]}" for name, text in report.failed.items())
+    assert [name for name in report.skipped if not any(word in name for word in skip)] == []
+    assert len(report.passed) >= AT_LEAST
+
+
+def run_suite(lab: Lab, skip: list[str]) -> Report:
+    file, log = lab.directory / "netpol.xml", lab.directory / "netpol.log"
+    words = [f"--ginkgo.skip={re.escape(word)}" for word in skip]
+    process = start(
+        log, *lab.plane.inside(
+            BIN / "e2e.test", f"--kubeconfig={lab.plane.admin}", "--provider=skeleton", f"--dns-domain={DNS_DOMAIN}",
+            f"--ginkgo.focus={SUITE}", *words, f"--ginkgo.junit-report={file}", f"--ginkgo.timeout={HOURS}h",
+            "--ginkgo.no-color",
+        )
+    )  # fmt: skip
+    try:
+        until(lambda: process.poll() is not None, f"the suite ends; see {log}", seconds=HOURS * 3600, look_s=1)
+        assert file.exists(), log.read_text(errors="replace")[-4000:]
+    finally:
+        end(process)
+    return read_report(file)
+
+
+def read_report(file: Path) -> Report:
+    """Of the suite's own tests: a report has all others, too, as skipped."""
+    report = Report()
+    for case in ElementTree.parse(file).iter("testcase"):
+        name, status = case.get("name", ""), case.get("status")
+        if "[sig-network] Netpol" not in name:
+            if status not in ("skipped", "passed"):
+                report.failed[name] = _said(case)
+        elif status == "passed":
+            report.passed.append(name)
+        elif status == "skipped":
+            report.skipped.append(name)
+        else:
+            report.failed[name] = _said(case)
+    return report
+
+
+def _said(case: ElementTree.Element) -> str:
+    return " ".join(f"{child.tag}: {child.get('message', '')} {(child.text or '')[:1500]}" for child in case)
