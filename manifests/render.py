@@ -64,6 +64,7 @@ def render_all() -> dict[str, str]:
     source = (HERE / "source" / "calico.yaml").read_text().replace("@VERSION@", f"v{__version__}")
     definitions = render_definitions()
     etcd = select_lines(source, "etcd")
+    relays = (HERE / "source" / "calico-typha.yaml").read_text().replace("@VERSION@", f"v{__version__}")
     return {
         "crds.yaml": definitions,
         "calico.yaml": select_lines(source, "kubernetes") + definitions.removeprefix(_HEAD),
@@ -72,6 +73,7 @@ def render_all() -> dict[str, str]:
         "kustomization.yaml": _BASE.format(resource="calico.yaml", datastore="Kubernetes"),
         "etcd/kustomization.yaml": _BASE.format(resource="calico-etcd.yaml", datastore="etcd"),
         "etcd/calico-etcd.yaml": etcd,
+        "calico-typha.yaml": relays,
     }
 
 

@@ -11,7 +11,7 @@ mkdir -p "$root/opt/cni/bin"
 ln -s calico-install "$root/opt/cni/bin/install"
 # where manifests of upstream's images look for them
 mkdir -p "$root/usr/bin"
-for program in calico-node calicoctl; do ln -s "/opt/cni/bin/$program" "$root/usr/bin/$program"; done
+for program in calico-node calicoctl calico-typha; do ln -s "/opt/cni/bin/$program" "$root/usr/bin/$program"; done
 ln -s calicoctl "$root/usr/bin/kubectl-calico"
 # the last as in images with one program for everything
 for name in kube-controllers check-status wrapper calico; do

@@ -30,9 +30,9 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         sys.stdout.write(_USAGE)
         return 0
     if words in (["--version"], ["-version"]):
-        from cni_calico import __version__
+        from cni_calico import BUILD, __version__
 
-        sys.stdout.write(f"v{__version__}\n")
+        sys.stdout.write(f"v{__version__}{BUILD}\n")
         return 0
     if any(word.split("=")[0] in ("-c", "--config-file") for word in words):
         sys.stderr.write(f"calico-typha: there is no configuration file: set TYPHA_ variables\n{_USAGE}")

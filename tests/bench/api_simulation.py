@@ -4,7 +4,8 @@
 
 Speaks what the agent and the janitor ask for: lists in pages or, with resourceVersion 0, in one answer, metadata alone
 where that is accepted, and watches. ``/bench/heartbeats?count=N`` sends that many heartbeats of nodes to all watches;
-its answer is the resourceVersion of the last; ``/bench/blocks?count=N`` the same with changed blocks, and
+its answer is the resourceVersion of the last, and with ``&change=1`` each changes a label, to the time at which it was
+sent; ``/bench/watches`` says how many watches are open; ``/bench/blocks?count=N`` the same with changed blocks, and
 ``/bench/sent`` says how many bytes of events were sent. There is one pool, without a tunnel unless VXLAN_MODE says so.
 Sizes: a Node 13 kB (30 images), a block of 30 addresses 10 kB, a pod of
 one container 8.6 kB.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import SimpleQueue
@@ -182,6 +184,8 @@ class Simulation:
         self.nodes, self.pods = nodes, pods
         self.at = AT
         self.sent = 0
+        self.open = 0
+        self._past: list[tuple[int, str, dict[str, object]]] = []
         self._watches: list[tuple[str, bool, SimpleQueue[bytes]]] = []
         self._guard = threading.Lock()
         self.lists: dict[str, tuple[str, int, Callable[[int], dict[str, object]]]] = {
@@ -207,11 +211,13 @@ class Simulation:
             yield (b"," if number > first else b"") + reduced(make(number), brief=brief)
         yield b"]}"
 
-    def beat(self, count: int) -> int:
+    def beat(self, count: int, *, change: bool = False) -> int:
         with self._guard:
             for _ in range(count):
                 self.at += 1
                 obj = node(1 + self.at % (self.nodes - 1), self.at)
+                if change:
+                    obj["metadata"]["labels"]["sent-at"] = f"{time.time():.4f}"
                 self._tell("/api/v1/nodes", obj)
             return self.at
 
@@ -225,10 +231,18 @@ class Simulation:
 
     def _tell(self, path: str, obj: dict[str, object]) -> None:
         obj["metadata"]["resourceVersion"] = str(self.at)
+        self._past = [*self._past[-1000:], (self.at, path, obj)]
         for followed, brief, queue in self._watches:
             if followed == path:
                 event = {"type": "MODIFIED", "object": json.loads(reduced(obj, brief=brief))}
                 queue.put(json.dumps(event).encode() + b"\n")
+
+    def past(self, path: str, since: int) -> bytes:
+        """What a watch of a few seconds is told: what has happened, and a bookmark."""
+        with self._guard:
+            found = [{"type": "MODIFIED", "object": obj} for at, p, obj in self._past if at > since and p == path]
+            bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(self.at)}}}
+            return b"".join(json.dumps(event).encode() + b"\n" for event in (*found, bookmark))
 
     def follow(self, path: str, *, brief: bool) -> SimpleQueue[bytes]:
         queue: SimpleQueue[bytes] = SimpleQueue()
@@ -252,7 +266,10 @@ def handler(simulation: Simulation) -> type[BaseHTTPRequestHandler]:
             parts = urlsplit(self.path)
             query = parse_qs(parts.query)
             if parts.path == "/bench/heartbeats":
-                self._whole(str(simulation.beat(int(query["count"][0]))).encode())
+                self._whole(str(simulation.beat(int(query["count"][0]), change="change" in query)).encode())
+                return
+            if parts.path == "/bench/watches":
+                self._whole(str(simulation.open).encode())
                 return
             if parts.path == "/bench/blocks":
                 self._whole(str(simulation.write_blocks(int(query["count"][0]))).encode())
@@ -264,6 +281,10 @@ def handler(simulation: Simulation) -> type[BaseHTTPRequestHandler]:
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
+            if int(query.get("timeoutSeconds", ["300"])[0]) < 10:
+                self._chunk(simulation.past(parts.path, int(query["resourceVersion"][0])))
+                self._chunk(b"")
+                return
             if "watch" in query:
                 # one block by its name: of the agent's own node, on which nothing happens here
                 self._watch("" if "fieldSelector" in query else parts.path, brief=brief)
@@ -280,10 +301,16 @@ def handler(simulation: Simulation) -> type[BaseHTTPRequestHandler]:
 
         def _watch(self, path: str, *, brief: bool) -> None:
             queue = simulation.follow(path, brief=brief)
-            while True:
-                event = queue.get()
-                self._chunk(event)
-                simulation.sent += len(event)
+            simulation.open += 1
+            try:
+                while True:
+                    event = queue.get()
+                    self._chunk(event)
+                    simulation.sent += len(event)
+            except OSError:
+                return  # it is gone
+            finally:
+                simulation.open -= 1
 
         def _chunk(self, data: bytes) -> None:
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))

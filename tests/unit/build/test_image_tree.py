@@ -51,6 +51,7 @@ def test_programs_of_upstreams_manifests_lead_into_the_bundle(image_tree: Path) 
         "opt/cni/bin/install": "calico-install",
         "usr/bin/calico-node": "/opt/cni/bin/calico-node",
         "usr/bin/calicoctl": "/opt/cni/bin/calicoctl",
+        "usr/bin/calico-typha": "/opt/cni/bin/calico-typha",
         "usr/bin/kubectl-calico": "calicoctl",
         "usr/bin/kube-controllers": "/opt/cni/bin/calico-kube-controllers",
         "usr/bin/check-status": "/opt/cni/bin/calico-kube-controllers",
