@@ -64,6 +64,12 @@ class Node:
         argv, environ = self._argv(*arguments), self.environ()
         return subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True, check=check, timeout=60)
 
+    def calicoctl(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """One command of calicoctl in here."""
+        argv = [*self._program("calicoctl", "cni_calico.ctl.main"), *arguments]
+        environ = self.environ()
+        return subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True, check=check, timeout=60)
+
     def _argv(self, *arguments: str) -> list[str]:
         return [*self._program("calico-node", "cni_calico.nodeagent.main"), *arguments]
 

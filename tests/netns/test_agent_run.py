@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import urllib.error
@@ -80,10 +81,15 @@ def test_it_is_ready_only_while_pods_reach_the_other_nodes(node: Node) -> None:
         code, said, status, page = answers(node)
         return code == 1 and status == 503 and text in said and text in page
 
-    until(lambda: node.status().get("synced"), "the first pass", 60)
-    until(lambda: unready("n2"), "it is not ready, and says why", 60)
+    until(lambda: node.status().get("synced"), "the first pass", 240)
+    until(lambda: unready("n2"), "it is not ready, and says why", 120)
+    shown = node.calicoctl("node", "status", check=False)
+    assert shown.returncode == 1
+    assert "this node is not ready: IPPool 10.65.0.0-16 needs tunl0" in shown.stderr
+    assert json.loads(node.calicoctl("node", "status", "-o", "json", check=False).stdout)["ready"] is False
     node.store.put(pool("10.65.0.0/16", ipip="CrossSubnet"))  # n2 is in our subnet
-    until(lambda: answers(node)[::2] == (0, 200), "it is ready", 60)
+    until(lambda: answers(node)[::2] == (0, 200), "it is ready", 120)
+    assert "Ready:     yes" in node.calicoctl("node", "status").stdout
     assert "cannot make tunl0" in str(node.status()["failed"])
     assert "cannot make tunl0" in node.calico_node("-show-status").stdout
     node.store.put(NODES["n3"])  # in another subnet
