@@ -20,11 +20,11 @@ Outcome = TypeVar("Outcome")
 
 
 class _Slot(Generic[Item, Outcome]):
-    __slots__ = ("error", "item", "leads", "outcome", "wake")
+    __slots__ = ("error", "item", "leads", "outcomes", "wake")
 
     def __init__(self, item: Item) -> None:
         self.item = item
-        self.outcome: Outcome | None = None
+        self.outcomes: list[Outcome] = []  # the one, once it is there
         self.error: BaseException | None = None
         self.leads = False
         self.wake = allocate_lock()  # released once: when the item is done, or when it leads the next batch
@@ -58,7 +58,7 @@ class Batcher(Generic[Item, Outcome]):
             self._lead()
         if slot.error is not None:
             raise slot.error
-        return slot.outcome  # type: ignore[return-value]
+        return slot.outcomes[0]
 
     def _await(self, slot: _Slot[Item, Outcome], deadline: Deadline, doing: str) -> bool:
         """Wait until the item is done (False) or leads the next batch (True)."""
@@ -79,7 +79,7 @@ class Batcher(Generic[Item, Outcome]):
                 if isinstance(outcome, BaseException):
                     slot.error = outcome
                 else:
-                    slot.outcome = outcome
+                    slot.outcomes.append(outcome)
         except BaseException as e:
             for slot in batch:
                 slot.error = own_error(e)

@@ -19,19 +19,22 @@ MISSING: Any = object()  # the default of a field with a factory
 class Fields:
     """``__dataclass_fields__``, made when ``dataclasses`` looks for it: the names, which is all its functions use."""
 
-    def __get__(self, instance: object, owner: type) -> dict[str, Field[Any]]:
+    def __get__(self, instance: object, owner: type[Any]) -> dict[str, Field[Any]]:
         from dataclasses import make_dataclass
 
-        made: dict[str, Field[Any]] = make_dataclass(owner.__name__, owner.__match_args__).__dataclass_fields__  # type: ignore[attr-defined]
+        cls: Any = make_dataclass(owner.__name__, owner.__match_args__)
+        made: dict[str, Field[Any]] = cls.__dataclass_fields__
         return made
 
 
 def replace(record: Record, /, **changes: Any) -> Record:
     """``dataclasses.replace``."""
-    for name in type(record).__match_args__:  # type: ignore[attr-defined]
+    cls: type[Any] = type(record)
+    for name in cls.__match_args__:
         if name not in changes:
             changes[name] = getattr(record, name)
-    return type(record)(**changes)
+    made: Record = cls(**changes)
+    return made
 
 
 def refuse_assignment(record: object, name: str, value: object) -> None:

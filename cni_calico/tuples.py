@@ -19,7 +19,8 @@ class _Maker(type):
             return super().__new__(cls, name, bases, body)
         fields = tuple(body["__annotations__"])
         defaults = [body[field] for field in fields if field in body]
-        made = namedtuple(name, fields, defaults=defaults, module=body["__module__"])  # type: ignore[misc]
+        make: Any = namedtuple  # mypy wants the fields as they are written
+        made: type = make(name, fields, defaults=defaults, module=body["__module__"])
         for key, value in body.items():
             if key not in fields and key not in ("__annotations__", "__module__", "__qualname__"):
                 setattr(made, key, value)

@@ -72,19 +72,19 @@ def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:
 def _items(session: Session, arguments: Namespace) -> Iterator[ArchiveMember]:
     yield "version", CLIENT
     for kind, plural in PLURALS.items():
-        yield f"resources/{plural}.yaml", _try(lambda kind=kind: _stored(session, ResourceList(kind)))  # type: ignore[misc]
+        yield f"resources/{plural}.yaml", _try(_stored, session, ResourceList(kind))
     for what, listing in _IPAM.items():
-        yield f"ipam/{what}.yaml", _try(lambda listing=listing: _stored(session, listing))  # type: ignore[misc]
-    yield "ipam/usage", _try(lambda: ipam_show.render_usage(session))
-    yield "ipam/check", _try(lambda: ipam_check.text_of(session))
+        yield f"ipam/{what}.yaml", _try(_stored, session, listing)
+    yield "ipam/usage", _try(ipam_show.render_usage, session)
+    yield "ipam/check", _try(ipam_check.text_of, session)
     if is_kubernetes(session):
         yield from _kubernetes(session, arguments)
     yield "left-out", "".join(f"{why}\n" for _, why in session.take_damaged())
 
 
-def _try(do: Callable[[], str]) -> str:
+def _try(do: Callable[..., str], *arguments: object) -> str:
     try:
-        return do()
+        return do(*arguments)
     except CommandFailed as e:
         return e.output + e.message
     except CalicoError as e:
@@ -101,7 +101,7 @@ def _stored(session: Session, listing: ListKey) -> str:
 
 def _kubernetes(session: Session, arguments: Namespace) -> Iterator[ArchiveMember]:
     for what, path in _OBJECTS.items():
-        yield f"kubernetes/{what}.json", _try(lambda path=path: _objects(session, path))  # type: ignore[misc]
+        yield f"kubernetes/{what}.json", _try(_objects, session, path)
     try:
         pods = _pods(session)
     except CalicoError as e:

@@ -287,9 +287,7 @@ def _change_label(labels: dict[str, str], where: str, name: str, value: str | No
         return f"Successfully removed label {name} from {where}"
     known = name in labels
     if known and labels[name] != value and not overwrite:
-        raise InvalidConfig(
-            f"failed to update label of {where}, key {name} is already present. "  # noqa: S608 - no SQL
-            "please use '--overwrite' to set a new value."
-        )
+        refusal = f"failed to update label of {where}, key {name} is already present"
+        raise InvalidConfig(f"{refusal}. please use '--overwrite' to set a new value.")
     labels[name] = value
     return f"Successfully {'updated' if known else 'set'} label {name} on {where}"

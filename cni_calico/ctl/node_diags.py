@@ -50,12 +50,11 @@ _COMMANDS = {
 }
 _BIRD_COMMANDS = ("show status", "show protocols all", "show route all")
 # The variables we read begin with these; the rest of the environment is left out.
-_VARIABLES = tuple(
-    """
-    AS= AUTODETECT_ BGP_ CALICO_ CLUSTER_TYPE DATASTORE_ DISABLE_NODE_IP_CHECK ETCD_ FELIX_ HOSTNAME IP= IP6= IP_ IP6_
-    K8S_ KUBECONFIG KUBERNETES_SERVICE_ NODENAME NO_DEFAULT_POOLS USE_POD_CIDR WAIT_FOR_DATASTORE
-    """.split()  # noqa: SIM905
-)
+_PREFIXES = """
+AS= AUTODETECT_ BGP_ CALICO_ CLUSTER_TYPE DATASTORE_ DISABLE_NODE_IP_CHECK ETCD_ FELIX_ HOSTNAME IP= IP6= IP_ IP6_
+K8S_ KUBECONFIG KUBERNETES_SERVICE_ NODENAME NO_DEFAULT_POOLS USE_POD_CIDR WAIT_FOR_DATASTORE
+"""
+_VARIABLES = tuple(_PREFIXES.split())
 
 
 def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ from cni_calico.ipam.lost.leaks import TUNNELS
 from cni_calico.model.documents import codec
 from cni_calico.model.documents.tiers import TIERED_KINDS, TIERS
 from cni_calico.model.keys import BlockKey, BlockList, ResourceKey, ResourceList
-from cni_calico.model.resources import IPPool, Network
+from cni_calico.model.resources import IPPool, is_within
 
 WINDOWS_RESERVED = "windows-reserved-ipam-handle"  # the first addresses of a block of a Windows node
 _NODES_SHOWN = 5
@@ -71,7 +71,3 @@ def count_workload_addresses(session: Session, pool: IPPool) -> Counter[str]:
             if holder.secondary.get("type") not in TUNNELS and holder.handle_id != WINDOWS_RESERVED:
                 users[holder.secondary.get("node", "")] += 1
     return users
-
-
-def is_within(cidr: Network, pool: Network) -> bool:
-    return cidr.version == pool.version and cidr.subnet_of(pool)  # type: ignore[arg-type]

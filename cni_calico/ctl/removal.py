@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from cni_calico.ctl import resources
-from cni_calico.ctl.protection import is_within, require_deletable_tier, require_unused_pool
+from cni_calico.ctl.protection import require_deletable_tier, require_unused_pool
 from cni_calico.ctl.session import ResourceMissing, Session
 from cni_calico.datastore.belongings import remove_belongings
 from cni_calico.datastore.interface import pod_of
@@ -22,7 +23,7 @@ from cni_calico.model.documents import codec
 from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey, BlockList, ResourceKey, ResourceList
 from cni_calico.model.kubernetes import pods as crd_pods
 from cni_calico.model.names import parse_endpoint_name
-from cni_calico.model.resources import Address
+from cni_calico.model.resources import Address, is_within
 
 
 def delete_resource(session: Session, key: ResourceKey, *, force: bool = False) -> None:
@@ -100,7 +101,7 @@ def _leave_node(session: Session, key: ResourceKey) -> None:
     allocator = Allocator(session.store)
     for endpoint, addresses in _endpoints_of(session, key.name):
         allocator.release_addresses(addresses, session.deadline)
-        resources.remove_record(session, endpoint, lambda: ResourceMissing(endpoint))  # noqa: B023 - called at once
+        resources.remove_record(session, endpoint, partial(ResourceMissing, endpoint))
     allocator.release_addresses([address for address, _ in tunnel_addresses(node)], session.deadline)
     owned = dict.fromkeys(affinity.cidr for affinity in _host_affinities(session, key.name))
     for block, releases in _holdings_of(session, key.name):

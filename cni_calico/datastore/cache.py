@@ -98,6 +98,7 @@ class Cache(Generic[T]):
         self._watch: Watch | None = None
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._stopped = threading.Event()
+        self._random = random.SystemRandom()
         self._thread = threading.Thread(target=self._run, name=f"cache-{type(listing).__name__}", daemon=True)
         self._thread.start()
 
@@ -278,7 +279,7 @@ class Cache(Generic[T]):
         if self._delay is not None:
             self._stopped.wait(self._delay(self._stopped))
         pause_s = 0.0
-        while not self._stopped.wait(pause_s * random.uniform(0.5, 1.5)):  # noqa: S311 (not all nodes at once)
+        while not self._stopped.wait(pause_s * self._random.uniform(0.5, 1.5)):  # not all nodes at once
             try:
                 self._list()
                 self._follow_watch()

@@ -20,7 +20,7 @@ from cni_calico.ipam.claims import release_block, secure_block
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.pools import pool_of
 from cni_calico.model.keys import AffinityKey, BlockKey
-from cni_calico.model.resources import Block, IPAMConfig, IPPool, Network
+from cni_calico.model.resources import Block, IPAMConfig, IPPool, Network, is_within
 
 MAX_BLOCKS_DEFAULT = 20
 PROBES = 64  # places checked before the affinities of all nodes are read
@@ -137,7 +137,7 @@ class BlockSearch:
             yield cidr
 
     def _is_reserved(self, cidr: Network) -> bool:
-        return any(cidr.version == r.version and cidr.subnet_of(r) for r in self._scope.reserved)  # type: ignore[arg-type]
+        return any(is_within(cidr, reserved) for reserved in self._scope.reserved)
 
     def _remember(self, block: Block) -> None:
         if is_reclaimable(block, self._scope.node, self._scope.now_ns):

@@ -18,6 +18,7 @@ from cni_calico.errors import KernelError, NetnsGone
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
 CLONE_NEWNET = 0x40000000
 _NS_GET_NSTYPE = 0xB703
@@ -31,14 +32,12 @@ def _load_setns() -> Callable[[int, int], None]:
         return own
     import _ctypes
 
-    class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
-        _type_ = "i"
-
     class _Function(_ctypes.CFuncPtr):
         _flags_ = 1 | 8  # FUNCFLAG_CDECL | FUNCFLAG_USE_ERRNO
-        _restype_ = _Int
+        _restype_ = type("_Int", (_ctypes._SimpleCData,), {"_type_": "i"})
 
-    process = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
+    dlopen: Any = _ctypes.dlopen  # None, which its type does not have, is this program
+    process = dlopen(None, 0)
     function = _Function(_ctypes.dlsym(process, "setns"))
 
     def setns(fd: int, kind: int) -> None:

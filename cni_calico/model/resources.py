@@ -23,6 +23,13 @@ Network = IPv4Network | IPv6Network
 Interface = IPv4Interface | IPv6Interface
 
 
+def is_within(inner: Network, outer: Network) -> bool:
+    """Whether all of ``inner`` is in ``outer``; never for networks of two families."""
+    if isinstance(inner, IPv4Network):
+        return isinstance(outer, IPv4Network) and inner.subnet_of(outer)
+    return isinstance(outer, IPv6Network) and inner.subnet_of(outer)
+
+
 @dataclass(frozen=True, slots=True)
 class Metadata:
     """``resource_version`` is never stored: readers fill it in from the key's revision for display."""

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.controllers.janitor.run import Habits, Janitor, Tally, make_election
@@ -177,7 +178,7 @@ class Parts:
     def _keep_token(self) -> None:
         target, kubernetes = self._token_target(), self.context.kubernetes
         if target is not None and isinstance(kubernetes, ApiNode):
-            tell = lambda why: _note(self.context.troubles, "the CNI plugin's token", why)  # noqa: E731
+            tell = partial(_note, self.context.troubles, "the CNI plugin's token")
             keep_token(kubernetes.api, target, self.context.files, self._log, wait=self.stopping.wait, tell=tell)
 
     def _follow_only(self, snapshot: Snapshot) -> None:

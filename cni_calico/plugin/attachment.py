@@ -111,7 +111,7 @@ def plan_attachment(call: Call, conf: NetConf, node: str) -> Attachment:
         veth_prefix=veth_prefix_of(call),
     )
     try:
-        attachment.endpoint_key  # noqa: B018 - the name is made here to learn whether it can be
+        _ = attachment.endpoint_key  # made here to learn whether it can be
     except ValueError as e:
         raise InvalidEnvironment(f"cannot name the endpoint: {e}") from e
     return attachment

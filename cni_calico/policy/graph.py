@@ -30,6 +30,7 @@ from cni_calico.policy.records import (
     parse_policy,
     parse_profile,
     parse_tier,
+    policy_id,
     require_interface,
 )
 from cni_calico.policy.sets import Sets
@@ -89,7 +90,7 @@ class Graph:
         elif isinstance(record, ServiceMembers) or (record is None and key.kind == SLICE):
             self._sets.set_slice(key, record)
         elif key.kind in POLICY_KINDS:
-            name = PolicyId(key.kind, key.name, key.namespace)  # type: ignore[arg-type]
+            name = policy_id(key)
             self._set_policy(name, None if record is None else parse_policy(key, record))
         elif key.kind == "Profile":
             profile = None if record is None else parse_profile(key, record)

@@ -8,7 +8,7 @@ the label sets that have it. A selector that requires nothing positive is matche
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from cni_calico.model.selector_forms import Requirement, requirements
 from cni_calico.model.selectors import Selector
@@ -187,13 +187,13 @@ class _Askers(Generic[Asked]):
         self._by_label: dict[str, dict[Asked, None]] = {}
         self._by_value: dict[tuple[str, str], dict[Asked, None]] = {}
 
-    def _places(self, required: tuple[Requirement, ...]) -> Iterator[tuple[dict[object, dict[Asked, None]], object]]:
+    def _places(self, required: tuple[Requirement, ...]) -> Iterator[tuple[dict[Any, dict[Asked, None]], object]]:
         first = required[0]
         if first.values is None:
-            yield self._by_label, first.label  # type: ignore[misc]
+            yield self._by_label, first.label
         else:
             for value in first.values:
-                yield self._by_value, (first.label, value)  # type: ignore[misc]
+                yield self._by_value, (first.label, value)
 
     def add(self, asked: Asked, required: tuple[Requirement, ...]) -> None:
         if not required:

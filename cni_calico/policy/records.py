@@ -41,7 +41,8 @@ from cni_calico.policy.wanted import (
 DEFAULT_TIER = "default"
 LAST = math.inf  # the order of records that have none
 HINT_EVERYWHERE = "AssumeNeededOnEveryNode"
-POLICY_KINDS = tuple(kind for kind in get_args(PolicyKind) if kind != "Profile")
+_KINDS: Mapping[str, PolicyKind] = {kind: kind for kind in get_args(PolicyKind)}
+POLICY_KINDS = tuple(kind for kind in _KINDS if kind != "Profile")
 _DIRECTIONS = ("Ingress", "Egress")
 _BURST = 5
 _INTERFACE_MAX = 15
@@ -138,11 +139,16 @@ def parse_tier(resource: Resource) -> TierRecord:
     return TierRecord(resource.metadata.name, order, "Pass" if resource.spec.get("defaultAction") == "Pass" else "Deny")
 
 
+def policy_id(key: ResourceKey) -> PolicyId:
+    """Of a policy's key."""
+    return PolicyId(_KINDS[key.kind], key.name, key.namespace)
+
+
 def parse_policy(key: ResourceKey, resource: Resource) -> PolicyRecord:
     """A policy of any enforced kind. Raises Wrong."""
     spec = resource.spec
     sources: SetSources = {}
-    identity = PolicyId(key.kind, key.name, key.namespace)  # type: ignore[arg-type]
+    identity = policy_id(key)
     texts = {
         name: parse_text(spec.get(name) or "", f"spec.{name}")
         for name in ("tier", "selector", "namespaceSelector", "serviceAccountSelector")

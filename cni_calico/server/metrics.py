@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from cni_calico import BUILD, __version__
@@ -29,7 +29,7 @@ class CniMetrics:
         self._calls: Counter[tuple[str, str]] = Counter()
         self._errors: Counter[tuple[str, int]] = Counter()
         self._buckets: dict[str, list[int]] = {}
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._queue_max = 0
         self._refused = 0
         self._declined = 0
@@ -63,7 +63,7 @@ class CniMetrics:
                 self._errors[command, code] += 1
             buckets = self._buckets.setdefault(command, [0] * (len(BUCKETS_S) + 1))
             buckets[sum(seconds > limit for limit in BUCKETS_S)] += 1
-            self._seconds[command] += seconds  # type: ignore[assignment]
+            self._seconds[command] += seconds
 
     def render(self, others: Callable[[Exposition], None], waiting: int) -> str:
         """All metrics as text, with those that ``others`` adds last; ``waiting`` is the number of connections waiting

@@ -265,7 +265,7 @@ class ResidentServices(Services):
         except NodeNotSetUp:
             self._node = ""  # the command reports it, if it matters there
         try:
-            self.datastore(conf.datastore).backend  # noqa: B018 - opened here, while the call can still be declined
+            _ = self.datastore(conf.datastore).backend  # opened here, while the call can still be declined
         except Exception as e:
             if lacking := shortage_of(e):
                 self._resident.backends.close_idle(all_of_them=True)

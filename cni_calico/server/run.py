@@ -277,9 +277,10 @@ def _warm_up() -> None:
     What exists now stays, so the garbage collector of reference cycles need not look at it again: its pauses of up to 8
     ms occurred in one call out of sixty.
     """
-    from cni_calico.plugin import add, check, delete  # noqa: F401
-    from cni_calico.plugin.network import setup  # noqa: F401
+    from cni_calico.plugin import add, check, delete
+    from cni_calico.plugin.network import setup
 
+    _ = add, check, delete, setup
     gc.collect()
     gc.freeze()
 

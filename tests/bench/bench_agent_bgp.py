@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
 from typing import Any
@@ -191,12 +192,13 @@ def run_in(lab: Lab, directory: Path, member: Member, nodes: int, pods: int) -> 
     for i in range(9):
         number = nodes + 10 + i
         store.commit([*block_writes("n1", number, 1)], Deadline.after(10))
-        new_blocks.append(wait(lambda: has_route(made[0], block_of(number)), "the new block"))  # noqa: B023
+        new_blocks.append(wait(partial(has_route, made[0], block_of(number)), "the new block"))
     block_cpu = (cpu_s(agent) - cpu) / 9
     new_nodes, cpu = [], cpu_s(agent)
     for i in range(9):
         store.commit([node_write(nodes + i)], Deadline.after(10))
-        new_nodes.append(wait(lambda: config(made[0]).count("protocol bgp Mesh_") == nodes + i, "the new node"))  # noqa: B023
+        sessions = nodes + i
+        new_nodes.append(wait(lambda n=sessions: config(made[0]).count("protocol bgp Mesh_") == n, "the new node"))
     node_cpu = (cpu_s(agent) - cpu) / 9
     for what, times, used in (("block", new_blocks, block_cpu), ("node", new_nodes, node_cpu)):
         median, worst = statistics.median(times) * 1000, max(times) * 1000

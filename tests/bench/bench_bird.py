@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,9 @@ def bench_render() -> None:
         config = render_bird_config(snapshot)
         size = sum(map(len, config.files.values())) / 1024
         with tempfile.TemporaryDirectory() as name:
-            checked = median_ms(lambda: refusal(config.files, Path(name)), 5)  # noqa: B023
-        build, render = median_ms(lambda: make_snapshot(records)), median_ms(lambda: render_bird_config(snapshot))  # noqa: B023
+            checked = median_ms(partial(refusal, config.files, Path(name)), 5)
+        build = median_ms(partial(make_snapshot, records))
+        render = median_ms(partial(render_bird_config, snapshot))
         print(f"{count:5}  {2 if dual else 1:8}  {own:6}  {build:11.1f}  {render:9.1f}  {size:10.1f}  {checked:10.1f}")
 
 
@@ -72,7 +74,7 @@ def bench_change() -> None:
                 lab.node(f"n{i}", f"172.31.0.{i + 1}/16", blocks=[f"10.0.{i}.0/26"])
             lab.apply_all(records)
             first, second = lab.nodes["n0"], lab.nodes["n1"]
-            until(lambda: "10.0.0.0/26" in second.remote(), "convergence", 90.0)  # noqa: B023
+            until(lambda node=second: "10.0.0.0/26" in node.remote(), "convergence", 90.0)
             changes, renders, arrivals = [], [], []
             for i in range(9):
                 block = f"10.1.{i}.0/26"

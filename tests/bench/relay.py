@@ -29,11 +29,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from cni_calico.datastore.kubernetes.relayed.served import SERVED, WATCH_PATH  # noqa: E402
-from tests.e2e.relays import make_certificates  # noqa: E402
+from cni_calico.datastore.kubernetes.relayed.served import SERVED, WATCH_PATH
+from tests.e2e.relays import make_certificates
+
+ROOT = Path(__file__).resolve().parents[2]
 
 TICK = os.sysconf("SC_CLK_TCK")
 OPENING = 50

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +201,7 @@ class Lab:
         for name, routes in expected.items():
             node = self.nodes[name]
             try:
-                until(lambda: node.remote(version) == dict(routes), "routes", CONVERGED_S)  # noqa: B023
+                until(partial(_has_routes, node, version, routes), "routes", CONVERGED_S)
             except AssertionError:
                 log = (node.directory / "log").read_text()[-3000:]
                 raise AssertionError(
@@ -212,7 +213,15 @@ class Lab:
     def await_established(self, *names: str) -> None:
         for name in names or self.nodes:
             node = self.nodes[name]
-            until(lambda: all(p.established for p in node.status().peers), f"sessions of {name}", CONVERGED_S)  # noqa: B023
+            until(partial(_has_all_sessions, node), f"sessions of {name}", CONVERGED_S)
+
+
+def _has_routes(node: BirdNode, version: int, routes: Mapping[str, str]) -> bool:
+    return node.remote(version) == dict(routes)
+
+
+def _has_all_sessions(node: BirdNode) -> bool:
+    return all(peer.established for peer in node.status().peers)
 
 
 def _remove_leftovers(socket: str) -> int:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,7 @@ def until_all_reach_all(pods: list[Pod], timeout_s: float = 30.0, *, size: int =
         for other in pods:
             if one is not other:
                 until(
-                    lambda: one.can_ping(other, size=size),  # noqa: B023
+                    partial(one.can_ping, other, size=size),
                     f"{one.container} reaches {other.container} ({', '.join(other.addresses)})",
                     timeout_s,
                     pause_s=0.2,

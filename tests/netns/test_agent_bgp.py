@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def test_every_pod_reaches_every_other(shared: Cluster) -> None:
     shared.until_all_reach_all(60)
     assert all(len(pod.addresses) == 2 for pod in shared.pods.values())
     for version in (4, 6):
-        until(lambda: has_only_blocks(shared, version), f"the blocks of IPv{version} everywhere, and no pod", 30)  # noqa: B023
+        until(partial(has_only_blocks, shared, version), f"the blocks of IPv{version} everywhere, and no pod", 30)
     # nothing is encapsulated: 1500 bytes fit
     assert shared.pods["n1-a"].can_ping(shared.pods["n3-a"], size=1500 - 48)
     assert shared.nodes["n1"].ns.link("vxlan.calico") is None
@@ -289,7 +290,7 @@ def test_a_node_that_is_removed_takes_its_routes_along(tmp_path: Path) -> None:
         cluster.store.remove(ResourceKey("Node", "n3"))
         for node in cluster.nodes.values():
             until(
-                lambda: not gone & (remote_blocks(node, 4) | remote_blocks(node, 6)),  # noqa: B023
+                lambda node=node: not gone & (remote_blocks(node, 4) | remote_blocks(node, 6)),
                 f"{node.name} forgets n3",
                 30,
             )

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -75,13 +76,13 @@ def test_pods_reach_the_world_masqueraded_and_one_another_not(always: Cluster) -
     outside.do("-6", "route", "add", "fd00:1::/64", "via", "fd00:0::254")
     for pod in always.pods.values():
         for address in ("10.0.0.200", "fd00:0::200"):
-            until(lambda: reaches(pod.ns, address), f"{pod.container} -> {address}")  # noqa: B023
+            until(partial(reaches, pod.ns, address), f"{pod.container} -> {address}")
     first, third = always.pods["n1-a"], always.pods["n3-a"]
     for address, own in zip(third.addresses, first.addresses, strict=True):
         argv = ["nsenter", f"--net={third.ns.path}", sys.executable, "-c", ACCEPT, address]
         server = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
         try:
-            until(lambda: first.ns.call(_connects, address), "a connection between pods")  # noqa: B023
+            until(partial(first.ns.call, _connects, address), "a connection between pods")
             said, _ = server.communicate(timeout=15)
         finally:
             server.kill()
@@ -110,7 +111,7 @@ def test_the_hosts_reach_the_pods_and_the_other_way_round(always: Cluster) -> No
     for node in always.nodes.values():
         for pod in always.pods.values():
             for address in pod.addresses:
-                until(lambda: reaches(node.ns, address), f"{node.name} -> {address}")  # noqa: B023
+                until(partial(reaches, node.ns, address), f"{node.name} -> {address}")
 
 
 def test_a_node_comes_and_goes(always: Cluster) -> None:
@@ -136,7 +137,7 @@ def test_with_policies_tunnels_packets_come_from_nodes_only(always: Cluster) -> 
         return "notrack" in node.ns.run("nft", "list", "ruleset").stdout
 
     for node in always.nodes.values():
-        until(lambda: polices(node), f"{node.name} polices", 30)  # noqa: B023
+        until(partial(polices, node), f"{node.name} polices", 30)
     always.until_all_reach_all()
     always.start("n4", "1", 4).until_ready()
     always.add_pod("n4", "a")
@@ -154,12 +155,16 @@ def _tracked(port: int) -> int:
     return sum(port.to_bytes(2, "big") in payload for payload in listed)
 
 
+def hears_of(ns: Namespace, address: str) -> bool:
+    return address in ns.run("bridge", "fdb", "show").stdout
+
+
 def test_a_nodes_address_changes(always: Cluster) -> None:
     always.until_all_reach_all()
     always.move("n3", "1", 3, 33)
     first = always.nodes["n1"].ns
     for address in ("10.0.1.33", "fd00:1::33"):
-        until(lambda: address in first.run("bridge", "fdb", "show").stdout, f"the others hear of {address}", 20)  # noqa: B023
+        until(partial(hears_of, first, address), f"the others hear of {address}", 20)
     always.until_all_reach_all()
 
 

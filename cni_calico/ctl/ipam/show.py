@@ -133,7 +133,7 @@ def _render_settings(settings: Mapping[str, bool | int | str], look: PlainLook) 
 
 def configure(session: Session, arguments: Namespace) -> str:
     """Raises InvalidConfig, CommandFailed if strict affinity is asked for while addresses are borrowed."""
-    changes: dict[str, bool | int] = {}
+    changes: dict[str, Any] = {}
     kubevirt = arguments.kubevirt_ip_persistence
     if kubevirt not in (None, *PERSISTENCE):
         raise InvalidConfig("cannot configure IPAM: --kubevirt-ip-persistence must be Enabled or Disabled")
@@ -158,7 +158,7 @@ def configure(session: Session, arguments: Namespace) -> str:
         extra = config.extra
         if kubevirt is not None:
             extra = Unknown({**extra, KUBEVIRT: kubevirt}, source_of(extra))
-        return codec.encode_ipam_config(replace(config, extra=extra, **changes))  # type: ignore[arg-type]
+        return codec.encode_ipam_config(replace(config, extra=extra, **changes))
 
     update(session.store, IPAMConfigKey(), change, session.deadline)
     shown = {"strict_affinity": "StrictAffinity", "max_blocks_per_host": "MaxBlocksPerHost"}

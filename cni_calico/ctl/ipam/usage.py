@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cni_calico.ctl.protection import is_within
 from cni_calico.ipam.block import holder_of
 from cni_calico.ipam.consistency import Allocation, describe_owner, list_allocations
-from cni_calico.model.resources import Address, Block, IPPool, Network
+from cni_calico.model.resources import Address, Block, IPPool, Network, is_within
 
 
 def measure_usage(pools: Sequence[IPPool], blocks: Sequence[Block]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from cni_calico.ipam.assign import DEFAULT_CONFIG
 from cni_calico.ipam.candidates import count_blocks, walk_pool
 from cni_calico.ipam.claims import secure_block
 from cni_calico.ipam.search import MAX_BLOCKS_DEFAULT
-from cni_calico.model.resources import IPPool, Network
+from cni_calico.model.resources import IPPool, Network, is_within
 
 TIMEOUT_S = 10.0
 KEEP_FREE = 4  # the number of blocks that a pool must have left for others
@@ -76,7 +76,7 @@ def claim_spare(allocator: Allocator, node: str, family: int, pools: Sequence[IP
         return None
     for pool in pools:
         occupied = view.occupied(family, deadline)
-        inside = sum(1 for cidr in occupied if _lies_in(cidr, pool))
+        inside = sum(1 for cidr in occupied if is_within(cidr, pool.cidr))
         if count_blocks(pool) - inside <= KEEP_FREE:
             continue
         for looked_at, cidr in enumerate(walk_pool(pool, node)):
@@ -88,7 +88,3 @@ def claim_spare(allocator: Allocator, node: str, family: int, pools: Sequence[IP
             if ledger.block(cidr) is None and secure_block(ledger, node, cidr, allocator.clock()):
                 return cidr
     return None
-
-
-def _lies_in(cidr: Network, pool: IPPool) -> bool:
-    return cidr.version == pool.cidr.version and cidr.subnet_of(pool.cidr)  # type: ignore[arg-type]

@@ -56,20 +56,26 @@ _ANY_CASE: Mapping[str, tuple[str, ...]] = {  # upstream accepts these in any ca
     "serviceLoopPrevention": ("Drop", "Reject", "Disabled"),
     "workloadSourceSpoofing": ("Disabled", "Any"),
 }
-_FLAGS = frozenset(
-    """
-    allowIPIPPacketsFromWorkloads allowVXLANPacketsFromWorkloads bpfConnectTimeLoadBalancingEnabled
-    bpfDisableUnprivileged bpfEnabled bpfHostConntrackBypass bpfIPFragmentReassemblyEnabled
-    bpfKubeProxyEndpointSlicesEnabled bpfKubeProxyIptablesCleanupEnabled bpfPolicyDebugEnabled
-    debugDisableLogDropping disableConntrackInvalidCheck endpointReportingEnabled flowLogsCollectorDebugTrace
-    genericXDPEnabled healthEnabled ipipEnabled ipv6Support prometheusGoMetricsEnabled prometheusMetricsEnabled
-    prometheusProcessMetricsEnabled prometheusWireGuardMetricsEnabled removeExternalRoutes requireMTUFile
-    routeSyncDisabled sidecarAccelerationEnabled usageReportingEnabled useInternalDataplaneDriver vxlanEnabled
-    wireguardEnabled wireguardEnabledV6 wireguardHostEncryptionEnabled wireguardThreadingEnabled xdpEnabled
-    """.split()  # noqa: SIM905 - a table
-)
+_FLAG_NAMES = """
+allowIPIPPacketsFromWorkloads allowVXLANPacketsFromWorkloads bpfConnectTimeLoadBalancingEnabled
+bpfDisableUnprivileged bpfEnabled bpfHostConntrackBypass bpfIPFragmentReassemblyEnabled
+bpfKubeProxyEndpointSlicesEnabled bpfKubeProxyIptablesCleanupEnabled bpfPolicyDebugEnabled
+debugDisableLogDropping disableConntrackInvalidCheck endpointReportingEnabled flowLogsCollectorDebugTrace
+genericXDPEnabled healthEnabled ipipEnabled ipv6Support prometheusGoMetricsEnabled prometheusMetricsEnabled
+prometheusProcessMetricsEnabled prometheusWireGuardMetricsEnabled removeExternalRoutes requireMTUFile
+routeSyncDisabled sidecarAccelerationEnabled usageReportingEnabled useInternalDataplaneDriver vxlanEnabled
+wireguardEnabled wireguardEnabledV6 wireguardHostEncryptionEnabled wireguardThreadingEnabled xdpEnabled
+"""
+_FLAGS = frozenset(_FLAG_NAMES.split())
 _PORT, _MTU, _MARK = (0, 65535), (0, 1 << 31), (0, (1 << 32) - 1)
 _INTEGER = (-(1 << 31), (1 << 31) - 1)
+_INTEGER_NAMES = """
+bpfExportBufferSizeMB bpfExtToServiceConnmark bpfMaglevMaxEndpointsPerService bpfMaglevMaxServices
+bpfMapSizeConntrack bpfMapSizeConntrackCleanupQueue bpfMapSizeIPSets bpfMapSizeIfState bpfMapSizeNATAffinity
+bpfMapSizeNATBackend bpfMapSizeNATFrontend bpfMapSizePerCpuConntrack bpfMapSizeRoute goGCThreshold
+goMaxProcs goMemoryLimitMB ipv4ElevatedRoutePriority ipv4NormalRoutePriority ipv6ElevatedRoutePriority
+ipv6NormalRoutePriority logActionRateLimitBurst maxIpsetSize wireguardRoutingRulePriority
+"""
 _NUMBERS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("healthPort", "prometheusMetricsPort", "vxlanPort", "debugPort", "metadataPort"), _PORT),
     **dict.fromkeys(("wireguardListeningPort", "wireguardListeningPortV6", "bpfKubeProxyHealthzPort"), _PORT),
@@ -78,13 +84,7 @@ _NUMBERS: Mapping[str, tuple[int, int]] = {
     "deviceRouteProtocol": (0, 255),
     "vxlanVNI": (0, (1 << 24) - 1),
     **dict.fromkeys(
-        """
-        bpfExportBufferSizeMB bpfExtToServiceConnmark bpfMaglevMaxEndpointsPerService bpfMaglevMaxServices
-        bpfMapSizeConntrack bpfMapSizeConntrackCleanupQueue bpfMapSizeIPSets bpfMapSizeIfState bpfMapSizeNATAffinity
-        bpfMapSizeNATBackend bpfMapSizeNATFrontend bpfMapSizePerCpuConntrack bpfMapSizeRoute goGCThreshold
-        goMaxProcs goMemoryLimitMB ipv4ElevatedRoutePriority ipv4NormalRoutePriority ipv6ElevatedRoutePriority
-        ipv6NormalRoutePriority logActionRateLimitBurst maxIpsetSize wireguardRoutingRulePriority
-        """.split(),  # noqa: SIM905 - a table
+        _INTEGER_NAMES.split(),
         _INTEGER,
     ),
 }

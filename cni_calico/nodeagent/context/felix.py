@@ -5,8 +5,6 @@ a value that cannot be parsed there is a warning and the next source is used. Th
 name, and for a parameter of upstream's that this agent does not use. Names are case-insensitive.
 """
 
-# ruff: noqa: RUF009 -- a call in a class body declares a field
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -269,21 +267,20 @@ _RESOURCE_NAMES = {
 }
 
 # Prefixes of the names of upstream's other parameters: policy, eBPF, WireGuard, flow logs, OpenStack, ...
-ELSEWHERE = tuple(  # a text, because a list would take a hundred lines
-    """
-    awssrcdstcheck bpf cgroupv2path clusterguid clustertype calicoversion dataplane datastoretype debug
-    endpointreporting etcd failsafe featuredetect featuregates felixhostname floatingips flowlogs genericxdp
-    gogcthreshold gomaxprocs gomemorylimit healthtimeout ignorelooserpf interfaceexclude ipsets iptablesfilter
-    iptableslockfile iptableslockprobe iptablesmangle iptablesmark iptablespostwrite ipv4elevated ipv4normal
-    ipv6elevated ipv6normal ipv4vxlantunnel ipv6vxlantunnel ipiniptunneladdr istio kubenodeport livemigration
-    logdebug logfilepath logseverityfile logseveritysys maxipsetsize metadataaddr metadataport mtuifacepattern
-    netlinktimeout nftablesfilterallow nftablesmangle openstack policysync prometheusgo prometheusprocess
-    prometheuswireguard prometheusmetricsca prometheusmetricscert prometheusmetricskey prometheusmetricsclient
-    prometheusreporter requiremtufile routesource routetablerange sidecar typhareadtimeout
-    typhawritetimeout usageexport usagereporting
-    useinternaldataplane usenodelocal variant vxlantunnelmac windows wireguard xdp
-    """.split()  # noqa: SIM905
-)
+_ELSEWHERE_NAMES = """
+awssrcdstcheck bpf cgroupv2path clusterguid clustertype calicoversion dataplane datastoretype debug
+endpointreporting etcd failsafe featuredetect featuregates felixhostname floatingips flowlogs genericxdp
+gogcthreshold gomaxprocs gomemorylimit healthtimeout ignorelooserpf interfaceexclude ipsets iptablesfilter
+iptableslockfile iptableslockprobe iptablesmangle iptablesmark iptablespostwrite ipv4elevated ipv4normal
+ipv6elevated ipv6normal ipv4vxlantunnel ipv6vxlantunnel ipiniptunneladdr istio kubenodeport livemigration
+logdebug logfilepath logseverityfile logseveritysys maxipsetsize metadataaddr metadataport mtuifacepattern
+netlinktimeout nftablesfilterallow nftablesmangle openstack policysync prometheusgo prometheusprocess
+prometheuswireguard prometheusmetricsca prometheusmetricscert prometheusmetricskey prometheusmetricsclient
+prometheusreporter requiremtufile routesource routetablerange sidecar typhareadtimeout
+typhawritetimeout usageexport usagereporting
+useinternaldataplane usenodelocal variant vxlantunnelmac windows wireguard xdp
+"""
+ELSEWHERE = tuple(_ELSEWHERE_NAMES.split())
 
 
 _NOT_ENFORCED = {

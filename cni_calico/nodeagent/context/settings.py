@@ -6,8 +6,6 @@ reported at once. An empty variable counts as not set. Start-up stops at such an
 up before continues without the variable. FELIX_ variables have their own table (felix.py).
 """
 
-# ruff: noqa: RUF009 -- a call in a class body declares a field
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

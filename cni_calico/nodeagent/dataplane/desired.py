@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, collapse_addresses, ip_network
+from typing import Any
 
 from cni_calico.model.host import ForwardingEntry, HostInterface, HostRoute, NeighbourEntry, TunnelDevice
 from cni_calico.model.resources import Address, Network
@@ -140,8 +141,9 @@ def _single(address: Address) -> Network:
     return ip_network(address)
 
 
-def _collapsed(networks: Sequence[Network]) -> tuple[Network, ...]:
-    return tuple(sorted(collapse_addresses(networks)))  # type: ignore[type-var]
+def _collapsed(networks: Sequence[Any]) -> tuple[Network, ...]:
+    """``networks`` of one family."""
+    return tuple(sorted(collapse_addresses(networks)))
 
 
 def _ports(text: str) -> tuple[int, int] | None:

@@ -36,6 +36,7 @@ from cni_calico.nodeagent.view.blocks import FollowedBlocks
 from cni_calico.nodeagent.view.claims import LocalEndpoint, is_claimed, judge_claims
 from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot, pod_cidr_blocks, select_pod_cidrs
 
+RANDOM = random.SystemRandom()
 NODES_S = 30.0
 
 
@@ -119,7 +120,7 @@ class Sources:
         until = time.monotonic() + NODES_S
         while not self._nodes.synced and time.monotonic() < until and not stopped.wait(0.02):
             continue
-        return random.uniform(0, len(self._nodes.items()) / 100)  # noqa: S311
+        return RANDOM.uniform(0, len(self._nodes.items()) / 100)
 
     def _endpoint(self, item: Versioned) -> LocalEndpoint | None:
         """An endpoint of this node: the listing may contain those of nodes whose names begin with this one's."""

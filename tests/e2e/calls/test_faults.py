@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -412,16 +413,16 @@ def test_every_point_that_a_one_shot_call_can_reach_is_hit(
     )
     for number, (before, call) in enumerate(calls):
 
-        def scenario(container: str, plan: str) -> str:
-            before(container)  # noqa: B023
-            outcome = call(container, plan)  # noqa: B023
+        def scenario(container: str, plan: str, before: Any = before, call: Any = call) -> str:
+            before(container)
+            outcome = call(container, plan)
             require_ok(forking_node, plan, "DEL", container, path)
             forking_node.host.run("ip", "route", "del", "10.65.9.10", check=False)
             require_clean(forking_node, plan, pod_ns)
             return outcome
 
         before(f"first{number}")
-        steps = runner.steps(lambda: call(f"first{number}", ""))  # noqa: B023
+        steps = runner.steps(partial(call, f"first{number}", ""))
         require_ok(forking_node, "no fault", "DEL", f"first{number}", path)
         forking_node.host.run("ip", "route", "del", "10.65.9.10", check=False)
         first: dict[str, Step] = {}

@@ -33,7 +33,7 @@ def test_it_ends_and_the_caller_carries_the_call_out(plain_node: Node, pod_ns: N
     environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "CALICO_RUN_DIR": str(node.root / "run")}
     with subprocess.Popen(argv, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True) as server:
         try:
-            node.await_server(server)  # type: ignore[arg-type]
+            node.await_server(server)
             assert call(node, "ADD", "c1", pod_ns.path).ok
             assert server.wait(60) == 1
             assert server.stderr is not None and "was refused memory" in server.stderr.read()

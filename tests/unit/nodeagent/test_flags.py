@@ -4,14 +4,13 @@ import pytest
 
 from cni_calico.nodeagent.flags import COMMANDS, MODIFIERS, PROBES, SERVICES, UsageError, parse_flags, render_usage
 
-TODAYS = tuple(
-    """
-    startup node-services init best-effort hostpath-init allocate-tunnel-addrs allocate-tunnel-addrs-run-once
-    monitor-addresses monitor-token felix confd confd-run-once confd-keep-stage-file complete-startup
-    status-reporter shutdown cni-server felix-live felix-ready bird-live bird-ready bird6-live bird6-ready
-    show-status v
-    """.split()  # noqa: SIM905
-)
+NAMES = """
+startup node-services init best-effort hostpath-init allocate-tunnel-addrs allocate-tunnel-addrs-run-once
+monitor-addresses monitor-token felix confd confd-run-once confd-keep-stage-file complete-startup
+status-reporter shutdown cni-server felix-live felix-ready bird-live bird-ready bird6-live bird6-ready
+show-status v
+"""
+TODAYS = tuple(NAMES.split())
 
 
 @pytest.mark.parametrize("flag", TODAYS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ _ROUTE_COUNTS = ("imported", "exported", "preferred")
 
 def parse_status(lines: Iterable[Line]) -> BirdStatus:
     """The reply to ``show status``."""
-    texts: dict[str, str] = {}
+    texts: dict[str, Any] = {}
     running = recovering = False
     for code, text in lines:
         word = text.strip()
@@ -92,7 +93,7 @@ def parse_status(lines: Iterable[Line]) -> BirdStatus:
         for start, attribute in _STATUS_LINES.items():
             if word.startswith(start):
                 texts[attribute] = word[len(start) :]
-    return replace(BirdStatus(running=running, recovering=recovering), **texts)  # type: ignore[arg-type]
+    return replace(BirdStatus(running=running, recovering=recovering), **texts)
 
 
 def _parse_number(text: str) -> int:
@@ -112,8 +113,8 @@ def _parse_routes(text: str) -> dict[str, int]:
 
 def _parse_peer(head: str, details: Sequence[str]) -> PeerStatus:
     words = head.split()
-    texts: dict[str, str] = {"name": words[0], "since": words[4] if len(words) > 4 else ""}
-    numbers: dict[str, int] = {}
+    texts: dict[str, Any] = {"name": words[0], "since": words[4] if len(words) > 4 else ""}
+    numbers: dict[str, Any] = {}
     for line in details:
         key, _, value = line.strip().partition(":")
         if key in _PEER_TEXTS:
@@ -122,7 +123,7 @@ def _parse_peer(head: str, details: Sequence[str]) -> PeerStatus:
             numbers[_PEER_NUMBERS[key]] = _parse_number(value)
         elif key == "Routes":
             numbers.update(_parse_routes(value))
-    return replace(PeerStatus(texts.pop("name")), **texts, **numbers)  # type: ignore[arg-type]
+    return replace(PeerStatus(texts.pop("name")), **texts, **numbers)
 
 
 def parse_peers(lines: Iterable[Line]) -> tuple[PeerStatus, ...]:

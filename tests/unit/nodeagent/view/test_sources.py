@@ -188,7 +188,7 @@ def test_blocks_are_listed_later_the_more_nodes_there_are(two_node_store, watch,
     """By a random part of a second for every 100 nodes, so that agents that start together do not ask together."""
     ranges = []
     monkeypatch.setattr(
-        "cni_calico.nodeagent.view.sources.random.uniform", lambda low, high: ranges.append(high) or low
+        "cni_calico.nodeagent.view.sources.RANDOM.uniform", lambda low, high: ranges.append(high) or low
     )
     for number in range(3, 8):
         document = encode_node(node(f"n{number}", f"10.0.0.{number}/24"))
