@@ -45,7 +45,7 @@ class CollectionFollower:
         self._pause_s = 0.0
 
     def run(self, stopping: Stopping) -> None:
-        while not stopping.wait(self._pause_s * random.uniform(0.5, 1.5)):  # noqa: S311 (not all relays at once)
+        while not stopping.wait(self._pause_s * random.SystemRandom().uniform(0.5, 1.5)):  # not all relays at once
             self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
             try:
                 if not self._position:

@@ -103,7 +103,13 @@ class _monitor:
         self.process = subprocess.Popen(
             ["nsenter", f"--net={path}", "ip", "monitor", "route"], stdout=subprocess.PIPE, text=True
         )
-        time.sleep(0.1)  # until it listens
+        until(self._listens, "the monitor listens")
+
+    def _listens(self) -> bool:
+        """Whether the process has a netlink socket that is in a group."""
+        lines = Path(f"/proc/{self.process.pid}/net/netlink").read_text().splitlines()[1:]
+        sockets = [line.split() for line in lines]
+        return any(words[2] == str(self.process.pid) and int(words[3], 16) for words in sockets)
 
     def __enter__(self) -> Callable[[str], float]:
         return self.seen

@@ -68,7 +68,8 @@ out = {"start_cpu_s": cpu() - before, "start_s": time.monotonic() - begun, "node
 del snapshot
 out["rss_mb"], out["peak_mb"] = rss()
 out["empty_mb"] = empty
-time.sleep(1)
+while sources._nodes._watch is None:
+    time.sleep(0.02)
 before, told_before = cpu(), told[0]
 count = int(sys.argv[2])
 last = int(urllib.request.urlopen(f"{url}/bench/heartbeats?count={count}").read())
@@ -102,9 +103,12 @@ caches = JanitorCaches(Cluster(store, Log("error"), store, True))
 while not caches.healthy:
     time.sleep(0.1)
 out = {"empty_mb": empty, "lists_cpu_s": cpu() - before, "lists_rss_mb": rss()[0], "lists_peak_mb": rss()[1]}
-time.sleep(2)  # a cache tells what it has read right after it has read it
+changed = set()
+while len(changed) < sum(len(cache.items()) for cache in caches._caches if cache is not caches._pools):
+    changed |= caches.changes.take()
+    time.sleep(0.02)
 suspects = Suspects(caches.sight)
-suspects.refresh(caches.changes.take(), time.monotonic())
+suspects.refresh(changed, time.monotonic())
 out["start_cpu_s"], out["start_s"] = cpu() - before, time.monotonic() - begun
 out["rss_mb"], out["peak_mb"] = rss()
 out["suspects"] = len(suspects.all)

@@ -230,7 +230,7 @@ def test_a_bare_felix_looks_at_every_start(restricted: KubeNode, agent_rights: C
         with open(node.root / "felix.log", "ab") as log:
             agent = subprocess.Popen([*agent_command(node.host), "-felix"], env=environ, cwd=ROOT, stderr=log)
         try:
-            until(lambda: labels(kube)[cidr] == LABELS, f"{cidr} is labelled", 60)  # noqa: B023
+            until(lambda cidr=cidr: labels(kube)[cidr] == LABELS, f"{cidr} is labelled", 60)
         finally:
             agent.terminate()
             assert agent.wait(20) == 0, (node.root / "felix.log").read_text()

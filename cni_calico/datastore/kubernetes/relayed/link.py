@@ -181,7 +181,7 @@ class RelayLink:
 
     def _run(self) -> None:
         pause_s = 0.0
-        while not self._stopped.wait(pause_s * random.uniform(0.5, 1.5)):  # noqa: S311 (not all nodes at once)
+        while not self._stopped.wait(pause_s * random.SystemRandom().uniform(0.5, 1.5)):  # not all nodes at once
             with self._guard:
                 wanted = self._guard.wait_for(lambda: self._stopped.is_set() or self._followed or self.direct, 1.0)
             if self._stopped.is_set() or not wanted:
@@ -218,7 +218,7 @@ class RelayLink:
                     self._tell(f"{text} ({UPSTREAM})")
                 return
             if self._wait_s is None:
-                self._wait_s = random.uniform(0, self._nodes() / NODES_A_SECOND)  # noqa: S311
+                self._wait_s = random.SystemRandom().uniform(0, self._nodes() / NODES_A_SECOND)
             if lasts_s < self._direct_after_s + self._wait_s:
                 self._tell(f"{text}; the view of the cluster is as it was {lasts_s:.0f} s ago")
                 return

@@ -35,7 +35,7 @@ class RelayTargets:
             raise DatastoreUnavailable(
                 f"cannot use a relay: Service {self._access.namespace}/{self._access.service} has no ready endpoint"
             )
-        host, port = min(found, key=lambda each: (self._failed.get(each, 0), random.random()))  # noqa: S311 (no secret)
+        host, port = min(found, key=lambda each: (self._failed.get(each, 0), random.SystemRandom().random()))
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         return shown, KubernetesAPI(KubernetesAccess(), login=lambda deadline: self._login(shown, deadline))
 
