@@ -67,6 +67,21 @@ def test_layers() -> None:
     run_tool(TOOLS / "lint-imports", "--no-cache")
 
 
+# where a checker is told to look away, which it says with the reason
+EXCUSED = {
+    "build/launch/calico-ipam.python.py": "the garbage collector is switched off before anything else is imported",
+    "build/launch/calico.python.py": "the same",
+    "cni_calico/ctl/node_diags.py": "a file in /tmp that is made exclusively",
+}
+# split, so that this file does not find itself
+EXCUSE = re.compile(r"# no" + r"qa\b|# type: ig" + r"nore|pragma: no " + r"cover")
+
+
+def test_what_is_excused_from_a_check_is_named() -> None:
+    found = {p.as_posix() for p in files() if p.suffix == ".py" and EXCUSE.search((ROOT / p).read_text())}
+    assert found - GENERATED == set(EXCUSED)
+
+
 def test_shellcheck() -> None:
     scripts = [p for p in files() if is_shell_script(p)]
     assert {"build.sh", "install-bundle.sh", "run"} <= {p.name for p in scripts}
@@ -184,10 +199,63 @@ def mirrored() -> set[str]:
     return {str(p.parent.relative_to("cni_calico")) for p in files() if p.parts[0] == "cni_calico"}
 
 
+# test files that are not about the module of their name, or its package, but about several in their folder
+OF_SEVERAL_MODULES = {
+    "controllers/follow/test_follow_machine": "any order of events",
+    "controllers/loadbalancer/test_load_balancer_machine": "any order of events",
+    "ctl/ipam/test_commands": "every command of its group",
+    "ctl/picture/test_show": "the picture, from records to text and page",
+    "ctl/policy/test_kubernetes": "every command of its group, on Kubernetes",
+    "ctl/test_dropin": "what callers of upstream's program rely on",
+    "ctl/test_help": "help, completion and corrections of every command",
+    "ctl/test_node": "node status and node diags",
+    "ctl/test_outputs": "the formats of every command",
+    "ctl/test_pure": "the pure parts",
+    "datastore/etcd/test_parts": "the pure parts",
+    "datastore/kubernetes/test_login_oracle": "login.py against another implementation",
+    "datastore/kubernetes/test_streams": "what opening a watch meets",
+    "install/test_copies": "each step of a replacement",
+    "ipam/group/test_texts": "the same answers with and without a group",
+    "ipam/lost/test_reclaim_machine": "any order of events",
+    "ipam/test_block_vectors": "block.py against upstream's history",
+    "ipam/test_interfaces": "several interfaces of a container",
+    "ipam/test_machine": "any order of events",
+    "ipam/test_overlap": "a store that writes one record at a time",
+    "ipam/test_races": "single interleavings",
+    "kernel/netlink/test_encoding": "our bytes against another implementation",
+    "model/documents/test_codec_fuzz": "arbitrary JSON",
+    "model/documents/test_golden_etcd": "what upstream stored",
+    "model/kubernetes/test_golden_kubernetes": "what upstream stored",
+    "model/test_zones": "addresses with a zone, in every parser",
+    "model/validation/test_verdicts": "upstream's verdicts",
+    "nodeagent/bgp/config/test_golden": "files that BIRD accepts",
+    "nodeagent/bgp/config/test_injection": "hostile records",
+    "nodeagent/context/test_relay_choice": "which relay the settings name",
+    "nodeagent/test_units": "the systemd units",
+    "plugin/test_imports": "what a call imports",
+    "policy/test_machine": "any order of events",
+    "policy/test_scenarios": "small clusters",
+    "policy/test_vectors": "upstream's records",
+    "relay/test_relay_metrics": "the page of numbers",
+    "relay/test_relay_machine": "any order of events",
+    "server/test_meanwhile": "what a call does at the same time",
+    "server/test_queue": "calls that wait their turn",
+}
+
+
 def test_unit_tests_mirror_the_packages() -> None:
-    """A folder below tests/unit has the name of a package; build/ and docs/ are about those folders."""
-    folders = {str(p.parent.relative_to("tests/unit")) for p in files() if p.parts[:2] == ("tests", "unit")}
-    assert sorted(folders - mirrored() - {"build", "docs"}) == []
+    """A folder has the name of a package, and a test file that of a module or package in it; no package is without one.
+    build/ and docs/ are about those folders.
+    """
+    below = [p.relative_to("tests/unit") for p in files() if p.parts[:2] == ("tests", "unit")]
+    assert sorted({str(p.parent) for p in below} - mirrored() - {"build", "docs"}) == []
+    found = {str(p.with_suffix("")) for p in below if p.name.startswith("test_")}
+    of_product = {name for name in found if name.split("/")[0] not in ("build", "docs")}
+    dotted = {name: "cni_calico." + f"/{name}".replace("/test_", "/")[1:].replace("/", ".") for name in of_product}
+    others = {name for name in of_product if dotted[name] not in modules()}
+    assert others == set(OF_SEVERAL_MODULES)
+    packages = {str(p.parent) for p in (Path(*n.split(".")[1:]) for n in modules()) if str(p.parent) in mirrored()}
+    assert sorted(packages - {str(Path(name).parent) for name in found}) == []
 
 
 def _types_of(body: list[ast.stmt]) -> set[str]:

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cni_calico.ctl.protection import is_within
 from cni_calico.ipam.consistency import Records
-from cni_calico.model.resources import Block, IPPool, Node, Resource
+from cni_calico.model.resources import Block, IPPool, Node, Resource, is_within
 from cni_calico.nodeagent.bgp.config.peers import MESH, desired_peers
 from cni_calico.nodeagent.bgp.config.records import parse_records
 from cni_calico.nodeagent.bgp.config.snapshot import snapshot_of

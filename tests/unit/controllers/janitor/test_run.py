@@ -324,3 +324,14 @@ def test_switched_off_pods_are_left_alone_and_nodes_are_not(janitor_field):
         until(lambda: not one.world.held() and "net.idle" not in one.world.handles(), "nodes and handles")
     finally:
         one.stop()
+
+
+def test_a_pod_is_gone_for_fifteen_minutes_before_its_addresses_go():
+    """What is documented where nobody says otherwise."""
+    habits = Habits()
+    assert habits.grace_s == 15 * 60
+    assert parse_grace({"spec": {}}, habits.grace_s) == 15 * 60
+
+
+def test_the_datastore_is_asked_ten_times_a_second_at_most():
+    assert Habits().per_second == 10
