@@ -15,9 +15,9 @@ from tests.netns.namespaces import Namespace
 SERVES = """
 import os, sys, threading, _thread
 from cni_calico.server import backends, run
-def refused(*_):
+def refused(*_, **__):
     raise MemoryError
-def stuck(*_):  # what Thread.start does when its thread dies before its first step: it waits for ever
+def stuck(*_, **__):  # what Thread.start does when its thread dies before its first step: it waits for ever
     _thread.start_new_thread(bytearray, (1 << 60,))
     threading.Event().wait()
 backends.open_datastore = {what}
