@@ -16,11 +16,13 @@ from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.relayed.served import BLOCKS, READY_PATH, SERVED, affinity_query
 from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
 from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
+from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied
 from cni_calico.model.access import RelayAccess
 from cni_calico.model.documents.codec import encode_node
 from cni_calico.model.keys import BlockList, ListKey, ResourceList
+from cni_calico.nodeagent.context.open import open_context
 from cni_calico.nodeagent.policing.feed import RecordFeed
 from cni_calico.nodeagent.view.sources import Sources
 from cni_calico.relay.reduction import affinity_of, reduce_own_block, reduction_of
@@ -402,6 +404,45 @@ def test_the_policy_engine_is_fed_the_same_records(relayed: Relayed) -> None:
             feed.stop()
         for each in (plain, store):
             each.close()
+
+
+def test_felixs_variables_make_an_agent_follow_a_relay(
+    relayed: Relayed, relay_certificates: Path, tmp_path: Path
+) -> None:
+    """As calico-node opens its datastore: what it writes or decides with stays the API server."""
+    environ = {
+        "DATASTORE_TYPE": "kubernetes",
+        "KUBECONFIG": relayed.kube.kubeconfig(),
+        "NODENAME": "n1",
+        "CALICO_DISABLE_FILE_LOGGING": "true",
+        "CALICO_RUN_DIR": str(tmp_path),
+        "FELIX_TYPHAADDR": f"127.0.0.1:{relayed.port}",
+        "FELIX_TYPHACAFILE": str(relay_certificates / "ca.crt"),
+        "FELIX_TYPHACERTFILE": str(relay_certificates / "client.crt"),
+        "FELIX_TYPHAKEYFILE": str(relay_certificates / "client.key"),
+        "FELIX_TYPHACN": "typha-server",
+    }
+    fill(relayed.kube)
+    context = open_context(environ, "agent", lambda seconds: False, running=True).context
+    try:
+        assert context.relayed is not None
+        assert context.followed is context.followed_kubernetes is context.relayed
+        assert type(context.store) is KubernetesStore
+        relayed.wait(lambda: relayed.relay.relay.hub.synced)
+        found = context.followed.list(ResourceList("Node", brief=True), Deadline.after(20))
+        assert len(found.items) == 4
+        assert context.relayed.lists == 1
+        assert context.troubles == {}
+    finally:
+        context.close()
+    without = {name: text for name, text in environ.items() if not name.startswith("FELIX_TYPHA")}
+    plain = open_context(without, "agent", lambda seconds: False, running=True).context
+    assert plain.relayed is None
+    assert plain.followed is plain.store
+    plain.close()
+    once = open_context(environ, "startup", lambda seconds: False).context
+    assert once.relayed is None  # a command that ends reads the API server
+    once.close()
 
 
 @pytest.mark.slow
