@@ -13,7 +13,7 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,13 @@ def write_image(
     command: Sequence[str] = (),
     entrypoint: Sequence[str] = (),
     user: str = "",
+    labels: Mapping[str, str] | None = None,
 ) -> None:
     """An archive that ``ctr images import``, ``podman load`` and ``docker load`` take, in one step.
 
     ``entrypoint``, unlike ``command``, stays before the arguments that a container is given.
     """
-    run = {"Cmd": list(command), "Entrypoint": list(entrypoint), "User": user}
+    run = {"Cmd": list(command), "Entrypoint": list(entrypoint), "User": user, "Labels": dict(labels or {})}
     platform = {"architecture": MACHINES.get(os.uname().machine, os.uname().machine), "os": "linux"}
     config = _json(
         {
@@ -85,6 +86,7 @@ def write_image(
             "mediaType": f"{_TYPE}.manifest.v1+json",
             "config": _descriptor("config.v1+json", config),
             "layers": [_descriptor("layer.v1.tar+gzip", layer.data) for layer in layers],
+            **({"annotations": dict(labels)} if labels else {}),
         }
     )
     named = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name.rpartition(":")[2]}
@@ -122,6 +124,7 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, action="append", default=[], help="a directory that becomes a layer")
     parser.add_argument("--env", action="append", default=[])
     parser.add_argument("--user", default="")
+    parser.add_argument("--label", action="append", default=[], metavar="NAME=TEXT")
     parser.add_argument("--command", nargs=argparse.REMAINDER, default=[])
     parser.add_argument("--entrypoint", nargs=argparse.REMAINDER, default=[])
     arguments = parser.parse_args()
@@ -134,6 +137,7 @@ def main() -> None:
         command=arguments.command,
         entrypoint=arguments.entrypoint,
         user=arguments.user,
+        labels={name: text for name, _, text in (label.partition("=") for label in arguments.label)},
     )
 
 

@@ -40,9 +40,14 @@ if ! debootstrap --variant=minbase "--include=$PACKAGES" bookworm "$scratch/tree
   tail -n 5 "$scratch/log" >&2
   exit 1
 fi
-# no package is installed and no manual read in there
-rm -rf "$scratch"/tree/{usr/share/{doc,man,locale,info,i18n,zoneinfo,perl},usr/lib/udev,usr/lib/*/perl-base,usr/bin/perl*} \
+# no package is installed and no manual read in there; licences stay
+find "$scratch/tree/usr/share/doc" -type f ! -name copyright -delete
+rm -rf "$scratch"/tree/{usr/share/{man,locale,info,i18n,zoneinfo,perl},usr/lib/udev,usr/lib/*/perl-base,usr/bin/perl*} \
   "$scratch"/tree/{var/cache/apt,var/lib/apt,var/cache/debconf,var/log}/* "$scratch"/tree/etc/{resolv.conf,hostname,bird/*}
-tar -C "$scratch/tree" --sort=name --mtime=@0 --exclude='./dev/*' -cf - . | gzip -n >"$scratch/archive"
+# what depends on the day: when passwords were changed last, and the linker's notes on the files it saw
+sed -i 's/^\([^:]*:[^:]*\):[0-9]*:/\1:18262:/' "$scratch"/tree/etc/shadow{,-}
+rm -f "$scratch"/tree/var/cache/ldconfig/aux-cache
+tar -C "$scratch/tree" --sort=name --mtime=@0 --numeric-owner --exclude='./dev/*' -cf - . | gzip -n >"$scratch/archive"
 mv "$scratch/archive" "$ARCHIVE"
-find "$CACHE" -maxdepth 1 -name 'image-base-*.tar.gz' ! -path "$ARCHIVE" -delete
+# another checkout may still use its own
+find "$CACHE" -maxdepth 1 -name 'image-base-*.tar.gz' ! -path "$ARCHIVE" -mtime +6 -delete

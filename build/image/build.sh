@@ -9,6 +9,7 @@
 # Settings: IMAGE        its name (default: the one in manifests/calico.yaml)
 #           CNI_PLUGINS  a directory of other plugins (portmap, bandwidth, loopback, host-local, ...) to install on
 #                        nodes beside ours; without it the nodes must get portmap and bandwidth from elsewhere
+#           LABELS       lines NAME=TEXT that describe the image
 #           KUBE_CONTROLLERS  a file for a second image of the same contents that runs the controllers by itself, as
 #                        upstream's Deployments expect it: as user 999, and also when they say only "component
 #                        kube-controllers"
@@ -34,15 +35,20 @@ if [ -n "${CNI_PLUGINS:-}" ]; then
     [ -e "$bin/${plugin##*/}" ] || cp "$plugin" "$bin"
   done
 fi
+install -D -m 0644 LICENSE "$root/usr/share/doc/cni-calico/LICENSE"
+labels=()
+while read -r label; do
+  if [ -n "$label" ]; then labels+=(--label "$label"); fi
+done <<<"${LABELS:-}"
 mkdir -p "${out%/*}"
 .venv/bin/python build/image/archive.py "$out" --name "$image" --layer "$(build/image/base.sh --print)" --tree "$root" \
-  --env "$search_path" --command /opt/cni/bin/calico-node run
+  "${labels[@]}" --env "$search_path" --command /opt/cni/bin/calico-node run
 echo "made $image: $out"
 if [ -n "${KUBE_CONTROLLERS:-}" ]; then
   controllers=${image/node:/kube-controllers:}
   .venv/bin/python build/image/archive.py "$KUBE_CONTROLLERS" --name "$controllers" \
     --layer "$(build/image/base.sh --print)" --tree "$root" \
-    --env "$search_path" \
+    "${labels[@]}" --env "$search_path" \
     --user 999 --entrypoint /usr/bin/wrapper /usr/bin/kube-controllers
   echo "made $controllers: $KUBE_CONTROLLERS"
 fi
