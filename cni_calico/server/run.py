@@ -295,6 +295,7 @@ def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
     path = socket_path(environ)
     try:
         server = CniServer(path, log)
+        server.exhaustion.watch_threads()
         server.start()
     except (OSError, RuntimeError, MemoryError, ImportError) as e:
         log.error(f"cannot serve on {path}: {getattr(e, 'strerror', None) or e or type(e).__name__}")
@@ -304,7 +305,6 @@ def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
     except (OSError, MemoryError, ImportError) as e:
         log.warning(f"not all modules are loaded yet; the first call will load the rest: {e or type(e).__name__}")
     tell_systemd(READY, environ)
-    server.exhaustion.watch_threads()
     server.exhaustion.wait(ended)
     if server.exhaustion.noted:
         log.error("ending: this process was refused memory, and must be started again before it can be relied on")
