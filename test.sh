@@ -29,7 +29,9 @@ done
 
 tests/setup/python.sh
 if [ "$(id -u)" = 0 ]; then tests/setup/tests.sh; fi
-if [ -n "${all:-}" ]; then tests/setup/lab.sh && tests/setup/browser.sh; fi
+if [ -n "${all:-}" ]; then
+  for part in lab browser netavark; do "tests/setup/$part.sh"; done
+fi
 build/build.sh
 # tests wait more than they compute: two at a time for each processor; a worker may start an API server of its own
 workers=$(($(nproc) * 2))
