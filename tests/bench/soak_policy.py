@@ -37,7 +37,7 @@ NAMES = [f"w{number}" for number in range(6)]
 PORTS = [81, 82, 83]
 ALLOWED, FORBIDDEN = 7000, 7001
 CHANGES = 50
-LIMIT_S = 20.0
+LIMIT_S = 120.0  # a verdict that is wrong stays wrong; a busy machine is slow
 SELECTORS = ["all()", "x == '1'", "x == '2'", "y == '1'", "has(y)", "x == '1' && y == '2'", "set == 'yes'"]
 UDP = 17
 
