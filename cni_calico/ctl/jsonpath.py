@@ -68,7 +68,7 @@ def _text(value: Any) -> str:
 
 def _standard(path: str) -> str:
     """A path as the standard writes it: from ``$``, every name in brackets and quotes."""
-    rest = path.strip()
+    rest = path.lstrip()
     out = ["" if rest.startswith("$") else "$"]
     for match in _TOKEN.finditer(rest.removeprefix("@")):
         text = match[0]
@@ -82,7 +82,7 @@ def _standard(path: str) -> str:
             out.append(text.replace("\\.", "."))
         else:
             out.append(text)
-    return "".join(out)
+    return "".join(out).rstrip()  # a space that belongs to a name is in quotes by now
 
 
 def _parse(template: str) -> list[_Piece]:
