@@ -21,20 +21,20 @@ def path_of(name: str) -> str:
 
 
 def ensure_named(name: str) -> str:
-    """Make a network namespace of this name; its path. Raises KernelError."""
+    """Make a network namespace of this name; its path. Raises KernelError, after which it may exist."""
     from pyroute2 import netns as named
 
     path = path_of(name)
     if os.path.lexists(path):
         raise KernelError(f"cannot create network namespace {name}: {path} exists already")
-    faults.before(CREATE)
     try:
+        faults.before(CREATE)
         named.create(name)
         os.close(netns.open_netns(path))
+        faults.after(CREATE)
     except (OSError, KernelError) as e:
         cause = e.strerror or e if isinstance(e, OSError) else e
         raise KernelError(f"cannot create network namespace {name}: {cause}") from e
-    faults.after(CREATE)
     return path
 
 
@@ -42,14 +42,14 @@ def remove_named(name: str) -> None:
     """Raises KernelError."""
     from pyroute2 import netns as named
 
-    faults.before(REMOVE)
     try:
+        faults.before(REMOVE)
         named.remove(name)
+        faults.after(REMOVE)
     except FileNotFoundError:
         pass
     except OSError as e:
         raise KernelError(f"cannot remove network namespace {name}: {e.strerror or e}", errno=e.errno or 0) from e
-    faults.after(REMOVE)
 
 
 def list_named(prefix: str) -> list[str]:

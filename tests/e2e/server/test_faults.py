@@ -48,6 +48,7 @@ ELSEWHERE = {
     "netlink.fdb": "tests/netns/test_agent_faults.py",
     "netlink.neigh-del": "tests/netns/test_agent_faults.py",
     "netlink.tunnel": "tests/netns/test_agent_faults.py",
+    "netns.": "tests/netns/test_named_netns.py",
     "nft.": "tests/netns/test_agent_faults.py",
 }
 
