@@ -42,7 +42,7 @@ def filter_settings(felix: FelixSettings, service_networks: Networks) -> FilterS
 def select_tunnels(snapshot: Snapshot, felix: FelixSettings, backend: str) -> Tunnels:
     """The tunnels of the viewing node, and the nodes that they lead to.
 
-    None while a Node cannot be read, because it would be cut off.
+    No tunnels while a Node cannot be read, because rules about tunnels would cut that node off.
     """
     if backend == "none" or snapshot.own is None or snapshot.unread_of("Node"):
         return Tunnels()

@@ -1,7 +1,8 @@
 """Removes what upstream's agent left in the packet filter: chains, rules in others' chains, IP sets, its ARP table.
 
-Rule: once, before anything of ours is added, because upstream's chains outlive its agent and drop what they do not
-know. A set that another program's rule uses stays; that is logged once, and retried at every full resync.
+Rule: once, and only after our own policies are in force or it is decided that none will be (after_policies.py). It must
+happen because upstream's chains outlive its agent and drop what they do not know. A set that another program's rule
+uses stays; that is logged once, and retried at every full resync.
 """
 
 from __future__ import annotations
