@@ -9,7 +9,8 @@ pairs and ports are compared with the naive evaluator's. Meanwhile new connectio
 policy in the first tier allows half and denies half, whatever the others say. Between two turns the rules are tampered
 with, and with all policies gone the rules must be those of the start.
 
-Exits with 1, and the seed, at the first wrong verdict, lost or passed packet, or object that stayed. Needs root.
+Exits with 1, and the seed, at the first wrong verdict, lost or passed packet, or object that stayed, and at the end if
+the engine's resident memory is more than 20 % above that of the first tenth of the turns. Needs root.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ CHANGES = 50
 LIMIT_S = 120.0  # a verdict that is wrong stays wrong; a busy machine is slow
 SELECTORS = ["all()", "x == '1'", "x == '2'", "y == '1'", "has(y)", "x == '1' && y == '2'", "set == 'yes'"]
 UDP = 17
+GROWTH = 1.2  # of the engine's resident memory, from the first tenth of the turns to the last turn
 
 
 class Wrong(Exception):
@@ -55,6 +57,12 @@ class Figures:
     sent: int = 0
     in_force_ms: list[float] = field(default_factory=list)
     resident_mb: list[float] = field(default_factory=list)
+
+    def check_memory(self) -> None:
+        """Raises Wrong if the engine has grown."""
+        first = statistics.median(self.resident_mb[: max(1, len(self.resident_mb) // 10)])
+        if self.resident_mb[-1] > GROWTH * first:
+            raise Wrong(f"the engine's memory grew from {first:.1f} to {self.resident_mb[-1]:.1f} MB")
 
 
 class Soak:
@@ -248,6 +256,7 @@ def soak(minutes: float, seed: int) -> Figures:
                 raise Wrong("\n".join(["other rules than at the start", *difflib.ndiff(baseline, lines)]))
             made.figures.resident_mb.append(made.resident_mb())
             print(f"{made.figures.changes} changes, {made.figures.resident_mb[-1]:.1f} MB", file=sys.stderr, flush=True)
+        made.figures.check_memory()
         return made.figures
 
 
