@@ -232,20 +232,25 @@ class Lab:
     def passes(self, source: str, destination: str, port: int, *, version: int = 4, sport: int = 0) -> bool:
         """Whether a UDP packet of one workload reaches another, as the first of its connection."""
         sender, receiver = self.workloads[source], self.workloads[destination]
-        arrived = self.receiver(destination, version)
+        self.receiver(destination, version)
         self._count += 1
-        word, marker = f"probe{self._count}".encode(), f"mark{self._count}".encode()
+        word = f"probe{self._count}".encode()
         family = socket.AF_INET if version == 4 else socket.AF_INET6
         with socket_in(sender.ns, family, socket.SOCK_DGRAM) as probe:  # a port of its own: a new connection
             probe.bind((sender.address(version), sport))
             probe.sendto(word, (receiver.address(version), port))
+        return self.arrivals(destination, word, version) > 0
+
+    def arrivals(self, name: str, word: bytes, version: int = 4) -> int:
+        """How many packets that end in this word, all sent already, reach a workload whose receiver is open."""
+        receiver, arrived, marker = self.workloads[name], self.receiver(name, version), b"mark-" + word
         self._sender(self.host, "host", version).sendto(marker, (receiver.address(version), 9))
-        seen = False
+        count = 0
         while True:
             data = arrived.recv(4096)
             if data.endswith(marker):
-                return seen
-            seen = seen or data.endswith(word)
+                return count
+            count += data.endswith(word)
 
     def until_passes(self, source: str, destination: str, port: int, wanted: bool = True) -> None:
         what = f"{source} {'reaches' if wanted else 'no longer reaches'} {destination}:{port}"

@@ -71,6 +71,21 @@ def test_packet_rates(lab_with_policy: Lab) -> None:
     assert "qos-forward" not in lab_with_policy.ruleset()
 
 
+def test_a_packet_rate_too_high_for_iptables(lab_with_policy: Lab) -> None:
+    """It can limit to 10,000 packets per second at most."""
+    client, server = lab_with_policy.workloads["a"], lab_with_policy.workloads["b"]
+    server.document["qosControls"] = {"ingressPacketRate": 12000, "ingressPacketBurst": 1}
+    lab_with_policy.put_endpoint(server, app="b")
+    lab_with_policy.start()
+    lab_with_policy.until_in_force(endpoints=2)
+    lab_with_policy.receiver("b", 4)
+    with socket_in(client.ns, socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for _ in range(5000):  # some of them are less than 83 us apart
+            sender.sendto(b"many", (server.address(), 80))
+    assert 0 < lab_with_policy.arrivals("b", b"many") < 5000
+    assert "limit rate over 12000/second" in lab_with_policy.ruleset()
+
+
 def test_numbers_of_connections(lab_with_policy: Lab) -> None:
     """A new one over the limit is reset; the others go on, and one that ends makes room."""
     lab_with_policy.workloads["b"].document["qosControls"] = {"ingressMaxConnections": 3}
@@ -137,6 +152,48 @@ def test_the_host_never_claims_a_workloads_own_address(lab_with_policy: Lab) -> 
     lab_with_policy.start()
     lab_with_policy.until_in_force(endpoints=2)
     assert claimed() == {"10.65.0.99"}
+
+
+@pytest.mark.parametrize("unchecked", [False, True])
+def test_what_connection_tracking_cannot_understand(lab_with_policy: Lab, unchecked: bool) -> None:
+    client, server = lab_with_policy.workloads["a"], lab_with_policy.workloads["b"]
+    too_short = struct.pack("!HHHH", 40000, 80, 4, 0)  # a UDP header is 8 bytes long, so no length is less
+    lab_with_policy.receiver("b", 4)
+    with socket_in(client.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP) as raw:
+        raw.sendto(too_short + b"before", (server.address(), 0))
+        assert lab_with_policy.arrivals("b", b"before") == 1
+        lab_with_policy.start(FELIX_DISABLECONNTRACKINVALIDCHECK=str(unchecked).lower())
+        lab_with_policy.until_in_force(endpoints=2)
+        raw.sendto(too_short + b"policed", (server.address(), 0))
+        assert lab_with_policy.arrivals("b", b"policed") == unchecked
+    assert lab_with_policy.passes("a", "b", 80)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("action", ["Drop", "Reject"])
+def test_what_deny_does(lab_with_policy: Lab, action: str, version: int) -> None:
+    """The same for a rule's Deny, the end of a tier, and the end of the profiles."""
+    lab_with_policy.put_profile("kns.closed", allow=False)
+    lab_with_policy.add("c", "10.65.0.3", "fd00::3", namespace_name="closed")
+    udp = {"protocol": "UDP"}
+    rules = [
+        {"action": "Allow", **udp, "destination": {"ports": [80]}},
+        {"action": "Deny", **udp, "destination": {"ports": [81]}},
+    ]
+    lab_with_policy.put("GlobalNetworkPolicy", "b", {"selector": "app == 'b'", "types": ["Ingress"], "ingress": rules})
+    lab_with_policy.start(FELIX_NFTABLESFILTERDENYACTION=action)
+    lab_with_policy.until_in_force(endpoints=3)
+    assert lab_with_policy.passes("a", "b", 80, version=version)
+    for name, port in (("b", 81), ("b", 82), ("c", 80)):
+        assert not lab_with_policy.passes("a", name, port, version=version)
+        family = socket.AF_INET if version == 4 else socket.AF_INET6
+        with socket_in(lab_with_policy.workloads["a"].ns, family, socket.SOCK_DGRAM) as client:
+            client.connect((lab_with_policy.workloads[name].address(version), port))
+            client.send(b"hello")
+            assert lab_with_policy.arrivals(name, b"hello", version) == 0
+            client.settimeout(5 if action == "Reject" else 0)
+            with pytest.raises(ConnectionRefusedError if action == "Reject" else BlockingIOError):
+                client.recv(100)
 
 
 @pytest.mark.parametrize("allowed", [False, True])

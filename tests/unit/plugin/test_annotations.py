@@ -187,6 +187,15 @@ def test_quality_of_service() -> None:
     assert len(ignored) == 3 and "ingressPacketRate: expected a quantity from 1" in "".join(ignored)
 
 
+def test_packet_rates_up_to_what_nftables_can_limit() -> None:
+    from cni_calico.model.qos import PREFIX as QOS
+    from cni_calico.model.qos import parse_qos
+
+    assert parse_qos({f"{QOS}ingressPacketRate": "1G"}) == ({"ingressPacketRate": 10**9}, ())
+    found, ignored = parse_qos({f"{QOS}ingressPacketRate": "1000000001"})
+    assert not found and "from 1 to 1000000000" in ignored[0]
+
+
 def test_quality_of_service_in_kubernetes_words() -> None:
     """As the bandwidth plugin reads it; upstream's own annotation of the same meaning wins."""
     from cni_calico.model.qos import parse_qos
