@@ -100,7 +100,7 @@ def etcd_proxy(election_etcd):
 )
 def election_field(request):
     if request.param != "kubernetes":
-        made = EtcdField(request.getfixturevalue(request.param))
+        made = EtcdField(request.getfixturevalue({"etcd": "election_etcd", "proxy": "etcd_proxy"}[request.param]))
     else:
         if not (LAB_CACHE / "bin" / "kube-apiserver").exists():
             pytest.skip("needs kube-apiserver: run tests/setup/kubernetes.sh")
