@@ -1,7 +1,8 @@
 """PURE: the settings of older deployments, as the variables that this agent reads.
 
-Rule: a variable without prefix wins over its FELIX_ form, the environment over felix.cfg. Sources: upstream's run
-script, which exports the FELIX_ forms, and Felix's configuration file (``[global]``, ``Name = value``).
+Rule: a variable without prefix wins over its FELIX_ form, the environment over felix.cfg; CALICO_NETWORKING wins
+over CALICO_NETWORKING_BACKEND. Sources: upstream's start scripts, of which one exports the FELIX_ forms and another
+translates CALICO_NETWORKING, and Felix's configuration file (``[global]``, ``Name = value``).
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def expand_environment(environ: Mapping[str, str], felix_cfg: str = "") -> dict[
         if felix.get(parameter, "").strip() and not environ.get(variable, "").strip():
             expanded[variable] = felix[parameter].strip()
     networking = environ.get("CALICO_NETWORKING", "").strip()
-    if networking and not environ.get("CALICO_NETWORKING_BACKEND", "").strip() and networking.lower() == "false":
-        expanded["CALICO_NETWORKING_BACKEND"] = "none"
+    if networking:
+        expanded["CALICO_NETWORKING_BACKEND"] = "none" if networking == "false" else "bird"
     return expanded
 
 

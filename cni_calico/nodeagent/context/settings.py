@@ -134,8 +134,8 @@ class NodeSettings:
         "bird",
         "bird: BGP and tunnels; vxlan: VXLAN only; none: no networking between nodes.",
     )
-    networking: bool = setting(
-        "CALICO_NETWORKING", FLAG, True, "Older form of the above, used if that is not set: false means none."
+    networking: str = setting(
+        "CALICO_NETWORKING", TEXT, "", "Older form of the above, which wins over it: false means none, all else bird."
     )
     disable_felix: bool = setting(
         "CALICO_DISABLE_FELIX", FLAG, False, "Run no data plane part here (another agent does)."

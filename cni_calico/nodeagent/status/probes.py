@@ -26,8 +26,9 @@ def run_probes(names: set[str], values: Mapping[str, str], environ: Mapping[str,
         faults.append(_felix_ready(run_dir))
     # the manifests' probes name BIRD whatever the backend is; a container's probe has its environment
     backend = environ.get("CALICO_NETWORKING_BACKEND", "").strip()
-    if not backend and environ.get("CALICO_NETWORKING", "").strip().lower() == "false":
-        backend = "none"
+    networking = environ.get("CALICO_NETWORKING", "").strip()
+    if networking:  # the older form wins
+        backend = "none" if networking == "false" else "bird"
     with_bird = backend not in _WITHOUT_BIRD
     if with_bird and names & {"bird-live", "bird6-live"}:
         faults.append(_bird_live(run_dir))

@@ -58,7 +58,11 @@ def test_felix_cfg(tmp_path: Path) -> None:
     [
         ({"CALICO_NETWORKING": "false"}, "none"),
         ({"CALICO_NETWORKING": "true"}, "bird"),
-        ({"CALICO_NETWORKING": "false", "CALICO_NETWORKING_BACKEND": "vxlan"}, "vxlan"),
+        ({"CALICO_NETWORKING": "False"}, "bird"),
+        ({"CALICO_NETWORKING": "off"}, "bird"),
+        ({"CALICO_NETWORKING": "false", "CALICO_NETWORKING_BACKEND": "vxlan"}, "none"),
+        ({"CALICO_NETWORKING": "true", "CALICO_NETWORKING_BACKEND": "vxlan"}, "bird"),
+        ({"CALICO_NETWORKING": " ", "CALICO_NETWORKING_BACKEND": "vxlan"}, "vxlan"),
     ],
 )
 def test_calico_networking(environ: dict[str, str], backend: str) -> None:

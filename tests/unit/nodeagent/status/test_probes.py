@@ -26,10 +26,11 @@ def test_a_backend_without_bird_has_none_to_miss(tmp_path: Path, backend: str) -
     assert "felix" in fault
 
 
-def test_the_older_word_for_no_networking(tmp_path: Path) -> None:
-    environ = {"CALICO_RUN_DIR": str(tmp_path), "CALICO_NETWORKING": "false"}
-    assert run_probes(BIRD, {}, environ) == []
-    assert len(run_probes(BIRD, {}, environ | {"CALICO_NETWORKING_BACKEND": "bird"})) == 2
+@pytest.mark.parametrize(("networking", "count"), [("false", 0), ("true", 2), ("False", 2)])
+def test_the_older_word_for_networking_wins(tmp_path: Path, networking: str, count: int) -> None:
+    environ = {"CALICO_RUN_DIR": str(tmp_path), "CALICO_NETWORKING": networking}
+    for backend in ("", "none", "vxlan", "bird"):
+        assert len(run_probes(BIRD, {}, environ | {"CALICO_NETWORKING_BACKEND": backend})) == count
 
 
 @pytest.mark.parametrize(("backend", "said"), [("vxlan", "none on this node"), ("bird", "cannot connect to BIRD")])
