@@ -20,8 +20,11 @@ TEXTS = {
     "peers.conf": "hold time 30;",
     "peer-tor.conf": "bfd on;\nconnect retry time 3;",
     "import4.conf": "if net ~ [ 192.0.2.0/24+ ] then reject;",
+    "import6.conf": "if net ~ [ 2001:db8::/32+ ] then reject;",
+    "export4.conf": "if net ~ [ 198.51.100.0/24+ ] then reject;",
     "export6.conf": "if of_mine() then bgp_med = 7;",
 }
+FILTERS = [(direction, version) for direction in ("import", "export") for version in (4, 6)]
 
 
 def cluster(texts: dict[str, str], annotations: dict[str, str] | None = None, peer: str = "10.0.0.254") -> BgpSnapshot:
@@ -47,9 +50,23 @@ def test_bird_takes_them_at_their_places(tmp_path: Path) -> None:
     assert "bfd on;" in tor and "hold time 30;" in tor
     assert "bfd on;" not in mesh and "hold time 30;" in mesh
     assert "merge paths off;" in block_of(main, "protocol kernel kernel_v4")
-    received = block_of(main, "filter calico_import_v4")
-    assert received.index("if net ~ [ 192.0.2.0/24+ ] then reject;") < received.index("calico_received_v4();")
-    assert "if net" not in "".join(block_of(main, "filter calico_import_v6"))
+
+
+@pytest.mark.parametrize(("direction", "version"), FILTERS)
+def test_a_filters_fragment_stands_before_calicos_own_rules(direction: str, version: int) -> None:
+    main = render_bird_config(cluster(TEXTS)).files[MAIN]
+    name = f"{direction}{version}.conf"
+    head, *body = block_of(main, f"filter calico_{direction}_v{version}")
+    ours = "calico_received" if direction == "import" else "calico_announced"
+    assert head.endswith("{") and body[:4] == [
+        f"# begin custom/{name}",
+        TEXTS[name],
+        f"# end custom/{name}",
+        f"{ours}_v{version}();",
+    ]
+    for other in FILTERS:
+        stands = TEXTS[name] in block_of(main, f"filter calico_{other[0]}_v{other[1]}")
+        assert stands is (other == (direction, version))
 
 
 @pytest.mark.bird
