@@ -35,6 +35,13 @@ def url() -> Iterator[str]:
         yield etcd.urls[0]
 
 
+def granted_s(url: str, lease: int) -> int:
+    """How long the lease lasts unless it is renewed."""
+    ask = json.dumps({"ID": str(lease)}).encode()
+    with urllib.request.urlopen(f"{url}/v3/lease/timetolive", ask, timeout=10) as answer:
+        return int(json.loads(answer.read())["grantedTTL"])
+
+
 def stored(url: str) -> dict[str, tuple[dict[str, object], int]]:
     """By name: (value, lease)."""
     prefix = b"/calico/felix/v2/"
@@ -77,6 +84,18 @@ def test_it_is_written_renewed_and_goes(url: str) -> None:
     until(lambda: f"{AT}/status" not in stored(url), "it is switched off", 30)
     made.write()
     assert f"{AT}/status" not in stored(url)
+    store.close()
+
+
+@pytest.mark.parametrize(("environ", "lasts_s"), [({}, 90), ({"FELIX_REPORTINGTTLSECS": "120"}, 120)])
+def test_how_long_it_lasts(url: str, environ: dict[str, str], lasts_s: int) -> None:
+    store = EtcdStore(EtcdConfig(endpoints=(url,)))
+    made = make_host_status(Context(parse_settings({}), store, SILENT, lambda _: True), "n1")
+    assert made is not None
+    made.follow(parse_felix(environ).settings)
+    made.write()
+    _, lease = stored(url)[f"{AT}/status"]
+    assert granted_s(url, lease) == lasts_s
     store.close()
 
 

@@ -232,6 +232,9 @@ def test_who_listens_speaks_no_grpc(
         assert reply.document["code"] == FAILED and not second_dataplane.leftovers(), reply
         status = second_dataplane.call("STATUS", "", "")
         assert status.document["code"] == 50 and str(node_dataplane.socket) in status.document["msg"], status
+        if says is None:
+            assert "no answer within 5 s" in reply.document["msg"], reply
+            assert "no gRPC within 5 s" in status.document["msg"], status
 
 
 def test_a_del_that_it_refuses_fails(second_dataplane: Node, node_dataplane: Dataplane, pod_ns: Namespace) -> None:
