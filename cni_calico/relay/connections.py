@@ -23,7 +23,9 @@ LATENCIES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``unknown``: connections that have not been admitted. ``waiting_s``: for lists, reviews and older history."""
+    """``unknown``: connections that have not been admitted. ``waiting_s``: for lists, reviews and older history.
+    ``cut_off_s``: how long a collection may be in trouble, ``leave_s``: over which time all clients are then sent away.
+    """
 
     connections: int = 10_000
     unknown: int = 1_000
@@ -36,6 +38,8 @@ class Limits:
     watch_s: float = 3600.0
     bookmark_s: float = 10.0
     gather_s: float = 0.1
+    cut_off_s: float = 30.0
+    leave_s: float = 30.0
 
 
 @dataclass(slots=True)

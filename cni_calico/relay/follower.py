@@ -58,6 +58,7 @@ class CollectionFollower:
                 if SERVED[self.path].optional:
                     self._position, self._pause_s = 0, MISSING_S
                     self._hub.set_missing(self.path)
+                    self._tell(self.path, "")
                 else:
                     self._tell(self.path, str(e))
             except CalicoError as e:

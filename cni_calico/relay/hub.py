@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -247,9 +247,9 @@ class Hub:
         """Whether a client that was ahead of this relay has seen things that happened between two lists."""
         return any(low < floor < high for topic, floor in interest.floors for low, high in (self.history(topic).gap,))
 
-    def bookmarks(self, interest: Interest) -> tuple[Interest, bytes | None]:
-        """The positions of everything that a client follows, and its interest without floors that are passed; None if
-        it cannot go on.
+    def bookmarks(self, interest: Interest, without: Collection[str] = ()) -> tuple[Interest, bytes | None]:
+        """The positions of everything that a client follows, but for paths ``without``, and its interest without floors
+        that are passed; None if it cannot go on.
         """
         with self._lock:
             if self._has_gap(interest):
@@ -257,14 +257,14 @@ class Hub:
             floors = tuple((topic, v) for topic, v in interest.floors if v > self.history(topic).position)
             kept = Interest(interest.shared, interest.own, interest.several, floors)
             ahead = {topic for topic, _ in floors}
-            key = ("bookmarks", interest.shared, interest.own, interest.several, floors)
+            key = ("bookmarks", interest.shared, interest.own, interest.several, floors, *sorted(without))
             found = self._shared.rendered.get(key) if self._shared.end == self.end else None
             if found is None:
                 chosen = sorted(interest.topics - ahead, key=lambda topic: topic.name)
                 lines = [
                     _prefix(topic, several=interest.several) + self.history(topic).bookmark()
                     for topic in chosen
-                    if self.history(topic).position
+                    if self.history(topic).position and topic.path not in without
                 ]
                 found = b"".join(lines)
             return kept, found

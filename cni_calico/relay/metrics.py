@@ -50,6 +50,12 @@ def render_relay_metrics(
     out.summarise(
         "typha_client_snapshot_send_secs", "How long a list took to be ready to be sent.", server.lists, server.lists_s
     )
+    out.summarise(
+        "typha_client_write_latency_secs",
+        "How long making and sending a message to a client took.",
+        sum(server.latency),
+        server.flush_s,
+    )
     for path, size in raw_bytes.items():
         out.gauge("typha_snapshot_raw_bytes", "Size of the last list.", size, syncer=path)
     for path, size in compressed_bytes.items():

@@ -1,7 +1,8 @@
 """A relay put together: followers of the API server, the hub, and the server.
 
 Rule: clients are served from the first moment, each collection as soon as it has been read. A follower that fails tries
-again; if the server's loop fails the process must end, because the others alone are no relay.
+again, and after a while the clients are sent away (cut_off.py). If the server's loop fails the process must end: the
+others alone are no relay.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from cni_calico.errors import CalicoError, Compacted
 from cni_calico.log import Log
 from cni_calico.relay.admission import TokenReviews
 from cni_calico.relay.connections import Limits
+from cni_calico.relay.cut_off import CutOff
 from cni_calico.relay.follower import CollectionFollower, order_of_start
 from cni_calico.relay.hub import Hub
 from cni_calico.relay.replay import read_changes
@@ -43,7 +45,9 @@ class Relay:
         certificate_names: tuple[str, str] = ("", ""),
         limits: Limits | None = None,
     ) -> None:
-        self.troubles: dict[str, str] = {}
+        limits = limits or Limits()
+        self.cut_off = CutOff(limits.cut_off_s, limits.leave_s)
+        self._was_cut_off = False
         self.older = {"read": 0, "gone": 0, "failed": 0}  # older changes asked of the API server, by outcome
         self._api = api
         self._log = log
@@ -60,6 +64,7 @@ class Relay:
             tls,
             self._wake_fd,
             log,
+            self.cut_off,
             certificate_names=certificate_names,
             limits=limits,
         )
@@ -84,6 +89,7 @@ class Relay:
         try:
             while not stopping.is_set():
                 self.server.step()
+                self._look()
                 turn()
             before_end()
         finally:
@@ -99,12 +105,24 @@ class Relay:
         os.eventfd_write(self._wake_fd, 1)
 
     def _tell(self, path: str, why: str) -> None:
-        if why and self.troubles.get(path) != why:
+        before = self.cut_off.troubles.get(path, "")
+        self.cut_off.tell(path, why)
+        if why and why != before:
             self._log.warning(why)
-        if why:
-            self.troubles[path] = why
-        elif self.troubles.pop(path, None):
+        elif before and not why:
             self._log.info(f"following {path} again")
+
+    def _look(self) -> None:
+        """Send the clients away while this relay is cut off from the API server."""
+        stay = self.cut_off.stay(self.server.streaming)
+        while self.server.streaming > stay and self.server.drop_one("cut off"):
+            pass
+        why = self.cut_off.why()
+        if why and not self._was_cut_off:
+            self._log.warning(f"{why}; clients are sent away until it is followed again")
+        elif self._was_cut_off and not why:
+            self._log.info("all collections are followed again; clients are served")
+        self._was_cut_off = bool(why)
 
     def _fetch_older(self, path: str, since: int, until: int) -> None:
         self._older_threads.submit(lambda: self._read_older(path, since, until))

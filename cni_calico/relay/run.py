@@ -1,8 +1,8 @@
 """calico-typha as a process: settings, TLS, health and metrics around one Relay.
 
-Rule: ready means that every collection has been read once; alive means that the server's loop turns. At SIGTERM clients
-are sent to other relays, one after the other, within TYPHA_SHUTDOWNTIMEOUTSECS. Certificates are read again when their
-files change.
+Rule: ready means that every collection has been read, and is followed or was until a moment ago; alive means that the
+server's loop turns. At SIGTERM clients are sent to other relays, one after the other, within TYPHA_SHUTDOWNTIMEOUTSECS.
+Certificates are read again when their files change.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class RelayProcess:
             unsynced = self.relay.hub.unsynced()
             if self.stopping.is_set():
                 return _answer("it is ending")
-            return _answer(f"not read yet: {', '.join(unsynced)}" if unsynced else "")
+            return _answer(f"not read yet: {', '.join(unsynced)}" if unsynced else self.relay.cut_off.why())
 
         return {"/liveness": liveness, "/readiness": readiness}
 
@@ -172,7 +172,7 @@ class RelayProcess:
             raw_bytes=dict(relay.snapshots.raw_bytes),
             compressed_bytes=dict(relay.snapshots.compressed_bytes),
             older=dict(relay.older),
-            troubles=len(relay.troubles),
+            troubles=len(relay.cut_off.troubles),
         )
         return 200, "text/plain; version=0.0.4; charset=utf-8", text.encode()
 

@@ -18,6 +18,7 @@ from cni_calico.log import Log
 from cni_calico.relay.admission import TokenReviews
 from cni_calico.relay.client import Client, Gone, State
 from cni_calico.relay.connections import LATENCIES_S, ClientSockets, Limits, ServerNumbers
+from cni_calico.relay.cut_off import CutOff
 from cni_calico.relay.hub import EXPIRED, WAITING, Hub
 from cni_calico.relay.requests import (
     GZIP_HEAD,
@@ -53,12 +54,14 @@ class RelayServer:
         tls: ssl.SSLContext,
         wake_fd: int,
         log: Log,
+        cut_off: CutOff,
         *,
         certificate_names: tuple[str, str] = ("", ""),
         limits: Limits | None = None,
     ) -> None:
         self.numbers = ServerNumbers()
         self._limits = limits or Limits()
+        self._cut_off = cut_off
         self._hub = hub
         self._snapshots = snapshots
         self._reviews = reviews
@@ -196,6 +199,8 @@ class RelayServer:
                 if why:
                     raise RequestRefused(401, why)
             self.connections.admit(client)
+            if why := self._cut_off.why():
+                raise RequestRefused(503, why)
             wanted = request.wanted
             if isinstance(wanted, AskedList):
                 self._serve_list(client, wanted)
@@ -352,10 +357,11 @@ class RelayServer:
 
     def _bookmark(self, now: float) -> None:
         """Tell every watch that is up to date how far this relay is; it also shows that the connection works."""
+        without = self._cut_off.lasting()
         for client in list(self._streams.values()):
             if client.sending or client.interest is None or client.place < self._hub.end:
                 continue
-            client.interest, data = self._hub.bookmarks(client.interest)
+            client.interest, data = self._hub.bookmarks(client.interest, without)
             if data is None:
                 self.connections.drop(client, "behind")
                 continue

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -25,9 +27,10 @@ from cni_calico.model.keys import BlockList, ListKey, ResourceList
 from cni_calico.nodeagent.context.open import open_context
 from cni_calico.nodeagent.policing.feed import RecordFeed
 from cni_calico.nodeagent.view.sources import Sources
+from cni_calico.relay.connections import Limits
 from cni_calico.relay.reduction import affinity_of, reduce_own_block, reduction_of
 from tests.e2e.kube import Cluster
-from tests.e2e.relays import RunningRelay, make_certificates, relay_access
+from tests.e2e.relays import CuttableLink, RunningRelay, make_certificates, relay_access
 from tests.fixtures.kubernetes import NAMESPACE
 
 pytestmark = pytest.mark.kubernetes
@@ -50,11 +53,13 @@ def relay_certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Relayed:
     """A relay and agents that follow the cluster through it."""
 
-    def __init__(self, kube: Cluster, certificates: Path) -> None:
+    def __init__(
+        self, kube: Cluster, certificates: Path, api: KubernetesAPI | None = None, limits: Limits | None = None
+    ) -> None:
         self.kube = kube
         self.certificates = certificates
-        self.api = kube.api()
-        self.relay = RunningRelay(self.api, certificates)
+        self.api = api or kube.api()
+        self.relay = RunningRelay(self.api, certificates, limits=limits)
         self.port = self.relay.port
         self.troubles: list[str] = []
         self.stores: list[RelayedStore] = []
@@ -66,7 +71,7 @@ class Relayed:
 
         deadline = Deadline.after(seconds)
         while not condition():
-            assert not deadline.expired(), (self.troubles[-1:], self.relay.relay.troubles)
+            assert not deadline.expired(), (self.troubles[-1:], self.relay.relay.cut_off.troubles)
             select.select([], [], [], 0.02)
 
     def follow(self, listings: tuple[ListKey, ...] = FOLLOWED, **times: float) -> dict[ListKey, Cache[Any]]:
@@ -271,6 +276,39 @@ def test_without_a_relay_an_agent_follows_the_api_server_until_there_is_one(rela
     assert relayed.stores[0].lists == lists
 
 
+def test_a_relay_that_is_cut_off_sends_its_agents_away(kube: Cluster, relay_certificates: Path) -> None:
+    """They reach the API server, it does not: they follow that until the relay is ready again."""
+    address = urlsplit(kube.url)
+    assert address.hostname is not None
+    assert address.port is not None
+    way = CuttableLink(address.hostname, address.port)
+    api = KubernetesAPI(replace(kube.access(), api_root=f"https://127.0.0.1:{way.port}"))
+    limits = Limits(cut_off_s=1.0, leave_s=0.2, bookmark_s=0.2)
+    relayed = Relayed(kube, relay_certificates, api, limits)
+    try:
+        fill(kube)
+        agent = relayed.follow(direct_after_s=1.0, probe_s=0.2)
+        relayed.wait(lambda: relayed.is_told(agent))
+        lists, link = relayed.stores[0].lists, relayed.stores[0].link
+        way.cut()
+        kube.create_node("unseen")
+        relayed.wait(lambda: relayed.relay.relay.server.numbers.dropped.get("cut off"))
+        relayed.wait(lambda: link.direct)
+        assert "cut off from the API server: cannot follow" in relayed.troubles[-1]
+        relayed.wait(lambda: relayed.is_told(agent))
+        assert relayed.relay.relay.server.streaming == 0
+        way.mend()
+        relayed.wait(lambda: not link.direct)
+        kube.create_node("back")
+        relayed.wait(lambda: relayed.is_told(agent))
+        relayed.wait(lambda: relayed.relay.relay.server.streaming == 1)
+        assert relayed.relay.relay.cut_off.troubles == {}
+        assert relayed.stores[0].lists == lists
+    finally:
+        relayed.close()
+        way.cut()
+
+
 def test_an_agent_that_starts_without_a_relay_lists_at_the_api_server(kube: Cluster, relay_certificates: Path) -> None:
     kube.create_node("alone")
     troubles: list[str] = []
@@ -314,8 +352,6 @@ def test_a_token_that_the_api_server_knows_is_enough(kube: Cluster, relay_certif
 def test_a_relay_that_is_not_the_right_one_gets_no_request(
     relayed: Relayed, changes: dict[str, str], text: str
 ) -> None:
-    from dataclasses import replace
-
     access = replace(relay_access(relayed.certificates, relayed.port), **changes)
     client = RelayTargets(access, relayed.api).next(Deadline.after(5))[1]
     with pytest.raises(CalicoError, match=text):

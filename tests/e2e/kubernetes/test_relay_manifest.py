@@ -59,7 +59,7 @@ def test_the_api_server_takes_it_and_its_role_is_enough_for_a_relay_and_for_noth
     relay = RunningRelay(kube.api(own), tmp_path, users=users_of(settings))
     try:
         until(lambda: relay.relay.hub.synced, "everything to be read", 60)
-        assert relay.relay.troubles == {}
+        assert relay.relay.cut_off.troubles == {}
         access = RelayAccess(address=f"127.0.0.1:{relay.port}", ca_file=str(tmp_path / "ca.crt"))
         doing = "list"
         client = RelayTargets(access, kube.api(agent)).next(Deadline.after(5))[1]

@@ -25,7 +25,7 @@ def render(server: ServerNumbers) -> str:
 def test_upstreams_names_where_the_same_thing_exists() -> None:
     numbers = ServerNumbers(accepted=9, dropped={"behind": 2, "closed": 5, "balance": 1}, lists=2, lists_s=0.5)
     numbers.latency[1] = 3
-    numbers.latency_s = 0.25
+    numbers.latency_s, numbers.flush_s = 0.25, 0.125
     lines = render(numbers).splitlines()
     for line in (
         "typha_connections_active 4",
@@ -39,6 +39,9 @@ def test_upstreams_names_where_the_same_thing_exists() -> None:
         "typha_client_latency_secs_count 3",
         "typha_client_latency_secs_sum 0.250000",
         "typha_client_snapshot_send_secs_count 2",
+        "# TYPE typha_client_write_latency_secs summary",
+        "typha_client_write_latency_secs_count 3",
+        "typha_client_write_latency_secs_sum 0.125000",
         'typha_snapshot_raw_bytes{syncer="/api/v1/nodes"} 100',
         'typha_snapshot_compressed_bytes{syncer="/api/v1/nodes"} 10',
         'calico_relay_connections_ended_total{reason="behind"} 2',
@@ -49,5 +52,5 @@ def test_upstreams_names_where_the_same_thing_exists() -> None:
 
 def test_what_does_not_exist_here_is_not_made_up() -> None:
     text = render(ServerNumbers())
-    for name in ("ping", "breadcrumb", "go_", "typha_client_write_latency"):
+    for name in ("ping", "breadcrumb", "go_"):
         assert name not in text

@@ -24,6 +24,7 @@ from cni_calico.log import Log
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.relay.admission import TokenReviews
 from cni_calico.relay.connections import Limits
+from cni_calico.relay.cut_off import CutOff
 from cni_calico.relay.hub import Hub
 from cni_calico.relay.relay import server_context
 from cni_calico.relay.server import RelayServer
@@ -32,7 +33,7 @@ from tests.e2e.relays import make_certificates
 from tests.fakes.scripted_http import Scripted
 
 USER = "system:serviceaccount:kube-system:calico-node"
-NODES = "/api/v1/nodes"
+NODES, SERVICES = "/api/v1/nodes", "/api/v1/services"
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,7 @@ class Running:
         names = ("server.crt", "server.key", "ca.crt")
         tls = server_context(*(str(certificates / name) for name in names), wants_certificates=True)
         scripted = KubernetesAPI(KubernetesAccess(api_root=reviews.url if reviews else "http://127.0.0.1:1"))
+        self.cut_off = CutOff(limits.cut_off_s, limits.leave_s)
         self.reviews = TokenReviews(scripted, frozenset({USER}), wake)
         self.server = RelayServer(
             self.hub,
@@ -76,6 +78,7 @@ class Running:
             tls,
             wake_fd,
             Log("error"),
+            self.cut_off,
             certificate_names=("typha-client", ""),
             limits=limits,
         )
@@ -161,6 +164,30 @@ def test_a_watch_tells_how_far_the_relay_is(certificates: Path) -> None:
         found = next(event for event in events(connection) if event["object"]["metadata"]["resourceVersion"] == "150")
         assert (found["type"], found["object"]["kind"]) == ("BOOKMARK", "Node")
         connection.close()
+
+
+def test_a_relay_that_is_cut_off_vouches_for_nothing_and_serves_nobody(certificates: Path) -> None:
+    with running(certificates, cut_off_s=0.0) as relay:
+        places = f"from=/api/v1/nodes@100&from={SERVICES}@100"
+        connection, _, _ = relay.connect(f"/relay/v1/watch?{places}")
+        found = events(connection)
+        assert {next(found)["path"] for _ in range(2)} == {NODES, SERVICES}
+        relay.cut_off.tell(NODES, "it is gone")
+        since = relay.server.numbers.messages
+        until(lambda: relay.server.numbers.messages >= since + 2)
+        assert relay.server.streaming == 1
+        relay.hub.apply(SERVICES, "ADDED", {"metadata": {"name": "s", "resourceVersion": "101"}, "spec": {}})
+        told = [next(found) for _ in range(5)]
+        assert {event["path"] for event in told[2:]} == {SERVICES}
+        for path in (NODES, f"{SERVICES}?watch=1&resourceVersion=100", "/relay/v1/ready"):
+            status, document = relay.ask(path)
+            assert status == 503
+            assert "cut off from the API server: cannot follow /api/v1/nodes for 0 s: it is gone" in document["message"]
+        assert relay.server.drop_one("cut off")
+        assert not [event for event in found if event["path"] == NODES]
+        connection.close()
+        relay.cut_off.tell(NODES, "")
+        assert relay.ask(NODES)[0] == 200
 
 
 def test_others_are_not_admitted(certificates: Path) -> None:

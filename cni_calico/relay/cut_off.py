@@ -1,0 +1,58 @@
+"""Whether a relay still knows the cluster as it is: which collections it cannot follow, and for how long.
+
+Rule: a collection may be in trouble for a while, because its watch is resumed where it stood. From ``after_s`` on
+nothing is vouched for: no bookmark says that the view is fresh, nobody is served, and the clients are sent away, evenly
+over ``leave_s``. Whatever works again counts at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class CutOff:
+    """``tell`` is called by the threads that follow, everything else by any."""
+
+    def __init__(self, after_s: float, leave_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._after_s = after_s
+        self._leave_s = leave_s
+        self._clock = clock
+        self._troubles: dict[str, tuple[str, float]] = {}  # by path: what is wrong, and since when something is
+        self._leaving: tuple[int, float] | None = None  # how many clients there were when they began to leave, and when
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        return {path: why for path, (why, _) in self._troubles.copy().items()}
+
+    def tell(self, path: str, why: str) -> None:
+        """What is wrong with a collection; "" if nothing is."""
+        if why:
+            _, since = self._troubles.get(path, ("", self._clock()))
+            self._troubles[path] = why, since
+        else:
+            self._troubles.pop(path, None)
+
+    def lasting(self) -> dict[str, str]:
+        """The troubles of collections that are no longer vouched for."""
+        now = self._clock()
+        return {path: why for path, (why, since) in self._troubles.copy().items() if now - since >= self._after_s}
+
+    def why(self) -> str:
+        """Why this relay must not be used; "" if it may be."""
+        lasting = self.lasting()
+        if not lasting:
+            return ""
+        first = min(lasting)
+        others = f" and {len(lasting) - 1} more" if len(lasting) > 1 else ""
+        return f"cut off from the API server: cannot follow {first}{others} for {self._after_s:.0f} s: {lasting[first]}"
+
+    def stay(self, streaming: int) -> int:
+        """How many of the clients that are connected now may stay for the moment."""
+        if not self.lasting():
+            self._leaving = None
+            return streaming
+        if self._leaving is None:
+            self._leaving = streaming, self._clock()
+        clients, began = self._leaving
+        return int(clients * max(0.0, 1 - (self._clock() - began) / self._leave_s))
