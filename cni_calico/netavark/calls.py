@@ -1,7 +1,7 @@
 """Calls the CNI plugins for a container of podman: ``calico``, and ``portmap`` for published ports.
 
 Rule: the executables are those beside our own, and what a set-up has done is undone when a later step of it fails. A
-tear-down does all its steps, and then tells the first failure.
+tear-down does all its steps, and its error names every one that failed.
 """
 
 from __future__ import annotations
@@ -42,21 +42,23 @@ class Plugins:
 
     def tear_down(self, netns: str, membership: Membership) -> None:
         """Disconnect the container; a second time succeeds. Raises CalicoError."""
-        failure: CalicoError | None = None
-        if membership.ports:
+        steps = [("portmap", membership.portmap(None))] if membership.ports else []
+        failures: dict[str, CalicoError] = {}
+        for name, document in (*steps, ("calico", membership.configuration)):
             try:
-                self._call("DEL", self._find("portmap"), netns, membership, membership.portmap(None))
+                self._call("DEL", self._find(name), netns, membership, document)
             except CalicoError as e:
-                failure = e
-        self._call("DEL", self._find("calico"), netns, membership, membership.configuration)
-        if failure is not None:
+                failures[name] = e
+        if len(failures) > 1:
+            raise DelegateFailed("; ".join(f"{name}: {_text(failure)}" for name, failure in failures.items()))
+        for failure in failures.values():
             raise failure
 
     def _undo(self, netns: str, membership: Membership) -> None:
         try:
             self.tear_down(netns, membership)
         except CalicoError:
-            pass  # the failure that is undone is the one to tell; podman tears down, too
+            pass  # report the failure that caused the undo; podman tears down, too
 
     def _find(self, name: str) -> str:
         directories = (self.directory, *PLUGIN_DIRECTORIES)
@@ -88,6 +90,10 @@ class Plugins:
             text = ": ".join(str(answer[key]) for key in ("msg", "details") if answer.get(key))
             raise DelegateFailed(text or f"{plugin} failed with exit status {done.rc} and said nothing")
         return answer
+
+
+def _text(failure: CalicoError) -> str:
+    return f"{failure}: {failure.details}" if failure.details else str(failure)
 
 
 def _parse(plugin: str, stdout: bytes) -> Mapping[str, Any]:

@@ -80,9 +80,9 @@ def parse_document(stdin: bytes) -> JsonFields:
 
 
 def plan_network(document: JsonFields) -> Mapping[str, Any]:
-    """The network that podman is to store: as it came, but that addresses are not podman's to give.
+    """The network that podman is to store: unchanged, except that podman assigns no addresses.
 
-    Raises InvalidConfig for what this network cannot do, or for an option that is none.
+    Raises InvalidConfig for what this network cannot do, or for an unknown option.
     """
     _configuration(document)
     if document.values.get("subnets"):
@@ -117,7 +117,7 @@ def parse_membership(document: JsonFields) -> Membership:
         try:
             ip_address(address)
         except ValueError as e:
-            raise InvalidConfig(f"cannot give the container the address {address!r}: it is none") from e
+            raise InvalidConfig(f"cannot give the container the address {address!r}: it is not an IP address") from e
     mappings = [JsonFields(one, "port_mappings.") for one in document.objects("port_mappings")]
     return Membership(
         container=container,
