@@ -35,7 +35,9 @@ NOT_PLUGINS = frozenset(
         "install-cni.sh",
         "install-bundle.sh",
         "calico-kube-controllers",
+        "calico-netavark",
         "calico-node",
+        "calico-typha",
         "calicoctl",
         "kubectl-calico",
     )
