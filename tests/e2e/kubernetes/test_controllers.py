@@ -27,6 +27,7 @@ from cni_calico.errors import Compacted, DatastoreError
 from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey, ResourceList
 from tests.conftest import ROOT
+from tests.contract.etcd_process import single
 from tests.deadlines import soon
 from tests.e2e.kube import CONTROLLERS_USER, Cluster, free_port, running_cluster
 from tests.netns.namespaces import until
@@ -58,12 +59,20 @@ def controllers_etcd(kube: Cluster) -> Iterator[EtcdStore]:
 
 
 def wipe(store: EtcdStore) -> None:
-    for prefix in (b"/calico/", KEY):
-        end = prefix[:-1] + bytes([prefix[-1] + 1])
-        request = pb.TxnRequest()
-        operation = pb.DeleteRangeRequest(key=prefix, range_end=end)
-        request.success.append(pb.RequestOp(request_delete_range=operation))
-        store.cluster.write("Txn", request, "empty etcd", soon())
+    """Calico's records only: an API server whose compaction key is gone dies (1.34) when it compacts next."""
+    request = pb.TxnRequest()
+    operation = pb.DeleteRangeRequest(key=b"/calico/", range_end=b"/calico0")
+    request.success.append(pb.RequestOp(request_delete_range=operation))
+    store.cluster.write("Txn", request, "empty etcd", soon())
+
+
+@pytest.fixture
+def etcd_alone() -> Iterator[EtcdStore]:
+    """An etcd that no API server compacts."""
+    with single() as cluster:
+        store = EtcdStore(EtcdConfig(endpoints=tuple(cluster.urls)))
+        yield store
+        store.close()
 
 
 @contextmanager
@@ -319,21 +328,21 @@ def test_on_kubernetes_its_configuration_is_made_and_the_role_suffices(kube: Clu
     assert "Traceback" not in process.log.read_text()
 
 
-def test_compaction_takes_turns_as_the_api_server_does(controllers_etcd: EtcdStore) -> None:
-    one, other = EtcdCompaction(controllers_etcd), EtcdCompaction(controllers_etcd)
+def test_compaction_takes_turns_as_the_api_server_does(etcd_alone: EtcdStore) -> None:
+    one, other = EtcdCompaction(etcd_alone), EtcdCompaction(etcd_alone)
     assert one.step(soon()) == 0  # the first look: nothing is old enough
     assert other.step(soon()) == 0
     key = ResourceKey("Profile", "kns.x")
-    before = controllers_etcd.commit([Write.create(key, {"metadata": {"name": "kns.x"}})], soon()).revision
-    controllers_etcd.commit([Write.put(key, {"metadata": {"name": "kns.x"}, "spec": {}})], soon())
+    before = etcd_alone.commit([Write.create(key, {"metadata": {"name": "kns.x"}})], soon()).revision
+    etcd_alone.commit([Write.put(key, {"metadata": {"name": "kns.x"}, "spec": {}})], soon())
     first = one.step(soon())  # its second: to where etcd was at its first
     assert 0 < first < int(before)
     assert other.step(soon()) == 0  # somebody was faster
     second = other.step(soon())
     assert second > int(before)
     with pytest.raises(Compacted):
-        controllers_etcd.list(ResourceList("Profile"), soon(), revision=before)
-    stored = controllers_etcd.cluster.read("Range", pb.RangeRequest(key=KEY), "read the key", soon()).kvs[0]
+        etcd_alone.list(ResourceList("Profile"), soon(), revision=before)
+    stored = etcd_alone.cluster.read("Range", pb.RangeRequest(key=KEY), "read the key", soon()).kvs[0]
     assert int(stored.value) == second and stored.version == 3
 
 
