@@ -46,7 +46,8 @@ class KubeStore(Store):
         self.kubeconfig = kubeconfig
 
     def environ(self) -> dict[str, str]:
-        return {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": self.kubeconfig}
+        # as the manifest: the role has nothing of a janitor's
+        return {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": self.kubeconfig, "CALICO_JANITOR": "false"}
 
 
 class World:
