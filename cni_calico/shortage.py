@@ -10,6 +10,8 @@ from errno import EMFILE, ENFILE, ENOMEM
 
 # how the dynamic linker says that a shared object found no room
 _NOT_MAPPED = ("failed to map segment", "cannot allocate memory", "cannot create shared object descriptor")
+# how the interpreter says that it found no room for the exception that says so
+_NO_EXCEPTION = ("error return without exception set", "without setting an exception")
 _BY_ERRNO = {EMFILE: "file descriptors", ENFILE: "file descriptors", ENOMEM: "memory"}
 
 
@@ -19,6 +21,8 @@ def shortage_of(error: BaseException | None) -> str:
         if isinstance(error, MemoryError):
             return "memory"
         if isinstance(error, ImportError) and any(text in str(error) for text in _NOT_MAPPED):
+            return "memory"
+        if isinstance(error, SystemError) and any(text in str(error) for text in _NO_EXCEPTION):
             return "memory"
         if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
             return "threads"
