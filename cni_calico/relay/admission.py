@@ -82,7 +82,7 @@ class TokenReviews:
         return ALLOWED_S, ""
 
     def _forget(self) -> None:
-        """Make room: what is out of date goes, or else everything."""
+        """Make room: drop expired answers; if there are none, drop all."""
         now = time.monotonic()
         self._known = {digest: kept for digest, kept in self._known.items() if kept[0] > now}
         if len(self._known) >= MOST_REMEMBERED:

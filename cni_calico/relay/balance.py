@@ -64,7 +64,7 @@ class Balance:
             self._server.drop_one("balance")
 
     def send_away(self) -> None:
-        """Send all clients to other relays, within the time for that."""
+        """Send all clients to other relays, within the shutdown time."""
         settings, server = self._settings, self._server
         server.connections.stop_accepting()
         until = time.monotonic() + settings.shutdown_s

@@ -1,7 +1,7 @@
 """One client's connection: a TLS socket that never blocks, what is being sent, and where it stands.
 
-Rule: what is sent is bytes shared with other clients; of a client that does not read nothing more is rendered until it
-does. Every wait of a client has an end.
+Rule: what is sent is bytes shared with other clients; nothing more is rendered for a client until it reads. Every wait
+of a client has an end.
 """
 
 from __future__ import annotations

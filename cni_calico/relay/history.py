@@ -1,8 +1,8 @@
 """PURE: one collection as a relay knows it: the reduced objects, and the changes that led to them.
 
 Rule: whoever has seen the collection as it was at a resourceVersion from ``start`` on, and is told every change with a
-higher one, knows what is there now. A change is one only if the reduced object differs; ``position`` moves with every
-event of the server all the same. A change is serialised once, whoever gets it.
+higher one, knows what is there now. An event counts as a change only if the reduced object differs; ``position``
+moves with every event of the server all the same. A change is serialised once, whoever gets it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def serialise(reduced: Mapping[str, Any]) -> bytes:
 
 
 class History:
-    """``owner_of``: by what objects of this collection can be selected ("": by nothing)."""
+    """``owner_of``: the value by which an object can be selected ("": by none)."""
 
     def __init__(self, served: Served, reduce: Reduce, owner_of: Any = None) -> None:
         self.served = served

@@ -46,7 +46,7 @@ class _Entry:
 class Interest:
     """What a client follows. ``floors``: topics in which the client is ahead of this relay, and how far it has seen.
 
-    ``own``: a topic that few others follow; None for no such. ``several``: each event begins with its topic's name.
+    ``own``: a topic that few others follow; None if there is none. ``several``: each event begins with its topic's name.
     """
 
     shared: frozenset[Topic]
@@ -146,7 +146,7 @@ class Hub:
         self._wake()
 
     def no_older(self, path: str, below: int) -> None:
-        """The API server cannot tell what happened since versions up to ``below`` either."""
+        """The API server has no history for versions up to ``below`` either."""
         with self._lock:
             older = self._older[path]
             older.gone_below, older.fetching = max(older.gone_below, below + 1), False
@@ -195,7 +195,7 @@ class Hub:
             self._fetch_older(path, since, until)
 
     def begin(self, places: Mapping[Topic, int], *, several: bool) -> tuple[Interest, int, bytes]:
-        """Where a client begins that has seen these versions, all of which are READY: what it follows, its place in the
+        """The starting point of a client that has seen these versions (all READY): what it follows, its place in the
         log, and what it has missed.
         """
         with self._lock:
@@ -248,8 +248,8 @@ class Hub:
         return any(low < floor < high for topic, floor in interest.floors for low, high in (self.history(topic).gap,))
 
     def bookmarks(self, interest: Interest, without: Collection[str] = ()) -> tuple[Interest, bytes | None]:
-        """The positions of everything that a client follows, but for paths ``without``, and its interest without floors
-        that are passed; None if it cannot go on.
+        """The positions of everything that a client follows, but for paths ``without``, and its interests, minus the
+        floors it has passed; None if it cannot go on.
         """
         with self._lock:
             if self._has_gap(interest):

@@ -1,4 +1,4 @@
-"""PURE: what of an object is relayed: the fields that the agents read, under the names they have at the API server.
+"""PURE: which parts of an object are relayed: the fields that the agents read, under the names they have at the API server.
 
 Rule: the agents' readers make the same records of the reduced object as of the whole one (blocks and pods: the records
 of another node's). An object that these readers refuse is relayed whole, so that an agent says the same about it.
@@ -94,7 +94,7 @@ def reduce_pod(obj: JSON) -> dict[str, Any] | None:
 
 
 def _address_annotations(annotations: JSON, *, in_status: bool) -> dict[str, str]:
-    """Addresses that only the annotations have; of a pod whose DEL is done, that it is."""
+    """Addresses found only in annotations, and a mark if the pod's DEL is done."""
     if annotations.get(pods.POD_IP) == "":
         return {pods.POD_IP: ""} | ({} if in_status else _given(annotations, pods.POD_IPS))
     return {} if in_status else _given(annotations, pods.POD_IP, pods.POD_IPS)

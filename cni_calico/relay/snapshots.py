@@ -1,7 +1,7 @@
 """Lists as clients get them: rendered and compressed once, in a thread of their own, for everybody who asks.
 
-Rule: a list has the resourceVersion of when it was rendered, and what follows is in the history. So an older one is as
-good, as long as that is kept, and a client that asks for a version gets one that has reached it.
+Rule: a list has the resourceVersion of when it was rendered, and what follows is in the history. So an older list is
+as good while that history is kept, and a client that asks for a version gets one that has reached it.
 """
 
 from __future__ import annotations

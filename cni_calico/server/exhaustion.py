@@ -1,9 +1,9 @@
 """Whether this process has ever been refused memory.
 
-Rule: a process that has been must end, and be started again: from then on nothing in it can be trusted. A module whose
-import broke off stays half-made where it is compiled (gRPC's then raises NameError at every call), and a thread that
-dies before its first step leaves behind whoever waits for its start, with the locks that it holds. Whoever started the
-server starts it again; until then callers do their own work.
+Rule: a process that was refused memory must end, and be started again: from then on nothing in it can be trusted. A
+module whose import broke off stays half-made where it is compiled (gRPC's then raises NameError at every call), and a
+thread that dies before its first step leaves behind whoever waits for its start, with the locks that it holds. Whoever
+started the server starts it again; until then callers do their own work.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Exhaustion:
             threading.__excepthook__(ended)
 
     def wait(self, ended: Stopping) -> None:
-        """Until the process is to end, for this reason or another. In the main thread only."""
+        """Wait until the process must end, for this reason or another. In the main thread only."""
         while not (self.noted or ended.wait(LOOK_S)):
             while self._ignored:
                 ignored = self._ignored.popleft()

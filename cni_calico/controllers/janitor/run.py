@@ -93,7 +93,7 @@ def make_election(cluster: Cluster, node: str, terms: Terms) -> Election:
 
 
 def _needs_grace(subject: Subject) -> bool:
-    """Whether it stays where the cluster has switched the grace period off: of living nodes nothing goes then."""
+    """Whether it stays because the grace period is off; then nothing of living nodes is released."""
     from cni_calico.ipam.lost.leaks import Holding, LostEndpoint, SurplusBlock
 
     return isinstance(subject, SurplusBlock) or (isinstance(subject, Holding | LostEndpoint) and bool(subject.pod))

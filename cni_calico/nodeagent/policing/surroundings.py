@@ -1,4 +1,4 @@
-"""What of this node bears on its policies without being a record: said in a sentence each, for as long as it is so.
+"""Conditions of this node, other than records, that affect its policies: a sentence for each, while it holds.
 
 Rule: interfaces are read again only when the kernel mentions the one that is looked for.
 """

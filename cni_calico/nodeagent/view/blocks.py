@@ -163,8 +163,8 @@ class FollowedBlocks:
         return owners
 
     def _may_be_lent(self, cidr: Network) -> bool:
-        """Whether a block without affinity may still have addresses: if it has, and until we have read that it has no
-        node any more, because what we read of it may be older than what we read of its affinity.
+        """Whether a block without affinity may still have addresses: true while it has addresses, or until we have read
+        that its node is gone; our copy may be older than its affinity.
         """
         cache = self._single.get(cidr)
         if cache is None or not cache.synced:

@@ -78,6 +78,6 @@ def affinity_query(affinity: str) -> str:
 
 
 def order_of_version(version: object) -> int:
-    """A resourceVersion as a number; 0 for what is none."""
+    """A resourceVersion as a number; 0 if it is not a number."""
     text = str(version or "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else 0

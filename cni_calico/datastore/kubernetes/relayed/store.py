@@ -84,7 +84,7 @@ class RelayedStore(KubernetesStore):
             except (DatastoreUnavailable, DatastoreDenied, DeadlineExceeded) as e:
                 self.link.failed(shown, e)
                 if again:
-                    break  # what this process has seen counts more than who tells it
+                    break  # what this process has already seen takes precedence
                 if deadline.remaining_s() <= PAUSE_S:
                     raise
                 time.sleep(PAUSE_S)
