@@ -46,7 +46,8 @@ class _Entry:
 class Interest:
     """What a client follows. ``floors``: topics in which the client is ahead of this relay, and how far it has seen.
 
-    ``own``: a topic that few others follow; None if there is none. ``several``: each event begins with its topic's name.
+    ``own``: a topic that few others follow; None if there is none. ``several``: each event begins with its
+    topic's name.
     """
 
     shared: frozenset[Topic]

@@ -1,4 +1,4 @@
-"""PURE: which parts of an object are relayed: the fields that the agents read, under the names they have at the API server.
+"""PURE: which parts of an object are relayed: the fields that the agents read, under the API server's names.
 
 Rule: the agents' readers make the same records of the reduced object as of the whole one (blocks and pods: the records
 of another node's). An object that these readers refuse is relayed whole, so that an agent says the same about it.

@@ -157,7 +157,9 @@ class OwnDatastore:
 
 
 class Services:
-    """The services of a one-shot process; the resident server has its own class with the same methods."""
+    """The services of a one-shot process. The resident server's class inherits them, and overrides what uses what the
+    server keeps between calls.
+    """
 
     def __init__(
         self,
