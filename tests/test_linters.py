@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from configparser import ConfigParser
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -65,6 +66,19 @@ def test_mypy_of_the_build() -> None:
 
 def test_layers() -> None:
     run_tool(TOOLS / "lint-imports", "--no-cache")
+
+
+# contract of .importlinter -> what may do what it forbids; it lists everything else
+DOORS_OF = {"pyroute2": {"kernel"}, "clients": {"datastore", "slim_grpc"}, "processes": {"kernel"}}
+
+
+@pytest.mark.parametrize("contract", DOORS_OF)
+def test_what_only_a_door_may_do_is_forbidden_to_all_others(contract: str) -> None:
+    parsed = ConfigParser()
+    parsed.read(ROOT / ".importlinter")
+    listed = parsed[f"importlinter:contract:{contract}"]["source_modules"].split()
+    others = {name for name in modules() if name.count(".") == 1 and name.split(".")[1] not in DOORS_OF[contract]}
+    assert sorted(listed) == sorted(others)
 
 
 # where a checker is told to look away, which it says with the reason
@@ -140,7 +154,10 @@ def test_tests_do_not_sleep() -> None:
 
 # -- imports as they stand in the text: lazy ones and those for types alone included ---------------------------------
 
-EFFECTS = {"os", "socket", "time", "random", "threading", "subprocess", "pyroute2", "grpc", "kubernetes", "sqlite3"}
+EFFECTS = {
+    *("os", "socket", "time", "random", "threading", "subprocess", "pyroute2", "grpc", "kubernetes", "sqlite3"),
+    *("ssl", "http", "signal", "select", "tempfile", "secrets"),
+}
 DOORS = ("cni_calico.datastore", "cni_calico.kernel")
 
 

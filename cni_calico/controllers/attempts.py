@@ -8,8 +8,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+from cni_calico.controllers.counters import LoopNumbers
 from cni_calico.controllers.due import DueTasks
 from cni_calico.daemon.said import Said
 from cni_calico.deadline import Deadline
@@ -20,18 +20,6 @@ from cni_calico.model.keys import ResourceKey
 CALL_S = 30.0
 BATCH = 100
 LOOK_S = 0.5
-
-
-@dataclass(slots=True)
-class LoopNumbers:
-    """One controller's counters, for metrics and status: one thread writes."""
-
-    writes: int = 0
-    failures: int = 0
-    waiting: int = 0
-    failing: int = 0
-    left_out: dict[ResourceKey, tuple[str, ...]] = field(default_factory=dict)
-    error: str = ""
 
 
 def work_while_leading(leads: Callable[[], bool], work: Callable[[], None], stopping: threading.Event) -> None:

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cni_calico.controllers.attempts import LOOK_S, Attempts, LoopNumbers, work_while_leading
+from cni_calico.controllers.attempts import LOOK_S, Attempts, work_while_leading
+from cni_calico.controllers.counters import LoopNumbers
 from cni_calico.controllers.follow.follower import Follower
 from cni_calico.controllers.follow.rules import Content, Following
 from cni_calico.daemon.fresh import Fresh

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from cni_calico.controllers.attempts import LoopNumbers
+from cni_calico.controllers.counters import LoopNumbers, Tally
 from cni_calico.controllers.ipam_metrics import render_ipam_metrics
-from cni_calico.controllers.janitor.run import Tally
 
 _LOOPS: tuple[tuple[str, str, str, Callable[[LoopNumbers], int]], ...] = (
     ("writes_total", "counter", "Records written.", lambda loop: loop.writes),

@@ -17,14 +17,14 @@ from typing import Any
 
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
-from cni_calico.controllers.attempts import LoopNumbers
 from cni_calico.controllers.cluster import Cluster
+from cni_calico.controllers.counters import LoopNumbers, Tally
 from cni_calico.controllers.follow.rules import FOLLOWINGS, NODES, Following
 from cni_calico.controllers.health import ROUND_S, Health, write_status
 from cni_calico.controllers.host_endpoints import run as host_endpoints
 from cni_calico.controllers.host_endpoints.rules import HostEndpointWish
 from cni_calico.controllers.host_endpoints.run import HostEndpointLoop
-from cni_calico.controllers.janitor.run import SETTINGS, Habits, Janitor, Tally, make_election
+from cni_calico.controllers.janitor.run import SETTINGS, Habits, Janitor, make_election
 from cni_calico.controllers.leader import Leader, SharedElection, UpstreamsElection
 from cni_calico.controllers.loadbalancer import run as loadbalancer
 from cni_calico.controllers.loadbalancer.rules import ALL_SERVICES

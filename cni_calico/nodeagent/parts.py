@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from cni_calico.controllers.cluster import Cluster
-from cni_calico.controllers.janitor.run import Habits, Janitor, Tally, make_election
+from cni_calico.controllers.counters import Tally
+from cni_calico.controllers.janitor.run import Habits, Janitor, make_election
 from cni_calico.daemon.http_doors import Doors
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.login import own_namespace

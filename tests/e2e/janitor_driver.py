@@ -10,7 +10,8 @@ import sys
 import threading
 
 from cni_calico.controllers.cluster import Cluster
-from cni_calico.controllers.janitor.run import Habits, Janitor, Tally, make_election
+from cni_calico.controllers.counters import Tally
+from cni_calico.controllers.janitor.run import Habits, Janitor, make_election
 from cni_calico.datastore.election import Terms
 from cni_calico.nodeagent.context.open import open_context
 

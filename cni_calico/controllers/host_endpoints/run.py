@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from operator import eq
 
-from cni_calico.controllers.attempts import CALL_S, LOOK_S, LoopNumbers, work_while_leading
+from cni_calico.controllers.attempts import CALL_S, LOOK_S, work_while_leading
+from cni_calico.controllers.counters import LoopNumbers
 from cni_calico.controllers.host_endpoints.rules import (
     KIND,
     HostEndpointWish,

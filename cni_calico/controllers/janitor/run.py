@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cni_calico.controllers.cluster import Cluster
+from cni_calico.controllers.counters import Tally
 from cni_calico.daemon.said import Said
 from cni_calico.daemon.settings_table import parse_duration_s
 from cni_calico.datastore.election import Election, Terms
@@ -25,7 +25,7 @@ from cni_calico.model.documents.codec import decode_cluster_information
 from cni_calico.model.keys import CLUSTER, ResourceKey
 
 if TYPE_CHECKING:
-    from cni_calico.controllers.ipam_metrics import IpamNumbers, PoolOnNode
+    from cni_calico.controllers.ipam_metrics import IpamNumbers
     from cni_calico.controllers.janitor.caches import JanitorCaches
     from cni_calico.ipam.lost.leaks import Subject
     from cni_calico.ipam.lost.reclaim import Reclaimer, ReclaimOutcome
@@ -50,27 +50,6 @@ class Habits:
     settings_s: float = 300.0
     labels_s: float = 300.0  # between searches for records of older versions
     again_s: float = 300.0  # before what was kept is checked again
-
-
-@dataclass(slots=True)
-class Tally:
-    """The janitor's counters, for metrics and status: one thread writes."""
-
-    is_leader: bool = False
-    candidates: Mapping[str, int] = field(default_factory=dict)
-    confirmed: Counter[str] = field(default_factory=Counter)
-    released: Counter[str] = field(default_factory=Counter)
-    kept: int = 0
-    failures: int = 0
-    reclaimed: Counter[PoolOnNode] = field(default_factory=Counter)
-    ipam: Callable[[], IpamNumbers] | None = None  # what the leader sees of address management; from any thread
-
-    def count(self, outcome: ReclaimOutcome) -> None:
-        from cni_calico.ipam.lost.reclaim import kind_of
-
-        self.confirmed.update(kind_of(subject) for subject, _ in outcome.confirmed)
-        self.released.update(kind_of(subject) for subject in outcome.released)
-        self.kept += len(outcome.kept)
 
 
 def make_election(cluster: Cluster, node: str, terms: Terms) -> Election:

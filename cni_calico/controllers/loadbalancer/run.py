@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import eq
 from typing import TYPE_CHECKING, Any
 
-from cni_calico.controllers.attempts import CALL_S, LOOK_S, Attempts, LoopNumbers, work_while_leading
+from cni_calico.controllers.attempts import CALL_S, LOOK_S, Attempts, work_while_leading
+from cni_calico.controllers.counters import LoopNumbers
 from cni_calico.controllers.loadbalancer.rules import (
     AddressWish,
     BadRequest,

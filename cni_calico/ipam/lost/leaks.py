@@ -343,3 +343,7 @@ def parse_pod(obj: Mapping[str, Any], node: str | None) -> Pod | None:
     except ValueError:
         return Pod()
     return Pod(str(annotations.get(CONTAINER_ID) or "") if bound else "", addresses)
+
+
+def kind_of(subject: Subject) -> str:
+    return KINDS[type(subject)]

@@ -28,7 +28,6 @@ from cni_calico.ipam.allocator import Allocator, Release
 from cni_calico.ipam.claims import release_block
 from cni_calico.ipam.lost import leaks
 from cni_calico.ipam.lost.leaks import (
-    KINDS,
     BlockFacts,
     DepartedNode,
     Holding,
@@ -364,7 +363,3 @@ class _While(ForwardingStore):
             if any(failed.index == len(writes) for failed in e.failed):
                 raise Overtaken(f"cannot release: {codec.describe(self._condition.key)} is back") from e
             raise
-
-
-def kind_of(subject: Subject) -> str:
-    return KINDS[type(subject)]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from cni_calico import BUILD, __version__
-from cni_calico.controllers.janitor.run import Tally
+from cni_calico.controllers.counters import Tally
 from cni_calico.deadline import Deadline
 from cni_calico.directories import CNI_SOCKET
 from cni_calico.errors import CalicoError

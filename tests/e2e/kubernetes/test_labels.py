@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from cni_calico.controllers.cluster import Cluster as Place
-from cni_calico.controllers.janitor.run import Habits, Janitor, Tally
+from cni_calico.controllers.counters import Tally
+from cni_calico.controllers.janitor.run import Habits, Janitor
 from cni_calico.datastore.election import SoleElection
 from cni_calico.log import SILENT
 from tests.conftest import ROOT

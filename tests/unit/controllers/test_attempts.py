@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from cni_calico.controllers.attempts import Attempts, LoopNumbers, work_while_leading
+from cni_calico.controllers.attempts import Attempts, work_while_leading
+from cni_calico.controllers.counters import LoopNumbers
 from cni_calico.controllers.due import FIRST_PAUSE_S
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from cni_calico.controllers.cluster import Cluster
-from cni_calico.controllers.janitor.run import Habits, Janitor, Tally, parse_grace
+from cni_calico.controllers.counters import Tally
+from cni_calico.controllers.janitor.run import Habits, Janitor, parse_grace
 from cni_calico.datastore.election import FencedStore, SoleElection, Terms
 from cni_calico.datastore.interface import Write
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable

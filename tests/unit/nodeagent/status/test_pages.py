@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cni_calico import __version__
-from cni_calico.controllers.janitor.run import Tally
+from cni_calico.controllers.counters import Tally
 from cni_calico.daemon.http_doors import Doors
 from cni_calico.daemon.http_server import PageServer
 from cni_calico.log import SILENT

@@ -1,0 +1,50 @@
+"""PURE: what the controllers and the janitor count, for metrics and status.
+
+Rule: one thread writes a counter, any may read it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cni_calico.model.keys import ResourceKey
+
+if TYPE_CHECKING:
+    from cni_calico.controllers.ipam_metrics import IpamNumbers, PoolOnNode
+    from cni_calico.ipam.lost.reclaim import ReclaimOutcome
+
+
+@dataclass(slots=True)
+class LoopNumbers:
+    """One controller's counters."""
+
+    writes: int = 0
+    failures: int = 0
+    waiting: int = 0
+    failing: int = 0
+    left_out: dict[ResourceKey, tuple[str, ...]] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Tally:
+    """The janitor's counters."""
+
+    is_leader: bool = False
+    candidates: Mapping[str, int] = field(default_factory=dict)
+    confirmed: Counter[str] = field(default_factory=Counter)
+    released: Counter[str] = field(default_factory=Counter)
+    kept: int = 0
+    failures: int = 0
+    reclaimed: Counter[PoolOnNode] = field(default_factory=Counter)
+    ipam: Callable[[], IpamNumbers] | None = None  # what the leader sees of address management; from any thread
+
+    def count(self, outcome: ReclaimOutcome) -> None:
+        from cni_calico.ipam.lost.leaks import kind_of
+
+        self.confirmed.update(kind_of(subject) for subject, _ in outcome.confirmed)
+        self.released.update(kind_of(subject) for subject in outcome.released)
+        self.kept += len(outcome.kept)
