@@ -15,10 +15,10 @@ from cni_calico.kernel.netlink.wire import NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLA
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NamedTuple
+
+    from cni_calico.model.resources import Address
 else:
     from cni_calico.tuples import NamedTuple
-
-IPAddress = IPv4Address | IPv6Address
 
 ADDR_ADD = faults.declare("netlink.addr-add")
 ADDR_DEL = faults.declare("netlink.addr-del")
@@ -36,19 +36,19 @@ _IFADDR = Struct("=BBBBI")  # family, prefix length, flags, scope, index
 _NDMSG = Struct("=BxxxiHBB")  # family, index, state, flags, type
 
 
-def _address(index: int, address: IPAddress, flags: int) -> bytes:
+def _address(index: int, address: Address, flags: int) -> bytes:
     packed = address.packed
     head = _IFADDR.pack(AF_INET if address.version == 4 else AF_INET6, address.max_prefixlen, flags, 0, index)
     return head + attribute(IFA_LOCAL, packed) + attribute(IFA_ADDRESS, packed)
 
 
-def add_address(index: int, label: str, address: IPAddress) -> Request:
+def add_address(index: int, label: str, address: Address) -> Request:
     """Add the /32 or /128; IPv6 without duplicate address detection, or it could not be used at once."""
     body = _address(index, address, IFA_F_NODAD if address.version == 6 else 0)
     return Request(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, body, f"add address {address} to {label}", ADDR_ADD)
 
 
-def delete_address(index: int, label: str, address: IPAddress) -> Request:
+def delete_address(index: int, label: str, address: Address) -> Request:
     return Request(RTM_DELADDR, 0, _address(index, address, 0), f"remove address {address} from {label}", ADDR_DEL)
 
 
@@ -58,7 +58,7 @@ def list_addresses(index: int) -> Request:
 
 class InterfaceAddress(NamedTuple):
     ifindex: int
-    address: IPAddress
+    address: Address
     prefix_length: int
     tentative: bool
 
@@ -74,7 +74,7 @@ def decode_address(payload: bytes) -> InterfaceAddress:
     return InterfaceAddress(index, address, length, bool(flags & IFA_F_TENTATIVE))
 
 
-def parse_packed(family: int, packed: bytes) -> IPAddress:
+def parse_packed(family: int, packed: bytes) -> Address:
     if family == AF_INET and len(packed) == 4:
         return IPv4Address(packed)
     if family == AF_INET6 and len(packed) == 16:
@@ -82,7 +82,7 @@ def parse_packed(family: int, packed: bytes) -> IPAddress:
     raise wire.malformed("an address", f"{len(packed)} bytes of family {family}")
 
 
-def set_neighbour(index: int, label: str, address: IPAddress, mac: bytes) -> Request:
+def set_neighbour(index: int, label: str, address: Address, mac: bytes) -> Request:
     """A permanent entry, replacing a learned one."""
     family = AF_INET if address.version == 4 else AF_INET6
     body = _NDMSG.pack(family, index, NUD_PERMANENT, 0, 0)
@@ -96,7 +96,7 @@ def list_neighbours() -> Request:
 
 class Neighbour(NamedTuple):
     ifindex: int
-    address: IPAddress
+    address: Address
     mac: bytes
     permanent: bool
 

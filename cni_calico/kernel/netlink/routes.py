@@ -10,16 +10,16 @@ from struct import Struct
 
 from cni_calico import faults
 from cni_calico.kernel.netlink import wire
-from cni_calico.kernel.netlink.addresses import AF_INET, AF_INET6, IPAddress, parse_packed
+from cni_calico.kernel.netlink.addresses import AF_INET, AF_INET6, parse_packed
 from cni_calico.kernel.netlink.wire import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, Request, attribute, u32
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NamedTuple
+
+    from cni_calico.model.resources import Address, Network
 else:
     from cni_calico.tuples import NamedTuple
-
-IPNetwork = IPv4Network | IPv6Network
 
 ROUTE_ADD = faults.declare("netlink.route-add")
 ROUTE_DEL = faults.declare("netlink.route-del")
@@ -39,9 +39,9 @@ _RTMSG = Struct("=BBBBBBBBI")  # family, dst length, src length, tos, table, pro
 class Route(NamedTuple):
     """``oif`` 0: a route without one interface (blackhole, several next hops); ``metric`` 0: the kernel's default."""
 
-    dst: IPNetwork
+    dst: Network
     oif: int = 0
-    gateway: IPAddress | None = None
+    gateway: Address | None = None
     metric: int = 0
     scope: int = SCOPE_UNIVERSE
     protocol: int = PROTO_BOOT
@@ -75,7 +75,7 @@ def delete_route(route: Route, label: str) -> Request:
     return Request(RTM_DELROUTE, 0, _route(route), f"remove route {route.dst} through {label}", ROUTE_DEL)
 
 
-def match_route(address: IPAddress) -> Request:
+def match_route(address: Address) -> Request:
     """The route that a packet to ``address`` takes now, as in the table."""
     family = AF_INET if address.version == 4 else AF_INET6
     # without the first, IPv4 does not say which table; with it, IPv6 refuses (and always says)
