@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -93,7 +94,7 @@ ENVIRONMENT = {
 
 
 @dataclass
-class Site:
+class Site(ABC):
     """The node, and what differs between the datastores."""
 
     kube: Cluster
@@ -158,19 +159,21 @@ class Site:
 
     # -- what is stored, raw ------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def blocks(self) -> dict[str, dict[str, Any]]:
-        raise NotImplementedError
+        """Stored blocks by name, as they are."""
 
+    @abstractmethod
     def lay_down(self) -> None:
-        raise NotImplementedError
+        """Store what the old version left."""
 
+    @abstractmethod
     def go_back(self) -> None:
         """The old version reads everything and writes it again."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, pod: old.OldPod) -> None:
         """An ADD by the old version."""
-        raise NotImplementedError
 
     def held(self) -> dict[str, str]:
         """address -> handle"""

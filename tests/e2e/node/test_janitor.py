@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack
 from ipaddress import ip_network
@@ -67,7 +68,7 @@ class Process:
         self.leads = False
 
 
-class Field:
+class Field(ABC):
     """A cluster as an administrator, the kubelets and the CNI plugins change it."""
 
     store: Datastore
@@ -112,11 +113,11 @@ class Field:
     def owners(self) -> set[str]:
         return {item.key.node for item in self.store.list(AffinityList(), soon()).items}
 
-    def create_node(self, name: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def create_node(self, name: str) -> None: ...
 
-    def delete_node(self, name: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def delete_node(self, name: str) -> None: ...
 
     def populate(self) -> None:
         """Two nodes, one of which goes, with tunnels; containers that are no pods."""
