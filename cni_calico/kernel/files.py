@@ -61,8 +61,11 @@ class Files:
     def make_directory(self, directory: str, mode: int = 0o700) -> None:
         os.makedirs(self.path(directory), mode=mode, exist_ok=True)
 
-    def write_atomic(self, path: str, data: bytes, mode: int = 0o600) -> None:
-        """Replace ``path`` by ``data``: after a crash the file has the old content or the new, never a part."""
+    def write_atomic(self, path: str, data: bytes, mode: int = 0o600, *, durable: bool = True) -> None:
+        """Replace ``path`` by ``data``: after a crash the file has the old content or the new, never a part.
+
+        Without ``durable`` that holds only for a crash of this process, not of the machine.
+        """
         target = self.path(path)
         directory, name = os.path.split(target)
         temporary = os.path.join(directory, f".{name[:200]}.{os.getpid()}.new")
@@ -72,7 +75,8 @@ class Files:
             try:
                 os.fchmod(fd, mode)
                 write_all(fd, data)
-                os.fsync(fd)
+                if durable:
+                    os.fsync(fd)
             finally:
                 os.close(fd)
             faults.after(WRITE)
@@ -81,7 +85,8 @@ class Files:
         except BaseException:
             _remove_leftover(temporary)
             raise
-        _sync_directory(directory)
+        if durable:
+            _sync_directory(directory)
         faults.after(RENAME)
 
     def append(self, path: str, data: bytes, mode: int = 0o600) -> int:

@@ -20,7 +20,8 @@ def main() -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     store = open_datastore(DatastoreConfig("etcdv3", etcd_endpoints=(os.environ["ETCD"],)))
-    context = Context(parse_settings({}), store, Log("warning"), lambda _: True)
+    settings = parse_settings({"CALICO_RUN_DIR": os.environ["STATUS"], "CALICO_STATE_DIR": os.environ["STATUS"]})
+    context = Context(settings, store, Log("warning"), lambda _: True)
     engine = PolicyEngine(context, os.environ["NODE"])
     environ = {"FELIX_ENDPOINTSTATUSPATHPREFIX": os.environ["STATUS"], "FELIX_IPV6SUPPORT": "false"}
     engine.follow(parse_felix(environ).settings, Tunnels())

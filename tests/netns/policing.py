@@ -29,7 +29,7 @@ from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.felix import parse_felix
-from cni_calico.nodeagent.context.settings import parse_settings
+from cni_calico.nodeagent.context.settings import NodeSettings, parse_settings
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing.engine import PolicyEngine
 from tests.netns.namespaces import Namespace, host_namespace, namespace, until
@@ -37,6 +37,11 @@ from tests.netns.namespaces import Namespace, host_namespace, namespace, until
 NODE = "n1"
 RCVBUFFORCE, BUFFER = 33, 64 << 20  # nothing is lost for want of space; Python does not name the option
 GATEWAY, GATEWAY6 = "169.254.1.1", "fe80::1"
+
+
+def private_settings(root: Path) -> NodeSettings:
+    """Files of the agent only below ``root``."""
+    return parse_settings({"CALICO_RUN_DIR": str(root / "run"), "CALICO_STATE_DIR": str(root / "state")})
 
 
 def documented_removal() -> str:
@@ -89,7 +94,7 @@ class Lab:
         self.pid = 0
         self.tunnels = Tunnels()
         self.open_context: Callable[[Log], Context] = lambda log: Context(
-            parse_settings({}), LocalStore(str(root / "store.db")), log, lambda _: True
+            private_settings(root), LocalStore(str(root / "store.db")), log, lambda _: True
         )
 
     # -- records ------------------------------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ import ctypes
 import errno
 import platform
 import shutil
+import signal
 import socket
 import struct
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -27,14 +29,14 @@ from cni_calico.kernel.netlink.nfnetlink import Nfnetlink, general
 from cni_calico.log import SILENT, Log
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.felix import parse_felix
-from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing import connections
 from cni_calico.nodeagent.policing import engine as engines
+from cni_calico.nodeagent.policing.departures import FILE
 from cni_calico.nodeagent.policing.engine import LOOK_S, PolicyEngine
 from cni_calico.nodeagent.policing.status_files import StatusFiles
 from tests.netns.namespaces import until
-from tests.netns.policing import NODE, Counts, Lab, lab, traffic
+from tests.netns.policing import NODE, Counts, Lab, lab, private_settings, traffic
 
 pytestmark = pytest.mark.netns
 
@@ -189,7 +191,7 @@ def test_an_engine_that_hangs_is_no_sign_of_life(lab_of_two: Lab) -> None:
 
 
 def _hang(root: str) -> str:
-    context = Context(parse_settings({}), LocalStore(f"{root}/store.db"), SILENT, lambda _: True)
+    context = Context(private_settings(Path(root)), LocalStore(f"{root}/store.db"), SILENT, lambda _: True)
     engine, stopping, hanging, go_on = PolicyEngine(context, NODE), Event(), Event(), Event()
     written = StatusFiles.update
 
@@ -399,6 +401,64 @@ def test_connections_of_a_workload_that_is_gone(lab_of_two: Lab) -> None:
     assert not lab_of_two.passes("a", "b", 80, sport=4444)
 
 
+@pytest.mark.parametrize("by_status_files", [False, True])
+def test_connections_of_a_workload_that_went_while_the_agent_was_down(lab_of_two: Lab, by_status_files: bool) -> None:
+    """Of both families; those of an address that has an owner again stay. The first list is made of status files."""
+    lab_of_two.put("GlobalNetworkPolicy", "allow", ALLOW_80)
+    lab_of_two.add("c", "10.65.0.3", app="b")
+    lab_of_two.start()
+    lab_of_two.until_in_force(endpoints=3)
+    status = lab_of_two.root / "endpoint-status"
+    until(lambda: len(list(status.glob("k8s*"))) == 3, "the status files of all")
+    assert lab_of_two.passes("a", "b", 80, sport=4444) and lab_of_two.passes("a", "b", 80, sport=4444, version=6)
+    assert lab_of_two.passes("a", "c", 80, sport=4445)
+    lab_of_two.stop(signal.SIGKILL)
+    listed = lab_of_two.root / "run" / FILE
+    assert listed.stat().st_mode & 0o777 == 0o600
+    if by_status_files:
+        listed.unlink()
+    else:
+        shutil.rmtree(status)
+    lab_of_two.remove("WorkloadEndpoint", "n1-k8s-b-eth0", "default")
+    lab_of_two.remove("WorkloadEndpoint", "n1-k8s-c-eth0", "default")
+    lab_of_two.workloads["d"] = replace(lab_of_two.workloads["c"], name="d", document={})
+    lab_of_two.put_endpoint(lab_of_two.workloads["d"], app="b")  # it has c's address
+    assert lab_of_two.host.call(_has_connections, "10.65.0.2") and lab_of_two.host.call(_has_connections, "fd00::2")
+    lab_of_two.start()
+    lab_of_two.until_in_force(endpoints=2)
+    for gone in ("10.65.0.2", "fd00::2"):
+        until(lambda gone=gone: not lab_of_two.host.call(_has_connections, gone), "its connections are gone")
+    assert lab_of_two.host.call(_has_connections, "10.65.0.3")
+    until(lambda: "10.65.0.2" not in listed.read_text(), "it is not owed any more")
+    assert set(listed.read_text().split()) == {"10.65.0.1", "fd00::1", "10.65.0.3"}
+    lab_of_two.put("GlobalNetworkPolicy", "deny", {**DENY_B, "order": 1})
+    lab_of_two.until_in_force(policies=2)
+    lab_of_two.put_endpoint(lab_of_two.workloads["b"], app="b")  # whoever gets the address inherits nothing
+    lab_of_two.until_in_force(endpoints=3)
+    assert not lab_of_two.passes("a", "b", 80, sport=4444)
+
+
+def test_connections_that_an_agent_died_about(lab_of_two: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They could not be removed yet when it ended: the next one does it."""
+    lab_of_two.put("GlobalNetworkPolicy", "allow", ALLOW_80)
+    with monkeypatch.context() as patch:
+        patch.setattr(connections, "remove_entries", lambda *_: False)
+        patch.setattr(connections, "remove_listed", _cannot_list)
+        lab_of_two.start()
+        lab_of_two.until_in_force(endpoints=2)
+        assert lab_of_two.passes("a", "b", 80, sport=4444)
+        lab_of_two.remove("WorkloadEndpoint", "n1-k8s-b-eth0", "default")
+        lab_of_two.until_in_force(endpoints=1)
+        lab_of_two.stop(signal.SIGKILL)
+    assert lab_of_two.host.call(_has_connections, "10.65.0.2")
+    lab_of_two.start()
+    until(lambda: not lab_of_two.host.call(_has_connections, "10.65.0.2"), "its connections are gone")
+
+
+def _cannot_list(*_: object) -> None:
+    raise KernelError("cannot list connection tracking entries: no buffer space")
+
+
 def test_connections_on_a_kernel_that_cannot_choose_them(lab_of_two: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are listed beside the engine's thread, at last also after failures."""
     failing = [KernelError("cannot list connection tracking entries: no buffer space")] * 2
@@ -427,7 +487,10 @@ def test_connections_on_a_kernel_that_cannot_choose_them(lab_of_two: Lab, monkey
 def _has_connections(address: str) -> bool:
     packed = ip_address(address).packed
     with Nfnetlink() as netlink:
-        return any(packed in payload for payload in netlink.dump(1 << 8 | 1, general("ip"), "list", Deadline.after(5)))
+        family = "ip" if len(packed) == 4 else "ip6"
+        return any(
+            packed in payload for payload in netlink.dump(1 << 8 | 1, general(family), "list", Deadline.after(5))
+        )
 
 
 def test_an_interface_without_an_endpoint(lab_of_two: Lab) -> None:

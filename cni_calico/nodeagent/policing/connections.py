@@ -39,6 +39,7 @@ class Connections:
         self._can_choose = True
         self._guard = threading.Condition()
         self._waiting: set[bytes] = set()
+        self._busy: set[bytes] = set()  # what the thread is about
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -63,6 +64,12 @@ class Connections:
                 return False
         return self._can_choose
 
+    @property
+    def owed(self) -> frozenset[bytes]:
+        """The addresses whose connections may still be there."""
+        with self._guard:
+            return frozenset(self._waiting | self._busy)
+
     def stop(self) -> None:
         self._stopped.set()
         with self._guard:
@@ -78,7 +85,8 @@ class Connections:
             with self._guard:
                 while not self._waiting and not self._stopped.is_set():
                     self._guard.wait()
-                addresses, self._waiting = self._waiting, set()
+                self._busy, self._waiting = self._waiting, set()
+                addresses = self._busy
             addresses = {address for address in addresses if self._may_go(address)}
             try:
                 if addresses:
@@ -88,8 +96,11 @@ class Connections:
                 self._say(e)
                 with self._guard:
                     self._waiting |= addresses
+                    self._busy = set()
                 self._stopped.wait(again.next())
             else:
+                with self._guard:
+                    self._busy = set()
                 self.trouble = ""
                 again.reset()
 

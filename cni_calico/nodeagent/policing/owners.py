@@ -6,6 +6,7 @@ Rule: an address is released when an endpoint of this node gives it up, but neve
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
@@ -13,7 +14,10 @@ from cni_calico.policy.records import Labelled
 
 
 class Owners:
+    """``local_version`` changes whenever the addresses of this node's endpoints may have changed."""
+
     def __init__(self, node: str) -> None:
+        self.local_version = 0
         self._node = node
         self._addresses: dict[ResourceKey, tuple[bytes, ...]] = {}
         self._held: Counter[bytes] = Counter()
@@ -32,21 +36,31 @@ class Owners:
                 del self._held[address]
         if was_local:
             self._let_go.update(set(before) - set(after))
-        if isinstance(endpoint, WorkloadEndpoint) and endpoint.node == self._node:
+        is_local = isinstance(endpoint, WorkloadEndpoint) and endpoint.node == self._node
+        if is_local:
             self._local.add(key)
         else:
             self._local.discard(key)
         if after:
             self._addresses[key] = after
+        self.local_version += is_local or was_local
 
     @property
     def count(self) -> int:
         """How many endpoints have addresses."""
         return len(self._addresses)
 
+    def local_addresses(self) -> set[bytes]:
+        """Of this node's endpoints."""
+        return {address for key in self._local for address in self._addresses.get(key, ())}
+
     def is_free(self, address: bytes) -> bool:
         """Whether nobody has it; may be called from any thread."""
         return address not in self._held
+
+    def let_go(self, addresses: Iterable[bytes]) -> None:
+        """Endpoints of this node had these addresses before anybody was looking."""
+        self._let_go.update(addresses)
 
     def take_let_go(self) -> set[bytes]:
         """Addresses that endpoints of this node gave up and that nobody has now. Each is returned once."""

@@ -30,11 +30,10 @@ from cni_calico.nodeagent.dataplane.policy.tables import FILTER
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing.announce import describe_policing
 from cni_calico.nodeagent.policing.audit import SLICE_S
-from cni_calico.nodeagent.policing.connections import Connections
+from cni_calico.nodeagent.policing.departures import Departures
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.nodeagent.policing.feed import FedRecord, Refusal
 from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE, Gate, GateFacts, decide
-from cni_calico.nodeagent.policing.owners import Owners
 from cni_calico.nodeagent.policing.parameters import filter_settings, parse_service_networks
 from cni_calico.nodeagent.policing.status_files import StatusFiles
 from cni_calico.nodeagent.policing.surroundings import Surroundings
@@ -85,9 +84,8 @@ class Rounds:
         self._files = StatusFiles(
             context.files, self._log, felix.endpoint_status_prefix, lambda: self._goal.endpoints.all
         )
-        self._owners = Owners(node)
+        self._departures = Departures(node, conntrack, context.files, self._log, context.settings.run_dir)
         self._surroundings = Surroundings()
-        self._connections = None if conntrack is None else Connections(conntrack, self._owners.is_free, self._log)
         self._policies: set[ResourceKey] = set()
         self._has_namespace_profile = False
         self._up: dict[str, bool] | None = None
@@ -163,7 +161,7 @@ class Rounds:
             self._has_namespace_profile |= record is not None and key.name.startswith(NAMESPACE_PROFILE)
         elif key.kind == "WorkloadEndpoint":
             assert record is None or isinstance(record, WorkloadEndpoint | Labelled)
-            self._owners.put(key, record)
+            self._departures.put(key, record)
         elif key == _SERVICES:
             assert record is None or isinstance(record, Resource)
             self._service_networks = parse_service_networks(None if record is None else record.spec)
@@ -203,11 +201,12 @@ class Rounds:
         ``everybody``: the endpoints of all nodes are known.
         """
         self._left_out = left_out
-        self._figures.workload_endpoints = self._owners.count if everybody else None
+        self._figures.workload_endpoints = self._departures.owners.count if everybody else None
         gate = decide(self._facts())
         try:
             if not self._looked:  # a decision that needs nothing from the kernel holds even if this fails
                 self._enforcer.read(Deadline.after(APPLY_S))
+                self._departures.begin(self._files.read_all())
                 self._looked = True
                 self._was_policed = self._enforcer.is_there
                 gate = decide(self._facts())
@@ -264,6 +263,7 @@ class Rounds:
             self._repaired_after = self._repaired_after or "somebody"
         figures, repaired_after = self._figures, self._repaired_after
         found_changed = figures.found_changed
+        self._departures.before_change()
         self._enforcer.bring_about(Deadline.after(APPLY_S))
         if self._changed_since < float("inf"):
             figures.change.observe(self._now() - self._changed_since)
@@ -275,7 +275,7 @@ class Rounds:
         if not self._in_force:
             self._in_force = True
             self._first()
-        self._clean_connections()
+        self._departures.after_change()
         self._write_files()
 
     def _first(self) -> None:
@@ -305,23 +305,16 @@ class Rounds:
         self._in_force = False
         self._enforcer.let_go()
         self._next_full = float("inf")
-        self._owners.take_let_go()
         if gate.ready:
+            self._departures.forget()
             self._write_files()
         else:
             self._files.clear()
             self._files_due = True
 
-    def _clean_connections(self) -> None:
-        """Remove connections of workloads that are gone; otherwise established ones would be accepted forever."""
-        gone = self._owners.take_let_go()
-        if self._connections is not None:
-            self._connections.remove(gone)
-
     def stop(self) -> None:
         """Stop the threads that run beside the rounds; the policies in force stay."""
-        if self._connections is not None:
-            self._connections.stop()
+        self._departures.stop()
 
     def _write_files(self) -> None:
         if not self._files_due and not self._files.were_removed():
@@ -381,9 +374,8 @@ class Rounds:
 
     def _troubles(self) -> tuple[str, ...]:
         around = self._surroundings.warnings(self._felix) if self._in_force else ()
-        if self._connections is None or not self._connections.trouble:
-            return around
-        return (*around, f"connections of workloads that are gone may still pass: {self._connections.trouble}")
+        trouble = self._departures.trouble
+        return (*around, f"connections of workloads that are gone may still pass: {trouble}") if trouble else around
 
     def _graph_sets(self) -> int:
         return sum(len(table.elements) for table in self._goal.tables.of.values() if table.family == "ip")

@@ -71,6 +71,16 @@ class StatusFiles:
         self._said.say("", [f"cannot write the status of endpoints: {failed}"] if failed else [], "error")
         return not failed
 
+    def read_all(self) -> list[bytes]:
+        """The contents that an earlier run left; those that cannot be read are left out."""
+        found = []
+        for name in self._files.names(self._directory) if self._directory else ():
+            try:
+                found.append(self._files.read_bytes(f"{self._directory}/{name}"))
+            except OSError:
+                continue
+        return found
+
     def were_removed(self) -> bool:
         """Whether another program removed files, or the directory: the next update writes everything again."""
         if not self._begun:

@@ -15,12 +15,11 @@ from cni_calico.log import Log
 from cni_calico.model.names import kubernetes_veth
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.kubernetes import ApiNode
-from cni_calico.nodeagent.context.settings import parse_settings
 from tests.conftest import ROOT
 from tests.e2e.kube import NODE_USER, Cluster
 from tests.e2e.kube_node import Relay
 from tests.netns.namespaces import until
-from tests.netns.policing import NODE, Lab, lab, traffic
+from tests.netns.policing import NODE, Lab, lab, private_settings, traffic
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 
@@ -77,7 +76,7 @@ def policed_cluster(kube: Cluster, tmp_path: Path) -> Iterator[KubernetesLab]:
         def open_context(log: Log) -> Context:
             store = KubernetesStore(kube.access("node-token"))
             return Context(
-                parse_settings({}),
+                private_settings(tmp_path),
                 store,
                 log,
                 lambda _: True,

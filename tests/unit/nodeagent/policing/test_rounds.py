@@ -16,13 +16,13 @@ from cni_calico.model.netfilter import NftTable, TableId
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.context.context import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
-from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.dataplane.policy.tables import FILTER
 from cni_calico.nodeagent.policing.feed import FedRecord, Refusal
 from cni_calico.nodeagent.policing.rounds import RETRY_FIRST_S, Rounds
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.nftables import FakePacketFilter
+from tests.netns.policing import private_settings
 from tests.unit.nodeagent.fabric import FELIX, INTERFACES, workload
 
 WORKLOAD = ResourceKey("WorkloadEndpoint", "n1-k8s-a-eth0", "default")
@@ -63,7 +63,7 @@ class Host:
     told: list[Standing] = field(default_factory=list)
 
     def rounds(self, figures: PolicyFigures | None = None) -> Rounds:
-        context = Context(parse_settings({}), MemoryStore(), SILENT, lambda _: True)
+        context = Context(private_settings(self.directory), MemoryStore(), SILENT, lambda _: True)
         context.kubernetes = OnKubernetes() if self.kubernetes else None
         felix = replace(
             FELIX,

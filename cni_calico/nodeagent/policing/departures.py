@@ -1,0 +1,128 @@
+"""Workloads that are gone, and their connections: also of those that went while the agent was not running.
+
+Rule: an address is in the list of policed addresses, a file, before a policy of its workload is in force, and leaves it
+only once its connections are removed, or somebody else has it. What the list of an earlier run has and nobody owns now
+belonged to a workload that went meanwhile. The file is in the run directory and not synced: connections do not outlive
+a reboot either. Before the first list (an older version, upstream's agent) endpoints' status files tell the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from ipaddress import ip_address, ip_interface
+
+from cni_calico.kernel.files import Files
+from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
+from cni_calico.log import Log
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.nodeagent.policing.connections import Connections
+from cni_calico.nodeagent.policing.owners import Owners
+from cni_calico.policy.records import Labelled
+
+FILE = "policed-addresses"
+_UNKNOWN = frozenset[bytes]()
+
+
+def parse_addresses(text: str) -> set[bytes]:
+    """One address on each line; a line that is none is left out."""
+    found = set()
+    for line in text.split():
+        try:
+            found.add(ip_address(line).packed)
+        except ValueError:
+            continue
+    return found
+
+
+def render_addresses(addresses: Iterable[bytes]) -> str:
+    return "".join(f"{ip_address(address)}\n" for address in sorted(addresses))
+
+
+def addresses_in_status(content: bytes) -> set[bytes]:
+    """The addresses in an endpoint's status file; none if it is not one."""
+    try:
+        fields = json.loads(content)
+        nets = [*(fields.get("ipv4Nets") or ()), *(fields.get("ipv6Nets") or ())]
+        return {ip_interface(net).ip.packed for net in nets}
+    except (ValueError, TypeError, AttributeError):
+        return set()
+
+
+class Departures:
+    """For the engine's thread. ``netlink`` None: connections are left alone. ``trouble``: why some may still pass."""
+
+    def __init__(self, node: str, netlink: Nfnetlink | None, files: Files, log: Log, run_dir: str) -> None:
+        self.owners = Owners(node)
+        self._connections = None if netlink is None else Connections(netlink, self.owners.is_free, log)
+        self._files = files
+        self._log = log
+        self._directory, self._path = run_dir, f"{run_dir}/{FILE}"
+        self._listed: set[bytes] | None = None  # what the file has; None: not known
+        self._version = -1  # of the owners, when the file was last compared
+        self._owed = _UNKNOWN
+        self._unwritten = ""
+
+    @property
+    def trouble(self) -> str:
+        said = [] if self._connections is None else [self._connections.trouble]
+        return "; ".join(filter(None, [*said, self._unwritten]))
+
+    def put(self, key: ResourceKey, endpoint: WorkloadEndpoint | Labelled | None) -> None:
+        self.owners.put(key, endpoint)
+
+    def begin(self, statuses: Iterable[bytes]) -> None:
+        """Learn whom an earlier run policed. ``statuses``: the contents of the status files that it left."""
+        try:
+            self._listed = parse_addresses(self._files.read_bytes(self._path).decode("ascii", "replace"))
+        except FileNotFoundError:
+            self._listed = set()
+        except OSError as e:
+            self._log.warning(f"cannot read {self._path}: {e.strerror}: connections of workloads that went may pass")
+            self._listed = set()
+        for content in statuses:
+            self._listed |= addresses_in_status(content)
+        self.owners.let_go(self._listed)
+
+    def before_change(self) -> None:
+        """Call it before policies are put into force: list the addresses that become policed."""
+        if self._listed is not None and self._version != self.owners.local_version:
+            self._write(self._listed | self.owners.local_addresses())
+
+    def after_change(self) -> None:
+        """What is gone is gone in the kernel too: remove its connections. Otherwise established ones would pass
+        forever.
+        """
+        gone = self.owners.take_let_go()
+        if self._connections is not None:
+            self._connections.remove(gone)
+        owed = _UNKNOWN if self._connections is None else self._connections.owed
+        if (self._version, self._owed) != (self.owners.local_version, owed):
+            self._version, self._owed = self.owners.local_version, owed
+            self._write(self.owners.local_addresses() | owed)
+
+    def forget(self) -> None:
+        """Nobody is policed any more."""
+        self.owners.take_let_go()
+        self._version = -1
+        self._write(set())
+
+    def stop(self) -> None:
+        """Stop the thread that runs beside; what it still has to do stays in the list."""
+        if self._connections is not None:
+            self._connections.stop()
+
+    def _write(self, addresses: set[bytes]) -> None:
+        if addresses == self._listed:
+            return
+        try:
+            self._files.make_directory(self._directory, 0o755)
+            self._files.write_atomic(self._path, render_addresses(addresses).encode(), 0o600, durable=False)
+        except OSError as e:
+            if not self._unwritten:
+                self._log.warning(f"cannot write {self._path}: {e.strerror}; trying again")
+            self._unwritten = f"{self._path}: {e.strerror}: a restart will not know who went meanwhile"
+            self._version = -1
+        else:
+            self._listed, self._unwritten = addresses, ""
