@@ -1,5 +1,7 @@
 """PURE: which policies apply to this node's endpoints, and so which classes, policies and profiles are in force.
 
+Host endpoints are a group of their own, with classes of their own; everything else is the same for them.
+
 Rule: decided for each set of labels, not for each endpoint. A policy that applies to nothing here is not in force, and
 its sets are not computed, unless it asks to be kept on every node.
 """
@@ -7,14 +9,17 @@ its sets are not computed, unless it asks to be kept on every node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.labels import LabelIndex, LabelSet, Own
-from cni_calico.policy.order import select_class
+from cni_calico.policy.order import select_class, select_host_class
 from cni_calico.policy.records import PolicyRecord, ProfileRecord, TierRecord
-from cni_calico.policy.wanted import PolicyId, WantedClass
+from cni_calico.policy.wanted import PolicyId, WantedClass, WantedHostClass
 
 Local = LabelSet[ResourceKey, PolicyId]
+ClassType = TypeVar("ClassType", WantedClass, WantedHostClass)
+HOSTS = "hosts"  # the group of host endpoints
 
 
 class Counted:
@@ -37,6 +42,51 @@ class Counted:
                 self.changed.add(name)
 
 
+class UsedClasses(Generic[ClassType]):
+    """The classes that label sets have; ``in_force`` counts their policies and profiles."""
+
+    def __init__(self, in_force: Counted) -> None:
+        self.all: dict[str, ClassType] = {}
+        self.of: dict[Local, str] = {}
+        self._in_force = in_force
+        self._users: dict[str, int] = {}  # label sets by class
+        self._touched: dict[str, ClassType | None] = {}  # as they were at the last flush
+
+    def give(self, label_set: Local, wanted: ClassType | None) -> bool:
+        """Returns whether the label set has another class now; None: it needs none any more."""
+        before = self.of.get(label_set)
+        if wanted is not None and wanted.id == before:
+            return False
+        if wanted is None:
+            self.of.pop(label_set, None)
+        else:
+            self.of[label_set] = wanted.id
+            self._use(wanted)
+        if before is not None:
+            self._leave(before)
+        return True
+
+    def _use(self, wanted: ClassType) -> None:
+        self._touched.setdefault(wanted.id, self.all.get(wanted.id))
+        count = self._users.get(wanted.id, 0)
+        self._users[wanted.id] = count + 1
+        if not count:
+            self.all[wanted.id] = wanted
+            self._in_force.add(wanted.policy_ids(), 1)
+
+    def _leave(self, name: str) -> None:
+        self._touched.setdefault(name, self.all[name])
+        self._users[name] -= 1
+        if not self._users[name]:
+            del self._users[name]
+            self._in_force.add(self.all.pop(name).policy_ids(), -1)
+
+    def flush(self) -> Mapping[str, ClassType | None]:
+        """Classes made or removed since the last flush."""
+        touched, self._touched = self._touched, {}
+        return {name: self.all.get(name) for name, was in touched.items() if (was is None) != (name not in self.all)}
+
+
 class ActivePolicies:
     """After ``flush``, ``classes`` are those in force and ``in_force`` has the ids of their policies and profiles."""
 
@@ -44,22 +94,21 @@ class ActivePolicies:
         self.tiers: dict[str, TierRecord] = {}
         self.policies: dict[PolicyId, PolicyRecord] = {}
         self.profiles: dict[str, ProfileRecord] = {}
-        self.classes: dict[str, WantedClass] = {}
         self.in_force = Counted()
+        self.classes = UsedClasses[WantedClass](self.in_force)
+        self.host_classes = UsedClasses[WantedHostClass](self.in_force)
         self._index: LabelIndex[ResourceKey, PolicyId] = LabelIndex(self._on_match)
         self._of_tier: dict[str, set[PolicyId]] = {}
         self._matched: dict[PolicyId, set[Local]] = {}
-        self._class_of: dict[Local, str] = {}
-        self._users: dict[str, int] = {}  # label sets by class
         self._unsettled: set[Local] = set()
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
-    def set_endpoint(self, key: ResourceKey, own: Own, profiles: tuple[str, ...]) -> None:
+    def set_endpoint(self, key: ResourceKey, own: Own, profiles: tuple[str, ...], group: str = "") -> None:
         before = self._index.label_set(key)
         if before is not None:
             self._unsettled.add(before)
-        self._unsettled.add(self._index.set_item(key, own, profiles))
+        self._unsettled.add(self._index.set_item(key, own, profiles, group))
 
     def remove_endpoint(self, key: ResourceKey) -> None:
         before = self._index.label_set(key)
@@ -120,58 +169,34 @@ class ActivePolicies:
         """The class of an endpoint, right after a flush."""
         label_set = self._index.label_set(key)
         assert label_set is not None
-        return self._class_of[label_set]
+        return (self.host_classes if label_set.group == HOSTS else self.classes).of[label_set]
 
-    def flush(self) -> tuple[Mapping[str, WantedClass | None], set[ResourceKey]]:
-        """(classes made or removed since the last flush, endpoints whose class may have changed)."""
-        touched: dict[str, WantedClass | None] = {}
+    def flush(self) -> set[ResourceKey]:
+        """The endpoints whose class may have changed since the last flush; ``classes`` know which classes did."""
         endpoints: set[ResourceKey] = set()
         for label_set in self._unsettled:
-            before = self._class_of.get(label_set)
-            wanted = self._select(label_set) if label_set.items else None
-            if wanted is not None and wanted.id == before:
-                continue
-            endpoints |= label_set.items
-            if wanted is not None:
-                self._class_of[label_set] = wanted.id
-                self._use(wanted, touched)
+            policies = (self.policies[name] for name in label_set.matches)
+            if label_set.group == HOSTS:
+                wanted = select_host_class(policies, self.tiers, self._profiles(label_set)) if label_set.items else None
+                changed = self.host_classes.give(label_set, wanted)
             else:
-                self._class_of.pop(label_set, None)
-            if before is not None:
-                self._leave(before, touched)
+                selected = select_class(policies, self.tiers, self._profiles(label_set)) if label_set.items else None
+                changed = self.classes.give(label_set, selected)
+            if changed:
+                endpoints |= label_set.items
         self._unsettled.clear()
-        changes = {}
-        for name, was in touched.items():
-            now = self.classes.get(name)
-            if (was is None) != (now is None):
-                changes[name] = now
-        return changes, endpoints
+        return endpoints
 
-    def _select(self, label_set: Local) -> WantedClass:
+    def _profiles(self, label_set: Local) -> list[PolicyId]:
         profiles: list[PolicyId] = []
         for name in label_set.profiles:
             if name not in self.profiles:
                 break
             profiles.append(self.profiles[name].wanted.id)
-        return select_class((self.policies[name] for name in label_set.matches), self.tiers, profiles)
-
-    def _use(self, wanted: WantedClass, touched: dict[str, WantedClass | None]) -> None:
-        touched.setdefault(wanted.id, self.classes.get(wanted.id))
-        count = self._users.get(wanted.id, 0)
-        self._users[wanted.id] = count + 1
-        if not count:
-            self.classes[wanted.id] = wanted
-            self.in_force.add(wanted.policy_ids(), 1)
-
-    def _leave(self, name: str, touched: dict[str, WantedClass | None]) -> None:
-        touched.setdefault(name, self.classes[name])
-        self._users[name] -= 1
-        if not self._users[name]:
-            del self._users[name]
-            self.in_force.add(self.classes.pop(name).policy_ids(), -1)
+        return profiles
 
 
 def _place(policy: PolicyRecord) -> tuple[object, ...]:
     """The parts of a policy that determine classes."""
     wanted = policy.wanted
-    return wanted.tier, policy.rank, wanted.ingress is None, wanted.egress is None, policy.host_only
+    return wanted.tier, policy.rank, wanted.ingress is None, wanted.egress is None, wanted.reach

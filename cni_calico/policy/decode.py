@@ -17,10 +17,10 @@ from cni_calico.model.kubernetes.policies import (
 )
 from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.policy.graph import NETWORK_SETS, SLICE, GraphRecord
+from cni_calico.policy.hosts import parse_host
 from cni_calico.policy.kubernetes import read_slice, record_of
 from cni_calico.policy.records import (
     POLICY_KINDS,
-    labelled_host,
     labelled_network_set,
     parse_policy,
     parse_profile,
@@ -68,7 +68,7 @@ def reduce_record(key: ResourceKey, record: GraphRecord) -> GraphRecord:
         if key.kind in NETWORK_SETS:
             return labelled_network_set(key, record)
         if key.kind == "HostEndpoint":
-            return labelled_host(record)
+            return parse_host(record)
         if key.kind == "Profile":
             parse_profile(key, record)
         elif key.kind == "Tier":

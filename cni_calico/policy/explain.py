@@ -12,7 +12,7 @@ from typing import Literal
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Address
 from cni_calico.policy.rules import ICMP, WITH_PORTS, Direction
-from cni_calico.policy.wanted import Members, PolicyId, Wanted, WantedClass, WantedRule, WantedSide
+from cni_calico.policy.wanted import Members, PolicyId, PolicyReach, Wanted, WantedRule, WantedSide, WantedTier
 
 Verdict = Literal["Allow", "Deny"]
 
@@ -49,7 +49,36 @@ def decide(wanted: Wanted, key: ResourceKey, direction: Direction, packet: Packe
     """What the endpoint ``key``, which is in ``wanted``, does with a packet to it (ingress) or from it (egress)."""
     group = wanted.classes[wanted.endpoints[key].class_id]
     logged: list[tuple[PolicyId, int]] = []
-    for tier in group.ingress if direction == "ingress" else group.egress:
+    found = _decide_by_tiers(
+        wanted, group.ingress if direction == "ingress" else group.egress, direction, packet, logged
+    )
+    return found or _decide_by_profiles(wanted, group.profiles, direction, packet, logged)
+
+
+def decide_host(
+    wanted: Wanted, key: ResourceKey, reach: PolicyReach, direction: Direction, packet: Packet
+) -> Decision | None:
+    """The same for a host endpoint and one of its stages. None: this stage decides nothing, the packet continues.
+
+    Failsafe ports are not considered.
+    """
+    group = wanted.host_classes[wanted.hosts[key].class_id]
+    logged: list[tuple[PolicyId, int]] = []
+    tiers = group.tiers(reach, direction == "ingress")
+    found = _decide_by_tiers(wanted, tiers, direction, packet, logged)
+    if found is None and reach == "own":
+        return _decide_by_profiles(wanted, group.profiles, direction, packet, logged)
+    return found
+
+
+def _decide_by_tiers(
+    wanted: Wanted,
+    tiers: tuple[WantedTier, ...],
+    direction: Direction,
+    packet: Packet,
+    logged: list[tuple[PolicyId, int]],
+) -> Decision | None:
+    for tier in tiers:
         for policy in tier.policies:
             found = _first_match(wanted, policy, direction, packet, logged)
             if found is None:
@@ -61,13 +90,17 @@ def decide(wanted: Wanted, key: ResourceKey, direction: Direction, packet: Packe
         else:
             if tier.end == "Deny":
                 return Decision("Deny", direction, tier.name, logged=tuple(logged))
-    return _decide_by_profiles(wanted, group, direction, packet, logged)
+    return None
 
 
 def _decide_by_profiles(
-    wanted: Wanted, group: WantedClass, direction: Direction, packet: Packet, logged: list[tuple[PolicyId, int]]
+    wanted: Wanted,
+    profiles: tuple[PolicyId, ...],
+    direction: Direction,
+    packet: Packet,
+    logged: list[tuple[PolicyId, int]],
 ) -> Decision:
-    for profile in group.profiles:
+    for profile in profiles:
         found = _first_match(wanted, profile, direction, packet, logged)
         if found is not None and found[0] != "Pass":
             return Decision(found[0], direction, "", profile, found[1], tuple(logged))

@@ -6,25 +6,27 @@ record that cannot be understood, the last good version stays in force, and ``pr
     Tier, policies, Profile ------> ActivePolicies --classes, what is in force--> policies, profiles
                                         ^                                              |
     WorkloadEndpoint (this node's) -> LocalEndpoints --> endpoints                     | the sets they name
+    HostEndpoint (this node's) ----> LocalHosts -------> hosts                         |
                                                                                        v
     WorkloadEndpoint (all), HostEndpoint, NetworkSet, Profile, EndpointSlice ------> Sets --> members
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.policy.active import ActivePolicies
 from cni_calico.policy.endpoints import LocalEndpoints
+from cni_calico.policy.hosts import HostRecord, LocalHosts, parse_host
 from cni_calico.policy.records import (
     POLICY_KINDS,
     Labelled,
     PolicyRecord,
     ServiceMembers,
-    labelled_host,
     labelled_network_set,
     labelled_workload,
     parse_policy,
@@ -35,9 +37,9 @@ from cni_calico.policy.records import (
 )
 from cni_calico.policy.sets import Sets
 from cni_calico.policy.sources import PortSource, SelectorSource, SetSource
-from cni_calico.policy.wanted import PolicyId, Wanted, WantedChanges, WantedEndpoint, WantedPolicy
+from cni_calico.policy.wanted import PolicyId, Wanted, WantedChanges, WantedEndpoint, WantedHost, WantedPolicy
 
-GraphRecord = Resource | WorkloadEndpoint | ServiceMembers | PolicyRecord | Labelled
+GraphRecord = Resource | WorkloadEndpoint | ServiceMembers | PolicyRecord | Labelled | HostRecord
 NETWORK_SETS = ("GlobalNetworkSet", "NetworkSet")
 SLICE = "EndpointSlice"
 
@@ -48,19 +50,26 @@ class Graph:
     Keys: ResourceKey with the kind of the record; policies of Kubernetes have the kinds "KubernetesNetworkPolicy" and
     "KubernetesClusterNetworkPolicy" (policy/kubernetes.py makes the records), services' endpoints "EndpointSlice".
     Records of other kinds, including staged policies, are ignored. To save memory a caller may pass less than the
-    record: for a policy a PolicyRecord, for an endpoint that is not local a Labelled.
+    record: for a policy a PolicyRecord, for an endpoint that is not local a Labelled, for a host endpoint a HostRecord.
     """
 
-    def __init__(self, is_local: Callable[[WorkloadEndpoint], bool]) -> None:
+    def __init__(
+        self,
+        is_local: Callable[[WorkloadEndpoint], bool],
+        is_local_host: Callable[[HostRecord], bool] = lambda _: False,
+    ) -> None:
         self._is_local = is_local
+        self._is_local_host = is_local_host
         self._active = ActivePolicies()
         self._endpoints = LocalEndpoints(self._active)
+        self._hosts = LocalHosts(self._active)
         self._sets = Sets()
         self._problems: dict[ResourceKey, str] = {}
         self._changed_rules: set[PolicyId] = set()  # records changed, in force or not
         self._held: dict[PolicyId, Mapping[str, SetSource]] = {}  # the sets needed by what is in force
         self._policies: dict[PolicyId, WantedPolicy] = {}  # as of the last flush
         self._wanted_endpoints: dict[ResourceKey, WantedEndpoint] = {}
+        self._wanted_hosts: dict[ResourceKey, WantedHost] = {}
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -83,6 +92,8 @@ class Graph:
         if isinstance(record, Labelled):
             self._endpoints.put(key, None)
             self._sets.set_item(key, record)
+        elif isinstance(record, HostRecord) or (record is None and key.kind == "HostEndpoint"):
+            self._set_host(key, record)
         elif isinstance(record, PolicyRecord):
             self._set_policy(record.wanted.id, record)
         elif isinstance(record, WorkloadEndpoint) or (record is None and key.kind == "WorkloadEndpoint"):
@@ -100,7 +111,7 @@ class Graph:
         elif key.kind == "Tier":
             self._active.set_tier(key.name, None if record is None else parse_tier(record))
         elif key.kind == "HostEndpoint":
-            self._sets.set_item(key, None if record is None else labelled_host(record))
+            self._set_host(key, None if record is None else parse_host(record))
         elif key.kind in NETWORK_SETS:
             self._sets.set_item(key, None if record is None else labelled_network_set(key, record))
 
@@ -111,6 +122,10 @@ class Graph:
         self._endpoints.put(key, record if is_local else None)
         self._sets.set_item(key, None if record is None else labelled_workload(record))
 
+    def _set_host(self, key: ResourceKey, record: HostRecord | None) -> None:
+        self._hosts.put(key, record if record is not None and self._is_local_host(record) else None)
+        self._sets.set_item(key, None if record is None else record.labelled)
+
     def _set_policy(self, name: PolicyId, policy: PolicyRecord | None) -> None:
         self._active.set_policy(name, policy)
         self._changed_rules.add(name)
@@ -119,7 +134,8 @@ class Graph:
 
     def flush(self) -> WantedChanges:
         """What changed since the last flush."""
-        classes, moved = self._active.flush()
+        moved = self._active.flush()
+        classes, host_classes = self._active.classes.flush(), self._active.host_classes.flush()
         in_force = self._active.in_force
         policies: dict[PolicyId, WantedPolicy | None] = {}
         for name in self._changed_rules | in_force.changed:
@@ -139,9 +155,12 @@ class Graph:
                 self._held[name] = sources
         self._changed_rules.clear()
         in_force.changed.clear()
-        endpoints = self._flush_endpoints(moved)
+        endpoints = _differing(moved | self._endpoints.changed, self._endpoints.render, self._wanted_endpoints)
+        hosts = _differing(moved | self._hosts.changed, self._hosts.render, self._wanted_hosts)
+        self._endpoints.changed.clear()
+        self._hosts.changed.clear()
         sets = self._sets.flush()
-        return WantedChanges(sets.made, sets.changed, sets.removed, policies, classes, endpoints)
+        return WantedChanges(sets.made, sets.changed, sets.removed, policies, classes, endpoints, host_classes, hosts)
 
     def _rules(self, name: PolicyId) -> tuple[WantedPolicy | None, Mapping[str, SetSource]]:
         if name.kind == "Profile":
@@ -150,26 +169,17 @@ class Graph:
         policy = self._active.policies.get(name)
         return (None, {}) if policy is None else (policy.wanted, policy.sources)
 
-    def _flush_endpoints(self, moved: set[ResourceKey]) -> dict[ResourceKey, WantedEndpoint | None]:
-        changes: dict[ResourceKey, WantedEndpoint | None] = {}
-        for key in moved | self._endpoints.changed:
-            before, wanted = self._wanted_endpoints.get(key), self._endpoints.render(key)
-            if wanted == before:
-                continue
-            changes[key] = wanted
-            if wanted is None:
-                del self._wanted_endpoints[key]
-            else:
-                self._wanted_endpoints[key] = wanted
-        self._endpoints.changed.clear()
-        return changes
-
     def wanted(self) -> Wanted:
         """Everything, as of the last flush; the cost is proportional to all there is: for the start and full
         comparisons.
         """
         return Wanted(
-            self._sets.all_members(), dict(self._policies), dict(self._active.classes), dict(self._wanted_endpoints)
+            self._sets.all_members(),
+            dict(self._policies),
+            dict(self._active.classes.all),
+            dict(self._wanted_endpoints),
+            dict(self._active.host_classes.all),
+            dict(self._wanted_hosts),
         )
 
     # -- about it -----------------------------------------------------------------------------------------------------
@@ -196,6 +206,30 @@ class Graph:
         """The profiles that this node's workloads name and that do not exist, sorted."""
         return tuple(sorted(self._endpoints.profiles() - self._active.profiles.keys()))
 
+    def missing_host_profiles(self) -> tuple[str, ...]:
+        """The same for this node's host endpoints."""
+        return tuple(sorted(self._hosts.profiles() - self._active.profiles.keys()))
+
     def policy(self, name: PolicyId) -> PolicyRecord | None:
         """The version that is in force, or would be."""
         return self._active.policies.get(name)
+
+
+Shown = TypeVar("Shown", WantedEndpoint, WantedHost)
+
+
+def _differing(
+    keys: Iterable[ResourceKey], render: Callable[[ResourceKey], Shown | None], told: dict[ResourceKey, Shown]
+) -> dict[ResourceKey, Shown | None]:
+    """What is rendered differently from what was ``told``, which is updated."""
+    changes: dict[ResourceKey, Shown | None] = {}
+    for key in keys:
+        before, wanted = told.get(key), render(key)
+        if wanted == before:
+            continue
+        changes[key] = wanted
+        if wanted is None:
+            del told[key]
+        else:
+            told[key] = wanted
+    return changes

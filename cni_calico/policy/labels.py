@@ -22,12 +22,13 @@ _NOTHING: Mapping[str, str] = {}
 class LabelSet(Generic[Item, Asked]):
     """Equal labels of one or more items: their own, and those of ``profiles`` (own labels win, then the first profile).
 
-    ``matches`` are the selectors that match.
+    ``matches`` are the selectors that match. Items of different ``groups`` never share one.
     """
 
-    __slots__ = ("items", "labels", "matches", "own", "profiles")
+    __slots__ = ("group", "items", "labels", "matches", "own", "profiles")
 
-    def __init__(self, own: Own, profiles: tuple[str, ...]) -> None:
+    def __init__(self, own: Own, profiles: tuple[str, ...], group: str) -> None:
+        self.group = group
         self.own = own
         self.profiles = profiles
         self.labels: Mapping[str, str] = _NOTHING
@@ -43,7 +44,7 @@ class LabelIndex(Generic[Item, Asked]):
 
     def __init__(self, on_change: Callable[[Asked, LabelSet[Item, Asked], bool], None]) -> None:
         self._on_change = on_change
-        self._sets: dict[tuple[Own, tuple[str, ...]], LabelSet[Item, Asked]] = {}
+        self._sets: dict[tuple[Own, tuple[str, ...], str], LabelSet[Item, Asked]] = {}
         self._of_item: dict[Item, LabelSet[Item, Asked]] = {}
         self._profiles: dict[str, Mapping[str, str]] = {}
         self._heirs: dict[str, set[LabelSet[Item, Asked]]] = {}  # by profile
@@ -56,12 +57,15 @@ class LabelIndex(Generic[Item, Asked]):
     def label_set(self, item: Item) -> LabelSet[Item, Asked] | None:
         return self._of_item.get(item)
 
-    def set_item(self, item: Item, own: Own, profiles: tuple[str, ...]) -> LabelSet[Item, Asked]:
-        """Give the item its label set; a caller that needs the previous one must get it before."""
+    def set_item(self, item: Item, own: Own, profiles: tuple[str, ...], group: str = "") -> LabelSet[Item, Asked]:
+        """Give the item its label set; a caller that needs the previous one must get it before.
+
+        An item's ``group`` never changes.
+        """
         before = self._of_item.get(item)
         if before is not None and before.own == own and before.profiles == profiles:
             return before
-        label_set = self._sets.get((own, profiles)) or self._make(own, profiles)
+        label_set = self._sets.get((own, profiles, group)) or self._make(own, profiles, group)
         label_set.items.add(item)
         self._of_item[item] = label_set
         if before is not None:
@@ -77,7 +81,7 @@ class LabelIndex(Generic[Item, Asked]):
         label_set.items.discard(item)
         if label_set.items:
             return
-        del self._sets[label_set.own, label_set.profiles]
+        del self._sets[label_set.own, label_set.profiles, label_set.group]
         self._rematch(label_set, ())
         self._unpost(label_set)
         for profile in label_set.profiles:
@@ -86,9 +90,9 @@ class LabelIndex(Generic[Item, Asked]):
             if not heirs:
                 del self._heirs[profile]
 
-    def _make(self, own: Own, profiles: tuple[str, ...]) -> LabelSet[Item, Asked]:
-        label_set = LabelSet[Item, Asked](own, profiles)
-        self._sets[own, profiles] = label_set
+    def _make(self, own: Own, profiles: tuple[str, ...], group: str) -> LabelSet[Item, Asked]:
+        label_set = LabelSet[Item, Asked](own, profiles, group)
+        self._sets[own, profiles, group] = label_set
         for profile in dict.fromkeys(profiles):
             self._heirs.setdefault(profile, set()).add(label_set)
         self._relabel(label_set)

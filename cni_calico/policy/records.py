@@ -15,8 +15,6 @@ from cni_calico.model.documents.fields import (
     JSON,
     Wrong,
     parse_bool,
-    parse_list,
-    parse_object,
     parse_text,
     parse_text_map,
 )
@@ -35,6 +33,7 @@ from cni_calico.policy.wanted import (
     PacketLimits,
     PolicyId,
     PolicyKind,
+    PolicyReach,
     WantedPolicy,
 )
 
@@ -57,7 +56,7 @@ class TierRecord:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """``host_only``: preDNAT and doNotTrack policies, which do not apply to workloads. ``hint``: keep it on every node.
+    """``hint``: keep it on every node.
 
     ``sources``: the sets that its rules name. ``warnings``: in words, the parts that are not enforced.
     """
@@ -66,7 +65,6 @@ class PolicyRecord:
     order: float
     selector: Selector = field(compare=False)
     sources: Mapping[str, SetSource] = field(compare=False)
-    host_only: bool = False
     hint: bool = False
     warnings: tuple[str, ...] = ()
 
@@ -162,11 +160,13 @@ def parse_policy(key: ResourceKey, resource: Resource) -> PolicyRecord:
     types = _parse_types(spec.get("types"))
     ingress = parse_rules(spec.get("ingress"), "spec.ingress", key.namespace, "ingress", sources)
     egress = parse_rules(spec.get("egress"), "spec.egress", key.namespace, "egress", sources)
+    reach = _parse_reach(identity, spec)
     wanted = WantedPolicy(
         identity,
         texts["tier"] or DEFAULT_TIER,
         ingress if "Ingress" in types else None,
-        egress if "Egress" in types else None,
+        egress if "Egress" in types and reach != "beforeNat" else None,
+        reach,
     )
     used = {name for rule in wanted.rules() for name in rule.set_ids()}
     return PolicyRecord(
@@ -174,7 +174,6 @@ def parse_policy(key: ResourceKey, resource: Resource) -> PolicyRecord:
         _parse_order(spec.get("order"), "spec.order"),
         selector,
         {name: source for name, source in sources.items() if name in used},
-        host_only=_flag(spec, "doNotTrack") or _flag(spec, "preDNAT"),
         hint=HINT_EVERYWHERE in parse_text_list(spec.get("performanceHints") or (), "spec.performanceHints"),
         warnings=_http_warnings(wanted),
     )
@@ -182,6 +181,22 @@ def parse_policy(key: ResourceKey, resource: Resource) -> PolicyRecord:
 
 def _flag(spec: JSON, name: str) -> bool:
     return spec.get(name) is not None and parse_bool(spec[name], f"spec.{name}")
+
+
+def _parse_reach(policy: PolicyId, spec: JSON) -> PolicyReach:
+    """Only global policies have the three fields; what upstream's agent refuses is refused."""
+    if policy.kind != "GlobalNetworkPolicy":
+        return "own"
+    untracked, before_nat, forward = (_flag(spec, name) for name in ("doNotTrack", "preDNAT", "applyOnForward"))
+    if untracked and before_nat:
+        raise Wrong("spec.preDNAT", "not given together with doNotTrack", True)
+    if (untracked or before_nat) and not forward:
+        raise Wrong("spec.applyOnForward", f"true where {'preDNAT' if before_nat else 'doNotTrack'} is", False)
+    if before_nat and (spec.get("egress") or "Egress" in (spec.get("types") or ())):
+        raise Wrong("spec.preDNAT", "a policy without egress: it concerns incoming packets only", True)
+    if untracked:
+        return "raw"
+    return "beforeNat" if before_nat else "forward" if forward else "own"
 
 
 def _parse_types(raw: Any) -> tuple[str, ...]:
@@ -213,7 +228,11 @@ def parse_profile(key: ResourceKey, resource: Resource) -> ProfileRecord:
 
 def require_interface(record: WorkloadEndpoint) -> None:
     """Raises Wrong for an interface name that the kernel cannot have, or that nft would list as a pattern."""
-    name = record.interface_name
+    require_interface_name(record.interface_name)
+
+
+def require_interface_name(name: str) -> None:
+    """The same for a name; "" is none. Raises Wrong."""
     good = name.isascii() and name.isprintable() and len(name) <= _INTERFACE_MAX and not set(name) & set('/: "*\\')
     if name and (not good or name in (".", "..")):
         raise Wrong("spec.interfaceName", f"the name of an interface: at most {_INTERFACE_MAX} characters", name)
@@ -242,24 +261,6 @@ def named_port(name: str, protocol: str, port: int) -> NamedPort | None:
     """None for a port that no rule can name."""
     number = PROTOCOLS.get(protocol.lower()) or (int(protocol) if len(protocol) <= 3 and protocol.isdecimal() else 0)
     return NamedPort(name, number, port) if name and 0 < number < 256 and 0 < port < 65536 else None
-
-
-def labelled_host(resource: Resource) -> Labelled:
-    """A HostEndpoint as a peer of others: its expectedIPs. Raises Wrong."""
-    spec = resource.spec
-    addresses, nets = packed(parse_nets(spec.get("expectedIPs"), "spec.expectedIPs"))
-    ports = []
-    for i, raw in enumerate(parse_list(spec.get("ports") or (), "spec.ports")):
-        at = f"spec.ports[{i}]"
-        item = parse_object(raw, at)
-        number = item.get("port")
-        if type(number) is not int:
-            raise Wrong(f"{at}.port", "a number", number)
-        found = named_port(parse_text(item.get("name") or "", f"{at}.name"), str(item.get("protocol") or "TCP"), number)
-        if found is not None:
-            ports.append(found)
-    profiles = parse_text_list(spec.get("profiles") or (), "spec.profiles")
-    return Labelled(frozenset(resource.metadata.labels.items()), profiles, addresses, nets, tuple(ports))
 
 
 def labelled_network_set(key: ResourceKey, resource: Resource) -> Labelled:

@@ -6,6 +6,8 @@ rule's sets. Nothing exists that is not referred to, except what an AssumeNeeded
 
     Wanted.endpoints   ResourceKey -> WantedEndpoint   this node's workloads, one for each interface
         .class_id  ->  Wanted.classes   str -> WantedClass     ordered tiers of policies, then profiles
+    Wanted.hosts       ResourceKey -> WantedHost       this node's host endpoints
+        .class_id  ->  Wanted.host_classes  str -> WantedHostClass  the same for each stage of the host
             PolicyId   ->  Wanted.policies  PolicyId -> WantedPolicy   rules by direction (profiles are here too)
                 set id     ->  Wanted.sets      str -> Members             addresses, networks, ports
 
@@ -31,6 +33,9 @@ PackedPort = tuple[bytes, int, int]  # (packed address, protocol number, port)
 
 Action = Literal["Allow", "Deny", "Pass", "Log"]
 EndAction = Literal["Deny", "Pass"]
+# what a policy decides about at host endpoints: "own" traffic of the host; also "forward"ed traffic; packets
+# "beforeNat" (preDNAT) or "raw" (doNotTrack), which are no policies of workloads
+PolicyReach = Literal["own", "forward", "beforeNat", "raw"]
 PolicyKind = Literal[
     "NetworkPolicy", "GlobalNetworkPolicy", "KubernetesNetworkPolicy", "KubernetesClusterNetworkPolicy", "Profile"
 ]
@@ -162,6 +167,7 @@ class WantedPolicy:
     tier: str
     ingress: tuple[WantedRule, ...] | None
     egress: tuple[WantedRule, ...] | None
+    reach: PolicyReach = "own"
 
     def rules(self) -> tuple[WantedRule, ...]:
         return (self.ingress or ()) + (self.egress or ())
@@ -195,6 +201,41 @@ class WantedClass:
     def policy_ids(self) -> frozenset[PolicyId]:
         tiered = (policy for tier in self.ingress + self.egress for policy in tier.policies)
         return frozenset((*tiered, *self.profiles))
+
+
+@dataclass(frozen=True, slots=True)
+class WantedHostClass:
+    """What host endpoints with the same policies share. ``id`` is a digest of the rest.
+
+    ``ingress``, ``egress``: traffic of the host itself, decided as for a workload, with ``profiles``.
+    ``forward_ingress``, ``forward_egress``: forwarded traffic, coming in and going out; what no tier decides passes.
+    ``before_nat``, ``raw_ingress``, ``raw_egress``: tiers that have no end; what they allow skips the later stages of
+    the direction, and what they do not decide is decided there.
+    """
+
+    id: str
+    ingress: tuple[WantedTier, ...] = ()
+    egress: tuple[WantedTier, ...] = ()
+    forward_ingress: tuple[WantedTier, ...] = ()
+    forward_egress: tuple[WantedTier, ...] = ()
+    before_nat: tuple[WantedTier, ...] = ()
+    raw_ingress: tuple[WantedTier, ...] = ()
+    raw_egress: tuple[WantedTier, ...] = ()
+    profiles: tuple[PolicyId, ...] = ()
+
+    def tiers(self, reach: PolicyReach, ingress: bool) -> tuple[WantedTier, ...]:
+        """The tiers of one stage and direction."""
+        if reach == "own":
+            return self.ingress if ingress else self.egress
+        if reach == "forward":
+            return self.forward_ingress if ingress else self.forward_egress
+        if reach == "raw":
+            return self.raw_ingress if ingress else self.raw_egress
+        return self.before_nat if ingress else ()
+
+    def policy_ids(self) -> frozenset[PolicyId]:
+        tiers = (*self.ingress, *self.egress, *self.before_nat, *self.raw_ingress, *self.raw_egress)
+        return frozenset((*(policy for tier in tiers for policy in tier.policies), *self.profiles))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +274,18 @@ class WantedEndpoint:
     endpoint: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class WantedHost:
+    """A host endpoint of this node. ``interface``: a name, "*" for all that have none of their own, or "": those that
+    have one of the addresses ``expected``.
+    """
+
+    key: ResourceKey
+    interface: str
+    class_id: str
+    expected: tuple[Packed, ...] = ()
+
+
 # -- everything, and what changed -------------------------------------------------------------------------------------
 
 
@@ -244,6 +297,8 @@ class Wanted:
     policies: Mapping[PolicyId, WantedPolicy] = field(default_factory=dict)
     classes: Mapping[str, WantedClass] = field(default_factory=dict)
     endpoints: Mapping[ResourceKey, WantedEndpoint] = field(default_factory=dict)
+    host_classes: Mapping[str, WantedHostClass] = field(default_factory=dict)
+    hosts: Mapping[ResourceKey, WantedHost] = field(default_factory=dict)
 
     def with_changes(self, changes: WantedChanges) -> Wanted:
         sets = {name: members for name, members in self.sets.items() if name not in changes.sets_removed}
@@ -253,6 +308,8 @@ class Wanted:
             _overlaid(self.policies, changes.policies),
             _overlaid(self.classes, changes.classes),
             _overlaid(self.endpoints, changes.endpoints),
+            _overlaid(self.host_classes, changes.host_classes),
+            _overlaid(self.hosts, changes.hosts),
         )
 
 
@@ -270,9 +327,22 @@ class WantedChanges:
     policies: Mapping[PolicyId, WantedPolicy | None] = field(default_factory=dict)
     classes: Mapping[str, WantedClass | None] = field(default_factory=dict)
     endpoints: Mapping[ResourceKey, WantedEndpoint | None] = field(default_factory=dict)
+    host_classes: Mapping[str, WantedHostClass | None] = field(default_factory=dict)
+    hosts: Mapping[ResourceKey, WantedHost | None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return any((self.sets_made, self.sets_changed, self.sets_removed, self.policies, self.classes, self.endpoints))
+        of_hosts = self.host_classes or self.hosts
+        return any(
+            (
+                self.sets_made,
+                self.sets_changed,
+                self.sets_removed,
+                self.policies,
+                self.classes,
+                self.endpoints,
+                of_hosts,
+            )
+        )
 
 
 def _overlaid(before: Mapping[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:

@@ -12,7 +12,7 @@ from cni_calico.policy.graph import Graph
 from cni_calico.policy.records import ServiceMembers
 from tests.unit.policy.naive import packet
 
-NODE = "here"
+NODE, UPLINK = "here", "uplink"
 
 
 def record_of(key, document):
@@ -36,7 +36,7 @@ def put(graph, key, document):
 
 
 def graph_of(documents):
-    graph = Graph(lambda record: record.node == NODE)
+    graph = Graph(lambda record: record.node == NODE, lambda host: host.node == NODE)
     for key in documents:
         put(graph, key, documents[key])
     return graph
@@ -151,8 +151,12 @@ def policies(draw, namespace):
         "ingress": draw(st.lists(rules(namespace), max_size=2)),
         "egress": draw(st.lists(rules(namespace), max_size=2)),
         "performanceHints": draw(some(st.just(["AssumeNeededOnEveryNode"]), of=8)),
-        "preDNAT": draw(some(st.just(True), of=12)),
     }
+    kind = draw(some(st.sampled_from(["applyOnForward", "preDNAT", "doNotTrack"]), of=2))
+    if kind is not None and not namespace:
+        spec |= {"applyOnForward": True, kind: True}
+        if kind == "preDNAT":
+            spec |= {"types": ["Ingress"], "egress": []}
     return document(spec)
 
 
@@ -202,12 +206,28 @@ _network_sets = st.builds(
     st.lists(st.sampled_from([*NETS, "10.0.1.1"]), max_size=3),
     LABELS,
 )
-_hosts = st.builds(
-    lambda addresses, ports, labels: document({"node": NODE, "expectedIPs": addresses, "ports": ports}, labels),
-    st.lists(st.sampled_from(ADDRESSES), max_size=2),
-    st.lists(_named, max_size=1),
-    LABELS,
-)
+
+
+def hosts(name):
+    return st.builds(
+        lambda interface, addresses, ports, profiles, labels: document(
+            {
+                "node": "there" if name == "hremote" else NODE,
+                "interfaceName": "*" if name == "hany" else interface,
+                "expectedIPs": addresses,
+                "ports": ports,
+                "profiles": profiles,
+            },
+            labels,
+        ),
+        st.sampled_from(["", UPLINK]),
+        st.lists(st.sampled_from(ADDRESSES), max_size=2, unique=True),
+        st.lists(_named, max_size=1),
+        st.lists(st.sampled_from(PROFILES), max_size=2, unique=True),
+        LABELS,
+    )
+
+
 _slices = st.builds(
     lambda addresses, ports: document({"service": "svc", "addresses": addresses, "ports": ports}),
     st.lists(st.sampled_from(ADDRESSES), max_size=2, unique=True),
@@ -235,7 +255,7 @@ def keys():
             ("KubernetesClusterNetworkPolicy", ["k"]),
             ("StagedGlobalNetworkPolicy", ["p"]),
             ("GlobalNetworkSet", ["s"]),
-            ("HostEndpoint", ["h"]),
+            ("HostEndpoint", ["h", "hany", "hremote"]),
             ("Profile", PROFILES),
             ("Tier", ["default", "one"]),
         )
@@ -249,12 +269,13 @@ def documents_for(key):
         return workloads(name)
     if kind.endswith("Policy"):
         return policies(namespace)
+    if kind == "HostEndpoint":
+        return hosts(name)
     return {
         "Profile": profiles(),
         "Tier": _tiers,
         "NetworkSet": _network_sets,
         "GlobalNetworkSet": _network_sets,
-        "HostEndpoint": _hosts,
         "EndpointSlice": _slices,
     }[kind]
 

@@ -161,16 +161,30 @@ class Naive:
             and (not key[1] or labels.get(NS) == key[1])
             and (not namespaces or in_namespaces(namespaces, labels, NS, "pcns."))
             and (not accounts or in_namespaces(accounts, labels, ACCOUNT, "pcsa."))
-            and not (spec.get("doNotTrack") or spec.get("preDNAT"))
         )
 
     def verdict(self, key, direction, packet):
         """Whether the endpoint lets a packet in ("ingress") or out ("egress")."""
+        action = self.tiers_action(key, ("own", "forward"), direction, packet)
+        return self.profiles_action(key, direction, packet) if action is None else action == "Allow"
+
+    def host_verdict(self, key, stage, direction, packet):
+        """The same of a host endpoint in one stage: "raw", "beforeNat", "forward" or "own"; None: it goes on."""
+        if stage == "own":
+            return self.verdict(key, direction, packet)
+        action = self.tiers_action(key, (stage,), direction, packet, ends=stage == "forward")
+        return None if action is None else action == "Allow"
+
+    def tiers_action(self, key, stages, direction, packet, ends=True):
         labels, by_tier = self.labels(key), {}
         for policy, document in self.kind(*POLICIES):
             spec = document["spec"]
             types = spec.get("types") or ["Ingress", "Egress"]
-            if direction.capitalize() in types and self.applies(policy, spec, labels):
+            if (
+                direction.capitalize() in types
+                and stage_of(policy, spec) in stages
+                and self.applies(policy, spec, labels)
+            ):
                 rank = (spec.get("order", INFINITE), f"{policy[2]}/{policy[1]}/{policy[0]}")
                 by_tier.setdefault(spec.get("tier", "default"), []).append((rank, policy[1], spec.get(direction, [])))
         tiers = {key[2]: document["spec"] for key, document in self.kind("Tier")}
@@ -180,9 +194,12 @@ class Naive:
             for _, namespace, rules in sorted(by_tier[name], key=lambda policy: policy[0]):
                 action = action or self.first_action(rules, namespace, packet)
             if action in ("Allow", "Deny"):
-                return action == "Allow"
-            if action is None and tiers.get(name, {}).get("defaultAction") != "Pass":
-                return False
+                return action
+            if ends and action is None and tiers.get(name, {}).get("defaultAction") != "Pass":
+                return "Deny"
+        return None
+
+    def profiles_action(self, key, direction, packet):
         for name in self.documents[key]["spec"].get("profiles", []):
             if ("Profile", "", name) not in self.documents:
                 return False
@@ -191,6 +208,14 @@ class Naive:
             if action in ("Allow", "Deny"):
                 return action == "Allow"
         return False
+
+
+def stage_of(policy, spec):
+    if policy[0] != "GlobalNetworkPolicy":
+        return "own"
+    if spec.get("doNotTrack"):
+        return "raw"
+    return "beforeNat" if spec.get("preDNAT") else "forward" if spec.get("applyOnForward") else "own"
 
 
 def inside(address, nets):

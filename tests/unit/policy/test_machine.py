@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from cni_calico.model.keys import ResourceKey
-from cni_calico.policy.explain import decide
+from cni_calico.policy.explain import decide, decide_host
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.wanted import Wanted
 from tests.unit.policy.cluster import NODE, PACKETS, as_packet, documents_for, graph_of, keys, put
@@ -16,10 +16,18 @@ KEYS = keys()
 POLICY_KEYS = [key for key in KEYS if key[0].endswith("Policy") and not key[0].startswith("Staged")]
 
 
+HOST_STAGES = [
+    (reach, direction)
+    for reach in ("own", "forward", "beforeNat", "raw")
+    for direction in ("ingress", "egress")
+    if (reach, direction) != ("beforeNat", "egress")
+]
+
+
 class PolicyMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.graph = Graph(lambda record: record.node == NODE)
+        self.graph = Graph(lambda record: record.node == NODE, lambda host: host.node == NODE)
         self.documents = {}
         self.told = Wanted()
         self.broken = set()
@@ -88,6 +96,8 @@ class PolicyMachine(RuleBasedStateMachine):
             (before.policies, changes.policies),
             (before.classes, changes.classes),
             (before.endpoints, changes.endpoints),
+            (before.host_classes, changes.host_classes),
+            (before.hosts, changes.hosts),
         ):
             assert all(old.get(name) != value for name, value in changed.items())
         assert changes.sets_removed <= set(before.sets) and not set(changes.sets_made) & set(before.sets)
@@ -96,7 +106,9 @@ class PolicyMachine(RuleBasedStateMachine):
         told = self.told
         named = {endpoint.class_id for endpoint in told.endpoints.values()}
         assert named == set(told.classes)
-        policies = {policy for group in told.classes.values() for policy in group.policy_ids()}
+        assert {host.class_id for host in told.hosts.values()} == set(told.host_classes)
+        groups = (*told.classes.values(), *told.host_classes.values())
+        policies = {policy for group in groups for policy in group.policy_ids()}
         hinted = {name for name in told.policies if name.kind != "Profile" and self.graph.policy(name).hint}
         assert policies | hinted == set(told.policies)
         sets = {name for policy in told.policies.values() for item in policy.rules() for name in item.set_ids()}
@@ -110,6 +122,14 @@ class PolicyMachine(RuleBasedStateMachine):
                     found = decide(self.told, key, direction, as_packet(raw))
                     expected = naive.verdict((key.kind, key.namespace, key.name), direction, raw)
                     assert (found.verdict == "Allow") is expected, (key, direction, raw, found)
+
+        for key in self.told.hosts:
+            for raw in PACKETS[::9]:
+                for reach, direction in HOST_STAGES:
+                    found = decide_host(self.told, key, reach, direction, as_packet(raw))
+                    expected = naive.host_verdict((key.kind, key.namespace, key.name), reach, direction, raw)
+                    verdict = None if found is None else found.verdict == "Allow"
+                    assert verdict is expected, (key, reach, direction, raw, found)
 
     @invariant()
     def problems_are_named(self):

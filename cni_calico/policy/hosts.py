@@ -1,0 +1,85 @@
+"""PURE: host endpoints: as peers of others, and those of this node, with the policies that apply to them.
+
+Rule: which interface a host endpoint gets is not decided here: that depends on the interfaces there are. Its labels and
+profiles decide its policies, as a workload's do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cni_calico.model.documents.fields import Wrong, parse_list, parse_object, parse_text
+from cni_calico.model.documents.fields import parse_texts as parse_text_list
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Resource
+from cni_calico.policy.active import HOSTS, ActivePolicies
+from cni_calico.policy.records import Labelled, named_port, packed, require_interface_name
+from cni_calico.policy.rules import parse_nets
+from cni_calico.policy.wanted import WantedHost
+
+ALL_INTERFACES = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class HostRecord:
+    """``labelled``: what a selector selects, with the expected addresses. ``interface``: a name, "*" or ""."""
+
+    node: str
+    interface: str
+    labelled: Labelled
+
+
+def parse_host(resource: Resource) -> HostRecord:
+    """Raises Wrong."""
+    spec = resource.spec
+    interface = parse_text(spec.get("interfaceName") or "", "spec.interfaceName")
+    if interface != ALL_INTERFACES:
+        require_interface_name(interface)
+    addresses, nets = packed(parse_nets(spec.get("expectedIPs"), "spec.expectedIPs"))
+    ports = []
+    for i, raw in enumerate(parse_list(spec.get("ports") or (), "spec.ports")):
+        at = f"spec.ports[{i}]"
+        item = parse_object(raw, at)
+        number = item.get("port")
+        if type(number) is not int:
+            raise Wrong(f"{at}.port", "a number", number)
+        found = named_port(parse_text(item.get("name") or "", f"{at}.name"), str(item.get("protocol") or "TCP"), number)
+        if found is not None:
+            ports.append(found)
+    profiles = parse_text_list(spec.get("profiles") or (), "spec.profiles")
+    labelled = Labelled(frozenset(resource.metadata.labels.items()), profiles, addresses, nets, tuple(ports))
+    return HostRecord(parse_text(spec.get("node") or "", "spec.node"), interface, labelled)
+
+
+class LocalHosts:
+    """Passes this node's host endpoints to ``active``."""
+
+    def __init__(self, active: ActivePolicies) -> None:
+        self._active = active
+        self._records: dict[ResourceKey, HostRecord] = {}
+        self.changed: set[ResourceKey] = set()  # since the last flush
+
+    def put(self, key: ResourceKey, record: HostRecord | None) -> None:
+        """None, or a record with neither interface nor addresses, means that there is no such endpoint."""
+        if record is not None and not record.interface and not record.labelled.addresses:
+            record = None
+        if record is None and key not in self._records:
+            return
+        self.changed.add(key)
+        if record is None:
+            del self._records[key]
+            self._active.remove_endpoint(key)
+        else:
+            self._records[key] = record
+            self._active.set_endpoint(key, record.labelled.labels, record.labelled.profiles, HOSTS)
+
+    def profiles(self) -> set[str]:
+        """The profiles that any of them names."""
+        return {name for record in self._records.values() for name in record.labelled.profiles}
+
+    def render(self, key: ResourceKey) -> WantedHost | None:
+        """Call it right after ``active`` was flushed."""
+        record = self._records.get(key)
+        if record is None:
+            return None
+        return WantedHost(key, record.interface, self._active.class_of(key), record.labelled.addresses)
