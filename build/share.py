@@ -24,7 +24,7 @@ COMPLETIONS = {
 def write_share(directory: Path) -> None:
     """Write the pages below ``directory``, which becomes a part of the bundle."""
     sys.path.insert(0, str(ROOT))
-    from cni_calico.ctl.completion import render_completion
+    from cni_calico.ctl.command_line.completion import render_completion
 
     _write(directory / "man/man1/calicoctl.1", render_manual())
     for shell, name in COMPLETIONS.items():
@@ -40,8 +40,8 @@ def render_manual() -> str:
     """The manual page in man(7)'s macros."""
     sys.path.insert(0, str(ROOT))
     from cni_calico import __version__
-    from cni_calico.ctl.arguments import build_parser, leaves
-    from cni_calico.ctl.help_texts import COMMANDS, PROGRAM, Help
+    from cni_calico.ctl.command_line.arguments import build_parser, leaves
+    from cni_calico.ctl.command_line.help_texts import COMMANDS, PROGRAM, Help
 
     def examples(text: Help) -> Iterator[str]:
         for line, what in text.examples:

@@ -2,7 +2,7 @@
 
 Rule: this is the only place. Everything that looks like a secret by its name or its form is removed: values named
 token, password or key, credentials in headers and in addresses, private keys, JSON web tokens. calicoctl's archive
-(ctl/redaction.py) hides more.
+(ctl/output/redaction.py) hides more.
 """
 
 from __future__ import annotations

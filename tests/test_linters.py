@@ -85,7 +85,7 @@ def test_what_only_a_door_may_do_is_forbidden_to_all_others(contract: str) -> No
 EXCUSED = {
     "build/launch/calico-ipam.python.py": "the garbage collector is switched off before anything else is imported",
     "build/launch/calico.python.py": "the same",
-    "cni_calico/ctl/node_diags.py": "a file in /tmp that is made exclusively",
+    "cni_calico/ctl/node/diags.py": "a file in /tmp that is made exclusively",
 }
 # split, so that this file does not find itself
 EXCUSE = re.compile(r"# no" + r"qa\b|# type: ig" + r"nore|pragma: no " + r"cover")
@@ -224,9 +224,9 @@ OF_SEVERAL_MODULES = {
     "ctl/picture/test_show": "the picture, from records to text and page",
     "ctl/policy/test_kubernetes": "every command of its group, on Kubernetes",
     "ctl/test_dropin": "what callers of upstream's program rely on",
-    "ctl/test_help": "help, completion and corrections of every command",
-    "ctl/test_node": "node status and node diags",
-    "ctl/test_outputs": "the formats of every command",
+    "ctl/command_line/test_help": "help, completion and corrections of every command",
+    "ctl/node/test_commands": "node status and node diags",
+    "ctl/output/test_formats": "the formats of every command",
     "ctl/test_pure": "the pure parts",
     "datastore/etcd/test_parts": "the pure parts",
     "datastore/kubernetes/test_login_oracle": "login.py against another implementation",
@@ -335,7 +335,7 @@ def test_what_tests_share_is_defined_once() -> None:
 # where a name of an attribute is data, or what has the attribute is somebody else's
 REFLECTION = {
     "bounded": "libyaml's loader is not in every build of PyYAML",
-    "ctl.arguments": "argparse's namespace",
+    "ctl.command_line.arguments": "argparse's namespace",
     "ctl.ipam.release": "ValueError has no strerror",
     "datastore.etcd.link": "gRPC's errors have no common class with a code",
     "datastore.kubernetes.dial": "UnicodeError has no strerror",

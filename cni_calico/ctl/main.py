@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from cni_calico.ctl.looks import PlainLook
+    from cni_calico.ctl.output.looks import PlainLook
     from cni_calico.ctl.session import Session
 
     Command = Callable[[Session, Namespace], str]
@@ -52,34 +52,34 @@ def _find(name: str, *, watching: bool) -> Command:
 
         return show.show
     if name == "datastore import":
-        from cni_calico.ctl import restore
+        from cni_calico.ctl.datastore import restore
 
         return restore.load
     if name == "datastore migrate-policy-names":
-        from cni_calico.ctl import policy_names
+        from cni_calico.ctl.datastore import policy_names
 
         return policy_names.migrate
     if name == "show":
-        from cni_calico.ctl import show as picture
+        from cni_calico.ctl.picture import show as picture
 
         return picture.show
     if name == "cluster status":
-        from cni_calico.ctl import cluster_status
+        from cni_calico.ctl.cluster import status
 
-        return cluster_status.show
+        return status.show
     if name == "diff":
-        from cni_calico.ctl import rehearsal
+        from cni_calico.ctl.resources import rehearsal
 
         return rehearsal.diff
     if name == "get" and watching:
-        from cni_calico.ctl import following
+        from cni_calico.ctl.resources import following
 
         return following.watch
     if group == "datastore":
-        from cni_calico.ctl import migrate
+        from cni_calico.ctl.datastore import migrate
 
         return {"lock": migrate.lock, "unlock": migrate.unlock, "export": migrate.export}[verb]
-    from cni_calico.ctl import commands
+    from cni_calico.ctl.resources import commands
 
     return {
         "get": commands.get,
@@ -99,40 +99,41 @@ def _standalone(name: str, dry_run: str) -> HostCommand | None:
 
         return version.show
     if name == "completion":
-        from cni_calico.ctl import completion
+        from cni_calico.ctl.command_line import completion
 
         return completion.show
     if name == "validate":
-        from cni_calico.ctl import commands
+        from cni_calico.ctl.resources import commands
 
         return commands.validate
     if name in _WRITING and dry_run == "client":
-        from cni_calico.ctl import rehearsal
+        from cni_calico.ctl.resources import rehearsal
 
         return rehearsal.check
     if name.startswith("node "):
-        from cni_calico.ctl import node_checksystem, node_diags, node_run, node_status
+        from cni_calico.ctl.node import checksystem, diags, status
+        from cni_calico.ctl.node import run as node_run
 
         return {
-            "node status": node_status.show,
-            "node diags": node_diags.collect,
-            "node checksystem": node_checksystem.check,
+            "node status": status.show,
+            "node diags": diags.collect,
+            "node checksystem": checksystem.check,
             "node run": node_run.explain,
         }[name]
     if name in ("datastore check", "datastore salvage", "datastore rebuild"):
-        from cni_calico.ctl import local_store
+        from cni_calico.ctl.datastore import local
 
         return {
-            "datastore check": local_store.check,
-            "datastore salvage": local_store.rescue,
-            "datastore rebuild": local_store.rebuild,
+            "datastore check": local.check,
+            "datastore salvage": local.rescue,
+            "datastore rebuild": local.rebuild,
         }[name]
     if name == "cluster check":
-        from cni_calico.ctl import cluster_check
+        from cni_calico.ctl.cluster import check
 
-        return cluster_check.check
+        return check.check
     if name == "cluster diags":
-        from cni_calico.ctl import cluster_diags
+        from cni_calico.ctl.cluster import diags as cluster_diags
 
         return cluster_diags.collect
     return None
@@ -172,10 +173,10 @@ def _warn(problem: object) -> None:
 
 def _look(environ: Mapping[str, str]) -> PlainLook:
     if sys.stdout.isatty():
-        from cni_calico.ctl.terminal import look_of
+        from cni_calico.ctl.output.terminal import look_of
 
         return look_of(sys.stdout, environ)
-    from cni_calico.ctl.looks import PLAIN
+    from cni_calico.ctl.output.looks import PLAIN
 
     return PLAIN
 
@@ -196,7 +197,7 @@ def _complain(error: CalicoError, status: int) -> int:
 
 def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl") -> int:
     """Run a command line and return its exit status."""
-    from cni_calico.ctl.arguments import parse_arguments
+    from cni_calico.ctl.command_line.arguments import parse_arguments
 
     failing = 1
     try:
@@ -227,11 +228,11 @@ def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) ->
     command = _find(name, watching=bool(vars(arguments).get("watch")))
     with open_session(arguments, environ, creating=name in _CREATING and dry_run == "none") as session:
         if dry_run == "server":
-            from cni_calico.ctl.rehearsal import rehearse
+            from cni_calico.ctl.resources.rehearsal import rehearse
 
             session = rehearse(session)
         if name in _WRITING:
-            from cni_calico.ctl.initialize import initialize
+            from cni_calico.ctl.datastore.initialize import initialize
 
             initialize(session)
         return command(session, arguments) + ("" if dry_run == "none" else "Nothing was changed: --dry-run=server.\n")

@@ -74,7 +74,7 @@ def require_present(config: DatastoreConfig) -> None:
 
 def parse_config(text: str, path: str = DEFAULT_PATH) -> DatastoreConfig:
     """A CalicoAPIConfig document. Raises InvalidConfig."""
-    from cni_calico.ctl.manifests import parse_documents  # with a parser of YAML
+    from cni_calico.ctl.input.manifests import parse_documents  # with a parser of YAML
 
     documents = parse_documents(text, path)
     document = documents[0] if len(documents) == 1 else {}

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from cni_calico import BUILD, UPSTREAM_VERSION, __version__
 from cni_calico.ctl.ipam.records import read_cluster
 from cni_calico.ctl.opening import KUBECTL, open_session
+from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.ctl.settings import is_configured
-from cni_calico.ctl.values import TABLE, render_value
 from cni_calico.errors import CalicoError
 
 CLIENT = f"Client Version:    {UPSTREAM_VERSION}\ncni-calico:        v{__version__}{BUILD}\n"

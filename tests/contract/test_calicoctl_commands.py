@@ -11,7 +11,7 @@ from argparse import SUPPRESS, _HelpAction
 
 import pytest
 
-from cni_calico.ctl.arguments import build_parser, leaves
+from cni_calico.ctl.command_line.arguments import build_parser, leaves
 from cni_calico.ctl.main import run
 from tests.contract.calicoctl_files import config_of
 
@@ -221,9 +221,9 @@ def test_command_lines_about_the_embedded_datastore(name, tmp_path, capsys):
 def test_command_lines_about_the_host(name, tmp_path, capsys, monkeypatch):
     (tmp_path / "set.json").write_text("CONFIG_VETH=y\nCONFIG_NF_TABLES=y\nCONFIG_NF_CONNTRACK=y\n")
     files = {"config": tmp_path / "none", "kubeconfig": "none", "set": tmp_path / "set.json", "directory": tmp_path}
-    from cni_calico.ctl import node_diags
+    from cni_calico.ctl.node import diags
 
-    monkeypatch.setattr(node_diags, "_COMMANDS", {"system/date": "date"})  # the others are the host's own
+    monkeypatch.setattr(diags, "_COMMANDS", {"system/date": "date"})  # the others are the host's own
     for number, (_, line) in enumerate(lines_of(name)):
         argv = [word.format(**files, unused=tmp_path / f"out-{number}") for word in line]
         capsys.readouterr()

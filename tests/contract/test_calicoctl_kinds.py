@@ -8,7 +8,7 @@ import json
 import pytest
 import yaml
 
-from cni_calico.ctl.columns import COLUMNS
+from cni_calico.ctl.output.columns import COLUMNS
 from cni_calico.model.keys import NAMESPACED_KINDS
 from tests.e2e.kube import shared_cluster
 from tests.unit.model.validation.test_check import GOOD, NAMES

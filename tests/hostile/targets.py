@@ -19,7 +19,7 @@ from typing import Any
 from cni_calico.cni.environment import parse_args, parse_call
 from cni_calico.cni.netconf import parse_json, parse_netconf
 from cni_calico.cni.result import parse_result
-from cni_calico.ctl.manifests import parse_documents
+from cni_calico.ctl.input.manifests import parse_documents
 from cni_calico.datastore.encoding import decode_document
 from cni_calico.datastore.kubernetes import http, login
 from cni_calico.datastore.kubernetes.watch import _parse as parse_event

@@ -13,11 +13,11 @@ from statistics import median
 from typing import Any
 
 from cni_calico import __version__
-from cni_calico.ctl.files import write_file
 from cni_calico.ctl.ipam.lost import LostSubject, find_lost, render_lost, report_lost
 from cni_calico.ctl.ipam.records import read_cluster, read_records
+from cni_calico.ctl.output.files import write_file
+from cni_calico.ctl.output.texts import render_json
 from cni_calico.ctl.session import CommandFailed, Session
-from cni_calico.ctl.texts import render_json
 from cni_calico.ipam.consistency import Allocation, ConsistencyReport, Finding, Inconsistency, Records, check_records
 from cni_calico.model.resources import Network
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from cni_calico.ctl.ipam.records import read_blocks, read_pools
 from cni_calico.ctl.ipam.usage import find_borrowed, find_holder, measure_usage
-from cni_calico.ctl.looks import PLAIN, PlainLook
+from cni_calico.ctl.output.looks import PLAIN, PlainLook
+from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.session import CommandFailed, Session
-from cni_calico.ctl.values import TABLE, render_value
 from cni_calico.datastore.cas import update
 from cni_calico.datastore.interface import Document, Versioned
 from cni_calico.errors import InvalidConfig

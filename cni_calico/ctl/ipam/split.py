@@ -13,7 +13,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from cni_calico.ctl.ipam.records import read_cluster
-from cni_calico.ctl.resources import plan_new, read_resource
+from cni_calico.ctl.resources.operations import plan_new, read_resource
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.interface import CommitConflict, Versioned, Write
 from cni_calico.errors import InvalidConfig

@@ -5,7 +5,7 @@ Rule: one screen for a small cluster; of a large one the fullest nodes and a cou
 
 from __future__ import annotations
 
-from cni_calico.ctl.looks import PlainLook
+from cni_calico.ctl.output.looks import PlainLook
 from cni_calico.ctl.picture.facts import Picture, PicturedPool
 
 _BAR = 24

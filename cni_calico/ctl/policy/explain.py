@@ -7,10 +7,10 @@ from argparse import Namespace
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from cni_calico.ctl.manifests import DEFAULT_NAMESPACE
+from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE
+from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.records import PolicyRecords, load
 from cni_calico.ctl.session import CommandFailed, Session
-from cni_calico.ctl.values import TABLE, render_value
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.documents.fields import Wrong

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cni_calico.ctl.manifests import DEFAULT_NAMESPACE, parse_key, read_files
+from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE, parse_key, read_files
 from cni_calico.ctl.session import Session
 from cni_calico.datastore.interface import Document
 from cni_calico.errors import CorruptRecord, InvalidConfig

@@ -6,10 +6,10 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
+from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.explain import find_end
 from cni_calico.ctl.policy.records import PolicyRecords, load
 from cni_calico.ctl.session import CommandFailed, Session
-from cni_calico.ctl.values import TABLE, render_value
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import ResourceKey

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from cni_calico.ctl.jsonpath import render_jsonpath
+from cni_calico.ctl.output.jsonpath import render_jsonpath
 from tests.e2e.kube import Cluster
 from tests.fixtures.kubernetes import NAMESPACE
-from tests.unit.ctl.jsonpaths import CASES, LIST
+from tests.unit.ctl.output.jsonpaths import CASES, LIST
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.takes(15)]
 OF_OURS = ("get", "configmaps", "-n", NAMESPACE, "-l", "app", "-o")

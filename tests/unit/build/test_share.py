@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from share import COMPLETIONS, write_share
 
-from cni_calico.ctl.arguments import build_parser, leaves
-from cni_calico.ctl.help_texts import COMMANDS
+from cni_calico.ctl.command_line.arguments import build_parser, leaves
+from cni_calico.ctl.command_line.help_texts import COMMANDS
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from cni_calico.ctl.main import run
-from cni_calico.ctl.templates import render_template
+from cni_calico.ctl.output.templates import render_template
 from cni_calico.errors import InvalidConfig
 from tests.unit.ctl.conftest import VECTORS, Calicoctl, pool, resource
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from cni_calico.ctl.kinds import ALIASES, parse_kind
+from cni_calico.ctl.input.kinds import ALIASES, parse_kind
+from cni_calico.ctl.input.patching import json_patch, merge_patch
 from cni_calico.ctl.main import main
-from cni_calico.ctl.patching import json_patch, merge_patch
+from cni_calico.ctl.output.tables import render_box, render_columns
 from cni_calico.ctl.settings import parse_config, parse_environment, read_config
-from cni_calico.ctl.tables import render_box, render_columns
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import LOCAL_PATH
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.ctl.arguments import build_parser, leaves
+from cni_calico.ctl.command_line.arguments import build_parser, leaves
 from cni_calico.daemon.settings_table import settings_of
 from cni_calico.errors import InvalidConfig
 from cni_calico.nodeagent import flags

@@ -1,0 +1,66 @@
+"""PURE: what a check of the network tries, what it finds, and both as texts.
+
+Rule: a finding is what was tried, how it went, and one sentence; what could not be tried is named with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from ipaddress import ip_address
+
+from cni_calico.ctl.output.looks import PLAIN, PlainLook, tone_of
+
+OK, FAILED, SKIPPED = "ok", "failed", "not tried"
+OPEN_PORT, CLOSED_PORT = 8080, 8081  # the check's policy forbids the second one
+_WIDTH = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    what: str
+    outcome: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPlan:
+    """What one pod tries; addresses are texts. ``names`` are names of services and the addresses they must have."""
+
+    addresses: Sequence[str]
+    services: Sequence[str] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    policed: bool = True
+
+
+def render_plan(plan: TrialPlan) -> str:
+    return json.dumps(asdict(plan))
+
+
+def parse_plan(text: str) -> TrialPlan:
+    """Of what ``render_plan`` wrote."""
+    document = json.loads(text)
+    return TrialPlan(document["addresses"], document["services"], document["names"], document["policed"])
+
+
+def family_of(address: str) -> str:
+    return f"IPv{ip_address(address).version}"
+
+
+def render_finding(finding: Trial, look: PlainLook = PLAIN) -> str:
+    word = look.toned(finding.outcome, tone_of(finding.outcome)) + " " * (_WIDTH - len(finding.outcome))
+    line = f"{word} {finding.what}"
+    return f"{line}: {finding.text}\n" if finding.text else f"{line}\n"
+
+
+def render_sum(findings: Sequence[Trial]) -> str:
+    """What is not well, "" if all is."""
+    failed = [finding.what for finding in findings if finding.outcome == FAILED]
+    return f"the network is not well: {', '.join(failed)}" if failed else ""
+
+
+def missing_families(addresses: Sequence[str]) -> list[Trial]:
+    """A family that the pods have no address of is not tried."""
+    have = {family_of(address) for address in addresses}
+    return [Trial(name, SKIPPED, f"pods get no {name} address") for name in ("IPv4", "IPv6") if name not in have]

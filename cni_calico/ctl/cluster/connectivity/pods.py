@@ -1,0 +1,222 @@
+"""The check in a Kubernetes cluster: two pods, on two nodes where there are two, and a service and a policy for them.
+
+Rule: everything is made in a namespace of its own, whose removal stands before its making; nothing is pulled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from cni_calico.ctl.cluster.connectivity import objects
+from cni_calico.ctl.cluster.connectivity.findings import (
+    FAILED,
+    OK,
+    SKIPPED,
+    Trial,
+    TrialPlan,
+    missing_families,
+    render_plan,
+)
+from cni_calico.ctl.cluster.connectivity.inside import ANSWERING, Progress
+from cni_calico.ctl.cluster.connectivity.undisturbed import undisturbed
+from cni_calico.ctl.cluster.status import AGENTS, find_unready
+from cni_calico.ctl.session import CommandFailed
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.model.timestamps import parse_rfc3339
+
+PREFIX = "calico-check-"
+_NAMESPACES = "/api/v1/namespaces"
+_REMOVAL_S = 60.0
+_LOOK_S = 0.5
+_START_S = 60.0  # until a pod runs
+_FORBIDDEN, _MISSING, _EXISTS = 403, 404, 409
+_API = "kubernetes.default"
+_NAME_SERVICE = "k8s-app=kube-dns"
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlace:
+    node: str
+    image: str
+
+
+class PodCheck:
+    """``note`` tells the user about what is not a finding."""
+
+    def __init__(self, api: KubernetesAPI, deadline: Deadline, token: str, note: Callable[[str], None]) -> None:
+        self.api = api
+        self.deadline = deadline
+        self.namespace = PREFIX + token
+        self.note = note
+
+    def run(self, wanted: list[str], image: str) -> Iterator[Trial]:
+        """On the nodes ``wanted``, or any two that are ready; ``image`` is another one than calico-node's.
+
+        Raises CommandFailed, DatastoreError.
+        """
+        places = choose_places(self._list("/api/v1/nodes"), self._list(AGENTS), wanted, image)
+        self._remove_forgotten()
+        with ExitStack() as undo:
+            undo.callback(self._remove)
+            self._create(_NAMESPACES, objects.namespace(self.namespace))
+            yield from self._try(places)
+
+    def _try(self, places: list[PodPlace]) -> Iterator[Trial]:
+        server, client = places[-1], places[0]
+        self._create_pod(objects.pod(objects.SERVER, server.node, server.image, ANSWERING))
+        self._create(self._path("services"), objects.service())
+        found = self._await_pod(objects.SERVER, _is_ready)
+        where = f"{client.node} to {server.node}" if client != server else f"both on {server.node}"
+        yield Trial("pods", OK, f"{where}; the kubelet reaches the pod")
+        addresses = [str(entry["ip"]) for entry in found["status"].get("podIPs") or ()]
+        yield from missing_families(addresses)
+        service = self._get(self._path("services", objects.SERVER))
+        services = [str(address) for address in service["spec"].get("clusterIPs") or ()]
+        names, finding = self._names()
+        yield from [] if finding is None else [finding]
+        plan = render_plan(TrialPlan(addresses, services, names))
+        self._create_pod(objects.pod(objects.CLIENT, client.node, client.image, plan))
+        yield from self._follow()
+
+    def _names(self) -> tuple[dict[str, str], Trial | None]:
+        """The name that pods look up, with its address; none in a cluster without a name service."""
+        if not self._list(f"{_NAMESPACES}/kube-system/services?labelSelector={quote(_NAME_SERVICE)}"):
+            return {}, Trial("DNS", SKIPPED, f"kube-system has no service with the label {_NAME_SERVICE}")
+        api = self._get(f"{_NAMESPACES}/default/services/kubernetes")
+        return {_API: str(api["spec"].get("clusterIP") or "")}, None
+
+    def _follow(self) -> Iterator[Trial]:
+        """The findings as the client's log shows them; its wish for a policy is fulfilled."""
+        seen, forbidden = 0, False
+        self._await_pod(objects.CLIENT, _has_run)
+        while True:
+            log = self.api.text(self._path("pods", f"{objects.CLIENT}/log"), self.deadline, "read the log of a pod")
+            progress = Progress(log)
+            yield from progress.findings[seen:]
+            seen = len(progress.findings)
+            if progress.is_done:
+                return
+            if progress.wants_policy and not forbidden:
+                self._create(self._path("networkpolicies", group="/apis/networking.k8s.io/v1"), objects.policy())
+                forbidden = True
+            pod = self._get(self._path("pods", objects.CLIENT))
+            if pod["status"].get("phase") in ("Failed", "Succeeded") and progress.others:
+                yield Trial("pods", FAILED, f"the pod that tries has ended: {progress.others[-1]}")
+                return
+            self._pause("follow the pod that tries")
+
+    # -- the API server -----------------------------------------------------------------------------------------------
+
+    def _path(self, what: str, name: str = "", *, group: str = "/api/v1") -> str:
+        return f"{group}/namespaces/{self.namespace}/{what}" + (f"/{name}" if name else "")
+
+    def _get(self, path: str) -> Mapping[str, Any]:
+        return self.api.request("GET", path, self.deadline, f"read {path}").document
+
+    def _list(self, path: str) -> list[Mapping[str, Any]]:
+        return list(self._get(path).get("items") or ())
+
+    def _create(self, path: str, document: Mapping[str, Any]) -> None:
+        what = f"create {document['kind']} {document['metadata']['name']}"
+        self.api.request("POST", path, self.deadline, what, body=document, expect=(_EXISTS,))
+
+    def _create_pod(self, document: Mapping[str, Any]) -> None:
+        """A new namespace gets its service account a moment after it was made; until then pods are refused."""
+        path, what = self._path("pods"), f"create Pod {document['metadata']['name']}"
+        end = Deadline.after(_START_S)
+        while True:
+            expected = (_EXISTS,) if end.expired() else (_EXISTS, _FORBIDDEN)
+            if self.api.request("POST", path, self.deadline, what, body=document, expect=expected).status != _FORBIDDEN:
+                return
+            self._pause(what)
+
+    def _await_pod(self, name: str, is_far_enough: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
+        """Raises CommandFailed with what its kubelet says."""
+        end = Deadline.after(_START_S)
+        while True:
+            pod = self._get(self._path("pods", name))
+            if is_far_enough(pod):
+                return pod
+            why = objects.why_not_running(pod)
+            if end.expired() or pod["status"].get("phase") == "Failed":
+                why = why or self._last_event(name) or "its kubelet says nothing about it"
+                raise CommandFailed(f"the network is not well: pod {name} on {pod['spec']['nodeName']}: {why}")
+            self._pause(f"start pod {name}")
+
+    def _last_event(self, pod: str) -> str:
+        path = self._path("events") + f"?fieldSelector={quote(f'involvedObject.name={pod},type=Warning')}"
+        events = self._list(path)
+        return f"{events[-1].get('reason')}: {events[-1].get('message')}" if events else ""
+
+    def _pause(self, doing: str) -> None:
+        time.sleep(min(_LOOK_S, self.deadline.require(doing)))
+
+    def _remove(self) -> None:
+        """Returns when the namespace, and with it everything of the check, is gone."""
+        deadline = Deadline.after(_REMOVAL_S)
+        path = f"{_NAMESPACES}/{self.namespace}"
+        with undisturbed():
+            try:
+                self._delete(self.namespace, deadline)
+                while self.api.get(path, deadline, f"read namespace {self.namespace}") is not None:
+                    time.sleep(min(_LOOK_S, deadline.require(f"await the end of namespace {self.namespace}")))
+            except CalicoError as e:
+                self.note(f"The check's namespace may not be gone yet (kubectl delete namespace {self.namespace}): {e}")
+
+    def _delete(self, name: str, deadline: Deadline) -> None:
+        doing = f"delete namespace {name}"
+        self.api.request("DELETE", f"{_NAMESPACES}/{name}", deadline, doing, expect=(_MISSING, _EXISTS))
+
+    def _remove_forgotten(self) -> None:
+        """Namespaces of checks that were killed."""
+        for found in self._list(f"{_NAMESPACES}?labelSelector={quote(objects.LABEL)}"):
+            metadata = found["metadata"]
+            made = parse_rfc3339(metadata["creationTimestamp"])
+            if made is not None and time.time() - made > objects.LONGEST_S:
+                self._delete(metadata["name"], self.deadline)
+
+
+# -- PURE -------------------------------------------------------------------------------------------------------------
+
+
+def choose_places(
+    nodes: list[Mapping[str, Any]], agents: list[Mapping[str, Any]], wanted: list[str], image: str = ""
+) -> list[PodPlace]:
+    """One or two nodes that are ready, with ``image`` or the one that their calico-node runs. Raises CommandFailed."""
+    unready = find_unready(nodes, agents)
+    images = {pod["spec"].get("nodeName"): _image_of(pod) for pod in agents}
+    if image:
+        images = dict.fromkeys(unready, image)
+    for name in wanted:
+        if name not in unready:
+            raise CommandFailed(f"cannot check the network: there is no node {name}")
+    ready = [name for name in wanted or unready if not unready[name] and images.get(name)]
+    if not ready or (wanted and len(ready) < len(wanted)):
+        why = "; ".join(f"{name}: {_why_unfit(unready[name], images.get(name))}" for name in wanted or unready)
+        raise CommandFailed(f"the network is not well: no node can take a pod: {why}")
+    return [PodPlace(name, images[name]) for name in ready[:2]]
+
+
+def _why_unfit(unready: str, image: str | None) -> str:
+    return unready or ("ready" if image else "no calico-node pod")
+
+
+def _image_of(agent: Mapping[str, Any]) -> str:
+    containers = agent["spec"].get("containers") or ()
+    return next((str(c.get("image")) for c in containers if c.get("name") == "calico-node"), "")
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = pod["status"].get("conditions") or ()
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+
+
+def _has_run(pod: Mapping[str, Any]) -> bool:
+    return pod["status"].get("phase") in ("Running", "Succeeded")

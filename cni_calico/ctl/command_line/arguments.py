@@ -1,0 +1,319 @@
+"""PURE: the command line of calicoctl.
+
+Rule: only describes what can be given. The option names are upstream's, some with a second, more readable one. What
+each command does is said in help_texts.py.
+"""
+
+from __future__ import annotations
+
+from argparse import SUPPRESS, ArgumentParser, Namespace, _SubParsersAction
+from collections.abc import Iterator, Sequence
+
+from cni_calico.ctl.command_line.help_texts import PROGRAM
+from cni_calico.ctl.command_line.parsers import (
+    CommandParser,
+    Commands,
+    common_options,
+    dry_run_option,
+    duration_s,
+    flag,
+    manifest_options,
+    namespace_option,
+    output_option,
+    writing_options,
+)
+from cni_calico.ctl.input.nearest import did_you_mean
+from cni_calico.ctl.output.values import TABLE
+from cni_calico.ctl.settings import DEFAULT_PATH
+from cni_calico.errors import InvalidConfig
+
+CONFIGURATIONS, EXECUTABLES = "/etc/cni/net.d", "/opt/cni/bin"  # of CNI, by convention
+SHELLS = ("bash", "zsh", "fish")
+_DEFAULTS = {"config": DEFAULT_PATH, "timeout": 60.0, "context": "", "kubeconfig": "", "log_level": "panic"}
+_NODE_RUN_OPTIONS = (
+    *("name", "as", "ip", "ip6", "ip-autodetection-method", "ip6-autodetection-method", "log-dir", "node-image"),
+    *("backend", "felix-config", "docker-networking-ifprefix"),
+)
+_NODE_RUN_FLAGS = ("dryrun", "init-system", "no-default-ippools", "disable-docker-networking")
+_NODE_RUN_FLAGS_MORE = ("use-docker-networking-container-labels",)
+_RESOURCE = "RESOURCE"
+
+
+def _add_words(parser: CommandParser, text: str) -> None:
+    parser.add_argument("words", nargs="*", metavar=_RESOURCE, help=text)
+
+
+def build_parser(prog: str = "calicoctl") -> CommandParser:
+    common = common_options()
+    parser = CommandParser(prog=prog, text=PROGRAM, program=prog, parents=[common])
+    parser.add_argument(
+        "-v",
+        "--version",
+        action="store_const",
+        const="version",
+        dest="show_version",
+        help="the version, and the data's",
+    )
+    commands = Commands(parser, prog, dest="command")
+    _add_resources(commands, common)
+    commands.below("ipam", lambda group: _add_ipam(group, common))
+    commands.below("policy", lambda group: _add_policy(group, common))
+    commands.below("datastore", lambda group: _add_datastore(group, common), dest="group")
+    commands.below("node", lambda group: _add_node(group, common))
+    commands.below("cluster", lambda group: _add_cluster(group, common))
+    show = commands.add("show", common, output_option())
+    show.add_argument("--html", default="", metavar="FILE", help="write it as one page for a browser")
+    completion = commands.add("completion", common)
+    completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
+    version = commands.add("version", common, output_option())
+    version.add_argument("--client", action="store_true", help="of this program only")
+    version.add_argument(
+        "--poll", type=duration_s, default=0.0, metavar="DURATION", help="ask again every 1s, 10m, 2h, ..."
+    )
+    return parser
+
+
+def _add_resources(commands: Commands, common: CommandParser) -> None:
+    resource = (common, namespace_option())
+    get = commands.add("get", *resource, manifest_options(required=False))
+    _add_words(get, "KIND, KIND NAME... or KIND/NAME...; kinds and names may be lists with commas")
+    outputs = (
+        "ps|wide|yaml|json|name|custom-columns=...|jsonpath=...|jsonpath-file=...|jsonpath-as-json=...|go-template=...|"
+        "go-template-file=... (default ps)"
+    )
+    get.add_argument("-o", "--output", default="ps", metavar="FORMAT", help=outputs)
+    get.add_argument("-a", "-A", "--all-namespaces", action="store_true", help="of all namespaces")
+    get.add_argument("-w", "--watch", action="store_true", help="then show each change until interrupted")
+    get.add_argument("--export", action="store_true", help="without metadata of this cluster (uid, ...)")
+    writing = (*resource, writing_options(), dry_run_option(), manifest_options(required=True))
+    create = commands.add("create", *writing)
+    create.add_argument("--skip-exists", action="store_true", help="leave existing resources as they are")
+    for name in ("replace", "apply"):
+        commands.add(name, *writing)
+    for name in ("validate", "diff"):
+        commands.add(name, *resource, writing_options(), manifest_options(required=True))
+    delete = commands.add("delete", *resource, dry_run_option(), manifest_options(required=False))
+    _add_words(delete, "KIND NAME... or KIND/NAME...; kinds and names may be lists with commas")
+    delete.add_argument(
+        "-s", "--skip-not-exists", action="store_true", help="do not fail for resources that do not exist"
+    )
+    delete.add_argument("--force", action="store_true", help="delete a pool even if workloads use its addresses")
+    patch = commands.add("patch", *resource, writing_options(), dry_run_option())
+    _add_words(patch, "KIND NAME or KIND/NAME")
+    patch.add_argument("-p", "--patch", required=True, metavar="PATCH", help="JSON or YAML")
+    patch.add_argument(
+        "-t",
+        "--type",
+        choices=("strategic", "merge", "json"),
+        default="strategic",
+        metavar="TYPE",
+        help="strategic, merge or json (default strategic)",
+    )
+    label = commands.add("label", *resource, writing_options(), dry_run_option())
+    _add_words(label, "KIND NAME or KIND/NAME, then KEY=VALUE, or KEY with --remove")
+    label.add_argument("--overwrite", action="store_true", help="change a label that has another value")
+    label.add_argument("--remove", action="store_true", help="remove the label")
+
+
+def _add_ipam(commands: Commands, common: CommandParser) -> None:
+    show = commands.add("show", common, output_option())
+    show.add_argument("--ip", default="", metavar="ADDRESS", help="who has this address")
+    show.add_argument("--show-blocks", action="store_true", help="each block, too")
+    show.add_argument(
+        "--show-borrowed", action="store_true", help="addresses that a node took from another node's block"
+    )
+    show.add_argument("--show-configuration", action="store_true", help="strict affinity and the like")
+    check = commands.add("check", common)
+    check.add_argument("-o", "--output", dest="report", default="", metavar="FILE", help="write a report (JSON)")
+    check.add_argument("--show-all-ips", action="store_true", help="name every address that is in use")
+    check.add_argument("--show-problem-ips", action="store_true", help="name every address with a problem")
+    release = commands.add("release", common)
+    release.add_argument("--ip", default="", metavar="ADDRESS", help="this address")
+    release.add_argument(
+        "--from-report",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="the leaked addresses of this report of 'ipam check'",
+    )
+    release.add_argument("--force", action="store_true", help="with reports, though the datastore is not locked")
+    configure = commands.add("configure", common)
+    configure.add_argument(
+        "--strict-affinity",
+        "--strictaffinity",
+        type=flag,
+        default=None,
+        metavar="true|false",
+        help="whether nodes use addresses of their own blocks only",
+    )
+    configure.add_argument(
+        "--max-blocks-per-host",
+        type=int,
+        default=None,
+        metavar="N",
+        help="how many blocks a node may have; 0: any number",
+    )
+    configure.add_argument(
+        "--kubevirt-ip-persistence",
+        default=None,
+        metavar="Enabled|Disabled",
+        help="whether KubeVirt's virtual machines keep their addresses (stored for upstream)",
+    )
+    configure.add_argument("--force", action="store_true", help="even if addresses are borrowed")
+    split = commands.add("split", common)
+    split.add_argument("number", type=int, metavar="NUMBER", help="number of new pools, a power of two")
+    split.add_argument("--name", default="", metavar="POOL", help="name of the pool to split")
+    split.add_argument("--cidr", default="", metavar="CIDR", help="of the pool to split")
+
+
+def _add_policy(commands: Commands, common: CommandParser) -> None:
+    overlay = CommandParser(add_help=False)
+    overlay.add_argument(
+        "--with", dest="overlay", action="append", default=[], metavar="FILE", help="as if this were applied"
+    )
+    parents = (common, namespace_option(), overlay, output_option())
+    explain = commands.add("explain", *parents)
+    ends = (("source", "from", "where the connection begins"), ("destination", "to", "where it goes"))
+    for name, to, what in ends:
+        explain.add_argument(f"--{to}", dest=name, required=True, metavar="POD|NS/POD|ADDRESS", help=what)
+    explain.add_argument(
+        "--protocol", default="tcp", metavar="NAME|NUMBER", help="the connection's protocol (default tcp)"
+    )
+    explain.add_argument("--port", type=int, default=None, metavar="PORT", help="of the destination")
+    explain.add_argument("--source-port", type=int, default=0, metavar="PORT", help="the source's port (default 49152)")
+    show = commands.add("show", *parents)
+    show.add_argument("endpoint", nargs="?", default="", metavar="POD|NS/POD|ADDRESS", help="the workload")
+    show.add_argument("--all", action="store_true", help="of every workload")
+    show.add_argument("--node", default="", metavar="NODE", help="with --all: of this node's workloads")
+
+
+def _add_datastore(commands: Commands, common: CommandParser) -> None:
+    commands.below("migrate", lambda group: _add_migrate(group, common))
+    commands.add("migrate-policy-names", common).set_defaults(subcommand="migrate-policy-names")
+    check = commands.add("check", common)
+    check.set_defaults(subcommand="check")
+    salvage = commands.add("salvage", common)
+    salvage.set_defaults(subcommand="salvage")
+    salvage.add_argument("-o", "--output", dest="file", required=True, metavar="NEWFILE", help="the datastore to write")
+    rebuild = commands.add("rebuild", common)
+    rebuild.set_defaults(
+        subcommand="rebuild", recursive=False, skip_empty=False, namespace="", allow_unknown_fields=False
+    )
+    rebuild.add_argument("-f", "--filename", default="", metavar="FILE", help="pools and other resources: file or -")
+    rebuild.add_argument("--node", default="", metavar="NAME", help="default: as calico-node wrote it")
+    rebuild.add_argument("--yes", action="store_true", help="do it; without this, only show what would be done")
+
+
+def _add_migrate(commands: Commands, common: CommandParser) -> None:
+    commands.add("lock", common)
+    commands.add("unlock", common)
+    export = commands.add("export", common)
+    export.add_argument(
+        "-o", "--output", dest="file", default="", metavar="FILE", help="write it there (default stdout)"
+    )
+    export.add_argument(
+        "--format",
+        choices=("native", "upstream"),
+        default="native",
+        metavar="FORMAT",
+        help="native, or upstream for upstream's calicoctl (default native)",
+    )
+    load = commands.add("import", common)
+    load.add_argument("-f", "--filename", required=True, metavar="FILE", help="file or -")
+
+
+def _add_node(commands: Commands, common: CommandParser) -> None:
+    commands.add("status", common, output_option())
+    diags = commands.add("diags", common)
+    diags.add_argument("--log-dir", default="", metavar="DIR", help="logs to take (default /var/log/calico)")
+    diags.add_argument(
+        "-o", "--output", dest="archive", default="", metavar="FILE", help="the archive (default in /tmp)"
+    )
+    check = commands.add("checksystem", common)
+    check.add_argument(
+        "-f", "--kernel-config", default="", metavar="FILE", help="the kernel's configuration to look at"
+    )
+    run = commands.add("run", common)
+    for name in _NODE_RUN_OPTIONS:
+        run.add_argument(f"--{name}", default="", help=SUPPRESS)
+    for name in (*_NODE_RUN_FLAGS, *_NODE_RUN_FLAGS_MORE):
+        run.add_argument(f"--{name}", action="store_true", help=SUPPRESS)
+
+
+def _add_cluster(commands: Commands, common: CommandParser) -> None:
+    status = commands.add("status", common, output_option())
+    status.add_argument("--wait", action="store_true", help="until all is well, or --timeout is over")
+    check = commands.add("check", common, output_option())
+    check.add_argument("--nodes", default="", metavar="NODE,NODE", help="between these nodes (default any two)")
+    check.add_argument(
+        "--image", default="", metavar="IMAGE", help="of the pods, which the nodes must have (default calico-node's)"
+    )
+    check.add_argument(
+        "--host", action="store_true", help="between two network namespaces of this host, even if there is a cluster"
+    )
+    check.add_argument(
+        "--network",
+        default=CONFIGURATIONS,
+        metavar="FILE|DIR",
+        help=f"on a host: the CNI network to try (default the first of Calico in {CONFIGURATIONS})",
+    )
+    check.add_argument(
+        "--plugins",
+        default=EXECUTABLES,
+        metavar="DIR",
+        help=f"on a host: where the CNI plugins are (default {EXECUTABLES})",
+    )
+    check.add_argument("--as-pod", default="", metavar="TASK", help=SUPPRESS)
+    check.set_defaults(defaults={"timeout": 180.0})
+    diags = commands.add("diags", common)
+    diags.add_argument("--since", type=duration_s, default=0.0, metavar="DURATION", help="logs no older than 5s, 2h")
+    diags.add_argument("--max-logs", type=int, default=5, metavar="N", help="pods of a kind whose logs are taken")
+    diags.add_argument("--max-parallelism", type=int, default=10, metavar="N", help="requests at once")
+    diags.add_argument("--focus-nodes", default="", metavar="NODE,...", help="nodes whose pods are taken first")
+    diags.add_argument("-o", "--output", dest="archive", default="", metavar="FILE", help="the archive (default in .)")
+
+
+def leaves(parser: ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ArgumentParser]]:
+    """(words, parser) of every command that has no subcommands."""
+    if isinstance(parser, CommandParser):
+        parser.complete()
+    below = [action for action in parser._actions if isinstance(action, _SubParsersAction)]
+    if not below:
+        yield " ".join(words), parser
+    for action in below:
+        for name, inner in action.choices.items():
+            yield from leaves(inner, (*words, name))
+
+
+def parse_arguments(argv: Sequence[str], prog: str = "calicoctl") -> Namespace:
+    """Raises InvalidConfig; SystemExit(0) for --help."""
+    for word in argv:
+        if "\0" in word or any("\ud800" <= char <= "\udfff" for char in word):
+            raise InvalidConfig(f"{prog}: {word!a} is not text in UTF-8")
+    parser = build_parser(prog)
+    arguments: Namespace
+    arguments, rest = parser.parse_known_args(argv)
+    if rest:
+        _take_rest(arguments, rest, arguments.leaf if arguments.command else parser)
+    for name, value in {**_DEFAULTS, **vars(arguments).get("defaults", {})}.items():
+        if name not in arguments:
+            setattr(arguments, name, value)
+    if arguments.show_version:
+        arguments.command, arguments.client, arguments.poll, arguments.output = "version", False, 0.0, TABLE
+    if not arguments.command:
+        raise InvalidConfig(f"{prog}: name a command", details=parser.format_usage().strip())
+    return arguments
+
+
+def _take_rest(arguments: Namespace, rest: Sequence[str], leaf: ArgumentParser) -> None:
+    """Names of resources after an option. Raises InvalidConfig for words that no command knows."""
+    unknown = [word for word in rest if word.startswith("-") and word != "-"]
+    if unknown or "words" not in arguments:
+        word = (unknown or rest)[0]
+        options = [text for action in leaf._actions for text in action.option_strings if action.help != SUPPRESS]
+        near = did_you_mean(word.partition("=")[0], options) if unknown else ""
+        what = "option" if unknown else "argument"
+        raise InvalidConfig(
+            f"{leaf.prog}: there is no {what} {word!r} here", details=near or leaf.format_usage().strip()
+        )
+    arguments.words = [*arguments.words, *rest]

@@ -1,0 +1,186 @@
+"""``calicoctl datastore check, salvage, rebuild``: for the embedded store's file if it is damaged or lost.
+
+Rule: nothing is replaced that can still be read. ``rebuild`` is for a host whose store is lost while its containers
+run: in the new store every address is allocated that a route of this host leads to a container, so that none is
+assigned again.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Iterable, Mapping
+
+from cni_calico.ctl.session import Session
+from cni_calico.ctl.settings import read_config
+from cni_calico.datastore.local.file import marker_path
+from cni_calico.datastore.local.salvage import read_problems, salvage
+from cni_calico.datastore.local.store import LocalStore
+from cni_calico.deadline import Deadline
+from cni_calico.directories import state_dir
+from cni_calico.errors import AddressInUse, CalicoError, InvalidConfig, IPAMError
+from cni_calico.ipam.allocator import Allocator
+from cni_calico.kernel.host_routes import read_host_routes
+from cni_calico.model.host import HostRoute
+from cni_calico.model.keys import HandleKey, HandleList
+from cni_calico.regular import read_regular
+
+HANDLE = "rebuilt."
+
+
+def _local_path(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    config = read_config(arguments.config, environ)
+    if config.type != "local":
+        raise InvalidConfig(
+            f"cannot do this with a datastore of type {config.type}: it is for the embedded one",
+            details="name it with DATASTORE_TYPE=local, and DATASTORE_PATH where it is not in its usual place",
+        )
+    return config.path
+
+
+def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    """Raises CalicoError saying what is wrong."""
+    path = _local_path(arguments, environ)
+    try:
+        problems = read_problems(path)
+    except OSError as e:
+        raise CalicoError(f"cannot check {path}: {e.strerror or e}") from e
+    if problems:
+        raise CalicoError(
+            f"datastore {path} is damaged:\n" + "\n".join(f"  {problem}" for problem in problems),
+            details="'calicoctl datastore salvage -o NEWFILE' writes what can be read into a new one",
+        )
+    return f"Datastore {path} is in order.\n"
+
+
+def rescue(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    """``salvage``. Raises CalicoError."""
+    path, target = _local_path(arguments, environ), arguments.file
+    if os.path.exists(target):
+        raise InvalidConfig(f"cannot salvage into {target}: it exists already")
+    try:
+        found = salvage(path, os.path.abspath(target), Deadline.after(arguments.timeout))
+    except OSError as e:
+        raise CalicoError(f"cannot salvage {path}: {e.strerror or e}") from e
+    lines = [f"Saved {found.saved} records of {path} into {target}; {path} is as it was."]
+    lines += [f"Found: {problem}" for problem in found.problems]
+    lines += [f"Lost: {key}" for key in found.lost]
+    lines.append(
+        f"To use it, stop calico-node, move {path}, {path}-wal and {path}-shm away, and put it in their place."
+    )
+    if found.lost:
+        lines.append("Then run 'calicoctl datastore rebuild --yes': running containers keep the addresses it lacks.")
+    return "\n".join(lines) + "\n"
+
+
+def select_addresses(routes: Iterable[HostRoute], prefixes: Iterable[str]) -> list[HostRoute]:
+    """PURE: the routes to single addresses through interfaces of containers."""
+    starts = tuple(prefixes)
+    return [
+        route for route in routes if route.dst.prefixlen == route.dst.max_prefixlen and route.device.startswith(starts)
+    ]
+
+
+def rebuild(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    """Raises CalicoError."""
+    path = _local_path(arguments, environ)
+    prefixes = [each.strip() for each in environ.get("FELIX_INTERFACEPREFIX", "cali").split(",") if each.strip()]
+    deadline = Deadline.after(arguments.timeout)
+    routes = select_addresses(read_host_routes(deadline), prefixes or ["cali"])
+    is_there = os.path.exists(path) and os.path.getsize(path) > 0
+    if not arguments.yes:
+        shown = [f"  {route.dst.network_address} through {route.device}" for route in routes]
+        what = "stays; it lacks what follows" if is_there else "is gone; a new one would hold what follows"
+        raise InvalidConfig(
+            "\n".join([f"datastore {path} {what}, where no pool is missing:", *shown]),
+            details="repeat this with --yes, and with -f FILE for the pools and other resources of a new one",
+        )
+    if not is_there and not arguments.filename:
+        raise InvalidConfig(
+            "cannot make a new datastore without its pools: the addresses of running containers are taken in them",
+            details="name a file with the IPPools and whatever else was configured: -f FILE",
+        )
+    target = path if is_there else f"{path}.rebuilding"
+    if not is_there:
+        _remove_store(target)
+    store = LocalStore(target)
+    try:
+        text = _fill(store, routes, arguments, environ, deadline)
+    finally:
+        store.close()
+    if not is_there:
+        _remove_store(path)
+        os.rename(target, path)
+        _remove_store(target)
+    return text
+
+
+def _node_name(environ: Mapping[str, str]) -> str:
+    try:
+        path = state_dir(environ) + "/nodename"
+        return read_regular(path).decode().strip()
+    except (OSError, ValueError):
+        return os.uname().nodename.lower()
+
+
+def _fill(
+    store: LocalStore,
+    routes: Iterable[HostRoute],
+    arguments: Namespace,
+    environ: Mapping[str, str],
+    deadline: Deadline,
+) -> str:
+    lines, failed = [], []
+    if arguments.filename:
+        lines.append(_apply(store, arguments, deadline).rstrip("\n"))
+    node = arguments.node or _node_name(environ)
+    allocator = Allocator(store)
+    handles = set()
+    for route in routes:
+        handle, address = f"{HANDLE}{route.device}", route.dst.network_address
+        handles.add(handle)
+        if any(item.address == address for item in allocator.addresses_of(handle, deadline)):
+            continue  # taken by an earlier run
+        try:
+            allocator.assign_address(address, handle, {"node": node, "interface": route.device}, node, deadline)
+            lines.append(f"Took {address}, which {route.device} has.")
+        except AddressInUse:
+            continue  # recorded
+        except IPAMError as e:
+            failed.append(f"{address} of {route.device}: {e}")
+    for item in store.list(HandleList(), deadline).items:
+        name = item.key.handle_id if isinstance(item.key, HandleKey) else ""
+        if name.startswith(HANDLE) and name not in handles:
+            allocator.release_handle(name, deadline)
+            lines.append(f"Released what {name.removeprefix(HANDLE)} had: the interface is gone.")
+    if failed:
+        raise CalicoError(
+            "cannot take every address that is in use:\n" + "\n".join(f"  {each}" for each in failed),
+            details="apply the pools that they are from, then run this again; until then do not start containers",
+        )
+    lines.append(
+        "When the containers that run now are gone, run this again: it releases what they had."
+        if handles
+        else "No container of this host has an address."
+    )
+    return "\n".join(filter(None, lines)) + "\n"
+
+
+def _apply(store: LocalStore, arguments: Namespace, deadline: Deadline) -> str:
+    import uuid
+
+    from cni_calico.ctl.datastore.initialize import initialize
+    from cni_calico.ctl.opening import now
+    from cni_calico.ctl.resources.commands import apply
+
+    session = Session(store, deadline, now, lambda: str(uuid.uuid4()))
+    initialize(session)
+    return apply(session, arguments)
+
+
+def _remove_store(path: str) -> None:
+    for name in (path, f"{path}-wal", f"{path}-shm", marker_path(path)):
+        try:
+            os.unlink(name)
+        except FileNotFoundError:
+            pass

@@ -1,0 +1,58 @@
+"""``calicoctl show``: a picture of the cluster, as text or as one HTML page.
+
+Rule: everything comes from the datastore; what only the nodes know (whether a session is up) is not shown.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import asdict
+
+from cni_calico.ctl.ipam.records import read_cluster, read_records
+from cni_calico.ctl.output.files import write_file
+from cni_calico.ctl.output.values import TABLE, render_value
+from cni_calico.ctl.picture.facts import Picture, picture_of
+from cni_calico.ctl.session import Session
+from cni_calico.errors import CorruptRecord
+from cni_calico.model.documents.codec import decode
+from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.model.resources import Resource
+
+
+def show(session: Session, arguments: Namespace) -> str:
+    """Raises DatastoreError, CalicoError if the page cannot be written."""
+    picture = read_picture(session)
+    if arguments.html:
+        from cni_calico.ctl.picture.page import render_page
+
+        write_file(arguments.html, render_page(picture, session.now()))
+        return f"Wrote {arguments.html}: open it in a browser.\n"
+    if arguments.output != TABLE:
+        return render_value(asdict(picture), arguments.output)
+    from cni_calico.ctl.picture.text import render_text
+
+    return render_text(picture, arguments.look)
+
+
+def read_picture(session: Session) -> Picture:
+    """Raises DatastoreError."""
+    spec, _ = read_cluster(session)
+    records = read_records(session)
+    for key, why in records.corrupt:
+        session.damaged.append((key, why))
+    configurations, peers, filters = (_read(session, kind) for kind in ("BGPConfiguration", "BGPPeer", "BGPFilter"))
+    return picture_of(records, spec, configurations=configurations, peers=peers, filters=filters)
+
+
+def _read(session: Session, kind: str) -> list[Resource]:
+    found = []
+    for item in session.store.list(ResourceList(kind), session.deadline).items:
+        try:
+            record = decode(item.key, item.value)
+        except CorruptRecord as e:
+            assert isinstance(item.key, ResourceKey)
+            session.note_damaged(item.key, str(e))
+            continue
+        assert isinstance(record, Resource)
+        found.append(record)
+    return found

@@ -1,0 +1,113 @@
+"""What ``node checksystem`` says of hosts that lack one thing each."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from cni_calico.ctl.node import checksystem
+from cni_calico.ctl.node.checksystem import FEATURES, is_new_enough, module_names, parse_kernel_config
+
+SYSTEM = "System doesn't meet one or more minimum systems requirements to run Calico"
+ALL = {option for feature in FEATURES for option in feature.options}
+NEEDED = {"veth": ["CONFIG_VETH"], "connection tracking": ["CONFIG_NF_CONNTRACK"]}
+NEEDED["packet filter"] = ["CONFIG_NF_TABLES", "CONFIG_IP_NF_IPTABLES"]
+SOMETIMES = {
+    "NAT": ("CONFIG_NF_NAT", "pools with natOutgoing"),
+    "ipip": ("CONFIG_NET_IPIP", "pools with ipipMode"),
+    "vxlan": ("CONFIG_VXLAN", "pools with vxlanMode"),
+    "wireguard": ("CONFIG_WIREGUARD", "encryption"),
+}
+
+
+@pytest.fixture
+def check(calicoctl, tmp_path, monkeypatch):
+    """Calls it for a kernel with these options, on a host with these programs; {what: state} and the exit status."""
+    monkeypatch.setattr(checksystem, "_SEARCH", (str(tmp_path / "bin"),))
+    (tmp_path / "bin").mkdir()
+
+    def call(options=ALL, *, programs=("nft", "bird"), release="6.1.0-18-amd64"):
+        monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release=release))
+        (tmp_path / "config").write_text("".join(f"{option}={'ym'[i % 2]}\n" for i, option in enumerate(options)))
+        for path in (tmp_path / "bin").iterdir():
+            path.unlink()
+        for name in programs:
+            (tmp_path / "bin" / name).touch(0o755)
+        done = calicoctl("node", "checksystem", "-f", str(tmp_path / "config"))
+        rows = dict(line.split(":", 1) for line in done.out.splitlines() if ":" in line)
+        assert (SYSTEM in done.err) == (done.code != 0) == ("System meets" not in done.out)
+        return {what: state.strip() for what, state in rows.items()}, done.code
+
+    return call
+
+
+def test_a_host_that_has_all(check):
+    rows, code = check()
+    assert code == 0 and set(rows.values()) == {"OK"}
+    named = {feature.name for feature in FEATURES}
+    basics = {"kernel 6.1.0-18-amd64 >= 4.19", "IPv4 forwarding", "IPv6", "network namespaces"}
+    assert rows.keys() == {*named, *basics, "packet filter program", "BIRD"}
+
+
+@pytest.mark.parametrize("what", NEEDED)
+def test_what_every_node_needs(check, what):
+    rows, code = check(ALL - set(NEEDED[what]))
+    assert code == 1 and {name for name, state in rows.items() if state != "OK"} == {what} and rows[what] == "FAIL"
+    for option in NEEDED[what]:  # one of them is enough
+        assert check(ALL - set(NEEDED[what]) | {option})[1] == 0
+
+
+@pytest.mark.parametrize("what", SOMETIMES)
+def test_what_only_some_clusters_need(check, what):
+    option, purpose = SOMETIMES[what]
+    rows, code = check(ALL - {option})
+    assert code == 0
+    assert {name: state for name, state in rows.items() if state != "OK"} == {
+        what: f"missing, only needed for {purpose}"
+    }
+
+
+@pytest.mark.parametrize(
+    ("programs", "lacking"),
+    [
+        (("iptables", "bird"), {}),
+        (("bird",), {"packet filter program": "masquerading and policy"}),
+        (("nft",), {"BIRD": "BGP (CALICO_NETWORKING_BACKEND=bird)"}),
+    ],
+)
+def test_programs(check, programs, lacking):
+    rows, code = check(programs=programs)
+    assert code == 0
+    assert {name: state for name, state in rows.items() if state != "OK"} == {
+        name: f"missing, only needed for {purpose}" for name, purpose in lacking.items()
+    }
+
+
+def test_a_kernel_that_is_too_old(check):
+    rows, code = check(release="4.18.0-553.el8.x86_64")
+    assert code == 1 and rows["kernel 4.18.0-553.el8.x86_64 >= 4.19"] == "FAIL"
+
+
+def test_a_configuration_that_cannot_be_read(calicoctl, tmp_path):
+    assert f"cannot read kernel configuration {tmp_path}/none" in calicoctl.fails(
+        "node", "checksystem", "-f", f"{tmp_path}/none"
+    )
+
+
+@pytest.mark.parametrize(
+    ("release", "new"),
+    [("4.19.0", True), ("4.18.20", False), ("5.4", True), ("3.10.0-1160.el7", False), ("10.0.1", True), ("", False)],
+)
+def test_releases(release, new):
+    assert is_new_enough(release) == new
+
+
+def test_what_the_kernel_says():
+    assert parse_kernel_config("CONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C=m\nCONFIG_D=n\nCONFIG_E=64\n") == {
+        "CONFIG_A",
+        "CONFIG_C",
+    }
+    lines = ["kernel/net/ipv4/ipip.ko.xz: kernel/net/ipv4/ip_tunnel.ko.xz", "kernel/drivers/net/nf-x.ko:", "alias"]
+    assert list(module_names(lines)) == ["ipip", "nf_x"]
