@@ -30,7 +30,7 @@ class LoopNumbers:
 
 
 @dataclass(slots=True)
-class Tally:
+class JanitorCounters:
     """The janitor's counters."""
 
     is_leader: bool = False

@@ -13,7 +13,7 @@ from typing import Any
 
 from cni_calico.controllers.attempts import LOOK_S, Attempts, work_while_leading
 from cni_calico.controllers.counters import LoopNumbers
-from cni_calico.controllers.follow.follower import Follower
+from cni_calico.controllers.follow.reconciler import Reconciler
 from cni_calico.controllers.follow.rules import Content, Following
 from cni_calico.daemon.fresh import Fresh
 from cni_calico.datastore.cache import Cache, error_of, stop_caches
@@ -71,17 +71,17 @@ class CopyLoop:
             ),
         )
         try:
-            follower = Follower(
+            reconciler = Reconciler(
                 following, caches[0], caches[1], self._kubernetes, self._store, fresh=self._fresh, say=self._tell
             )
-            self._rounds(follower, caches, objects, records, stopping)
+            self._rounds(reconciler, caches, objects, records, stopping)
         finally:
             stop_caches(caches)
             self._attempts.forget()
 
     def _rounds(
         self,
-        follower: Follower,
+        reconciler: Reconciler,
         caches: Sequence[Cache[Any]],
         objects: ChangedKeys,
         records: ChangedKeys,
@@ -97,12 +97,12 @@ class CopyLoop:
                 continue
             now = self._clock()
             # records first: the index must know the records of an object that changed with them
-            tasks.note(follower.concerned_by_records(records.take()), now)
-            tasks.note(follower.concerned_by_objects(objects.take()), now)
+            tasks.note(reconciler.concerned_by_records(records.take()), now)
+            tasks.note(reconciler.concerned_by_objects(objects.take()), now)
             if now >= everything_at:
-                tasks.note(follower.everything(), now)
+                tasks.note(reconciler.everything(), now)
                 everything_at = now + self._period_s()
-            self._attempts.round(follower.reconcile)
+            self._attempts.round(reconciler.reconcile)
             if not tasks.due(self._clock(), 1) and not records.any.is_set():
                 objects.any.wait(LOOK_S)
 

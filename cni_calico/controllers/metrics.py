@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from cni_calico.controllers.counters import LoopNumbers, Tally
+from cni_calico.controllers.counters import JanitorCounters, LoopNumbers
 from cni_calico.controllers.ipam_metrics import render_ipam_metrics
 
 _LOOPS: tuple[tuple[str, str, str, Callable[[LoopNumbers], int]], ...] = (
@@ -23,17 +23,17 @@ def _family(name: str, kind: str, meaning: str, label: str, values: Mapping[str,
     return "\n".join(lines) + "\n"
 
 
-def render_metrics(leads: bool, loops: Mapping[str, LoopNumbers], tally: Tally) -> str:
+def render_metrics(leads: bool, loops: Mapping[str, LoopNumbers], counters: JanitorCounters) -> str:
     """``loops`` by the name of the controller."""
     families = [_family("calico_controllers_leader", "gauge", "1 if these controllers lead.", "", {"": leads})]
     for name, kind, meaning, pick in _LOOPS:
         values = {controller: float(pick(loop)) for controller, loop in loops.items()}
         families.append(_family(f"calico_controllers_{name}", kind, meaning, "controller", values))
     families += [
-        _family("calico_janitor_candidates", "gauge", "What may be lost.", "kind", tally.candidates),
-        _family("calico_janitor_released_total", "counter", "What was released.", "kind", tally.released),
-        _family("calico_janitor_failures_total", "counter", "What failed.", "", {"": tally.failures}),
+        _family("calico_janitor_candidates", "gauge", "What may be lost.", "kind", counters.candidates),
+        _family("calico_janitor_released_total", "counter", "What was released.", "kind", counters.released),
+        _family("calico_janitor_failures_total", "counter", "What failed.", "", {"": counters.failures}),
     ]
-    if tally.ipam is not None:
-        families.append(render_ipam_metrics(tally.ipam()))
+    if counters.ipam is not None:
+        families.append(render_ipam_metrics(counters.ipam()))
     return "".join(families)

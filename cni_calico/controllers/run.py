@@ -18,13 +18,13 @@ from typing import Any
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
 from cni_calico.controllers.cluster import Cluster
-from cni_calico.controllers.counters import LoopNumbers, Tally
+from cni_calico.controllers.counters import JanitorCounters, LoopNumbers
 from cni_calico.controllers.follow.rules import FOLLOWINGS, NODES, Following
 from cni_calico.controllers.health import ROUND_S, Health, write_status
 from cni_calico.controllers.host_endpoints import run as host_endpoints
 from cni_calico.controllers.host_endpoints.rules import HostEndpointWish
 from cni_calico.controllers.host_endpoints.run import HostEndpointLoop
-from cni_calico.controllers.janitor.run import SETTINGS, Habits, Janitor, make_election
+from cni_calico.controllers.janitor.run import SETTINGS, Janitor, JanitorOptions, make_election
 from cni_calico.controllers.leader import Leader, SharedElection, UpstreamsElection
 from cni_calico.controllers.loadbalancer import run as loadbalancer
 from cni_calico.controllers.loadbalancer.rules import ALL_SERVICES
@@ -40,8 +40,8 @@ from cni_calico.controllers.settings import (
     parse_environment,
     render_status,
 )
-from cni_calico.daemon.http_doors import Doors
 from cni_calico.daemon.http_server import TEXT, Page
+from cni_calico.daemon.http_servers import HttpServers
 from cni_calico.daemon.said import Said
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.cache import Cache
@@ -92,11 +92,11 @@ class Controllers:
         if self._cluster.is_kubernetes_datastore:
             election = UpstreamsElection(election, terms, self._log)
         self._leader = Leader(election, terms, self._log)
-        self._doors = Doors(self._log)
+        self._http_servers = HttpServers(self._log)
         self._parts: dict[str, _Part] = {}
         self._running: Running | None = None
         self.numbers: dict[str, LoopNumbers] = {}
-        self.tally = Tally()
+        self.counters = JanitorCounters()
         self._said = Said(self._log)
 
     def run(self) -> int:
@@ -117,7 +117,7 @@ class Controllers:
                     self._not_started(str(settings.error))
         finally:
             self._end(list(self._parts))
-            self._doors.close()
+            self._http_servers.close()
             settings.stop()
             self._cluster.store.close()
         return 1 if self.failed else 0
@@ -154,7 +154,7 @@ class Controllers:
             for text in running.wrong:
                 self._log.warning(f"KubeControllersConfiguration default: {text}; it counts as not given")
         self._apply(running)
-        self._doors.keep("metrics", ("", running.metrics_port) if running.metrics_port else None, self._pages)
+        self._http_servers.keep("metrics", ("", running.metrics_port) if running.metrics_port else None, self._pages)
         status = render_status(self._settings, running, self._environ)
         if not is_there or (found is not None and found.get("status") != status):
             self._write_configuration(status)
@@ -251,8 +251,8 @@ class Controllers:
         return period_s or float("inf")
 
     def _keep_clean(self, stopping: Stopping) -> None:
-        habits = Habits(terms=Terms(look_s=LOOK_S))
-        Janitor(self._cluster, SharedElection(self._leader), self.tally, habits).run(stopping)
+        options = JanitorOptions(terms=Terms(look_s=LOOK_S))
+        Janitor(self._cluster, SharedElection(self._leader), self.counters, options).run(stopping)
 
     def _compact(self, stopping: Stopping) -> None:
         """Every process takes part: the key in etcd decides whose turn it is."""
@@ -316,7 +316,7 @@ class Controllers:
 
     def _pages(self) -> dict[str, Page]:
         def page() -> tuple[int, str, bytes]:
-            text = render_metrics(self._leader.leads(), dict(self.numbers), self.tally)
+            text = render_metrics(self._leader.leads(), dict(self.numbers), self.counters)
             return 200, "text/plain; version=0.0.4; charset=utf-8", text.encode()
 
         return {"/metrics": page, "/": lambda: (200, TEXT, b"metrics are at /metrics\n")}

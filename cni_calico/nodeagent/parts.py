@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from cni_calico.controllers.cluster import Cluster
-from cni_calico.controllers.counters import Tally
-from cni_calico.controllers.janitor.run import Habits, Janitor, make_election
-from cni_calico.daemon.http_doors import Doors
+from cni_calico.controllers.counters import JanitorCounters
+from cni_calico.controllers.janitor.run import Janitor, JanitorOptions, make_election
+from cni_calico.daemon.http_servers import HttpServers
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.login import own_namespace
 from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
@@ -58,8 +58,8 @@ class Parts:
         settings = self.context.settings
         self._numbers = Numbers()
         self._metrics = Metrics(self._numbers, settings.run_dir, settings.state_dir)
-        self._doors = Doors(self._log)
-        self._metrics.janitor = self._janitor = Tally()
+        self._http_servers = HttpServers(self._log)
+        self._metrics.janitor = self._janitor = JanitorCounters()
         self._policy = PolicyEngine(self.context, self.node, lambda: self._agent.wake())
         self._agent = DataplaneLoop(
             self.context,
@@ -91,7 +91,7 @@ class Parts:
         limit = time.monotonic() + END_S
         for thread in threads:
             thread.join(max(0.0, limit - time.monotonic()))
-        self._doors.close()
+        self._http_servers.close()
         self.context.close()
         return 1 if self.failed else 0
 
@@ -157,16 +157,16 @@ class Parts:
             self._bgp.tunnel_made()
         self._had_tunl0 = has_tunl0
         health = (felix.health_host, felix.health_port) if felix.health_enabled else None
-        self._doors.keep("health", health, lambda: health_pages(settings.run_dir))
+        self._http_servers.keep("health", health, lambda: health_pages(settings.run_dir))
         metrics = (felix.metrics_host, felix.metrics_port) if felix.metrics_enabled else None
-        self._doors.keep("metrics", metrics, lambda: {"/metrics": self._metrics.page})
+        self._http_servers.keep("metrics", metrics, lambda: {"/metrics": self._metrics.page})
 
     def _keep_clean(self) -> None:
-        habits = Habits()
+        options = JanitorOptions()
         context = self.context
         cluster = Cluster(context.store, context.log, context.kubernetes_store, context.is_kubernetes_datastore)
-        election = make_election(cluster, self.node, habits.terms)
-        Janitor(cluster, election, self._janitor, habits).run(self.stopping)
+        election = make_election(cluster, self.node, options.terms)
+        Janitor(cluster, election, self._janitor, options).run(self.stopping)
 
     def _token_target(self) -> TokenTarget | None:
         """The CNI plugin's kubeconfig, if there is a directory for it that we maintain."""

@@ -66,7 +66,7 @@ def delete(task: Task) -> bool:
             held.enter_context(services.attachment_lock(attachment.label, task.deadline))
             held.enter_context(services.attachment_lock(attachment.veth_label, task.deadline))
         except AttachmentBusy as e:
-            if services.stuck:  # the holder of the lock may never end: this call must not forget the release
+            if services.server_is_stuck:  # the holder of the lock may never end: this call must not forget the release
                 removal.owe(e)
             raise
         except KernelError as e:

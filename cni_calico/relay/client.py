@@ -11,8 +11,8 @@ import ssl
 from collections.abc import Iterable
 from enum import Enum, auto
 
-from cni_calico.relay.hub import Interest
 from cni_calico.relay.requests import RelayRequest
+from cni_calico.relay.watch_cache import Interest
 
 READ_BYTES = 16 * 1024
 

@@ -20,7 +20,7 @@ from cni_calico.datastore.kubernetes.relayed.served import SERVED, order_of_vers
 from cni_calico.datastore.kubernetes.watch import Stream
 from cni_calico.deadline import ProgressDeadline
 from cni_calico.errors import CalicoError, Compacted, DatastoreUnavailable, DatastoreUnsupported
-from cni_calico.relay.hub import Hub
+from cni_calico.relay.watch_cache import WatchCache
 
 LIST_S = 60.0
 LOOK_S = 1.0
@@ -35,10 +35,10 @@ def _unread(obj: Mapping[str, Any]) -> None:
 class CollectionFollower:
     """``run`` is a thread's work. ``tell(path, why)`` is called when it fails, and with "" when it works again."""
 
-    def __init__(self, api: KubernetesAPI, hub: Hub, path: str, tell: Callable[[str, str], None]) -> None:
+    def __init__(self, api: KubernetesAPI, cache: WatchCache, path: str, tell: Callable[[str, str], None]) -> None:
         self.path = path
         self._api = api
-        self._hub = hub
+        self._cache = cache
         self._tell = tell
         self._collection = Collection(path, _unread)
         self._position = 0
@@ -57,7 +57,7 @@ class CollectionFollower:
             except DatastoreUnsupported as e:
                 if SERVED[self.path].optional:
                     self._position, self._pause_s = 0, MISSING_S
-                    self._hub.set_missing(self.path)
+                    self._cache.set_missing(self.path)
                     self._tell(self.path, "")
                 else:
                     self._tell(self.path, str(e))
@@ -65,9 +65,9 @@ class CollectionFollower:
                 self._tell(self.path, str(e))
 
     def _list(self) -> None:
-        first = self.path in self._hub.unsynced()
+        first = self.path in self._cache.unsynced()
         patience = ProgressDeadline(LIST_S)
-        listed = self._hub.begin_list(self.path)
+        listed = self._cache.begin_list(self.path)
 
         def take(obj: Mapping[str, Any]) -> None:
             patience.renew()
@@ -113,7 +113,7 @@ class CollectionFollower:
             if version:
                 self._position = version
                 stream.position = str(version)
-                self._hub.apply(self.path, kind, obj)
+                self._cache.apply(self.path, kind, obj)
 
 
 def order_of_start() -> list[str]:

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 
 from cni_calico.daemon.exposition import Exposition
 from cni_calico.relay.connections import LATENCIES_S, ServerNumbers
-from cni_calico.relay.hub import HubNumbers
+from cni_calico.relay.watch_cache import WatchCacheNumbers
 
 _ENDED = ("closed", "ended", "answered", "stopped")
 
 
 def render_relay_metrics(
     server: ServerNumbers,
-    hub: HubNumbers,
+    cache: WatchCacheNumbers,
     *,
     connections: int,
     streaming: int,
@@ -39,8 +39,8 @@ def render_relay_metrics(
     )
     for path, count in sizes.items():
         out.gauge("typha_cache_size", "Objects known.", count, syncer=path)
-    out.count("typha_updates_total", "Events of the API server.", hub.updates)
-    out.count("typha_updates_skipped", "Events that changed nothing that is relayed.", hub.skipped)
+    out.count("typha_updates_total", "Events of the API server.", cache.updates)
+    out.count("typha_updates_skipped", "Events that changed nothing that is relayed.", cache.skipped)
     out.summarise(
         "typha_client_latency_secs",
         "How long changes waited before they were sent to a client.",
@@ -73,7 +73,7 @@ def render_relay_metrics(
         out.count("calico_relay_requests_total", "Requests, by kind.", count, kind=kind)
     out.count("calico_relay_messages_total", "Messages sent.", server.messages)
     out.count("calico_relay_sent_bytes_total", "Bytes sent, before encryption.", server.bytes)
-    out.count("calico_relay_rendered_total", "Messages rendered; many clients get the same one.", hub.rendered)
+    out.count("calico_relay_rendered_total", "Messages rendered; many clients get the same one.", cache.rendered)
     out.gauge("calico_relay_fair_share", "More clients than this are sent to other relays.", share)
     for outcome, count in older.items():
         text = "How often the API server was asked what happened before this relay began, by outcome."

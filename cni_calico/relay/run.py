@@ -18,8 +18,8 @@ from dataclasses import replace
 
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
-from cni_calico.daemon.http_doors import Doors
 from cni_calico.daemon.http_server import TEXT, Page
+from cni_calico.daemon.http_servers import HttpServers
 from cni_calico.daemon.said import Said
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
@@ -28,7 +28,7 @@ from cni_calico.log import Log, wants_json
 from cni_calico.relay.balance import Balance
 from cni_calico.relay.connections import Limits
 from cni_calico.relay.metrics import render_relay_metrics
-from cni_calico.relay.relay import Relay, server_context
+from cni_calico.relay.parts import Relay, server_context
 from cni_calico.relay.settings import parse_relay_settings, users_of
 
 NODES = "/api/v1/nodes"
@@ -65,8 +65,8 @@ class RelayProcess:
                 handshake_s=settings.handshake_s,
             ),
         )
-        self.balance = Balance(self.relay.server, settings, lambda: self.relay.hub.sizes().get(NODES, 0))
-        self._doors = Doors(self.log)
+        self.balance = Balance(self.relay.server, settings, lambda: self.relay.cache.sizes().get(NODES, 0))
+        self._http_servers = HttpServers(self.log)
         self._said = Said(self.log)
         self._turned_at = time.monotonic()
 
@@ -84,7 +84,7 @@ class RelayProcess:
         finally:
             self.stopping.set()
             keeper.join(LOOK_S)
-            self._doors.close()
+            self._http_servers.close()
             self.api.close()
         return 0
 
@@ -97,8 +97,8 @@ class RelayProcess:
         """What must not wait for the server's loop."""
         counted_at = 0.0
         while not self.stopping.is_set():
-            self._doors.keep("health", health, self._health_pages)
-            self._doors.keep("metrics", metrics, lambda: {"/metrics": self._metrics_page})
+            self._http_servers.keep("health", health, self._health_pages)
+            self._http_servers.keep("metrics", metrics, lambda: {"/metrics": self._metrics_page})
             self._read_certificates_again()
             if self.settings.balancing == "kubernetes" and time.monotonic() - counted_at >= self.settings.poll_s:
                 counted_at = time.monotonic()
@@ -153,7 +153,7 @@ class RelayProcess:
             return _answer(why)
 
         def readiness() -> tuple[int, str, bytes]:
-            unsynced = self.relay.hub.unsynced()
+            unsynced = self.relay.cache.unsynced()
             if self.stopping.is_set():
                 return _answer("it is ending")
             return _answer(f"not read yet: {', '.join(unsynced)}" if unsynced else self.relay.cut_off.why())
@@ -164,11 +164,11 @@ class RelayProcess:
         relay = self.relay
         text = render_relay_metrics(
             relay.server.numbers,
-            relay.hub.numbers,
+            relay.cache.numbers,
             connections=len(relay.server.connections.all),
             streaming=relay.server.streaming,
             share=self.balance.share,
-            sizes=relay.hub.sizes(),
+            sizes=relay.cache.sizes(),
             raw_bytes=dict(relay.snapshots.raw_bytes),
             compressed_bytes=dict(relay.snapshots.compressed_bytes),
             older=dict(relay.older),

@@ -19,7 +19,6 @@ from cni_calico.relay.admission import TokenReviews
 from cni_calico.relay.client import Client, Gone, State
 from cni_calico.relay.connections import LATENCIES_S, ClientSockets, Limits, ServerNumbers
 from cni_calico.relay.cut_off import CutOff
-from cni_calico.relay.hub import EXPIRED, WAITING, Hub
 from cni_calico.relay.requests import (
     GZIP_HEAD,
     HEAD_BYTES,
@@ -35,6 +34,7 @@ from cni_calico.relay.requests import (
     render_text,
 )
 from cni_calico.relay.snapshots import RenderedLists
+from cni_calico.relay.watch_cache import EXPIRED, WAITING, WatchCache
 
 LONGEST_GATHER_S = 0.5
 LOOK_S = 0.5
@@ -47,7 +47,7 @@ class RelayServer:
 
     def __init__(
         self,
-        hub: Hub,
+        cache: WatchCache,
         snapshots: RenderedLists,
         reviews: TokenReviews,
         listener: socket.socket,
@@ -62,7 +62,7 @@ class RelayServer:
         self.numbers = ServerNumbers()
         self._limits = limits or Limits()
         self._cut_off = cut_off
-        self._hub = hub
+        self._cache = cache
         self._snapshots = snapshots
         self._reviews = reviews
         self._log = log
@@ -185,7 +185,7 @@ class RelayServer:
                 self.connections.drop(client, "closed")
                 continue
             self.connections.watch(client)
-        self._hub.ask_older()
+        self._cache.ask_older()
 
     def _serve(self, client: Client) -> None:
         """Answer a request as soon as everything for it is there."""
@@ -241,13 +241,13 @@ class RelayServer:
                 self._tell(client, now)
 
     def _serve_ready(self, client: Client) -> None:
-        if not self._hub.synced:
-            raise RequestRefused(503, f"not read yet: {', '.join(self._hub.unsynced())}")
+        if not self._cache.synced:
+            raise RequestRefused(503, f"not read yet: {', '.join(self._cache.unsynced())}")
         self.numbers.request("ready")
         self._answer(client, (render_text("ready\n"),))
 
     def _serve_list(self, client: Client, wanted: AskedList) -> None:
-        history = self._hub.history(wanted.topic)
+        history = self._cache.history(wanted.topic)
         if history.missing:
             raise RequestRefused(404, f"the cluster does not know {wanted.topic.path}")
         if not history.synced:
@@ -266,22 +266,22 @@ class RelayServer:
         self._answer(client, (GZIP_HEAD if wanted.gzip else LIST_HEAD, *snapshot.pieces))
 
     def _serve_watch(self, client: Client, wanted: AskedWatch) -> None:
-        standing = {topic: self._hub.standing(topic, version) for topic, version in wanted.places.items()}
+        standing = {topic: self._cache.standing(topic, version) for topic, version in wanted.places.items()}
         gone = tuple(topic.name for topic, state in standing.items() if state == EXPIRED)
         if gone:
             text = f"too old resource version: nobody remembers what happened since to {', '.join(gone)}"
             self._refuse(client, RequestRefused(410, text), gone)
             return
-        if not wanted.several and any(self._hub.history(topic).missing for topic in wanted.places):
+        if not wanted.several and any(self._cache.history(topic).missing for topic in wanted.places):
             raise RequestRefused(404, f"the cluster does not know {next(iter(wanted.places)).path}")
         if WAITING in standing.values():
-            self._hub.ask_older()
+            self._cache.ask_older()
             return
         now = time.monotonic()
         self.numbers.request("watch")
         self._waiting.pop(client.fd, None)
         self._streams[client.fd] = client
-        client.interest, client.place, missed = self._hub.begin(wanted.places, several=wanted.several)
+        client.interest, client.place, missed = self._cache.begin(wanted.places, several=wanted.several)
         longest_s = self._limits.watch_s
         # not all end in one moment
         lasts_s = min(wanted.timeout_s, longest_s) if wanted.timeout_s else longest_s * (0.5 + os.urandom(1)[0] / 512)
@@ -298,7 +298,7 @@ class RelayServer:
         waited_s = now - self._dirty_since
         self._dirty_since, self._flushed_at = 0.0, now
         begun = time.perf_counter()
-        end, told = self._hub.end, 0
+        end, told = self._cache.end, 0
         for client in list(self._streams.values()):
             if client.place < end and not client.sending:
                 told += self._tell(client, now)
@@ -315,10 +315,10 @@ class RelayServer:
     def _tell(self, client: Client, now: float) -> bool:
         """Send a watch what it has not been told; returns whether there was something."""
         assert client.interest is not None
-        end = self._hub.end
+        end = self._cache.end
         if client.place >= end:
             return False
-        data = self._hub.since(client.place, client.interest)
+        data = self._cache.since(client.place, client.interest)
         if data is None:
             self.connections.drop(client, "behind")
             return False
@@ -341,7 +341,7 @@ class RelayServer:
         """What has to happen from time to time: limits, bookmarks, forgetting."""
         self._looked_at = now
         for client in list(self.connections.all.values()):
-            behind = self._hub.behind(client.place) if client.full_since else 0
+            behind = self._cache.behind(client.place) if client.full_since else 0
             if why := self.connections.why_end(client, behind, now):
                 self.connections.drop(client, why)
         for client in list(self._streams.values()):
@@ -352,16 +352,16 @@ class RelayServer:
         if now - self._bookmarked_at >= self._limits.bookmark_s:
             self._bookmarked_at = now
             self._bookmark(now)
-            self._hub.trim()
+            self._cache.trim()
             self._snapshots.trim()
 
     def _bookmark(self, now: float) -> None:
         """Tell every watch that is up to date how far this relay is; it also shows that the connection works."""
         without = self._cut_off.lasting()
         for client in list(self._streams.values()):
-            if client.sending or client.interest is None or client.place < self._hub.end:
+            if client.sending or client.interest is None or client.place < self._cache.end:
                 continue
-            client.interest, data = self._hub.bookmarks(client.interest, without)
+            client.interest, data = self._cache.bookmarks(client.interest, without)
             if data is None:
                 self.connections.drop(client, "behind")
                 continue

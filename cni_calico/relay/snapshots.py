@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from cni_calico.daemon.threads import SideThreads
 from cni_calico.datastore.kubernetes.relayed.served import Served
-from cni_calico.relay.hub import Hub, Topic
 from cni_calico.relay.requests import LAST_CHUNK, AskedList, chunk
+from cni_calico.relay.watch_cache import Topic, WatchCache
 
 FRESH_S = 1.0
 KEEP_S = 60.0
@@ -36,10 +36,10 @@ class RenderedList:
 class RenderedLists:
     """``wake`` is called when a list is ready."""
 
-    def __init__(self, hub: Hub, wake: Callable[[], None]) -> None:
+    def __init__(self, cache: WatchCache, wake: Callable[[], None]) -> None:
         self.raw_bytes: dict[str, int] = {}
         self.compressed_bytes: dict[str, int] = {}
-        self._hub = hub
+        self._cache = cache
         self._wake = wake
         self._threads = SideThreads(1, "relay-lists")
         self._guard = threading.Lock()
@@ -60,7 +60,7 @@ class RenderedLists:
         return None
 
     def _is_good(self, found: RenderedList, request: AskedList, now: float) -> bool:
-        history = self._hub.history(request.topic)
+        history = self._cache.history(request.topic)
         if found.version < request.at_least or found.version < history.start:
             return False
         return found.version == history.position or now - found.at < FRESH_S
@@ -68,7 +68,7 @@ class RenderedLists:
     def _make(self, key: tuple[Topic, bool]) -> None:
         topic, compressed = key
         try:
-            made = render(self._hub, topic, compressed=compressed)
+            made = render(self._cache, topic, compressed=compressed)
             name = topic.path
             self.raw_bytes[name] = made.raw_bytes
             if compressed:
@@ -91,12 +91,12 @@ class RenderedLists:
         self._threads.close()
 
 
-def render(hub: Hub, topic: Topic, *, compressed: bool) -> RenderedList:
-    version, items = hub.present(topic)
+def render(cache: WatchCache, topic: Topic, *, compressed: bool) -> RenderedList:
+    version, items = cache.present(topic)
     packer = zlib.compressobj(level=3, wbits=31) if compressed else None
     pieces: list[bytes] = []
     raw = sent = 0
-    for piece in _pieces(hub.history(topic).served, version, items):
+    for piece in _pieces(cache.history(topic).served, version, items):
         raw += len(piece)
         packed = packer.compress(piece) if packer is not None else piece
         if packed:

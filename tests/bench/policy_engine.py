@@ -9,7 +9,7 @@ import threading
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels

@@ -107,12 +107,12 @@ changed = set()
 while len(changed) < sum(len(cache.items()) for cache in caches._caches if cache is not caches._pools):
     changed |= caches.changes.take()
     time.sleep(0.02)
-suspects = Suspects(caches.sight)
+suspects = Suspects(caches.state)
 suspects.refresh(changed, time.monotonic())
 out["start_cpu_s"], out["start_s"] = cpu() - before, time.monotonic() - begun
 out["rss_mb"], out["peak_mb"] = rss()
 out["suspects"] = len(suspects.all)
-out["pods"] = len(caches.sight._shelves.pods.items())
+out["pods"] = len(caches.state._caches.pods.items())
 print(json.dumps(out), flush=True)
 os._exit(0)
 """

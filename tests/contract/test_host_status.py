@@ -17,7 +17,7 @@ from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable, OutcomeUnknown
 from cni_calico.log import SILENT
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.keepers.host_status import make_host_status

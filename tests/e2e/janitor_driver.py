@@ -10,12 +10,12 @@ import sys
 import threading
 
 from cni_calico.controllers.cluster import Cluster
-from cni_calico.controllers.counters import Tally
-from cni_calico.controllers.janitor.run import Habits, Janitor, make_election
+from cni_calico.controllers.counters import JanitorCounters
+from cni_calico.controllers.janitor.run import Janitor, JanitorOptions, make_election
 from cni_calico.datastore.election import Terms
 from cni_calico.nodeagent.context.open import open_context
 
-HASTE = Habits(
+HASTE = JanitorOptions(
     Terms(lasts_s=3.0, renew_s=0.5, look_s=0.5), 2.0, per_second=50.0, look_s=0.2, settings_s=30.0, again_s=1.0
 )
 
@@ -23,14 +23,14 @@ HASTE = Habits(
 def main() -> None:
     stopping = threading.Event()
     context = open_context(os.environ, "janitor", stopping.wait).context
-    tally = Tally()
+    counters = JanitorCounters()
     cluster = Cluster(context.store, context.log, context.kubernetes_store, context.is_kubernetes_datastore)
-    janitor = Janitor(cluster, make_election(cluster, sys.argv[1], HASTE.terms), tally, HASTE)
+    janitor = Janitor(cluster, make_election(cluster, sys.argv[1], HASTE.terms), counters, HASTE)
     threading.Thread(target=janitor.run, args=(stopping,), daemon=True).start()
     said = False
     while os.getppid() > 1 and not stopping.wait(0.02):  # the test that started it is gone
-        if tally.is_leader != said:
-            said = tally.is_leader
+        if counters.is_leader != said:
+            said = counters.is_leader
             print("leader" if said else "stands by", flush=True)
 
 

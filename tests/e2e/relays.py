@@ -14,7 +14,7 @@ from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.log import Log
 from cni_calico.model.access import RelayAccess
 from cni_calico.relay.connections import Limits
-from cni_calico.relay.relay import Relay, server_context
+from cni_calico.relay.parts import Relay, server_context
 
 _OPENSSL = (
     "ecparam -name prime256v1 -genkey -noout -out {name}.key",

@@ -24,7 +24,7 @@ from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.documents.codec import encode
 from cni_calico.model.keys import BlockKey, Key, ResourceKey
 from cni_calico.model.resources import Attribute, Block, Record
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.dataplane.loop import DataplaneLoop
 from cni_calico.nodeagent.status.file import read_status

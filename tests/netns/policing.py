@@ -27,7 +27,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.kernel import netns
 from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.settings import NodeSettings, parse_settings
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels

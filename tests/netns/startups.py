@@ -11,7 +11,7 @@ from typing import Any
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import EverythingList, Key, etcd_path
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.startup.run import run_startup

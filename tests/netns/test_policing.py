@@ -27,7 +27,7 @@ from cni_calico.kernel.netlink import filter_events
 from cni_calico.kernel.netlink.filter_events import FilterMonitor
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink, general
 from cni_calico.log import SILENT, Log
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing import connections

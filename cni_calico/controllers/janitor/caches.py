@@ -1,7 +1,7 @@
 """The janitor's caches: blocks, affinities, handles, nodes, endpoints, and Kubernetes' pods.
 
 Rule: only the elected janitor makes them, because they follow the whole cluster. Records are kept in the reduced form
-that ipam/lost/sight.py makes of them.
+that ipam/lost/cached_state.py makes of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from cni_calico.controllers.cluster import Cluster
 from cni_calico.datastore.cache import Cache, error_of, stop_caches
 from cni_calico.datastore.changed_keys import ChangedKeys
 from cni_calico.datastore.interface import Datastore, Versioned
-from cni_calico.ipam.lost.sight import ShelfSight, Shelves, decode
+from cni_calico.ipam.lost.cached_state import CachedClusterState, RecordCaches, decode
 from cni_calico.model.documents.codec import decode_pool
 from cni_calico.model.keys import AffinityList, BlockList, HandleList, ListKey, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool
@@ -30,7 +30,7 @@ def _pool(item: Versioned) -> IPPool:
 
 
 class JanitorCaches:
-    """``changes`` collects what has changed; ``sight`` is for the thread that takes the changes."""
+    """``changes`` collects what has changed; ``state`` is for the thread that takes the changes."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.changes = ChangedKeys()
@@ -38,8 +38,8 @@ class JanitorCaches:
         store, kubernetes = cluster.store, cluster.kubernetes
         # without pods to compare with, endpoints are not needed
         own = None if cluster.is_kubernetes_datastore or kubernetes is None else self._cache(store, _ENDPOINTS)
-        self.sight = ShelfSight(
-            Shelves(
+        self.state = CachedClusterState(
+            RecordCaches(
                 blocks=self._cache(store, BlockList()),
                 affinities=self._cache(store, AffinityList()),
                 handles=self._cache(store, HandleList()),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cni_calico.controllers.cluster import Cluster
-from cni_calico.controllers.counters import Tally
+from cni_calico.controllers.counters import JanitorCounters
 from cni_calico.daemon.said import Said
 from cni_calico.daemon.settings_table import parse_duration_s
 from cni_calico.datastore.election import Election, Terms
@@ -39,7 +39,7 @@ LABELS_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class JanitorOptions:
     """How the janitor works; a cluster can set only the grace period."""
 
     terms: Terms = field(default_factory=Terms)
@@ -81,15 +81,17 @@ def _needs_grace(subject: Subject) -> bool:
 class Janitor:
     """``election`` decides whether this janitor works."""
 
-    def __init__(self, cluster: Cluster, election: Election, tally: Tally, habits: Habits | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, election: Election, counters: JanitorCounters, options: JanitorOptions | None = None
+    ) -> None:
         self._cluster = cluster
         self._election = election
-        self._habits = habits or Habits()
+        self._options = options or JanitorOptions()
         self._log = cluster.log
-        self.tally = tally
+        self.counters = counters
         self._said = Said(cluster.log)
         self._renew_at = 0.0
-        self._grace_s: float | None = self._habits.grace_s
+        self._grace_s: float | None = self._options.grace_s
         self._settings_at = 0.0
         self._labels_at = 0.0
 
@@ -99,13 +101,13 @@ class Janitor:
             if self._campaign():
                 self._lead_safely(stopping)
             # spread out, so that the agents of a cluster do not all ask at the same moment
-            stopping.wait(self._habits.terms.look_s * (0.75 + os.urandom(1)[0] / 512))
+            stopping.wait(self._options.terms.look_s * (0.75 + os.urandom(1)[0] / 512))
         self._try("give up the lease", lambda: self._election.resign(Deadline.after(2.0)))
 
     # -- the lease ----------------------------------------------------------------------------------------------------
 
     def _campaign(self) -> bool:
-        self._renew_at = time.monotonic() + self._habits.terms.renew_s
+        self._renew_at = time.monotonic() + self._options.terms.renew_s
         won = self._try("campaign", lambda: self._election.campaign(Deadline.after(CALL_S)))
         return bool(won) or self._election.remaining_s() > 0
 
@@ -120,7 +122,7 @@ class Janitor:
         try:
             result = do()
         except CalicoError as e:
-            self.tally.failures += 1
+            self.counters.failures += 1
             self._said.say(doing, [f"cannot {doing}: {e}" + (f" ({e.details})" if e.details else "")])
             return None
         self._said.say(doing, [])
@@ -135,7 +137,7 @@ class Janitor:
         except Exception as e:
             import traceback
 
-            self.tally.failures += 1
+            self.counters.failures += 1
             self._log.error(f"the janitor failed: {e}\n" + "".join(traceback.format_exception(e)))
             self._try("give up the lease", lambda: self._election.resign(Deadline.after(2.0)))
 
@@ -144,12 +146,12 @@ class Janitor:
         from cni_calico.ipam.lost.suspects import Suspects
 
         self._log.info("this agent is the janitor now: it releases addresses of deleted nodes and pods")
-        self.tally.is_leader = True
+        self.counters.is_leader = True
         self._settings_at = self._labels_at = 0.0
         caches = JanitorCaches(self._cluster)
         try:
-            suspects = Suspects(caches.sight)
-            self.tally.ipam = lambda: self._ipam_numbers(caches, suspects)
+            suspects = Suspects(caches.state)
+            self.counters.ipam = lambda: self._ipam_numbers(caches, suspects)
             reclaimer = self._reclaimer(stopping)
             while not stopping.is_set() and self._keep_lease():
                 self._said.say(
@@ -160,7 +162,7 @@ class Janitor:
                 self._pause(caches, stopping)
         finally:
             caches.stop()
-            self.tally.is_leader, self.tally.candidates, self.tally.ipam = False, {}, None
+            self.counters.is_leader, self.counters.candidates, self.counters.ipam = False, {}, None
             self._log.info("this agent is no longer the janitor, another one may be")
 
     def _reclaimer(self, stopping: threading.Event) -> Reclaimer:
@@ -168,22 +170,22 @@ class Janitor:
         from cni_calico.ipam.lost.reclaim import Reclaimer
 
         def pace() -> bool:
-            return not stopping.wait(1 / self._habits.per_second) and self._keep_lease()
+            return not stopping.wait(1 / self._options.per_second) and self._keep_lease()
 
         return Reclaimer(
             self._election.fenced(self._cluster.store),
             open_objects(self._cluster.kubernetes),
             is_kubernetes=self._cluster.is_kubernetes_datastore,
             pace=pace,
-            grace_s=lambda: self._habits.grace_s if self._grace_s is None else self._grace_s,
+            grace_s=lambda: self._options.grace_s if self._grace_s is None else self._grace_s,
         )
 
     def _pause(self, caches: JanitorCaches, stopping: threading.Event) -> None:
         """Wait until something changes; a burst of changes is handled in one round."""
-        until = time.monotonic() + self._habits.look_s
+        until = time.monotonic() + self._options.look_s
         while not caches.changes.any.is_set() and not stopping.is_set() and time.monotonic() < until:
-            caches.changes.any.wait(min(0.5, self._habits.look_s))
-        stopping.wait(min(1.0, self._habits.look_s / 5))
+            caches.changes.any.wait(min(0.5, self._options.look_s))
+        stopping.wait(min(1.0, self._options.look_s / 5))
 
     def _round(self, caches: JanitorCaches, suspects: Suspects, reclaimer: Reclaimer) -> bool:
         """Whether there is more to do at once."""
@@ -192,25 +194,25 @@ class Janitor:
         self.label_old_affinities()
         now = time.monotonic()
         suspects.refresh(caches.changes.take(), now)
-        self.tally.candidates = suspects.counts()
-        due = suspects.due(now, self._habits.grace_s if self._grace_s is None else self._grace_s)
+        self.counters.candidates = suspects.counts()
+        due = suspects.due(now, self._options.grace_s if self._grace_s is None else self._grace_s)
         if self._grace_s is None:
             due = [subject for subject in due if not _needs_grace(subject)]
-        batch = due[: self._habits.batch]
+        batch = due[: self._options.batch]
         if not batch or not self._try("see whether the datastore is locked", self._may_write):
             return False
         outcome = self._reclaim(reclaimer, batch)
-        self.tally.count(outcome)
+        self.counters.count(outcome)
         self._count_addresses(outcome, caches.pools())
         for subject, reason in outcome.confirmed:
             if subject in outcome.released:
                 self._log.info(f"released {subject}: {reason}")
         self._look_after_departed(suspects, outcome)
-        again = time.monotonic() + self._habits.again_s
+        again = time.monotonic() + self._options.again_s
         for subject in (*(subject for subject, _ in outcome.kept), *outcome.released):  # the watch reports what is gone
             suspects.put_off(subject, again)
         if outcome.at is not None:  # it did not end well: the other work must not wait for this one
-            suspects.put_off(outcome.at, time.monotonic() + self._habits.look_s)
+            suspects.put_off(outcome.at, time.monotonic() + self._options.look_s)
             return False
         return len(due) > len(batch)
 
@@ -219,18 +221,18 @@ class Janitor:
         from cni_calico.ipam.lost.leaks import Holding
 
         released = (subject for subject in outcome.released if isinstance(subject, Holding))
-        self.tally.reclaimed.update(place_of(holding, pools) for holding in released)
+        self.counters.reclaimed.update(place_of(holding, pools) for holding in released)
 
     def _ipam_numbers(self, caches: JanitorCaches, suspects: Suspects) -> IpamNumbers:
         from cni_calico.controllers.ipam_metrics import IpamNumbers
 
-        return IpamNumbers(suspects.blocks(), list(suspects.all), caches.pools(), dict(self.tally.reclaimed))
+        return IpamNumbers(suspects.blocks(), list(suspects.all), caches.pools(), dict(self.counters.reclaimed))
 
     def label_old_affinities(self) -> None:
         """Label block affinities that an older version writes while a cluster is upgraded, on all nodes."""
         if time.monotonic() < self._labels_at or not self._cluster.is_kubernetes_datastore:
             return
-        self._labels_at = time.monotonic() + self._habits.labels_s
+        self._labels_at = time.monotonic() + self._options.labels_s
         self._try("label block affinities of older versions", self._label_affinities)
 
     def _label_affinities(self) -> None:
@@ -266,7 +268,7 @@ class Janitor:
         from cni_calico.ipam.lost.reclaim import ReclaimOutcome
 
         outcome = ReclaimOutcome()
-        deadline = Deadline.after(max(30.0, 3 * len(batch) / self._habits.per_second))
+        deadline = Deadline.after(max(30.0, 3 * len(batch) / self._options.per_second))
         self._try("release what is lost", lambda: reclaimer.reclaim(batch, deadline, outcome))
         return outcome
 
@@ -286,8 +288,8 @@ class Janitor:
         except CalicoError as e:
             self._said.say("grace", [str(e)])
             return self._settings_at > 0
-        self._settings_at = time.monotonic() + self._habits.settings_s
-        self._grace_s = self._habits.grace_s if found is None else parse_grace(found.value, self._habits.grace_s)
+        self._settings_at = time.monotonic() + self._options.settings_s
+        self._grace_s = self._options.grace_s if found is None else parse_grace(found.value, self._options.grace_s)
         return True
 
 

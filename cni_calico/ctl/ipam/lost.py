@@ -13,9 +13,9 @@ from cni_calico.ctl.session import Session
 from cni_calico.datastore.forwarding import ForwardingStore
 from cni_calico.datastore.interface import Versioned
 from cni_calico.errors import CorruptRecord
+from cni_calico.ipam.lost.cached_state import CachedClusterState, RecordCaches, decode
 from cni_calico.ipam.lost.leaks import KINDS, Subject, judge
 from cni_calico.ipam.lost.reclaim import Kubernetes, Reclaimer
-from cni_calico.ipam.lost.sight import ShelfSight, Shelves, decode
 from cni_calico.ipam.lost.suspects import Suspects
 from cni_calico.model.keys import AffinityList, BlockList, HandleList, Key, ListKey, ResourceList
 
@@ -55,13 +55,13 @@ def find_lost(session: Session) -> list[LostSubject]:
     blocks, affinities, handles, nodes, endpoints = listed = [_Listed(session, listing) for listing in listings]
     session.take_damaged()  # the check itself has reported them
     own, pods = (None, endpoints) if kubernetes is not None else (endpoints, None)
-    sight = ShelfSight(Shelves(blocks, affinities, handles, nodes, own, pods))
-    suspects = Suspects(sight)
-    suspects.refresh([key for shelf in listed for key in shelf.entries], 0.0)
+    state = CachedClusterState(RecordCaches(blocks, affinities, handles, nodes, own, pods))
+    suspects = Suspects(state)
+    suspects.refresh([key for cache in listed for key in cache.entries], 0.0)
     due = suspects.due(0.0, 0.0)
     asker = Reclaimer(session.store, kubernetes, is_kubernetes=kubernetes is not None)
     found = [(subject, asker.confirm(subject, session.deadline)) for subject in due[:ASKED_AGAIN]]
-    found += [(subject, judge(subject, sight, sight.block)) for subject in due[ASKED_AGAIN:]]
+    found += [(subject, judge(subject, state, state.block)) for subject in due[ASKED_AGAIN:]]
     return [(subject, reason) for subject, reason in found if reason]
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from cni_calico.ctl.picture.assets import SCRIPT, STYLE
+from cni_calico.ctl.picture.colours import hues_of
 from cni_calico.ctl.picture.diagram import render_diagram
-from cni_calico.ctl.picture.dress import SCRIPT, STYLE
 from cni_calico.ctl.picture.facts import Picture, PicturedBlock, PicturedNode, PicturedPool
-from cni_calico.ctl.picture.hues import hues_of
 
 _FILTERED = 12  # with more nodes the table gets a field to search in
 

@@ -69,7 +69,7 @@ class _Index:
             self._on[hash(anchor)] = left if len(left) > 1 else left[0]
 
 
-class Sight(Known, Protocol):
+class ClusterState(Known, Protocol):
     """What the caches show now."""
 
     @property
@@ -105,10 +105,10 @@ class Suspicion:
 class Suspects:
     """For one thread. ``clock_s``: Unix time, as records have it."""
 
-    def __init__(self, sight: Sight, clock_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, state: ClusterState, clock_s: Callable[[], float] = time.time) -> None:
         self._clock_s = clock_s
         self.all: dict[Subject, Suspicion] = {}
-        self._sight = sight
+        self._state = state
         self._blocks: dict[Network, BlockFacts] = {}
         self._on = _Index()
         self._nodes: dict[str, LostNode] = {}
@@ -142,7 +142,7 @@ class Suspects:
         """What a pod had that is gone together with its node does not wait for the node's restart."""
         if not isinstance(subject, LostEndpoint | Holding) or (isinstance(subject, Holding) and subject.tunnel):
             return grace_s
-        gone_s = 0.0 if self._sight.has_node(subject.node) else now - self._gone.get(subject.node, now)
+        gone_s = 0.0 if self._state.has_node(subject.node) else now - self._gone.get(subject.node, now)
         return min(grace_s, BOTH_GONE_S) if gone_s >= BOTH_GONE_S else grace_s
 
     def _is_spare(self, subject: Subject) -> bool:
@@ -186,7 +186,7 @@ class Suspects:
             self._look_at_endpoint(key, now)
 
     def _look_at_block(self, cidr: Network, now: float) -> None:
-        before, after = self._blocks.pop(cidr, _NOTHING), self._sight.block(cidr)
+        before, after = self._blocks.pop(cidr, _NOTHING), self._state.block(cidr)
         if after is not None:
             self._blocks[cidr] = after
         had, has = set(before.holdings), set(after.holdings if after is not None else ())
@@ -208,10 +208,10 @@ class Suspects:
 
     def _look_at_node(self, name: str, now: float) -> None:
         self._missed(name, now)
-        if self._sight.has_node(name):
+        if self._state.has_node(name):
             self._met.add(name)
         self._judge_departed(name, now)
-        node, old = self._sight.node(name), self._nodes.pop(name, None)
+        node, old = self._state.node(name), self._nodes.pop(name, None)
         if old is not None and old != node:
             self._forget(old, ("kubernetes node", old.kubernetes))
         if node is not None:
@@ -233,8 +233,8 @@ class Suspects:
         if orchestrator != "k8s":
             return
         anchor = ("pod", key.namespace, pod)
-        self._sight.learn_pod(key.namespace, pod, key)
-        endpoint, old = self._sight.endpoint(key), self._endpoints.pop(key, None)
+        self._state.learn_pod(key.namespace, pod, key)
+        endpoint, old = self._state.endpoint(key), self._endpoints.pop(key, None)
         if old is not None and old != endpoint:
             self._forget(old, anchor)
         if endpoint is not None:
@@ -244,7 +244,7 @@ class Suspects:
             self._judge_held(held, now)
 
     def _look_at_handle(self, handle_id: str, now: float) -> None:
-        revision, folded = self._sight.handle(handle_id), intern(handle_id.casefold())
+        revision, folded = self._state.handle(handle_id), intern(handle_id.casefold())
         if revision is None:
             self._spelled.pop(folded, None)
         elif folded != handle_id:
@@ -275,7 +275,7 @@ class Suspects:
     def _claim(self, node: str, cidr: Network, now: float) -> None:
         """Remember, or forget, that a block is, or is recorded as, a node's."""
         facts = self._blocks.get(cidr)
-        if (facts is not None and facts.node == node) or self._sight.has_affinity(AffinityKey(node, cidr)):
+        if (facts is not None and facts.node == node) or self._state.has_affinity(AffinityKey(node, cidr)):
             if cidr not in self._owned.get(node, ()):
                 self._met.add(node)  # a node that has never been here has no block
                 self._judge_departed(node, now)
@@ -289,7 +289,7 @@ class Suspects:
 
     def _missed(self, node: str, now: float) -> float:
         """Since when a node has been missing, so that the things it leaves behind need not wait one after the other."""
-        if self._sight.has_node(node):
+        if self._state.has_node(node):
             self._gone.pop(node, None)
             return now
         return self._gone.setdefault(node, now) if node in self._owned or ("node", node) in self._on else now
@@ -298,29 +298,29 @@ class Suspects:
 
     def _judge_held(self, held: Hanging, now: float) -> None:
         if isinstance(held, LostNode):
-            self._judge(held, leaks.judge_node(held, self._sight), now)
+            self._judge(held, leaks.judge_node(held, self._state), now)
         elif isinstance(held, LostEndpoint):
-            self._judge(held, leaks.judge_endpoint(held, self._sight), now)
+            self._judge(held, leaks.judge_endpoint(held, self._state), now)
         else:
             since = self._missed(held.node, now) if held.tunnel else now
-            self._judge(held, leaks.judge_holding(held, self._sight), since)
+            self._judge(held, leaks.judge_holding(held, self._state), since)
 
     def _judge_departed(self, node: str, now: float) -> None:
-        if self._sight.is_kubernetes and node in self._met:
+        if self._state.is_kubernetes and node in self._met:
             departed = DepartedNode(node)
-            self._judge(departed, leaks.judge_departed(departed, self._sight), now)
+            self._judge(departed, leaks.judge_departed(departed, self._state), now)
 
     def _judge_block(self, lost: LostBlock, now: float) -> None:
         if lost.cidr not in self._owned.get(lost.node, ()):
             return
         since = self._missed(lost.node, now)
-        self._judge(lost, leaks.judge_block(lost, self._blocks.get(lost.cidr), self._sight), since)
+        self._judge(lost, leaks.judge_block(lost, self._blocks.get(lost.cidr), self._state), since)
 
     def _judge_surplus(self, node: str, now: float) -> None:
         owned = {cidr: self._blocks[cidr] for cidr in self._owned.get(node, ()) if cidr in self._blocks}
         for cidr in owned:
             surplus = SurplusBlock(node, cidr)
-            reason = leaks.judge_surplus(surplus, owned) if self._sight.has_node(node) else ""
+            reason = leaks.judge_surplus(surplus, owned) if self._state.has_node(node) else ""
             self._judge(surplus, reason, now)
 
     def _judge(self, subject: Subject, reason: str, since: float) -> None:

@@ -21,7 +21,7 @@ from cni_calico.nodeagent.bgp.config.records import BgpRecords, parse_records
 from cni_calico.nodeagent.bgp.config.services import Service
 from cni_calico.nodeagent.bgp.config.snapshot import LocalBlock, select_blocks
 from cni_calico.nodeagent.bgp.kubernetes import AnnouncedServices, Secrets
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 
 CONFIGURATION, PEER, FILTER = "BGPConfiguration", "BGPPeer", "BGPFilter"
 

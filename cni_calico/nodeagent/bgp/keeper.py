@@ -38,7 +38,7 @@ from cni_calico.nodeagent.bgp.config.snapshot import (
 )
 from cni_calico.nodeagent.bgp.custom import read_custom, read_marks
 from cni_calico.nodeagent.bgp.feed import PEER, BgpFeed
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.view.snapshot import Snapshot, may_use, select_pod_cidrs
 
 APPLY_S = 20.0

@@ -27,7 +27,7 @@ from cni_calico.nodeagent.bgp.bird.control import BirdControl
 from cni_calico.nodeagent.bgp.bird.routes import BirdRoute, parse_routes
 from cni_calico.nodeagent.bgp.bird.status import BirdStatus, parse_peers, parse_status
 from cni_calico.nodeagent.bgp.report import parse_period_s, render_report, wants_routes
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 
 BIRD_S = 5.0
 _LOOK_S = 0.5

@@ -17,7 +17,7 @@ from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.kernel.files import Files
 from cni_calico.log import LEVELS, Log
 from cni_calico.model.access import DatastoreConfig
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 from cni_calico.nodeagent.context.legacy import FELIX_CFG, expand_environment, require_supported

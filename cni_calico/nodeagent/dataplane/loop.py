@@ -22,7 +22,7 @@ from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.kernel.monitor import Monitor
 from cni_calico.log import LEVELS, Log
 from cni_calico.model.resources import IPPool
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_felix
 from cni_calico.nodeagent.dataplane.apply import Applier, data_plane
 from cni_calico.nodeagent.dataplane.desired import Desired, desired_state, with_routes_in_doubt

@@ -15,7 +15,7 @@ from cni_calico.daemon.keeper import Keeper
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.objects import count_objects
 from cni_calico.deadline import Deadline
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 
 POLICIES = "/apis/networking.k8s.io/v1/networkpolicies"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from cni_calico.daemon.keeper import Keeper
 from cni_calico.datastore.etcd.host_status import HostStatusKeys
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 
 OFF_S = 60.0  # until it is checked again; a changed parameter takes effect sooner

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cni_calico.daemon.keeper import Keeper
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.startup.records import label_affinities
 
 LOOK_S = 3600.0  # for the keeper's thread: once labelled, nothing is asked any more

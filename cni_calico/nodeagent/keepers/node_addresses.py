@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cni_calico.daemon.keeper import Keeper
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.startup.doubts import Doubt
 from cni_calico.nodeagent.startup.run import refresh_addresses
 

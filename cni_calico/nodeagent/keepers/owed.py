@@ -14,7 +14,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import AttachmentBusy, TryAgain
 from cni_calico.kernel.lock import file_lock
 from cni_calico.log import Log
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.plugin import owed
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.pay import LOCK_NAME, pay_owed

@@ -20,7 +20,7 @@ from cni_calico.model.documents.codec import decode_node, decode_pool, encode_no
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.resources import Address, IPPool, Network, Node
 from cni_calico.model.selectors import parse_selector
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.startup.node_record import key_of
 from cni_calico.nodeagent.view.snapshot import Snapshot
 

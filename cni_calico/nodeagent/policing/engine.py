@@ -15,7 +15,7 @@ from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink.filter_events import FilterMonitor
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
 from cni_calico.kernel.netlink.nftables import NfTables
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.policy.tables import NAME
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels

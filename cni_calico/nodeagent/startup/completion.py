@@ -14,7 +14,7 @@ import time
 from cni_calico.deadline import Deadline
 from cni_calico.directories import CNI_SOCKET
 from cni_calico.errors import CalicoError
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.status import file as status
 from cni_calico.nodeagent.status.probes import why_cni_silent
 

@@ -15,7 +15,7 @@ from cni_calico.model.documents.codec import encode_pool
 from cni_calico.model.documents.tiers import TIERS, new_tier
 from cni_calico.model.keys import CLUSTER, ResourceKey
 from cni_calico.model.resources import IPPool
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
 from cni_calico.nodeagent.startup import cluster, node_record
 

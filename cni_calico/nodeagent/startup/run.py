@@ -22,7 +22,7 @@ from cni_calico.model.host import HostInterface
 from cni_calico.model.keys import CLUSTER, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool, Node
 from cni_calico.nodeagent.context.address_setting import Method
-from cni_calico.nodeagent.context.context import STEP_S, Context
+from cni_calico.nodeagent.context.agent import STEP_S, Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
 from cni_calico.nodeagent.context.node_name import read_node_name
 from cni_calico.nodeagent.startup import node_record

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from cni_calico import BUILD, __version__
-from cni_calico.controllers.counters import Tally
+from cni_calico.controllers.counters import JanitorCounters
 from cni_calico.deadline import Deadline
 from cni_calico.directories import CNI_SOCKET
 from cni_calico.errors import CalicoError
@@ -37,7 +37,7 @@ class Metrics:
     def __init__(self, numbers: Numbers, run_dir: str, state_dir: str) -> None:
         self.snapshot: Snapshot | None = None
         self.bird: BirdController | None = None
-        self.janitor: Tally | None = None
+        self.janitor: JanitorCounters | None = None
         self.policing: Callable[[], tuple[Standing, PolicyFigures]] | None = None
         self._numbers = numbers
         self._run_dir = run_dir
@@ -132,24 +132,24 @@ class Metrics:
 
     def _of_janitor(self, gauge: Callable[..., Any], counter: Callable[..., Any]) -> Iterator[Any]:
         """Of the whole cluster, from the one agent that is the janitor; the others only report that they are not."""
-        tally = self.janitor
-        if tally is None:
+        counters = self.janitor
+        if counters is None:
             return
-        yield gauge("calico_janitor_leader", "1 on the agent that is the cluster's janitor.", value=tally.is_leader)
+        yield gauge("calico_janitor_leader", "1 on the agent that is the cluster's janitor.", value=counters.is_leader)
         candidates = gauge("calico_janitor_candidates", "What looks lost, by kind.", labels=["kind"])
-        for kind, count in tally.candidates.items():
+        for kind, count in counters.candidates.items():
             candidates.add_metric([kind], count)
         yield candidates
         for metric, text, counts in (
-            ("calico_janitor_confirmed", "What was still lost when checked again, by kind.", tally.confirmed),
-            ("calico_janitor_released", "What was released, by kind.", tally.released),
+            ("calico_janitor_confirmed", "What was still lost when checked again, by kind.", counters.confirmed),
+            ("calico_janitor_released", "What was released, by kind.", counters.released),
         ):
             family = counter(metric, text, labels=["kind"])
             for kind, count in sorted(counts.items()):
                 family.add_metric([kind], count)
             yield family
-        yield counter("calico_janitor_kept", "What only seemed lost, or changed meanwhile.", value=tally.kept)
-        yield counter("calico_janitor_failures", "Checks and releases that failed.", value=tally.failures)
+        yield counter("calico_janitor_kept", "What only seemed lost, or changed meanwhile.", value=counters.kept)
+        yield counter("calico_janitor_failures", "Checks and releases that failed.", value=counters.failures)
 
     def _of_bird(self, family: Callable[..., Any]) -> Iterator[Any]:
         if self.bird is None:

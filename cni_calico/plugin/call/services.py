@@ -178,7 +178,7 @@ class Services:
         self.run_dir = run_dir(environ)
         self.state_dir = state_dir(environ)
         self.timeout_s = inf  # the limit for a whole call, if it must be shorter than usual
-        self.stuck = False  # whether a server took the call first and did not answer in time
+        self.server_is_stuck = False  # whether a server took the call first and did not answer in time
         self._open_store = open_store
         self._datastores: dict[DatastoreConfig, OwnDatastore] = {}
 
@@ -217,7 +217,7 @@ class Services:
         """The lock that lets only one process at a time work on an attachment. Raises AttachmentBusy."""
         from cni_calico.kernel.lock import attachment_lock
 
-        if self.stuck:
+        if self.server_is_stuck:
             deadline = deadline.sooner(STUCK_LOCK_S)
         with attachment_lock(self.files.path(f"{self.run_dir}/cni-locks"), label, deadline):
             self.meet_others()

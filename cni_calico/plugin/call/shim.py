@@ -91,7 +91,7 @@ def _require_standard_descriptors() -> None:
 
 def _run(executable: str, arguments: list[str], load: Load, flags: Flags | None) -> int:
     if arguments in ([SERVE_HERE], [SERVE_HERE_STUCK]):
-        exit_code, stdout = serve_here(load, os.environ, read_stdin(), stuck=arguments == [SERVE_HERE_STUCK])
+        exit_code, stdout = serve_here(load, os.environ, read_stdin(), server_is_stuck=arguments == [SERVE_HERE_STUCK])
     elif arguments:
         return _run_flags(executable, arguments, flags or {})
     elif os.environ.get("CNI_COMMAND") == "VERSION":
@@ -104,12 +104,12 @@ def _run(executable: str, arguments: list[str], load: Load, flags: Flags | None)
 
 def serve_call(executable: str, load: Load, environ: Mapping[str, str], stdin: bytes) -> tuple[int, bytes]:
     """(exit status, stdout) of a call: from the server if one is listening, else from this process."""
-    stuck = False
+    server_is_stuck = False
     if environ.get("CNI_COMMAND"):
-        served, stuck = _serve_there(executable, environ, stdin)
+        served, server_is_stuck = _serve_there(executable, environ, stdin)
         if served is not None:
             return served
-    return serve_here(load, environ, stdin, stuck=stuck)
+    return serve_here(load, environ, stdin, server_is_stuck=server_is_stuck)
 
 
 def socket_path(environ: Mapping[str, str]) -> str:
@@ -133,13 +133,13 @@ def _serve_there(executable: str, environ: Mapping[str, str], stdin: bytes) -> t
         return None, True  # the attachment's lock decides who continues
 
 
-def serve_here(load: Load, environ: Mapping[str, str], stdin: bytes, *, stuck: bool) -> tuple[int, bytes]:
-    """(exit status, stdout) of a call that runs in this process; ``stuck``: a server may be working on it too."""
-    answer = _serve(load, environ, stdin, stuck=stuck)
+def serve_here(load: Load, environ: Mapping[str, str], stdin: bytes, *, server_is_stuck: bool) -> tuple[int, bytes]:
+    """(exit status, stdout) of a call that runs here; ``server_is_stuck``: a server may be working on it too."""
+    answer = _serve(load, environ, stdin, server_is_stuck=server_is_stuck)
     return answer.exit_code, answer.stdout.encode()
 
 
-def _serve(load: Load, environ: Mapping[str, str], stdin: bytes, *, stuck: bool) -> Answer:
+def _serve(load: Load, environ: Mapping[str, str], stdin: bytes, *, server_is_stuck: bool) -> Answer:
     from cni_calico.cni.answer import answer_error
     from cni_calico.cni.environment import parse_call
     from cni_calico.cni.versions import CURRENT as NEWEST
@@ -154,8 +154,8 @@ def _serve(load: Load, environ: Mapping[str, str], stdin: bytes, *, stuck: bool)
     except CalicoError as e:
         return answer_error(e, NEWEST)
     services = Services(environ)
-    services.stuck = stuck
-    if stuck:
+    services.server_is_stuck = server_is_stuck
+    if server_is_stuck:
         services.timeout_s = STUCK_TIMEOUT_S
     try:
         answer = load()(call, services)

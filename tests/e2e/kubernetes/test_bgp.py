@@ -19,7 +19,7 @@ from cni_calico.nodeagent.bgp.config.snapshot import BgpEnvironment, BgpSnapshot
 from cni_calico.nodeagent.bgp.config.values import SecretRef
 from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 from cni_calico.nodeagent.bgp.kubernetes import AnnouncedServices, Secrets
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from tests.e2e.kube import Cluster

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from cni_calico.controllers.cluster import Cluster as Place
-from cni_calico.controllers.counters import Tally
-from cni_calico.controllers.janitor.run import Habits, Janitor
+from cni_calico.controllers.counters import JanitorCounters
+from cni_calico.controllers.janitor.run import Janitor, JanitorOptions
 from cni_calico.datastore.election import SoleElection
 from cni_calico.log import SILENT
 from tests.conftest import ROOT
@@ -272,7 +272,10 @@ def test_the_janitor_labels_those_of_all_nodes(kube: Cluster) -> None:
         kube.request("POST", AFFINITIES, {**body, "kind": "BlockAffinity", "spec": spec})
         since = len(kube.audited())
         janitor = Janitor(
-            Place(store, SILENT, store, is_kubernetes_datastore=True), SoleElection(), Tally(), Habits(labels_s=0.0)
+            Place(store, SILENT, store, is_kubernetes_datastore=True),
+            SoleElection(),
+            JanitorCounters(),
+            JanitorOptions(labels_s=0.0),
         )
         for _ in range(2):
             janitor.label_old_affinities()

@@ -13,7 +13,7 @@ import yaml
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.log import Log
 from cni_calico.model.names import kubernetes_veth
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 from tests.conftest import ROOT
 from tests.e2e.kube import NODE_USER, Cluster

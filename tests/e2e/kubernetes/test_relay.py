@@ -64,7 +64,7 @@ class Relayed:
         self.troubles: list[str] = []
         self.stores: list[RelayedStore] = []
         self.caches: list[dict[ListKey, Cache[Any]]] = []
-        self.wait(lambda: self.relay.relay.hub.synced)
+        self.wait(lambda: self.relay.relay.cache.synced)
 
     def wait(self, condition: Any, seconds: float = 30) -> None:
         import select
@@ -162,7 +162,7 @@ def test_its_lists_are_the_reduction_of_the_api_servers(relayed: Relayed) -> Non
             continue
         beside = relayed.kube.request("GET", path)
         version = beside["metadata"]["resourceVersion"]
-        history = relayed.relay.relay.hub._histories[path][0]
+        history = relayed.relay.relay.cache._histories[path][0]
         newest = max([int(obj["metadata"]["resourceVersion"]) for obj in beside["items"]], default=0)
         relayed.wait(lambda history=history, newest=newest: history.position >= newest)
         found = client.request("GET", path, Deadline.after(10), "list").document
@@ -464,7 +464,7 @@ def test_felixs_variables_make_an_agent_follow_a_relay(
         assert context.relayed is not None
         assert context.followed is context.followed_kubernetes is context.relayed
         assert type(context.store) is KubernetesStore
-        relayed.wait(lambda: relayed.relay.relay.hub.synced)
+        relayed.wait(lambda: relayed.relay.relay.cache.synced)
         found = context.followed.list(ResourceList("Node", brief=True), Deadline.after(20))
         assert len(found.items) == 4
         assert context.relayed.lists == 1

@@ -58,7 +58,7 @@ def test_the_api_server_takes_it_and_its_role_is_enough_for_a_relay_and_for_noth
     since = len(kube.audited())
     relay = RunningRelay(kube.api(own), tmp_path, users=users_of(settings))
     try:
-        until(lambda: relay.relay.hub.synced, "everything to be read", 60)
+        until(lambda: relay.relay.cache.synced, "everything to be read", 60)
         assert relay.relay.cut_off.troubles == {}
         access = RelayAccess(address=f"127.0.0.1:{relay.port}", ca_file=str(tmp_path / "ca.crt"))
         doing = "list"

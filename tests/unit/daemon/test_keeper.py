@@ -8,7 +8,7 @@ import pytest
 from cni_calico.daemon.keeper import RETRY_S, Keeper
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.model.resources import Metadata
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.keepers.tunnel_addresses import TunnelKeeper
 from cni_calico.nodeagent.startup.run import wait_for_datastore

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from cni_calico.datastore.interface import PodDocument, Versioned, Write
 from cni_calico.errors import CorruptRecord, DatastoreUnavailable
+from cni_calico.ipam.lost.cached_state import CachedClusterState, RecordCaches, decode
 from cni_calico.ipam.lost.reclaim import Reclaimer
-from cni_calico.ipam.lost.sight import ShelfSight, Shelves, decode
 from cni_calico.ipam.lost.suspects import Suspects
 from cni_calico.model.documents.codec import new_metadata
 from cni_calico.model.keys import AffinityList, BlockList, HandleKey, HandleList, ResourceKey, ResourceList
@@ -23,7 +23,7 @@ from tests.unit.ipam.world import SECOND, World, ip_network, request
 GRACE_S = 900
 
 
-class Shelf:
+class RecordCache:
     """A cache that learns of changes when it is told to."""
 
     def __init__(self):
@@ -263,13 +263,13 @@ class Janitor:
 
     def __init__(self, cluster, *, knows_pods=True):
         self.cluster = cluster
-        self.shelves = {name: Shelf() for name in [*LISTINGS, "pods", "kubernetes_nodes"]}
-        pods = self.shelves["pods"] if knows_pods else None
-        endpoints = None if cluster.is_kubernetes else self.shelves["endpoints"]
-        shown = {name: self.shelves[name] for name in ("blocks", "affinities", "handles", "nodes")}
-        beside = self.shelves["kubernetes_nodes"] if knows_pods and not cluster.is_kubernetes else None
-        shelves = Shelves(endpoints=endpoints, pods=pods, kubernetes_nodes=beside, **shown)
-        self.suspects = Suspects(ShelfSight(shelves), lambda: cluster.world.now_ns / SECOND)
+        self.caches = {name: RecordCache() for name in [*LISTINGS, "pods", "kubernetes_nodes"]}
+        pods = self.caches["pods"] if knows_pods else None
+        endpoints = None if cluster.is_kubernetes else self.caches["endpoints"]
+        shown = {name: self.caches[name] for name in ("blocks", "affinities", "handles", "nodes")}
+        beside = self.caches["kubernetes_nodes"] if knows_pods and not cluster.is_kubernetes else None
+        caches = RecordCaches(endpoints=endpoints, pods=pods, kubernetes_nodes=beside, **shown)
+        self.suspects = Suspects(CachedClusterState(caches), lambda: cluster.world.now_ns / SECOND)
         self.reclaimer = Reclaimer(
             cluster.store,
             cluster if knows_pods else None,
@@ -283,15 +283,15 @@ class Janitor:
         return self.cluster.world.now_ns / SECOND
 
     def see(self, *names):
-        """Let these shelves (all: none given) be as of now, and judge."""
+        """Let these caches (all: none given) be as of now, and judge."""
         changed = set()
-        for name in names or self.shelves:
+        for name in names or self.caches:
             if name == "pods":
-                changed |= self.shelves[name].take(self.cluster.pod_items())
+                changed |= self.caches[name].take(self.cluster.pod_items())
             elif name == "kubernetes_nodes":
-                changed |= self.shelves[name].take(self.cluster.kubernetes_node_items())
+                changed |= self.caches[name].take(self.cluster.kubernetes_node_items())
             elif name != "endpoints" or not self.cluster.is_kubernetes:
-                changed |= self.shelves[name].take(self.cluster.store.list(LISTINGS[name], soon()).items)
+                changed |= self.caches[name].take(self.cluster.store.list(LISTINGS[name], soon()).items)
         self.suspects.refresh(changed, self.now)
         return changed
 

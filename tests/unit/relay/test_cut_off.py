@@ -71,7 +71,7 @@ def test_a_relay_that_is_cut_off_is_not_ready(tmp_path: Path) -> None:
     ready = process._health_pages()["/readiness"]
     assert ready()[0] == 503
     for path in SERVED:
-        process.relay.hub.begin_list(path).finish(100)
+        process.relay.cache.begin_list(path).finish(100)
     assert ready()[0] == 200
     process.relay.cut_off.tell(NODES, "refused")
     status, _, body = ready()

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cni_calico.datastore.kubernetes.relayed.served import BLOCKS
-from cni_calico.relay.hub import EXPIRED, READY, Hub, Interest, Topic
 from cni_calico.relay.reduction import affinity_of, reduce_own_block, reduction_of
 from cni_calico.relay.snapshots import render
+from cni_calico.relay.watch_cache import EXPIRED, READY, Interest, Topic, WatchCache
 
 NODES = "/api/v1/nodes"
 OWN = Topic(BLOCKS, "host:n1")
@@ -78,18 +78,18 @@ class Api:
 
 
 class RelayModel:
-    """A hub, and how far its watch has come."""
+    """A cache, and how far its watch has come."""
 
     def __init__(self, api: Api, listed_at: int) -> None:
         self.api = api
         self.asked: list[tuple[str, int, int]] = []
-        self.hub = Hub(lambda: None, lambda *asked: self.asked.append(asked), (NODES, BLOCKS))
+        self.cache = WatchCache(lambda: None, lambda *asked: self.asked.append(asked), (NODES, BLOCKS))
         self.read = listed_at
         self._list(listed_at)
 
     def _list(self, version: int) -> None:
         for path, objects in self.api.at(version).items():
-            listed = self.hub.begin_list(path)
+            listed = self.cache.begin_list(path)
             for obj in objects.values():
                 listed.take(obj)
             listed.finish(version)
@@ -101,13 +101,13 @@ class RelayModel:
     def follow(self, count: int) -> None:
         pending = [event for event in self.api.events if event[0] > self.read]
         for version, path, kind, obj in pending[:count]:
-            self.hub.apply(path, kind, obj)
+            self.cache.apply(path, kind, obj)
             self.read = version
 
     def bookmark(self) -> None:
         if all(event[0] <= self.read for event in self.api.events):
             for path in (NODES, BLOCKS):
-                self.hub.apply(path, "BOOKMARK", {"metadata": {"resourceVersion": str(self.api.version)}})
+                self.cache.apply(path, "BOOKMARK", {"metadata": {"resourceVersion": str(self.api.version)}})
             self.read = self.api.version
 
     def answer(self) -> None:
@@ -115,10 +115,10 @@ class RelayModel:
         asked, self.asked = self.asked, []
         for path, since, until in asked:
             if since < self.api.forgotten:
-                self.hub.no_older(path, since)
+                self.cache.no_older(path, since)
             else:
                 events = [(kind, obj) for at, p, kind, obj in self.api.events if p == path and since < at <= until]
-                self.hub.continue_backwards(path, since, events)
+                self.cache.continue_backwards(path, since, events)
 
 
 class ClientModel:
@@ -133,10 +133,10 @@ class ClientModel:
 
     def list_at(self, relay: RelayModel, topics: tuple[Topic, ...]) -> bool:
         for topic in topics:
-            if relay.hub.history(topic).position < self.positions[topic]:
+            if relay.cache.history(topic).position < self.positions[topic]:
                 return False  # older than what it knows: a relay refuses that
         for topic in topics:
-            made = render(relay.hub, topic, compressed=False)
+            made = render(relay.cache, topic, compressed=False)
             document = json.loads(unchunked(b"".join(made.pieces)))
             self.objects[topic] = {}
             for item in document["items"]:
@@ -155,7 +155,7 @@ class ClientModel:
         """Whether it is being told what happens now."""
         self.relay = None
         for _ in range(6):
-            standing = {topic: relay.hub.standing(topic, at) for topic, at in self.positions.items() if at}
+            standing = {topic: relay.cache.standing(topic, at) for topic, at in self.positions.items() if at}
             gone = tuple(topic for topic, state in standing.items() if state == EXPIRED)
             if gone:
                 for topic in gone:
@@ -164,27 +164,27 @@ class ClientModel:
                 if not self.list_at(relay, gone):
                     return False
             elif all(state == READY for state in standing.values()):
-                self.interest, self.place, missed = relay.hub.begin(self.positions, several=True)
+                self.interest, self.place, missed = relay.cache.begin(self.positions, several=True)
                 self.relay = relay
                 self.take(missed)
                 return True
-            relay.hub.ask_older()
+            relay.cache.ask_older()
             relay.answer()
         return False
 
     def poll(self) -> None:
         if self.relay is None or self.interest is None:
             return
-        data = self.relay.hub.since(self.place, self.interest)
+        data = self.relay.cache.since(self.place, self.interest)
         if data is None:
             self.relay = None
             return
-        self.place = self.relay.hub.end
+        self.place = self.relay.cache.end
         self.take(data)
 
     def bookmark(self) -> None:
-        if self.relay is not None and self.interest is not None and self.place == self.relay.hub.end:
-            self.interest, data = self.relay.hub.bookmarks(self.interest)
+        if self.relay is not None and self.interest is not None and self.place == self.relay.cache.end:
+            self.interest, data = self.relay.cache.bookmarks(self.interest)
             if data is None:
                 self.relay = None
             else:
@@ -273,12 +273,12 @@ class RelayMachine(RuleBasedStateMachine):
     def relay_forgets(self, which: int) -> None:
         """Everything but the last changes is too old."""
         for path in (NODES, BLOCKS):
-            for history in self.relays[which].hub._histories[path]:
+            for history in self.relays[which].cache._histories[path]:
                 last = len(history.changes) - 2
                 history.changes = [
                     replace(change, at=-1e9 if i < last else change.at) for i, change in enumerate(history.changes)
                 ]
-        self.relays[which].hub.trim()
+        self.relays[which].cache.trim()
 
     @rule(client=st.integers(0, 1))
     def client_reads(self, client: int) -> None:

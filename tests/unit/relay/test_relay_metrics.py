@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from cni_calico.relay.connections import ServerNumbers
-from cni_calico.relay.hub import HubNumbers
 from cni_calico.relay.metrics import render_relay_metrics
+from cni_calico.relay.watch_cache import WatchCacheNumbers
 
 
 def render(server: ServerNumbers) -> str:
     return render_relay_metrics(
         server,
-        HubNumbers(updates=7, skipped=3),
+        WatchCacheNumbers(updates=7, skipped=3),
         connections=4,
         streaming=2,
         share=400,

@@ -25,10 +25,10 @@ from cni_calico.model.access import KubernetesAccess
 from cni_calico.relay.admission import TokenReviews
 from cni_calico.relay.connections import Limits
 from cni_calico.relay.cut_off import CutOff
-from cni_calico.relay.hub import Hub
-from cni_calico.relay.relay import server_context
+from cni_calico.relay.parts import server_context
 from cni_calico.relay.server import RelayServer
 from cni_calico.relay.snapshots import RenderedLists
+from cni_calico.relay.watch_cache import WatchCache
 from tests.e2e.relays import make_certificates
 from tests.fakes.scripted_http import Scripted
 
@@ -57,9 +57,9 @@ class Running:
         def wake() -> None:
             os.eventfd_write(wake_fd, 1)
 
-        self.hub = Hub(wake, lambda path, since, until: self.hub.no_older(path, since))
+        self.cache = WatchCache(wake, lambda path, since, until: self.cache.no_older(path, since))
         for path in SERVED:
-            listed = self.hub.begin_list(path)
+            listed = self.cache.begin_list(path)
             if path == NODES:
                 listed.take(node(1, 90))
             listed.finish(100)
@@ -71,8 +71,8 @@ class Running:
         self.cut_off = CutOff(limits.cut_off_s, limits.leave_s)
         self.reviews = TokenReviews(scripted, frozenset({USER}), wake)
         self.server = RelayServer(
-            self.hub,
-            RenderedLists(self.hub, wake),
+            self.cache,
+            RenderedLists(self.cache, wake),
             self.reviews,
             listener,
             tls,
@@ -148,8 +148,8 @@ def test_a_certificate_with_the_right_name_gets_a_list_and_what_follows(certific
         assert [item["metadata"]["name"] for item in listed["items"]] == ["n1"]
         connection, status, _ = relay.connect(f"{NODES}?watch=1&resourceVersion=100")
         assert status == 200
-        relay.hub.apply(NODES, "ADDED", node(2, 101))
-        relay.hub.apply(NODES, "DELETED", node(1, 102))
+        relay.cache.apply(NODES, "ADDED", node(2, 101))
+        relay.cache.apply(NODES, "DELETED", node(1, 102))
         found = events(connection)
         first, second = next(found), next(found)
         assert (first["type"], first["object"]["metadata"]["name"], first["object"]["kind"]) == ("ADDED", "n2", "Node")
@@ -160,7 +160,7 @@ def test_a_certificate_with_the_right_name_gets_a_list_and_what_follows(certific
 def test_a_watch_tells_how_far_the_relay_is(certificates: Path) -> None:
     with running(certificates) as relay:
         connection, _, _ = relay.connect(f"{NODES}?watch=1&resourceVersion=100&allowWatchBookmarks=true")
-        relay.hub.apply(NODES, "BOOKMARK", {"metadata": {"resourceVersion": "150"}})
+        relay.cache.apply(NODES, "BOOKMARK", {"metadata": {"resourceVersion": "150"}})
         found = next(event for event in events(connection) if event["object"]["metadata"]["resourceVersion"] == "150")
         assert (found["type"], found["object"]["kind"]) == ("BOOKMARK", "Node")
         connection.close()
@@ -176,7 +176,7 @@ def test_a_relay_that_is_cut_off_vouches_for_nothing_and_serves_nobody(certifica
         since = relay.server.numbers.messages
         until(lambda: relay.server.numbers.messages >= since + 2)
         assert relay.server.streaming == 1
-        relay.hub.apply(SERVICES, "ADDED", {"metadata": {"name": "s", "resourceVersion": "101"}, "spec": {}})
+        relay.cache.apply(SERVICES, "ADDED", {"metadata": {"name": "s", "resourceVersion": "101"}, "spec": {}})
         told = [next(found) for _ in range(5)]
         assert {event["path"] for event in told[2:]} == {SERVICES}
         for path in (NODES, f"{SERVICES}?watch=1&resourceVersion=100", "/relay/v1/ready"):
@@ -280,7 +280,7 @@ def test_a_client_that_does_not_read_is_dropped_and_delays_nobody(certificates: 
         found = events(quick)
         for number in range(400):
             large = {**node(1, 101 + number), "spec": {"podCIDRs": [f"10.0.{number % 200}.0/24"] * 1500}}
-            relay.hub.apply(NODES, "MODIFIED", large)
+            relay.cache.apply(NODES, "MODIFIED", large)
             while next(found)["object"]["metadata"]["resourceVersion"] != str(101 + number):
                 continue
         until(lambda: relay.server.numbers.dropped.get("behind") == 1)

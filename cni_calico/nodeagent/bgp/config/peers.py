@@ -82,7 +82,7 @@ def compare_passive(own: Address, peer: Address) -> bool:
     return str(peer) > str(own)
 
 
-class _Desk:
+class _PeerDecision:
     """One decision: the snapshot, this node's facts and the problems found so far."""
 
     def __init__(self, snapshot: BgpSnapshot, own: Node) -> None:
@@ -313,23 +313,23 @@ class _Desk:
                 return
 
 
-def _collect(desk: _Desk) -> dict[tuple[Address, int], Peer]:
+def _collect(decision: _PeerDecision) -> dict[tuple[Address, int], Peer]:
     """Explicit sessions by address and port; global ones win over node-specific ones, and those over reverse ones."""
     chosen: dict[tuple[Address, int], Peer] = {}
-    specs = desk.snapshot.peers
+    specs = decision.snapshot.peers
     groups = (
         (spec for spec in specs if spec.is_global),
         (spec for spec in specs if not spec.is_global),
     )
     for group in groups:
         for spec in group:
-            for peer in desk.forward(spec):
+            for peer in decision.forward(spec):
                 first = chosen.setdefault((peer.address, peer.port), peer)
                 if first.origin != peer.origin:
                     text = f"peer {peer.address} is configured by {first.origin} already; this one has no effect"
-                    desk.problems.append(BgpProblem(spec.about, text, NOTE))
+                    decision.problems.append(BgpProblem(spec.about, text, NOTE))
     for spec in specs:
-        for peer in desk.reverse(spec):
+        for peer in decision.reverse(spec):
             chosen.setdefault((peer.address, peer.port), peer)
     return chosen
 
@@ -340,16 +340,16 @@ def desired_peers(snapshot: BgpSnapshot) -> Peerings:
     if own is None:
         text = "there is no Node record, so there is no BGP session"
         return Peerings((), (BgpProblem(f"Node {snapshot.node_name}", text),))
-    desk = _Desk(snapshot, own)
-    chosen = _collect(desk)
+    decision = _PeerDecision(snapshot, own)
+    chosen = _collect(decision)
     explicit = {address for address, _ in chosen}
-    for peer in desk.mesh():
+    for peer in decision.mesh():
         if peer.address in explicit:
             continue  # BIRD would have two sessions with one neighbour, one of which never comes up
         first = chosen.setdefault((peer.address, 0), peer)
         if first is not peer:
             text = f"{peer.origin} and {first.origin} have the same address {peer.address}; the latter gets the session"
-            desk.problems.append(BgpProblem(f"Node {peer.node}", text))
+            decision.problems.append(BgpProblem(f"Node {peer.node}", text))
     order = {MESH: 0, GLOBAL: 1, NODE: 2}
     peers = sorted(chosen.values(), key=lambda p: (order[p.kind], p.address.version, p.address, p.port))
-    return Peerings(tuple(peers), tuple(dict.fromkeys(desk.problems)))
+    return Peerings(tuple(peers), tuple(dict.fromkeys(decision.problems)))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cni_calico.controllers.due import LONGEST_PAUSE_S, DueTasks
-from cni_calico.controllers.follow.follower import Follower
+from cni_calico.controllers.follow.reconciler import Reconciler
 from cni_calico.controllers.follow.rules import ENDPOINTS, NAMESPACES, SERVICE_ACCOUNTS
 from cni_calico.datastore.interface import Versioned, Write
 from cni_calico.errors import CalicoError, CorruptRecord
@@ -75,15 +75,15 @@ class Worker:
         self.records = StaleShelf(store, following.records, following.read_record)
         self.objects.refresh()
         self.records.refresh()
-        self.follower = Follower(following, self.objects, self.records, kubernetes, store)
+        self.reconciler = Reconciler(following, self.objects, self.records, kubernetes, store)
         self.tasks = DueTasks()
 
     def step(self, now):
-        self.tasks.note(self.follower.concerned_by_records(self.records.take()), now)
-        self.tasks.note(self.follower.concerned_by_objects(self.objects.take()), now)
+        self.tasks.note(self.reconciler.concerned_by_records(self.records.take()), now)
+        self.tasks.note(self.reconciler.concerned_by_objects(self.objects.take()), now)
         for key in self.tasks.due(now, 3):
             try:
-                self.follower.reconcile(key, soon())
+                self.reconciler.reconcile(key, soon())
                 self.tasks.done(key)
             except CalicoError:
                 self.tasks.failed(key, now)
@@ -246,7 +246,7 @@ class FollowMachine(RuleBasedStateMachine):
             assert stored[key]["spec"]["interfaceName"].startswith("cali")
         before = self.store.revision
         for worker in [*self.workers[0], *self.workers[1]]:
-            worker.tasks.note(worker.follower.everything(), self.now)
+            worker.tasks.note(worker.reconciler.everything(), self.now)
             self._step(worker)
         assert self.store.revision == before, "what is as it should be is not written"
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from cni_calico.controllers.cluster import Cluster
-from cni_calico.controllers.counters import Tally
-from cni_calico.controllers.janitor.run import Habits, Janitor, parse_grace
+from cni_calico.controllers.counters import JanitorCounters
+from cni_calico.controllers.janitor.run import Janitor, JanitorOptions, parse_grace
 from cni_calico.datastore.election import FencedStore, SoleElection, Terms
 from cni_calico.datastore.interface import Write
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
@@ -22,7 +22,9 @@ from tests.fakes.notes import Notes
 from tests.netns.namespaces import until
 from tests.unit.ipam.world import World, request
 
-QUICK = Habits(Terms(lasts_s=60, renew_s=0.05, look_s=0.05), 0.0, 1000.0, look_s=0.05, settings_s=0.05, again_s=0.2)
+QUICK = JanitorOptions(
+    Terms(lasts_s=60, renew_s=0.05, look_s=0.05), 0.0, 1000.0, look_s=0.05, settings_s=0.05, again_s=0.2
+)
 
 
 class Election(SoleElection):
@@ -48,13 +50,13 @@ class Election(SoleElection):
 
 
 class Field:
-    def __init__(self, habits=QUICK, ours=True):
-        self.world, self.log, self.tally, self.election = World(), Notes(), Tally(), Election(ours)
+    def __init__(self, options=QUICK, ours=True):
+        self.world, self.log, self.counters, self.election = World(), Notes(), JanitorCounters(), Election(ours)
         self.world.pool("four", "10.65.0.0/26", 28)
         self.world.node("n1")
         cluster = Cluster(self.world.store, self.log)
         self.stopping = threading.Event()
-        self.janitor = Janitor(cluster, self.election, self.tally, habits)
+        self.janitor = Janitor(cluster, self.election, self.counters, options)
         self.thread = threading.Thread(target=self.janitor.run, args=(self.stopping,))
 
     def leave_tunnel(self):
@@ -85,40 +87,40 @@ def janitor_field():
 
 def test_what_a_node_left_goes_and_is_counted(janitor_field):
     one = janitor_field()
-    until(lambda: one.tally.is_leader, "it leads")
+    until(lambda: one.counters.is_leader, "it leads")
     one.leave_tunnel()
     until(lambda: not one.world.held() and not one.world.affinities(), "it is released")
-    until(lambda: one.tally.released["block"], "it is counted")
-    assert one.tally.released["address"] == 1 and one.tally.released["block"] >= 1
-    until(lambda: not sum(one.tally.candidates.values()), "the watch has seen it")
+    until(lambda: one.counters.released["block"], "it is counted")
+    assert one.counters.released["address"] == 1 and one.counters.released["block"] >= 1
+    until(lambda: not sum(one.counters.candidates.values()), "the watch has seen it")
     assert any("released 10.65.0" in text and "there is no Node gone" in text for text in one.log.texts)
-    page = _page(one.tally)
+    page = _page(one.counters)
     assert "calico_janitor_leader 1.0" in page and 'calico_janitor_released_total{kind="address"} 1.0' in page
     one.stop()
-    assert one.election.resigned and not one.tally.is_leader and "calico_janitor_leader 0.0" in _page(one.tally)
+    assert one.election.resigned and not one.counters.is_leader and "calico_janitor_leader 0.0" in _page(one.counters)
 
 
-def _page(tally):
+def _page(counters):
     metrics = Metrics(Numbers(), "/nonexistent", "/nonexistent")
-    metrics.janitor = tally
+    metrics.janitor = counters
     return metrics.page()[2].decode()
 
 
 def test_every_number_is_told():
     """Each with a value of its own, that changes."""
 
-    def told(tally):
-        lines = (line.rsplit(" ", 1) for line in _page(tally).splitlines() if line.startswith("calico_janitor"))
+    def told(counters):
+        lines = (line.rsplit(" ", 1) for line in _page(counters).splitlines() if line.startswith("calico_janitor"))
         return {name: float(value) for name, value in lines if "_created" not in name}
 
-    tally = Tally()
+    counters = JanitorCounters()
     before = {"calico_janitor_leader": 0, "calico_janitor_kept_total": 0, "calico_janitor_failures_total": 0}
-    assert told(tally) == before
-    tally.is_leader, tally.candidates = True, {"address": 5, "handle": 4}
-    tally.kept, tally.failures = 6, 7
-    tally.confirmed.update({"address": 3, "block": 2})
-    tally.released.update({"address": 1})
-    assert told(tally) == {
+    assert told(counters) == before
+    counters.is_leader, counters.candidates = True, {"address": 5, "handle": 4}
+    counters.kept, counters.failures = 6, 7
+    counters.confirmed.update({"address": 3, "block": 2})
+    counters.released.update({"address": 1})
+    assert told(counters) == {
         "calico_janitor_leader": 1,
         'calico_janitor_candidates{kind="address"}': 5,
         'calico_janitor_candidates{kind="handle"}': 4,
@@ -128,8 +130,8 @@ def test_every_number_is_told():
         "calico_janitor_kept_total": 6,
         "calico_janitor_failures_total": 7,
     }
-    tally.candidates = {}
-    assert not any("candidates" in name for name in told(tally)), "a kind that is gone is not told for ever"
+    counters.candidates = {}
+    assert not any("candidates" in name for name in told(counters)), "a kind that is gone is not told for ever"
 
 
 class Waits(threading.Event):
@@ -148,8 +150,8 @@ class Waits(threading.Event):
 
 @pytest.mark.parametrize("per_second", [4.0, 10.0])
 def test_each_suspect_has_its_share_of_a_second(per_second):
-    """Not more looks and releases in a second than the habits allow."""
-    one = Field(habits=replace(QUICK, per_second=per_second))
+    """Not more looks and releases in a second than the options allow."""
+    one = Field(options=replace(QUICK, per_second=per_second))
 
     def suspects():
         keys = [HandleKey(f"net.{number}") for number in range(6)]
@@ -173,7 +175,7 @@ def test_who_is_not_elected_does_nothing(janitor_field):
     one = janitor_field(ours=False)
     one.leave_tunnel()
     until(lambda: one.election.asked >= 3, "it asks again")
-    assert one.world.held() and not one.tally.is_leader
+    assert one.world.held() and not one.counters.is_leader
     assert one.world.store.round_trips.by_operation.get("list", 0) < 5, "it has no caches"
     one.election.ours = True
     until(lambda: not one.world.held(), "now it is")
@@ -181,10 +183,10 @@ def test_who_is_not_elected_does_nothing(janitor_field):
 
 def test_who_loses_the_lease_stops(janitor_field):
     one = janitor_field()
-    until(lambda: one.tally.is_leader, "it leads")
+    until(lambda: one.counters.is_leader, "it leads")
     one.election.ours = False
     one.leave_tunnel()
-    until(lambda: not one.tally.is_leader, "it stepped down")
+    until(lambda: not one.counters.is_leader, "it stepped down")
     assert one.world.held()
     one.election.ours = True
     until(lambda: not one.world.held(), "it leads again")
@@ -192,12 +194,12 @@ def test_who_loses_the_lease_stops(janitor_field):
 
 def test_a_write_without_the_lease_fails_and_is_done_later(janitor_field):
     one = janitor_field()
-    until(lambda: one.tally.is_leader, "it leads")
+    until(lambda: one.counters.is_leader, "it leads")
     inner, armed = one.election.remaining_s, threading.Event()
     one.election.remaining_s = lambda: 0.0 if armed.is_set() and "commit" in _callers() else inner()
     armed.set()
     one.leave_tunnel()
-    until(lambda: one.tally.failures, "it was refused")
+    until(lambda: one.counters.failures, "it was refused")
     assert one.world.held()
     armed.clear()
     until(lambda: not one.world.held(), "it is released")
@@ -215,11 +217,11 @@ def _callers():
 
 def test_a_datastore_that_does_not_answer(janitor_field):
     one = janitor_field()
-    until(lambda: one.tally.is_leader, "it leads")
+    until(lambda: one.counters.is_leader, "it leads")
     one.leave_tunnel()
     one.world.store.set_down(True)
     one.election.error = DatastoreUnavailable("cannot campaign: scripted")
-    until(lambda: one.tally.failures, "it is noticed")
+    until(lambda: one.counters.failures, "it is noticed")
     assert one.thread.is_alive()
     one.election.error = None
     one.world.store.set_down(False)
@@ -229,7 +231,7 @@ def test_a_datastore_that_does_not_answer(janitor_field):
 
 def test_a_bug_ends_the_term_and_not_the_agent(janitor_field):
     one = janitor_field()
-    until(lambda: one.tally.is_leader, "it leads")
+    until(lambda: one.counters.is_leader, "it leads")
 
     def broken():
         raise RuntimeError("nobody thought of this")
@@ -252,7 +254,7 @@ def test_the_grace_is_the_clusters(janitor_field):
     one.leave_tunnel()
     one.thread.start()
     try:
-        until(lambda: one.tally.candidates.get("address"), "it is suspected")
+        until(lambda: one.counters.candidates.get("address"), "it is suspected")
         reads = one.world.store.round_trips.by_operation["get"]
         until(lambda: one.world.store.round_trips.by_operation["get"] > reads + 2, "it looks on")
         assert one.world.held()
@@ -277,7 +279,7 @@ def test_a_grace_that_cannot_be_read_may_be_none(janitor_field):
     one.thread.start()
     try:
         until(lambda: any("scripted" in text for text in one.log.texts), "it could not be read")
-        assert one.world.held() and not one.tally.candidates
+        assert one.world.held() and not one.counters.candidates
         error[:] = [DatastoreDenied("cannot read: not granted")]
         until(lambda: not one.world.held(), "it goes on")
         assert sum("scripted" in text for text in one.log.texts) == 1, "said once"
@@ -296,10 +298,10 @@ def test_a_locked_datastore_is_left_alone(janitor_field):
     one.leave_tunnel()
     one.thread.start()
     try:
-        until(lambda: one.tally.candidates.get("address"), "it is suspected")
+        until(lambda: one.counters.candidates.get("address"), "it is suspected")
         reads = one.world.store.round_trips.by_operation["get"]
         until(lambda: one.world.store.round_trips.by_operation["get"] > reads + 5, "it looks on")
-        assert one.world.held() and not one.tally.confirmed
+        assert one.world.held() and not one.counters.confirmed
         lock(True)
         until(lambda: not one.world.held(), "unlocked")
     finally:
@@ -329,10 +331,10 @@ def test_switched_off_pods_are_left_alone_and_nodes_are_not(janitor_field):
 
 def test_a_pod_is_gone_for_fifteen_minutes_before_its_addresses_go():
     """What is documented where nobody says otherwise."""
-    habits = Habits()
-    assert habits.grace_s == 15 * 60
-    assert parse_grace({"spec": {}}, habits.grace_s) == 15 * 60
+    options = JanitorOptions()
+    assert options.grace_s == 15 * 60
+    assert parse_grace({"spec": {}}, options.grace_s) == 15 * 60
 
 
 def test_the_datastore_is_asked_ten_times_a_second_at_most():
-    assert Habits().per_second == 10
+    assert JanitorOptions().per_second == 10

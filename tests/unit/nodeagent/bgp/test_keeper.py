@@ -15,7 +15,7 @@ from cni_calico.nodeagent.bgp import keeper as bgp
 from cni_calico.nodeagent.bgp.bird.controller import CONFIGURED, REFUSAL, Applied
 from cni_calico.nodeagent.bgp.config.snapshot import BgpEnvironment
 from cni_calico.nodeagent.bgp.keeper import BgpKeeper, what_needs_bird
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.view.sources import Sources
 from tests.fakes.memory_store import MemoryStore

@@ -8,7 +8,7 @@ from cni_calico.nodeagent.bgp.bird.routes import BirdRoute
 from cni_calico.nodeagent.bgp.bird.status import BirdStatus, PeerStatus
 from cni_calico.nodeagent.bgp.report import parse_period_s, render_report
 from cni_calico.nodeagent.bgp.reporter import Reporter
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.notes import Notes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cni_calico.errors import DatastoreUnavailable
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.keepers.labels import label_keeper
 from tests.fakes.memory_store import MemoryStore

@@ -10,7 +10,7 @@ from cni_calico.ipam.allocator import Allocator
 from cni_calico.log import SILENT
 from cni_calico.model.documents.codec import encode_node, encode_pool
 from cni_calico.model.keys import ResourceKey
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.keepers.tunnel_addresses import KINDS, allocate_tunnel_addresses
 from tests.deadlines import soon

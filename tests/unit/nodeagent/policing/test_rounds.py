@@ -14,7 +14,7 @@ from cni_calico.log import SILENT
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.netfilter import NftTable, TableId
 from cni_calico.model.resources import Metadata, Resource
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
 from cni_calico.nodeagent.dataplane.policy.tables import FILTER
 from cni_calico.nodeagent.policing.feed import FedRecord, Refusal

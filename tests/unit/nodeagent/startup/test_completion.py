@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from cni_calico.errors import DatastoreUnavailable
-from cni_calico.nodeagent.context.context import Context
+from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.startup import completion
 from cni_calico.nodeagent.startup.completion import announce_network, announce_shutdown

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from cni_calico import __version__
-from cni_calico.controllers.counters import Tally
-from cni_calico.daemon.http_doors import Doors
+from cni_calico.controllers.counters import JanitorCounters
 from cni_calico.daemon.http_server import PageServer
+from cni_calico.daemon.http_servers import HttpServers
 from cni_calico.log import SILENT
 from cni_calico.nodeagent.status import file as status
 from cni_calico.nodeagent.status.metrics import Metrics
@@ -204,14 +204,14 @@ def test_doors_follow_the_parameters(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        doors = Doors(SILENT)
-        doors.keep("health", ("127.0.0.1", port), dict)  # it is somebody else's: told, not fatal
-    doors.keep("health", ("127.0.0.1", port), dict)
+        servers = HttpServers(SILENT)
+        servers.keep("health", ("127.0.0.1", port), dict)  # it is somebody else's: told, not fatal
+    servers.keep("health", ("127.0.0.1", port), dict)
     assert fetch(port, "/x")[0] == 404
-    doors.keep("health", None, dict)
+    servers.keep("health", None, dict)
     with pytest.raises(OSError):
         fetch(port, "/x")
-    doors.close()
+    servers.close()
 
 
 def test_metrics(tmp_path, cni_server):
@@ -248,7 +248,9 @@ def test_promtool_has_no_complaint(tmp_path):
     """With every part that there can be, beside a real CNI server's numbers."""
     metrics = Metrics(Numbers(doubts={("bgp-peer", 4): 2}), str(tmp_path), str(tmp_path))
     metrics.snapshot = snapshot(pool("10.65.0.0/16"), blocks=(block("10.65.1.0/26", "n1"),))
-    metrics.janitor = Tally(candidates={"address": 1}, released=Counter(address=2), confirmed=Counter(address=2))
+    metrics.janitor = JanitorCounters(
+        candidates={"address": 1}, released=Counter(address=2), confirmed=Counter(address=2)
+    )
     metrics.policing = lambda: (Standing(), PolicyFigures(in_kernel={"4": {"chains": 1, "rules": 1, "sets": 1}}))
     server = CniServer(f"{tmp_path}/cni.sock", SILENT, workers=2)
     server.start()

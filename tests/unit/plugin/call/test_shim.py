@@ -39,22 +39,22 @@ def test_the_socket_is_in_the_run_directory() -> None:
     assert shim.socket_path({"CALICO_RUN_DIR": "/elsewhere"}) == "/elsewhere/cni.sock"
 
 
-@pytest.mark.parametrize("stuck", [False, True])
-def test_a_call_without_a_server_runs_here(tmp_path: Path, stuck: bool) -> None:
+@pytest.mark.parametrize("server_is_stuck", [False, True])
+def test_a_call_without_a_server_runs_here(tmp_path: Path, server_is_stuck: bool) -> None:
     seen: list[tuple[Call, bool, float]] = []
 
     def serve(call: Call, services: Services) -> Answer:
-        seen.append((call, services.stuck, services.timeout_s))
+        seen.append((call, services.server_is_stuck, services.timeout_s))
         return Answer(7, "answered")
 
     environ, stdin = {**ADD, "CALICO_RUN_DIR": str(tmp_path)}, b'{"cniVersion":"1.0.0","name":"n"}'
-    if stuck:
-        assert shim.serve_here(lambda: serve, environ, stdin, stuck=True) == (7, b"answered")
+    if server_is_stuck:
+        assert shim.serve_here(lambda: serve, environ, stdin, server_is_stuck=True) == (7, b"answered")
     else:
         assert shim.serve_call("calico", lambda: serve, environ, stdin) == (7, b"answered")
     [(call, was_stuck, timeout_s)] = seen
-    assert (call.command, call.container_id, was_stuck) == ("ADD", "c1", stuck)
-    assert (timeout_s == shim.STUCK_TIMEOUT_S) is stuck
+    assert (call.command, call.container_id, was_stuck) == ("ADD", "c1", server_is_stuck)
+    assert (timeout_s == shim.STUCK_TIMEOUT_S) is server_is_stuck
 
 
 def test_what_cannot_be_parsed_loads_no_command() -> None:

@@ -61,7 +61,7 @@ class Interest:
 
 
 @dataclass(slots=True)
-class HubNumbers:
+class WatchCacheNumbers:
     updates: int = 0
     skipped: int = 0
     rendered: int = 0
@@ -85,7 +85,7 @@ class _RenderedOnce:
     topics: dict[int, frozenset[Topic]] = field(default_factory=dict)
 
 
-class Hub:
+class WatchCache:
     """``fetch_older(path, since, until)`` is called, in any thread, when a client needs older changes; the caller must
     return at once, and later call ``continue_backwards`` or ``no_older``.
     """
@@ -93,7 +93,7 @@ class Hub:
     def __init__(
         self, wake: Callable[[], None], fetch_older: Callable[[str, int, int], None], paths: Iterable[str] = SERVED
     ) -> None:
-        self.numbers = HubNumbers()
+        self.numbers = WatchCacheNumbers()
         self._wake = wake
         self._fetch_older = fetch_older
         self._lock = threading.RLock()
@@ -317,8 +317,8 @@ class Hub:
 class Listed:
     """A list that is being read: each object is reduced at once, and not kept."""
 
-    def __init__(self, hub: Hub, path: str, histories: Sequence[History]) -> None:
-        self._hub = hub
+    def __init__(self, cache: WatchCache, path: str, histories: Sequence[History]) -> None:
+        self._cache = cache
         self._path = path
         self._histories = histories
         self._found: list[dict[str, HeldObject]] = [{} for _ in histories]
@@ -329,7 +329,7 @@ class Listed:
                 into[found[0]] = found[1]
 
     def finish(self, version: int) -> None:
-        self._hub.replace(self._path, self._found, version)
+        self._cache.replace(self._path, self._found, version)
 
 
 def _prefix(topic: Topic, *, several: bool) -> bytes:

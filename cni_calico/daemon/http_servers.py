@@ -9,7 +9,7 @@ from cni_calico.daemon.said import Said
 from cni_calico.log import Log
 
 
-class Doors:
+class HttpServers:
     """The HTTP servers that the parameters ask for, opened and closed as the parameters change."""
 
     def __init__(self, log: Log) -> None:

@@ -1,4 +1,4 @@
-"""A relay put together: followers of the API server, the hub, and the server.
+"""A relay put together: followers of the API server, the cache, and the server.
 
 Rule: clients are served from the first moment, each collection as soon as it has been read. A follower that fails tries
 again, and after a while the clients are sent away (cut_off.py). If the server's loop fails the process must end: the
@@ -22,10 +22,10 @@ from cni_calico.relay.admission import TokenReviews
 from cni_calico.relay.connections import Limits
 from cni_calico.relay.cut_off import CutOff
 from cni_calico.relay.follower import CollectionFollower, order_of_start
-from cni_calico.relay.hub import Hub
 from cni_calico.relay.replay import read_changes
 from cni_calico.relay.server import RelayServer
 from cni_calico.relay.snapshots import RenderedLists
+from cni_calico.relay.watch_cache import WatchCache
 
 END_S = 3.0
 OLDER_THREADS = 4
@@ -53,11 +53,11 @@ class Relay:
         self._log = log
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._older_threads = SideThreads(OLDER_THREADS, "relay-older")
-        self.hub = Hub(self._wake, self._fetch_older)
-        self.snapshots = RenderedLists(self.hub, self._wake)
+        self.cache = WatchCache(self._wake, self._fetch_older)
+        self.snapshots = RenderedLists(self.cache, self._wake)
         self._reviews = TokenReviews(api, users, self._wake)
         self.server = RelayServer(
-            self.hub,
+            self.cache,
             self.snapshots,
             self._reviews,
             listener,
@@ -82,7 +82,7 @@ class Relay:
         are still connected.
         """
         for path in order_of_start():
-            follower = CollectionFollower(self._api, self.hub, path, self._tell)
+            follower = CollectionFollower(self._api, self.cache, path, self._tell)
             thread = threading.Thread(target=follower.run, args=(self._ending,), name=f"follow-{path}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -133,14 +133,14 @@ class Relay:
         except Compacted as e:
             self.older["gone"] += 1
             self._log.info(f"{path}: clients that have seen it as of {since} must list again: {e}")
-            self.hub.no_older(path, since)
+            self.cache.no_older(path, since)
         except CalicoError as e:
             self.older["failed"] += 1
             self._log.warning(f"cannot say what happened since {since}: {e}")
-            self.hub.no_older(path, 0)  # whoever still waits asks again
+            self.cache.no_older(path, 0)  # whoever still waits asks again
         else:
             self.older["read"] += 1
-            self.hub.continue_backwards(path, since, events)
+            self.cache.continue_backwards(path, since, events)
 
     def __del__(self) -> None:
         os.close(self._wake_fd)

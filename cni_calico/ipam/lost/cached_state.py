@@ -39,7 +39,7 @@ class Seen:
     orchestrated: bool
 
 
-class Shelf(Protocol):
+class RecordCache(Protocol):
     """A listing in memory; datastore.cache.Cache is one."""
 
     def get(self, key: Key) -> Versioned | None:
@@ -80,76 +80,76 @@ def _unfold(key: ResourceKey, record: Any) -> Seen | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Shelves:
+class RecordCaches:
     """``pods``: Kubernetes' pods as endpoints, None without Kubernetes; ``endpoints``: the datastore's own, None if the
     datastore is Kubernetes or there are none.
     """
 
-    blocks: Shelf
-    affinities: Shelf
-    handles: Shelf
-    nodes: Shelf
-    endpoints: Shelf | None
-    pods: Shelf | None
-    kubernetes_nodes: Shelf | None = None  # in addition to the nodes of a separate datastore
+    blocks: RecordCache
+    affinities: RecordCache
+    handles: RecordCache
+    nodes: RecordCache
+    endpoints: RecordCache | None
+    pods: RecordCache | None
+    kubernetes_nodes: RecordCache | None = None  # in addition to the nodes of a separate datastore
 
 
-class ShelfSight:
-    """The Sight of suspects.py based on shelves. Not to be shared between threads."""
+class CachedClusterState:
+    """The ClusterState of suspects.py based on caches. Not to be shared between threads."""
 
-    def __init__(self, shelves: Shelves) -> None:
-        self._shelves = shelves
+    def __init__(self, caches: RecordCaches) -> None:
+        self._caches = caches
         # of pods, by namespace and name; not if the datastore is Kubernetes, where node and pod say the key
         self._keys: dict[tuple[str, str], tuple[ResourceKey, ...]] = {}
 
     @property
     def knows_pods(self) -> bool:
-        return self._shelves.pods is not None
+        return self._caches.pods is not None
 
     @property
     def is_kubernetes(self) -> bool:
-        return self._shelves.pods is not None and self._shelves.endpoints is None
+        return self._caches.pods is not None and self._caches.endpoints is None
 
     def has_node(self, name: str) -> bool:
-        return self._shelves.nodes.get(ResourceKey("Node", name)) is not None
+        return self._caches.nodes.get(ResourceKey("Node", name)) is not None
 
     def has_kubernetes_node(self, name: str) -> bool:
-        shelf = self._shelves.kubernetes_nodes
-        return shelf is None or shelf.get(ResourceKey("Node", name)) is not None
+        cache = self._caches.kubernetes_nodes
+        return cache is None or cache.get(ResourceKey("Node", name)) is not None
 
     def node(self, name: str) -> LostNode | None:
-        kubernetes = self._shelves.nodes.record(ResourceKey("Node", name))
-        known = isinstance(kubernetes, str) and kubernetes and self._shelves.kubernetes_nodes is not None
+        kubernetes = self._caches.nodes.record(ResourceKey("Node", name))
+        known = isinstance(kubernetes, str) and kubernetes and self._caches.kubernetes_nodes is not None
         return LostNode(name, kubernetes) if known else None
 
     def block(self, cidr: Network) -> BlockFacts | None:
-        found: BlockFacts | None = self._shelves.blocks.record(BlockKey(cidr))
+        found: BlockFacts | None = self._caches.blocks.record(BlockKey(cidr))
         return found
 
     def has_affinity(self, key: AffinityKey) -> bool:
-        return bool(self._shelves.affinities.record(key))
+        return bool(self._caches.affinities.record(key))
 
     def handle(self, handle_id: str) -> str | None:
         key = HandleKey(handle_id)
-        found = self._shelves.handles.get(key) if self._shelves.handles.record(key) else None
+        found = self._caches.handles.get(key) if self._caches.handles.record(key) else None
         return None if found is None else str(found.revision)
 
     def learn_pod(self, namespace: str, pod: str, key: ResourceKey) -> None:
         if self.is_kubernetes:
             return
         keys = tuple(known for known in self._keys.pop((namespace, pod), ()) if known != key)
-        if any(shelf is not None and shelf.get(key) is not None for shelf in self._both()):
+        if any(cache is not None and cache.get(key) is not None for cache in self._both()):
             keys = (*keys, key)
         if keys:
             self._keys[intern(namespace), intern(pod)] = keys
 
-    def _both(self) -> tuple[Shelf | None, Shelf | None]:
-        return self._shelves.pods, self._shelves.endpoints
+    def _both(self) -> tuple[RecordCache | None, RecordCache | None]:
+        return self._caches.pods, self._caches.endpoints
 
-    def _seen(self, shelf: Shelf | None, namespace: str, pod: str) -> list[Seen]:
-        if shelf is None:
+    def _seen(self, cache: RecordCache | None, namespace: str, pod: str) -> list[Seen]:
+        if cache is None:
             return []
-        found = (_unfold(key, shelf.record(key)) for key in self._keys.get((namespace, pod), ()))
+        found = (_unfold(key, cache.record(key)) for key in self._keys.get((namespace, pod), ()))
         return [seen for seen in found if seen is not None]
 
     def has_pod(self, namespace: str, name: str, node: str) -> bool:
@@ -157,25 +157,25 @@ class ShelfSight:
 
     def _pod(self, namespace: str, name: str, node: str) -> Pod | None:
         """If the datastore is not Kubernetes' own, Kubernetes may have another name for the node."""
-        shelf = self._shelves.pods
-        if shelf is None or self._shelves.endpoints is not None:
-            return Pod() if self._seen(shelf, namespace, name) else None
+        cache = self._caches.pods
+        if cache is None or self._caches.endpoints is not None:
+            return Pod() if self._seen(cache, namespace, name) else None
         try:
             key = ResourceKey("WorkloadEndpoint", endpoint_name(node, "k8s", name, ENDPOINT), namespace)
         except ValueError:
             return None  # no pod can have such a name
-        seen = _unfold(key, shelf.record(key))
+        seen = _unfold(key, cache.record(key))
         return seen.pod if seen is not None and seen.node == node else None
 
     def pod(self, namespace: str, name: str, node: str) -> Pod | None:
         """Without the pod its endpoint counts for nothing here: both are suspected from the same moment on."""
         pod = self._pod(namespace, name, node)
-        endpoints = self._seen(self._shelves.endpoints, namespace, name) if pod is not None else []
+        endpoints = self._seen(self._caches.endpoints, namespace, name) if pod is not None else []
         return next((seen.pod for seen in endpoints if seen.node == node), pod)
 
     def endpoint(self, key: ResourceKey) -> LostEndpoint | None:
-        shelf = self._shelves.endpoints
-        seen, found = (_unfold(key, shelf.record(key)), shelf.get(key)) if shelf is not None else (None, None)
+        cache = self._caches.endpoints
+        seen, found = (_unfold(key, cache.record(key)), cache.get(key)) if cache is not None else (None, None)
         if found is None or seen is None or not seen.orchestrated or not seen.name:
             return None
         return LostEndpoint(key, str(found.revision), seen.node, seen.name)

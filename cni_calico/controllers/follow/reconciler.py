@@ -30,7 +30,7 @@ class CacheView(Protocol):
     def items(self) -> Mapping[Key, Versioned]: ...
 
 
-class Follower:
+class Reconciler:
     """``store`` is fenced, ``objects`` and ``records`` are the caches. For one thread."""
 
     def __init__(
