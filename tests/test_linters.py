@@ -221,7 +221,6 @@ OF_SEVERAL_MODULES = {
     "controllers/follow/test_follow_machine": "any order of events",
     "controllers/loadbalancer/test_load_balancer_machine": "any order of events",
     "ctl/ipam/test_commands": "every command of its group",
-    "ctl/picture/test_show": "the picture, from records to text and page",
     "ctl/policy/test_kubernetes": "every command of its group, on Kubernetes",
     "ctl/test_dropin": "what callers of upstream's program rely on",
     "ctl/command_line/test_help": "help, completion and corrections of every command",
