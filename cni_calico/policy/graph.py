@@ -194,6 +194,15 @@ class Graph:
         found = {name: self._active.policies[name].warnings for name in self._policies if name.kind != "Profile"}
         return {name: warnings for name, warnings in found.items() if warnings}
 
+    def select_governing(self, host: Labelled) -> tuple[str, ...]:
+        """The policies that select a host endpoint."""
+        labels = dict(host.labels)
+        for name in reversed(host.profiles):
+            profile = self._active.profiles.get(name)
+            labels = {**(profile.labels if profile else {}), **labels}
+        policies = ((name, policy) for name, policy in self._active.policies.items() if name.kind != "Profile")
+        return tuple(str(name) for name, policy in policies if not name.namespace and policy.selector.matches(labels))
+
     def services(self) -> frozenset[tuple[str, str]]:
         """(namespace, name) of the services whose EndpointSlices are needed. As of the last flush."""
         return self._sets.services()

@@ -184,9 +184,9 @@ def _make_sets(*names: str) -> None:
                 sets.add(name, f"10.{number >> 8}.{number & 255}.1")
 
 
-def _take_over(takeover: Takeover, full: bool = True) -> tuple[Takeover, Pass]:
+def _take_over(takeover: Takeover, full: bool = True, without: bool = False) -> tuple[Takeover, Pass]:
     done = Pass()
-    takeover.apply(Desired(), FelixSettings(), soon(), done, full)
+    takeover.apply(Desired(), FelixSettings(takeover_without_policies=without), soon(), done, full)
     return takeover, done
 
 
@@ -218,6 +218,41 @@ def test_upstreams_arp_table_goes_and_others_stay(host_without_rules: Namespace)
     assert host_without_rules.run("nft", "list", "tables").stdout.split() == ["table", "arp", "of-somebody"]
     assert done.changed == ["removed table arp calico-arp of upstream's agent"]
     assert host_without_rules.call(_take_over, first)[1].changed == []
+
+
+def _only_upstream() -> list[str]:
+    return ["what GlobalNetworkPolicy deny says about HostEndpoint eth0"]
+
+
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+def test_policies_that_only_upstream_enforces_keep_its_rules(host_without_rules: Namespace, variant: str) -> None:
+    """Until they are gone, or it is said that they may go; and masquerading does not take upstream's table over."""
+    host_without_rules.call(_make_sets, *SETS[4])
+    saved = host_without_rules.call(_iptables, 4, variant, UPSTREAM.format(v="cali4"))
+    takeover, done = host_without_rules.call(_take_over, Takeover(Log("none", stderr=False), _only_upstream))
+    assert host_without_rules.call(_iptables, 4, variant, "") == saved
+    assert sorted(host_without_rules.call(ipsets.read_ipsets)) == sorted(SETS[4])
+    assert not takeover.done and done.changed == [] and done.pending == 1
+    (text,) = done.refused
+    for words in (*_only_upstream(), "FELIX_TAKEOVERWITHOUTPOLICIES=true", "docs/from-calico.md"):
+        assert words in text
+    told = host_without_rules.call(_take_over, takeover, True, True)[1]
+    assert told.refused == [] and "cali" not in host_without_rules.call(_iptables, 4, variant, "")
+
+
+def test_upstreams_nftables_chains_are_kept_too(host_without_rules: Namespace) -> None:
+    host_without_rules.run("nft", "add table ip calico")
+    host_without_rules.run("nft", "add chain ip calico filter-cali-FORWARD")
+    takeover, done = host_without_rules.call(_take_over, Takeover(Log("none", stderr=False), _only_upstream))
+    assert done.refused and not takeover.done
+    host_without_rules.run("nft", "delete table ip calico")
+    takeover, done = host_without_rules.call(_take_over, takeover)
+    assert not done.refused and takeover.done
+
+
+def test_where_upstream_left_nothing_nothing_is_refused(host_without_rules: Namespace) -> None:
+    takeover, done = host_without_rules.call(_take_over, Takeover(Log("none", stderr=False), _only_upstream))
+    assert takeover.done and done.refused == [] and done.pending == 0
 
 
 def test_a_set_that_somebody_elses_rule_uses_is_told_and_tried_again(

@@ -149,6 +149,14 @@ class FelixSettings:
         "Not a parameter of upstream's. Disabled: enforce no network policy on this node.",
         section="Policy",
     )
+    takeover_without_policies: bool = setting(
+        "TakeoverWithoutPolicies",
+        FLAG,
+        False,
+        "Not a parameter of upstream's. Remove what upstream's agent left although policies that it enforced on this "
+        "node are not enforced by this one.",
+        section="Policy",
+    )
     allow_vxlan_from_workloads: bool = setting(
         "AllowVXLANPacketsFromWorkloads", FLAG, False, "Let workloads send packets to the VXLAN port."
     )

@@ -27,21 +27,28 @@ from cni_calico.nodeagent.dataplane.passes import Part, Pass
 
 
 def data_plane(
-    log: Log, files: Files, mtu_file: str, now: Callable[[], float], upstream_goes: Callable[[], bool] = lambda: True
+    log: Log,
+    files: Files,
+    mtu_file: str,
+    now: Callable[[], float],
+    upstream_goes: Callable[[], bool] = lambda: True,
+    lost: Callable[[], Sequence[str]] = tuple,
 ) -> list[Part]:
     """The parts in the order in which they are applied: routes need devices, our own rules come after upstream's.
 
     ``upstream_goes``: whether what upstream's agent left may be removed now. Masquerading takes over a table of the
-    name that upstream uses, so it waits too, but only while upstream's chains are in it.
+    name that upstream uses, so it waits too, but only while upstream's chains are in it. ``lost``: what upstream
+    enforces and we would not, which keeps both.
     """
+    takeover = Takeover(log, lost)
     return [
         KernelSettings(),
         Signatures(),
         TunnelDevices(),
         TunnelNeighbours(),
         Routes(now),
-        AfterPolicies(Takeover(log), upstream_goes),
-        AfterPolicies(Masquerade(log), lambda: upstream_goes() or not has_upstream_table()),
+        AfterPolicies(takeover, upstream_goes),
+        AfterPolicies(Masquerade(log), lambda: takeover.done or not has_upstream_table()),
         Forwarding(),
         MtuFile(files, mtu_file),
     ]

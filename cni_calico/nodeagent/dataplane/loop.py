@@ -116,6 +116,7 @@ class DataplaneLoop:
             f"{settings.state_dir}/mtu",
             time.monotonic,
             lambda: self._policing().upstream_goes,
+            lambda: self._policing().lost,
         )
         applier = Applier(parts)
         start_counting(self._context, self._count_policies, stopping)
@@ -157,7 +158,7 @@ class DataplaneLoop:
             done = Pass(failed=[str(e)])
         ended = time.monotonic()
         self._schedule(done, felix, full, ended)
-        self._unmet = select_unmet(snapshot, done.lacking)
+        self._unmet = (*select_unmet(snapshot, done.lacking), *done.refused)
         self._report(done, snapshot)
         self.numbers.resynced(ended - begun, full=full, changed=len(done.changed), failed=len(done.failed))
         self._synced = True

@@ -18,13 +18,15 @@ from cni_calico.nodeagent.dataplane.desired import Desired
 class Pass:
     """One pass: what it changed and what failed, in words; ``pending`` routes are still in their grace period.
 
-    ``lacking``: by name, why a tunnel device or masquerading is wanted and missing (needs.py).
+    ``lacking``: by name, why a tunnel device or masquerading is wanted and missing (needs.py). ``refused``: what was
+    not done although it could be, and why; the node is not ready.
     """
 
     changed: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     pending: int = 0
     lacking: dict[str, str] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
 
 
 class Part(Protocol):

@@ -14,6 +14,7 @@ is reported; a node that has enforced policy continues, even if the reasons for 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 NAMESPACE_PROFILE = "kns."
@@ -61,7 +62,7 @@ def decide(facts: GateFacts) -> Gate:
         missing = facts.missing_profiles
         if facts.has_namespace_profile and not missing:
             return POLICE
-        what = f"profiles of this node's workloads ({_listed(missing)})" if missing else "profiles (kns.NAMESPACE)"
+        what = f"profiles of this node's workloads ({listed(missing)})" if missing else "profiles (kns.NAMESPACE)"
         return Gate(
             False,
             ready=False,
@@ -73,6 +74,7 @@ def decide(facts: GateFacts) -> Gate:
     return Gate(False, why="there is no policy", upstream_goes=True)
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first ones, and how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

@@ -37,6 +37,7 @@ from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE, Gate, GateFact
 from cni_calico.nodeagent.policing.parameters import filter_settings, parse_service_networks
 from cni_calico.nodeagent.policing.status_files import StatusFiles
 from cni_calico.nodeagent.policing.surroundings import Surroundings
+from cni_calico.nodeagent.policing.unenforced import Unenforced, named
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.records import Labelled
@@ -106,6 +107,7 @@ class Rounds:
         self._changed_since = float("inf")  # when the oldest change arrived that is not in force
         self._taking_s: float | None = None  # how long it took to take in what is not calculated yet
         self._counted_at = -1  # the number of transactions when the kernel's content was last counted
+        self._lost = Unenforced(node)
         self._known: dict[str, set[ResourceKey]] = {kind: set() for kind in _COUNTED_KINDS}
         self._standing = Standing()
         self._said = Said(self._log)
@@ -167,6 +169,7 @@ class Rounds:
             self._service_networks = parse_service_networks(None if record is None else record.spec)
             self.configure(self._felix)
             return
+        self._lost.put(key, record)
         self._graph.put(key, record)
 
     # -- a round ------------------------------------------------------------------------------------------------------
@@ -345,7 +348,7 @@ class Rounds:
 
     def _report(self, gate: Gate) -> None:
         self._count()
-        problems = [f"{key.kind} {_path(key)}: {why}" for key, why in self._graph.problems.items()]
+        problems = [f"{named(key)}: {why}" for key, why in self._graph.problems.items()]
         problems += [f"{policy}: {why}" for policy, why in self._goal.problems.items()]
         problems += [f"{feature.value} is not in force: {why}" for feature, why in self._goal.lacking.items()]
         standing = Standing(
@@ -357,6 +360,7 @@ class Rounds:
             failing=self._failing,
             problems=tuple(sorted(problems)),
             warnings=self._warnings + self._left_out + self._troubles(),
+            lost=self._lost.describe(self._felix, self._policies, self._graph.select_governing),
             counts={
                 "records": len(self._policies),
                 "policies": self._governing,
@@ -385,7 +389,3 @@ class Rounds:
         self._said.say("standing", sorted({*standing.problems, *standing.warnings, *failing}))
         if (standing.in_force, standing.why_not) != (self._standing.in_force, self._standing.why_not):
             self._log.write("info" if standing.in_force else "warning", standing.sentence)
-
-
-def _path(key: ResourceKey) -> str:
-    return f"{key.namespace}/{key.name}" if key.namespace else key.name

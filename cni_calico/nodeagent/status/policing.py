@@ -19,6 +19,7 @@ class Standing:
 
     ``in_force``: the newest state is in force, or the last one that could be applied (then ``failing`` says why not the
     newest). ``why_not`` says why no policy is enforced; ``upstream_goes``: whether upstream's rules may be removed.
+    ``lost``: in words, what upstream enforces here and this agent would not.
     ``problems``: records and policies that are not in force as written; ``warnings``: parts of policies that are
     ignored.
     """
@@ -31,6 +32,7 @@ class Standing:
     failing: str = ""
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     repairs: int = 0
 

@@ -3,11 +3,14 @@
 Rule: once, and only after our own policies are in force or it is decided that none will be (after_policies.py). It must
 happen because upstream's chains outlive its agent and drop what they do not know. A set that another program's rule
 uses stays; that is logged once, and retried at every full resync.
+
+It refuses while policies exist that only upstream enforces (``lost``): its chains, which go on denying, stay, and the
+node is not ready, so that a rolling update stops here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,10 +35,14 @@ _LOOK_S = 10.0
 
 @dataclass(slots=True)
 class Takeover:
-    """``kept`` says why sets could not be removed; None: not tried yet."""
+    """``lost``: in words, what upstream enforces here and this agent would not.
+
+    ``kept`` says why sets could not be removed; None: not tried yet.
+    """
 
     name: ClassVar[str] = "taking over from upstream's agent"
     log: Log
+    lost: Callable[[], Sequence[str]] = tuple
     chains_gone: bool = False
     kept: tuple[str, ...] | None = None
 
@@ -45,10 +52,20 @@ class Takeover:
     def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, done: Pass, full: bool) -> None:
         """Raises KernelError; the next pass continues what was not finished."""
         if not self.chains_gone:
+            lost = () if felix.takeover_without_policies else self.lost()
+            if lost and _is_there(deadline):
+                done.refused.append(refusal(lost))
+                done.pending += 1
+                return
             self._remove_chains(felix, deadline, done)
             self.chains_gone = True
         if self.kept is None or (self.kept and full):
             self._remove_sets(done)
+
+    @property
+    def done(self) -> bool:
+        """Whether upstream's chains are gone."""
+        return self.chains_gone
 
     def _remove_chains(self, felix: FelixSettings, deadline: Deadline, done: Pass) -> None:
         for family, variant in iptables.readable_variants():
@@ -81,6 +98,21 @@ class Takeover:
             if text not in (self.kept or ()):
                 self.log.warning(text)
         self.kept = tuple(kept)
+
+
+def refusal(lost: Sequence[str]) -> str:
+    """The sentence for people."""
+    return (
+        f"upstream's rules stay, because this agent would not enforce: {'; '.join(lost)}. Workloads that upstream's "
+        "agent did not know have no network meanwhile. Start upstream's agent again, or delete these policies and host "
+        "endpoints, or set FELIX_TAKEOVERWITHOUTPOLICIES=true to do without them (docs/from-calico.md)"
+    )
+
+
+def _is_there(deadline: Deadline) -> bool:
+    """Whether anything that upstream enforces with is there. Raises KernelError."""
+    saved = (iptables.read_rules(family, variant, deadline) for family, variant in iptables.readable_variants())
+    return any(plan_takeover(each) for each in saved) or has_upstream_table()
 
 
 def has_upstream_table() -> bool:

@@ -20,6 +20,8 @@ from cni_calico.nodeagent.dataplane.policy.tables import FILTER
 from cni_calico.nodeagent.policing.feed import FedRecord, Refusal
 from cni_calico.nodeagent.policing.rounds import RETRY_FIRST_S, Rounds
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
+from cni_calico.policy.hosts import HostRecord
+from cni_calico.policy.records import Labelled
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.nftables import FakePacketFilter
 from tests.netns.policing import private_settings
@@ -96,6 +98,56 @@ def test_a_policy_that_cannot_be_read_is_one(tmp_path: Path) -> None:
     rounds.take({POLICY: Refusal("no")})
     rounds.once()
     assert host.told[-1].in_force and host.kernel.tables
+
+
+def _host(node: str, profiles: tuple[str, ...] = (), **labels: str) -> HostRecord:
+    return HostRecord(node, "eth0", Labelled(frozenset(labels.items()), profiles))
+
+
+def _policy(selector: str) -> Resource:
+    spec = {"tier": "default", "selector": selector, "types": ["Ingress"]}
+    return Resource("GlobalNetworkPolicy", Metadata(POLICY.name), spec)
+
+
+OPEN = ("projectcalico-default-allow",)
+CLOSED = "HostEndpoint eth0, which denies what no policy or profile allows"
+GOVERNED = "what GlobalNetworkPolicy deny says about HostEndpoint eth0"
+
+
+@pytest.mark.parametrize(
+    ("host", "selector", "lost"),
+    [
+        (_host("n1"), "role == 'x'", (CLOSED,)),
+        (_host("n1", OPEN), "role == 'x'", ()),
+        (_host("n1", OPEN, role="x"), "role == 'x'", (GOVERNED,)),
+        (_host("n1", OPEN), "all()", (GOVERNED,)),
+        (_host("n2", role="x"), "all()", ()),
+    ],
+)
+def test_what_only_upstream_enforces_on_hosts_is_told(
+    tmp_path: Path, host: HostRecord, selector: str, lost: tuple[str, ...]
+) -> None:
+    told = Host(tmp_path, kubernetes=True)
+    told.kernel.broken = False
+    rounds = told.rounds()
+    rounds.take({ResourceKey("HostEndpoint", "eth0"): host, POLICY: _policy(selector)})
+    rounds.follow()
+    rounds.once()
+    assert told.told[-1].lost == lost
+    rounds.take({ResourceKey("HostEndpoint", "eth0"): None})
+    rounds.once()
+    assert told.told[-1].lost == ()
+
+
+def test_policies_that_are_switched_off_are_told(tmp_path: Path) -> None:
+    told = Host(tmp_path, enforcement="Disabled")
+    rounds = told.rounds()
+    rounds.take({ResourceKey("NetworkPolicy", f"p{i}", "a"): Refusal("no") for i in range(7)})
+    rounds.once()
+    assert told.told[-1].lost == (
+        "7 policies (NetworkPolicy a/p0, NetworkPolicy a/p1, NetworkPolicy a/p2, NetworkPolicy a/p3, NetworkPolicy a/p4"
+        " and 2 more), because FELIX_POLICYENFORCEMENT is Disabled",
+    )
 
 
 def test_a_failure_is_waited_after(tmp_path: Path) -> None:
