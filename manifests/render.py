@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Renders the manifests: ``render.py [--check]``; --check: only report whether they match their sources.
+"""Renders the manifests and the Helm chart: ``render.py [--check]``; --check: only report whether they match.
 
 Rule: one source for both datastores. A block between "# begin only: WHICH" and "# end only", or a line ending in "#
 only: WHICH", is only for that datastore.
@@ -15,6 +15,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from cni_calico import __version__
+from manifests.charts import render_chart
 from manifests.schemas import KINDS, definition
 
 HERE = Path(__file__).resolve().parent
@@ -65,7 +66,7 @@ def render_all() -> dict[str, str]:
     definitions = render_definitions()
     etcd = select_lines(source, "etcd")
     relays = (HERE / "source" / "calico-typha.yaml").read_text().replace("@VERSION@", f"v{__version__}")
-    return {
+    files = {
         "crds.yaml": definitions,
         "calico.yaml": select_lines(source, "kubernetes") + definitions.removeprefix(_HEAD),
         "calico-etcd.yaml": etcd,
@@ -75,6 +76,9 @@ def render_all() -> dict[str, str]:
         "etcd/calico-etcd.yaml": etcd,
         "calico-typha.yaml": relays,
     }
+    monitoring = {"monitoring/podmonitor.yaml": (HERE / "monitoring" / "podmonitor.yaml").read_text()}
+    chart = render_chart({**files, **monitoring}, __version__)
+    return {**files, **{f"chart/{name}": text for name, text in chart.items()}}
 
 
 def main() -> int:
@@ -84,7 +88,7 @@ def main() -> int:
             sys.stderr.write(f"{HERE / name} does not match its sources: run manifests/render.py\n")
         return 1 if stale else 0
     for name, text in render_all().items():
-        (HERE / name).parent.mkdir(exist_ok=True)
+        (HERE / name).parent.mkdir(parents=True, exist_ok=True)
         (HERE / name).write_text(text)
     return 0
 

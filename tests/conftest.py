@@ -56,6 +56,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: has_tool("bin/etcd", "bin/kube-apiserver", "bin/kubectl"),
         "kubernetes: tests/setup/tests.sh builds it",
     ),
+    "helm": (lambda: has_tool("bin/helm"), "helm: tests/setup/tests.sh builds it"),
     "cnitool": (lambda: has_tool("bin/cnitool", "cni/bin/portmap"), "cnitool: tests/setup/tests.sh builds it"),
     "lab": (
         lambda: has_tool(

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What the tests need beyond Python: Debian packages, Go programs (etcd, an API server, cnitool, reference plugins), a
+# What the tests need beyond Python: Debian packages, Go programs (etcd, an API server, cnitool, reference plugins, helm), a
 # Debian 11 root. From nothing it takes some ten minutes on two cores, most of them for the API server.
 #
 #   tests/setup/tests.sh [--check]      --check: only say (by exit status) whether everything is there
@@ -14,8 +14,8 @@ PACKAGES=(debootstrap nftables iptables bird2 openssl prometheus podman containe
 
 if [ "${1:-}" = --check ]; then
   debian_missing "${PACKAGES[@]}" >/dev/null
-  for part in build-go-tools kubernetes old-root; do "tests/setup/$part.sh" --check; done
+  for part in build-go-tools kubernetes old-root helm; do "tests/setup/$part.sh" --check; done
   exit
 fi
 debian_install "${PACKAGES[@]}"
-for part in build-go-tools kubernetes old-root; do "tests/setup/$part.sh"; done
+for part in build-go-tools kubernetes old-root helm; do "tests/setup/$part.sh"; done

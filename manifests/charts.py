@@ -1,0 +1,213 @@
+"""Renders the Helm chart: the manifests' own documents, with values in the places that users set.
+
+Rule: a template is a document of the manifests in which some values are expressions, so chart and manifests cannot
+differ: with the chart's defaults ``helm template`` gives the manifests, and definitions that an uninstallation keeps.
+Everything else of the chart (values, schema, helpers) is in manifests/source/chart as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SOURCE = Path(__file__).resolve().parent / "source" / "chart"
+_HEAD = "{{- /* Made from manifests/source by manifests/render.py; change it there. */}}\n"
+_IMAGES = {
+    "calico-node": "node",
+    "calico-kube-controllers": "kubeControllers",
+    "calico-typha": "typha",
+    "install-cni": "cni",
+    "upgrade-ipam": "cni",
+}
+_PARTS = {"calico-node": "node", "calico-kube-controllers": "kubeControllers", "calico-typha": "typha"}
+# environment variables of calico-node that values set
+_VARIABLES = {
+    "CALICO_IPV4POOL_IPIP": 'include "cni-calico.ipip" .',
+    "CALICO_IPV4POOL_VXLAN": 'include "cni-calico.vxlan" .',
+    "CLUSTER_TYPE": 'eq (include "cni-calico.backend" .) "bird" | ternary "k8s,bgp" "k8s"',
+    "FELIX_IPV6SUPPORT": 'include "cni-calico.pool6" . | fromYaml | empty | ternary "false" "true"',
+}
+_CONFIG = {
+    "calico_backend": 'include "cni-calico.backend" .',
+    "veth_mtu": 'include "cni-calico.mtu" .',
+    "typha_service_name": 'include "cni-calico.relays" .',
+    "etcd_endpoints": ".Values.etcd.endpoints",
+    "etcd_ca": 'empty .Values.etcd.tls.ca | ternary "" "/calico-secrets/etcd-ca"',
+    "etcd_cert": 'empty .Values.etcd.tls.crt | ternary "" "/calico-secrets/etcd-cert"',
+    "etcd_key": 'empty .Values.etcd.tls.key | ternary "" "/calico-secrets/etcd-key"',
+}
+# file of the chart -> the manifest whose documents it has, whether those are its definitions, when it is in force
+_TEMPLATES = {
+    "kubernetes": ("calico.yaml", False, 'eq .Values.datastore "kubernetes"'),
+    "etcd": ("calico-etcd.yaml", False, 'eq .Values.datastore "etcd"'),
+    "crds": ("crds.yaml", True, 'and .Values.includeCRDs (eq .Values.datastore "kubernetes")'),
+    "typha": ("calico-typha.yaml", False, 'ne (include "cni-calico.relays" .) "none"'),
+    "podmonitor": ("monitoring/podmonitor.yaml", False, ".Values.podMonitor.enabled"),
+}
+Document = dict[str, Any]
+
+
+class _Text(yaml.SafeDumper):
+    """Writes values that occur twice in full, and long texts as blocks."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Text.add_representer(str, _string)
+
+
+def quoted(expression: str) -> str:
+    """A value that is the text of an expression."""
+    return f"@@quoted {expression}@@"
+
+
+def block(expression: str) -> str:
+    """A value that is the YAML of an expression."""
+    return f"@@block {expression}@@"
+
+
+def if_given(key: str, expression: str) -> dict[str, str]:
+    """A key that is left out where its value is empty."""
+    return {f"@@given {expression}@@{key}": "@@"}
+
+
+def given_or(key: str, expression: str, default: object) -> Document:
+    """A key whose value is that of the expression; the default where that is empty."""
+    return {f"@@or {expression}@@{key}": default, f"@@end {key}@@": "@@"}
+
+
+def render_template(documents: list[Document], condition: str) -> str:
+    """One file of the chart, in force where the condition holds."""
+    texts = [_fill(yaml.dump(document, Dumper=_Text, sort_keys=False, width=1000)) for document in documents]
+    return f"{_HEAD}{{{{- if {condition} }}}}\n" + "".join(f"---\n{text}" for text in texts) + "{{- end }}\n"
+
+
+def _fill(text: str) -> str:
+    """The text of YAML with expressions where the markers stand."""
+    lines = []
+    for line in text.replace("{{", "{{ `{{` }}").splitlines():
+        indent = len(line) - len(line.lstrip(" "))
+        if given := re.fullmatch(r" *(- )?'?@@given (.*)@@(\w+)'?: '?@@'?", line):
+            dash, expression, key = given[1] or "", given[2].replace("''", "'"), given[3]
+            depth = indent + len(dash) + 2
+            lines += [
+                f"{' ' * indent}{{{{- with {expression} }}}}",
+                f"{' ' * indent}{dash}{key}: {{{{- toYaml . | nindent {depth} }}}}",
+                f"{' ' * indent}{{{{- end }}}}",
+            ]
+        elif found := re.fullmatch(r" *'?@@or (.*)@@(\w+)'?:", line):
+            lines += [
+                f"{' ' * indent}{{{{- with {found[1]} }}}}",
+                f"{' ' * indent}{found[2]}: {{{{- toYaml . | nindent {indent + 2} }}}}",
+                f"{' ' * indent}{{{{- else }}}}",
+                f"{' ' * indent}{found[2]}:",
+            ]
+        elif re.fullmatch(r" *'?@@end \w+@@'?: '?@@'?", line):
+            lines.append(f"{' ' * indent}{{{{- end }}}}")
+        elif found := re.fullmatch(r" *'?@@merge (.*)@@'?: '?@@'?", line):
+            merged = f"{{{{- with {found[1]} }}}}{{{{- toYaml . | nindent {indent} }}}}{{{{- end }}}}"
+            lines.append(f"{' ' * indent}{merged}")
+        elif found := re.fullmatch(r" *- '?@@item (.*)@@'?", line):
+            lines.append(f"{' ' * indent}{{{{- {found[1]} | nindent {indent} }}}}")
+        elif found := re.fullmatch(r"( *(?:- )?[\w./-]+:) '?@@(quoted|block) (.*)@@'?", line):
+            expression = found[3].replace("''", "'")
+            how = f"({expression}) | quote" if found[2] == "quoted" else f"- toYaml {expression} | nindent {indent + 2}"
+            lines.append(f"{found[1]} {{{{{' ' if found[2] == 'quoted' else ''}{how} }}}}")
+        else:
+            lines.append(line)
+    if left := [line for line in lines if "@@" in line]:
+        raise ValueError(f"a marker is not understood: {left[0].strip()}")
+    return "\n".join(lines) + "\n"
+
+
+def with_values(document: Document) -> Document:
+    """The document with expressions in the places that users set."""
+    change = _CHANGES.get(document["kind"])
+    if change is not None:
+        change(document)
+    return document
+
+
+def _definition(document: Document) -> None:
+    # what is stored goes with its definition
+    document["metadata"].setdefault("annotations", {})["helm.sh/resource-policy"] = "keep"
+
+
+def _config_map(document: Document) -> None:
+    data = document["data"]
+    data.update({name: quoted(expression) for name, expression in _CONFIG.items() if name in data})
+
+
+def _secret(document: Document) -> None:
+    document.update(if_given("data", 'include "cni-calico.etcdSecrets" . | fromYaml'))
+
+
+def _workload(document: Document) -> None:
+    part = _PARTS.get(document["metadata"]["name"])
+    if part is None:
+        return
+    pod = document["spec"]["template"]
+    values = f".Values.{part}"
+    pod["metadata"].update(if_given("annotations", f"{values}.podAnnotations"))
+    pod["metadata"]["labels"].update({f"@@merge {values}.podLabels@@": "@@"})
+    spec = pod["spec"]
+    for key in ("tolerations", "nodeSelector"):
+        if key in spec:
+            spec[key] = block(f"{values}.{key}")
+    if "affinity" in spec:
+        spec.update(given_or("affinity", f"{values}.affinity", spec.pop("affinity")))
+    else:
+        spec.update(if_given("affinity", f"{values}.affinity"))
+    if "priorityClassName" in spec:
+        spec["priorityClassName"] = quoted(f"{values}.priorityClassName")
+    spec.update(if_given("imagePullSecrets", ".Values.imagePullSecrets"))
+    if part == "typha":
+        document["spec"]["replicas"] = block(f"{values}.replicas")
+    for container in [*spec.get("initContainers", ()), *spec["containers"]]:
+        _container(container)
+
+
+def _container(container: Document) -> None:
+    name = container["name"]
+    values = f".Values.{_IMAGES[name]}"
+    container["image"] = quoted(f'include "cni-calico.image" (list . {values})')
+    container["imagePullPolicy"] = quoted(".Values.imagePullPolicy")
+    container.pop("resources", None)
+    container.update(if_given("resources", f"{values}.resources"))
+    if name == "calico-node":
+        for variable in container["env"]:
+            if variable["name"] in _VARIABLES:
+                variable["value"] = quoted(_VARIABLES[variable["name"]])
+        container["env"].append('@@item include "cni-calico.variables" .@@')
+
+
+_CHANGES: dict[str, Callable[[Document], None]] = {
+    "ConfigMap": _config_map,
+    "CustomResourceDefinition": _definition,
+    "Secret": _secret,
+    "DaemonSet": _workload,
+    "Deployment": _workload,
+}
+
+
+def render_chart(manifests: Mapping[str, str], version: str) -> dict[str, str]:
+    """The files of the chart: path below the chart -> content. ``manifests``: file name -> content, as rendered."""
+    files = {
+        str(path.relative_to(SOURCE)): path.read_text().replace("@VERSION@", version)
+        for path in sorted(SOURCE.rglob("*"))
+        if path.is_file()
+    }
+    for name, (manifest, definitions, condition) in _TEMPLATES.items():
+        found = [document for document in yaml.safe_load_all(manifests[manifest]) if document]
+        chosen = [each for each in found if (each["kind"] == "CustomResourceDefinition") == definitions]
+        files[f"templates/{name}.yaml"] = render_template([with_values(each) for each in chosen], condition)
+    return files

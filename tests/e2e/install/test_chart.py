@@ -1,0 +1,260 @@
+"""The Helm chart against the manifests: by default the same documents, and what values change in them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import LAB_CACHE, ROOT
+
+pytestmark = pytest.mark.helm
+
+MANIFESTS = ROOT / "manifests"
+CHART = MANIFESTS / "chart"
+HELM = LAB_CACHE / "bin" / "helm"
+Documents = dict[tuple[str, str], Any]
+
+
+def documents(text: str) -> Documents:
+    found = [document for document in yaml.safe_load_all(text) if document]
+    named = {(document["kind"], document["metadata"]["name"]): document for document in found}
+    assert len(named) == len(found)
+    return named
+
+
+def helm(*words: str | Path, values: Any = None) -> subprocess.CompletedProcess[str]:
+    given = ["--values", "-"] if values is not None else []
+    return subprocess.run([HELM, *words, *given], input=json.dumps(values), capture_output=True, text=True, timeout=120)
+
+
+def template(values: Any = None) -> Documents:
+    done = helm("template", "calico", CHART, "--namespace", "kube-system", values=values)
+    assert done.returncode == 0, done.stderr
+    return documents(done.stdout)
+
+
+def refused(values: Any) -> str:
+    done = helm("template", "calico", CHART, values=values)
+    assert done.returncode != 0, done.stdout[:300]
+    return done.stderr
+
+
+def agent(found: Documents) -> tuple[Any, dict[str, str]]:
+    """calico-node's container, and its plain environment variables."""
+    [container] = found["DaemonSet", "calico-node"]["spec"]["template"]["spec"]["containers"]
+    names = [variable["name"] for variable in container["env"]]
+    assert len(names) == len(set(names))
+    return container, {each["name"]: each["value"] for each in container["env"] if "value" in each}
+
+
+@pytest.mark.parametrize(("datastore", "manifest"), [("kubernetes", "calico.yaml"), ("etcd", "calico-etcd.yaml")])
+def test_by_default_it_is_the_manifest(datastore: str, manifest: str) -> None:
+    found = template({"datastore": datastore})
+    for (kind, _), document in found.items():
+        if kind == "CustomResourceDefinition":  # and with it what is stored
+            assert document["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert found == documents((MANIFESTS / manifest).read_text())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        None,
+        {"datastore": "etcd"},
+        {"podMonitor": {"enabled": True}, "typha": {"enabled": True}},
+        {"kubernetesServiceEndpoint": {"host": "api"}},
+    ],
+)
+def test_lint(values: Any) -> None:
+    done = helm("lint", "--strict", CHART, values=values)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pod_monitors_are_off_and_can_be_on() -> None:
+    assert not [kind for kind, _ in template() if kind == "PodMonitor"]
+    found = template({"podMonitor": {"enabled": True}})
+    wanted = documents((MANIFESTS / "monitoring" / "podmonitor.yaml").read_text())
+    assert {key: found[key] for key in found if key[0] == "PodMonitor"} == wanted
+
+
+def test_relays_are_off_and_can_be_on() -> None:
+    without, found = template(), template({"typha": {"enabled": True}})
+    wanted = documents((MANIFESTS / "calico-typha.yaml").read_text())
+    assert {key: found[key] for key in found if key not in without} == wanted
+    assert without["ConfigMap", "calico-config"]["data"]["typha_service_name"] == "none"
+    assert found["ConfigMap", "calico-config"]["data"]["typha_service_name"] == "calico-typha"
+    many = template({"typha": {"enabled": True, "replicas": 5}})["Deployment", "calico-typha"]
+    assert many["spec"]["replicas"] == 5
+
+
+def test_without_the_definitions() -> None:
+    without = template({"includeCRDs": False})
+    assert {key: document for key, document in template().items() if key[0] != "CustomResourceDefinition"} == without
+
+
+def test_images_come_from_where_they_are_mirrored() -> None:
+    parts = {name: {"registry": "mirror.example/calico", "image": name.lower()} for name in ("node", "cni")}
+    found = template({**parts, "version": "v9", "imagePullSecrets": [{"name": "pull"}], "imagePullPolicy": "Always"})
+    spec = found["DaemonSet", "calico-node"]["spec"]["template"]["spec"]
+    containers = [*spec["initContainers"], *spec["containers"]]
+    assert {each["name"]: each["image"] for each in containers} == {
+        "upgrade-ipam": "mirror.example/calico/cni:v9",
+        "install-cni": "mirror.example/calico/cni:v9",
+        "calico-node": "mirror.example/calico/node:v9",
+    }
+    assert {each["imagePullPolicy"] for each in containers} == {"Always"}
+    assert spec["imagePullSecrets"] == [{"name": "pull"}]
+
+
+def test_where_pods_may_run_and_what_they_may_use() -> None:
+    limits = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
+    part = {
+        "resources": limits,
+        "tolerations": [{"operator": "Exists"}],
+        "nodeSelector": {"role": "infra"},
+        "priorityClassName": "high",
+        "podAnnotations": {"note": "a: b"},
+        "podLabels": {"team": "net"},
+    }
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}
+    part["affinity"] = affinity
+    init = {"requests": {"cpu": "10m"}, "limits": {"cpu": "1"}}
+    found = template(
+        {"node": part, "cni": {"resources": init}, "kubeControllers": part, "typha": {**part, "enabled": True}}
+    )
+    workloads = (
+        ("DaemonSet", "calico-node"),
+        ("Deployment", "calico-kube-controllers"),
+        ("Deployment", "calico-typha"),
+    )
+    for kind, name in workloads:
+        pod = found[kind, name]["spec"]["template"]
+        assert pod["metadata"]["annotations"] == {"note": "a: b"}
+        assert pod["metadata"]["labels"] == {"k8s-app": name, "team": "net"}
+        spec = pod["spec"]
+        assert spec["tolerations"] == [{"operator": "Exists"}] and spec["priorityClassName"] == "high"
+        assert spec["nodeSelector"]["role"] == "infra"
+        assert spec["affinity"] == affinity
+        assert spec["containers"][0]["resources"] == limits
+        assert all(each["resources"] == init for each in spec.get("initContainers", ()))
+
+
+@pytest.mark.parametrize(
+    ("values", "backend", "ipip", "vxlan"),
+    [
+        ({}, "bird", "Always", "Never"),
+        ({"vxlan": True}, "vxlan", "Never", "Always"),
+        ({"network": "none"}, "none", "Always", "Never"),
+        ({"installation": {"calicoNetwork": {"bgp": "Disabled"}}}, "vxlan", "Never", "Always"),
+        (
+            {"installation": {"calicoNetwork": {"ipPools": [{"cidr": "10.1.0.0/16", "encapsulation": "None"}]}}},
+            *("bird", "Never", "Never"),
+        ),
+        (
+            {"installation": {"calicoNetwork": {"ipPools": [{"cidr": "10.1.0.0/16", "encapsulation": "VXLAN"}]}}},
+            *("bird", "Never", "Always"),
+        ),
+        (
+            {
+                "installation": {
+                    "calicoNetwork": {"ipPools": [{"cidr": "10.1.0.0/16", "encapsulation": "IPIPCrossSubnet"}]}
+                }
+            },
+            *("bird", "CrossSubnet", "Never"),
+        ),
+    ],
+)
+def test_networking_between_nodes(values: Any, backend: str, ipip: str, vxlan: str) -> None:
+    found = template(values)
+    assert found["ConfigMap", "calico-config"]["data"]["calico_backend"] == backend
+    _, variables = agent(found)
+    assert (variables["CALICO_IPV4POOL_IPIP"], variables["CALICO_IPV4POOL_VXLAN"]) == (ipip, vxlan)
+    assert variables["CLUSTER_TYPE"] == ("k8s,bgp" if backend == "bird" else "k8s")
+
+
+def test_pools_of_both_families_and_the_nodes_address() -> None:
+    pools = [
+        {"cidr": "10.48.0.0/16", "blockSize": 27, "natOutgoing": "Disabled", "nodeSelector": "has(a)"},
+        {"cidr": "fd00:48::/48", "encapsulation": "VXLANCrossSubnet", "natOutgoing": "Enabled"},
+    ]
+    network = {"ipPools": pools, "mtu": 1400, "nodeAddressAutodetectionV4": {"cidrs": ["10.0.0.0/8", "192.168.0.0/16"]}}
+    found = template({"installation": {"calicoNetwork": network}, "node": {"env": [{"name": "FELIX_X", "value": "1"}]}})
+    _, variables = agent(found)
+    wanted = {
+        "CALICO_IPV4POOL_CIDR": "10.48.0.0/16",
+        "CALICO_IPV4POOL_BLOCK_SIZE": "27",
+        "CALICO_IPV4POOL_NAT_OUTGOING": "false",
+        "CALICO_IPV4POOL_NODE_SELECTOR": "has(a)",
+        "CALICO_IPV6POOL_CIDR": "fd00:48::/48",
+        "CALICO_IPV6POOL_VXLAN": "CrossSubnet",
+        "CALICO_IPV6POOL_NAT_OUTGOING": "true",
+        "IP6": "autodetect",
+        "FELIX_IPV6SUPPORT": "true",
+        "FELIX_X": "1",
+        "IP_AUTODETECTION_METHOD": "cidr=10.0.0.0/8,192.168.0.0/16",
+    }
+    assert {name: variables.get(name) for name in wanted} == wanted
+    assert found["ConfigMap", "calico-config"]["data"]["veth_mtu"] == "1400"
+
+
+@pytest.mark.parametrize(
+    ("how", "method"),
+    [
+        ({"firstFound": True}, "first-found"),
+        ({"kubernetes": "NodeInternalIP"}, "kubernetes-internal-ip"),
+        ({"interface": "eth.*"}, "interface=eth.*"),
+        ({"skipInterface": "docker.*"}, "skip-interface=docker.*"),
+        ({"canReach": "10.0.0.1"}, "can-reach=10.0.0.1"),
+    ],
+)
+def test_ways_to_find_the_nodes_address(how: Any, method: str) -> None:
+    _, variables = agent(template({"installation": {"calicoNetwork": {"nodeAddressAutodetectionV4": how}}}))
+    assert variables["IP_AUTODETECTION_METHOD"] == method
+
+
+def test_etcd_with_tls() -> None:
+    tls = {"ca": "Y2E=", "crt": "Y3J0", "key": "a2V5"}
+    found = template({"datastore": "etcd", "etcd": {"endpoints": "https://a:2379,https://b:2379", "tls": tls}})
+    assert found["Secret", "calico-etcd-secrets"]["data"] == {
+        "etcd-ca": "Y2E=",
+        "etcd-cert": "Y3J0",
+        "etcd-key": "a2V5",
+    }
+    data = found["ConfigMap", "calico-config"]["data"]
+    assert (data["etcd_endpoints"], data["etcd_ca"]) == ("https://a:2379,https://b:2379", "/calico-secrets/etcd-ca")
+    assert (data["etcd_cert"], data["etcd_key"]) == ("/calico-secrets/etcd-cert", "/calico-secrets/etcd-key")
+
+
+def test_the_api_server_before_there_is_a_service_network() -> None:
+    found = template({"kubernetesServiceEndpoint": {"host": "10.0.0.1", "port": 6444}})
+    data = found["ConfigMap", "kubernetes-services-endpoint"]["data"]
+    assert data == {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6444"}
+    read = found["DaemonSet", "calico-node"]["spec"]["template"]["spec"]["containers"][0]["envFrom"]
+    assert read[0]["configMapRef"]["name"] == "kubernetes-services-endpoint"
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"apiServer": {"enabled": True}}, "calicoctl reads and writes the resources"),
+        ({"tigeraOperator": {"version": "v1"}}, "docs/from-operator.md"),
+        ({"goldmane": {"enabled": False}}, "flow logs are not collected"),
+        ({"bpf": True}, "bpf"),
+        ({"datastore": "etcd", "typha": {"enabled": True}}, "grpc-proxy"),
+        ({"mtuu": 1}, "mtuu"),
+        ({"node": {"imaeg": "x"}}, "imaeg"),
+        ({"datastore": "etcdv3"}, "datastore"),
+        ({"installation": {"calicoNetwork": {"ipPools": [{"cidr": "10.0.0.0"}]}}}, "cidr"),
+        (
+            {"installation": {"calicoNetwork": {"ipPools": [{"cidr": "10.0.0.0/8"}, {"cidr": "11.0.0.0/8"}]}}},
+            "at most one IPv4 pool",
+        ),
+    ],
+)
+def test_what_it_does_not_know_is_refused(values: Any, says: str) -> None:
+    assert says in refused(values)
