@@ -16,6 +16,7 @@ BIRD_CONFIG_DIR = "/etc/calico/confd/config"
 SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"  # of the pod that we run in
 
 NODENAME_FILE = f"{STATE_DIR}/nodename"
+SHUTDOWN_FILE = "shutdownTS"  # in STATE_DIR
 CNI_SOCKET, BIRD_SOCKET, BIRD_PID = "cni.sock", "bird.ctl", "bird.pid"  # in RUN_DIR
 
 

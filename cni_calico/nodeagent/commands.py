@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping
 
 from cni_calico import directories
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, IPAMError, KernelError
+from cni_calico.kernel.files import Files
 from cni_calico.log import Log
+from cni_calico.model.timestamps import rfc3339
 from cni_calico.nodeagent.context.open import Opened, open_context, open_log
 from cni_calico.nodeagent.context.settings import NodeSettings, parse_settings
 from cni_calico.nodeagent.keepers.tunnel_addresses import allocate_tunnel_addresses, read_pod_cidrs
 from cni_calico.nodeagent.startup.completion import announce_shutdown
+from cni_calico.nodeagent.startup.records import shutdown_path
 from cni_calico.nodeagent.startup.run import run_startup
 from cni_calico.nodeagent.status import file as status
 
@@ -117,7 +121,13 @@ def _bird_log(settings: NodeSettings) -> str:
 
 
 def shut_down(environ: Mapping[str, str]) -> int:
-    """-shutdown."""
+    """-shutdown. The file with the time comes first: it needs no datastore."""
+    settings = parse_settings(environ)
+    path = shutdown_path(settings)
+    try:
+        Files().write_atomic(path, rfc3339(time.time()).encode(), 0o644)
+    except OSError as e:
+        open_log(settings, "shutdown").warning(f"cannot write {path}: {e.strerror or e}")
     opened = _open(environ, "shutdown", running=True)
     try:
         announce_shutdown(opened.context)

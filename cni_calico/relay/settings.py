@@ -41,7 +41,9 @@ WITHOUT_EFFECT = (
     "DEBUGDISABLELOGDROPPING",
     "DEBUGHOST",
     "DEBUGPORT",
+    "K8SPORTNAME",
 )
+_ETCD = ("ETCDADDR", "ETCDSCHEME", "ETCDKEYFILE", "ETCDCERTFILE", "ETCDCAFILE", "ETCDENDPOINTS")
 _LEVEL = choice(
     "debug",
     "info",
@@ -160,6 +162,8 @@ def _strangers(given: Mapping[str, str], known: set[str]) -> list[str]:
     for name in sorted(given.keys() - known):
         if name.removeprefix(PREFIX) in WITHOUT_EFFECT:
             texts.append(f"{name} has no effect: it is about upstream's Typha")
+        elif name.removeprefix(PREFIX) in _ETCD:
+            texts.append(f"{name} has no effect: a relay is for the Kubernetes datastore")
         elif name.startswith(f"{PREFIX}PROMETHEUSMETRICS"):
             texts.append(f"{name} has no effect: metrics are served without TLS")
         else:

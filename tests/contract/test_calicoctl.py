@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.datastore.ensure import ensure_record
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
-from cni_calico.model.keys import BlockList, ResourceKey, ResourceList
+from cni_calico.model.keys import CLUSTER, BlockList, ResourceKey, ResourceList
 from tests.conftest import ROOT
 from tests.contract.calicoctl_files import pool
 
@@ -265,6 +266,25 @@ def test_a_node_takes_what_belongs_to_it_along(calicoctl, space):
         assert "resource does not exist" in calicoctl("get", document["kind"], document["metadata"]["name"], code=1)
     for document in belongings("stays"):
         calicoctl("get", document["kind"], document["metadata"]["name"])
+
+
+def test_polling_the_version(calicoctl, space, tmp_path):
+    """A change of the cluster's version is told, and SIGINT ends the program."""
+
+    def released(old):
+        return old | {"spec": old["spec"] | {"calicoVersion": "v9.9.9"}}
+
+    calicoctl("create", "-f", "-", stdin=json.dumps(pool("a", "10.1.0.0/16")))  # the first write makes the record
+    command = [sys.executable, "-c", PROGRAM, "-c", str(tmp_path / "calicoctl.cfg"), "version", "--poll", "200ms"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as polling:
+        try:
+            said = [polling.stdout.readline().split(":")[0] for _ in range(4)]
+            assert said == ["Client Version", "cni-calico", "Cluster Version", "Cluster Type"]
+            ensure_record(space.first, CLUSTER, released, Deadline.after(30))
+            assert polling.stdout.readline().split() == ["Cluster", "Version:", "v9.9.9"]
+        finally:
+            polling.send_signal(signal.SIGINT)
+            polling.communicate(timeout=30)
 
 
 def test_watching(calicoctl, space, tmp_path):

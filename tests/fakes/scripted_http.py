@@ -98,6 +98,8 @@ class Scripted:
         return self._answer(connection, step)
 
     def _answer(self, connection: socket.socket, step: Any) -> bool:
+        if callable(step):
+            step = step()
         if step == "hang":
             return True
         if step == "close":

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from cni_calico.model.resources import Metadata, Resource
+from cni_calico.model.timestamps import parse_rfc3339
 from cni_calico.nodeagent.flags import COMMANDS, MODIFIERS, PROBES, SERVICES, VALUES
 from cni_calico.nodeagent.service_control import AGENT, FILE
 from cni_calico.plugin.call.client import call_server
@@ -121,7 +122,7 @@ COMMANDS_DO: dict[str, tuple[Step, Step]] = {
         nothing,
         lambda node: (node.root / "bird" / "bird.cfg").exists(),
     ),
-    "-shutdown": (nothing, lambda node: True),
+    "-shutdown": (nothing, lambda node: parse_rfc3339((node.root / "lib" / "shutdownTS").read_text())),
     "-show-status": (nothing, lambda node: "node:" in node.calico_node("-show-status").stdout),
     "-v": (nothing, lambda node: node.calico_node("-v").stdout.startswith("v")),
 }
@@ -247,3 +248,27 @@ def test_another_agents_data_plane(node: Node, disabled: str) -> None:
 def words(process: int) -> list[str]:
     """Of the command line."""
     return Path(f"/proc/{process}/cmdline").read_text().split("\0")
+
+
+def test_the_time_of_a_shutdown(node_that_started: Node) -> None:
+    """Written before the datastore is asked, and gone once the node has started again."""
+    elsewhere = node_that_started.root / "lib" / "down"
+    node_that_started.more = {
+        "CALICO_SHUTDOWN_TIMESTAMP_FILE": str(elsewhere),
+        "DATASTORE_TYPE": "etcdv3",
+        "ETCD_ENDPOINTS": "http://127.0.0.1:1",
+    }
+    assert node_that_started.calico_node("-shutdown", check=False).returncode in (0, 1)
+    assert parse_rfc3339(elsewhere.read_text()) is not None
+    node_that_started.more = {"CALICO_SHUTDOWN_TIMESTAMP_FILE": str(elsewhere)}
+    node_that_started.calico_node("-startup")
+    assert not elsewhere.exists()
+
+
+def test_a_felixconfiguration_that_selects_nodes_is_named(node_that_started: Node) -> None:
+    spec = {"nodeSelector": "has(rack)", "logSeverityScreen": "Debug"}
+    node_that_started.store.put(Resource("FelixConfiguration", Metadata("racks"), spec))
+    node_that_started.run("-felix")
+    until(
+        lambda: "nodeSelector of FelixConfiguration racks is not supported" in node_that_started.log(), "it says so", 30
+    )

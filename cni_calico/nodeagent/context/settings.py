@@ -26,7 +26,7 @@ from cni_calico.daemon.settings_table import (
     pool_cidr,
     setting,
 )
-from cni_calico.directories import BIRD_CONFIG_DIR, LOG_DIR, NODENAME_FILE, RUN_DIR, STATE_DIR
+from cni_calico.directories import BIRD_CONFIG_DIR, LOG_DIR, NODENAME_FILE, RUN_DIR, SHUTDOWN_FILE, STATE_DIR
 from cni_calico.errors import InvalidConfig
 from cni_calico.log import FORMAT_VARIABLE, FORMATS
 from cni_calico.model.access import DatastoreConfig
@@ -83,6 +83,13 @@ class NodeSettings:
         TEXT,
         NODENAME_FILE,
         "File that holds the node's name: read when NODENAME is empty, written when start-up has succeeded.",
+    )
+    shutdown_file: str = setting(
+        "CALICO_SHUTDOWN_TIMESTAMP_FILE",
+        TEXT,
+        "",
+        "File into which -shutdown writes the time; start-up removes it once it has succeeded.",
+        shown_default=f"{STATE_DIR}/{SHUTDOWN_FILE}",
     )
     hostname: str = setting("HOSTNAME", TEXT, "", "Name used, in lower case, if there is no other; then the OS's.")
     ip: AddressSetting = setting(
@@ -275,10 +282,20 @@ DATASTORE_VARIABLES: tuple[tuple[str, str, str, str], ...] = (
 )
 
 # Known to upstream; set here they have no effect, and the log says so.
+# upstream's confd has them with prefixes of its own
+_RELAY = (
+    *("ADDR", "K8SSERVICENAME", "K8SNAMESPACE", "READTIMEOUT", "WRITETIMEOUT"),
+    *("KEYFILE", "CERTFILE", "CAFILE", "CN", "URISAN"),
+)
 WITHOUT_EFFECT: Mapping[str, str] = {
     "CALICO_EARLY_NETWORKING": "dual top-of-rack set-ups are not supported",
     "BGP_LOGSEVERITYSCREEN": "set logSeverityScreen in the BGPConfiguration instead",
     "CALICO_LIBNETWORK_ENABLED": "the libnetwork plugin no longer exists",
+    **{
+        f"{prefix}_TYPHA{name}": "BGP shares the agent's connection, which FELIX_TYPHA variables describe"
+        for prefix in ("CONFD", "CALICO")
+        for name in _RELAY
+    },
 }
 
 

@@ -187,7 +187,12 @@ class DataplaneLoop:
 
     def _parameters(self, snapshot: Snapshot) -> FelixSettings:
         parsed: Parameters = parse_felix(self._environ, snapshot.felix_node, snapshot.felix_default)
-        self._said.say("parameters", parsed.warnings, "warning")
+        selecting = (
+            f"the nodeSelector of FelixConfiguration {name} is not supported: its parameters count only if it is named "
+            "default or node.NAME"
+            for name in snapshot.felix_selecting
+        )
+        self._said.say("parameters", (*parsed.warnings, *selecting), "warning")
         self._log.threshold = LEVELS.get(parsed.settings.log_severity, 20)
         return parsed.settings
 

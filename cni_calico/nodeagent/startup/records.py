@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cni_calico.datastore.ensure import ensure_present, ensure_record
+from cni_calico.directories import SHUTDOWN_FILE
 from cni_calico.errors import NodeNotSetUp
 from cni_calico.model.documents.codec import encode_pool
 from cni_calico.model.documents.tiers import TIERS, new_tier
@@ -17,6 +18,7 @@ from cni_calico.model.keys import CLUSTER, ResourceKey
 from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
+from cni_calico.nodeagent.context.settings import NodeSettings
 from cni_calico.nodeagent.startup import cluster, node_record
 
 METHODS_FILE = "address-methods.json"
@@ -112,6 +114,19 @@ def _cluster_types(context: Context, facts: KubernetesFacts) -> tuple[str, ...]:
     found = {"kubeadm": facts.kubeadm is not None, "rancher": facts.rancher}
     first = ("kdd",) if context.is_kubernetes_datastore else ()
     return (*first, *context.settings.cluster_type, *(name for name, present in found.items() if present))
+
+
+def shutdown_path(settings: NodeSettings) -> str:
+    return settings.shutdown_file or f"{settings.state_dir}/{SHUTDOWN_FILE}"
+
+
+def forget_shutdown(context: Context) -> None:
+    """Remove the time of the last -shutdown: the node is up again. A file that cannot be removed is reported only."""
+    path = shutdown_path(context.settings)
+    try:
+        context.files.remove(path)
+    except OSError as e:
+        context.log.warning(f"cannot remove {path}: {e.strerror or e}")
 
 
 def write_node_name(context: Context, name: str) -> None:

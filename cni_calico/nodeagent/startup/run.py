@@ -74,6 +74,7 @@ def run_startup(context: Context, tell: Callable[[str], None] = lambda what: Non
     changed += startup_records.write_cluster(context, name, facts.kubernetes)
     changed += startup_records.label_affinities(context, name)
     startup_records.write_node_name(context, name)
+    startup_records.forget_shutdown(context)
     context.log.info(f"node {name} is set up: IPv4 {v4.address or 'none'}, IPv6 {v6.address or 'none'}")
     return Started(name, v4, v6, doubts, tuple(changed))
 

@@ -49,6 +49,7 @@ class Snapshot:
     endpoints: tuple[WorkloadEndpoint, ...] = ()
     felix_node: Mapping[str, Any] | None = None
     felix_default: Mapping[str, Any] | None = None
+    felix_selecting: tuple[str, ...] = ()  # FelixConfigurations with a nodeSelector, which are not supported
     policies: int = 0
     problems: tuple[str, ...] = ()
     unread: frozenset[Key] = frozenset()

@@ -187,6 +187,7 @@ class Sources:
             endpoints=judged.endpoints,
             felix_node=felix.get(f"node.{self.node}"),
             felix_default=felix.get("default"),
+            felix_selecting=tuple(sorted(name for name, spec in felix.items() if spec.get("nodeSelector"))),
             policies=sum(len(cache.records()) for cache in self._policies),
             problems=(*self._kept.problems(), *(text for pool in pools for text in pool.problems), *judged.problems),
             unread=self._unread(),

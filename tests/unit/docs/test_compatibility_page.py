@@ -14,7 +14,8 @@ from cni_calico.errors import InvalidConfig
 from cni_calico.nodeagent import flags
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.context.legacy import ACCESS, require_supported
-from cni_calico.nodeagent.context.settings import DATASTORE_VARIABLES, WITHOUT_EFFECT, NodeSettings
+from cni_calico.nodeagent.context.settings import DATASTORE_VARIABLES, WITHOUT_EFFECT, NodeSettings, without_effect
+from cni_calico.relay.settings import RelaySettings, parse_relay_settings
 from tests.unit.docs import upstream_names
 
 ROOT = Path(__file__).parents[3]
@@ -77,6 +78,8 @@ def configuration() -> set[str]:
         ("upstream's executables", set(upstream_names.EXECUTABLES.split())),
         ("upstream's flags", set(upstream_names.FLAGS.split())),
         ("upstream's environment", set(upstream_names.ENVIRONMENT.split())),
+        ("upstream's Typha", {f"TYPHA_{name.upper()}" for name in upstream_names.TYPHA.split()}),
+        ("confd's variables", set(upstream_names.CONFD)),
         ("upstream's keys", configuration()),
         ("upstream's annotations", set(upstream_names.ANNOTATIONS.split())),
         ("upstream's files", set(upstream_names.FILES.split())),
@@ -132,3 +135,17 @@ def test_the_flags_of_calico_node() -> None:
     tables = (flags.SERVICES, flags.COMMANDS, flags.PROBES, flags.MODIFIERS, flags.VALUES)
     own = {f"-{flag}" for table in tables for flag in table} | {"-v"}
     assert set(upstream_names.FLAGS.split()) - own == refused | others
+
+
+def test_typhas_variables_are_used_or_named_as_without_effect() -> None:
+    used = {f"TYPHA_{item.name}" for item in settings_of(RelaySettings)}
+    others = {f"TYPHA_{name.upper()}" for name in upstream_names.TYPHA.split()} - used
+    given = {"TYPHA_SERVERCERTFILE": "/cert", "TYPHA_SERVERKEYFILE": "/key", **dict.fromkeys(others, "1")}
+    _, without = parse_relay_settings(given)
+    assert len(others) > 20 and not [text for text in without if "no effect" not in text]
+    assert {text.partition(" ")[0] for text in without} == others
+
+
+def test_confds_variables_are_named() -> None:
+    named = without_effect(dict.fromkeys(upstream_names.CONFD, "x"))
+    assert len(named) == len(upstream_names.CONFD) == 20

@@ -68,8 +68,9 @@ FLAGS = """
 """
 
 ENVIRONMENT = """
-NODENAME CALICO_NODENAME_FILE HOSTNAME IP IP6 IP_AUTODETECTION_METHOD IP6_AUTODETECTION_METHOD AUTODETECT_POLL_INTERVAL
-DISABLE_NODE_IP_CHECK AS CALICO_ROUTER_ID CALICO_K8S_NODE_REF CALICO_ADVERTISE_CLUSTER_IPS CLUSTER_TYPE
+NODENAME CALICO_NODENAME_FILE CALICO_SHUTDOWN_TIMESTAMP_FILE HOSTNAME IP IP6
+IP_AUTODETECTION_METHOD IP6_AUTODETECTION_METHOD AUTODETECT_POLL_INTERVAL DISABLE_NODE_IP_CHECK
+AS CALICO_ROUTER_ID CALICO_K8S_NODE_REF CALICO_ADVERTISE_CLUSTER_IPS CLUSTER_TYPE
 WAIT_FOR_DATASTORE NODE_USER_ID CALICO_NETWORKING_BACKEND CALICO_NETWORKING CALICO_DISABLE_FELIX CALICO_MANAGE_CNI
 CALICO_CNI_SERVICE_ACCOUNT USE_POD_CIDR NO_DEFAULT_POOLS
 CALICO_IPV4POOL_CIDR CALICO_IPV4POOL_BLOCK_SIZE CALICO_IPV4POOL_IPIP CALICO_IPV4POOL_VXLAN CALICO_IPV4POOL_NAT_OUTGOING
@@ -86,10 +87,36 @@ CNI_NET_DIR CNI_CONF_NAME CNI_OLD_CONF_NAME CNI_NETWORK_CONFIG CNI_NETWORK_CONFI
 UPDATE_CNI_BINARIES SLEEP TLS_ASSETS_DIR CNI_MTU REQUIRE_MTU_FILE KUBERNETES_NODE_NAME KUBERNETES_SERVICE_PROTOCOL
 SKIP_TLS_VERIFY LOG_LEVEL LOG_FILE_PATH LOG_FILE_MAX_SIZE LOG_FILE_MAX_AGE LOG_FILE_MAX_COUNT
 ENABLED_CONTROLLERS RECONCILER_PERIOD COMPACTION_PERIOD HEALTH_ENABLED SYNC_NODE_LABELS AUTO_HOST_ENDPOINTS
-WORKLOAD_ENDPOINT_WORKERS PROFILE_WORKERS POLICY_WORKERS NODE_WORKERS DEBUG_USE_SHORT_POLL_INTERVALS FLANNEL_ TYPHA_
+WORKLOAD_ENDPOINT_WORKERS PROFILE_WORKERS POLICY_WORKERS NODE_WORKERS DEBUG_USE_SHORT_POLL_INTERVALS
+FLANNEL_NETWORK FLANNEL_DAEMONSET_NAME FLANNEL_MTU FLANNEL_IP_MASQ FLANNEL_SUBNET_LEN FLANNEL_ANNOTATION_PREFIX
+FLANNEL_VNI FLANNEL_PORT FLANNEL_SUBNET_ENV CALICO_DAEMONSET_NAME CNI_CONFIG_DIR POD_NODE_NAME DEBUG_WAIT_BEFORE_EXIT
+DEBUG_WAIT_BEFORE_START DEFAULT_IPPOOL_SIZE
 GOGC GOMEMLIMIT GOMAXPROCS
 K8S_POD_NAME K8S_POD_NAMESPACE K8S_POD_UID K8S_POD_INFRA_CONTAINER_ID CNI_TEST_NAMESPACE IgnoreUnknown
 """
+
+# of Typha, without TYPHA_
+TYPHA = """
+DatastoreType EtcdAddr EtcdScheme EtcdKeyFile EtcdCertFile EtcdCaFile EtcdEndpoints LogFilePath LogSeverityFile
+LogSeverityScreen LogSeveritySys HealthEnabled HealthHost HealthPort PrometheusMetricsEnabled PrometheusMetricsHost
+PrometheusMetricsPort PrometheusGoMetricsEnabled PrometheusProcessMetricsEnabled PrometheusMetricsCAFile
+PrometheusMetricsCertFile PrometheusMetricsKeyFile PrometheusMetricsClientAuth SnapshotCacheMaxBatchSize
+ServerMaxMessageSize ServerMaxFallBehindSecs ServerNewClientFallBehindGracePeriod ServerMinBatchingAgeThresholdSecs
+ServerPingIntervalSecs ServerPongTimeoutSecs ServerHandshakeTimeoutSecs ServerPort ServerHost ServerKeyFile
+ServerCertFile CAFile ClientCN ClientURISAN DebugMemoryProfilePath DebugDisableLogDropping DebugHost DebugPort
+ConnectionRebalancingMode ConnectionDropIntervalSecs ShutdownTimeoutSecs ShutdownConnectionDropIntervalMaxSecs
+MaxConnectionsUpperLimit MaxConnectionsLowerLimit K8sServicePollIntervalSecs K8sNamespace K8sServiceName K8sPortName
+"""
+
+# how confd finds Typha; each with each of its prefixes
+CONFD = [
+    f"{prefix}_TYPHA{name}"
+    for prefix in ("CONFD", "CALICO")
+    for name in (
+        *("ADDR", "K8SSERVICENAME", "K8SNAMESPACE", "READTIMEOUT", "WRITETIMEOUT"),
+        *("KEYFILE", "CERTFILE", "CAFILE", "CN", "URISAN"),
+    )
+]
 
 # of the network configuration; what stands in an object is written with the object's key
 KEYS = """
@@ -128,13 +155,14 @@ lb.projectcalico.org/external-traffic-strategy
 """
 
 FILES = """
-/var/lib/calico/nodename /var/lib/calico/mtu /var/run/calico/ipam.lock /var/run/calico/cni/ipam_upgraded
-/var/run/calico/endpoint-status /var/run/calico/bird.ctl /var/run/calico/bird6.ctl /var/run/calico/cgroup
-/etc/calico/felix.cfg /etc/calico/calicoctl.cfg /etc/calico/confd/templates /etc/calico/confd/conf.d
-/etc/calico/confd/config /etc/service/enabled /etc/service/available /etc/rc.local /status/status.json
-/etc/cni/net.d/10-calico.conflist /etc/cni/net.d/calico-kubeconfig /etc/cni/net.d/calico-tls /host/opt/cni/bin
-/host/secondary-bin-dir /host/etc/cni/net.d /calico-secrets /var/log/calico /var/log/calico/cni/cni.log
-/run/xtables.lock /lib/modules /sys/fs/bpf /nodeproc /var/run/nodeagent /var/lib/cni/networks
+/var/lib/calico/nodename /var/lib/calico/shutdownTS /var/lib/calico/mtu /var/run/calico/ipam.lock
+/var/run/calico/cni/ipam_upgraded /var/run/calico/endpoint-status /var/run/calico/bird.ctl /var/run/calico/bird6.ctl
+/var/run/calico/cgroup /etc/calico/felix.cfg /etc/calico/typha.cfg /etc/calico/calicoctl.cfg
+/etc/calico/confd/templates /etc/calico/confd/conf.d /etc/calico/confd/config /etc/service/enabled
+/etc/service/available /etc/rc.local /status/status.json /etc/cni/net.d/10-calico.conflist
+/etc/cni/net.d/calico-kubeconfig /etc/cni/net.d/calico-tls /host/opt/cni/bin /host/secondary-bin-dir
+/host/etc/cni/net.d /calico-secrets /var/log/calico /var/log/calico/cni/cni.log /run/xtables.lock /lib/modules
+/sys/fs/bpf /nodeproc /var/run/nodeagent /var/lib/cni/networks
 /usr/libexec/kubernetes/kubelet-plugins/volume/exec/nodeagent~uds
 """
 

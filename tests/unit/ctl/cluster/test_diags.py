@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -103,3 +104,24 @@ def test_logs_since(server: Scripted, since: str, seconds: str) -> None:
 def test_the_options_choose_the_pods(server: Scripted) -> None:
     asked = logs_asked(server, "--max-logs=1", "--focus-nodes=n2,n9", "--max-parallelism=1")
     assert list(asked) == ["b/install", "b/main", "k/install", "k/main"]  # one after the other
+
+
+@pytest.mark.parametrize("most", [1, 2, 4, 8])
+def test_so_many_logs_are_fetched_at_once(server: Scripted, most: int) -> None:
+    """No answer comes before that many have asked; never do more ask at the same time."""
+    together, lock = threading.Barrier(most), threading.Lock()
+    asking, highest = 0, 0
+
+    def answer() -> tuple[int, bytes]:
+        nonlocal asking, highest
+        with lock:
+            asking += 1
+            highest = max(highest, asking)
+        together.wait(30)
+        with lock:
+            asking -= 1
+        return 200, b"a line\n"
+
+    server.always = answer
+    assert len(logs_asked(server, f"--max-parallelism={most}")) == 8
+    assert highest == most
