@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_network
 from typing import Any
 
@@ -20,6 +21,7 @@ from cni_calico.datastore.cache import Cache, error_of
 from cni_calico.datastore.interface import Datastore, Versioned, pod_of
 from cni_calico.datastore.last_good import KeptCaches
 from cni_calico.deadline import Deadline
+from cni_calico.errors import DatastoreDenied
 from cni_calico.ipam.pools import pool_of
 from cni_calico.model.documents.codec import (
     decode_endpoint,
@@ -72,6 +74,10 @@ def _present(item: Versioned) -> bool:
 
 
 FelixSpec = Mapping[str, Any] | None
+
+
+def _is_decided(cache: Cache[Any]) -> bool:
+    return cache.synced or isinstance(cache.error, DatastoreDenied)
 
 
 def _always(pools: Sequence[IPPool], felix_node: FelixSpec, felix_default: FelixSpec) -> bool:
@@ -218,8 +224,15 @@ class Sources:
         for cache in self._basis:
             cache.wait_synced(deadline)
         while not self.settle():
-            for cache in tuple(self._kept.all):
-                cache.wait_synced(deadline)
+            following = tuple(self._kept.all)
+            for cache in following:
+                if not cache.wait_until(partial(_is_decided, cache), deadline):
+                    cache.wait_synced(deadline)
+            refused = [cache for cache in following if not cache.synced]
+            if refused and not self.settle():  # which gives up what may be refused
+                for cache in refused:
+                    if cache in self._kept.all:
+                        cache.wait_synced(deadline)
 
     def stop(self) -> None:
         self._kept.stop()
