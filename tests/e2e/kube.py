@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -48,6 +49,10 @@ USERS = {
 _AUDIT = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n"
 
 
+class NotStarted(RuntimeError):
+    """A program ended, or did not answer, while it started."""
+
+
 def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -66,7 +71,7 @@ def _wait(condition: Any, what: str, process: subprocess.Popen[bytes], log: Path
         except OSError:
             pass
         select_pause()
-    raise RuntimeError(f"{what} does not come up:\n" + log.read_text(errors="replace")[-3000:])
+    raise NotStarted(f"{what} does not come up:\n" + log.read_text(errors="replace")[-3000:])
 
 
 def select_pause() -> None:
@@ -81,13 +86,15 @@ class Cluster:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.port = free_port()
-        self.etcd_port = free_port()
-        self.url = f"https://127.0.0.1:{self.port}"
+        self._choose_ports()
         self.ca = str(directory / "ca.crt")
         self.audit = directory / "audit.log"
         self.kubectl_path = str(BIN / "kubectl")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def _choose_ports(self) -> None:
+        self.port, self.etcd_port = free_port(), free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
@@ -151,7 +158,10 @@ class Cluster:
             select_pause()
 
     def empty(self) -> None:
-        """Delete every record of Calico's, its agents' election, and every node and pod."""
+        """Delete every record of Calico's, its agents' election, and every node and pod; a server that has ended by
+        itself is started again first.
+        """
+        self.revive()
         for kind in schemas.KINDS:
             path = f"{CRD_ROOT}/{kind.plural}"
             found = self.request("GET", path)["items"]
@@ -215,8 +225,27 @@ class Cluster:
         rows = [f"{token},{user},{i},{groups}" for i, (token, (user, groups)) in enumerate(USERS.items())]
         (self.directory / "tokens.csv").write_text("\n".join(rows) + "\n")
         (self.directory / "audit.yaml").write_text(_AUDIT)
-        self.start_etcd()
-        self.start_apiserver()
+        for left in (2, 1, 0):
+            try:
+                self.start_etcd()
+                self.start_apiserver()
+                return
+            except NotStarted as e:  # another program took a port between its choice and its use
+                self.stop_all()
+                if not left:
+                    raise
+                sys.stderr.write(f"{e}\nonce more, with other ports\n")
+                shutil.rmtree(self.directory / "etcd", ignore_errors=True)
+                self._choose_ports()
+
+    def revive(self) -> None:
+        """Start again what has ended by itself, and show its last words."""
+        for program, start in (("etcd", self.start_etcd), ("kube-apiserver", self.start_apiserver)):
+            process = self.processes.get(program)
+            if process is not None and process.poll() is not None:
+                words = (self.directory / f"{program}.log").read_text(errors="replace")[-3000:]
+                sys.stderr.write(f"{program} ended with {process.returncode}:\n{words}\n")
+                start()
 
     def start_etcd(self) -> None:
         peer = free_port()
