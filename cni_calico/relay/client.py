@@ -51,6 +51,7 @@ class Client:
         "since",
         "socket",
         "state",
+        "wants_bookmarks",
         "wants_write",
     )
 
@@ -66,6 +67,7 @@ class Client:
         self.keeps_open = True
         self.interest: Interest | None = None
         self.place = 0
+        self.wants_bookmarks = False
         self.ends_at = 0.0
         self.full_since = 0.0  # since when something has been waiting to be sent; 0: nothing is
         self.wants_write = False
@@ -114,6 +116,20 @@ class Client:
         """Send as much as the socket takes now, and keep the rest. Raises Gone."""
         self._pieces[:0] = [piece for piece in reversed(tuple(pieces)) if piece]
         self.go_on(now)
+
+    def send_one(self, data: bytes, now: float) -> None:
+        """``send`` for most messages: nothing waits, and the socket takes everything. Raises Gone."""
+        if not self._pieces:
+            try:
+                self._offset = self.socket.send(data)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                pass  # TLS goes on with the same bytes
+            except (OSError, ValueError) as e:
+                raise Gone(str(e)) from e
+            if self._offset == len(data):
+                self._offset = 0
+                return
+        self.send((data,), now)
 
     def go_on(self, now: float) -> None:
         """Raises Gone."""

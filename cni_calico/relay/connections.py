@@ -60,6 +60,14 @@ class ServerNumbers:
     lists_s: float = 0.0
     lists: int = 0
 
+    def flush(self, told: int, spent_s: float, waited_s: float) -> None:
+        """So many clients have been told changes, of which the first had waited ``waited_s`` when it began."""
+        self.flushes += 1
+        self.flush_s += spent_s
+        lasted_s = waited_s + spent_s
+        self.latency[next((i for i, s in enumerate(LATENCIES_S) if lasted_s <= s), len(LATENCIES_S))] += told
+        self.latency_s += told * lasted_s
+
     def drop(self, why: str) -> None:
         self.dropped[why] = self.dropped.get(why, 0) + 1
 

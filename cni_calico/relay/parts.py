@@ -16,6 +16,7 @@ from collections.abc import Callable
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.daemon.threads import SideThreads
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.relayed.served import SERVED
 from cni_calico.errors import CalicoError, Compacted
 from cni_calico.log import Log
 from cni_calico.relay.admission import TokenReviews
@@ -28,7 +29,6 @@ from cni_calico.relay.snapshots import RenderedLists
 from cni_calico.relay.watch_cache import WatchCache
 
 END_S = 3.0
-OLDER_THREADS = 4
 
 
 class Relay:
@@ -52,7 +52,7 @@ class Relay:
         self._api = api
         self._log = log
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._older_threads = SideThreads(OLDER_THREADS, "relay-older")
+        self._older_threads = SideThreads(len(SERVED), "relay-older")  # each waits for a bookmark for seconds
         self.cache = WatchCache(self._wake, self._fetch_older)
         self.snapshots = RenderedLists(self.cache, self._wake)
         self._reviews = TokenReviews(api, users, self._wake)

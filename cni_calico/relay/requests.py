@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote
+from functools import lru_cache
+from urllib.parse import parse_qsl, unquote, unquote_plus
 
 from cni_calico.datastore.kubernetes.relayed.served import (
     AFFINITY_FIELD,
@@ -22,6 +23,8 @@ from cni_calico.datastore.kubernetes.relayed.served import (
 from cni_calico.relay.watch_cache import Topic
 
 HEAD_BYTES = 32 * 1024
+MOST_FIELDS = 200
+KNOWN_CHARACTERS = 300
 JSON_TYPE = "application/json"
 _REASONS = {
     200: "OK",
@@ -47,6 +50,9 @@ _STATUS_REASONS = {
     503: "ServiceUnavailable",
     504: "Timeout",
 }
+
+
+_TOPICS = {path: Topic(path) for path in SERVED}  # one object for everybody who follows it
 
 
 class RequestRefused(Exception):
@@ -113,9 +119,11 @@ def parse_request(head: bytes) -> RelayRequest:
 
 def _parse_target(target: str, *, gzip: bool) -> AskedList | AskedWatch | AskedReady:
     path, _, text = target.partition("?")
+    if path == WATCH_PATH and text.startswith("from=") and (places := _parse_places(text)):
+        return _watch_several(places, 0.0)
     path = unquote(path)
     try:
-        query = parse_qsl(text, keep_blank_values=True, max_num_fields=200, strict_parsing=bool(text))
+        query = parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, strict_parsing=bool(text))
     except ValueError as e:
         raise RequestRefused(400, f"the query cannot be read: {e}") from e
     found = dict(query)
@@ -123,12 +131,7 @@ def _parse_target(target: str, *, gzip: bool) -> AskedList | AskedWatch | AskedR
         return AskedReady()
     timeout_s = float(order_of_version(found.get("timeoutSeconds")))
     if path == WATCH_PATH:
-        places = dict(_parse_place(value) for name, value in query if name == "from")
-        if not places:
-            raise RequestRefused(400, f"{WATCH_PATH} needs one or several from=PATH@RESOURCEVERSION")
-        if sum(bool(topic.owner) for topic in places) > 1:
-            raise RequestRefused(400, "the blocks of one owner can be followed, not of several")
-        return AskedWatch(places, several=True, timeout_s=timeout_s)
+        return _watch_several([_parse_place(value) for name, value in query if name == "from"], timeout_s)
     topic = _parse_topic(path, found)
     version = _parse_version(found.get("resourceVersion", ""))
     if found.get("watch", "").lower() in ("1", "true"):
@@ -137,6 +140,31 @@ def _parse_target(target: str, *, gzip: bool) -> AskedList | AskedWatch | AskedR
     if found.get("resourceVersionMatch") == "Exact" or found.get("continue"):
         raise RequestRefused(400, "a relay has the present state only; ask the API server for an older one")
     return AskedList(topic, version, gzip)
+
+
+def _watch_several(found: Sequence[tuple[Topic, int]], timeout_s: float) -> AskedWatch:
+    places = dict(found)
+    if not places:
+        raise RequestRefused(400, f"{WATCH_PATH} needs one or several from=PATH@RESOURCEVERSION")
+    if sum(bool(topic.owner) for topic in places) > 1:
+        raise RequestRefused(400, "the blocks of one owner can be followed, not of several")
+    return AskedWatch(places, several=True, timeout_s=timeout_s)
+
+
+def _parse_places(text: str) -> list[tuple[Topic, int]]:
+    """As agents write them; [] if there is something else in the query."""
+    parts = text.split("&")
+    if len(parts) > MOST_FIELDS or not all(part.startswith("from=") and len(part) > len("from=") for part in parts):
+        return []
+    return [_parse_known_place(part) if len(part) <= KNOWN_CHARACTERS else _parse_quoted_place(part) for part in parts]
+
+
+def _parse_quoted_place(part: str) -> tuple[Topic, int]:
+    return _parse_place(unquote_plus(part.removeprefix("from=")))
+
+
+# a thousand agents that resume name the same places
+_parse_known_place = lru_cache(maxsize=4096)(_parse_quoted_place)
 
 
 def _parse_place(text: str) -> tuple[Topic, int]:
@@ -154,7 +182,7 @@ def _parse_topic(path: str, query: Mapping[str, str]) -> Topic:
     value = value.removeprefix("=")
     if query.get("labelSelector") or (field_name and (path, field_name) != (BLOCKS, AFFINITY_FIELD)):
         raise RequestRefused(400, f"a relay selects nothing but {BLOCKS} by {AFFINITY_FIELD}; ask the API server")
-    return Topic(path, value if field_name else "")
+    return Topic(path, value) if field_name else _TOPICS[path]
 
 
 def _parse_version(text: str) -> int:

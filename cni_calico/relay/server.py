@@ -17,7 +17,7 @@ from cni_calico.datastore.kubernetes.http import names_peer
 from cni_calico.log import Log
 from cni_calico.relay.admission import TokenReviews
 from cni_calico.relay.client import Client, Gone, State
-from cni_calico.relay.connections import LATENCIES_S, ClientSockets, Limits, ServerNumbers
+from cni_calico.relay.connections import ClientSockets, Limits, ServerNumbers
 from cni_calico.relay.cut_off import CutOff
 from cni_calico.relay.requests import (
     GZIP_HEAD,
@@ -73,6 +73,9 @@ class RelayServer:
             listener, tls, wake_fd, log, self._limits, self.numbers, self._forget, self._note_news
         )
         self._dirty_since = self._flushed_at = self._looked_at = self._bookmarked_at = 0.0
+        # when those who wait are looked at again; when they were, and how long that took
+        self._serve_at, self._served_at, self._serve_s = float("inf"), 0.0, 0.0
+        self._chunked = b"", b""
         self._has_noted_foreign = False
 
     @property
@@ -85,6 +88,8 @@ class RelayServer:
         now = time.monotonic()
         if self._dirty_since and now - self._flushed_at >= self._gather_s:
             self._flush(now)
+        if now >= self._serve_at:
+            self._serve_waiting()
         if now - self._looked_at >= LOOK_S:
             self._look(now)
 
@@ -96,14 +101,13 @@ class RelayServer:
 
     def _patience_s(self) -> float:
         now = time.monotonic()
-        waits = [self._looked_at + LOOK_S - now]
-        if self._dirty_since:
-            waits.append(self._flushed_at + self._gather_s - now)
-        return max(0.0, min(waits))
+        flush_at = self._flushed_at + self._gather_s if self._dirty_since else now + LOOK_S
+        return max(0.0, min(self._looked_at + LOOK_S, self._serve_at, flush_at) - now)
 
     def _note_news(self) -> None:
         self._dirty_since = self._dirty_since or time.monotonic()
-        self._serve_waiting()
+        if self._waiting:  # every one of many changes wakes us, but for few is there an answer
+            self._serve_at = min(self._serve_at, self._served_at + 4 * self._serve_s)
 
     def _forget(self, client: Client) -> None:
         self._waiting.pop(client.fd, None)
@@ -178,6 +182,7 @@ class RelayServer:
         self._serve(client)
 
     def _serve_waiting(self) -> None:
+        begun = time.monotonic()
         for client in list(self._waiting.values()):
             try:
                 self._serve(client)
@@ -186,6 +191,8 @@ class RelayServer:
                 continue
             self.connections.watch(client)
         self._cache.ask_older()
+        self._served_at, self._serve_at = time.monotonic(), float("inf")
+        self._serve_s = self._served_at - begun
 
     def _serve(self, client: Client) -> None:
         """Answer a request as soon as everything for it is there."""
@@ -287,6 +294,7 @@ class RelayServer:
         lasts_s = min(wanted.timeout_s, longest_s) if wanted.timeout_s else longest_s * (0.5 + os.urandom(1)[0] / 512)
         client.ends_at = now + lasts_s
         client.enter(State.STREAM, now)
+        client.request, client.wants_bookmarks = None, wanted.bookmarks
         pieces = (STREAM_HEAD, chunk(missed)) if missed else (STREAM_HEAD,)
         client.send(pieces, now)
         self._count_sent(pieces)
@@ -303,14 +311,7 @@ class RelayServer:
             if client.place < end and not client.sending:
                 told += self._tell(client, now)
         if told:
-            spent = time.perf_counter() - begun
-            self.numbers.flushes += 1
-            self.numbers.flush_s += spent
-            waited_s += spent
-            self.numbers.latency[next((i for i, s in enumerate(LATENCIES_S) if waited_s <= s), len(LATENCIES_S))] += (
-                told
-            )
-            self.numbers.latency_s += told * waited_s
+            self.numbers.flush(told, time.perf_counter() - begun, waited_s)
 
     def _tell(self, client: Client, now: float) -> bool:
         """Send a watch what it has not been told; returns whether there was something."""
@@ -326,13 +327,15 @@ class RelayServer:
         return bool(data) and self._send(client, data, now)
 
     def _send(self, client: Client, data: bytes, now: float) -> bool:
+        if self._chunked[0] is not data:
+            self._chunked = data, chunk(data)
         try:
-            pieces = (chunk(data),)
-            client.send(pieces, now)
+            client.send_one(self._chunked[1], now)
         except Gone:
             self.connections.drop(client, "closed")
             return False
-        self._count_sent(pieces)
+        self.numbers.messages += 1
+        self.numbers.bytes += len(self._chunked[1])
         if client.wants_write:
             self.connections.watch(client)
         return True
@@ -365,8 +368,7 @@ class RelayServer:
             if data is None:
                 self.connections.drop(client, "behind")
                 continue
-            wanted = client.request.wanted if client.request is not None else None
-            if data and isinstance(wanted, AskedWatch) and wanted.bookmarks:
+            if data and client.wants_bookmarks:
                 self._send(client, data, now)
 
     def _end(self, client: Client, now: float) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from cni_calico.datastore.kubernetes.relayed.served import BLOCKS, SERVED, affinity_query
 from cni_calico.relay.history import HeldObject, History, ToldChange
@@ -21,10 +21,10 @@ from cni_calico.relay.reduction import affinity_of, reduce_block, reduce_own_blo
 READY, WAITING, EXPIRED = "ready", "waiting", "expired"
 LOG_S = 60.0
 LOG_BYTES = 64 * 1024 * 1024
+MOST_GROUPS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(NamedTuple):
     """A collection, or the blocks of one ``owner``."""
 
     path: str
@@ -78,9 +78,9 @@ class _Older:
 
 @dataclass(slots=True)
 class _RenderedOnce:
-    """What has been rendered since the log last grew."""
+    """What has been rendered since the hub last changed: it is the same for many clients."""
 
-    end: int = -1
+    at: int = -1
     rendered: dict[Any, bytes] = field(default_factory=dict)
     topics: dict[int, frozenset[Topic]] = field(default_factory=dict)
 
@@ -101,8 +101,9 @@ class WatchCache:
         self._older = {path: _Older() for path in self._histories}
         self._log: list[_Entry] = []
         self._base = 0
-        self._shared = _RenderedOnce()
-        self._trimmed_at = 0.0
+        self._changes = 0  # of anything
+        self._once = _RenderedOnce()
+        self._groups: dict[frozenset[Topic], frozenset[Topic]] = {}
 
     # -- what the API server says -------------------------------------------------------------------------------------
 
@@ -113,6 +114,7 @@ class WatchCache:
     def replace(self, path: str, listed: Sequence[Mapping[str, HeldObject]], version: int) -> None:
         with self._lock:
             now = time.monotonic()
+            self._changes += 1
             for history, into in zip(self._histories[path], listed, strict=True):
                 self._log_all(history, history.replace(into, version, now))
         self._wake()
@@ -120,6 +122,7 @@ class WatchCache:
     def apply(self, path: str, kind: str, obj: Mapping[str, Any]) -> None:
         with self._lock:
             now = time.monotonic()
+            self._changes += 1
             told = False
             for history in self._histories[path]:
                 changes = history.apply(kind, obj, now)
@@ -134,12 +137,14 @@ class WatchCache:
     def set_missing(self, path: str) -> None:
         """The cluster does not know the type: nothing is there, until it does."""
         with self._lock:
+            self._changes += 1
             for history in self._histories[path]:
                 history.missing = history.synced = True
         self._wake()
 
     def continue_backwards(self, path: str, since: int, events: list[tuple[str, Mapping[str, Any]]]) -> None:
         with self._lock:
+            self._changes += 1
             for history in self._histories[path]:
                 if since < history.start:
                     history.continue_backwards(since, events, time.monotonic())
@@ -192,27 +197,45 @@ class WatchCache:
                 if older.wanted is None or older.fetching:
                     continue
                 since, until = older.wanted, max(history.start for history in self._histories[path])
-                older.wanted, older.fetching = None, True
-            self._fetch_older(path, since, until)
+                older.wanted, older.fetching = None, since < until
+            if since < until:
+                self._fetch_older(path, since, until)
 
     def begin(self, places: Mapping[Topic, int], *, several: bool) -> tuple[Interest, int, bytes]:
         """The starting point of a client that has seen these versions (all READY): what it follows, its place in the
         log, and what it has missed.
         """
         with self._lock:
-            missed: list[bytes] = []
-            floors = []
             own = next((topic for topic in places if topic.owner), None)
-            for topic, version in places.items():
-                history = self.history(topic)
-                lacking = history.since(version, topic.owner) if version else history.additions(topic.owner)
-                prefix = _prefix(topic, several=several)
-                missed += [prefix + change.tail for change in lacking]
-                if version > history.position:
-                    floors.append((topic, version))
-            shared = frozenset(topic for topic in places if topic != own)
-            interest = Interest(shared, own, several, tuple(floors))
+            floors = tuple((topic, v) for topic, v in places.items() if v > self.history(topic).position)
+            group = frozenset(topic for topic in places if topic != own)
+            if len(self._groups) > MOST_GROUPS:
+                self._groups.clear()
+            # one object for equal sets: they are compared for each message and client
+            interest = Interest(self._groups.setdefault(group, group), own, several, floors)
+            missed = [self._missed(topic, version, several=several) for topic, version in places.items()]
             return interest, self.end, b"".join(missed)
+
+    def _missed(self, topic: Topic, version: int, *, several: bool) -> bytes:
+        history = self.history(topic)
+        if version and version >= history.position:
+            return b""
+
+        def render() -> bytes:
+            prefix = _prefix(topic, several=several)
+            lacking = history.since(version, topic.owner) if version else history.additions(topic.owner)
+            return b"".join(prefix + change.tail for change in lacking)
+
+        return self._rendered_once(("missed", topic, version, several), render)
+
+    def _rendered_once(self, key: Any, render: Callable[[], bytes]) -> bytes:
+        once = self._once
+        if once.at != self._changes:
+            once.at, once.rendered, once.topics = self._changes, {}, {}
+        found = once.rendered.get(key)
+        if found is None:
+            found = once.rendered[key] = render()
+        return found
 
     @property
     def end(self) -> int:
@@ -223,17 +246,14 @@ class WatchCache:
         with self._lock:
             if place < self._base or self._has_gap(interest):
                 return None
-            shared = self._shared
-            if shared.end != self.end:
-                shared.end, shared.rendered, shared.topics = self.end, {}, {}
-            topics = shared.topics.get(place)
+            once = self._once
+            topics = once.topics.get(place) if once.at == self._changes else None
             if topics is None:
-                topics = shared.topics[place] = frozenset(entry.topic for entry in self._from(place))
+                topics = frozenset(entry.topic for entry in self._from(place))
             own = interest.own if interest.own in topics else None
             key = (place, interest.shared, own, interest.several, interest.floors)
-            found = shared.rendered.get(key)
-            if found is None:
-                found = shared.rendered[key] = self._render(place, interest)
+            found = self._rendered_once(key, lambda: self._render(place, interest))
+            once.topics[place] = topics
             return found
 
     def behind(self, place: int) -> int:
@@ -246,6 +266,8 @@ class WatchCache:
 
     def _has_gap(self, interest: Interest) -> bool:
         """Whether a client that was ahead of this relay has seen things that happened between two lists."""
+        if not interest.floors:
+            return False
         return any(low < floor < high for topic, floor in interest.floors for low, high in (self.history(topic).gap,))
 
     def bookmarks(self, interest: Interest, without: Collection[str] = ()) -> tuple[Interest, bytes | None]:
@@ -256,19 +278,22 @@ class WatchCache:
             if self._has_gap(interest):
                 return interest, None
             floors = tuple((topic, v) for topic, v in interest.floors if v > self.history(topic).position)
-            kept = Interest(interest.shared, interest.own, interest.several, floors)
-            ahead = {topic for topic, _ in floors}
-            key = ("bookmarks", interest.shared, interest.own, interest.several, floors, *sorted(without))
-            found = self._shared.rendered.get(key) if self._shared.end == self.end else None
-            if found is None:
-                chosen = sorted(interest.topics - ahead, key=lambda topic: topic.name)
-                lines = [
-                    _prefix(topic, several=interest.several) + self.history(topic).bookmark()
-                    for topic in chosen
-                    if self.history(topic).position and topic.path not in without
-                ]
-                found = b"".join(lines)
+            kept = interest if floors == interest.floors else replace(interest, floors=floors)
+            ahead = frozenset(topic for topic, _ in floors)
+            key = ("bookmarks", kept.shared, ahead, kept.several, *sorted(without))
+
+            def render() -> bytes:
+                chosen = sorted(topic for topic in kept.shared - ahead if topic.path not in without)
+                return b"".join(self._bookmark(topic, several=kept.several) for topic in chosen)
+
+            found = self._rendered_once(key, render)
+            if kept.own is not None and kept.own not in ahead and kept.own.path not in without:
+                found += self._bookmark(kept.own, several=kept.several)
             return kept, found
+
+    def _bookmark(self, topic: Topic, *, several: bool) -> bytes:
+        history = self.history(topic)
+        return _prefix(topic, several=several) + history.bookmark() if history.position else b""
 
     def trim(self) -> None:
         """Forget what is too old."""

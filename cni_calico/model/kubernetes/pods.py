@@ -165,9 +165,12 @@ def _json_list(annotations: JSON, name: str) -> list[str]:
 
 
 def _read_nats(annotations: JSON, networks: list[str]) -> list[dict[str, str]]:
-    internal = {ip_interface(network).version: str(ip_interface(network).ip) for network in networks}
+    texts = _json_list(annotations, FLOATING_IPS) if networks else []
+    if not texts:
+        return []
+    internal = {one.version: str(one.ip) for one in map(ip_interface, networks)}
     nats = []
-    for text in _json_list(annotations, FLOATING_IPS) if networks else ():
+    for text in texts:
         version = 6 if ":" in text else 4
         if version in internal:
             nats.append({"internalIP": internal[version], "externalIP": text})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -29,10 +30,29 @@ def test_lists_and_watches_are_as_the_api_server_has_them() -> None:
 
 def test_one_watch_follows_several_collections() -> None:
     own = Topic(BLOCKS, "host:n1")
-    from cni_calico.datastore.kubernetes.layout import quote
-
-    target = f"{WATCH_PATH}?from=/api/v1/nodes@5&from={quote(own.name + '@7')}&from=/api/v1/pods@"
+    target = f"{WATCH_PATH}?from=/api/v1/nodes@5&from={quote(own.name + '@7', safe='')}&from=/api/v1/pods@"
     assert ask(target) == AskedWatch({Topic("/api/v1/nodes"): 5, own: 7, Topic("/api/v1/pods"): 0}, True)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["/api/v1/nodes@5", "/api/v1/pods@", "/api/v1/secrets@1", "x", f"{BLOCKS}?fieldSelector=a@2"]),
+        min_size=1,
+        max_size=4,
+    ),
+    st.booleans(),
+)
+def test_however_a_watch_is_written_it_means_the_same(places: list[str], quoted: bool) -> None:
+    """What agents write is read without the general parser, which an option at the end brings back."""
+    written = "&".join("from=" + (quote(place, safe="") if quoted else place) for place in places)
+
+    def outcome(target: str) -> object:
+        try:
+            return ask(target)
+        except RequestRefused as e:
+            return e.status, str(e)
+
+    assert outcome(f"{WATCH_PATH}?{written}") == outcome(f"{WATCH_PATH}?{written}&timeoutSeconds=0")
 
 
 def test_a_token_is_read_and_the_connection_stays_open() -> None:
