@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.controllers.counters import JanitorCounters, LoopNumbers
+from cni_calico.controllers.elsewhere import read_why_refused
 from cni_calico.controllers.follow.rules import FOLLOWINGS, NODES, Following
 from cni_calico.controllers.health import ROUND_S, Health, write_status
 from cni_calico.controllers.host_endpoints import run as host_endpoints
@@ -54,13 +56,12 @@ from cni_calico.datastore.interface import Document
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig
 from cni_calico.log import LEVELS, Log, wants_json
-from cni_calico.model.access import API_GROUP
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import ResourceList
 
 CALL_S = 10.0
 LOOK_S = 1.0
-MIGRATIONS = "/apis/migration.projectcalico.org/v1beta1/datastoremigrations"
+ELSEWHERE_S, LOOK_ELSEWHERE_S = 10.0, 3.0  # how often, and for how long at most
 END_S = 4.0
 NOT_ON_KUBERNETES = "with the Kubernetes datastore nothing is copied: nodes read Kubernetes' objects themselves"
 
@@ -84,7 +85,7 @@ class Controllers:
         self._status_file = Path(status_file)
         self.stopping = Stopping()
         self.failed = False
-        self._looked_for_migration = False
+        self._looked_elsewhere_at = float("-inf")
         self._cluster = open_cluster(environ, self._log)
         terms = Terms(look_s=5.0, priority=True)
         holder = environ.get("HOSTNAME", "").strip() or socket.gethostname()
@@ -109,7 +110,9 @@ class Controllers:
         )
         try:
             while not self.stopping.wait(LOOK_S):
-                if settings.synced and not self._refuses_migration():
+                if self._are_records_elsewhere():
+                    break
+                if settings.synced:
                     self._follow(settings.record(SETTINGS), is_there=settings.get(SETTINGS) is not None)
                 elif settings.error is not None:
                     hint = f" ({settings.error.details})" if settings.error.details else ""
@@ -122,26 +125,22 @@ class Controllers:
             self._cluster.store.close()
         return 1 if self.failed else 0
 
-    def _refuses_migration(self) -> bool:
-        """Whether somebody moves the records to another API, which these controllers would work against."""
-        kubernetes = self._cluster.kubernetes
-        if self._looked_for_migration or kubernetes is None or not self._cluster.is_kubernetes_datastore:
+    def _are_records_elsewhere(self) -> bool:
+        """Whether somebody keeps or moves the records where these controllers would work against them."""
+        kubernetes, now = self._cluster.kubernetes, time.monotonic()
+        if kubernetes is None or not self._cluster.is_kubernetes_datastore:
             return False
+        if now - self._looked_elsewhere_at < ELSEWHERE_S:
+            return False
+        self._looked_elsewhere_at = now
         try:
-            reply = kubernetes.api.request("GET", MIGRATIONS, Deadline.after(CALL_S), "list", expect=(403, 404))
+            why = read_why_refused(kubernetes.api, Deadline.after(LOOK_ELSEWHERE_S))
         except CalicoError:
             return False  # asked again
-        self._looked_for_migration = True
-        names = [str((item.get("metadata") or {}).get("name")) for item in reply.document.get("items") or ()]
-        if not names:
-            return False
-        self._log.error(
-            f"DatastoreMigration {', '.join(names)}: moving the records to projectcalico.org/v3 resources is not "
-            f"supported; these controllers, and all nodes, keep them in {API_GROUP}. Delete it to go on"
-        )
-        self.failed = True
-        self.stopping.set()
-        return True
+        if why:
+            self._log.error(why)
+            self.failed = True
+        return bool(why)
 
     # -- the configuration --------------------------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ class _Older:
 
 @dataclass(slots=True)
 class _RenderedOnce:
-    """What has been rendered since the hub last changed: it is the same for many clients."""
+    """What has been rendered since the cache last changed: it is the same for many clients."""
 
     at: int = -1
     rendered: dict[Any, bytes] = field(default_factory=dict)

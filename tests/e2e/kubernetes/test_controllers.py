@@ -382,40 +382,87 @@ def test_without_the_definitions_it_waits_and_says_what_is_missing(tmp_path: Pat
     assert "Traceback" not in process.log.read_text()
 
 
-def test_a_migration_of_the_datastore_is_refused_by_name(kube: Cluster, tmp_path: Path) -> None:
-    group, plural = "migration.projectcalico.org", "datastoremigrations"
-    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    version = {"name": "v1beta1", "served": True, "storage": True, "schema": schema}
-    names = {"plural": plural, "singular": "datastoremigration", "kind": "DatastoreMigration"}
-    spec = {"group": group, "scope": "Cluster", "names": names, "versions": [version]}
-    kube.request(
-        "POST",
-        definitions,
-        {
-            "metadata": {"name": f"{plural}.{group}"},
-            "spec": spec,
-            "kind": "CustomResourceDefinition",
-            "apiVersion": "apiextensions.k8s.io/v1",
-        },
-    )
-    environ = {"DATASTORE_TYPE": "kubernetes", "ENABLED_CONTROLLERS": "node"}
-    path, migration = (
-        f"/apis/{group}/v1beta1/{plural}",
-        {"kind": "DatastoreMigration", "apiVersion": f"{group}/v1beta1"},
-    )
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+API_SERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
+ON_KUBERNETES = {"DATASTORE_TYPE": "kubernetes", "ENABLED_CONTROLLERS": "node"}
 
-    def make() -> bool:
+
+@contextmanager
+def defined(kube: Cluster, group: str, version: str, kind: str) -> Iterator[str]:
+    """The path of a type of custom resources, once the API server has it."""
+    plural = kind.lower() + "s"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    names = {"plural": plural, "singular": kind.lower(), "kind": kind}
+    versions = [{"name": version, "served": True, "storage": True, "schema": schema}]
+    spec = {"group": group, "scope": "Cluster", "names": names, "versions": versions}
+    metadata = {"name": f"{plural}.{group}"}
+    document = {"kind": "CustomResourceDefinition", "apiVersion": "apiextensions.k8s.io/v1", "metadata": metadata}
+    kube.request("POST", DEFINITIONS, {**document, "spec": spec})
+    path = f"/apis/{group}/{version}/{plural}"
+
+    def is_there() -> bool:
         try:
-            kube.request("POST", path, {**migration, "metadata": {"name": "v1-to-v3"}})
+            return "items" in kube.request("GET", path)
         except DatastoreError:
             return False
-        return True
 
     try:
-        until(make, "the migration", 30)
-        with rights(kube, "calico.yaml"), controllers(kube, tmp_path, **environ) as process:
-            assert process.process.wait(60) == 1
-        assert "DatastoreMigration v1-to-v3: moving the records" in process.log.read_text()
+        until(is_there, f"the type {kind}", 30)
+        yield path
     finally:
-        kube.request("DELETE", f"{definitions}/{plural}.{group}")
+        kube.request("DELETE", f"{DEFINITIONS}/{plural}.{group}")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_migration_of_the_datastore_is_refused_by_name(kube: Cluster, tmp_path: Path, when: str) -> None:
+    group = "migration.projectcalico.org"
+    migration = {"kind": "DatastoreMigration", "apiVersion": f"{group}/v1beta1", "metadata": {"name": "v1-to-v3"}}
+    with defined(kube, group, "v1beta1", "DatastoreMigration") as path, rights(kube, "calico.yaml"):
+        if when == "before":
+            kube.request("POST", path, migration)
+        with controllers(kube, tmp_path, **ON_KUBERNETES) as process:
+            if when == "after":
+                until(lambda: "these controllers lead" in process.log.read_text(), "it works", 90)
+                kube.request("POST", path, migration)
+            assert process.process.wait(90) == 1
+    assert "DatastoreMigration v1-to-v3: moving the records" in process.log.read_text()
+
+
+@pytest.mark.parametrize("has_right", [True, False], ids=["our role", "upstream's role"])
+def test_records_as_custom_resources_of_v3_are_refused_by_name(kube: Cluster, tmp_path: Path, has_right: bool) -> None:
+    """Upstream's role does not show whose API it is: there the other group's absence would decide."""
+    with defined(kube, "projectcalico.org", "v3", "IPPool"), rights(kube, "calico.yaml"):
+        if not has_right:
+            path = f"{RBAC}/clusterroles/calico-kube-controllers"
+            role = kube.request("GET", path)
+            rules = [rule for rule in role["rules"] if rule.get("resources") != ["apiservices"]]
+            kube.request("PUT", path, {**role, "rules": rules})
+        with controllers(kube, tmp_path, **ON_KUBERNETES) as process:
+            if has_right:
+                assert process.process.wait(90) == 1
+            else:
+                until(lambda: process.check_status() == (0, "Ready"), "ready", 90)
+                assert process.end() == 0
+    refused = "custom resource definitions of projectcalico.org/v3: records that are stored" in process.log.read_text()
+    assert refused == has_right
+
+
+def test_calicos_api_server_is_no_reason_to_refuse(kube: Cluster, tmp_path: Path) -> None:
+    """It serves the same group, out of the records that we know."""
+    service = {"name": "calico-api", "namespace": "calico-apiserver"}
+    spec = {"group": "projectcalico.org", "version": "v3", "groupPriorityMinimum": 1500, "versionPriority": 200}
+    document = {
+        "kind": "APIService",
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "metadata": {"name": "v3.projectcalico.org"},
+        "spec": {**spec, "service": service, "insecureSkipTLSVerify": True},
+    }
+    kube.request("POST", API_SERVICES, document)
+    try:
+        groups = {group["name"] for group in kube.request("GET", "/apis")["groups"]}
+        assert "projectcalico.org" in groups
+        with rights(kube, "calico.yaml"), controllers(kube, tmp_path, **ON_KUBERNETES) as process:
+            until(lambda: process.check_status() == (0, "Ready"), "ready", 90)
+            assert process.end() == 0
+    finally:
+        kube.request("DELETE", f"{API_SERVICES}/v3.projectcalico.org")

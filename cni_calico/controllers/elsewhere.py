@@ -1,0 +1,43 @@
+"""Whether the cluster keeps its records where these controllers do not see them, or is moving them there.
+
+Rule: asked of the API server alone. Upstream's API server serves projectcalico.org/v3 too, out of the records that we
+know; only custom resources of that group, or a DatastoreMigration, are a reason to refuse.
+"""
+
+from __future__ import annotations
+
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.deadline import Deadline
+from cni_calico.model.access import API_GROUP
+
+MIGRATIONS = "/apis/migration.projectcalico.org/v1beta1/datastoremigrations"
+V3_GROUP = "projectcalico.org"
+V3_SERVICE = f"/apis/apiregistration.k8s.io/v1/apiservices/v3.{V3_GROUP}"
+
+
+def read_why_refused(api: KubernetesAPI, deadline: Deadline) -> str:
+    """What stands in the way; "" if nothing does. Raises CalicoError."""
+    reply = api.request("GET", MIGRATIONS, deadline, "look for a migration", expect=(403, 404))
+    names = [str((item.get("metadata") or {}).get("name")) for item in reply.document.get("items") or ()]
+    if names:
+        return (
+            f"DatastoreMigration {', '.join(names)}: moving the records to {V3_GROUP}/v3 resources is not supported; "
+            f"these controllers, and all nodes, keep them in {API_GROUP}. Delete it to go on"
+        )
+    listed = api.request("GET", "/apis", deadline, "list the API groups")
+    groups = {str(group.get("name")) for group in listed.document.get("groups") or ()}
+    if V3_GROUP not in groups or not _are_custom_resources(api, groups, deadline):
+        return ""
+    return (
+        f"custom resource definitions of {V3_GROUP}/v3: records that are stored as such resources are not read; these "
+        f"controllers, and all nodes, keep them in {API_GROUP}. To go on, remove the definitions, or have that API "
+        "served by Calico's API server"
+    )
+
+
+def _are_custom_resources(api: KubernetesAPI, groups: set[str], deadline: Deadline) -> bool:
+    """An API that another server answers has a Service; who may not see that goes by what upstream does."""
+    reply = api.request("GET", V3_SERVICE, deadline, f"read the API service of {V3_GROUP}", expect=(403, 404))
+    if reply.status == 403:
+        return API_GROUP.partition("/")[0] not in groups
+    return reply.status == 200 and not (reply.document.get("spec") or {}).get("service")
