@@ -17,7 +17,7 @@ NODES = "/api/v1/nodes"
 
 
 @pytest.fixture
-def server() -> Iterator[Scripted]:
+def past_server() -> Iterator[Scripted]:
     found = Scripted([])
     yield found
     found.close()
@@ -27,8 +27,8 @@ def line(kind: str, version: int) -> dict[str, Any]:
     return {"type": kind, "object": {"metadata": {"name": "n", "resourceVersion": str(version)}}}
 
 
-def read(server: Scripted) -> list[tuple[str, str]]:
-    api = KubernetesAPI(KubernetesAccess(api_root=server.url))
+def read(past_server: Scripted) -> list[tuple[str, str]]:
+    api = KubernetesAPI(KubernetesAccess(api_root=past_server.url))
     try:
         found = read_changes(api, NODES, 5, 9)
     finally:
@@ -36,25 +36,25 @@ def read(server: Scripted) -> list[tuple[str, str]]:
     return [(kind, obj["metadata"]["resourceVersion"]) for kind, obj in found]
 
 
-def test_the_answer_is_complete_with_the_last_version(server: Scripted) -> None:
-    server.steps = [[line("MODIFIED", 7), line("DELETED", 9), "hang"]]
-    assert read(server) == [("MODIFIED", "7"), ("DELETED", "9")]
-    assert "resourceVersion=5" in server.requests[0][1]
+def test_the_answer_is_complete_with_the_last_version(past_server: Scripted) -> None:
+    past_server.steps = [[line("MODIFIED", 7), line("DELETED", 9), "hang"]]
+    assert read(past_server) == [("MODIFIED", "7"), ("DELETED", "9")]
+    assert "resourceVersion=5" in past_server.requests[0][1]
 
 
-def test_or_with_a_bookmark_behind_it(server: Scripted) -> None:
-    server.steps = [[line("ADDED", 6), line("BOOKMARK", 12), "hang"]]
-    assert read(server) == [("ADDED", "6")]
+def test_or_with_a_bookmark_behind_it(past_server: Scripted) -> None:
+    past_server.steps = [[line("ADDED", 6), line("BOOKMARK", 12), "hang"]]
+    assert read(past_server) == [("ADDED", "6")]
 
 
-def test_a_watch_that_ends_without_its_bookmark_is_opened_again_for_longer(server: Scripted) -> None:
-    server.steps = [[line("ADDED", 6)], [line("ADDED", 6), line("BOOKMARK", 9), "hang"]]
-    assert read(server) == [("ADDED", "6")]
-    seconds = [path.partition("timeoutSeconds=")[2] for _, path, _, _ in server.requests]
+def test_a_watch_that_ends_without_its_bookmark_is_opened_again_for_longer(past_server: Scripted) -> None:
+    past_server.steps = [[line("ADDED", 6)], [line("ADDED", 6), line("BOOKMARK", 9), "hang"]]
+    assert read(past_server) == [("ADDED", "6")]
+    seconds = [path.partition("timeoutSeconds=")[2] for _, path, _, _ in past_server.requests]
     assert int(seconds[0]) < int(seconds[1])
 
 
-def test_half_an_answer_is_none(server: Scripted) -> None:
-    server.steps = [[line("ADDED", 6)], [line("ADDED", 6)]]
+def test_half_an_answer_is_none(past_server: Scripted) -> None:
+    past_server.steps = [[line("ADDED", 6)], [line("ADDED", 6)]]
     with pytest.raises(Compacted, match="does not say what happened until 9"):
-        read(server)
+        read(past_server)
