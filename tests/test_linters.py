@@ -350,6 +350,7 @@ REFLECTION = {
     "model.documents.fields": "a table names the attributes of a record",
     "nodeagent.keepers.tunnel_addresses": "a table names the attributes of a record",
     "nodeagent.main": "sys.frozen, of the frozen executable",
+    "policy.preserved": "values are written field by field",
     "server.run": "RuntimeError has no strerror",
     "slim_grpc": "an attribute of the package grpc",
     "tuples": "it is what a named tuple is made of",

@@ -69,6 +69,9 @@ class LocalEndpoints:
         self._active.set_endpoint(key, labelled.labels, labelled.profiles)
         self.changed.add(key)
 
+    def record(self, key: ResourceKey) -> WorkloadEndpoint | None:
+        return self._records.get(key)
+
     def profiles(self) -> set[str]:
         """The profiles that any of the endpoints name."""
         return {name for record in self._records.values() for name in record.profiles}

@@ -26,7 +26,9 @@ from cni_calico.policy.records import (
     POLICY_KINDS,
     Labelled,
     PolicyRecord,
+    ProfileRecord,
     ServiceMembers,
+    TierRecord,
     labelled_network_set,
     labelled_workload,
     parse_policy,
@@ -39,7 +41,9 @@ from cni_calico.policy.sets import Sets
 from cni_calico.policy.sources import PortSource, SelectorSource, SetSource
 from cni_calico.policy.wanted import PolicyId, Wanted, WantedChanges, WantedEndpoint, WantedHost, WantedPolicy
 
-GraphRecord = Resource | WorkloadEndpoint | ServiceMembers | PolicyRecord | Labelled | HostRecord
+GraphRecord = (
+    Resource | WorkloadEndpoint | ServiceMembers | PolicyRecord | Labelled | HostRecord | ProfileRecord | TierRecord
+)
 NETWORK_SETS = ("GlobalNetworkSet", "NetworkSet")
 SLICE = "EndpointSlice"
 
@@ -96,6 +100,10 @@ class Graph:
             self._set_host(key, record)
         elif isinstance(record, PolicyRecord):
             self._set_policy(record.wanted.id, record)
+        elif isinstance(record, ProfileRecord):
+            self._set_profile(key.name, record)
+        elif isinstance(record, TierRecord):
+            self._active.set_tier(key.name, record)
         elif isinstance(record, WorkloadEndpoint) or (record is None and key.kind == "WorkloadEndpoint"):
             self._set_workload(key, record)
         elif isinstance(record, ServiceMembers) or (record is None and key.kind == SLICE):
@@ -104,10 +112,7 @@ class Graph:
             name = policy_id(key)
             self._set_policy(name, None if record is None else parse_policy(key, record))
         elif key.kind == "Profile":
-            profile = None if record is None else parse_profile(key, record)
-            self._sets.set_profile(key.name, None if profile is None else profile.labels)
-            self._active.set_profile(key.name, profile)
-            self._changed_rules.add(PolicyId("Profile", key.name))
+            self._set_profile(key.name, None if record is None else parse_profile(key, record))
         elif key.kind == "Tier":
             self._active.set_tier(key.name, None if record is None else parse_tier(record))
         elif key.kind == "HostEndpoint":
@@ -125,6 +130,11 @@ class Graph:
     def _set_host(self, key: ResourceKey, record: HostRecord | None) -> None:
         self._hosts.put(key, record if record is not None and self._is_local_host(record) else None)
         self._sets.set_item(key, None if record is None else record.labelled)
+
+    def _set_profile(self, name: str, profile: ProfileRecord | None) -> None:
+        self._sets.set_profile(name, None if profile is None else profile.labels)
+        self._active.set_profile(name, profile)
+        self._changed_rules.add(PolicyId("Profile", name))
 
     def _set_policy(self, name: PolicyId, policy: PolicyRecord | None) -> None:
         self._active.set_policy(name, policy)
@@ -188,6 +198,16 @@ class Graph:
     def problems(self) -> Mapping[ResourceKey, str]:
         """Records that could not be understood, and why. Their last good version, if there was one, is in force."""
         return self._problems
+
+    def last_valid(self, key: ResourceKey) -> GraphRecord | None:
+        """What is in force of this record, or would be; ``put`` takes it, in any later run too."""
+        if key.kind in POLICY_KINDS:
+            return self._active.policies.get(policy_id(key))
+        if key.kind == "Profile":
+            return self._active.profiles.get(key.name)
+        if key.kind == "Tier":
+            return self._active.tiers.get(key.name)
+        return self._endpoints.record(key) or self._hosts.record(key) or self._sets.held(key)
 
     def warnings(self) -> dict[PolicyId, tuple[str, ...]]:
         """The parts of the policies in force that are not enforced."""

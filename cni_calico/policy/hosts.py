@@ -73,6 +73,9 @@ class LocalHosts:
             self._records[key] = record
             self._active.set_endpoint(key, record.labelled.labels, record.labelled.profiles, HOSTS)
 
+    def record(self, key: ResourceKey) -> HostRecord | None:
+        return self._records.get(key)
+
     def profiles(self) -> set[str]:
         """The profiles that any of them names."""
         return {name for record in self._records.values() for name in record.labelled.profiles}

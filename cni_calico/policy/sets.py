@@ -178,6 +178,9 @@ class Sets:
         for set_id in label_set.matches:
             self._add(set_id, item)
 
+    def held(self, key: ResourceKey) -> Labelled | ServiceMembers | None:
+        return self._items.get(key) or self._slices.get(key)
+
     def set_profile(self, name: str, labels: Mapping[str, str] | None) -> None:
         self._index.set_profile(name, labels)
 

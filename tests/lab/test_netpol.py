@@ -51,11 +51,14 @@ def has_sctp() -> bool:
     return True
 
 
-@pytest.fixture
-def netpol_lab(busybox_image: Path, agnhost_image: Path, own_bundle: Path) -> Iterator[Lab]:
+@pytest.fixture(params=["iptables", "nftables"])
+def netpol_lab(
+    request: pytest.FixtureRequest, busybox_image: Path, agnhost_image: Path, own_bundle: Path
+) -> Iterator[Lab]:
+    """``param`` is kube-proxy's mode."""
     with running_lab(images=[busybox_image, agnhost_image], bundle=own_bundle) as made:
         install_bundle(made)
-        install_kube_proxy(made, "iptables")  # the tests connect to services' addresses
+        install_kube_proxy(made, request.param)  # the tests connect to services' addresses
         yield made
 
 

@@ -30,7 +30,7 @@ from cni_calico.log import SILENT, Log
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
-from cni_calico.nodeagent.policing import connections
+from cni_calico.nodeagent.policing import connections, last_valid
 from cni_calico.nodeagent.policing import engine as engines
 from cni_calico.nodeagent.policing.departures import FILE
 from cni_calico.nodeagent.policing.engine import LOOK_S, PolicyEngine
@@ -324,6 +324,51 @@ def test_an_unreadable_policy_stays_in_force(lab_of_two: Lab) -> None:
     lab_of_two.put("GlobalNetworkPolicy", "deny", {**DENY_B, "selector": "app == 'c'"})
     lab_of_two.until_passes("a", "b", 80)
     until(lambda: lab_of_two.standing()["problems"] == [], "the problem is gone")
+
+
+def test_an_unreadable_policy_stays_in_force_over_a_restart(lab_of_two: Lab) -> None:
+    """Also over a second one, until it is valid again or gone; one that was never valid is absent. Both are said."""
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    lab_of_two.start()
+    lab_of_two.until_in_force(policies=1)
+    broken = {**DENY_B, "selector": "app == 'b"}
+    lab_of_two.put("GlobalNetworkPolicy", "deny", broken)
+    lab_of_two.put("GlobalNetworkPolicy", "never", {**broken, "order": 1})
+    until(lambda: len(lab_of_two.standing().get("problems", ())) == 2, "the problems are told")
+    for how in (signal.SIGKILL, signal.SIGTERM):
+        lab_of_two.stop(how)
+        lab_of_two.start()
+        said = lab_of_two.until_in_force(policies=1)["problems"]
+        assert said[0].startswith("GlobalNetworkPolicy deny: ") and said[0].endswith("version stays in force")
+        assert said[1].startswith("GlobalNetworkPolicy never: ") and said[1].endswith("it counts as absent")
+        assert not lab_of_two.passes("a", "b", 80)
+    file = lab_of_two.root / "state" / last_valid.FILE
+    assert file.stat().st_mode & 0o777 == 0o600
+    lab_of_two.stop(signal.SIGKILL)
+    lab_of_two.put("GlobalNetworkPolicy", "deny", {**DENY_B, "selector": "app == 'c'"})  # valid again meanwhile
+    lab_of_two.remove("GlobalNetworkPolicy", "never")
+    lab_of_two.start()
+    lab_of_two.until_passes("a", "b", 80)
+    until(lambda: lab_of_two.standing().get("problems") == [], "nothing is wrong")
+    until(lambda: not file.exists(), "nothing is kept")
+
+
+def test_a_damaged_file_of_last_valid_versions(lab_of_two: Lab) -> None:
+    """It is not trusted, and said: the policy is absent, everything else in force."""
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    lab_of_two.put("GlobalNetworkPolicy", "other", {**DENY_B, "selector": "app == 'a'"})
+    lab_of_two.start()
+    lab_of_two.until_in_force(policies=2)
+    lab_of_two.put("GlobalNetworkPolicy", "deny", {**DENY_B, "selector": "app == 'b"})
+    until(lambda: lab_of_two.standing().get("problems"), "the problem is told")
+    lab_of_two.stop(signal.SIGKILL)
+    file = lab_of_two.root / "state" / last_valid.FILE
+    file.write_text(file.read_text().replace('"Deny"', '"Allow"'))
+    lab_of_two.start()
+    said = lab_of_two.until_in_force(policies=1)
+    assert said["problems"][0].endswith("it counts as absent")
+    assert [text for text in said["warnings"] if "cannot be used: its digest" in text]
+    assert lab_of_two.passes("a", "b", 80) and not lab_of_two.passes("b", "a", 80)
 
 
 def test_a_policy_that_is_removed_and_made_again(lab_of_two: Lab) -> None:

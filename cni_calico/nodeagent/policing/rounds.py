@@ -34,23 +34,18 @@ from cni_calico.nodeagent.policing.departures import Departures
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.nodeagent.policing.feed import FedRecord, Refusal
 from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE, Gate, GateFacts, decide
+from cni_calico.nodeagent.policing.last_valid import LastValid
 from cni_calico.nodeagent.policing.parameters import filter_settings, parse_service_networks
 from cni_calico.nodeagent.policing.status_files import StatusFiles
 from cni_calico.nodeagent.policing.surroundings import Surroundings
 from cni_calico.nodeagent.policing.unenforced import Unenforced, named
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
-from cni_calico.policy.graph import Graph
-from cni_calico.policy.records import Labelled
+from cni_calico.policy.graph import Graph, GraphRecord
+from cni_calico.policy.records import POLICY_KINDS, Labelled
 
 APPLY_S = 60.0
 RETRY_FIRST_S, RETRY_LAST_S = 0.2, 30.0
 _INTERFACES_S = 5.0
-_POLICY_KINDS = (
-    "NetworkPolicy",
-    "GlobalNetworkPolicy",
-    "KubernetesNetworkPolicy",
-    "KubernetesClusterNetworkPolicy",
-)
 _COUNTED_KINDS = ("Tier", "Profile", "HostEndpoint")
 _SERVICES = ResourceKey("BGPConfiguration", "default")
 
@@ -86,6 +81,7 @@ class Rounds:
             context.files, self._log, felix.endpoint_status_prefix, lambda: self._goal.endpoints.all
         )
         self._departures = Departures(node, conntrack, context.files, self._log, context.settings.run_dir)
+        self._last_valid = LastValid(context.files, self._log, context.settings.state_dir)
         self._surroundings = Surroundings()
         self._policies: set[ResourceKey] = set()
         self._has_namespace_profile = False
@@ -151,13 +147,20 @@ class Rounds:
 
     def _take(self, key: ResourceKey, record: FedRecord) -> None:
         if isinstance(record, Refusal):
-            if key.kind in _POLICY_KINDS:
+            if key.kind in POLICY_KINDS:
                 self._policies.add(key)  # it exists: a host whose only policy is unreadable must not open
+            earlier = self._last_valid.take(key)
+            if earlier is not None and self._graph.last_valid(key) is None:
+                self._put(key, earlier)
             self._graph.refuse(key, record.why)
             return
+        self._last_valid.drop(key)
+        self._put(key, record)
+
+    def _put(self, key: ResourceKey, record: GraphRecord | None) -> None:
         if key.kind in _COUNTED_KINDS:
             (self._known[key.kind].discard if record is None else self._known[key.kind].add)(key)
-        if key.kind in _POLICY_KINDS:
+        if key.kind in POLICY_KINDS:
             (self._policies.discard if record is None else self._policies.add)(key)
         elif key.kind == "Profile":
             self._has_namespace_profile |= record is not None and key.name.startswith(NAMESPACE_PROFILE)
@@ -204,6 +207,7 @@ class Rounds:
         ``everybody``: the endpoints of all nodes are known.
         """
         self._left_out = left_out
+        self._last_valid.keep(self._graph.problems, self._graph.last_valid)
         self._figures.workload_endpoints = self._departures.owners.count if everybody else None
         gate = decide(self._facts())
         try:
@@ -348,7 +352,7 @@ class Rounds:
 
     def _report(self, gate: Gate) -> None:
         self._count()
-        problems = [f"{named(key)}: {why}" for key, why in self._graph.problems.items()]
+        problems = [f"{named(key)}: {why}; {self._fate(key)}" for key, why in self._graph.problems.items()]
         problems += [f"{policy}: {why}" for policy, why in self._goal.problems.items()]
         problems += [f"{feature.value} is not in force: {why}" for feature, why in self._goal.lacking.items()]
         standing = Standing(
@@ -376,8 +380,12 @@ class Rounds:
             self._standing = standing
             self._tell(standing)
 
+    def _fate(self, key: ResourceKey) -> str:
+        held = self._graph.last_valid(key)
+        return "it counts as absent" if held is None else "its last valid version stays in force"
+
     def _troubles(self) -> tuple[str, ...]:
-        around = self._surroundings.warnings(self._felix) if self._in_force else ()
+        around = (*self._last_valid.troubles, *(self._surroundings.warnings(self._felix) if self._in_force else ()))
         trouble = self._departures.trouble
         return (*around, f"connections of workloads that are gone may still pass: {trouble}") if trouble else around
 

@@ -1,0 +1,121 @@
+"""PURE: what the graph holds of a record, as JSON and back: for the last valid version of one that became unreadable.
+
+Rule: a value that was rendered is parsed into an equal one, or BadPreserved is raised: everything says what it is, and
+a record that this version knows by other fields is refused. Nothing is ever built but the values listed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
+
+from cni_calico.model.resources import IPNAT, EndpointPort, Metadata, WorkloadEndpoint
+from cni_calico.model.selector_forms import normalized, parse_tree
+from cni_calico.model.selectors import InvalidSelector, Selector
+from cni_calico.policy.hosts import HostRecord
+from cni_calico.policy.records import (
+    Labelled,
+    NamedPort,
+    PolicyRecord,
+    ProfileRecord,
+    ServiceMembers,
+    TierRecord,
+)
+from cni_calico.policy.sources import PortSource, SelectorSource, ServiceSource
+from cni_calico.policy.wanted import PolicyId, WantedPolicy, WantedRule, WantedSide
+
+KNOWN: Mapping[str, type[Any]] = {
+    cls.__name__: cls
+    for cls in (
+        EndpointPort,
+        HostRecord,
+        IPNAT,
+        Labelled,
+        Metadata,
+        NamedPort,
+        PolicyId,
+        PolicyRecord,
+        PortSource,
+        ProfileRecord,
+        SelectorSource,
+        ServiceMembers,
+        ServiceSource,
+        TierRecord,
+        WantedPolicy,
+        WantedRule,
+        WantedSide,
+        WorkloadEndpoint,
+    )
+}
+_SEQUENCES: tuple[tuple[type[Any], str], ...] = ((tuple, "tuple"), (list, "list"), (frozenset, "set"))
+
+
+class BadPreserved(ValueError):
+    """A text that was not rendered here, or by a version that knew other values."""
+
+
+def render_value(value: Any) -> Any:
+    """As JSON (also Infinity): a list says in its first place what it is. Raises TypeError for other values."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, bytes):
+        return ["bytes", value.hex()]
+    if isinstance(value, (IPv4Network, IPv6Network)):
+        return ["net", str(value)]
+    if isinstance(value, (IPv4Address, IPv6Address)):
+        return ["address", str(value)]
+    if isinstance(value, Selector):
+        return ["selector", value.text]
+    if isinstance(value, Mapping):
+        return ["map", *([render_value(key), render_value(one)] for key, one in value.items())]
+    for cls, name in _SEQUENCES:
+        if isinstance(value, cls):
+            rendered = [render_value(one) for one in value]
+            return [name, *(sorted(rendered, key=repr) if name == "set" else rendered)]
+    cls = type(value)
+    if KNOWN.get(cls.__name__) is not cls:
+        raise TypeError(f"no form for a {cls.__name__}")
+    return ["record", cls.__name__, {name: render_value(getattr(value, name)) for name in _fields(cls)}]
+
+
+def parse_value(raw: Any) -> Any:
+    """Raises BadPreserved."""
+    if raw is None or isinstance(raw, (bool, int, float, str)):
+        return raw
+    try:
+        kind, *rest = raw
+        return _parse(kind, rest)
+    except BadPreserved:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidSelector) as e:
+        raise BadPreserved(f"not a value: {type(e).__name__}: {e}") from e
+
+
+def _parse(kind: str, rest: list[Any]) -> Any:
+    if kind == "bytes":
+        return bytes.fromhex(rest[0])
+    if kind == "net":
+        return ip_network(rest[0])
+    if kind == "address":
+        return ip_address(rest[0])
+    if kind == "selector":
+        return normalized(parse_tree(rest[0]))
+    if kind == "map":
+        return {parse_value(key): parse_value(one) for key, one in rest}
+    for cls, name in _SEQUENCES:
+        if kind == name:
+            return cls(map(parse_value, rest))
+    if kind != "record":
+        raise BadPreserved(f"unknown kind of value {kind!r}")
+    name, fields = rest
+    known = KNOWN[name]
+    if set(fields) != set(_fields(known)):
+        raise BadPreserved(f"a {name} of another version")
+    return known(**{field: parse_value(one) for field, one in fields.items()})
+
+
+def _fields(cls: type[Any]) -> tuple[str, ...]:
+    """The names, which the classes of the frozen executables have, too."""
+    names: tuple[str, ...] = cls.__match_args__
+    return names
