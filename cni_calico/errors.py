@@ -1,4 +1,4 @@
-"""One tree of errors: every class carries its CNI code and says who has to act.
+"""PURE: one tree of errors: every class carries its CNI code and says who has to act.
 
 Rule: errors are translated into this tree at the door where they happen (``raise X(...) from e``); nothing else is
 raised on purpose above the doors. ``str(error)`` reads ``cannot <verb> <object>: <cause>``, ``details`` what to do.

@@ -1,4 +1,4 @@
-"""What a command works with, and how it fails.
+"""PURE: what a command works with, and how it fails.
 
 Rule: commands return the text to print and raise for everything else; only main.py prints and exits.
 """
@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cni_calico.datastore.interface import Datastore
-from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import Key, ResourceKey, etcd_path
+
+if TYPE_CHECKING:
+    from cni_calico.deadline import Deadline
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The datastore door: what every backend offers, and the values that pass through it.
+"""PURE: the datastore door: what every backend offers, and the values that pass through it.
 
 Rule: records cross this door as ``Key`` and JSON document (a dict in etcd's form, whatever the backend); a backend
 translates its client's errors into cni_calico.errors and never lets them through. Every backend passes tests/contract/.
@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreError
 from cni_calico.model.keys import Key, ListKey
 
 if TYPE_CHECKING:
+    from cni_calico.deadline import Deadline
+
     DocumentFields = dict[str, Any]
 else:
     DocumentFields = dict

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from enum import Enum, auto
 
 from cni_calico.relay.requests import RelayRequest
-from cni_calico.relay.watch_cache import Interest
+from cni_calico.relay.topics import Interest
 
 READ_BYTES = 16 * 1024
 

@@ -12,13 +12,13 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cni_calico.log import Log
 from cni_calico.relay.client import Client, State, without_delay
+from cni_calico.relay.numbers import ServerNumbers
 
 ACCEPTS = 64
-LATENCIES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,39 +40,6 @@ class Limits:
     gather_s: float = 0.1
     cut_off_s: float = 30.0
     leave_s: float = 30.0
-
-
-@dataclass(slots=True)
-class ServerNumbers:
-    """``dropped`` by reason, ``requests`` by kind. ``latency``: how many changes waited how long before they were
-    sent, a count for each of LATENCIES_S and one above.
-    """
-
-    accepted: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-    requests: dict[str, int] = field(default_factory=dict)
-    messages: int = 0
-    bytes: int = 0
-    flush_s: float = 0.0
-    flushes: int = 0
-    latency: list[int] = field(default_factory=lambda: [0] * (len(LATENCIES_S) + 1))
-    latency_s: float = 0.0
-    lists_s: float = 0.0
-    lists: int = 0
-
-    def flush(self, told: int, spent_s: float, waited_s: float) -> None:
-        """So many clients have been told changes, of which the first had waited ``waited_s`` when it began."""
-        self.flushes += 1
-        self.flush_s += spent_s
-        lasted_s = waited_s + spent_s
-        self.latency[next((i for i, s in enumerate(LATENCIES_S) if lasted_s <= s), len(LATENCIES_S))] += told
-        self.latency_s += told * lasted_s
-
-    def drop(self, why: str) -> None:
-        self.dropped[why] = self.dropped.get(why, 0) + 1
-
-    def request(self, kind: str) -> None:
-        self.requests[kind] = self.requests.get(kind, 0) + 1
 
 
 class ClientSockets:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cni_calico.daemon.exposition import Exposition
-from cni_calico.relay.connections import LATENCIES_S, ServerNumbers
-from cni_calico.relay.watch_cache import WatchCacheNumbers
+from cni_calico.relay.numbers import LATENCIES_S, ServerNumbers, WatchCacheNumbers
 
 _ENDED = ("closed", "ended", "answered", "stopped")
 

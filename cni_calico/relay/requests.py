@@ -20,7 +20,7 @@ from cni_calico.datastore.kubernetes.relayed.served import (
     WATCH_PATH,
     order_of_version,
 )
-from cni_calico.relay.watch_cache import Topic
+from cni_calico.relay.topics import Topic
 
 HEAD_BYTES = 32 * 1024
 MOST_FIELDS = 200

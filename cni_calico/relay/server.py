@@ -17,8 +17,9 @@ from cni_calico.datastore.kubernetes.http import names_peer
 from cni_calico.log import Log
 from cni_calico.relay.admission import TokenReviews
 from cni_calico.relay.client import Client, Gone, State
-from cni_calico.relay.connections import ClientSockets, Limits, ServerNumbers
+from cni_calico.relay.connections import ClientSockets, Limits
 from cni_calico.relay.cut_off import CutOff
+from cni_calico.relay.numbers import ServerNumbers
 from cni_calico.relay.requests import (
     GZIP_HEAD,
     HEAD_BYTES,

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from cni_calico.daemon.threads import SideThreads
 from cni_calico.datastore.kubernetes.relayed.served import Served
 from cni_calico.relay.requests import LAST_CHUNK, AskedList, chunk
-from cni_calico.relay.watch_cache import Topic, WatchCache
+from cni_calico.relay.topics import Topic
+from cni_calico.relay.watch_cache import WatchCache
 
 FRESH_S = 1.0
 KEEP_S = 60.0

@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
-from cni_calico.datastore.kubernetes.relayed.served import BLOCKS, SERVED, affinity_query
+from cni_calico.datastore.kubernetes.relayed.served import BLOCKS, SERVED
 from cni_calico.relay.history import HeldObject, History, ToldChange
+from cni_calico.relay.numbers import WatchCacheNumbers
 from cni_calico.relay.reduction import affinity_of, reduce_block, reduce_own_block, reduction_of
+from cni_calico.relay.topics import Interest, Topic
 
 READY, WAITING, EXPIRED = "ready", "waiting", "expired"
 LOG_S = 60.0
@@ -24,47 +26,11 @@ LOG_BYTES = 64 * 1024 * 1024
 MOST_GROUPS = 1000
 
 
-class Topic(NamedTuple):
-    """A collection, or the blocks of one ``owner``."""
-
-    path: str
-    owner: str = ""
-
-    @property
-    def name(self) -> str:
-        return f"{self.path}?{affinity_query(self.owner)}" if self.owner else self.path
-
-
 @dataclass(frozen=True, slots=True)
 class _Entry:
     topic: Topic
     change: ToldChange
     end: int  # bytes of the log up to here
-
-
-@dataclass(frozen=True, slots=True)
-class Interest:
-    """What a client follows. ``floors``: topics in which the client is ahead of this relay, and how far it has seen.
-
-    ``own``: a topic that few others follow; None if there is none. ``several``: each event begins with its
-    topic's name.
-    """
-
-    shared: frozenset[Topic]
-    own: Topic | None = None
-    several: bool = False
-    floors: tuple[tuple[Topic, int], ...] = ()
-
-    @property
-    def topics(self) -> frozenset[Topic]:
-        return self.shared | {self.own} if self.own is not None else self.shared
-
-
-@dataclass(slots=True)
-class WatchCacheNumbers:
-    updates: int = 0
-    skipped: int = 0
-    rendered: int = 0
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""PURE: the command line of calicoctl.
+"""The command line of calicoctl.
 
 Rule: only describes what can be given. The option names are upstream's, some with a second, more readable one. What
 each command does is said in help_texts.py.

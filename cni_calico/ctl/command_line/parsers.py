@@ -1,4 +1,4 @@
-"""PURE: what the commands of calicoctl have in common: how their parsers are made, fail, and show their examples.
+"""What the commands of calicoctl have in common: how their parsers are made, fail, and show their examples.
 
 Rule: errors are raised, never printed; they name what was probably meant.
 """

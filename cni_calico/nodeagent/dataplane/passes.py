@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from cni_calico.deadline import Deadline
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.desired import Desired
+
+if TYPE_CHECKING:
+    from cni_calico.deadline import Deadline
 
 
 @dataclass(slots=True)

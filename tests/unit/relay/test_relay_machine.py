@@ -18,7 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from cni_calico.datastore.kubernetes.relayed.served import BLOCKS
 from cni_calico.relay.reduction import affinity_of, reduce_own_block, reduction_of
 from cni_calico.relay.snapshots import render
-from cni_calico.relay.watch_cache import EXPIRED, READY, Interest, Topic, WatchCache
+from cni_calico.relay.topics import Interest, Topic
+from cni_calico.relay.watch_cache import EXPIRED, READY, WatchCache
 
 NODES = "/api/v1/nodes"
 OWN = Topic(BLOCKS, "host:n1")

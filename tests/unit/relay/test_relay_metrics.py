@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from cni_calico.relay.connections import ServerNumbers
 from cni_calico.relay.metrics import render_relay_metrics
-from cni_calico.relay.watch_cache import WatchCacheNumbers
+from cni_calico.relay.numbers import ServerNumbers, WatchCacheNumbers
 
 
 def render(server: ServerNumbers) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cni_calico.datastore.kubernetes.relayed.served import BLOCKS, READY_PATH, WATCH_PATH, affinity_query
 from cni_calico.relay.requests import AskedList, AskedReady, AskedWatch, RequestRefused, parse_request, render_status
-from cni_calico.relay.watch_cache import Topic
+from cni_calico.relay.topics import Topic
 
 
 def ask(target: str, *headers: str, method: str = "GET", version: str = "HTTP/1.1") -> object:
