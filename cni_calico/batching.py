@@ -15,40 +15,42 @@ from typing import Generic, TypeVar
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DeadlineExceeded
 
-Item = TypeVar("Item")
-Outcome = TypeVar("Outcome")
+BatchItem = TypeVar("BatchItem")
+BatchResult = TypeVar("BatchResult")
 
 
-class _Slot(Generic[Item, Outcome]):
+class _Slot(Generic[BatchItem, BatchResult]):
     __slots__ = ("error", "item", "leads", "outcomes", "wake")
 
-    def __init__(self, item: Item) -> None:
+    def __init__(self, item: BatchItem) -> None:
         self.item = item
-        self.outcomes: list[Outcome] = []  # the one, once it is there
+        self.outcomes: list[BatchResult] = []  # the one, once it is there
         self.error: BaseException | None = None
         self.leads = False
         self.wake = allocate_lock()  # released once: when the item is done, or when it leads the next batch
         self.wake.acquire()
 
 
-class Batcher(Generic[Item, Outcome]):
+class Batcher(Generic[BatchItem, BatchResult]):
     """``run(items)`` returns an outcome or an exception for each item, in order; if it raises, all of them get that
     error.
     """
 
-    def __init__(self, run: Callable[[Sequence[Item]], Sequence[Outcome | BaseException]], *, limit: int) -> None:
+    def __init__(
+        self, run: Callable[[Sequence[BatchItem]], Sequence[BatchResult | BaseException]], *, limit: int
+    ) -> None:
         self._run = run
         self._limit = limit
         self._guard = allocate_lock()
-        self._waiting: deque[_Slot[Item, Outcome]] = deque()
+        self._waiting: deque[_Slot[BatchItem, BatchResult]] = deque()
         self._busy = False
         self.sizes: list[int] = [0] * (limit + 1)  # the number of batches of each size
 
-    def submit(self, item: Item, deadline: Deadline, doing: str) -> Outcome:
+    def submit(self, item: BatchItem, deadline: Deadline, doing: str) -> BatchResult:
         """The outcome for ``item``. Raises the exception that ``run`` returned for it; DeadlineExceeded if its turn
         never came.
         """
-        slot: _Slot[Item, Outcome] = _Slot(item)
+        slot: _Slot[BatchItem, BatchResult] = _Slot(item)
         with self._guard:
             self._waiting.append(slot)
             lead = not self._busy
@@ -60,7 +62,7 @@ class Batcher(Generic[Item, Outcome]):
             raise slot.error
         return slot.outcomes[0]
 
-    def _await(self, slot: _Slot[Item, Outcome], deadline: Deadline, doing: str) -> bool:
+    def _await(self, slot: _Slot[BatchItem, BatchResult], deadline: Deadline, doing: str) -> bool:
         """Wait until the item is done (False) or leads the next batch (True)."""
         if not slot.wake.acquire(timeout=max(deadline.remaining_s(), 0.001)):
             with self._guard:
@@ -86,7 +88,7 @@ class Batcher(Generic[Item, Outcome]):
         finally:
             self._finish(batch)
 
-    def _finish(self, batch: Sequence[_Slot[Item, Outcome]]) -> None:
+    def _finish(self, batch: Sequence[_Slot[BatchItem, BatchResult]]) -> None:
         with self._guard:
             if self._waiting:
                 heir = self._waiting[0]

@@ -13,11 +13,13 @@ RUN_DIR = "/var/run/calico"  # sockets, locks, status files; empty after a reboo
 STATE_DIR = "/var/lib/calico"
 LOG_DIR = "/var/log/calico"
 BIRD_CONFIG_DIR = "/etc/calico/confd/config"
+CNI_BIN_DIR, CNI_NET_DIR = "/opt/cni/bin", "/etc/cni/net.d"  # by CNI's convention
 SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"  # of the pod that we run in
 
 NODENAME_FILE = f"{STATE_DIR}/nodename"
 SHUTDOWN_FILE = "shutdownTS"  # in STATE_DIR
 CNI_SOCKET, BIRD_SOCKET, BIRD_PID = "cni.sock", "bird.ctl", "bird.pid"  # in RUN_DIR
+OWED_RELEASES = "cni/pending-del"  # in STATE_DIR
 
 
 def run_dir(environ: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dataclasses import Field
     from typing import Any, TypeVar
 
-    Record = TypeVar("Record")
+    ExpandedRecord = TypeVar("ExpandedRecord")
 
 MISSING: Any = object()  # the default of a field with a factory
 
@@ -27,13 +27,13 @@ class Fields:
         return made
 
 
-def replace(record: Record, /, **changes: Any) -> Record:
+def replace(record: ExpandedRecord, /, **changes: Any) -> ExpandedRecord:
     """``dataclasses.replace``."""
     cls: type[Any] = type(record)
     for name in cls.__match_args__:
         if name not in changes:
             changes[name] = getattr(record, name)
-    made: Record = cls(**changes)
+    made: ExpandedRecord = cls(**changes)
     return made
 
 

@@ -297,16 +297,18 @@ def test_unit_tests_mirror_the_packages() -> None:
 
 
 def _types_of(body: list[ast.stmt]) -> set[str]:
-    """The classes and type aliases that the statements define, those of an ``if`` included; TypeVars are not types."""
+    """The classes, type aliases and TypeVars that the statements define, those of an ``if`` included."""
     found: set[str] = set()
     for node in body:
         if isinstance(node, ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.If):
             found |= _types_of(node.body) | _types_of(node.orelse)
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and "TypeVar(" not in ast.unparse(node):
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
             names = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {name.id for name in names if isinstance(name, ast.Name) and CAPITALISED.fullmatch(name.id)}
+            is_type_variable = node.value is not None and ast.unparse(node.value).startswith("TypeVar(")
+            named = {name.id for name in names if isinstance(name, ast.Name)}
+            found |= {name for name in named if is_type_variable or CAPITALISED.fullmatch(name)}
     return found
 
 

@@ -15,22 +15,22 @@ from cni_calico.backoff import Backoff
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 60.0
 
-T = TypeVar("T", bound=Hashable)
+TaskKey = TypeVar("TaskKey", bound=Hashable)
 
 
 @dataclass(slots=True)
-class DueTasks(Generic[T]):
+class DueTasks(Generic[TaskKey]):
     """Tasks in the order in which they were noted."""
 
-    _due: dict[T, float] = field(default_factory=dict)
-    _retries: dict[T, Backoff] = field(default_factory=dict)
+    _due: dict[TaskKey, float] = field(default_factory=dict)
+    _retries: dict[TaskKey, Backoff] = field(default_factory=dict)
 
-    def note(self, tasks: Iterable[T], now: float) -> None:
+    def note(self, tasks: Iterable[TaskKey], now: float) -> None:
         """Something has changed: the tasks are due now, whatever happened before."""
         for task in tasks:
             self._due[task] = now
 
-    def due(self, now: float, limit: int) -> list[T]:
+    def due(self, now: float, limit: int) -> list[TaskKey]:
         found = []
         for task, at in self._due.items():
             if at <= now:
@@ -43,11 +43,11 @@ class DueTasks(Generic[T]):
         """When the next task is due; None: there is none."""
         return min(self._due.values(), default=None)
 
-    def done(self, task: T) -> None:
+    def done(self, task: TaskKey) -> None:
         self._due.pop(task, None)
         self._retries.pop(task, None)
 
-    def failed(self, task: T, now: float) -> float:
+    def failed(self, task: TaskKey, now: float) -> float:
         """Try it again later; returns after how many seconds."""
         if task not in self._retries:
             self._retries[task] = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)

@@ -14,9 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+STATUS_FILE = "/status/status.json"
 USAGE = 2
 RESTART = 129
-STATUS_FILE = "/status/status.json"
 _CONTROLLERS = "usage: calico-kube-controllers [-version] [-status-file FILE]\n"
 _CHECK = "usage: check-status [-r] [-l] [-f FILE] [-v]\n"
 _WRAPPER = "usage: wrapper PROGRAM [ARGUMENT...]\n"

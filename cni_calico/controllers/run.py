@@ -26,7 +26,7 @@ from cni_calico.controllers.health import ROUND_S, Health, write_status
 from cni_calico.controllers.host_endpoints import run as host_endpoints
 from cni_calico.controllers.host_endpoints.rules import HostEndpointWish
 from cni_calico.controllers.host_endpoints.run import HostEndpointLoop
-from cni_calico.controllers.janitor.run import SETTINGS, Janitor, JanitorOptions, make_election
+from cni_calico.controllers.janitor.run import Janitor, JanitorOptions, make_election
 from cni_calico.controllers.leader import Leader, SharedElection, UpstreamsElection
 from cni_calico.controllers.loadbalancer import run as loadbalancer
 from cni_calico.controllers.loadbalancer.rules import ALL_SERVICES
@@ -57,7 +57,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig
 from cni_calico.log import LEVELS, Log, wants_json
 from cni_calico.model.documents.resources import API_VERSION
-from cni_calico.model.keys import ResourceList
+from cni_calico.model.keys import CONTROLLERS_DEFAULT, ResourceList
 
 CALL_S = 10.0
 LOOK_S = 1.0
@@ -113,7 +113,8 @@ class Controllers:
                 if self._are_records_elsewhere():
                     break
                 if settings.synced:
-                    self._follow(settings.record(SETTINGS), is_there=settings.get(SETTINGS) is not None)
+                    found = settings.get(CONTROLLERS_DEFAULT)
+                    self._follow(settings.record(CONTROLLERS_DEFAULT), is_there=found is not None)
                 elif settings.error is not None:
                     hint = f" ({settings.error.details})" if settings.error.details else ""
                     self._said.once(f"waiting for the datastore: {settings.error}{hint}")
@@ -165,8 +166,8 @@ class Controllers:
         store = self._leader.fenced(self._cluster.store)
         document = {
             "apiVersion": API_VERSION,
-            "kind": SETTINGS.kind,
-            "metadata": {"name": SETTINGS.name},
+            "kind": CONTROLLERS_DEFAULT.kind,
+            "metadata": {"name": CONTROLLERS_DEFAULT.name},
             "spec": DEFAULT_SPEC,
         }
 
@@ -174,8 +175,8 @@ class Controllers:
             return None if old is None else {**old, "status": status}
 
         try:
-            ensure_present(store, SETTINGS, document, Deadline.after(CALL_S))
-            ensure_record(store, SETTINGS, plan, Deadline.after(CALL_S))
+            ensure_present(store, CONTROLLERS_DEFAULT, document, Deadline.after(CALL_S))
+            ensure_record(store, CONTROLLERS_DEFAULT, plan, Deadline.after(CALL_S))
         except CalicoError as e:
             self._said.once(f"cannot write KubeControllersConfiguration default: {e}")
 

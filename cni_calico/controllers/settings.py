@@ -37,7 +37,6 @@ SECTIONS = {
     "loadbalancer": "loadBalancer",
 }
 PERIOD_S, COMPACTION_S, METRICS_PORT, GRACE_S = 300.0, 600.0, 9094, 900.0
-STATUS_FILE = "/status/status.json"
 _NOT_BUILT = {"flannelmigration": "flannel's addresses are not migrated; move the nodes to new pools instead"}
 _LEVEL = choice(
     "debug", "info", "warning", "error", "none", spellings={"warn": "warning", "fatal": "error", "panic": "error"}

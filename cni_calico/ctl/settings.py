@@ -13,6 +13,7 @@ from typing import Any
 from cni_calico.bounded import CONFIG_BYTES, read_text
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import API_GROUP, LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
+from cni_calico.model.documents.resources import API_VERSION
 
 DEFAULT_PATH = "/etc/calico/calicoctl.cfg"
 
@@ -80,7 +81,7 @@ def parse_config(text: str, path: str = DEFAULT_PATH) -> DatastoreConfig:
     document = documents[0] if len(documents) == 1 else {}
     if document.get("kind") != "CalicoAPIConfig":
         raise InvalidConfig(f"cannot read configuration {path}: expected one document of kind CalicoAPIConfig")
-    if document.get("apiVersion") != "projectcalico.org/v3":
+    if document.get("apiVersion") != API_VERSION:
         got = document.get("apiVersion")
         raise InvalidConfig(f"cannot read configuration {path}: apiVersion must be projectcalico.org/v3, got {got}")
     spec = document.get("spec") or {}

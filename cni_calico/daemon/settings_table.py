@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from cni_calico.model.documents.fields import as_number_of
 from cni_calico.model.resources import Network
 
-_T = TypeVar("_T")
+SettingValue = TypeVar("SettingValue")
 
 TRUE = frozenset(("true", "1", "yes", "y", "t"))
 FALSE = frozenset(("false", "0", "no", "n", "f"))
@@ -45,8 +45,8 @@ class Setting:
 
 
 def setting(
-    name: str, kind: Kind, default: _T, meaning: str, *, section: str = "", shown_default: str | None = None
-) -> _T:
+    name: str, kind: Kind, default: SettingValue, meaning: str, *, section: str = "", shown_default: str | None = None
+) -> SettingValue:
     """A dataclass field for the setting ``name``."""
     metadata = {"name": name, "kind": kind, "meaning": meaning, "section": section, "shown_default": shown_default}
     return field(default=default, metadata=metadata)

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+Returned = TypeVar("Returned")
 
 
 class SideThreads:
@@ -26,9 +26,9 @@ class SideThreads:
         self._made = 0
         self._idle = 0
 
-    def submit(self, act: Callable[[], T]) -> Future[T]:
+    def submit(self, act: Callable[[], Returned]) -> Future[Returned]:
         """The future outcome; an exception of ``act`` is raised there."""
-        outcome: Future[T] = Future()
+        outcome: Future[Returned] = Future()
         with self._guard:
             if self._idle:
                 self._idle -= 1
@@ -63,7 +63,7 @@ class SideThreads:
                 self._idle += 1
 
 
-def _carry_out(outcome: Future[T], act: Callable[[], T]) -> None:
+def _carry_out(outcome: Future[Returned], act: Callable[[], Returned]) -> None:
     try:
         result = act()
     except BaseException as e:

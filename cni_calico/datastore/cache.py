@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cni_calico.datastore.interface import Committed, Datastore, Event, Listing, Revision, Watch, Write
     from cni_calico.model.keys import Key, ListKey
 
-T = TypeVar("T")
+CachedRecord = TypeVar("CachedRecord")
 
 LIST_S = 30.0  # without any record of a list
 WATCH_S = 5.0  # how long one wait for events lasts; stop() does not wait for it to end
@@ -46,9 +46,8 @@ def _nothing(_: object, __: object = None) -> None:
     pass
 
 
-class Cache(Generic[T]):
-    """``decode(versioned)`` makes a record of type T and may raise CorruptRecord, which is passed to ``corrupt(key,
-    why)``.
+class Cache(Generic[CachedRecord]):
+    """``decode(versioned)`` makes a CachedRecord or raises CorruptRecord, which is passed to ``corrupt(key, why)``.
 
     ``on_change(keys)`` is called after every change, outside the lock, by the thread that made it; with ``same`` only
     after changes that matter, not if the decoded record is the ``same`` as before. Without ``keep_documents`` only the
@@ -67,12 +66,12 @@ class Cache(Generic[T]):
         store: Datastore,
         listing: ListKey,
         *,
-        decode: Callable[[Versioned], T],
+        decode: Callable[[Versioned], CachedRecord],
         on_change: Callable[[frozenset[Key]], None] = _nothing,
         corrupt: Callable[[Key, str], None] = _nothing,
         keep_documents: bool = True,
-        same: Callable[[T, T], bool] | None = None,
-        hand_over: Callable[[Key, T], None] | None = None,
+        same: Callable[[CachedRecord, CachedRecord], bool] | None = None,
+        hand_over: Callable[[Key, CachedRecord], None] | None = None,
         gone: Callable[[Key], None] = _nothing,
         delay: Callable[[threading.Event], float] | None = None,
         cached: bool = False,
@@ -90,7 +89,7 @@ class Cache(Generic[T]):
         self._corrupt = corrupt
         self._changed = threading.Condition()
         self._entries: dict[
-            Key, tuple[Revision, T | None, Versioned | None]
+            Key, tuple[Revision, CachedRecord | None, Versioned | None]
         ] = {}  # the last entry: only if documents are kept
         self._removed: dict[Key, int] = {}  # deleted by our own commits, until the watch has passed them
         self._revision: Revision | None = None
@@ -128,7 +127,7 @@ class Cache(Generic[T]):
         entry = self._entries.get(key)
         return _as_versioned(key, entry) if entry is not None else None
 
-    def record(self, key: Key) -> T | None:
+    def record(self, key: Key) -> CachedRecord | None:
         """The decoded record; None if it is absent or corrupt."""
         entry = self._entries.get(key)
         return entry[1] if entry is not None else None
@@ -138,7 +137,7 @@ class Cache(Generic[T]):
         with self._changed:
             return {key: _as_versioned(key, entry) for key, entry in self._entries.items()}
 
-    def records(self) -> dict[Key, T]:
+    def records(self) -> dict[Key, CachedRecord]:
         """A snapshot of the records that could be decoded."""
         with self._changed:
             return {key: entry[1] for key, entry in self._entries.items() if entry[1] is not None}
@@ -187,13 +186,13 @@ class Cache(Generic[T]):
             return False
         return self._keep(versioned, self._read(versioned))
 
-    def _read(self, versioned: Versioned) -> T | CorruptRecord:
+    def _read(self, versioned: Versioned) -> CachedRecord | CorruptRecord:
         try:
             return self._decode(versioned)
         except CorruptRecord as e:
             return e
 
-    def _keep(self, versioned: Versioned, read: T | CorruptRecord) -> bool:
+    def _keep(self, versioned: Versioned, read: CachedRecord | CorruptRecord) -> bool:
         """Store the entry; returns whether that makes a difference."""
         key = versioned.key
         record = None if isinstance(read, CorruptRecord) else read
@@ -224,7 +223,9 @@ class Cache(Generic[T]):
         self._gone(key)
         return True
 
-    def _replace(self, listing: Listing, decoded: Mapping[Key, T | CorruptRecord] | None = None) -> list[Key]:
+    def _replace(
+        self, listing: Listing, decoded: Mapping[Key, CachedRecord | CorruptRecord] | None = None
+    ) -> list[Key]:
         """Take a list: it is the truth, except for what we wrote after it was made.
 
         ``decoded`` has its records, as far as they were decoded while it was read.
@@ -290,7 +291,7 @@ class Cache(Generic[T]):
             pause_s = self._backoff.next()
 
     def _list(self) -> None:
-        decoded: dict[Key, T | CorruptRecord] = {}
+        decoded: dict[Key, CachedRecord | CorruptRecord] = {}
         patience = ProgressDeadline(LIST_S)
 
         def read(versioned: Versioned) -> Versioned:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from operator import eq
-from typing import Any, TypeVar
+from typing import Any
 
-from cni_calico.datastore.cache import Cache, stop_caches
+from cni_calico.datastore.cache import Cache, CachedRecord, stop_caches
 from cni_calico.datastore.interface import Datastore, Versioned
 from cni_calico.datastore.unreadable import Unreadable, listen
 from cni_calico.errors import CorruptRecord
@@ -20,7 +20,6 @@ from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import Key, ListKey
 
 IN_FORCE = "what it said before stays in force"
-T = TypeVar("T")
 
 
 class KeptCaches:
@@ -41,15 +40,15 @@ class KeptCaches:
     def follow(
         self,
         listing: ListKey,
-        decode: Callable[[Versioned], T],
+        decode: Callable[[Versioned], CachedRecord],
         *,
-        same: Callable[[T, T], bool] = eq,
+        same: Callable[[CachedRecord, CachedRecord], bool] = eq,
         delay: Callable[[threading.Event], float] | None = None,
-    ) -> Cache[T]:
+    ) -> Cache[CachedRecord]:
         """``same``, ``delay``: as for Cache. The first list may come from the server's cache."""
-        cache: Cache[T] | None = None  # its thread may decode before we have it
+        cache: Cache[CachedRecord] | None = None  # its thread may decode before we have it
 
-        def decode_again(item: Versioned) -> T:
+        def decode_again(item: Versioned) -> CachedRecord:
             was_corrupt = self._corrupt.pop(item.key, None) is not None
             self._missing.discard(item.key)
             try:
@@ -79,7 +78,7 @@ class KeptCaches:
         self.all.append(cache)
         return cache
 
-    def _record_before(self, cache: Cache[T] | None, key: Key) -> T | None:
+    def _record_before(self, cache: Cache[CachedRecord] | None, key: Key) -> CachedRecord | None:
         """The last readable version of a record, even if it has not been a document at all since then."""
         if cache is None:
             return None
@@ -99,7 +98,7 @@ class KeptCaches:
     def synced(self) -> bool:
         return all(cache.synced for cache in self.all)
 
-    def records(self, cache: Cache[T]) -> dict[Key, T]:
+    def records(self, cache: Cache[CachedRecord]) -> dict[Key, CachedRecord]:
         """The present records, with the last known version of those that have become unreadable."""
         records, before = cache.records(), self._before.get(cache.listing, {})
         for key in self._no_documents.all_of((cache.listing,)):

@@ -12,18 +12,18 @@ from typing import TypeVar
 
 from cni_calico.errors import CalicoError
 
-Item = TypeVar("Item")
-Outcome = TypeVar("Outcome")
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
 WIDTH = 8  # measured with answers after 10 ms: 8 take a third of the time of 1, 16 no less than 8
 WORTH_IT = 3  # fewer items than this are done one after the other
 
 
 def run_each(
-    items: Sequence[Item], do: Callable[[Item], Outcome], *, width: int = WIDTH
-) -> list[Outcome | CalicoError]:
+    items: Sequence[Input], do: Callable[[Input], Output], *, width: int = WIDTH
+) -> list[Output | CalicoError]:
     """What ``do`` returned or raised (CalicoError) for each item, in order. Other exceptions are raised at the end."""
-    outcomes: list[Outcome | BaseException] = [CalicoError("not done")] * len(items)
+    outcomes: list[Output | BaseException] = [CalicoError("not done")] * len(items)
     numbered = _Shared(enumerate(items))
 
     def work() -> None:
@@ -43,19 +43,19 @@ def run_each(
     return [_expected(outcome) for outcome in outcomes]
 
 
-def _expected(outcome: Outcome | BaseException) -> Outcome | CalicoError:
+def _expected(outcome: Output | BaseException) -> Output | CalicoError:
     if isinstance(outcome, BaseException) and not isinstance(outcome, CalicoError):
         raise outcome
     return outcome
 
 
-class _Shared(Iterator[tuple[int, Item]]):
+class _Shared(Iterator[tuple[int, Input]]):
     """One iterator for several threads."""
 
-    def __init__(self, items: Iterator[tuple[int, Item]]) -> None:
+    def __init__(self, items: Iterator[tuple[int, Input]]) -> None:
         self._items = items
         self._lock = threading.Lock()
 
-    def __next__(self) -> tuple[int, Item]:
+    def __next__(self) -> tuple[int, Input]:
         with self._lock:
             return next(self._items)

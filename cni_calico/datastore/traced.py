@@ -24,7 +24,7 @@ from cni_calico.datastore.interface import (
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import PLURALS, Key, ListKey, ResourceList, etcd_path, etcd_prefix
 
-Answer = TypeVar("Answer")
+TracedAnswer = TypeVar("TracedAnswer")
 
 
 def _named(listing: ListKey) -> str:
@@ -61,7 +61,7 @@ class TracedStore(ForwardingStore):
     def watch(self, listing: ListKey, revision: Revision) -> Watch:
         return self._timed(f"watch {_named(listing)}", lambda: self.store.watch(listing, revision))
 
-    def _timed(self, what: str, ask: Callable[[], Answer]) -> Answer:
+    def _timed(self, what: str, ask: Callable[[], TracedAnswer]) -> TracedAnswer:
         started = time.monotonic()
         try:
             answer = ask()

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cni_calico.directories import CNI_BIN_DIR, CNI_NET_DIR
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.names import valid_identifier
 
-HOST_NET_DIR = "/host/etc/cni/net.d"
-HOST_BIN_DIRS = ("/host/opt/cni/bin", "/host/secondary-bin-dir")
+HOST_NET_DIR = f"/host{CNI_NET_DIR}"
+HOST_BIN_DIRS = (f"/host{CNI_BIN_DIR}", "/host/secondary-bin-dir")
 KUBECONFIG = "calico-kubeconfig"
 TLS_DIR = "calico-tls"
 TLS_FILES = ("etcd-key", "etcd-cert", "etcd-ca")
@@ -62,9 +63,9 @@ def parse_settings(environ: Mapping[str, str], *, bundle: str, template_file: st
     return Settings(
         root=environ.get("CALICO_INSTALL_ROOT", "").rstrip("/"),
         bundle=bundle,
-        bin_dir=_path(environ, "CNI_BIN_DIR", "/opt/cni/bin"),
+        bin_dir=_path(environ, "CNI_BIN_DIR", CNI_BIN_DIR),
         secondary_bin_dir=environ.get("CNI_SECONDARY_BIN_DIR", ""),
-        net_dir=_path(environ, "CNI_NET_DIR", "/etc/cni/net.d"),
+        net_dir=_path(environ, "CNI_NET_DIR", CNI_NET_DIR),
         conf_name=_file_name(environ, "CNI_CONF_NAME", "10-calico.conflist"),
         old_conf_name=_file_name(environ, "CNI_OLD_CONF_NAME", ""),
         template="" if given_file else given,

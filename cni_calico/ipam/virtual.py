@@ -19,14 +19,13 @@ from cni_calico.ipam.block import count_free, holder_of, reserved_ordinals
 from cni_calico.ipam.candidates import block_of, chunked, count_blocks, walk_pool
 from cni_calico.ipam.claims import VIRTUAL, release_block, secure_block
 from cni_calico.ipam.ledger import Ledger
-from cni_calico.ipam.pools import NodeFacts, is_usable, pool_of, reserved_networks, select_pools
+from cni_calico.ipam.pools import LOAD_BALANCER, NodeFacts, is_usable, pool_of, reserved_networks, select_pools
 from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey
 from cni_calico.model.resources import Address, IPPool, Network
 from cni_calico.model.timestamps import allocation_time
 
 OWNER = "load-balancer"
 AFFINITY = f"{VIRTUAL}:{OWNER}"
-USE = "LoadBalancer"
 _LOOKED_AT = 65536  # candidates for a new block in one pool; an IPv6 pool has practically no end
 _CHUNK = 64
 
@@ -63,7 +62,7 @@ class VirtualAddresses:
 
     def leave_blocks_outside(self, pools: Sequence[IPPool], deadline: Deadline) -> None:
         """Release empty blocks that are in no pool for load balancers any more. Raises DatastoreError."""
-        serving = [pool for pool in pools if USE in pool.allowed_uses]
+        serving = [pool for pool in pools if LOAD_BALANCER in pool.allowed_uses]
         ledger = self._allocator.ledger(deadline)
         for family in (4, 6):
             for cidr in self._own_blocks(family, deadline):
@@ -89,7 +88,9 @@ class VirtualAddresses:
         allocator = self._allocator
         ledger, now_ns = allocator.ledger(deadline), allocator.clock()
         view = allocator.view
-        usable = select_pools(view.pools(deadline), family=family, node=NodeFacts(OWNER), explicit=pools, use=USE)
+        usable = select_pools(
+            view.pools(deadline), family=family, node=NodeFacts(OWNER), explicit=pools, use=LOAD_BALANCER
+        )
         reserved = reserved_networks(view.reservations(deadline))
         take = Take(
             handle_id,
@@ -117,7 +118,7 @@ class VirtualAddresses:
         allocator = self._allocator
         ledger, now_ns = allocator.ledger(deadline), allocator.clock()
         of_family = [pool for pool in allocator.view.pools(deadline) if pool.cidr.version == address.version]
-        serving = [pool for pool in of_family if is_usable(pool, of_family) and USE in pool.allowed_uses]
+        serving = [pool for pool in of_family if is_usable(pool, of_family) and LOAD_BALANCER in pool.allowed_uses]
         pool = pool_of(serving, address)
         if pool is None or not count_blocks(pool):
             raise AddressOutsidePools(

@@ -71,14 +71,11 @@ def _make_directory(directory: str) -> None:
 
 
 def _acquire(path: str, what: str, deadline: Deadline) -> int:
-    pause_s = _FIRST_PAUSE_S
     try:
         faults.before(LOCK)
-        while (fd := _try(path)) is None:
-            if deadline.expired():
-                raise AttachmentBusy(f"cannot lock {what}: another call holds it")
-            time.sleep(min(pause_s, deadline.remaining_s()))
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+        fd = _try(path)
+        if fd is None:
+            fd = _wait(path, what, deadline)
         try:
             faults.after(LOCK)
         except BaseException:
@@ -88,6 +85,19 @@ def _acquire(path: str, what: str, deadline: Deadline) -> int:
         reason = str(e) if isinstance(e, faults.Injected) else e.strerror
         raise KernelError(f"cannot lock {what}: {reason}", errno=e.errno or 0) from e
     return fd
+
+
+def _wait(path: str, what: str, deadline: Deadline) -> int:
+    """Take a lock that another holder has. Raises AttachmentBusy at the deadline."""
+    from cni_calico.backoff import Backoff
+
+    pause = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+    while not deadline.expired():
+        time.sleep(min(pause.next(), deadline.remaining_s()))
+        fd = _try(path)
+        if fd is not None:
+            return fd
+    raise AttachmentBusy(f"cannot lock {what}: another call holds it")
 
 
 def _try(path: str) -> int | None:

@@ -17,6 +17,7 @@ CERTIFICATE_FILES = (
 )
 LOCAL_PATH = f"{STATE_DIR}/datastore.db"
 API_GROUP = "crd.projectcalico.org/v1"
+CRD_ROOT = f"/apis/{API_GROUP}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,12 @@ NAMING = ("BGPPeer", "HostEndpoint")  # kinds with the node's name in spec.node
 LISTINGS = tuple(ResourceList(kind) for kind in NAMING)
 
 
+def felix_of_node(node: str) -> ResourceKey:
+    return ResourceKey("FelixConfiguration", f"node.{node}")
+
+
 def own_configuration(node: str) -> tuple[ResourceKey, ...]:
-    return tuple(ResourceKey(kind, f"node.{node}") for kind in ("FelixConfiguration", "BGPConfiguration"))
+    return felix_of_node(node), ResourceKey("BGPConfiguration", f"node.{node}")
 
 
 def names_node(document: Mapping[str, Any], node: str) -> bool:

@@ -58,6 +58,9 @@ class ResourceKey:
 
 
 CLUSTER = ResourceKey("ClusterInformation", "default")  # the only one
+FELIX_DEFAULT = ResourceKey("FelixConfiguration", "default")  # for all nodes, as BGP_DEFAULT
+BGP_DEFAULT = ResourceKey("BGPConfiguration", "default")
+CONTROLLERS_DEFAULT = ResourceKey("KubeControllersConfiguration", "default")  # the only one that is read
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from cni_calico.deadline import Deadline
+from cni_calico.directories import CNI_BIN_DIR
 from cni_calico.errors import CalicoError, DelegateFailed
 from cni_calico.kernel.process import run
 from cni_calico.netavark.documents import Membership
 
-PLUGIN_DIRECTORIES = ("/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni")
+PLUGIN_DIRECTORIES = (CNI_BIN_DIR, "/usr/lib/cni", "/usr/libexec/cni")
 TIMEOUT_S = 90.0
 
 

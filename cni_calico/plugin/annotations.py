@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
-    T = TypeVar("T")
+    ParsedAnnotation = TypeVar("ParsedAnnotation")
 
 PREFIX = "cni.projectcalico.org/"
 _SHOWN_MAX = 120
@@ -92,7 +92,7 @@ class _Annotations:
         """An empty annotation counts as absent, as upstream does it."""
         return bool(self.values.get(PREFIX + name))
 
-    def parse(self, name: str, parse: Callable[[str], T]) -> T | None:
+    def parse(self, name: str, parse: Callable[[str], ParsedAnnotation]) -> ParsedAnnotation | None:
         if not self.has(name):
             return None
         try:
@@ -106,7 +106,9 @@ class _Annotations:
         return InvalidAnnotation(f"cannot use annotation {PREFIX}{name} of {self.owner}: {why}, got {shown!r}")
 
 
-def _first(levels: tuple[_Annotations, ...], name: str, parse: Callable[[str], T]) -> T | None:
+def _first(
+    levels: tuple[_Annotations, ...], name: str, parse: Callable[[str], ParsedAnnotation]
+) -> ParsedAnnotation | None:
     """The value of the first object that has the annotation."""
     for level in levels:
         if level.has(name):

@@ -9,6 +9,7 @@ from typing import Any
 
 from cni_calico.cni.answer import Answer
 from cni_calico.cni.environment import Call
+from cni_calico.directories import OWED_RELEASES
 from cni_calico.plugin.call.ready import note_synced
 from cni_calico.plugin.call.serve import Handler, run_call
 from cni_calico.plugin.call.services import Services
@@ -38,7 +39,7 @@ def _delete(task: Task) -> None:
 def _pay_owed(task: Task) -> None:
     """The next call that reaches the datastore releases what an earlier DEL still owes."""
     services = task.services
-    if services.files.exists(f"{services.state_dir}/cni/pending-del"):
+    if services.files.exists(f"{services.state_dir}/{OWED_RELEASES}"):
         from cni_calico.plugin.pay import pay_after
 
         pay_after(services, task.conf.datastore)

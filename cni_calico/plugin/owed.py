@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
+from cni_calico.directories import OWED_RELEASES
 from cni_calico.errors import CalicoError, DecodeFailure, KernelError
 from cni_calico.kernel.files import Files
 from cni_calico.model.access import DatastoreConfig, KubernetesAccess
@@ -42,7 +43,7 @@ def file_name(attachment: Attachment) -> str:
 
 
 def directory(state_dir: str) -> str:
-    return f"{state_dir}/cni/pending-del"
+    return f"{state_dir}/{OWED_RELEASES}"
 
 
 def record(files: Files, state_dir: str, owed: OwedRelease) -> None:

@@ -13,13 +13,13 @@ from typing import Any, Generic, TypeVar
 from cni_calico.model.selector_forms import Requirement, requirements
 from cni_calico.model.selectors import Selector
 
-Item = TypeVar("Item")  # the type of what has labels
-Asked = TypeVar("Asked")  # the type of what has a selector
+LabelOwner = TypeVar("LabelOwner")  # the type of what has labels
+SelectorOwner = TypeVar("SelectorOwner")  # the type of what has a selector
 Own = frozenset[tuple[str, str]]
 _NOTHING: Mapping[str, str] = {}
 
 
-class LabelSet(Generic[Item, Asked]):
+class LabelSet(Generic[LabelOwner, SelectorOwner]):
     """Equal labels of one or more items: their own, and those of ``profiles`` (own labels win, then the first profile).
 
     ``matches`` are the selectors that match. Items of different ``groups`` never share one.
@@ -32,32 +32,34 @@ class LabelSet(Generic[Item, Asked]):
         self.own = own
         self.profiles = profiles
         self.labels: Mapping[str, str] = _NOTHING
-        self.items: set[Item] = set()
-        self.matches: set[Asked] = set()
+        self.items: set[LabelOwner] = set()
+        self.matches: set[SelectorOwner] = set()
 
 
-class LabelIndex(Generic[Item, Asked]):
+class LabelIndex(Generic[LabelOwner, SelectorOwner]):
     """``on_change(asked, label set, matches)`` is called whenever a selector begins or ceases to match a label set.
 
     When a label set is created it has no items yet, and when it is removed it has none any more.
     """
 
-    def __init__(self, on_change: Callable[[Asked, LabelSet[Item, Asked], bool], None]) -> None:
+    def __init__(self, on_change: Callable[[SelectorOwner, LabelSet[LabelOwner, SelectorOwner], bool], None]) -> None:
         self._on_change = on_change
-        self._sets: dict[tuple[Own, tuple[str, ...], str], LabelSet[Item, Asked]] = {}
-        self._of_item: dict[Item, LabelSet[Item, Asked]] = {}
+        self._sets: dict[tuple[Own, tuple[str, ...], str], LabelSet[LabelOwner, SelectorOwner]] = {}
+        self._of_item: dict[LabelOwner, LabelSet[LabelOwner, SelectorOwner]] = {}
         self._profiles: dict[str, Mapping[str, str]] = {}
-        self._heirs: dict[str, set[LabelSet[Item, Asked]]] = {}  # by profile
-        self._having: dict[str, dict[str, set[LabelSet[Item, Asked]]]] = {}  # by label and value
-        self._selectors: dict[Asked, Selector] = {}
-        self._asked = _Askers[Asked]()
+        self._heirs: dict[str, set[LabelSet[LabelOwner, SelectorOwner]]] = {}  # by profile
+        self._having: dict[str, dict[str, set[LabelSet[LabelOwner, SelectorOwner]]]] = {}  # by label and value
+        self._selectors: dict[SelectorOwner, Selector] = {}
+        self._asked = _Askers[SelectorOwner]()
 
     # -- items --------------------------------------------------------------------------------------------------------
 
-    def label_set(self, item: Item) -> LabelSet[Item, Asked] | None:
+    def label_set(self, item: LabelOwner) -> LabelSet[LabelOwner, SelectorOwner] | None:
         return self._of_item.get(item)
 
-    def set_item(self, item: Item, own: Own, profiles: tuple[str, ...], group: str = "") -> LabelSet[Item, Asked]:
+    def set_item(
+        self, item: LabelOwner, own: Own, profiles: tuple[str, ...], group: str = ""
+    ) -> LabelSet[LabelOwner, SelectorOwner]:
         """Give the item its label set; a caller that needs the previous one must get it before.
 
         An item's ``group`` never changes.
@@ -72,12 +74,12 @@ class LabelIndex(Generic[Item, Asked]):
             self._leave(item, before)
         return label_set
 
-    def remove_item(self, item: Item) -> None:
+    def remove_item(self, item: LabelOwner) -> None:
         before = self._of_item.pop(item, None)
         if before is not None:
             self._leave(item, before)
 
-    def _leave(self, item: Item, label_set: LabelSet[Item, Asked]) -> None:
+    def _leave(self, item: LabelOwner, label_set: LabelSet[LabelOwner, SelectorOwner]) -> None:
         label_set.items.discard(item)
         if label_set.items:
             return
@@ -90,8 +92,8 @@ class LabelIndex(Generic[Item, Asked]):
             if not heirs:
                 del self._heirs[profile]
 
-    def _make(self, own: Own, profiles: tuple[str, ...], group: str) -> LabelSet[Item, Asked]:
-        label_set = LabelSet[Item, Asked](own, profiles, group)
+    def _make(self, own: Own, profiles: tuple[str, ...], group: str) -> LabelSet[LabelOwner, SelectorOwner]:
+        label_set = LabelSet[LabelOwner, SelectorOwner](own, profiles, group)
         self._sets[own, profiles, group] = label_set
         for profile in dict.fromkeys(profiles):
             self._heirs.setdefault(profile, set()).add(label_set)
@@ -111,11 +113,11 @@ class LabelIndex(Generic[Item, Asked]):
             for label_set in tuple(self._heirs.get(name, ())):
                 self._relabel(label_set)
 
-    def heirs(self, profile: str) -> Collection[LabelSet[Item, Asked]]:
+    def heirs(self, profile: str) -> Collection[LabelSet[LabelOwner, SelectorOwner]]:
         """The label sets with that profile, whether the profile exists or not."""
         return self._heirs.get(profile, ())
 
-    def _relabel(self, label_set: LabelSet[Item, Asked]) -> None:
+    def _relabel(self, label_set: LabelSet[LabelOwner, SelectorOwner]) -> None:
         labels: dict[str, str] = {}
         for profile in reversed(label_set.profiles):
             labels.update(self._profiles.get(profile, _NOTHING))
@@ -127,7 +129,7 @@ class LabelIndex(Generic[Item, Asked]):
         asked = self._asked.by_labels(labels)
         self._rematch(label_set, [one for one in asked if self._selectors[one].matches(labels)])
 
-    def _unpost(self, label_set: LabelSet[Item, Asked]) -> None:
+    def _unpost(self, label_set: LabelSet[LabelOwner, SelectorOwner]) -> None:
         for label, value in label_set.labels.items():
             by_value = self._having[label]
             by_value[value].discard(label_set)
@@ -136,7 +138,7 @@ class LabelIndex(Generic[Item, Asked]):
                 if not by_value:
                     del self._having[label]
 
-    def _rematch(self, label_set: LabelSet[Item, Asked], matches: Iterable[Asked]) -> None:
+    def _rematch(self, label_set: LabelSet[LabelOwner, SelectorOwner], matches: Iterable[SelectorOwner]) -> None:
         before, label_set.matches = label_set.matches, set(matches)
         for asked in before - label_set.matches:
             self._on_change(asked, label_set, False)
@@ -145,7 +147,7 @@ class LabelIndex(Generic[Item, Asked]):
 
     # -- selectors ----------------------------------------------------------------------------------------------------
 
-    def add_selector(self, asked: Asked, selector: Selector) -> None:
+    def add_selector(self, asked: SelectorOwner, selector: Selector) -> None:
         """``asked`` must not have a selector yet."""
         required = requirements(selector.tree)
         self._selectors[asked] = selector
@@ -155,7 +157,7 @@ class LabelIndex(Generic[Item, Asked]):
                 label_set.matches.add(asked)
                 self._on_change(asked, label_set, True)
 
-    def remove_selector(self, asked: Asked) -> None:
+    def remove_selector(self, asked: SelectorOwner) -> None:
         selector = self._selectors.pop(asked, None)
         if selector is None:
             return
@@ -166,7 +168,7 @@ class LabelIndex(Generic[Item, Asked]):
                 label_set.matches.discard(asked)
                 self._on_change(asked, label_set, False)
 
-    def _candidates(self, required: tuple[Requirement, ...]) -> list[LabelSet[Item, Asked]]:
+    def _candidates(self, required: tuple[Requirement, ...]) -> list[LabelSet[LabelOwner, SelectorOwner]]:
         """The label sets that meet the requirement which the fewest meet."""
         if not required:
             return list(self._sets.values())
@@ -174,24 +176,26 @@ class LabelIndex(Generic[Item, Asked]):
         fewest = min(postings, key=lambda found: sum(map(len, found)))
         return [label_set for found in fewest for label_set in found]
 
-    def _postings(self, one: Requirement) -> Iterator[set[LabelSet[Item, Asked]]]:
+    def _postings(self, one: Requirement) -> Iterator[set[LabelSet[LabelOwner, SelectorOwner]]]:
         by_value = self._having.get(one.label, {})
         for value in by_value if one.values is None else one.values:
             if value in by_value:
                 yield by_value[value]
 
 
-class _Askers(Generic[Asked]):
+class _Askers(Generic[SelectorOwner]):
     """From labels to the selectors that may match them, by each selector's first requirement."""
 
     __slots__ = ("_always", "_by_label", "_by_value")
 
     def __init__(self) -> None:
-        self._always: dict[Asked, None] = {}
-        self._by_label: dict[str, dict[Asked, None]] = {}
-        self._by_value: dict[tuple[str, str], dict[Asked, None]] = {}
+        self._always: dict[SelectorOwner, None] = {}
+        self._by_label: dict[str, dict[SelectorOwner, None]] = {}
+        self._by_value: dict[tuple[str, str], dict[SelectorOwner, None]] = {}
 
-    def _places(self, required: tuple[Requirement, ...]) -> Iterator[tuple[dict[Any, dict[Asked, None]], object]]:
+    def _places(
+        self, required: tuple[Requirement, ...]
+    ) -> Iterator[tuple[dict[Any, dict[SelectorOwner, None]], object]]:
         first = required[0]
         if first.values is None:
             yield self._by_label, first.label
@@ -199,14 +203,14 @@ class _Askers(Generic[Asked]):
             for value in first.values:
                 yield self._by_value, (first.label, value)
 
-    def add(self, asked: Asked, required: tuple[Requirement, ...]) -> None:
+    def add(self, asked: SelectorOwner, required: tuple[Requirement, ...]) -> None:
         if not required:
             self._always[asked] = None
             return
         for index, key in self._places(required):
             index.setdefault(key, {})[asked] = None
 
-    def remove(self, asked: Asked, required: tuple[Requirement, ...]) -> None:
+    def remove(self, asked: SelectorOwner, required: tuple[Requirement, ...]) -> None:
         if not required:
             self._always.pop(asked, None)
             return
@@ -216,7 +220,7 @@ class _Askers(Generic[Asked]):
             if not found:
                 del index[key]
 
-    def by_labels(self, labels: Mapping[str, str]) -> Iterator[Asked]:
+    def by_labels(self, labels: Mapping[str, str]) -> Iterator[SelectorOwner]:
         yield from self._always
         for pair in labels.items():
             yield from self._by_value.get(pair, ())

@@ -24,8 +24,8 @@ from typing import Literal, TypeVar
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Network
 
-K = TypeVar("K")
-V = TypeVar("V")
+OverlaidKey = TypeVar("OverlaidKey")
+OverlaidValue = TypeVar("OverlaidValue")
 
 Packed = bytes  # an address in network order: 4 or 16 bytes, which give its family
 PackedNet = tuple[bytes, int]  # (packed network address, prefix length)
@@ -345,6 +345,8 @@ class WantedChanges:
         )
 
 
-def _overlaid(before: Mapping[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:
+def _overlaid(
+    before: Mapping[OverlaidKey, OverlaidValue], changes: Mapping[OverlaidKey, OverlaidValue | None]
+) -> dict[OverlaidKey, OverlaidValue]:
     kept = {key: value for key, value in before.items() if key not in changes}
     return kept | {key: value for key, value in changes.items() if value is not None}

@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.layout import quote
+from cni_calico.datastore.kubernetes.relayed.targets import SLICES_OF
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.relay.server import RelayServer
 from cni_calico.relay.settings import RelaySettings
 
 COUNT_S = 10.0
-_SLICES = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{}"
 
 
 def fair_share(nodes: int, relays: int, settings: RelaySettings) -> int:
@@ -28,7 +28,7 @@ def fair_share(nodes: int, relays: int, settings: RelaySettings) -> int:
 
 def count_relays(api: KubernetesAPI, namespace: str, service: str) -> int:
     """The ready endpoints of the relays' Service. Raises DatastoreError, DeadlineExceeded."""
-    path = _SLICES.format(quote(namespace), quote(service))
+    path = SLICES_OF.format(quote(namespace), quote(service))
     reply = api.request("GET", path, Deadline.after(COUNT_S), f"count the relays: list endpoints of {service}")
     found: set[str] = set()
     for listed in reply.document.get("items") or ():

@@ -16,11 +16,11 @@ from cni_calico.model.documents.codec import decode_block
 from cni_calico.model.documents.fields import JSON
 from cni_calico.model.keys import BlockKey
 from cni_calico.model.kubernetes import custom, nodes, pods
+from cni_calico.model.kubernetes.pods import FINISHED
 
 Reduce = Callable[[JSON], dict[str, Any] | None]
 
 _NOT_NEEDED = ("kubectl.kubernetes.io/last-applied-configuration",)
-_FINISHED = ("Failed", "Succeeded", "Completed")
 
 
 def reduce_whole(obj: JSON) -> dict[str, Any] | None:
@@ -76,7 +76,7 @@ def reduce_pod(obj: JSON) -> dict[str, Any] | None:
     if containers:
         spec["containers"] = containers
     reduced: dict[str, Any] = {"metadata": metadata, "spec": spec}
-    told: dict[str, Any] = {"phase": status["phase"]} if status.get("phase") in _FINISHED else {}
+    told: dict[str, Any] = {"phase": status["phase"]} if status.get("phase") in FINISHED else {}
     for field in ("podIPs", "podIP"):
         if status.get(field):
             told[field] = status[field]

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 from cni_calico.batching import Batcher
 from cni_calico.cni.netconf import NetConf
@@ -43,10 +43,12 @@ from cni_calico.server.exhaustion import Exhaustion
 from cni_calico.server.metrics import CniMetrics, add_backends, count_sizes
 from cni_calico.shortage import shortage_of
 
+if TYPE_CHECKING:
+    from cni_calico.plugin.call.services import ActResult
+
 LINKS_AT_ONCE = 64
 DESCRIPTORS_LEFT = 24  # what a call needs while it runs, and some more for others that are running
 PLACES_KEPT = 64  # roots and run directories of callers: a host has few, but mount namespaces come and go
-Outcome = TypeVar("Outcome")
 
 
 class _Worker(threading.local):
@@ -303,7 +305,7 @@ class ResidentServices(Services):
                 self._has_worked = True
 
     @contextmanager
-    def meanwhile(self, act: Callable[[], Outcome]) -> Iterator[Callable[[], Outcome]]:
+    def meanwhile(self, act: Callable[[], ActResult]) -> Iterator[Callable[[], ActResult]]:
         """Runs at the same time as the body; it has ended when this ends, so the attachment's lock covers it."""
         begun = self._resident.meanwhile.submit(act)
         try:

@@ -22,7 +22,7 @@ from cni_calico.datastore.election import Election, Terms
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied
 from cni_calico.model.documents.codec import decode_cluster_information
-from cni_calico.model.keys import CLUSTER, ResourceKey
+from cni_calico.model.keys import CLUSTER, CONTROLLERS_DEFAULT
 
 if TYPE_CHECKING:
     from cni_calico.controllers.ipam_metrics import IpamNumbers
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from cni_calico.model.resources import IPPool
 
 LEASE = "calico-janitor"
-SETTINGS = ResourceKey("KubeControllersConfiguration", "default")
 CALL_S = 10.0
 LABELS_S = 30.0
 
@@ -281,7 +280,7 @@ class Janitor:
         if time.monotonic() < self._settings_at:
             return True
         try:
-            found = self._cluster.store.get(SETTINGS, Deadline.after(CALL_S))
+            found = self._cluster.store.get(CONTROLLERS_DEFAULT, Deadline.after(CALL_S))
         except DatastoreDenied as e:
             self._said.say("grace", [str(e)])
             found = None

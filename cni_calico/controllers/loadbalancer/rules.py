@@ -15,14 +15,13 @@ from ipaddress import ip_address
 from typing import Any
 
 from cni_calico.errors import CorruptRecord
-from cni_calico.ipam.pools import pool_of
+from cni_calico.ipam.pools import LOAD_BALANCER, pool_of
 from cni_calico.model.resources import Address, IPPool
 
 CLASS = "calico"
 ALL_SERVICES, REQUESTED_ONLY = "AllServices", "RequestedServicesOnly"
 POOLS = {4: "projectcalico.org/ipv4pools", 6: "projectcalico.org/ipv6pools"}
 ADDRESSES = "projectcalico.org/loadBalancerIPs"
-USE = "LoadBalancer"
 _FAMILIES = {"IPv4": 4, "IPv6": 6}
 
 
@@ -150,7 +149,7 @@ def fits(address: Address, wish: AddressWish, pools: Sequence[IPPool]) -> bool:
         return address in wish.addresses
     if address.version not in wish.families:
         return False
-    pool = pool_of([pool for pool in pools if USE in pool.allowed_uses], address)
+    pool = pool_of([pool for pool in pools if LOAD_BALANCER in pool.allowed_uses], address)
     if pool is None:
         return False
     named = wish.pools_of(address.version)

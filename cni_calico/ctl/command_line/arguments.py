@@ -25,9 +25,9 @@ from cni_calico.ctl.command_line.parsers import (
 from cni_calico.ctl.input.nearest import did_you_mean
 from cni_calico.ctl.output.values import TABLE
 from cni_calico.ctl.settings import DEFAULT_PATH
+from cni_calico.directories import CNI_BIN_DIR, CNI_NET_DIR
 from cni_calico.errors import InvalidConfig
 
-CONFIGURATIONS, EXECUTABLES = "/etc/cni/net.d", "/opt/cni/bin"  # of CNI, by convention
 SHELLS = ("bash", "zsh", "fish")
 _DEFAULTS = {"config": DEFAULT_PATH, "timeout": 60.0, "context": "", "kubeconfig": "", "log_level": "panic"}
 _NODE_RUN_OPTIONS = (
@@ -253,15 +253,15 @@ def _add_cluster(commands: Commands, common: CommandParser) -> None:
     )
     check.add_argument(
         "--network",
-        default=CONFIGURATIONS,
+        default=CNI_NET_DIR,
         metavar="FILE|DIR",
-        help=f"on a host: the CNI network to try (default the first of Calico in {CONFIGURATIONS})",
+        help=f"on a host: the CNI network to try (default the first of Calico in {CNI_NET_DIR})",
     )
     check.add_argument(
         "--plugins",
-        default=EXECUTABLES,
+        default=CNI_BIN_DIR,
         metavar="DIR",
-        help=f"on a host: where the CNI plugins are (default {EXECUTABLES})",
+        help=f"on a host: where the CNI plugins are (default {CNI_BIN_DIR})",
     )
     check.add_argument("--as-pod", default="", metavar="TASK", help=SUPPRESS)
     check.set_defaults(defaults={"timeout": 180.0})

@@ -14,9 +14,9 @@ from typing import Any
 from cni_calico.ctl.session import CommandFailed, Session, shown_key
 from cni_calico.datastore.interface import CommitConflict, Versioned, Write
 from cni_calico.errors import TryAgain
+from cni_calico.model.documents.tiers import TIERED_KINDS
 from cni_calico.model.keys import CLUSTER, ResourceKey, ResourceList
 
-KINDS = ("NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy")
 PREFIX = "default."
 RENAMED, GONE, TAKEN = "renamed", "gone", "taken"
 _ATTEMPTS = 10
@@ -41,7 +41,7 @@ def _old_policies(session: Session) -> list[Versioned]:
     if session.store.kind == "kubernetes":
         session.store.get(CLUSTER, session.deadline)  # one that does not answer is an error here, too
         return []
-    found = [item for kind in KINDS for item in session.store.list(ResourceList(kind), session.deadline).items]
+    found = [item for kind in TIERED_KINDS for item in session.store.list(ResourceList(kind), session.deadline).items]
     return [item for item in found if _is_old(item)]
 
 

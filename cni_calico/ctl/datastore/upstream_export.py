@@ -19,6 +19,7 @@ from cni_calico.datastore.interface import Document
 from cni_calico.errors import InvalidConfig
 from cni_calico.ipam.lost.leaks import kubernetes_name
 from cni_calico.model.documents.codec import decode_node
+from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import (
     CLUSTER,
     PLURALS,
@@ -31,6 +32,7 @@ from cni_calico.model.keys import (
     etcd_path,
     parse_path,
 )
+from cni_calico.model.kubernetes.policies import STORED_PREFIX
 
 ExportedRecords = dict[Key, Document]
 
@@ -50,7 +52,6 @@ KINDS = (
 _IPAM = {"block_affinities": AffinityKey, "blocks": BlockKey, "handles": HandleKey}
 _TUNNELS = ("ipip-tunnel-addr-", "vxlan-tunnel-addr-", "wireguard-tunnel-addr-")
 _OF_NODES = ("FelixConfiguration", "BGPConfiguration")
-_DERIVED_POLICY = "knp.default."  # made from Kubernetes' policies, which Kubernetes has already
 
 
 def is_upstreams(text: str) -> bool:
@@ -132,8 +133,8 @@ def _kubernetes_names(records: ExportedRecords) -> dict[str, str]:
 def _documents(records: ExportedRecords, kind: str, names: Mapping[str, str]) -> Iterable[dict[str, Any]]:
     assert kind in PLURALS
     for key, value in records.items():
-        if isinstance(key, ResourceKey) and key.kind == kind and not key.name.startswith(_DERIVED_POLICY):
-            document = exported({"apiVersion": "projectcalico.org/v3", "kind": kind, **value})
+        if isinstance(key, ResourceKey) and key.kind == kind and not key.name.startswith(STORED_PREFIX):
+            document = exported({"apiVersion": API_VERSION, "kind": kind, **value})
             yield {**document, "metadata": {**document["metadata"], "name": _renamed(key, names)}}
 
 

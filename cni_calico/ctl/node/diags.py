@@ -23,7 +23,6 @@ from cni_calico.errors import CalicoError
 from cni_calico.kernel.process import run
 from cni_calico.nodeagent.status import file as agent_status
 
-CNI_DIR = "/etc/cni/net.d"
 CALICO_DIR = "/etc/calico"
 TOKEN_FILE = f"{directories.SERVICE_ACCOUNT_DIR}/token"
 COMMAND_S = 10.0
@@ -81,7 +80,7 @@ def _items(environ: Mapping[str, str], run_dir: str, log_dir: str, bird_dir: str
     yield from _bird(run_dir)
     yield from _files("logs", log_dir)
     yield from _files("config/bird", bird_dir)
-    yield from _files("config/cni", CNI_DIR, ".conf", ".conflist", ".template")
+    yield from _files("config/cni", directories.CNI_NET_DIR, ".conf", ".conflist", ".template")
     yield from _files("config/calico", CALICO_DIR, ".env", ".cfg", below=False)
     yield "status.json", _read(agent_status.path_in(run_dir))
     yield "config/environment", _environment(run_dir)
@@ -160,7 +159,7 @@ def _secrets(environ: Mapping[str, str], run_dir: str, bird_dir: str) -> set[str
     """The secrets in use on this host: from the environment (the agent's and ours) and all configuration files."""
     ours = "".join(f"{name}={value}\n" for name, value in environ.items() if f"{name}=".startswith(_VARIABLES))
     texts = [ours, _environment(run_dir)]
-    for directory in (bird_dir, CNI_DIR, CALICO_DIR):
+    for directory in (bird_dir, directories.CNI_NET_DIR, CALICO_DIR):
         texts += [text for name, text in _files("", directory) if not name.endswith("MISSING")]
     kubeconfigs = {environ.get("KUBECONFIG", "")}
     kubeconfigs |= {line.partition("=")[2] for line in texts[1].splitlines() if line.startswith("KUBECONFIG=")}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from cni_calico.datastore.interface import PodDocument
 from cni_calico.datastore.kubernetes.revision import no_state, node_state, pod_state
 from cni_calico.errors import DatastoreUnsupported
+from cni_calico.model.access import CRD_ROOT
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import (
     CLUSTER_KINDS,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
     DecodedObject = tuple[Key, dict[str, Any]] | None
 
-CRD_ROOT = "/apis/crd.projectcalico.org/v1"
 CORE_ROOT = "/api/v1"
 # the Kubernetes object itself, which no other backend has: its annotations control what its pods get
 NAMESPACE = "Namespace"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    T = TypeVar("T")
+    StepResult = TypeVar("StepResult")
 
 OPEN = faults.declare("local.open")
 
@@ -86,7 +86,7 @@ def translated(error: Exception, doing: str) -> DatastoreError:
     return DatastoreUnavailable(text)
 
 
-def patiently(step: Callable[[], T], deadline: Deadline, doing: str) -> T:
+def patiently(step: Callable[[], StepResult], deadline: Deadline, doing: str) -> StepResult:
     """Repeat ``step`` while another process holds SQLite's lock, until the deadline.
 
     SQLite's own busy handler sleeps up to 100 ms at a time, but a commit takes less than one.

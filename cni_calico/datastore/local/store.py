@@ -24,15 +24,14 @@ from cni_calico.model.keys import covers, etcd_prefix, parse_path
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import TypeVar
 
     from cni_calico.datastore.interface import Committed, Document, Reading, Revision, Versioned, Write
+    from cni_calico.datastore.local.file import StepResult
     from cni_calico.datastore.local.sql import Row
     from cni_calico.datastore.local.watch import Feed, LocalWatch
     from cni_calico.deadline import Deadline
     from cni_calico.model.keys import Key, ListKey
 
-    T = TypeVar("T")
     Batches = list[list[Event]]
 
 READ = faults.declare("local.read")
@@ -165,7 +164,9 @@ class LocalStore:
         if feed is not None:
             feed.stop()
 
-    def _read(self, operation: str, doing: str, deadline: Deadline, step: Callable[[sqlite3.Connection], T]) -> T:
+    def _read(
+        self, operation: str, doing: str, deadline: Deadline, step: Callable[[sqlite3.Connection], StepResult]
+    ) -> StepResult:
         """Run ``step`` on one snapshot of the store."""
         deadline.require(doing)
         if operation != "changes":  # a watch that looks for its events asks nothing that a caller waits for

@@ -32,8 +32,8 @@ from cni_calico.model.resources import Network
 
 BOTH_GONE_S = 60.0  # how long node and pod must have been gone, whatever the grace
 _NOTHING = BlockFacts(None, ())
-_K = TypeVar("_K")
-_M = TypeVar("_M")
+SeenKey = TypeVar("SeenKey")
+SeenMember = TypeVar("SeenMember")
 # what a subject depends on: ("node", name), ("kubernetes node", name), ("pod", namespace, name)
 Anchor = tuple[str, ...]
 Hanging = Holding | LostEndpoint | LostNode
@@ -336,7 +336,7 @@ def _anchor(held: Holding) -> Anchor:
     return ("node", held.node) if held.tunnel else ("pod", held.namespace, held.pod)
 
 
-def _discard(index: dict[_K, set[_M]], key: _K, member: _M) -> None:
+def _discard(index: dict[SeenKey, set[SeenMember]], key: SeenKey, member: SeenMember) -> None:
     members = index.get(key)
     if members is not None:
         members.discard(member)

@@ -13,6 +13,7 @@ from ipaddress import ip_network
 from sys import intern
 
 from cni_calico.errors import CorruptRecord
+from cni_calico.model.access import API_GROUP
 from cni_calico.model.documents.fields import JSON, Wrong, parse_object, parse_text, parse_text_map, without_zone
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import (
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from cni_calico.model.resources import Network
 
-CRD_VERSION = "crd.projectcalico.org/v1"
 METADATA = "projectcalico.org/metadata"
 NAME_MAX = 252
 _HASH_LENGTH = 11
@@ -250,7 +250,7 @@ def object_of(key: Key, document: JSON, old: JSON | None = None) -> dict[str, An
         rest = {"spec": _ipam_spec(key, document)}
     stored = (old or {}).get("metadata") or {}
     metadata.update({name: stored[name] for name in _KEPT_FROM_OLD if name in stored})
-    return {"apiVersion": CRD_VERSION, "kind": place.kind, "metadata": metadata, **rest}
+    return {"apiVersion": API_GROUP, "kind": place.kind, "metadata": metadata, **rest}
 
 
 def _ours(name: str) -> bool:

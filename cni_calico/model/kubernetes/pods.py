@@ -37,7 +37,7 @@ FLOATING_IPS = "cni.projectcalico.org/floatingIPs"
 SOURCE_PREFIXES = "cni.projectcalico.org/allowedSourcePrefixes"
 NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
 ENDPOINT = "eth0"
-_FINISHED = ("Failed", "Succeeded", "Completed")
+FINISHED = ("Failed", "Succeeded", "Completed")
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
 _LABEL_MAX = 63
 
@@ -119,7 +119,7 @@ def finished(obj: JSON) -> bool:
     annotations = parse_text_map(metadata.get("annotations") or {}, "metadata.annotations")
     if metadata.get("deletionTimestamp") and annotations.get(POD_IP) == "":
         return True
-    return status.get("phase") in _FINISHED
+    return status.get("phase") in FINISHED
 
 
 def _address_texts(annotations: JSON, status: JSON) -> list[Any]:

@@ -8,10 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from cni_calico.model.validation.report import Report, Spec
+from cni_calico.model.validation.report import SEVERITIES, SWITCH, Report, Spec
 
-SEVERITIES = ("Trace", "Debug", "Info", "Warning", "Error", "Fatal")
-_SWITCH = ("Enabled", "Disabled")
 _COMMUNITY = re.compile(r"(\d+):(\d+)(?::(\d+))?")
 _PRIORITY_MAX = (1 << 31) - 2
 
@@ -110,7 +108,7 @@ def check_configuration(report: Report, spec: Spec, name: str) -> None:
     report.choice("spec.bindMode", spec.get("bindMode"), ("None", "NodeIP"))
     report.duration("spec.nodeMeshMaxRestartTime", spec.get("nodeMeshMaxRestartTime"))
     for field in ("serviceLoadBalancerAggregation", "programClusterRoutes"):
-        report.choice(f"spec.{field}", spec.get(field), _SWITCH)
+        report.choice(f"spec.{field}", spec.get(field), SWITCH)
     for version in (4, 6):
         field = f"localWorkloadPeeringIPV{version}"
         if spec.get(field):

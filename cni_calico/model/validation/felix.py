@@ -12,43 +12,41 @@ from collections.abc import Mapping
 from typing import Any
 
 from cni_calico.model.validation.felix_fields import DURATIONS
-from cni_calico.model.validation.report import Report, Spec
+from cni_calico.model.validation.report import SEVERITIES, SWITCH, Report, Spec
 
-LEVELS = ("Trace", "Debug", "Info", "Warning", "Error", "Fatal")
-_SWITCH = ("Enabled", "Disabled")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "awsSrcDstCheck": ("DoNothing", "Enable", "Disable"),
     "bpfAttachType": ("TC", "TCX"),
-    "bpfConnectTimeLoadBalancing": ("TCP", *_SWITCH),
+    "bpfConnectTimeLoadBalancing": ("TCP", *SWITCH),
     "bpfConntrackLogLevel": ("Off", "Debug"),
     "bpfConntrackMode": ("Auto", "Userspace", "BPFProgram"),
     "bpfExternalServiceMode": ("Tunnel", "DSR"),
-    "bpfHostNetworkedNATWithoutCTLB": _SWITCH,
+    "bpfHostNetworkedNATWithoutCTLB": SWITCH,
     "bpfJITHardening": ("Auto", "Strict"),
     "bpfLogLevel": ("Off", "Info", "Debug"),
     "bpfMapSizeConntrackScaling": ("Disabled", "DoubleIfFull"),
-    "bpfProfiling": _SWITCH,
+    "bpfProfiling": SWITCH,
     "bpfRedirectToPeer": ("Enabled", "Disabled", "L2Only"),
     "defaultEndpointToHostAction": ("Drop", "Accept", "Return"),
-    "floatingIPs": _SWITCH,
-    "flowLogsLocalReporter": _SWITCH,
+    "floatingIPs": SWITCH,
+    "flowLogsLocalReporter": SWITCH,
     "flowLogsPolicyEvaluationMode": ("None", "Continuous"),
-    "ipForwarding": _SWITCH,
+    "ipForwarding": SWITCH,
     "iptablesBackend": ("Auto", "Legacy", "NFT"),
     "iptablesFilterAllowAction": ("Accept", "Return"),
     "iptablesFilterDenyAction": ("Drop", "Reject"),
     "iptablesMangleAllowAction": ("Accept", "Return"),
-    "istioAmbientMode": _SWITCH,
-    "logSeverityFile": LEVELS,
-    "logSeverityScreen": LEVELS,
-    "logSeveritySys": LEVELS,
+    "istioAmbientMode": SWITCH,
+    "logSeverityFile": SEVERITIES,
+    "logSeverityScreen": SEVERITIES,
+    "logSeveritySys": SEVERITIES,
     "nftablesFilterAllowAction": ("Accept", "Return"),
     "nftablesFilterDenyAction": ("Drop", "Reject"),
     "nftablesMangleAllowAction": ("Accept", "Return"),
-    "nftablesMode": ("Auto", *_SWITCH),
-    "programClusterRoutes": _SWITCH,
+    "nftablesMode": ("Auto", *SWITCH),
+    "programClusterRoutes": SWITCH,
     "routeSource": ("WorkloadIPs", "CalicoIPAM"),
-    "windowsManageFirewallRules": _SWITCH,
+    "windowsManageFirewallRules": SWITCH,
 }
 _ANY_CASE: Mapping[str, tuple[str, ...]] = {  # upstream accepts these in any case
     "bpfEnforceRPF": ("Disabled", "Strict", "Loose"),

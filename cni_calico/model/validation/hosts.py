@@ -9,11 +9,10 @@ import re
 
 from cni_calico.model import names
 from cni_calico.model.documents.tiers import TIERS
-from cni_calico.model.validation.report import Report, Spec
+from cni_calico.model.validation.report import SWITCH, Report, Spec
 
 CLASSES = ("Agent", "BGP", "Routes")
 LEVELS = ("None", "Debug", "Info", "Warning", "Error", "Fatal", "Panic")
-SWITCH = ("Enabled", "Disabled")
 DAY_S = 86400
 _TIER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 

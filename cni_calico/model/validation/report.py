@@ -23,6 +23,8 @@ _QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _MAC = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}")
 _DURATION = re.compile(r"-?(0|([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+)")
 NAME_MAX = 253
+SWITCH = ("Enabled", "Disabled")
+SEVERITIES = ("Trace", "Debug", "Info", "Warning", "Error", "Fatal")
 LABEL_MAX = 63
 
 

@@ -22,11 +22,11 @@ from cni_calico.model.keys import Key, ResourceKey, ResourceList
 from cni_calico.nodeagent.bgp.config.findings import BgpProblem
 from cni_calico.nodeagent.bgp.config.services import Service, parse_service
 from cni_calico.nodeagent.bgp.config.values import SecretRef
+from cni_calico.policy.kubernetes import SERVICE_LABEL
 
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.store import KubernetesStore
 
-SERVICE_LABEL = "kubernetes.io/service-name"
 READ_AGAIN_S = 30.0
 SYNC_S = 10.0
 

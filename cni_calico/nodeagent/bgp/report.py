@@ -12,7 +12,6 @@ from typing import Any
 from cni_calico.nodeagent.bgp.bird.routes import BirdRoute
 from cni_calico.nodeagent.bgp.bird.status import BirdStatus, PeerStatus
 
-CLASSES = ("Agent", "BGP", "Routes")
 DEFAULT_PERIOD_S = 10
 _PEER_KINDS = {"node-to-node mesh": "NodeMesh", "global": "GlobalPeer", "node specific": "NodePeer"}
 _STATES = ("Idle", "Connect", "Active", "OpenSent", "OpenConfirm", "Established", "Close")

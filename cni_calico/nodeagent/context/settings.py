@@ -29,7 +29,7 @@ from cni_calico.daemon.settings_table import (
 from cni_calico.directories import BIRD_CONFIG_DIR, LOG_DIR, NODENAME_FILE, RUN_DIR, SHUTDOWN_FILE, STATE_DIR
 from cni_calico.errors import InvalidConfig
 from cni_calico.log import FORMAT_VARIABLE, FORMATS
-from cni_calico.model.access import DatastoreConfig
+from cni_calico.model.access import API_GROUP, LOCAL_PATH, DatastoreConfig
 from cni_calico.model.resources import Network
 from cni_calico.model.selectors import parse_selector
 from cni_calico.nodeagent.context.address_setting import (
@@ -253,7 +253,7 @@ DATASTORE_VARIABLES: tuple[tuple[str, str, str, str], ...] = (
         "etcdv3 when endpoints are given, else kubernetes",
         "The datastore.",
     ),
-    ("DATASTORE_PATH", "path", f"{STATE_DIR}/datastore.db", "File of the local datastore."),
+    ("DATASTORE_PATH", "path", LOCAL_PATH, "File of the local datastore."),
     ("ETCD_ENDPOINTS", "URLs separated by commas", "", "etcd's endpoints."),
     ("ETCD_DISCOVERY_SRV", "domain", "", "Domain whose SRV records name etcd's endpoints."),
     ("ETCD_AUTHORITY", "HOST:PORT", "", "One endpoint, together with ETCD_SCHEME."),
@@ -278,7 +278,7 @@ DATASTORE_VARIABLES: tuple[tuple[str, str, str, str], ...] = (
     ),
     ("K8S_API_TOKEN", "text", "", "Bearer token for it; K8S_TOKEN is read too."),
     ("K8S_CURRENT_CONTEXT", "text", "the kubeconfig's own", "Context of the kubeconfig."),
-    ("CALICO_API_GROUP", "crd.projectcalico.org/v1", "crd.projectcalico.org/v1", "Any other value is refused."),
+    ("CALICO_API_GROUP", API_GROUP, API_GROUP, "Any other value is refused."),
 )
 
 # Known to upstream; set here they have no effect, and the log says so.

@@ -14,21 +14,21 @@ from cni_calico.model.host import PROTO_CALICO, HostRoute, TunnelDevice
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.endpoints import is_workload_interface
 
-T = TypeVar("T")
+KernelItem = TypeVar("KernelItem")
 
 
 @dataclass(frozen=True, slots=True)
-class Changes(Generic[T]):
+class Changes(Generic[KernelItem]):
     """In the order in which they can be carried out: additions before removals, so that nothing is ever missing."""
 
-    add: tuple[T, ...] = ()
-    remove: tuple[T, ...] = ()
+    add: tuple[KernelItem, ...] = ()
+    remove: tuple[KernelItem, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.add or self.remove)
 
 
-def plan_set(desired: Iterable[T], actual: Iterable[T]) -> Changes[T]:
+def plan_set(desired: Iterable[KernelItem], actual: Iterable[KernelItem]) -> Changes[KernelItem]:
     """For things that are either equal or different, and all ours."""
     wanted, there = set(desired), set(actual)
     return Changes(tuple(sorted(wanted - there, key=str)), tuple(sorted(there - wanted, key=str)))

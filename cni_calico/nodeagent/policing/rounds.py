@@ -21,7 +21,7 @@ from cni_calico.kernel.netlink.filter_events import Happened
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
 from cni_calico.kernel.netlink.nftables import PacketFilter
 from cni_calico.log import Log
-from cni_calico.model.keys import ResourceKey
+from cni_calico.model.keys import BGP_DEFAULT, ResourceKey
 from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
@@ -47,7 +47,6 @@ APPLY_S = 60.0
 RETRY_FIRST_S, RETRY_LAST_S = 0.2, 30.0
 _INTERFACES_S = 5.0
 _COUNTED_KINDS = ("Tier", "Profile", "HostEndpoint")
-_SERVICES = ResourceKey("BGPConfiguration", "default")
 
 
 class Rounds:
@@ -167,7 +166,7 @@ class Rounds:
         elif key.kind == "WorkloadEndpoint":
             assert record is None or isinstance(record, WorkloadEndpoint | Labelled)
             self._departures.put(key, record)
-        elif key == _SERVICES:
+        elif key == BGP_DEFAULT:
             assert record is None or isinstance(record, Resource)
             self._service_networks = parse_service_networks(None if record is None else record.spec)
             self.configure(self._felix)

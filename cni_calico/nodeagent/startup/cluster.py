@@ -25,14 +25,8 @@ from cni_calico.model.resources import ClusterInformation, Resource
 # is stored already is never changed.
 DATA_VERSION = UPSTREAM_VERSION
 
-FELIX_DEFAULT = ResourceKey("FelixConfiguration", "default")
-BGP_DEFAULT = ResourceKey("BGPConfiguration", "default")
 if TYPE_CHECKING:
     from cni_calico.datastore.interface import Document
-
-
-def felix_of_node(name: str) -> ResourceKey:
-    return ResourceKey("FelixConfiguration", f"node.{name}")
 
 
 def merge_types(stored: str, wanted: Iterable[str]) -> str:

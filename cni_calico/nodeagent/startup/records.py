@@ -12,9 +12,10 @@ from typing import Any
 from cni_calico.datastore.ensure import ensure_present, ensure_record
 from cni_calico.directories import SHUTDOWN_FILE
 from cni_calico.errors import NodeNotSetUp
+from cni_calico.model.belongings import felix_of_node
 from cni_calico.model.documents.codec import encode_pool
 from cni_calico.model.documents.tiers import TIERS, new_tier
-from cni_calico.model.keys import CLUSTER, ResourceKey
+from cni_calico.model.keys import BGP_DEFAULT, CLUSTER, FELIX_DEFAULT, ResourceKey
 from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
@@ -93,9 +94,9 @@ def write_cluster(context: Context, name: str, facts: KubernetesFacts) -> list[s
     plans: list[tuple[ResourceKey, Callable[[Mapping[str, Any] | None], Mapping[str, Any]]]] = [
         (CLUSTER, lambda old: cluster.desired_cluster(old, types, guid=guid, uid=uid, now=now))
     ]
-    wanted = [(cluster.FELIX_DEFAULT, cluster.FELIX_DEFAULT_FIELDS), (cluster.BGP_DEFAULT, {})]
+    wanted = [(FELIX_DEFAULT, cluster.FELIX_DEFAULT_FIELDS), (BGP_DEFAULT, {})]
     if not context.is_kubernetes_datastore:
-        wanted.append((cluster.felix_of_node(name), cluster.FELIX_NODE_FIELDS))
+        wanted.append((felix_of_node(name), cluster.FELIX_NODE_FIELDS))
     for key, fields in wanted:
         plans.append((key, _fields_plan(key, fields, fresh.uid(), now)))
     for key, plan in plans:

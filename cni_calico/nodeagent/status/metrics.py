@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cni_calico import BUILD, __version__
 from cni_calico.controllers.counters import JanitorCounters
 from cni_calico.deadline import Deadline
-from cni_calico.directories import CNI_SOCKET
+from cni_calico.directories import CNI_SOCKET, OWED_RELEASES
 from cni_calico.errors import CalicoError
 from cni_calico.ipam.pools import pool_of
 from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_ready
@@ -42,7 +42,7 @@ class Metrics:
         self._numbers = numbers
         self._run_dir = run_dir
         self._socket = f"{run_dir}/{CNI_SOCKET}"
-        self._pending = f"{state_dir}/cni/pending-del"
+        self._pending = f"{state_dir}/{OWED_RELEASES}"
 
     def page(self) -> tuple[int, str, bytes]:
         """The page /metrics."""

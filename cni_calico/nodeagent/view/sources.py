@@ -23,6 +23,7 @@ from cni_calico.datastore.last_good import KeptCaches
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied
 from cni_calico.ipam.pools import pool_of
+from cni_calico.model.belongings import felix_of_node
 from cni_calico.model.documents.codec import (
     decode_endpoint,
     decode_node,
@@ -30,7 +31,7 @@ from cni_calico.model.documents.codec import (
     decode_resource,
     encode_pool,
 )
-from cni_calico.model.keys import Key, ResourceKey, ResourceList, endpoints_of_node
+from cni_calico.model.keys import FELIX_DEFAULT, Key, ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.resources import IPPool, Network, Node, Resource
 from cni_calico.model.validation.ipam import check_pool
 from cni_calico.model.validation.report import Report
@@ -215,7 +216,7 @@ class Sources:
 
     def _unread(self) -> frozenset[Key]:
         fabric: tuple[Cache[Any], ...] = (self._nodes, self._own, self._pools, self._endpoints)
-        settings = (ResourceKey("FelixConfiguration", name) for name in ("default", f"node.{self.node}"))
+        settings = (FELIX_DEFAULT, felix_of_node(self.node))
         unread = self._kept.unread(self._felix).intersection(settings)
         return unread.union(self._blocks.unread(), *(self._kept.unread(cache) for cache in fabric))
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.objects import KubernetesObjects
     from cni_calico.ipam.allocator import Allocator
 
-    Outcome = TypeVar("Outcome")
+    ActResult = TypeVar("ActResult")
 
 IPAM_LOCK_S = 1.0  # if a DEL waited until its deadline, it would fail for no reason
 STUCK_LOCK_S = 3.0  # a stuck server that holds the lock will hardly release it now
@@ -253,12 +253,12 @@ class Services:
             self.log.warning(f"cannot notify the resident server of this call: {e}")
 
     @contextmanager
-    def meanwhile(self, act: Callable[[], Outcome]) -> Iterator[Callable[[], Outcome]]:
+    def meanwhile(self, act: Callable[[], ActResult]) -> Iterator[Callable[[], ActResult]]:
         """Carry out ``act`` while the body runs; the function this yields then returns its outcome or raises its error.
 
         Here ``act`` is carried out after the body, and not at all if the body fails: a thread costs more than it saves.
         """
-        outcomes: list[Outcome] = []
+        outcomes: list[ActResult] = []
         yield outcomes.pop
         outcomes.append(act())
 

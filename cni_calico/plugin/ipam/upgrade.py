@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
 from cni_calico.deadline import Deadline
+from cni_calico.directories import CNI_BIN_DIR
 from cni_calico.errors import AddressInUse, AddressOutsidePools, CalicoError, InvalidConfig, KernelError
 from cni_calico.kernel.lock import file_lock
 from cni_calico.log import Log
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 NETWORK = "k8s-pod-network"
 NETWORKS = "/var/lib/cni/networks"
-PLUGIN = "/host/opt/cni/bin/calico"
+PLUGIN = f"/host{CNI_BIN_DIR}/calico"
 TOTAL_S = 600.0
 LOCK_S = 60.0
 IN_FLIGHT_S = 10.0  # for pods that were being set up when the plugin was removed

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
-CRD_ROOT = "/apis/crd.projectcalico.org/v1"
+from cni_calico.model.access import API_GROUP, CRD_ROOT
+
 WATCH_PATH = "/relay/v1/watch"
 READY_PATH = "/relay/v1/ready"
 BLOCKS = f"{CRD_ROOT}/ipamblocks"
@@ -42,7 +43,7 @@ def _grouped(group: str, plural: str, kind: str, *, optional: bool = False) -> S
 
 
 def _custom(plural: str, kind: str) -> Served:
-    return Served(f"{CRD_ROOT}/{plural}", "crd.projectcalico.org/v1", kind)
+    return Served(f"{CRD_ROOT}/{plural}", API_GROUP, kind)
 
 
 _ALL = (

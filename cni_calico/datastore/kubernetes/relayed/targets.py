@@ -16,7 +16,7 @@ from cni_calico.errors import CalicoError, DatastoreDenied, DatastoreUnavailable
 from cni_calico.model.access import KubernetesAccess, RelayAccess, parse_relay_address
 from cni_calico.regular import read_regular
 
-_SLICES = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{}"
+SLICES_OF = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{}"
 
 
 class RelayTargets:
@@ -47,7 +47,7 @@ class RelayTargets:
     def _find(self, deadline: Deadline) -> Sequence[tuple[str, int]]:
         if self._access.address:
             return (parse_relay_address(self._access.address),)
-        path = _SLICES.format(quote(self._access.namespace), quote(self._access.service))
+        path = SLICES_OF.format(quote(self._access.namespace), quote(self._access.service))
         reply = self._direct.request("GET", path, deadline, f"find relays: list endpoints of {self._access.service}")
         found = []
         for listed in reply.document.get("items") or ():

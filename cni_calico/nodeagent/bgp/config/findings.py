@@ -15,8 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
-    T = TypeVar("T")
-    D = TypeVar("D")
+    ParsedField = TypeVar("ParsedField")
+    DefaultValue = TypeVar("DefaultValue")
 
 ERROR = "error"  # something configured is not in effect
 WARNING = "warning"  # it is in effect, but probably not as intended
@@ -61,7 +61,9 @@ class SpecReader:
     def warn(self, text: str) -> None:
         self.problems.append(BgpProblem(self.about, text, WARNING))
 
-    def read(self, name: str, parse: Callable[[Any, str], T], default: D) -> T | D:
+    def read(
+        self, name: str, parse: Callable[[Any, str], ParsedField], default: DefaultValue
+    ) -> ParsedField | DefaultValue:
         """The field, or the default if it is absent, null or wrong."""
         self.known.add(name)
         raw = self.spec.get(name)
@@ -73,7 +75,7 @@ class SpecReader:
             self.error(str(e))
             return default
 
-    def read_each(self, name: str, parse: Callable[[Any, str], T]) -> tuple[T, ...]:
+    def read_each(self, name: str, parse: Callable[[Any, str], ParsedField]) -> tuple[ParsedField, ...]:
         """The items of a list field; wrong ones are left out."""
         items = self.read(name, parse_list, ())
         out = []
