@@ -249,7 +249,7 @@ class Datastore(Protocol):
     def close(self) -> None: ...
 
 
-CommitEach = Callable[[Sequence[Write], Deadline], Sequence["Committed | CalicoError"]]
+CommitEach = Callable[[Sequence[Write], "Deadline"], Sequence["Committed | CalicoError"]]
 
 
 @dataclass(slots=True)
